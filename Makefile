@@ -1,0 +1,34 @@
+# make demo | test | lint | bench | clean. Everything that is needed is installed into .venv by the targets themselves.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# One compute thread a process: two that spin against a busy neighbour cost ten times the time.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint bench clean install
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+install: $(VENV)/.installed
+
+demo: install
+	$(BIN)/equipoise demo --out demo-output
+
+test: install lint
+	$(BIN)/pytest --numprocesses 2 --quiet
+
+lint: install
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: install
+	$(BIN)/python benchmarks/measures.py
+
+clean:
+	rm -rf $(VENV) .venv-bench demo-output build dist src/*.egg-info

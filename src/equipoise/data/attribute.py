@@ -1,0 +1,112 @@
+"""A protected attribute: which group each row belongs to, by name, and which group is the reference."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from equipoise.errors import BadInput, UnknownName
+
+IntArray = npt.NDArray[np.int64]
+MISSING = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Attribute:
+    """Group membership of n rows: `levels[codes[i]]` is the group of row i; the reference is level 0; -1 is missing.
+
+    >>> sex = Attribute.of(["F", "M", None, "F"], name="sex", reference="M")
+    >>> sex.levels, sex.codes.tolist(), sex.others
+    (('M', 'F'), [1, 0, -1, 1], ('F',))
+    """
+
+    name: str
+    levels: tuple[str, ...]
+    codes: IntArray  # (n,)
+    named: bool = True  # False: nobody named the reference, the largest group was taken
+
+    @classmethod
+    def of(cls, values: object, name: str = "group", reference: str | None = None) -> "Attribute":
+        """The attribute held by a column of any type; numbers and booleans become names."""
+        column = pd.Series(values).reset_index(drop=True)
+        names = column.map(_group_name, na_action="ignore").astype("object")
+        names = names.where(column.notna() & (names.map(str).str.strip() != ""), None)
+        counts = names.value_counts()
+        if counts.empty:
+            raise BadInput(f"column {name!r} holds no group: all {len(column):,} values are missing")
+        if len(counts) < 2:
+            raise BadInput(
+                f"column {name!r} holds a single group, {counts.index[0]!r} ({counts.iloc[0]:,} rows); "
+                "a gap needs at least two. Use another column, or rows of every group."
+            )
+        if _looks_continuous(column, len(counts)):
+            raise BadInput(
+                f"column {name!r} holds {len(counts):,} different numbers; a group needs a few levels. "
+                f"Bin it first, for example pd.cut(df[{name!r}], [0, 40, 60, 80, 120])."
+            )
+        named = reference is not None
+        chosen = str(reference) if named else str(counts.index[0])
+        if chosen not in counts.index:
+            raise UnknownName(f"reference group for {name!r}:", chosen, sorted(counts.index))
+        levels = (chosen, *sorted(level for level in counts.index if level != chosen))
+        codes = pd.Categorical(names, categories=list(levels)).codes.astype(np.int64)
+        return cls(name, levels, codes, named)
+
+    @classmethod
+    def crossed(cls, attributes: Sequence["Attribute"]) -> "Attribute":
+        """The intersection of several attributes: 'F & white'; missing where any of them is."""
+        if len(attributes) == 1:
+            return attributes[0]
+        shape = tuple(len(a.levels) for a in attributes)
+        codes = np.stack([a.codes for a in attributes])
+        missing = (codes == MISSING).any(axis=0)
+        flat = np.ravel_multi_index(tuple(np.where(missing, 0, codes)), shape)
+        present = np.unique(np.append(flat[~missing], 0))
+        names = tuple(
+            " & ".join(a.levels[i] for a, i in zip(attributes, cell, strict=True))
+            for cell in zip(*np.unravel_index(present, shape), strict=True)
+        )
+        position = np.searchsorted(present, flat)
+        return cls(
+            " & ".join(a.name for a in attributes),
+            names,
+            np.where(missing, MISSING, position),
+            all(a.named for a in attributes),
+        )
+
+    @property
+    def reference(self) -> str:
+        """The privileged group (A = 1 in the paper)."""
+        return self.levels[0]
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Every group but the reference."""
+        return self.levels[1:]
+
+    @property
+    def names(self) -> npt.NDArray[np.object_]:
+        """The group of each row by name, None where it is missing."""
+        return np.array([*self.levels, None], dtype=object)[self.codes]
+
+    @property
+    def missing(self) -> float:
+        """The share of rows with no group."""
+        return float((self.codes == MISSING).mean()) if len(self.codes) else 0.0
+
+    def take(self, index: IntArray) -> "Attribute":
+        """The same attribute for some of the rows; the levels stay."""
+        return Attribute(self.name, self.levels, self.codes[index], self.named)
+
+
+def _group_name(value: object) -> str:
+    """1.0 and 1 are both '1', so that a column with gaps (which pandas turns into floats) keeps its names."""
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def _looks_continuous(column: "pd.Series[object]", levels: int) -> bool:
+    return bool(pd.api.types.is_numeric_dtype(column)) and levels > 20

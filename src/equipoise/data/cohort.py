@@ -1,0 +1,147 @@
+"""A cohort: inputs, labels, protected attributes and patients of the same rows. The first thing that every user makes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from equipoise.data.attribute import Attribute, IntArray
+from equipoise.data.columns import ObjectArray, read_columns
+from equipoise.data.table import Encoder, Table
+from equipoise.errors import BadInput, raise_all
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """Rows to train on, to audit on or to debias on.
+
+    >>> cohort = Cohort.from_frame(
+    ...     pd.DataFrame({"age": [41, 70, 55, 33], "sex": ["F", "M", "M", "F"], "sick": [0, 1, 0, 1]}),
+    ...     label="sick", group="sex", reference="M")
+    >>> len(cohort), cohort.groups.tolist(), cohort.inputs.shape
+    (4, ['F', 'M', 'M', 'F'], torch.Size([4, 1]))
+    """
+
+    source: Tensor | Table  # what the network sees, or will once it is encoded
+    y: IntArray  # (n,) 0 or 1; 1 is what the classifier detects
+    attributes: tuple[Attribute, ...]
+    patients: ObjectArray | None = None
+    ids: ObjectArray = field(default_factory=lambda: np.empty(0, dtype=object))
+    name: str = "cohort"
+
+    def __post_init__(self) -> None:
+        n = len(self.y)
+        if not len(self.ids):
+            object.__setattr__(self, "ids", np.arange(n).astype(object))
+        lengths = {"inputs": len(self.source), "ids": len(self.ids), **{a.name: len(a.codes) for a in self.attributes}}
+        if self.patients is not None:
+            lengths["patients"] = len(self.patients)
+        raise_all([f"{what} has {size:,} rows, y has {n:,}" for what, size in lengths.items() if size != n])
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: pd.DataFrame,
+        *,
+        label: str,
+        group: str | Sequence[str],
+        reference: str | Sequence[str] | None = None,
+        patient: str | None = None,
+        id: str | None = None,
+        features: Sequence[str] | None = None,
+        attribute_as_input: bool = False,
+        positive: object = None,
+        scale: bool = True,
+        name: str = "frame",
+    ) -> "Cohort":
+        """The cohort in a pandas frame. The features are all other columns, unless they are listed.
+
+        Categories become one column a level and numbers z-scores; both are learnt from the train part when the cohort is
+        split. `scale=False` passes numbers through, for a network with a preparation of its own.
+        """
+        read = read_columns(
+            frame,
+            label=label,
+            group=group,
+            reference=reference,
+            patient=patient,
+            id=id,
+            positive=positive,
+            source=name if name != "frame" else "",
+        )
+        groups = [group] if isinstance(group, str) else list(group)
+        kept = {label, patient, id} | (set() if attribute_as_input else set(groups))
+        chosen = [c for c in frame.columns if c not in kept] if features is None else list(features)
+        absent = [c for c in chosen if c not in frame.columns]
+        raise_all([f"no feature column {c!r}" for c in absent])
+        if not chosen:
+            raise BadInput("no feature column is left; list them with features=[...]")
+        table = Table(frame[chosen].reset_index(drop=True), scale=scale)
+        return cls(table, read.y, read.attributes, read.patients, read.ids, name)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        inputs: object,
+        y: object,
+        groups: object,
+        *,
+        reference: str | None = None,
+        patients: object = None,
+        attribute: str = "group",
+        name: str = "arrays",
+    ) -> "Cohort":
+        """The cohort of an input tensor (n, ...), labels, group names and patient ids, each in the same order."""
+        columns = {"y": pd.Series(np.asarray(y)), attribute: pd.Series(np.asarray(groups, dtype=object))}
+        if patients is not None:
+            columns["patient"] = pd.Series(np.asarray(patients, dtype=object))
+        read = read_columns(
+            pd.DataFrame(columns), label="y", group=attribute, reference=reference, patient="patient" if patients is not None else None
+        )
+        tensor = torch.as_tensor(inputs)
+        return cls(tensor, read.y, read.attributes, read.patients, read.ids, name)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def inputs(self) -> Tensor:
+        """What the network sees (n, ...)."""
+        return self.source.tensor() if isinstance(self.source, Table) else self.source
+
+    @property
+    def attribute(self) -> Attribute:
+        """The protected attribute; with several columns, their intersection."""
+        return Attribute.crossed(self.attributes)
+
+    @property
+    def groups(self) -> ObjectArray:
+        """The group of each row by name, None where it is missing."""
+        return self.attribute.names
+
+    @property
+    def encoder(self) -> Encoder | None:
+        """How the raw columns became inputs; None for cohorts that were never a table."""
+        return self.source.fitted() if isinstance(self.source, Table) else None
+
+    def take(self, index: object, name: str | None = None) -> "Cohort":
+        """Some of the rows, by position or mask."""
+        rows = np.arange(len(self))[np.asarray(index)]
+        source = self.source.take(rows) if isinstance(self.source, Table) else self.source[torch.from_numpy(rows)]
+        return Cohort(
+            source,
+            self.y[rows],
+            tuple(a.take(rows) for a in self.attributes),
+            None if self.patients is None else self.patients[rows],
+            self.ids[rows],
+            name or self.name,
+        )
+
+    def encoded_by(self, encoder: Encoder) -> "Cohort":
+        """The same rows seen through another part's encoder, as new data must be before a trained network sees it."""
+        if not isinstance(self.source, Table):
+            raise BadInput(f"cohort {self.name!r} holds a tensor already; only a table can be encoded")
+        return replace(self, source=self.source.encoded_by(encoder))

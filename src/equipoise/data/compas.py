@@ -1,0 +1,74 @@
+"""COMPAS (ProPublica): is a defendant charged again within two years? Protected: race. Prepared as the paper's table has it.
+
+The published file names people. Only the columns of the recipe are ever parsed, hashed or written; names, birth dates and case
+numbers are not among them.
+"""
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from equipoise.data.attribute import Attribute
+from equipoise.data.cohort import Cohort
+from equipoise.data.files import locate, read_bytes
+from equipoise.data.table import Table
+from equipoise.errors import BadInput
+
+FILE = "compas-scores-two-years.csv"
+COUNTS = ["age", "juv_fel_count", "juv_misd_count", "juv_other_count", "priors_count"]
+CATEGORIES = ["age_cat", "c_charge_degree", "c_charge_desc"]
+KEPT = [*COUNTS, *CATEGORIES, "sex", "race"]
+# What is read: the kept columns, the label, and three columns that only decide which rows stay.
+COLUMNS: dict[str, str] = {
+    **dict.fromkeys([*CATEGORIES, "sex", "race", "score_text"], "str"),
+    **dict.fromkeys([*COUNTS, "days_b_screening_arrest", "is_recid", "two_year_recid"], "Int64"),
+}
+WHITE, OTHER = "Caucasian", "not Caucasian"
+
+
+def compas(root: Path, *, attribute_as_input: bool = True) -> Cohort:
+    """6,167 defendants with 401 features (400 without race), from the folder that holds compas-scores-two-years.csv.
+
+    Rows stay where the arrest was within 30 days of the screening, the outcome is known, the charge is no ordinary traffic
+    offence and there is a score. An id is the row's place in the file.
+    """
+    frame = read(read_bytes(locate(root, FILE) or root / FILE))
+    stays = (
+        frame["days_b_screening_arrest"].between(-30, 30).fillna(False)
+        & (frame["is_recid"] != -1)
+        & (frame["c_charge_degree"] != "O")
+        & frame["score_text"].notna()  # "N/A" in the file, which pandas reads as missing
+    )
+    frame = frame[stays].dropna(subset=[*KEPT, "two_year_recid"])
+    binary = pd.DataFrame({"sex": frame["sex"] == "Female", "race": frame["race"] == WHITE})
+    levels = pd.get_dummies(frame[CATEGORIES], prefix_sep="=", dtype=float)
+    features = pd.concat([frame[COUNTS], binary, levels], axis=1).astype(float).reset_index(drop=True)
+    if not attribute_as_input:
+        features = features.drop(columns="race")
+    y = np.asarray(frame["two_year_recid"] == 1, dtype=np.int64)
+    race = Attribute.of(np.where(frame["race"] == WHITE, WHITE, OTHER), name="race", reference=WHITE)
+    return Cohort(Table(features), y, (race,), None, frame.index.to_numpy(dtype=object), name="compas")
+
+
+def read(content: bytes) -> pd.DataFrame:
+    """The columns of the recipe and no others, in one order and one type, whichever copy of the file they come from."""
+    try:
+        header = pd.read_csv(BytesIO(content), nrows=0).columns
+        absent = [name for name in COLUMNS if name not in header]
+        if absent:
+            raise BadInput(f"{FILE} has no column {', '.join(map(repr, absent))}; it must be ProPublica's file of 7,214 rows")
+        frame = pd.read_csv(BytesIO(content), usecols=list(COLUMNS), dtype=COLUMNS)[list(COLUMNS)]
+    except BadInput:
+        raise
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"{FILE} cannot be read: {error}") from error
+    texts = [name for name, kind in COLUMNS.items() if kind == "str"]
+    return frame.assign(**{name: frame[name].str.strip() for name in texts})
+
+
+def anonymous(content: bytes) -> bytes:
+    """The recipe's columns as CSV: the same bytes for every copy of the file, with or without the columns that identify people."""
+    text: str = read(content).to_csv(index=False, lineterminator="\n")
+    return text.encode()

@@ -1,0 +1,106 @@
+"""Patient-safe, stratified train, validation and test parts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from equipoise.data.attribute import IntArray
+from equipoise.data.cohort import Cohort
+from equipoise.data.columns import FloatArray
+from equipoise.data.seeds import generator
+from equipoise.data.table import Encoder, Table
+from equipoise.errors import BadInput
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Three parts of one cohort; no patient is in two of them."""
+
+    train: Cohort
+    valid: Cohort
+    test: Cohort
+    unseen: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)  # part: column: level: rows
+
+    def __iter__(self) -> Iterator[Cohort]:
+        return iter((self.train, self.valid, self.test))
+
+
+def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0.2, 0.2)) -> Parts:
+    """Train, validation and test parts of a cohort, by patient where there are patient ids, stratified by label and group.
+
+    For tables, levels and scales are learnt from the train part; levels that only other parts hold are listed in `unseen`.
+    """
+    shares = np.asarray(fractions, dtype=float)
+    if shares.shape != (3,) or (shares <= 0).any() or not np.isclose(shares.sum(), 1.0):
+        raise BadInput(f"fractions must be three positive numbers that add up to 1, for train, validation and test; got {tuple(fractions)}")
+    unit = _units(cohort)
+    part = _assign(_strata(cohort, unit), np.bincount(unit), shares, generator(seed, "split"))[unit]
+    rows = [np.flatnonzero(part == k) for k in range(3)]
+    if min(map(len, rows)) == 0:
+        raise BadInput(f"{unit.max() + 1:,} patients in {len(cohort):,} rows are too few for three parts {tuple(fractions)}")
+    train, valid, test = (cohort.take(r, f"{cohort.name}/{n}") for r, n in zip(rows, ("train", "valid", "test"), strict=True))
+    _check_disjoint(train, valid, test)
+    if not isinstance(cohort.source, Table):
+        return Parts(train, valid, test)
+    assert isinstance(train.source, Table)
+    encoder = Encoder.fit(train.source.frame, scale=train.source.scale)
+    unseen = {}
+    for name, piece in (("valid", valid), ("test", test)):
+        assert isinstance(piece.source, Table)
+        if new := encoder.unseen(piece.source.frame):
+            unseen[name] = new
+    return Parts(train.encoded_by(encoder), valid.encoded_by(encoder), test.encoded_by(encoder), unseen)
+
+
+def _units(cohort: Cohort) -> IntArray:
+    """What is assigned as a whole: a patient, or a row where there are no patient ids."""
+    if cohort.patients is None:
+        return np.arange(len(cohort))
+    return np.asarray(pd.factorize(cohort.patients)[0], dtype=np.int64)
+
+
+def _strata(cohort: Cohort, unit: IntArray) -> IntArray:
+    """A stratum a unit: its group and whether any of its rows is positive."""
+    positive = np.zeros(unit.max() + 1, np.int64)
+    np.maximum.at(positive, unit, cohort.y)
+    group = np.zeros_like(positive)
+    group[unit] = cohort.attribute.codes + 1
+    return group * 2 + positive
+
+
+def _assign(stratum: IntArray, size: IntArray, shares: FloatArray, rng: np.random.Generator) -> IntArray:
+    """The part (0, 1, 2) of each unit.
+
+    Each stratum's units are shuffled and spread evenly over (0, 1); cutting that order at the row counts of the parts
+    gives every part its share of each stratum, and the parts exactly the asked sizes where every unit is one row.
+    """
+    order = rng.permutation(len(stratum))
+    order = order[np.argsort(stratum[order], kind="stable")]
+    counts = np.bincount(stratum)
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    rank = np.empty(len(stratum))
+    rank[order] = np.arange(len(stratum)) - starts[stratum[order]]
+    offset = rng.random(len(counts))
+    spread = (rank + offset[stratum]) / counts[stratum]
+    along = np.argsort(spread, kind="stable")
+    n = int(size.sum())
+    first = int(shares[0] * n + 1e-9)
+    second = first + int((n - first) * shares[1] / (shares[1] + shares[2]) + 1e-9)
+    before = np.cumsum(size[along]) - size[along]
+    part = np.empty(len(stratum), np.int64)
+    part[along] = np.searchsorted([first, second], before, side="right")
+    return part
+
+
+def _check_disjoint(*parts: Cohort) -> None:
+    """A patient in two parts would leak; this is checked, not trusted."""
+    seen: set[object] = set()
+    for part in parts:
+        if part.patients is None:
+            return
+        here = set(part.patients)
+        if seen & here:
+            raise AssertionError(f"patients in two parts: {sorted(map(str, seen & here))[:5]}")
+        seen |= here

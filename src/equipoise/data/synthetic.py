@@ -1,0 +1,155 @@
+"""Two simulations with a dial for bias (Appendix C of the paper): Loh, Cao and Zhou 2019, and Zafar et al. 2017 in many dimensions.
+
+The paper leaves three things open. Loh's X6 takes the values 1 to 10, as in the original. The weights and biases of Zafar's
+random network are Gaussian with variance 1 / fan-in, so that values neither vanish nor explode. Both simulations have A among
+the inputs, as the published experiments do, unless asked otherwise.
+"""
+
+from numbers import Real
+
+import numpy as np
+import pandas as pd
+from scipy.special import expit
+
+from equipoise.data.attribute import Attribute, IntArray
+from equipoise.data.cohort import Cohort
+from equipoise.data.columns import FloatArray
+from equipoise.data.table import Table
+from equipoise.errors import raise_all
+
+CORRELATED = ["X1", "X2", "X3", "X7", "X8", "X9", "X10"]  # Loh's standard normal features
+MEANS = np.array([[-2.0, -2.0], [2.0, 2.0]])  # Zafar's plane, one row a label
+COVARIANCES = np.array([[[10.0, 1.0], [1.0, 3.0]], [[5.0, 1.0], [1.0, 5.0]]])
+
+
+def loh(n: int = 30_000, *, alpha: float = 1.0, seed: int = 0, attribute_as_input: bool = True) -> Cohort:
+    """n rows whose label depends on A through an interaction with X6, more so the larger alpha is.
+
+    X5 and X6 are one-hot (2 + 10 columns) beside 8 numbers. X is independent of A, so a network that does not see A has no
+    gap at all: leave `attribute_as_input` on to study bias. With one seed, X, A and the draws behind Y are the same for every alpha.
+
+    >>> len(loh(100)), loh(100).inputs.shape[1], loh(100, attribute_as_input=False).inputs.shape[1]
+    (100, 21, 20)
+    """
+    problems = _problems(n, seed)
+    if not (_finite(alpha) and alpha >= 0):
+        problems.append(f"alpha, the strength of the bias, must be a number of at least 0; got {alpha!r}")
+    raise_all(problems, source="loh")
+    features = loh_features(n, seed)
+    a = _rng(seed, "loh attribute").integers(0, 2, n)
+    y = (_rng(seed, "loh label").random(n) < expit(loh_logit(features, a, alpha))).astype(np.int64)
+    coded = features.assign(X5=pd.Categorical(features["X5"], range(2)), X6=pd.Categorical(features["X6"], range(1, 11)))
+    inputs = pd.get_dummies(coded, columns=["X5", "X6"], prefix_sep="=", dtype=float)
+    return _cohort(inputs, y, a, attribute_as_input, "loh")
+
+
+def loh_features(n: int, seed: int) -> pd.DataFrame:
+    """X1 to X10 as drawn, categories as integers."""
+    rng = _rng(seed, "loh features")
+    correlation = np.eye(len(CORRELATED))
+    for block in (slice(1, 3), slice(3, 7)):  # X2 with X3; X7 to X10 among themselves
+        correlation[block, block] = 0.5 + 0.5 * np.eye(block.stop - block.start)
+    normal = rng.multivariate_normal(np.zeros(len(CORRELATED)), correlation, size=n, method="cholesky")
+    features = pd.DataFrame(normal, columns=CORRELATED).assign(
+        X4=rng.exponential(1.0, n),
+        X5=rng.integers(0, 2, n),
+        X6=rng.integers(1, 11, n),
+    )
+    return features[[f"X{j}" for j in range(1, 11)]]
+
+
+def loh_logit(features: pd.DataFrame, a: IntArray, alpha: float) -> FloatArray:
+    """The log odds of Y = 1, row by row."""
+    plain = 0.5 * (features["X1"] + features["X2"] - features["X5"])
+    odd = features["X6"] % 2 == 1
+    return np.asarray(plain + 2.0 * alpha * a * odd, dtype=np.float64)
+
+
+def zafar(
+    n: int = 30_000,
+    *,
+    vartheta: float = 1.0,
+    seed: int = 0,
+    width: int = 100,
+    features: int = 500,
+    attribute_as_input: bool = True,
+) -> Cohort:
+    """n rows of a random network's outputs on two Gaussian classes; A follows the class the more, the nearer vartheta is to 0.
+
+    With one seed, X, Y, the network and the draws behind A are the same for every vartheta.
+
+    >>> zafar(100, features=7).inputs.shape[1], zafar(100, features=7, attribute_as_input=False).inputs.shape[1]
+    (8, 7)
+    """
+    problems = _problems(n, seed)
+    if not _finite(vartheta):
+        problems.append(f"vartheta, the angle in radians, must be a finite number; got {vartheta!r}")
+    problems += [
+        f"{what} must be a whole number of at least 1; got {value!r}"
+        for what, value in (("width", width), ("features", features))
+        if not _whole(value, 1)
+    ]
+    raise_all(problems, source="zafar")
+    plane, y = zafar_plane(n, seed)
+    a = (_rng(seed, "zafar attribute").random(n) < zafar_chance(plane, vartheta)).astype(np.int64)
+    x = zafar_network(plane, width, features, seed)
+    # Single precision: at the published size the table is 60 MB and not 120, and the network sees float32 anyway.
+    inputs = pd.DataFrame(x.astype(np.float32), columns=[f"X{j}" for j in range(1, features + 1)])
+    return _cohort(inputs, y, a, attribute_as_input, "zafar")
+
+
+def zafar_plane(n: int, seed: int) -> tuple[FloatArray, IntArray]:
+    """The points in the plane (n, 2) and their labels."""
+    y = _rng(seed, "zafar label").integers(0, 2, n)
+    normal = _rng(seed, "zafar plane").standard_normal((n, 2))
+    factors = np.linalg.cholesky(COVARIANCES)
+    return MEANS[y] + np.einsum("nij,nj->ni", factors[y], normal), y
+
+
+def zafar_chance(plane: FloatArray, vartheta: float) -> FloatArray:
+    """The probability of A = 1: how much likelier the rotated point is under Y = 1 than under Y = 0."""
+    rotation = np.array([[np.cos(vartheta), -np.sin(vartheta)], [np.sin(vartheta), np.cos(vartheta)]])
+    away = (plane @ rotation.T)[:, None, :] - MEANS  # (n, label, 2)
+    distance: FloatArray = np.einsum("nyi,yij,nyj->ny", away, np.linalg.inv(COVARIANCES), away)
+    logs = -0.5 * (distance + np.log(np.linalg.det(COVARIANCES)))
+    return np.asarray(expit(logs[:, 1] - logs[:, 0]))
+
+
+def zafar_network(plane: FloatArray, width: int, features: int, seed: int) -> FloatArray:
+    """The points seen through a random network with two hidden layers (n, features)."""
+    rng = _rng(seed, "zafar network")
+
+    def linear(x: FloatArray, fan_out: int) -> FloatArray:
+        fan_in = x.shape[1]
+        theta = rng.standard_normal((fan_out, fan_in)) / np.sqrt(fan_in)
+        b = rng.standard_normal(fan_out) / np.sqrt(fan_in)
+        return np.asarray(x @ theta.T + b)
+
+    first = np.maximum(linear(plane, width), 0.0)
+    second = np.maximum(linear(first, width), 0.0)
+    return linear(second, features)
+
+
+def _cohort(inputs: pd.DataFrame, y: IntArray, a: IntArray, attribute_as_input: bool, name: str) -> Cohort:
+    if attribute_as_input:
+        inputs = inputs.assign(A=a.astype(float))
+    # Not Attribute.of: a tiny draw may lack a group, and that is for the measure to say.
+    return Cohort(Table(inputs), y, (Attribute("A", ("A=1", "A=0"), 1 - a),), name=name)
+
+
+def _rng(seed: int, purpose: str) -> np.random.Generator:
+    """The generator for one purpose: a child of the seed, independent of the others."""
+    return np.random.default_rng([seed, *purpose.encode()])
+
+
+def _problems(n: object, seed: object) -> list[str]:
+    problems = [] if _whole(n, 10) else [f"n must be a whole number of at least 10 rows; got {n!r}"]
+    return problems if _whole(seed, 0) else [*problems, f"seed must be a whole number of at least 0; got {seed!r}"]
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= least
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, Real) and bool(np.isfinite(float(value)))

@@ -1,0 +1,62 @@
+"""What can go wrong with what a user hands in: each message says what was expected, what came, where, and what to do next."""
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+
+class EquipoiseError(Exception):
+    """Anything that Equipoise raises on purpose. The command line turns it into one message and exit code 2."""
+
+
+class BadInput(EquipoiseError, ValueError):
+    """One or more problems of an input, all in one message.
+
+    >>> print(BadInput("no column 'sex'", "score above 1", source="scores.csv"))
+    2 problems in scores.csv:
+    - no column 'sex'
+    - score above 1
+    """
+
+    def __init__(self, *problems: str, source: str = "") -> None:
+        self.problems = problems
+        where = f" in {source}" if source else ""
+        if len(problems) == 1:
+            text = f"{source}: {problems[0]}" if source else problems[0]
+        else:
+            text = f"{len(problems)} problems{where}:\n" + "\n".join(f"- {p}" for p in problems)
+        super().__init__(text)
+
+
+class EmptyCell(BadInput):
+    """A measure needs samples in a cell (group, label) that has none."""
+
+
+class UnknownName(BadInput):
+    """A name that is not in a closed list: a measure, a method, a data set, a group."""
+
+    def __init__(self, kind: str, name: object, valid: Iterable[object]) -> None:
+        choices = [str(v) for v in valid]
+        near = get_close_matches(str(name), choices, n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"unknown {kind} {name!r}.{hint} Valid: {', '.join(choices) or '(none)'}.")
+
+
+class MissingExtra(EquipoiseError, ImportError):
+    """An optional dependency is not installed; the message holds the pip command."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs {package}, which is not installed: pip install 'equipoise[{extra}]'")
+
+
+def pick(kind: str, name: str, valid: Iterable[str]) -> str:
+    """The name itself if it is in the list, otherwise an error that names the closest one."""
+    choices = list(valid)
+    if name not in choices:
+        raise UnknownName(kind, name, choices)
+    return name
+
+
+def raise_all(problems: Sequence[str], source: str = "") -> None:
+    """Raises every collected problem at once; does nothing if there is none."""
+    if problems:
+        raise BadInput(*problems, source=source)

@@ -1,0 +1,220 @@
+"""The audit: rates of every group and gaps between them, with error bars, from scores alone or from a network and a cohort."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from torch import nn
+
+from equipoise.data.attribute import Attribute
+from equipoise.data.cohort import Cohort
+from equipoise.data.scores import Scores
+from equipoise.errors import BadInput, UnknownName
+from equipoise.measures.cells import tabulate
+from equipoise.measures.decision import Rule, Threshold, best_threshold
+from equipoise.measures.estimates import Estimate, Settings, estimate_attribute, estimate_performance
+from equipoise.measures.functional import require_cells
+from equipoise.measures.gaps import GAPS
+from equipoise.measures.performance import PERFORMANCE
+from equipoise.models.score import predict
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """What an audit found. `audit["eod"]` is a gap or a performance measure with its interval; `groups` has one row a group.
+
+    With more than two groups (or several attributes) `audit["eod"]` is the gap with the largest absolute value; `gaps` has all.
+    """
+
+    estimates: dict[str, Estimate]
+    groups: pd.DataFrame
+    gaps: pd.DataFrame
+    rule: Rule
+    missing: dict[str, float]  # attribute: share of rows without it
+    references: dict[str, str]
+    assumed: tuple[str, ...]  # attributes whose reference nobody named
+    rows: int
+    patients: int | None
+    name: str
+    settings: Settings
+
+    def __getitem__(self, measure: str) -> Estimate:
+        if measure not in self.estimates:
+            raise UnknownName("measure in this audit", measure, self.estimates)
+        return self.estimates[measure]
+
+    def __str__(self) -> str:
+        lines = [f"Audit of {self.name}: {self.rows:,} rows; positive if {self.rule.describe()}"]
+        lines += [f"  {name}: {estimate}" for name, estimate in self.estimates.items()]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON: for each measure, an object with value, low and high under its name."""
+        return {
+            "schema": "equipoise.audit",
+            "schema_version": SCHEMA_VERSION,
+            "name": self.name,
+            "rows": self.rows,
+            "patients": self.patients,
+            "resampled": "rows" if self.patients is None else "patients",
+            "decision": self.rule.describe(),
+            "threshold": self.rule.value if isinstance(self.rule, Threshold) else None,
+            "needs_group": self.rule.needs_group,
+            "references": self.references,
+            "references_assumed": list(self.assumed),
+            "missing_attribute_share": self.missing,
+            "settings": {
+                "level": self.settings.level,
+                "draws": self.settings.draws,
+                "seed": self.settings.seed,
+                "minimum": self.settings.minimum,
+            },
+            **{name: estimate.to_dict() for name, estimate in self.estimates.items()},
+            "groups": _records(self.groups.rename_axis("group").reset_index()),
+            "gaps": _records(self.gaps),
+        }
+
+
+def audit(
+    subject: object,
+    cohort: Cohort | None = None,
+    *,
+    threshold: float | None = None,
+    valid: Cohort | Scores | None = None,
+    measures: Sequence[str] | None = None,
+    optimise: str = "balanced_accuracy",
+    draws: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    minimum: int = 5,
+    output: str = "auto",
+    progress: Callable[[int, int], None] | None = None,
+) -> Audit:
+    """The audit of scores, of a network on a cohort, or of a debiasing result on a cohort.
+
+    The decision is the result's own rule; or `score >= threshold`; or the threshold that is best by `optimise` on `valid`; or the
+    threshold that `train` chose on its validation part; or 0.5. The audit says which. A cell with fewer than
+    `minimum` patients is "insufficient data". Naming `measures` makes an empty cell an error instead.
+
+    >>> rng = np.random.default_rng(0)
+    >>> frame = pd.DataFrame({"y": rng.integers(0, 2, 400), "p": rng.random(400), "sex": rng.choice(["F", "M"], 400)})
+    >>> found = audit(Scores.from_frame(frame, label="y", score="p", group="sex", reference="M"), threshold=0.5)
+    >>> found["eod"].low < found["eod"].value < found["eod"].high
+    True
+    """
+    if draws < 2 or not 0 < level < 1:
+        raise BadInput(f"an interval needs at least 2 draws and a level between 0 and 1; got draws={draws}, level={level}")
+    model, rule = _parts_of(subject)
+    scores = _scores_of(model, cohort, output)
+    if rule is None:
+        rule = _choose_rule(model, threshold, valid, optimise, output)
+    elif threshold is not None:
+        raise BadInput("a debiasing result has a decision rule of its own; do not give a threshold as well")
+    wanted = tuple(measures) if measures is not None else (*GAPS, *PERFORMANCE)
+    for measure in wanted:
+        if measure not in GAPS and measure not in PERFORMANCE:
+            raise UnknownName("measure", measure, [*GAPS, *PERFORMANCE])
+    settings = Settings(draws=draws, level=level, seed=seed, minimum=minimum)
+    return _audit(scores, rule, wanted, settings, strict=measures is not None, progress=progress)
+
+
+def _audit(
+    scores: Scores, rule: Rule, wanted: Sequence[str], settings: Settings, *, strict: bool, progress: Callable[[int, int], None] | None
+) -> Audit:
+    f = rule.decide(scores)
+    attributes = list(scores.attributes)
+    if len(attributes) > 1:
+        attributes.append(Attribute.crossed(attributes))
+    gap_names = [m for m in wanted if m in GAPS]
+    if strict:
+        for attribute in scores.attributes:
+            cells = tabulate(f, scores.y, attribute)
+            for gap in gap_names:
+                require_cells(gap, cells, scores.name)
+    performance_names = [m for m in wanted if m in PERFORMANCE]
+    steps = len(attributes) + bool(performance_names)
+    group_frames, gap_frames = [], []
+    for k, attribute in enumerate(attributes):
+        groups, gaps = estimate_attribute(scores, f, attribute, gap_names, settings)
+        group_frames.append(groups)
+        gap_frames.append(gaps)
+        if progress:
+            progress(k + 1, steps)
+    gaps = pd.concat(gap_frames, ignore_index=True)
+    estimates = {name: _headline(gaps, name) for name in gap_names}
+    estimates |= estimate_performance(scores, f, performance_names, settings)
+    if progress:
+        progress(steps, steps)
+    return Audit(
+        estimates=estimates,
+        groups=pd.concat(group_frames),
+        gaps=gaps,
+        rule=rule,
+        missing={a.name: a.missing for a in attributes},
+        references={a.name: a.reference for a in attributes},
+        assumed=tuple(a.name for a in scores.attributes if not a.named),
+        rows=len(scores),
+        patients=None if scores.patients is None else len(set(scores.patients)),
+        name=scores.name,
+        settings=settings,
+    )
+
+
+def _headline(gaps: pd.DataFrame, measure: str) -> Estimate:
+    """The gap with the largest absolute value among the groups that have one."""
+    rows = gaps[gaps["measure"] == measure]
+    known = rows[rows["value"].notna()]
+    chosen = known.loc[known["value"].abs().idxmax()] if len(known) else rows.iloc[0]
+    note = str(chosen["note"])
+    if len(known) and len(known) < len(rows):
+        note = f"{len(rows) - len(known)} of {len(rows)} groups have insufficient data"
+    return Estimate(
+        float(chosen["value"]),
+        float(chosen["low"]),
+        float(chosen["high"]),
+        note,
+        str(chosen["group"]),
+        str(chosen["reference"]),
+        float(chosen["detectable"]),
+    )
+
+
+def _parts_of(subject: object) -> tuple[object, Rule | None]:
+    """A debiasing result is a network and a rule; anything else has no rule yet."""
+    rule = getattr(subject, "rule", None)
+    if isinstance(rule, Rule):
+        return getattr(subject, "model", None), rule
+    return subject, None
+
+
+def _scores_of(model: object, cohort: Cohort | None, output: str) -> Scores:
+    if isinstance(model, Scores):
+        if cohort is not None:
+            raise BadInput("scores are audited alone: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
+        return model
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"audit takes Scores, a torch.nn.Module with a Cohort, or a debiasing result; got {type(model).__name__}")
+    if not isinstance(cohort, Cohort):
+        raise BadInput("a network is audited on a cohort: eq.audit(model, cohort)")
+    return predict(model, cohort, output=output)
+
+
+def _choose_rule(model: object, threshold: float | None, valid: Cohort | Scores | None, optimise: str, output: str) -> Rule:
+    if threshold is not None and valid is not None:
+        raise BadInput("give a threshold or validation data to choose one, not both")
+    if threshold is not None:
+        return Threshold(float(threshold), "given")
+    if valid is not None:
+        return best_threshold(valid if isinstance(valid, Scores) else _scores_of(model, valid, output), optimise)
+    chosen = getattr(model, "threshold", None)
+    if isinstance(chosen, float):
+        return Threshold(chosen, "chosen by best balanced accuracy on the validation part of its training")
+    return Threshold(0.5, "the default; none was given or chosen on validation data")
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, object]]:
+    plain = frame.astype(object).where(frame.notna(), None)
+    return [{str(k): (v.item() if isinstance(v, np.generic) else v) for k, v in row.items()} for row in plain.to_dict("records")]

@@ -1,0 +1,81 @@
+"""The cell table: for each group and label, how many rows and the sum of their decisions f. Everything additive starts here.
+
+f is in [0, 1]: a soft score, a hard decision, or the probability of a randomised one. Tables of shards, batches or ranks
+add up; a rate is a quotient taken last.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from equipoise.data.attribute import Attribute
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Counts and sums a cell. The last group row holds the rows whose group is missing: they count for performance only.
+
+    >>> sex = Attribute.of(["F", "F", "M", "M"], reference="M")
+    >>> table = tabulate([1, 0, 1, 1], [1, 1, 1, 0], sex)
+    >>> table.n.tolist(), table.s.tolist()
+    ([[1.0, 1.0], [0.0, 2.0], [0.0, 0.0]], [[1.0, 1.0], [0.0, 1.0], [0.0, 0.0]])
+    """
+
+    levels: tuple[str, ...]
+    n: FloatArray  # (..., groups + 1, 2): rows, or their weight
+    s: FloatArray  # (..., groups + 1, 2): sum of f over them
+
+    def __add__(self, other: "Cells") -> "Cells":
+        if self.levels != other.levels:
+            raise ValueError(f"cell tables of different groups do not add up: {self.levels} and {other.levels}")
+        return Cells(self.levels, self.n + other.n, self.s + other.s)
+
+    def rate(self, label: int | None) -> FloatArray:
+        """The share of positive decisions given a label, a group: (..., groups); NaN for an empty cell."""
+        n, s = (_given(label, part[..., :-1, :]) for part in (self.n, self.s))
+        return ratio(s, n)
+
+
+def tabulate(f: npt.ArrayLike, y: npt.ArrayLike, attribute: Attribute, weight: npt.ArrayLike | None = None) -> Cells:
+    """The cell table of decisions f (..., n) with labels y and groups; `weight` counts a row several times or partly."""
+    return tabulate_codes(f, y, attribute.codes, attribute.levels, weight)
+
+
+def tabulate_codes(
+    f: npt.ArrayLike, y: npt.ArrayLike, codes: npt.ArrayLike, levels: tuple[str, ...], weight: npt.ArrayLike | None = None
+) -> Cells:
+    """The same for group codes that may differ between replicates: all arguments broadcast to (..., n)."""
+    cell = cell_index(y, codes, len(levels))
+    values = np.asarray(f, dtype=np.float64)
+    weights = np.ones(()) if weight is None else np.asarray(weight, dtype=np.float64)
+    shape = np.broadcast_shapes(cell.shape, values.shape, weights.shape)
+    lead, size = shape[:-1], 2 * (len(levels) + 1)
+    replicates = int(np.prod(lead))
+    offset = (np.arange(replicates) * size).reshape(*lead, 1)
+    flat = (np.broadcast_to(cell, shape) + offset).ravel()
+    counts = np.bincount(flat, np.broadcast_to(weights, shape).ravel(), replicates * size)
+    sums = np.bincount(flat, np.broadcast_to(values * weights, shape).ravel(), replicates * size)
+    grid = (*lead, len(levels) + 1, 2)
+    return Cells(levels, counts.reshape(grid), sums.reshape(grid))
+
+
+def cell_index(y: npt.ArrayLike, codes: npt.ArrayLike, groups: int) -> IntArray:
+    """The cell of each row, 2 * group + label; a missing group (code -1) is the last one."""
+    code = np.asarray(codes, dtype=np.int64)
+    return np.where(code < 0, groups, code) * 2 + np.asarray(y, dtype=np.int64)
+
+
+def ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
+    """A quotient that is NaN, without a warning, where there is nothing to divide by."""
+    shape = np.broadcast_shapes(np.shape(numerator), np.shape(denominator))
+    out = np.full(shape, np.nan)
+    np.divide(numerator, denominator, out=out, where=np.broadcast_to(np.asarray(denominator) > 0, shape))
+    return out
+
+
+def _given(label: int | None, cells: FloatArray) -> FloatArray:
+    return cells.sum(-1) if label is None else cells[..., label]

@@ -1,0 +1,56 @@
+"""Decision rules: how a score becomes a decision f in [0, 1]."""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from equipoise.data.scores import Scores
+from equipoise.errors import BadInput
+from equipoise.measures.cells import FloatArray
+from equipoise.measures.sweep import at_threshold, sweep
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """Turns scores into decisions; `needs_group` says whether it must know each patient's group to do so."""
+
+    @property
+    def needs_group(self) -> bool: ...
+
+    def decide(self, scores: Scores) -> FloatArray:
+        """The decision of each row: 0, 1, or the probability of a randomised 1."""
+        ...
+
+    def describe(self) -> str:
+        """One line that says which rule this is and where it came from."""
+        ...
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Positive where score >= value, for everybody."""
+
+    value: float
+    origin: str = "given"
+
+    @property
+    def needs_group(self) -> bool:
+        return False
+
+    def decide(self, scores: Scores) -> FloatArray:
+        return at_threshold(scores.score, self.value)
+
+    def describe(self) -> str:
+        return f"score >= {self.value:.4g} ({self.origin})"
+
+
+def best_threshold(scores: Scores, performance: str = "balanced_accuracy") -> Threshold:
+    """The threshold with the best performance on these scores, which should be validation scores."""
+    if len(np.unique(scores.y)) < 2:
+        raise BadInput(
+            f"a threshold by {performance} needs positives and negatives; {scores.name!r} has one label in all {len(scores):,} rows"
+        )
+    attribute = scores.attribute
+    choice = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (performance,)).best(performance)
+    return Threshold(float(choice.threshold), f"chosen by best {performance.replace('_', ' ')} on {len(scores):,} rows of {scores.name}")

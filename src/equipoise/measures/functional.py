@@ -1,0 +1,114 @@
+"""The one idea: a gap, and a performance measure, is offset + sum_i w_i f_i with w fixed by the cell counts of the whole split.
+
+With hard f it is the measure, with soft f its differentiable proxy (equations 3 and 4 of the paper): the same w. The gradient of the proxy
+with respect to the scores is w; a mini-batch estimate is (N / M) * sum over the batch of w_i f_i, unbiased and never NaN.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from equipoise.errors import EmptyCell, UnknownName
+from equipoise.measures.cells import Cells, FloatArray, cell_index, ratio
+from equipoise.measures.gaps import RATES, Gap, labels_needed, terms
+
+AFFINE_PERFORMANCE = ("balanced_accuracy", "accuracy")
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """An affine functional of the decisions, with one weight a cell."""
+
+    offset: FloatArray  # (...)
+    w: FloatArray  # (..., groups + 1, 2)
+
+    def __call__(self, cells: Cells) -> FloatArray:
+        """Its value for a cell table: offset + sum over cells of w * s."""
+        weighted = np.where(self.w == 0, 0.0, self.w * cells.s)  # an empty cell with no say stays out, NaN weights stay in
+        value: FloatArray = self.offset + weighted.sum((-2, -1))
+        return value
+
+    def weights(self, y: npt.ArrayLike, codes: npt.ArrayLike) -> FloatArray:
+        """One weight a row (..., n)."""
+        cell = cell_index(y, codes, self.w.shape[-2] - 1)
+        flat = self.w.reshape(*self.w.shape[:-2], -1)
+        if cell.ndim == 1:
+            rows: FloatArray = flat[..., cell]
+        else:
+            rows = np.take_along_axis(flat, cell, axis=-1)
+        return rows
+
+
+def gap_functional(gap: Gap, n: FloatArray, group: int) -> Affine:
+    """The gap of a group (by its code) against the reference (code 0), from the cell counts n (..., groups + 1, 2)."""
+    w = np.zeros_like(n)
+    for rate, sign in terms(gap).items():
+        label = RATES[rate]
+        for code, direction in ((group, sign), (0, -sign)):
+            where = slice(None) if label is None else slice(label, label + 1)
+            count = n[..., code, where].sum(-1, keepdims=True)
+            w[..., code, where] += ratio(np.full_like(count, direction), count)
+    return Affine(np.zeros(n.shape[:-2]), w)
+
+
+def performance_functional(name: str, n: FloatArray) -> Affine:
+    """Accuracy or balanced accuracy of all rows, whatever their group, from the cell counts."""
+    totals = n.sum(-2)  # (..., 2)
+    w = np.zeros_like(n)
+    if name == "balanced_accuracy":
+        negative, positive = (ratio(np.full_like(totals[..., k], 0.5), totals[..., k]) for k in (0, 1))
+        offset = np.full(n.shape[:-2], 0.5)
+    elif name == "accuracy":
+        everyone = totals.sum(-1)
+        negative = positive = ratio(np.ones_like(everyone), everyone)
+        offset = totals[..., 0] * negative
+    else:
+        raise UnknownName("affine performance measure", name, AFFINE_PERFORMANCE)
+    w[..., 0], w[..., 1] = -negative[..., None], positive[..., None]
+    return Affine(offset, w)
+
+
+def gap_values(gap: Gap, cells: Cells) -> FloatArray:
+    """The gap of every group but the reference, (..., groups - 1); NaN where a cell it needs is empty."""
+    signed = [sign * (rate := cells.rate(RATES[name]))[..., 1:] - sign * rate[..., :1] for name, sign in terms(gap).items()]
+    total: FloatArray = np.sum(signed, axis=0)
+    return total
+
+
+def largest(gaps: FloatArray) -> FloatArray:
+    """The signed gap with the largest absolute value over the last axis, passing over groups without one."""
+    size = np.where(np.isnan(gaps), -1.0, np.abs(gaps))
+    picked: FloatArray = np.take_along_axis(gaps, size.argmax(-1)[..., None], axis=-1)[..., 0]
+    return picked
+
+
+def require_cells(gap: Gap, cells: Cells, part: str = "the data") -> None:
+    """Raises EmptyCell, naming every group that lacks the rows a gap needs."""
+    name = gap if isinstance(gap, str) else "this gap"
+    n = cells.n[..., :-1, :]
+    problems = []
+    for code, level in enumerate(cells.levels):
+        rows = int(n[..., code, :].sum())
+        if rows == 0:
+            problems.append(f"{name} needs rows of every group; {level!r} has none in {part}")
+        for label in labels_needed(gap):
+            if rows and not (n[..., code, label] > 0).all():
+                what = "positives" if label else "negatives"
+                problems.append(
+                    f"{name} needs {what} in every group; {level!r} has none of {rows:,} rows in {part}. "
+                    "Use more data, merge groups, or a measure without a label condition such as spd"
+                )
+    if problems:
+        raise EmptyCell(*problems)
+
+
+def proxy(f: Tensor, w: Tensor) -> Tensor:
+    """The differentiable gap sum_i w_i f_i over the last axis; for a mini-batch of M rows out of N multiply by N / M.
+
+    >>> import torch
+    >>> proxy(torch.tensor([0.5, 1.0]), torch.tensor([1.0, -1.0]))
+    tensor(-0.5000)
+    """
+    return (w.to(f.dtype) * f).sum(-1)

@@ -1,0 +1,123 @@
+"""Every threshold at once: gaps and performance are cumulative sums of w in score order. Exact, O(n log n), no grid."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from equipoise.errors import pick
+from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index, tabulate_codes
+from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_functional, largest, performance_functional
+from equipoise.measures.gaps import GAPS, Gap
+from equipoise.measures.performance import AT_THRESHOLD, f1
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Values at each threshold, from the highest (nobody is decided positive) to the lowest (everybody is).
+
+    The threshold between two neighbouring scores is their midpoint, so that rounding cannot flip a decision. Without leading axes
+    there is one entry a distinct decision; with them, entries inside a run of equal scores are NaN.
+    """
+
+    thresholds: FloatArray  # (..., m)
+    values: dict[str, FloatArray]  # a measure: (..., m); for more than two groups the gap with the largest absolute value
+
+    def best(self, performance: str = "balanced_accuracy", *, gap: str | None = None, bound: float | None = None) -> "Choice":
+        """The threshold with the best performance; with a bound, the best among those whose |gap| is within it.
+
+        Where nothing is within the bound, the threshold with the smallest |gap|, and `met` says so.
+        """
+        score = self.values[pick("performance measure in this sweep", performance, self.values)]
+        size = np.zeros_like(score) if gap is None else np.abs(self.values[pick("measure in this sweep", gap, self.values)])
+        real = ~np.isnan(score) & ~np.isnan(size)
+        allowed = real if bound is None or gap is None else real & (size <= bound)
+        met = np.asarray(allowed.any(-1))
+        # Ties in performance go to the smaller gap: sums of counts, so the last bits are noise.
+        best = np.where(allowed, score, -np.inf).max(-1, keepdims=True)
+        level = np.where(allowed & (score >= best - 1e-12), -size, -np.inf)
+        nearest = np.where(real, -size, -np.inf)
+        index = np.where(met, level.argmax(-1), nearest.argmax(-1))
+        return Choice(self._at(self.thresholds, index), {k: self._at(v, index) for k, v in self.values.items()}, met)
+
+    @staticmethod
+    def _at(values: FloatArray, index: IntArray) -> FloatArray:
+        taken: FloatArray = np.take_along_axis(values, index[..., None], axis=-1)[..., 0]
+        return taken
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A threshold a replicate, the values there, and whether the bound could be met."""
+
+    threshold: FloatArray  # (...)
+    values: dict[str, FloatArray]
+    met: npt.NDArray[np.bool_]
+
+
+def sweep(
+    score: npt.ArrayLike,
+    y: npt.ArrayLike,
+    codes: npt.ArrayLike,
+    levels: tuple[str, ...],
+    measures: Sequence[str] = ("spd", "eod", "balanced_accuracy"),
+    own: dict[str, Gap] | None = None,
+) -> Sweep:
+    """The measures at every distinct threshold of scores (..., n); y and codes broadcast. `own` adds signed sums of rates."""
+    s = np.asarray(score, dtype=np.float64)
+    known: dict[str, Gap] = {**{name: name for name in GAPS}, **(own or {})}
+    for name in measures:
+        pick("measure for a sweep", name, [*known, *AT_THRESHOLD])
+    order = np.argsort(-s, axis=-1)
+    ranked = np.take_along_axis(s, order, -1)
+    cell = np.take_along_axis(np.broadcast_to(cell_index(y, codes, len(levels)), s.shape), order, -1)
+    n = tabulate_codes(np.zeros(()), y, codes, levels).n
+    thresholds, ends = _thresholds(ranked)
+    values = {}
+    for name in measures:
+        if name in AFFINE_PERFORMANCE:
+            functional = performance_functional(name, n)
+            values[name] = _cumulated(functional.w, functional.offset, cell)
+        elif name == "f1":
+            positive = np.broadcast_to(np.arange(2) == 1, (*n.shape[-2:],)).astype(float)
+            tp, fp = (_cumulated(w, np.zeros(()), cell) for w in (positive, 1 - positive))
+            values[name] = f1(tp, fp, n[..., 1].sum(-1)[..., None])
+        else:
+            each = []
+            for k in range(1, len(levels)):
+                functional = gap_functional(known[name], n, k)
+                each.append(_cumulated(functional.w, functional.offset, cell))
+            values[name] = each[0] if len(each) == 1 else largest(np.stack(each, axis=-1))
+    if s.ndim == 1:
+        return Sweep(thresholds[ends], {k: v[ends] for k, v in values.items()})
+    return Sweep(thresholds, {k: np.where(ends, v, np.nan) for k, v in values.items()})
+
+
+def _thresholds(ranked: FloatArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    """A threshold below each row in descending order (..., n + 1), and whether it separates two different scores."""
+    top = np.nextafter(np.maximum(ranked[..., :1], 1.0), np.inf)
+    bottom = np.minimum(ranked[..., -1:], 0.0)
+    upper, lower = ranked[..., :-1], ranked[..., 1:]
+    middle = lower + (upper - lower) / 2
+    middle = np.where(middle > lower, middle, upper)  # two neighbouring floats have nothing between them
+    always = np.ones_like(top, dtype=bool)
+    return np.concatenate([top, middle, bottom], -1), np.concatenate([always, upper != lower, always], -1)
+
+
+def _cumulated(w: FloatArray, offset: FloatArray, cell: IntArray) -> FloatArray:
+    flat = w.reshape(*w.shape[:-2], -1)
+    rows = flat[cell] if flat.ndim == 1 else np.take_along_axis(np.broadcast_to(flat, (*cell.shape[:-1], flat.shape[-1])), cell, -1)
+    out = np.empty((*cell.shape[:-1], cell.shape[-1] + 1))
+    out[..., 0] = 0.0
+    np.cumsum(rows, axis=-1, out=out[..., 1:])
+    out += np.asarray(offset)[..., None]
+    return out
+
+
+def at_threshold(score: npt.ArrayLike, threshold: npt.ArrayLike) -> FloatArray:
+    """Hard decisions, 1.0 where score >= threshold (..., n)."""
+    return (np.asarray(score, dtype=np.float64) >= np.asarray(threshold, dtype=np.float64)[..., None]).astype(np.float64)
+
+
+__all__ = ["Cells", "Choice", "Sweep", "at_threshold", "sweep"]

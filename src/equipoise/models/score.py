@@ -1,0 +1,75 @@
+"""Scores of any network: eval mode, no gradients, memory of one batch, and the network left as it was found."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.scores import Scores
+from equipoise.errors import BadInput
+
+OUTPUTS = ("auto", "logit", "probability")
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[nn.Module]:
+    """The network in eval mode, every submodule's own mode put back afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield model
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the network lives; the CPU for one without parameters."""
+    return next((p.device for p in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+
+
+def outputs(model: nn.Module, inputs: Tensor, batch: int = 4096) -> Tensor:
+    """One raw output a row (n,), on the CPU, or an error that says which shape came instead."""
+    device, found = device_of(model), []
+    with evaluating(model), torch.no_grad():
+        for start in range(0, len(inputs), batch):
+            found.append(single_output(model(inputs[start : start + batch].to(device)), min(batch, len(inputs) - start)).float().cpu())
+    return torch.cat(found) if found else torch.empty(0)
+
+
+def single_output(raw: object, rows: int) -> Tensor:
+    """The network's output as one number a row, or an error."""
+    if not isinstance(raw, Tensor):
+        raise BadInput(f"the network must return one tensor, one number a row; it returned {type(raw).__name__}")
+    if raw.shape not in ((rows,), (rows, 1)):
+        raise BadInput(
+            f"the network must return one logit or probability a row, shape ({rows},) or ({rows}, 1); it returned {tuple(raw.shape)}"
+        )
+    return raw.reshape(rows)
+
+
+def output_kind(model: nn.Module, raw: Tensor, asked: str = "auto") -> str:
+    """'logit' or 'probability': as asked, as the network says in an attribute `output`, by a closing Sigmoid, or by the values."""
+    said = asked if asked != "auto" else getattr(model, "output", "auto")
+    if said in ("logit", "probability"):
+        return str(said)
+    if said != "auto":
+        raise BadInput(f"output must be one of {OUTPUTS}; got {said!r}")
+    last = [m for m in model.modules() if not list(m.children())][-1:]
+    if last and isinstance(last[0], nn.Sigmoid):
+        return "probability"
+    return "probability" if len(raw) and bool(((raw >= 0) & (raw <= 1)).all()) else "logit"
+
+
+def predict(model: nn.Module, cohort: Cohort, *, output: str = "auto", batch: int = 4096) -> Scores:
+    """The cohort's scores under a network that gives one logit or one probability a row."""
+    raw = outputs(model, cohort.inputs, batch)
+    bad = int((~torch.isfinite(raw)).sum())
+    if bad:
+        raise BadInput(f"the network gave NaN or infinity for {bad:,} of {len(raw):,} rows of {cohort.name!r}")
+    kind = output_kind(model, raw, output)
+    values = raw.double()
+    return Scores.of(cohort, (torch.sigmoid(values) if kind == "logit" else values).numpy().astype(np.float64))

@@ -1,0 +1,169 @@
+"""Many equal MLPs as one: the same layers with a leading axis of replicates. A 32-unit layer alone is all overhead.
+
+Activations are kept as (replicates, units, rows), so that a layer is one batched matrix product and batch norm is one fused
+call over replicates x units channels. Parameters and gradients each lie in one flat buffer, so that an optimiser's step is a
+few operations. Every replicate draws its dropout masks from a generator of its own: what it learns does not depend on its neighbours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from equipoise.models.mlp import MLP
+
+CHUNK = 512  # rows of one evaluation step: activations of a chunk stay in the processor's cache
+
+
+class Stack:
+    """R MLPs of one shape. `Stack.of(models)` copies them in, `unstack()` copies them out."""
+
+    def __init__(self, models: Sequence[MLP], dtype: torch.dtype = torch.float32) -> None:
+        first = models[0]
+        self.size = len(models)
+        self.inputs, self.width, self.depth = first.inputs, first.width, first.depth
+        self.dropout = first.dropout.p
+        self._template = [(n, tuple(p.shape)) for n, p in first.named_parameters()]
+        shapes = [(self.size, *shape) for _, shape in self._template]
+        sizes = [int(np.prod(s)) for s in shapes]
+        self.theta = torch.empty(sum(sizes), dtype=dtype)
+        self.gradient = torch.zeros_like(self.theta)
+        self.parameters: dict[str, Tensor] = {}
+        self.owner = torch.empty(sum(sizes), dtype=torch.long)  # which replicate each number of theta belongs to
+        for (name, _), shape, size, start in zip(self._template, shapes, sizes, np.cumsum([0, *sizes[:-1]]), strict=True):
+            where = slice(int(start), int(start) + size)
+            view = self.theta[where].view(shape)
+            view.copy_(torch.stack([m.get_parameter(name).detach() for m in models]))
+            view.requires_grad_(True)
+            view.grad = self.gradient[where].view(shape)
+            self.parameters[name] = view
+            self.owner[where] = torch.arange(self.size).repeat_interleave(size // self.size)
+        self.means, self.variances = (
+            [torch.stack([m.get_buffer(f"norms.{k}.{what}") for m in models]).to(dtype) for k in range(self.depth + 1)]
+            for what in ("running_mean", "running_var")
+        )
+
+    def logits(self, x: Tensor, *, masks: Tensor | None = None, training: bool = False, kept: list[Tensor] | None = None) -> Tensor:
+        """The logits (R, rows) of inputs (R, rows, features).
+
+        `training` normalises by the batch and updates the running statistics; `masks` (layers, R, width, rows) are
+        dropout masks, already scaled. `kept` receives the pre-activations (R, width, rows) of every hidden layer.
+        """
+        h = x.transpose(1, 2)
+        rows = x.shape[1]
+        for k in range(self.depth + 1):
+            weight, bias = self.parameters[f"linears.{k}.weight"], self.parameters[f"linears.{k}.bias"]
+            z = torch.baddbmm(bias.unsqueeze(-1), weight, h)
+            if kept is not None:
+                kept.append(z)
+            h = torch.relu(z)
+            if masks is not None:
+                h = h * masks[k]
+            channels = self.size * self.width
+            h = F.batch_norm(
+                h.reshape(1, channels, rows),
+                self.means[k].view(channels),
+                self.variances[k].view(channels),
+                self.parameters[f"norms.{k}.weight"].reshape(channels),
+                self.parameters[f"norms.{k}.bias"].reshape(channels),
+                training=training,
+            ).view(self.size, self.width, rows)
+        return torch.baddbmm(self.parameters["out.bias"].unsqueeze(-1), self.parameters["out.weight"], h)[:, 0]
+
+    @torch.no_grad()
+    def evaluate(self, x: Tensor) -> Tensor:
+        """The logits (R, rows) in eval mode, in chunks."""
+        return torch.cat([self.logits(part) for part in x.split(CHUNK, dim=1)], dim=1)
+
+    def masks(self, rows: int, generators: Sequence[np.random.Generator]) -> Tensor | None:
+        """Dropout masks for one batch (layers, R, width, rows), each replicate's from its own generator."""
+        if self.dropout == 0:
+            return None
+        shape = (self.depth + 1, self.width, rows)
+        limit = round(self.dropout * 65536)
+        drawn = np.empty((self.size, int(np.prod(shape))), np.uint16)
+        for row, generator in zip(drawn, generators, strict=True):
+            row[:] = np.frombuffer(generator.bytes(2 * row.size), np.uint16)
+        keep = torch.from_numpy(drawn >= limit).view(self.size, *shape).transpose(0, 1)
+        masks: Tensor = keep.to(self.theta.dtype).mul_(1 / (1 - limit / 65536))
+        return masks
+
+    def load(self, source: "Snapshot", replicates: Tensor) -> None:
+        """Puts the parameters and statistics of some replicates back to what a snapshot holds."""
+        with torch.no_grad():
+            chosen = torch.zeros(self.size, dtype=torch.bool)
+            chosen[replicates] = True
+            torch.where(chosen[self.owner], source.theta, self.theta, out=self.theta)
+            for mine, theirs in zip((*self.means, *self.variances), (*source.means, *source.variances), strict=True):
+                mine[replicates] = theirs[replicates]
+
+    def unstack(self) -> list[MLP]:
+        """The replicates as MLPs of their own, in eval mode."""
+        models = []
+        for r in range(self.size):
+            model = MLP(self.inputs, self.width, self.depth, self.dropout).to(self.theta.dtype)
+            with torch.no_grad():
+                for name, _ in self._template:
+                    model.get_parameter(name).copy_(self.parameters[name][r])
+                for k, (mean, variance) in enumerate(zip(self.means, self.variances, strict=True)):
+                    model.get_buffer(f"norms.{k}.running_mean").copy_(mean[r])
+                    model.get_buffer(f"norms.{k}.running_var").copy_(variance[r])
+            models.append(model.eval())
+        return models
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A copy of a stack's state, replaced replicate by replicate as each improves."""
+
+    theta: Tensor
+    means: list[Tensor]
+    variances: list[Tensor]
+
+    @classmethod
+    def of(cls, stack: Stack) -> "Snapshot":
+        """The state as it is now."""
+        return cls(stack.theta.detach().clone(), [m.clone() for m in stack.means], [v.clone() for v in stack.variances])
+
+    def update(self, stack: Stack, replicates: Tensor) -> None:
+        """Takes over the present state of some replicates."""
+        chosen = torch.zeros(stack.size, dtype=torch.bool)
+        chosen[replicates] = True
+        torch.where(chosen[stack.owner], stack.theta.detach(), self.theta, out=self.theta)
+        for mine, theirs in zip((*self.means, *self.variances), (*stack.means, *stack.variances), strict=True):
+            mine[replicates] = theirs[replicates]
+
+
+class StackedAdam:
+    """Adam over the flat buffer of a stack, with a learning rate a replicate (0 freezes one)."""
+
+    def __init__(self, stack: Stack, rate: float | Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
+        self.stack, self.betas, self.eps = stack, betas, eps
+        self.mean, self.square = torch.zeros_like(stack.theta), torch.zeros_like(stack.theta)
+        self.steps = 0
+        self.set_rate(rate)
+
+    def set_rate(self, rate: float | Tensor) -> None:
+        """A new learning rate for all replicates or for each (R,)."""
+        self.rate = torch.as_tensor(rate, dtype=self.stack.theta.dtype).expand(self.stack.size)
+        uniform = bool((self.rate == self.rate[0]).all())
+        self._spread: Tensor | float = float(self.rate[0]) if uniform else self.rate[self.stack.owner]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One update from the gradients, which are then cleared."""
+        self.steps += 1
+        b1, b2 = self.betas
+        g = self.stack.gradient
+        self.mean.lerp_(g, 1 - b1)
+        self.square.mul_(b2).addcmul_(g, g, value=1 - b2)
+        scale = (1 - b2**self.steps) ** 0.5
+        denominator = self.square.sqrt().div_(scale).add_(self.eps)
+        if isinstance(self._spread, float):
+            self.stack.theta.addcdiv_(self.mean, denominator, value=-self._spread / (1 - b1**self.steps))
+        else:
+            self.stack.theta.addcmul_(self.mean.div(denominator), self._spread, value=-1 / (1 - b1**self.steps))
+        g.zero_()

@@ -1,0 +1,242 @@
+"""Training as in the paper: binary cross-entropy, Adam, ReduceLROnPlateau, mini-batches of 64, early stopping on validation loss.
+
+Where we depart from the published code: the best weights are restored from a copy (theirs kept a live reference, so got the
+last ones), and the validation loss is looked at after every epoch (theirs: every tenth). The default network trains as a stack of
+one (see stack).
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.seeds import child_seed, generator
+from equipoise.errors import BadInput
+from equipoise.models.mlp import MLP
+from equipoise.models.score import device_of, evaluating, output_kind, outputs, single_output
+from equipoise.models.stack import Snapshot, Stack, StackedAdam
+
+Progress = Callable[[int, float], None]  # epoch, validation loss
+
+
+@dataclass(frozen=True)
+class Training:
+    """The settings of training. `patience` counts epochs without a better validation loss."""
+
+    epochs: int = 1000
+    batch: int = 64
+    rate: float = 1e-3
+    patience: int = 30
+    plateau: int = 10  # epochs without improvement after which the rate falls to a tenth
+
+
+def train(
+    train: Cohort,
+    valid: Cohort,
+    *,
+    seed: int = 0,
+    model: nn.Module | None = None,
+    settings: Training = Training(),
+    progress: Progress | None = None,
+) -> nn.Module:
+    """The trained network, in eval mode: the paper's MLP, or a copy of the given module. One seed, the same weights.
+
+    Its attribute `threshold` holds the threshold with the best balanced accuracy on the validation part.
+    """
+    _check(train, valid)
+    if model is None:
+        return train_stack([(train, valid, seed)], settings=settings, progress=progress)[0]
+    return _train_module(copy.deepcopy(model), train, valid, seed, settings, progress)
+
+
+def train_stack(
+    parts: Sequence[tuple[Cohort, Cohort, int]], *, settings: Training = Training(), progress: Progress | None = None
+) -> list[MLP]:
+    """The paper's network trained on each (train, valid, seed), all as one stack; each stops early on its own."""
+    for train_part, valid_part, _ in parts:
+        _check(train_part, valid_part)
+    shapes = {(t.inputs.shape, v.inputs.shape) for t, v, _ in parts}
+    if len(shapes) > 1:
+        raise BadInput(f"replicates in one stack need parts of equal size; got {sorted(map(str, shapes))}")
+    seeds = [seed for _, _, seed in parts]
+    stack = Stack([initial_mlp(t.inputs.shape[1], seed) for t, _, seed in parts])
+    x = torch.stack([t.inputs for t, _, _ in parts])
+    y = torch.from_numpy(np.stack([t.y for t, _, _ in parts])).float()
+    x_valid = torch.stack([v.inputs for _, v, _ in parts])
+    y_valid = torch.from_numpy(np.stack([v.y for _, v, _ in parts])).float()
+    models = _StackedRun(stack, x, y, x_valid, y_valid, seeds, settings).run(progress)
+    for model, (_, v, _) in zip(models, parts, strict=True):
+        model.threshold = best_cut(torch.sigmoid(outputs(model, v.inputs).double()).numpy(), v.y)
+    return models
+
+
+def initial_mlp(inputs: int, seed: int) -> MLP:
+    """A fresh MLP whose weights depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(child_seed(seed, "weights"))
+        return MLP(inputs)
+
+
+class _StackedRun:
+    """Training of one stack: replicates leave it as they stop, so that the rest go on faster."""
+
+    def __init__(
+        self, stack: Stack, x: Tensor, y: Tensor, x_valid: Tensor, y_valid: Tensor, seeds: Sequence[int], settings: Training
+    ) -> None:
+        self.stack, self.x, self.y, self.x_valid, self.y_valid, self.settings = stack, x, y, x_valid, y_valid, settings
+        self.shuffles = [generator(seed, "shuffle") for seed in seeds]
+        self.dropouts = [generator(seed, "dropout") for seed in seeds]
+        self.names = list(range(stack.size))  # the replicate of each row of the stack
+        self.optimiser = StackedAdam(stack, settings.rate)
+        self.best = Snapshot.of(stack)
+        self.best_loss = torch.full((stack.size,), float("inf"))
+        self.since_best = torch.zeros(stack.size, dtype=torch.long)
+        self.plateau_best = self.best_loss.clone()
+        self.since_plateau = self.since_best.clone()
+        self.finished: dict[int, MLP] = {}
+
+    def run(self, progress: Progress | None) -> list[MLP]:
+        replicates = len(self.names)
+        for epoch in range(self.settings.epochs):
+            self._epoch()
+            loss = F.binary_cross_entropy_with_logits(self.stack.evaluate(self.x_valid), self.y_valid, reduction="none").mean(1)
+            self._look(loss)
+            if progress:
+                progress(epoch, float(self.best_loss.mean()))
+            stopped = self.since_best >= self.settings.patience
+            if stopped.any():
+                self._leave(stopped)
+                if not self.names:
+                    break
+        if self.names:
+            self._leave(torch.ones(len(self.names), dtype=torch.bool))
+        return [self.finished[k] for k in range(replicates)]
+
+    def _epoch(self) -> None:
+        rows = self.x.shape[1]
+        order = torch.from_numpy(np.stack([g.permutation(rows) for g in self.shuffles]))
+        flat = order + torch.arange(self.stack.size)[:, None] * rows
+        x, y = self.x.view(-1, self.x.shape[2]), self.y.view(-1)
+        for index in flat.split(self.settings.batch, dim=1):
+            if index.shape[1] == 1:
+                continue  # batch norm has no variance of one row
+            masks = self.stack.masks(index.shape[1], self.dropouts)
+            batch = x.index_select(0, index.reshape(-1)).view(*index.shape, -1)
+            logits = self.stack.logits(batch, masks=masks, training=True)
+            loss = F.binary_cross_entropy_with_logits(logits, y[index], reduction="sum") / index.shape[1]
+            loss.backward()
+            self.optimiser.step()
+
+    def _look(self, loss: Tensor) -> None:
+        """Keeps a copy of what improved and lowers the rate of what has been level for too long."""
+        better = loss < self.best_loss
+        self.best_loss = torch.where(better, loss, self.best_loss)
+        self.since_best = torch.where(better, 0, self.since_best + 1)
+        self.best.update(self.stack, better.nonzero()[:, 0])
+        clearly = loss < self.plateau_best * (1 - 1e-4)
+        self.plateau_best = torch.where(clearly, loss, self.plateau_best)
+        self.since_plateau = torch.where(clearly, 0, self.since_plateau + 1)
+        level = self.since_plateau > self.settings.plateau
+        if level.any():
+            self.optimiser.set_rate(torch.where(level, self.optimiser.rate * 0.1, self.optimiser.rate))
+            self.since_plateau = torch.where(level, 0, self.since_plateau)
+
+    def _leave(self, stopped: Tensor) -> None:
+        """Takes replicates out of the stack, with their best weights."""
+        current = Snapshot.of(self.stack)
+        self.stack.load(self.best, torch.arange(self.stack.size))
+        models = self.stack.unstack()
+        for k in stopped.nonzero()[:, 0].tolist():
+            self.finished[self.names[k]] = models[k]
+        self.stack.load(current, torch.arange(self.stack.size))
+        keep = (~stopped).nonzero()[:, 0]
+        kept = keep.tolist()
+        self.names = [self.names[k] for k in kept]
+        if not kept:
+            return
+        stays = ~stopped[self.stack.owner]
+        old, rate = self.optimiser, self.optimiser.rate[keep]
+        present = self.stack.unstack()
+        best = Snapshot(self.best.theta[stays], [m[keep] for m in self.best.means], [v[keep] for v in self.best.variances])
+        self.stack = Stack([present[k] for k in kept])
+        self.optimiser = StackedAdam(self.stack, rate)
+        self.optimiser.mean, self.optimiser.square, self.optimiser.steps = old.mean[stays], old.square[stays], old.steps
+        self.best = best
+        self.x, self.y, self.x_valid, self.y_valid = (t[keep] for t in (self.x, self.y, self.x_valid, self.y_valid))
+        self.shuffles, self.dropouts = [self.shuffles[k] for k in kept], [self.dropouts[k] for k in kept]
+        self.best_loss, self.since_best = self.best_loss[keep], self.since_best[keep]
+        self.plateau_best, self.since_plateau = self.plateau_best[keep], self.since_plateau[keep]
+
+
+def _train_module(model: nn.Module, train: Cohort, valid: Cohort, seed: int, settings: Training, progress: Progress | None) -> nn.Module:
+    """The same recipe for any module: its own dropout draws from a generator seeded for this run alone."""
+    device = device_of(model)
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    if not trainable:
+        raise BadInput("the network has no parameter that requires a gradient, so there is nothing to train")
+    optimiser = torch.optim.Adam(trainable, lr=settings.rate)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, patience=settings.plateau)
+    y = torch.from_numpy(train.y).float()
+    y_valid = torch.from_numpy(valid.y).float()
+    kind = output_kind(model, outputs(model, train.inputs[: settings.batch]))
+    shuffle = generator(seed, "shuffle")
+    best_loss, best_state, since_best = float("inf"), copy.deepcopy(model.state_dict()), 0
+    with torch.random.fork_rng():
+        torch.manual_seed(child_seed(seed, "dropout"))
+        for epoch in range(settings.epochs):
+            model.train()
+            for index in torch.from_numpy(shuffle.permutation(len(train))).split(settings.batch):
+                if len(index) == 1:
+                    continue
+                raw = single_output(model(train.inputs[index].to(device)), len(index))
+                optimiser.zero_grad()
+                _loss(raw, y[index].to(device), kind).backward()
+                optimiser.step()
+            with evaluating(model):
+                loss = float(_loss(outputs(model, valid.inputs), y_valid, kind))
+            schedule.step(loss)
+            if progress:
+                progress(epoch, loss)
+            if loss < best_loss:
+                best_loss, best_state, since_best = loss, copy.deepcopy(model.state_dict()), 0
+            else:
+                since_best += 1
+            if since_best >= settings.patience:
+                break
+    model.load_state_dict(best_state)
+    model.eval()
+    raw = outputs(model, valid.inputs).double()
+    model.__dict__["threshold"] = best_cut((torch.sigmoid(raw) if kind == "logit" else raw).numpy(), valid.y)
+    return model
+
+
+def _loss(raw: Tensor, y: Tensor, kind: str) -> Tensor:
+    return F.binary_cross_entropy_with_logits(raw, y) if kind == "logit" else F.binary_cross_entropy(raw, y)
+
+
+def best_cut(score: "np.typing.NDArray[np.float64]", y: "np.typing.NDArray[np.int64]") -> float:
+    """The score at which deciding positive from there on gives the best balanced accuracy."""
+    from sklearn.metrics import roc_curve
+
+    fpr, tpr, cuts = roc_curve(y, score, drop_intermediate=False)
+    return float(cuts[1:][(tpr - fpr)[1:].argmax()])
+
+
+def _check(train: Cohort, valid: Cohort) -> None:
+    problems = []
+    for part, name in ((train, "train"), (valid, "validation")):
+        if len(np.unique(part.y)) < 2:
+            problems.append(
+                f"the {name} part {part.name!r} holds one label in all {len(part):,} rows; positives and negatives are both needed"
+            )
+    if train.inputs.shape[1:] != valid.inputs.shape[1:]:
+        problems.append(f"inputs differ in shape: {tuple(train.inputs.shape[1:])} in train, {tuple(valid.inputs.shape[1:])} in validation")
+    if train.inputs.dtype != torch.float32:
+        problems.append(f"inputs must be float32; the train part holds {train.inputs.dtype}")
+    if problems:
+        raise BadInput(*problems)

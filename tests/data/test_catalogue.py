@@ -1,0 +1,252 @@
+"""Loading by name: what a user reads when a name, an option, a file or the network is wrong, and what a fetch leaves on disk."""
+
+import gzip
+import io
+import os
+import re
+import urllib.error
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from equipoise.data.catalogue import CATALOGUE, File, Recipe, check, fetch, load
+from equipoise.data.cohort import Cohort
+from equipoise.data.compas import anonymous
+from equipoise.data.files import read_bytes, sha256
+from equipoise.errors import BadInput, UnknownName
+
+REAL_ROOT = os.environ.get("EQUIPOISE_DATA")  # read before the fixture below takes it away
+GOOD = {"a.csv": b"0,x\n1,z\n1,x\n", "b.csv": b"second\n"}
+
+
+def read_tiny(root: Path, *, attribute_as_input: bool = True) -> Cohort:
+    path = next(p for p in (root / "a.csv", root / "a.csv.gz") if p.exists())
+    rows = [line.split(",") for line in read_bytes(path).decode().split()]
+    inputs = np.ones((len(rows), 2 if attribute_as_input else 1), np.float32)
+    return Cohort.from_arrays(inputs, [int(y) for y, _ in rows], [g for _, g in rows], name="tiny")
+
+
+def recipe(*files: File) -> Recipe:
+    return Recipe("tiny", read_tiny, files, "group", "three rows", "nobody", "none", 3, 2)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache and a catalogue of the test's own: one more data set is one more entry."""
+    monkeypatch.delenv("EQUIPOISE_DATA", raising=False)
+    monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
+    files = [File(name, sha256(content), f"https://example.org/{name}") for name, content in GOOD.items()]
+    monkeypatch.setitem(CATALOGUE, "tiny", recipe(*files))
+    return tmp_path / "cache"
+
+
+def put(folder: Path, **replaced: bytes) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in GOOD.items():
+        (folder / name).write_bytes(replaced.get(name[0], content))
+    return folder
+
+
+class Server:
+    """Answers from a table of urls and remembers what was asked; an exception in the table is raised."""
+
+    def __init__(self, answers: dict[str, bytes | Exception]) -> None:
+        self.answers, self.asked = answers, list[str]()
+
+    def __call__(self, url: str) -> io.BytesIO:
+        self.asked.append(url)
+        answer = self.answers[url]
+        if isinstance(answer, Exception):
+            raise answer
+        return io.BytesIO(answer)
+
+
+def serving(**replaced: bytes | Exception) -> Server:
+    return Server({f"https://example.org/{name}": replaced.get(name[0], content) for name, content in GOOD.items()})
+
+
+def files_under(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def test_the_published_entries_are_whole() -> None:
+    assert list(CATALOGUE) == ["adult", "bank", "compas", "loh", "zafar", "tiny"]
+    for name, entry in CATALOGUE.items():
+        assert entry.name == name
+        assert "attribute_as_input" in entry.options
+        assert all([entry.attribute, entry.description, entry.citation, entry.licence, entry.rows, entry.features])
+        assert all(re.fullmatch("[0-9a-f]{64}", f.sha256) and f.url.startswith("https://") for f in entry.files)
+
+
+@pytest.mark.parametrize("name", ["loh", "zafar"])
+def test_a_simulation_loads_as_its_entry_says(name: str, tmp_path: Path) -> None:
+    assert load(name, n=20).inputs.shape == (20, CATALOGUE[name].features)
+    assert len(load(name, tmp_path / "no such folder", n=20)) == 20
+    assert check(name) == []
+    with pytest.raises(BadInput, match="simulated and has no files"):
+        fetch(name)
+
+
+@pytest.mark.parametrize("use", [load, check, fetch])
+def test_an_unknown_name_gets_the_closest(use) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(UnknownName, match=r"unknown data set 'adlut'. Did you mean 'adult'.*compas"):
+        use("adlut")
+
+
+def test_an_unknown_option_lists_the_valid_ones(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"'tiny' has no option 'aplha'. Valid: attribute_as_input."):
+        load("tiny", put(tmp_path / "tiny"), aplha=1)
+    with pytest.raises(BadInput, match=r"'loh' has no option 'aplha'. Valid: n, alpha, seed, attribute_as_input."):
+        load("loh", aplha=1)
+
+
+def test_options_reach_the_recipe(tmp_path: Path) -> None:
+    put(tmp_path / "tiny")
+    assert load("tiny", tmp_path).inputs.shape == (3, 2)
+    assert load("tiny", tmp_path, attribute_as_input=False).inputs.shape == (3, 1)
+
+
+def test_the_root_may_be_given_as_the_folder_itself_or_by_the_environment(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "data" / "tiny")
+    for root in (tmp_path / "data", str(tmp_path / "data"), tmp_path / "data" / "tiny"):
+        assert len(load("tiny", root)) == 3
+    monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "data"))
+    assert check("tiny")[0].path == tmp_path / "data" / "tiny" / "a.csv"
+    monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "elsewhere"))
+    put(cache / "tiny")
+    assert check("tiny")[0].path == cache / "tiny" / "a.csv"
+    with pytest.raises(BadInput, match="missing"):
+        load("tiny", tmp_path / "elsewhere")
+
+
+def test_missing_files_are_named_with_the_folders_and_the_command(tmp_path: Path, cache: Path) -> None:
+    (put(tmp_path / "tiny") / "b.csv").unlink()
+    with pytest.raises(BadInput) as caught:
+        load("tiny", tmp_path)
+    text = str(caught.value)
+    assert "b.csv missing" in text
+    assert "a.csv" not in text
+    assert f"{tmp_path / 'tiny'}, {tmp_path}" in text
+    assert f"equipoise data fetch tiny --root {tmp_path}" in text
+    assert check("tiny", tmp_path)[1] == ("b.csv", None, "missing")
+    with pytest.raises(BadInput, match=f"a.csv missing; b.csv missing. Looked in {cache}.*: equipoise data fetch tiny$"):
+        load("tiny")
+
+
+def test_a_wrong_checksum_names_file_expected_and_found(tmp_path: Path) -> None:
+    put(tmp_path / "tiny", b=b"tampered")
+    with pytest.raises(BadInput, match=f"b.csv has sha256 {sha256(b'tampered')}, expected {sha256(GOOD['b.csv'])}"):
+        load("tiny", tmp_path)
+    assert [status == "ok" for _, _, status in check("tiny", tmp_path)] == [True, False]
+
+
+def test_a_fetch_mends_a_data_root_that_holds_a_wrong_file(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "data"))
+    put(tmp_path / "data" / "tiny", b=b"tampered")
+    with pytest.raises(BadInput, match=f"{tmp_path}/data/tiny/b.csv has sha256"):
+        load("tiny")
+    fetch("tiny", open_url=serving())
+    assert len(load("tiny")) == 3
+    assert check("tiny")[1].path == cache / "tiny" / "b.csv"
+
+
+def test_gzipped_files_are_as_good_and_broken_ones_are_reported(tmp_path: Path) -> None:
+    for path in list(put(tmp_path / "tiny").iterdir()):
+        (path.parent / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert len(load("tiny", tmp_path)) == 3
+    packed = tmp_path / "tiny" / "a.csv.gz"
+    packed.write_bytes(packed.read_bytes()[:-6])
+    with pytest.raises(BadInput, match=r"a.csv.gz cannot be read"):
+        load("tiny", tmp_path)
+
+
+def test_fetch_writes_what_load_reads(cache: Path, tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int | None]] = []
+    assert fetch("tiny", progress=lambda *step: seen.append(step), open_url=serving()) == cache / "tiny"
+    assert len(load("tiny")) == 3
+    assert files_under(cache) == ["tiny/a.csv", "tiny/b.csv"]
+    assert seen == [(name, len(content), None) for name, content in GOOD.items()]
+    fetch("tiny", tmp_path / "mine", open_url=serving())
+    assert files_under(tmp_path / "mine") == ["tiny/a.csv", "tiny/b.csv"]
+
+
+def test_fetch_downloads_only_what_is_missing_or_wrong(cache: Path) -> None:
+    put(cache / "tiny", b=b"tampered")
+    server = serving()
+    fetch("tiny", open_url=server)
+    assert server.asked == ["https://example.org/b.csv"]
+    assert (cache / "tiny" / "b.csv").read_bytes() == GOOD["b.csv"]
+
+
+def test_a_corrupted_download_writes_nothing(cache: Path) -> None:
+    with pytest.raises(BadInput, match=f"b.csv with sha256 {sha256(b'<html>')}, expected {sha256(GOOD['b.csv'])}; nothing was written"):
+        fetch("tiny", open_url=serving(b=b"<html>"))
+    assert files_under(cache.parent) == []
+
+
+OFFLINE = [urllib.error.URLError("Name or service not known"), TimeoutError("timed out"), ConnectionResetError("reset")]
+
+
+@pytest.mark.parametrize("error", OFFLINE)
+def test_without_a_network_the_error_says_what_to_do(error: Exception, cache: Path) -> None:
+    with pytest.raises(BadInput, match=r"cannot download https://example.org/a.csv: .*put a.csv into .*tiny by hand"):
+        fetch("tiny", open_url=serving(a=error))
+    assert files_under(cache.parent) == []
+
+
+def zipped(member: str, content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(member, content)
+    return buffer.getvalue()
+
+
+def test_a_file_inside_an_archive(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "https://example.org/all.zip"
+    monkeypatch.setitem(CATALOGUE, "tiny", recipe(File("a.csv", sha256(GOOD["a.csv"]), url, member="in/a.csv")))
+    for wrong in (b"no archive", zipped("other.csv", b"")):
+        with pytest.raises(BadInput, match=r"is not a.csv .*nothing was written"):
+            fetch("tiny", open_url=Server({url: wrong}))
+    fetch("tiny", open_url=Server({url: zipped("in/a.csv", GOOD["a.csv"])}))
+    assert (cache / "tiny" / "a.csv").read_bytes() == GOOD["a.csv"]
+
+
+COMPAS_HEADER = (
+    "id,name,first,last,sex,dob,age,age_cat,race,juv_fel_count,juv_misd_count,juv_other_count,priors_count,days_b_screening_arrest,"
+    "c_case_number,c_charge_degree,c_charge_desc,is_recid,score_text,two_year_recid\n"
+)
+COMPAS = (COMPAS_HEADER + "1,Zz Secret,Zz,Secret,Male,1950-12-31,40,25 - 45,Other,0,0,0,3,-1,SECRET-17,F,Battery,0,Low,0\n").encode()
+
+
+def test_a_fetched_compas_file_identifies_nobody(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [published] = CATALOGUE["compas"].files
+    mine = File("a.csv", sha256(anonymous(COMPAS)), "https://example.org/c.csv", canonical=published.canonical)
+    monkeypatch.setitem(CATALOGUE, "tiny", recipe(mine))
+    fetch("tiny", open_url=Server({mine.url: COMPAS}))
+    assert [status for _, _, status in check("tiny")] == ["ok"]
+    [written] = [p for p in cache.rglob("*") if p.is_file()]
+    assert b"Battery" in written.read_bytes()
+    assert not any(secret in written.read_bytes() for secret in (b"Secret", b"Zz", b"1950", b"SECRET", b"dob"))
+    with pytest.raises(BadInput, match=r"is not a.csv"):
+        fetch("tiny", cache / "again", open_url=Server({mine.url: b"<html>not found</html>"}))
+
+
+def test_a_copy_of_compas_with_names_is_accepted_as_it_is(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = File("a.csv", sha256(anonymous(COMPAS)), "https://example.org/c.csv", canonical=anonymous)
+    monkeypatch.setitem(CATALOGUE, "tiny", recipe(mine))
+    (cache / "tiny").mkdir(parents=True)
+    (cache / "tiny" / "a.csv").write_bytes(COMPAS)
+    assert check("tiny")[0].status == "ok"
+
+
+@pytest.mark.parametrize("name", ["adult", "bank", "compas"])
+def test_the_real_files_have_the_published_checksums(name: str) -> None:
+    if not REAL_ROOT or not (Path(REAL_ROOT) / name).is_dir():
+        pytest.skip(f"EQUIPOISE_DATA is not set or has no folder {name!r}")
+    assert {status for _, _, status in check(name, REAL_ROOT)} == {"ok"}
+    assert load(name, REAL_ROOT).inputs.shape == (CATALOGUE[name].rows, CATALOGUE[name].features)

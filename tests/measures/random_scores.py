@@ -1,0 +1,38 @@
+"""Random scored data for the measure tests: 2 to 6 groups, ties, constant scores, weights, missing groups."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from equipoise.data.attribute import Attribute
+
+
+@dataclass(frozen=True)
+class Sample:
+    y: np.ndarray
+    score: np.ndarray
+    attribute: Attribute
+    weight: np.ndarray
+
+
+@st.composite
+def samples(draw, full_cells: bool = True, missing: bool = False) -> Sample:
+    """Every (group, label) cell holds a row if `full_cells`."""
+    groups = draw(st.integers(2, 6))
+    n = draw(st.integers(4 * groups, 120))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    codes = rng.integers(-1 if missing else 0, groups, n)
+    y = rng.integers(0, 2, n)
+    if full_cells:
+        codes[: 2 * groups] = np.repeat(np.arange(groups), 2)
+        y[: 2 * groups] = np.tile([0, 1], groups)
+    kind = draw(st.sampled_from(["continuous", "ties", "constant", "float32"]))
+    score = {
+        "continuous": rng.random(n),
+        "ties": rng.integers(0, 5, n) / 4,
+        "constant": np.full(n, 0.3),
+        "float32": rng.random(n).astype(np.float32).astype(np.float64),
+    }[kind]
+    weight = rng.integers(1, 4, n).astype(float) if draw(st.booleans()) else rng.random(n) + 0.1
+    return Sample(y, score, Attribute("g", tuple(f"g{k}" for k in range(groups)), codes), weight)

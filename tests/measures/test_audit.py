@@ -1,0 +1,172 @@
+"""The audit: frames, JSON, thresholds and their origin, insufficient data, missing attributes, intersections."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn.metrics as sk
+import torch
+from torch import nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.scores import Scores
+from equipoise.errors import BadInput, EmptyCell, UnknownName
+from equipoise.measures.audit import audit
+from equipoise.measures.decision import best_threshold
+from equipoise.measures.estimates import GROUP_MEASURES
+from equipoise.measures.gaps import GAPS
+from equipoise.measures.performance import PERFORMANCE
+
+
+def _frame(n: int = 600, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"y": rng.integers(0, 2, n), "sex": rng.choice(["F", "M"], n), "race": rng.choice(["a", "b", "c"], n)})
+    lift = 0.2 * frame.y - 0.1 * (frame.sex == "F")
+    return frame.assign(p=np.clip(rng.normal(0.5 + lift, 0.2), 0, 1))
+
+
+def _scores(frame: pd.DataFrame, **names) -> Scores:
+    return Scores.from_frame(frame, **({"label": "y", "score": "p", "group": "sex", "reference": "M"} | names))
+
+
+def test_the_frame_of_groups_equals_scikit_learn():
+    frame = _frame()
+    found = audit(_scores(frame), threshold=0.5, draws=50)
+    assert list(found.groups.index) == ["M", "F"]
+    for sex, rows in frame.groupby("sex"):
+        decided = rows.p >= 0.5
+        tn, fp, fn, tp = sk.confusion_matrix(rows.y, decided).ravel()
+        expected = {
+            "n": len(rows),
+            "positives": rows.y.sum(),
+            "selection_rate": decided.mean(),
+            "tpr": tp / (tp + fn),
+            "fpr": fp / (fp + tn),
+            "tnr": tn / (fp + tn),
+            "fnr": fn / (tp + fn),
+            "ppv": tp / (tp + fp),
+            "npv": tn / (tn + fn),
+            "auroc": sk.roc_auc_score(rows.y, rows.p),
+        }
+        bins = np.minimum((rows.p * 10).astype(int), 9)
+        expected["calibration_error"] = sum(abs(part.p.mean() - part.y.mean()) * len(part) for _, part in rows.groupby(bins)) / len(rows)
+        for name, value in expected.items():
+            assert found.groups.loc[sex, name] == pytest.approx(value, abs=1e-12), name
+        for name in GROUP_MEASURES:
+            row = found.groups.loc[sex]
+            assert row[f"{name}_low"] <= row[name] <= row[f"{name}_high"]
+            assert row[f"{name}_low"] < row[f"{name}_high"]
+
+
+def test_json_holds_value_low_high_under_each_name_and_survives_a_round_trip():
+    found = audit(_scores(_frame()), threshold=0.5, draws=50)
+    plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert plain["schema_version"] == 1
+    for name in (*GAPS, *PERFORMANCE):
+        assert plain[name]["low"] <= plain[name]["value"] <= plain[name]["high"]
+        assert plain[name]["value"] == found[name].value
+    assert plain["eod"]["direction"] == "group minus reference"
+    assert plain["groups"][1]["group"] == "F"
+    assert plain["threshold"] == 0.5
+
+
+def test_the_gap_is_other_minus_reference():
+    found = audit(_scores(_frame()), threshold=0.5, draws=20)
+    swapped = audit(_scores(_frame(), reference="F"), threshold=0.5, draws=20)
+    assert found["eod"].value < 0
+    assert found["eod"].value == pytest.approx(-swapped["eod"].value, abs=1e-15)
+    assert (found["eod"].group, found["eod"].reference) == ("F", "M")
+
+
+def test_the_threshold_and_where_it_came_from():
+    train, valid = _scores(_frame(seed=1)), _scores(_frame(seed=2))
+    assert "the default" in audit(train, draws=5).rule.describe()
+    assert "given" in audit(train, threshold=0.3, draws=5).rule.describe()
+    chosen = audit(train, valid=valid, draws=5).rule
+    assert chosen == best_threshold(valid)
+    assert "chosen by best balanced accuracy on 600 rows" in chosen.describe()
+    with pytest.raises(BadInput, match="not both"):
+        audit(train, threshold=0.5, valid=valid)
+
+
+def test_too_few_patients_are_insufficient_data_never_zero():
+    frame = pd.concat([_frame(), pd.DataFrame({"y": [0, 0, 1], "sex": "X", "race": "a", "p": [0.2, 0.7, 0.8]})])
+    found = audit(_scores(frame), threshold=0.5, draws=50)
+    row = found.groups.loc["X"]
+    assert np.isnan(row["tpr"])
+    assert "insufficient data" in row["note"]
+    gaps = found.gaps.set_index(["measure", "group"])
+    assert np.isnan(gaps.loc[("eod", "X"), "value"])
+    assert "'X'" in gaps.loc[("eod", "X"), "note"]
+    assert found["eod"].group == "F"
+    assert "1 of 2 groups" in found["eod"].note
+    assert found.to_dict()["groups"][2]["tpr"] is None
+
+
+def test_ten_images_of_one_patient_are_one_patient():
+    frame = pd.concat([_frame().assign(pid=lambda d: np.arange(len(d))), pd.DataFrame({"y": [0, 1] * 10, "sex": "X", "race": "a", "p": 0.4, "pid": -1})])
+    found = audit(_scores(frame, patient="pid"), threshold=0.5, draws=20)
+    assert np.isnan(found.groups.loc["X", "selection_rate"])
+    assert found.patients == 601
+
+
+def test_a_measure_that_is_asked_for_needs_its_cells():
+    frame = _frame()
+    frame.loc[frame.sex == "F", "y"] = 0
+    with pytest.raises(EmptyCell, match="'F' has none"):
+        audit(_scores(frame), measures=["eod"], threshold=0.5)
+    found = audit(_scores(frame), threshold=0.5, draws=10)
+    assert "insufficient data" in str(found["eod"])
+    assert list(audit(_scores(frame), measures=["spd"], threshold=0.5, draws=10).estimates) == ["spd"]
+    with pytest.raises(UnknownName, match="Did you mean 'eod'"):
+        audit(_scores(frame), measures=["eodd"])
+    with pytest.raises(UnknownName, match="measure in this audit"):
+        found["nonsense"]
+
+
+def test_rows_without_a_group_count_for_performance_only():
+    frame = _frame()
+    holed = frame.assign(sex=frame.sex.where(np.arange(len(frame)) % 10 > 0))
+    found = audit(_scores(holed), threshold=0.5, draws=20)
+    assert found.missing == {"sex": 0.1}
+    assert found.groups["n"].sum() == 540
+    assert found["accuracy"].value == pytest.approx(sk.accuracy_score(frame.y, frame.p >= 0.5))
+    rest = audit(_scores(frame[np.arange(len(frame)) % 10 > 0]), threshold=0.5, draws=20)
+    assert found["eod"].value == pytest.approx(rest["eod"].value, abs=1e-15)
+
+
+def test_several_attributes_and_their_intersections():
+    frame = _frame(2000)
+    found = audit(_scores(frame, group=["sex", "race"], reference=["M", "a"]), threshold=0.5, draws=20)
+    assert list(found.groups["attribute"].unique()) == ["sex", "race", "sex & race"]
+    assert len(found.groups) == 2 + 3 + 6
+    both = frame[(frame.sex == "F") & (frame.race == "b")]
+    assert found.groups.loc["F & b", "n"] == len(both)
+    row = found.gaps.set_index(["measure", "group"]).loc[("spd", "F & b")]
+    base = frame[(frame.sex == "M") & (frame.race == "a")]
+    assert row["value"] == pytest.approx((both.p >= 0.5).mean() - (base.p >= 0.5).mean(), abs=1e-12)
+    assert abs(found["spd"].value) == found.gaps.query("measure == 'spd'")["value"].abs().max()
+
+
+def test_the_smallest_detectable_gap_shrinks_with_the_square_root_of_the_patients():
+    small, large = (audit(_scores(_frame(n)), threshold=0.5, draws=400)["eod"].detectable for n in (500, 8000))
+    assert small / large == pytest.approx(4, rel=0.25)
+
+
+def test_a_network_is_audited_on_a_cohort_and_left_as_it_was():
+    rng = np.random.default_rng(0)
+    cohort = Cohort.from_arrays(torch.from_numpy(rng.normal(size=(200, 3)).astype(np.float32)), rng.integers(0, 2, 200), rng.choice(["F", "M"], 200))
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)).train()
+    model[1].eval()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    found = audit(model, cohort, draws=10)
+    assert found["auroc"].value == audit(model, cohort, draws=10)["auroc"].value  # eval mode: no dropout
+    assert [m.training for m in model] == [True, False, True, True]
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    with pytest.raises(BadInput, match=r"shape \(200,\) or \(200, 1\); it returned \(200, 2\)"):
+        audit(nn.Linear(3, 2), cohort)
+    with pytest.raises(BadInput, match="a network is audited on a cohort"):
+        audit(model)
+    with pytest.raises(BadInput, match="got str"):
+        audit("scores.csv")

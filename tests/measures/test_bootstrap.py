@@ -1,0 +1,84 @@
+"""Bootstrap draws: whole patients, the same result as a loop, honest coverage, no interval that is a point."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from equipoise.data.attribute import Attribute
+from equipoise.data.scores import Scores
+from equipoise.measures import bootstrap
+from equipoise.measures.audit import audit
+from equipoise.measures.bootstrap import bootstrap_cells, interval, multiplicities, units_of, widen_extremes
+from equipoise.measures.cells import tabulate
+from equipoise.measures.functional import gap_values
+
+
+def _data(rng: np.random.Generator, n: int = 300, patients: int = 90):
+    patient = rng.integers(0, patients, n)
+    codes = patient % 3
+    y = rng.integers(0, 2, n)
+    f = (rng.random(n) < 0.3 + 0.2 * y + 0.1 * codes).astype(float)
+    return f, y, Attribute("g", ("a", "b", "c"), codes), patient
+
+
+def test_draws_equal_a_loop_that_repeats_the_rows_of_each_drawn_patient():
+    f, y, attribute, patient = _data(np.random.default_rng(0))
+    units = units_of(patient.astype(object), len(y))
+    drawn = bootstrap_cells(f, y, attribute.codes, attribute.levels, units, draws=20, seed=3)
+    counts = np.concatenate(list(multiplicities(units.max() + 1, 20, 3)))
+    for k in range(20):
+        rows = np.repeat(np.arange(len(y)), counts[k][units].astype(int))
+        loop = tabulate(f[rows], y[rows], attribute.take(rows))
+        np.testing.assert_allclose(drawn.n[k], loop.n)
+        np.testing.assert_allclose(gap_values("eod", drawn)[k], gap_values("eod", loop), atol=1e-12)
+
+
+def test_multiplicities_sum_to_the_units_and_do_not_depend_on_the_block(monkeypatch: pytest.MonkeyPatch):
+    whole = np.concatenate(list(multiplicities(50, 30, 7)))
+    assert (whole.sum(1) == 50).all()
+    monkeypatch.setattr(bootstrap, "BLOCK", 120)
+    np.testing.assert_array_equal(np.concatenate(list(multiplicities(50, 30, 7))), whole)
+    assert not np.array_equal(np.concatenate(list(multiplicities(50, 30, 8))), whole)
+
+
+def test_many_images_of_one_patient_do_not_make_the_interval_narrow():
+    rng = np.random.default_rng(1)
+    patients = pd.DataFrame({"p": np.arange(60), "sex": np.where(np.arange(60) % 2, "F", "M"), "s": rng.random(60)})
+    frame = patients.loc[patients.index.repeat(20)].assign(y=lambda d: (np.arange(len(d)) // 20 % 4 < 2).astype(int))
+    names = {"label": "y", "score": "s", "group": "sex", "reference": "M"}
+    by_row = audit(Scores.from_frame(frame, **names), threshold=0.5)["spd"]
+    by_patient = audit(Scores.from_frame(frame, patient="p", **names), threshold=0.5)["spd"]
+    assert by_row.value == by_patient.value
+    assert by_patient.high - by_patient.low > 3 * (by_row.high - by_row.low)
+
+
+def test_the_interval_covers_the_true_gap_about_as_often_as_it_says():
+    truth, hits, runs = -0.2, 0, 200
+    rng = np.random.default_rng(2)
+    for run in range(runs):
+        n = 400
+        codes, y = rng.integers(0, 2, n), np.ones(n, np.int64)
+        f = (rng.random(n) < np.where(codes == 1, 0.5, 0.7)).astype(float)
+        drawn = bootstrap_cells(f, y, codes, ("ref", "other"), np.arange(n), draws=300, seed=run)
+        value = gap_values("eod", tabulate(f, y, Attribute("g", ("ref", "other"), codes)))
+        low, high = interval(gap_values("eod", drawn), value)
+        hits += bool(low[0] <= truth <= high[0])
+    assert 0.90 <= hits / runs <= 0.99
+
+
+def test_ten_of_ten_is_no_proof_of_a_sensitivity_of_one():
+    draws = np.ones((1000, 2))
+    value, count = np.array([1.0, 0.4]), np.array([10.0, 10.0])
+    widened = widen_extremes(draws, value, count, seed=0)
+    low, high = interval(widened, value)
+    assert 0.70 < low[0] < 0.90
+    assert high[0] == 1.0
+    assert (widened[:, 1] == 1).all()  # a rate that is not extreme keeps its draws
+
+
+def test_interval_is_nan_where_the_value_is_and_skips_empty_draws():
+    low, high = interval(np.array([[np.nan, 1.0], [2.0, 1.0], [4.0, 1.0]]), np.array([3.0, np.nan]))
+    assert low[0] == pytest.approx(2.05)
+    assert high[0] == pytest.approx(3.95)
+    assert np.isnan(low[1])
+    assert np.isnan(high[1])

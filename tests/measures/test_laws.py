@@ -1,0 +1,140 @@
+"""Laws of the cell table and of the affine functional."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.data.attribute import Attribute
+from equipoise.errors import EmptyCell, UnknownName
+from equipoise.measures.cells import tabulate, tabulate_codes
+from equipoise.measures.functional import gap_functional, gap_values, largest, performance_functional, proxy, require_cells
+from equipoise.measures.gaps import GAPS, labels_needed, terms
+
+sys.path.insert(0, str(Path(__file__).parent))
+from random_scores import Sample, samples
+
+
+@given(sample=samples(missing=True), shards=st.integers(1, 7), seed=st.integers(0, 99))
+def test_cell_tables_of_random_shards_add_up_to_the_whole(sample: Sample, shards: int, seed: int):
+    shard = np.random.default_rng(seed).integers(0, shards, len(sample.y))
+    whole = tabulate(sample.score, sample.y, sample.attribute, sample.weight)
+    pieces = [
+        tabulate(sample.score[shard == k], sample.y[shard == k], sample.attribute.take(np.flatnonzero(shard == k)), sample.weight[shard == k])
+        for k in range(shards)
+    ]
+    total = pieces[0]
+    for piece in pieces[1:]:
+        total = total + piece
+    np.testing.assert_allclose(total.n, whole.n, atol=1e-12)
+    np.testing.assert_allclose(total.s, whole.s, atol=1e-12)
+
+
+def test_tables_of_different_groups_do_not_add_up():
+    a = tabulate([1, 0], [1, 0], Attribute.of(["F", "M"]))
+    b = tabulate([1, 0], [1, 0], Attribute.of(["F", "X"]))
+    with pytest.raises(ValueError, match="different groups"):
+        a + b
+
+
+@pytest.mark.parametrize("gap", list(GAPS))
+@given(sample=samples())
+def test_swapping_two_groups_flips_the_sign(gap: str, sample: Sample):
+    two = Attribute("g", ("a", "b"), sample.attribute.codes % 2)
+    swapped = Attribute("g", ("b", "a"), 1 - two.codes)
+    one, other = (gap_values(gap, tabulate(sample.score, sample.y, a)) for a in (two, swapped))
+    np.testing.assert_allclose(one, -other, atol=1e-12)
+
+
+@pytest.mark.parametrize("gap", list(GAPS))
+@given(sample=samples(missing=True))
+def test_gradient_of_the_proxy_with_respect_to_the_scores_is_w(gap: str, sample: Sample):
+    cells = tabulate(sample.score, sample.y, sample.attribute)
+    w = torch.from_numpy(gap_functional(gap, cells.n, 1).weights(sample.y, sample.attribute.codes))
+    f = torch.from_numpy(sample.score).requires_grad_()
+    value = proxy(f, w)
+    value.backward()
+    assert torch.equal(f.grad, w)
+    assert float(value.detach()) == pytest.approx(float(gap_values(gap, cells)[0]), abs=1e-12)
+
+
+@given(sample=samples(), batches=st.integers(1, 5))
+def test_mini_batch_estimates_average_to_the_whole_and_are_never_nan(sample: Sample, batches: int):
+    cells = tabulate(sample.score, sample.y, sample.attribute)
+    w = gap_functional("eod", cells.n, 1).weights(sample.y, sample.attribute.codes)
+    n, whole = len(w), float(w @ sample.score)
+    size = n // batches
+    parts = [slice(k * size, (k + 1) * size if k < batches - 1 else n) for k in range(batches)]
+    estimates = [n / (p.stop - p.start) * float(w[p] @ sample.score[p]) for p in parts]
+    shares = [(p.stop - p.start) / n for p in parts]
+    assert np.isfinite(estimates).all()
+    assert np.dot(shares, estimates) == pytest.approx(whole, abs=1e-10)
+
+
+@given(sample=samples())
+def test_lemmas_of_appendix_a(sample: Sample):
+    """-proxy is the covariance of score and attribute times N^2 / (K (N - K)); for EOD among the positives."""
+    a = (sample.attribute.codes == 0).astype(float)  # A = 1 is the reference
+    two = Attribute("g", ("ref", "other"), (1 - a).astype(np.int64))
+    f = sample.score
+    for gap, rows in (("spd", np.ones(len(f), bool)), ("eod", sample.y == 1)):
+        n, k = rows.sum(), a[rows].sum()
+        covariance = np.mean(f[rows] * a[rows]) - np.mean(f[rows]) * np.mean(a[rows])
+        value = gap_values(gap, tabulate(f, sample.y, two))[0]
+        assert -value == pytest.approx(covariance * n**2 / (k * (n - k)), abs=1e-10)
+
+
+@given(sample=samples(missing=True), replicates=st.integers(1, 4))
+def test_leading_axes_are_a_loop(sample: Sample, replicates: int):
+    rng = np.random.default_rng(0)
+    f = rng.random((replicates, len(sample.y)))
+    y = np.stack([rng.permutation(sample.y) for _ in range(replicates)])
+    codes = np.stack([rng.permutation(sample.attribute.codes) for _ in range(replicates)])
+    batched = tabulate_codes(f, y, codes, sample.attribute.levels)
+    for r in range(replicates):
+        one = tabulate_codes(f[r], y[r], codes[r], sample.attribute.levels)
+        np.testing.assert_allclose(batched.s[r], one.s, atol=1e-12)
+        for gap in GAPS:
+            np.testing.assert_allclose(gap_values(gap, batched)[r], gap_values(gap, one), atol=1e-12)
+            functional = gap_functional(gap, batched.n, 1)
+            np.testing.assert_allclose(functional.weights(y, codes)[r], gap_functional(gap, one.n, 1).weights(y[r], codes[r]), atol=1e-15)
+        np.testing.assert_allclose(
+            performance_functional("accuracy", batched.n)(batched)[r], performance_functional("accuracy", one.n)(one), atol=1e-12
+        )
+
+
+def test_an_empty_cell_is_nan_and_named_never_zero():
+    attribute = Attribute.of(["F", "F", "M", "M"], reference="M")
+    cells = tabulate([1, 0, 1, 0], [0, 0, 1, 0], attribute)
+    assert np.isnan(gap_values("eod", cells)).all()
+    assert np.isnan(gap_functional("eod", cells.n, 1)(cells))
+    assert gap_values("spd", cells)[0] == 0.0
+    with pytest.raises(EmptyCell, match=r"eod needs positives in every group; 'F' has none of 2 rows in the test part"):
+        require_cells("eod", cells, "the test part")
+    require_cells("spd", cells)
+
+
+def test_largest_is_signed_and_passes_over_groups_without_a_value():
+    assert largest(np.array([0.1, -0.4, np.nan])) == -0.4
+    assert np.isnan(largest(np.array([np.nan, np.nan])))
+
+
+def test_a_measure_is_a_line_of_data(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(GAPS, "double_tpr", {"tpr": 2.0})
+    attribute = Attribute.of(["F", "F", "M", "M"], reference="M")
+    cells = tabulate([1, 0, 0, 0], [1, 0, 1, 0], attribute)
+    assert gap_values("double_tpr", cells)[0] == 2.0
+    assert gap_values({"tpr": 1.0, "fpr": -1.0}, cells)[0] == 1.0
+
+
+def test_unknown_measures_and_rates_name_the_closest():
+    with pytest.raises(UnknownName, match="Did you mean 'eod'"):
+        terms("eodd")
+    with pytest.raises(UnknownName, match="Valid: selection, tpr, fpr"):
+        terms({"tprr": 1.0})
+    assert labels_needed("aod") == (0, 1)
+    assert labels_needed("spd") == ()

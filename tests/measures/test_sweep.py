@@ -1,0 +1,93 @@
+"""The sweep equals brute force at every threshold."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sklearn.metrics as sk
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.data.attribute import Attribute
+from equipoise.errors import UnknownName
+from equipoise.measures.cells import tabulate
+from equipoise.measures.functional import gap_values, largest
+from equipoise.measures.gaps import GAPS
+from equipoise.measures.sweep import at_threshold, sweep
+
+sys.path.insert(0, str(Path(__file__).parent))
+from random_scores import Sample, samples
+
+ALL = (*GAPS, "accuracy", "balanced_accuracy", "f1")
+
+
+@given(sample=samples())
+def test_every_threshold_equals_brute_force(sample: Sample):
+    swept = sweep(sample.score, sample.y, sample.attribute.codes, sample.attribute.levels, ALL)
+    assert len(swept.thresholds) == len(np.unique(sample.score)) + 1
+    for k, threshold in enumerate(swept.thresholds):
+        decision = at_threshold(sample.score, threshold)
+        cells = tabulate(decision, sample.y, sample.attribute)
+        for gap in GAPS:
+            assert abs(swept.values[gap][k]) == pytest.approx(abs(float(largest(gap_values(gap, cells)))), abs=1e-12)
+            assert swept.values[gap][k] == pytest.approx(float(largest(gap_values(gap, cells))), abs=1e-9) or len(sample.attribute.levels) > 2
+        assert swept.values["accuracy"][k] == pytest.approx(sk.accuracy_score(sample.y, decision), abs=1e-12)
+        assert swept.values["balanced_accuracy"][k] == pytest.approx(sk.balanced_accuracy_score(sample.y, decision), abs=1e-12)
+        assert swept.values["f1"][k] == pytest.approx(sk.f1_score(sample.y, decision, zero_division=0.0), abs=1e-12)
+
+
+@given(sample=samples(), bound=st.floats(0, 0.5))
+def test_best_threshold_equals_brute_force(sample: Sample, bound: float):
+    swept = sweep(sample.score, sample.y, sample.attribute.codes, sample.attribute.levels, ("eod", "balanced_accuracy"))
+    free = swept.best("balanced_accuracy")
+    assert free.values["balanced_accuracy"] == pytest.approx(swept.values["balanced_accuracy"].max(), abs=1e-12)
+    bounded = swept.best("balanced_accuracy", gap="eod", bound=bound)
+    inside = np.abs(swept.values["eod"]) <= bound
+    assert bool(bounded.met) == bool(inside.any())  # deciding nobody positive has no gap, so a bound is always met
+    assert bounded.values["balanced_accuracy"] == pytest.approx(swept.values["balanced_accuracy"][inside].max(), abs=1e-9)
+    assert abs(bounded.values["eod"]) <= bound
+
+
+def test_a_bound_that_cannot_be_met_gives_the_smallest_gap_and_says_so():
+    attribute = Attribute.of(["F", "M"], reference="M")
+    swept = sweep([0.5, 0.5], [1, 1], attribute.codes, attribute.levels, ("eod", "accuracy"), own={"odd": {"tpr": 1.0}})
+    choice = swept.best("accuracy", gap="eod", bound=-1.0)
+    assert not choice.met
+    assert choice.values["eod"] == 0.0
+
+
+@given(sample=samples(), replicates=st.integers(2, 4))
+def test_leading_axes_are_a_loop(sample: Sample, replicates: int):
+    rng = np.random.default_rng(1)
+    score = np.stack([rng.permutation(sample.score) for _ in range(replicates)])
+    codes, levels = sample.attribute.codes, sample.attribute.levels
+    batched = sweep(score, sample.y, codes, levels, ("spd", "balanced_accuracy", "f1"))
+    choice = batched.best("balanced_accuracy", gap="spd", bound=0.1)
+    for r in range(replicates):
+        one = sweep(score[r], sample.y, codes, levels, ("spd", "balanced_accuracy", "f1"))
+        real = ~np.isnan(batched.values["f1"][r])
+        np.testing.assert_allclose(batched.thresholds[r][real], one.thresholds)
+        for name in one.values:
+            np.testing.assert_allclose(batched.values[name][r][real], one.values[name], atol=1e-12)
+        single = one.best("balanced_accuracy", gap="spd", bound=0.1)
+        assert choice.threshold[r] == single.threshold
+        assert choice.met[r] == single.met
+
+
+def test_neighbouring_floats_are_told_apart():
+    low = 0.3
+    high = float(np.nextafter(low, 1))
+    attribute = Attribute.of(["F", "M"], reference="M")
+    swept = sweep([low, high], [0, 1], attribute.codes, attribute.levels, ("accuracy",))
+    best = swept.best("accuracy")
+    assert best.values["accuracy"] == 1.0
+    assert at_threshold([low, high], best.threshold).tolist() == [0.0, 1.0]
+
+
+def test_own_gaps_and_unknown_names():
+    attribute = Attribute.of(["F", "F", "M", "M"], reference="M")
+    swept = sweep([0.9, 0.1, 0.8, 0.2], [1, 0, 1, 0], attribute.codes, attribute.levels, ("mine", "spd"), own={"mine": {"selection": 2.0}})
+    np.testing.assert_allclose(swept.values["mine"], 2 * swept.values["spd"])
+    with pytest.raises(UnknownName, match="Did you mean 'spd'"):
+        sweep([0.5, 0.1], [1, 0], attribute.codes[:2], attribute.levels, ("spdd",))

@@ -1,0 +1,105 @@
+"""A stack of networks equals the same networks in a loop."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.splits import Parts, split
+from equipoise.models.mlp import MLP
+from equipoise.models.stack import Snapshot, Stack, StackedAdam
+from equipoise.models.train import Training, initial_mlp, train_stack
+
+
+def _networks(count: int, inputs: int = 5) -> list[MLP]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return [MLP(inputs, width=8, depth=3, dropout=0.0).double() for _ in range(count)]
+
+
+def _parts(seed: int, n: int = 300) -> Parts:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 4)).astype(np.float32)
+    y = (x[:, 0] + rng.normal(size=n) > 0).astype(int)
+    return split(Cohort.from_arrays(torch.from_numpy(x), y, rng.choice(["F", "M"], n)), seed=seed)
+
+
+def test_stacking_and_unstacking_changes_nothing():
+    networks = _networks(3)
+    for network in networks:
+        network(torch.randn(32, 5, dtype=torch.float64))  # batch statistics of their own
+    for original, back in zip(networks, Stack(networks, torch.float64).unstack(), strict=True):
+        for name, value in original.state_dict().items():
+            if "num_batches" not in name:
+                assert torch.equal(back.state_dict()[name], value), name
+
+
+def test_steps_of_a_stack_equal_steps_of_each_network_with_torch_adam():
+    networks = _networks(3)
+    stack = Stack(networks, torch.float64)
+    ours = StackedAdam(stack, torch.tensor([1e-2, 1e-3, 1e-2], dtype=torch.float64))
+    theirs = [torch.optim.Adam(m.parameters(), lr=lr) for m, lr in zip(networks, (1e-2, 1e-3, 1e-2), strict=True)]
+    g = torch.Generator().manual_seed(1)
+    for _ in range(5):
+        x = torch.randn(3, 16, 5, generator=g, dtype=torch.float64)
+        y = (torch.rand(3, 16, generator=g) > 0.5).double()
+        F.binary_cross_entropy_with_logits(stack.logits(x, training=True), y, reduction="none").mean(1).sum().backward()
+        ours.step()
+        for k, (network, optimiser) in enumerate(zip(networks, theirs, strict=True)):
+            optimiser.zero_grad()
+            F.binary_cross_entropy_with_logits(network.train()(x[k]), y[k]).backward()
+            optimiser.step()
+    x = torch.randn(3, 700, 5, generator=g, dtype=torch.float64)
+    expected = torch.stack([m.eval()(x[k]) for k, m in enumerate(networks)])
+    torch.testing.assert_close(stack.evaluate(x), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_dropout_masks_have_the_right_share_and_belong_to_the_replicate():
+    stack = Stack([MLP(5) for _ in range(3)])
+
+    def masks(count: int) -> torch.Tensor:
+        return Stack([MLP(5)] * count).masks(64, [np.random.default_rng(k) for k in range(count)])
+
+    three, one = masks(3), masks(1)
+    assert torch.equal(three[:, :1], one)
+    assert float((three == 0).float().mean()) == pytest.approx(0.05, abs=0.005)
+    assert float(three.mean()) == pytest.approx(1.0, abs=0.01)
+    assert not torch.equal(three[:, 0], three[:, 1])
+    assert stack.masks(8, [np.random.default_rng(0)] * 3).shape == (11, 3, 32, 8)
+
+
+def test_a_snapshot_is_a_copy_and_is_put_back_replicate_by_replicate():
+    stack = Stack(_networks(2), torch.float64)
+    before = stack.theta.detach().clone()
+    kept = Snapshot.of(stack)
+    with torch.no_grad():
+        stack.theta.add_(1.0)
+    stack.load(kept, torch.tensor([1]))
+    changed = stack.owner == 0
+    assert torch.equal(stack.theta[~changed], before[~changed])
+    assert torch.equal(stack.theta[changed], before[changed] + 1)
+    kept.update(stack, torch.tensor([0]))
+    assert torch.equal(kept.theta, stack.theta)
+
+
+def test_a_stack_trains_each_replicate_as_if_it_were_alone_early_stopping_included():
+    parts = [_parts(seed) for seed in range(4)]
+    settings = Training(epochs=25, patience=3, plateau=1, batch=32)
+    together = train_stack([(p.train, p.valid, k) for k, p in enumerate(parts)], settings=settings)
+    epochs = []
+    for k, p in enumerate(parts):
+        seen: list[int] = []
+        alone = train_stack([(p.train, p.valid, k)], settings=settings, progress=lambda epoch, _, seen=seen: seen.append(epoch))[0]
+        epochs.append(seen[-1])
+        with torch.no_grad():
+            torch.testing.assert_close(together[k](p.test.inputs), alone(p.test.inputs), rtol=2e-3, atol=2e-3)
+    assert len(set(epochs)) > 1  # they did stop at different times
+
+
+def test_initial_weights_depend_on_the_seed_alone_and_leave_the_global_generator():
+    state = torch.random.get_rng_state()
+    one, two, other = initial_mlp(4, 7), initial_mlp(4, 7), initial_mlp(4, 8)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.equal(one.out.weight, two.out.weight)
+    assert not torch.equal(one.out.weight, other.out.weight)

@@ -1,0 +1,94 @@
+"""Training: one seed in, the same weights out; the best weights are a copy; the user's own module works too."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import balanced_accuracy_score
+from torch import nn
+from torch.nn import functional as F
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.splits import Parts, split
+from equipoise.errors import BadInput
+from equipoise.models.mlp import MLP
+from equipoise.models.score import predict
+from equipoise.models.train import Training, best_cut, train
+
+QUICK = Training(epochs=6, patience=3)
+
+
+@pytest.fixture(scope="module")
+def parts() -> Parts:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 4)).astype(np.float32)
+    y = (x[:, 0] + 0.5 * rng.normal(size=500) > 0).astype(int)
+    return split(Cohort.from_arrays(torch.from_numpy(x), y, rng.choice(["F", "M"], 500)), seed=0)
+
+
+def test_the_network_is_the_papers():
+    shapes = [tuple(m.weight.shape) for m in MLP(98).linears]
+    assert shapes == [(32, 98), *[(32, 32)] * 10]
+    assert [type(m).__name__ for m in MLP(98).norms] == ["BatchNorm1d"] * 11
+    assert MLP(98).dropout.p == 0.05
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_one_seed_in_the_same_weights_out(parts: Parts, own: bool):
+    def network() -> nn.Module | None:
+        if not own:
+            return None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
+
+    state = torch.random.get_rng_state()
+    one, two, other = (train(parts.train, parts.valid, seed=s, model=network(), settings=QUICK) for s in (1, 1, 2))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+
+
+def test_it_learns_and_comes_back_in_eval_mode_with_a_threshold(parts: Parts):
+    network = train(parts.train, parts.valid, seed=0, settings=Training(epochs=30))
+    scores = predict(network, parts.test)
+    assert not network.training
+    assert balanced_accuracy_score(scores.y, scores.score >= network.threshold) > 0.75
+
+
+def test_the_best_weights_are_restored_not_the_last(parts: Parts):
+    losses: list[float] = []
+    model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 1))
+    settings = Training(epochs=40, patience=5, rate=0.1, batch=16)
+    network = train(parts.train, parts.valid, model=model, settings=settings, progress=lambda _, loss: losses.append(loss))
+    with torch.no_grad():
+        final = F.binary_cross_entropy_with_logits(network(parts.valid.inputs)[:, 0], torch.from_numpy(parts.valid.y).float())
+    assert float(final) == pytest.approx(min(losses), abs=1e-6)
+    assert losses[-1] > min(losses)
+    assert len(losses) == int(np.argmin(losses)) + 1 + settings.patience
+
+
+def test_the_users_module_is_copied_and_probabilities_are_understood(parts: Parts):
+    model = nn.Sequential(nn.Linear(4, 1), nn.Sigmoid())
+    before = model[0].weight.detach().clone()
+    network = train(parts.train, parts.valid, model=model, settings=QUICK)
+    assert torch.equal(model[0].weight, before)
+    assert not torch.equal(network[0].weight, before)
+    frozen = nn.Linear(4, 1).requires_grad_(False)
+    with pytest.raises(BadInput, match="nothing to train"):
+        train(parts.train, parts.valid, model=frozen)
+
+
+def test_a_part_with_one_label_or_another_shape_is_an_error(parts: Parts):
+    negatives = parts.train.take(parts.train.y == 0)
+    with pytest.raises(BadInput, match="one label in all"):
+        train(negatives, parts.valid)
+    narrow = Cohort.from_arrays(parts.valid.inputs[:, :2], parts.valid.y, parts.valid.groups)
+    with pytest.raises(BadInput, match=r"\(4,\) in train, \(2,\) in validation"):
+        train(parts.train, narrow)
+
+
+def test_best_cut_equals_trying_every_score():
+    rng = np.random.default_rng(0)
+    y, score = rng.integers(0, 2, 80), rng.integers(0, 10, 80) / 10
+    tried = {float(t): balanced_accuracy_score(y, score >= t) for t in np.unique(score)}
+    assert tried[best_cut(score, y)] == pytest.approx(max(tried.values()))
