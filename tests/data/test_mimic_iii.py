@@ -25,7 +25,7 @@ TINY = {
 5,5,F,2033-01-01 00:00:00,0
 """,
     "ADMISSIONS": """row_id,subject_id,hadm_id,admittime,admission_type,insurance,marital_status,diagnosis,hospital_expire_flag
-1,1,102,2121-03-01 08:00:00,EMERGENCY,Medicare,MARRIED,"FEVER, UNKNOWN",1
+1,1,100,2121-03-01 08:00:00,EMERGENCY,Medicare,MARRIED,"FEVER, UNKNOWN",1
 2,1,101,2120-03-01 08:00:00,ELECTIVE,Medicaid,SINGLE,SEPSIS,0
 3,2,201,2150-06-01 23:59:00,EMERGENCY,Medicare,WIDOWED,FALL,1
 4,3,301,2110-05-01 00:00:00,EMERGENCY,Private,SINGLE,FALL,0
@@ -34,11 +34,11 @@ TINY = {
 """,
     "DIAGNOSES_ICD": """row_id,subject_id,hadm_id,seq_num,icd9_code
 1,1,101,1,042
-2,1,102,1,1985
+2,1,100,1,1985
 3,2,201,1,20280
 4,2,201,2,V1251
 5,4,401,1,1991
-6,4,401,2,1950
+6,5,501,3,1950
 7,5,501,1,0449
 8,5,501,2,
 """,
@@ -49,7 +49,7 @@ TINY = {
 4,2,201,2150-06-02 23:59:00,MED,SURG
 5,4,401,2110-05-01 12:00:00,,NSURG
 """,
-    # 101: heart rate 80 and 100; -1, 999, an error and a row without number do not count; 102 is a later stay; 999 is unknown.
+    # 101: heart rate 80 and 100; -1, 999, an error and a row without number do not count; 100 is a later stay; 999 is unknown.
     "CHARTEVENTS": """row_id,subject_id,hadm_id,icustay_id,itemid,charttime,value,valuenum,valueuom,warning,error
 1,1,101,1,211,2120-03-01 09:00:00,80,80,BPM,,
 2,1,101,1,220045,2120-03-01 10:00:00,100,100,bpm,0,0
@@ -57,7 +57,7 @@ TINY = {
 4,1,101,1,211,2120-03-01 10:00:00,999,999,BPM,,
 5,1,101,1,220045,2120-03-01 10:00:00,120,120,bpm,0,1
 6,1,101,1,211,2120-03-01 10:00:00,"none, yet",,BPM,,
-7,1,102,2,211,2121-03-01 10:00:00,50,50,BPM,,
+7,1,100,2,211,2121-03-01 10:00:00,50,50,BPM,,
 8,9,999,2,211,2121-03-01 10:00:00,55,55,BPM,,
 9,1,101,1,678,2120-03-01 10:00:00,98.6,98.6,Deg. F,,
 10,1,101,1,223762,2120-03-01 10:00:00,39,39,C,0,0
@@ -143,7 +143,7 @@ def test_a_patient_counts_from_the_day_after_the_fifteenth_birthday(tiny: Path) 
 
 def test_diseases_and_kind_of_admission(tiny: Path) -> None:
     frame = frame_of(mimic_iii(tiny))
-    # 101's metastasis (1985) was coded in the later stay 102; 1950 is cancer, not yet metastatic.
+    # 101's metastasis (1985) was coded in the later stay 100; 1950 is cancer, not yet metastatic.
     assert frame.index[frame["aids"]].tolist() == [101, 501]
     assert frame.index[frame["haematologic_malignancy"]].tolist() == [201]
     assert frame.index[frame["metastatic_cancer"]].tolist() == [401]
@@ -185,6 +185,8 @@ def test_every_block_size_gives_the_same_bits(tiny: Path, table: str) -> None:
     admissions = np.array([501, 101, 401, 201])  # in any order
     whole = stay_means({table: path}, admissions)
     assert whole.notna().to_numpy().any()
+    pd.testing.assert_frame_equal(stay_means({table: path}, admissions[::-1]), whole[::-1].reset_index(drop=True), check_exact=True)
+    pd.testing.assert_frame_equal(stay_means({table: path}, admissions[:1]), whole[:1], check_exact=True)
     size = path.stat().st_size
     for block in range(max(map(len, TINY[table].splitlines())) + 1, size + 2, 7):
         pd.testing.assert_frame_equal(stay_means({table: path}, admissions, block=block), whole, check_exact=True)

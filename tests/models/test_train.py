@@ -57,7 +57,9 @@ def test_it_learns_and_comes_back_in_eval_mode_with_a_threshold(parts: Parts):
 
 def test_the_best_weights_are_restored_not_the_last(parts: Parts):
     losses: list[float] = []
-    model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 1))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 1))
     settings = Training(epochs=40, patience=5, rate=0.1, batch=16)
     network = train(parts.train, parts.valid, model=model, settings=settings, progress=lambda _, loss: losses.append(loss))
     with torch.no_grad():

@@ -51,17 +51,21 @@ def single_output(raw: object, rows: int) -> Tensor:
     return raw.reshape(rows)
 
 
-def output_kind(model: nn.Module, raw: Tensor, asked: str = "auto") -> str:
-    """'logit' or 'probability': as asked, as the network says in an attribute `output`, by a closing Sigmoid, or by the values."""
-    said = asked if asked != "auto" else getattr(model, "output", "auto")
-    if said in ("logit", "probability"):
-        return str(said)
-    if said != "auto":
-        raise BadInput(f"output must be one of {OUTPUTS}; got {said!r}")
-    last = [m for m in model.modules() if not list(m.children())][-1:]
-    if last and isinstance(last[0], nn.Sigmoid):
-        return "probability"
-    return "probability" if len(raw) and bool(((raw >= 0) & (raw <= 1)).all()) else "logit"
+def output_kind(model: nn.Module, inputs: Tensor, asked: str = "auto") -> str:
+    """'logit' or 'probability': as asked, as the network says in an attribute `output`, or by what it does.
+
+    Logits of a modest network may all lie in [0, 1] by chance, so a few inputs are also shown to it a thousand times as
+    large: a probability stays within bounds, a logit does not.
+    """
+    if asked not in OUTPUTS:
+        raise BadInput(f"output must be one of {', '.join(OUTPUTS)}; got {asked!r}")
+    said = getattr(model, "output", "auto") if asked == "auto" else asked
+    if isinstance(said, str) and said in ("logit", "probability"):
+        return said
+    few = inputs[:64]
+    scales = (1, 1000, -1000) if few.is_floating_point() else (1,)
+    seen = torch.cat([outputs(model, few * scale) for scale in scales])
+    return "probability" if len(seen) and bool(((seen >= 0) & (seen <= 1)).all()) else "logit"
 
 
 def predict(model: nn.Module, cohort: Cohort, *, output: str = "auto", batch: int = 4096) -> Scores:
@@ -70,6 +74,6 @@ def predict(model: nn.Module, cohort: Cohort, *, output: str = "auto", batch: in
     bad = int((~torch.isfinite(raw)).sum())
     if bad:
         raise BadInput(f"the network gave NaN or infinity for {bad:,} of {len(raw):,} rows of {cohort.name!r}")
-    kind = output_kind(model, raw, output)
+    kind = output_kind(model, cohort.inputs, output)
     values = raw.double()
     return Scores.of(cohort, (torch.sigmoid(values) if kind == "logit" else values).numpy().astype(np.float64))

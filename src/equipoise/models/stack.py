@@ -5,6 +5,7 @@ call over replicates x units channels. Parameters and gradients each lie in one 
 few operations. Every replicate draws its dropout masks from a generator of its own: what it learns does not depend on its neighbours.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ class Stack:
     """R MLPs of one shape. `Stack.of(models)` copies them in, `unstack()` copies them out."""
 
     def __init__(self, models: Sequence[MLP], dtype: torch.dtype = torch.float32) -> None:
-        first = models[0]
+        first = self._first = models[0]
         self.size = len(models)
         self.inputs, self.width, self.depth = first.inputs, first.width, first.depth
         self.dropout = first.dropout.p
@@ -104,7 +105,7 @@ class Stack:
         """The replicates as MLPs of their own, in eval mode."""
         models = []
         for r in range(self.size):
-            model = MLP(self.inputs, self.width, self.depth, self.dropout).to(self.theta.dtype)
+            model = copy.deepcopy(self._first).to(self.theta.dtype)  # a fresh one would draw from the global generator
             with torch.no_grad():
                 for name, _ in self._template:
                     model.get_parameter(name).copy_(self.parameters[name][r])

@@ -183,7 +183,7 @@ def _train_module(model: nn.Module, train: Cohort, valid: Cohort, seed: int, set
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, patience=settings.plateau)
     y = torch.from_numpy(train.y).float()
     y_valid = torch.from_numpy(valid.y).float()
-    kind = output_kind(model, outputs(model, train.inputs[: settings.batch]))
+    kind = output_kind(model, train.inputs)
     shuffle = generator(seed, "shuffle")
     best_loss, best_state, since_best = float("inf"), copy.deepcopy(model.state_dict()), 0
     with torch.random.fork_rng():
