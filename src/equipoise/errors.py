@@ -36,9 +36,7 @@ class UnknownName(BadInput):
 
     def __init__(self, kind: str, name: object, valid: Iterable[object]) -> None:
         choices = [str(v) for v in valid]
-        near = get_close_matches(str(name), choices, n=1, cutoff=0.5)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        super().__init__(f"unknown {kind} {name!r}.{hint} Valid: {', '.join(choices) or '(none)'}.")
+        super().__init__(f"unknown {kind} {name!r}.{did_you_mean(name, choices)} Valid: {', '.join(choices) or '(none)'}.")
 
 
 class MissingExtra(EquipoiseError, ImportError):
@@ -46,6 +44,17 @@ class MissingExtra(EquipoiseError, ImportError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {package}, which is not installed: pip install 'equipoise[{extra}]'")
+
+
+def did_you_mean(name: object, choices: Iterable[str]) -> str:
+    """A hint at the choice nearest to a name, whatever its case; empty where none is near.
+
+    >>> did_you_mean("COMPAS", ["adult", "compas"])
+    " Did you mean 'compas'?"
+    """
+    folded = {choice.casefold(): choice for choice in choices}
+    near = get_close_matches(str(name).casefold(), folded, n=1, cutoff=0.5)
+    return f" Did you mean {folded[near[0]]!r}?" if near else ""
 
 
 def pick(kind: str, name: str, valid: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ from equipoise.errors import BadInput, UnknownName
 
 IntArray = npt.NDArray[np.int64]
 MISSING = -1
+MANY = 20  # levels; more of them in a column of numbers or of all different values are no groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,23 +32,28 @@ class Attribute:
     def of(cls, values: object, name: str = "group", reference: str | None = None) -> "Attribute":
         """The attribute held by a column of any type; numbers and booleans become names."""
         column = pd.Series(values).reset_index(drop=True)
-        names = column.map(_group_name, na_action="ignore").astype("object")
+        names = column.map(level_name, na_action="ignore").astype("object")
         names = names.where(column.notna() & (names.map(str).str.strip() != ""), None)
         counts = names.value_counts()
         if counts.empty:
-            raise BadInput(f"column {name!r} holds no group: all {len(column):,} values are missing")
+            raise BadInput(f"column {name!r} holds no group: all {len(column):,} values are missing. Use another column.")
         if len(counts) < 2:
             raise BadInput(
                 f"column {name!r} holds a single group, {counts.index[0]!r} ({counts.iloc[0]:,} rows); "
                 "a gap needs at least two. Use another column, or rows of every group."
             )
-        if _looks_continuous(column, len(counts)):
+        if len(counts) > MANY and pd.api.types.is_numeric_dtype(column):
             raise BadInput(
                 f"column {name!r} holds {len(counts):,} different numbers; a group needs a few levels. "
                 f"Bin it first, for example pd.cut(df[{name!r}], [0, 40, 60, 80, 120])."
             )
+        if len(counts) > MANY and len(counts) > len(column) / 2:
+            raise BadInput(
+                f"column {name!r} holds {len(counts):,} different values in {len(column):,} rows, like an identifier; "
+                "a group needs a few levels. Use another column."
+            )
         named = reference is not None
-        chosen = str(reference) if named else str(counts.index[0])
+        chosen = level_name(reference) if named else str(counts.index[0])
         if chosen not in counts.index:
             raise UnknownName(f"reference group for {name!r}:", chosen, sorted(counts.index))
         levels = (chosen, *sorted(level for level in counts.index if level != chosen))
@@ -101,12 +107,8 @@ class Attribute:
         return Attribute(self.name, self.levels, self.codes[index], self.named)
 
 
-def _group_name(value: object) -> str:
-    """1.0 and 1 are both '1', so that a column with gaps (which pandas turns into floats) keeps its names."""
+def level_name(value: object) -> str:
+    """The name of a value: 1.0 and 1 are both '1', so that a column with gaps (which pandas turns into floats) keeps its names."""
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         return str(int(value))
     return str(value).strip()
-
-
-def _looks_continuous(column: "pd.Series[object]", levels: int) -> bool:
-    return bool(pd.api.types.is_numeric_dtype(column)) and levels > 20
