@@ -13,7 +13,25 @@ from equipoise.data.scores import Scores
 from equipoise.data.splits import Parts, split
 from equipoise.errors import BadInput, EquipoiseError
 from equipoise.measures.audit import Audit, audit
+from equipoise.methods.base import Candidate, Goal
+from equipoise.methods.registry import debias
 from equipoise.models.train import Training, train
 
 __version__ = "0.1.0"
-__all__ = ["Audit", "BadInput", "Cohort", "EquipoiseError", "Parts", "Scores", "Training", "__version__", "audit", "load", "split", "train"]
+__all__ = [
+    "Audit",
+    "BadInput",
+    "Candidate",
+    "Cohort",
+    "EquipoiseError",
+    "Goal",
+    "Parts",
+    "Scores",
+    "Training",
+    "__version__",
+    "audit",
+    "debias",
+    "load",
+    "split",
+    "train",
+]

@@ -5,32 +5,45 @@ import gzip
 import hashlib
 import os
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 
 import pandas as pd
 
-from equipoise.errors import BadInput
+from equipoise.errors import BadInput, did_you_mean
+
+WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how .xlsx (a zip archive) and .xls files begin
 
 
 def read_table(path: str | Path) -> pd.DataFrame:
     """The rows of a CSV (comma, semicolon or tab; with or without a byte-order mark; .gz too) or Parquet file."""
     path = Path(path)
+    if path.is_dir():
+        raise BadInput(f"{path} is a folder; a CSV or Parquet file is needed")
     if not path.is_file():
-        raise BadInput(f"no such file: {path}" if not path.is_dir() else f"{path} is a folder; a CSV or Parquet file is needed")
+        raise BadInput(f"no such file: {path}.{_neighbour(path)} Check the name and the folder, {path.absolute().parent}.")
     if path.stat().st_size == 0:
-        raise BadInput(f"{path} is empty")
+        raise BadInput(f"{path} is empty. Export it again, with a header and rows.")
     try:
         frame = pd.read_parquet(path) if _is_parquet(path) else _read_csv(path)
     except pd.errors.EmptyDataError:
-        raise BadInput(f"{path} is empty") from None
-    except (OSError, ValueError, EOFError, pd.errors.ParserError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise BadInput(f"{path} cannot be read: {reason}") from error
+        raise BadInput(f"{path} is empty. Export it again, with a header and rows.") from None
+    except BadInput:
+        raise
+    except (OSError, ValueError, EOFError, zlib.error, pd.errors.ParserError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
+        raise BadInput(f"{path} cannot be read as CSV or Parquet: {reason}. Mend it or export it again.") from error
     if frame.empty:
-        raise BadInput(f"{path} has a header and no rows")
+        raise BadInput(f"{path} has a header and no rows. Export it again, with rows.")
     return frame
+
+
+def _neighbour(path: Path) -> str:
+    folder = path.absolute().parent
+    return did_you_mean(path.name, [p.name for p in folder.iterdir()]) if folder.is_dir() else ""
 
 
 def _is_parquet(path: Path) -> bool:
@@ -42,31 +55,42 @@ def _is_parquet(path: Path) -> bool:
 
 def _read_csv(path: Path) -> pd.DataFrame:
     raw = read_bytes(path)
-    encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    try:
-        header = raw[:65536].decode(encoding, errors="ignore").splitlines()[0]
-    except IndexError:
-        raise BadInput(f"{path} is empty") from None
-    separator = max(",;\t|", key=header.count)
-    # Excel writes "0,5" where the list separator is a semicolon.
-    decimal = "," if separator == ";" else "."
-    from io import BytesIO
-
-    try:
-        frame = pd.read_csv(BytesIO(raw), sep=separator, encoding=encoding, skipinitialspace=True, low_memory=False)
-    except UnicodeDecodeError:
-        encoding = "cp1252"
-        frame = pd.read_csv(BytesIO(raw), sep=separator, encoding=encoding, skipinitialspace=True, low_memory=False)
-    if decimal == ",":
-        for column in frame.columns[frame.dtypes.map(pd.api.types.is_string_dtype)]:
-            text = frame[column].dropna().astype(str)
-            if len(text) and text.str.fullmatch(r"\s*-?\d+(,\d+)?([eE][-+]?\d+)?\s*").all():
-                frame[column] = pd.to_numeric(frame[column].str.replace(",", "."))
-    frame.columns = [str(c).strip() for c in frame.columns]
-    repeated = [name for name in next(csv.reader([header], delimiter=separator)) if name.strip()]
-    twice = sorted({name.strip() for name in repeated if repeated.count(name) > 1})
+    if raw.startswith(WORKBOOKS):
+        raise BadInput(f"{path} is an Excel workbook (or another archive), not a CSV file. Save the sheet as CSV first.")
+    encoding = _encoding(raw)
+    lines = raw[:65536].decode(encoding, errors="ignore").splitlines()
+    # Excel may write the separator on a line of its own before the header: "sep=;".
+    told = lines[0].strip().strip('"').lower() if lines else ""
+    skip = int(told.startswith("sep=") and len(told) == 5)
+    header = lines[skip] if len(lines) > skip else ""
+    separator = told[-1] if skip else max(",;\t|", key=header.count)
+    names = [name.strip() for name in next(csv.reader([header], delimiter=separator), [])]
+    twice = sorted({name for name in names if name and names.count(name) > 1})
     if twice:
-        raise BadInput(f"{path} has the column {twice[0]!r} more than once; rename one of them")
+        raise BadInput(f"{path} has the columns {', '.join(map(repr, twice))} more than once. Rename all but one of each.")
+    frame = pd.read_csv(BytesIO(raw), sep=separator, encoding=encoding, skiprows=skip, skipinitialspace=True, low_memory=False)
+    if not isinstance(frame.index, pd.RangeIndex):  # pandas would take the first columns for row names and shift the rest
+        raise BadInput(f"{path}: rows have more fields than the {len(names)} names in the header. Remove trailing separators.")
+    frame.columns = [str(c).strip() for c in frame.columns]
+    return _with_decimal_commas(frame) if separator == ";" else frame
+
+
+def _encoding(raw: bytes) -> str:
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "utf-16"
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return "cp1252"
+    return "utf-8-sig"
+
+
+def _with_decimal_commas(frame: pd.DataFrame) -> pd.DataFrame:
+    """Excel writes "0,5" where the list separator is a semicolon."""
+    for column in frame.columns[frame.dtypes.map(pd.api.types.is_string_dtype)]:
+        text = frame[column].dropna().astype(str)
+        if len(text) and text.str.fullmatch(r"\s*-?\d+(,\d+)?([eE][-+]?\d+)?\s*").all():
+            frame[column] = pd.to_numeric(frame[column].str.replace(",", "."))
     return frame
 
 
@@ -92,12 +116,12 @@ def sha256(content: bytes) -> str:
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the block ends well, and vanishes when it does not."""
-    target = Path(path)
+    target = _target(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+        handle, name = tempfile.mkstemp(prefix=".equipoise.", suffix=".tmp", dir=target.parent)
     except OSError as error:
-        raise BadInput(f"cannot write {target}: {error.strerror or error}") from error
+        raise BadInput(f"cannot write {path}: {error.strerror or error}. Choose another place.") from error
     os.close(handle)
     temporary = Path(name)
     try:
@@ -110,6 +134,25 @@ def replacing(path: str | Path) -> Iterator[Path]:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: str | Path) -> None:
+    """Raises before a long run what `replacing` would raise after it. Makes nothing."""
+    target = _target(path)
+    folder = next(parent for parent in target.parents if parent.exists())
+    if not folder.is_dir():
+        raise BadInput(f"cannot write {path}: {folder} is a file, not a folder. Choose another place.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise BadInput(f"cannot write {path}: the folder {folder} may not be written to. Choose another place.")
+
+
+def _target(path: str | Path) -> Path:
+    """Where the content goes: behind a link, and never in place of a folder or a device such as /dev/null."""
+    target = Path(path).resolve()
+    if target.exists() and not target.is_file():
+        what = "a folder" if target.is_dir() else "no ordinary file"
+        raise BadInput(f"cannot write {path}: it is {what}. Name a file.")
+    return target
 
 
 def write_text(path: str | Path, text: str) -> Path:

@@ -1,7 +1,7 @@
 """The contract of every debiasing method: a goal goes in, a candidate comes out, and the trace says how it was chosen.
 
-A method is `method(model, cohort, goal, *, seed, ...) -> Candidate`. It sees validation data alone, changes none of its arguments, leaves no
-hook behind, and gives the same result for the same seed. If nothing meets the goal it returns the best it saw with `met=False`.
+A method is `method(model, cohort, goal, *, seed, ...) -> Candidate`. It sees validation data alone, changes none of its arguments, leaves
+no hook behind, and gives the same result for the same seed. If nothing meets the goal it returns the best it saw with `met=False`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

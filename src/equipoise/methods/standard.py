@@ -1,0 +1,43 @@
+"""STANDARD: the original network with the threshold of best performance on validation data. What every method is compared with."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.methods.base import Candidate, Goal, Labels, Progress, Traces, plain_rule, select
+from equipoise.models.score import predict
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Nothing to set."""
+
+
+def run(
+    models: Sequence[nn.Module],
+    cohorts: Sequence[Cohort],
+    goal: Goal,
+    *,
+    seeds: Sequence[int],
+    settings: Settings,
+    progress: Progress | None = None,
+) -> list[Candidate]:
+    """The networks as they are."""
+    scores = np.stack([predict(model, cohort).score for model, cohort in zip(models, cohorts, strict=True)])
+    look = Labels.of(cohorts, goal).look(scores)
+    traces = Traces(len(models))
+    traces.add(0, look)
+    found = []
+    for r, (model, cohort, seed) in enumerate(zip(models, cohorts, seeds, strict=True)):
+        trace = traces.frame(r)
+        settled = goal.settled(float(look.performance[r]))
+        met = select(trace, settled).met
+        rule = plain_rule("standard", trace, 0, cohort, settled)
+        found.append(Candidate("standard", copy.deepcopy(model), rule, trace, 0, "the original network", met, settled, seed))
+    if progress:
+        progress(1, 1)
+    return found
