@@ -195,7 +195,8 @@ def better(look: Look, best: "Look | None", goals: Sequence[Goal]) -> npt.NDArra
     if best is None:
         return np.ones(len(look.gap), bool)
     now, before = (_merit(x, goals) for x in (look, best))
-    return (now[:, 0] > before[:, 0]) | ((now[:, 0] == before[:, 0]) & (now[:, 1] > before[:, 1]))
+    improved: npt.NDArray[np.bool_] = (now[:, 0] > before[:, 0]) | ((now[:, 0] == before[:, 0]) & (now[:, 1] > before[:, 1]))
+    return improved
 
 
 def _merit(look: Look, goals: Sequence[Goal]) -> FloatArray:

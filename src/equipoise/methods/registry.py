@@ -25,6 +25,8 @@ class Method:
 
 METHODS: dict[str, Method] = {
     "standard": Method("equipoise.methods.standard", "the original network, threshold by best performance"),
+    "bias-gda": Method("equipoise.methods.bias_gda", "fine-tuning on the gap alone, down or up (the paper's Algorithm 2)"),
+    "pruning": Method("equipoise.methods.pruning", "switching off the units that drive the gap (the paper's Algorithm 1)"),
 }
 
 

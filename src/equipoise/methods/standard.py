@@ -23,7 +23,7 @@ def run(
     goal: Goal,
     *,
     seeds: Sequence[int],
-    settings: Settings,
+    settings: Settings,  # noqa: ARG001 (every method has some)
     progress: Progress | None = None,
 ) -> list[Candidate]:
     """The networks as they are."""

@@ -1,7 +1,7 @@
 """Scores of any network: eval mode, no gradients, memory of one batch, and the network left as it was found."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import torch
@@ -36,17 +36,27 @@ def outputs(model: nn.Module, inputs: Tensor, batch: int = 4096) -> Tensor:
     device, found = device_of(model), []
     with evaluating(model), torch.no_grad():
         for start in range(0, len(inputs), batch):
-            found.append(single_output(model(inputs[start : start + batch].to(device)), min(batch, len(inputs) - start)).float().cpu())
+            piece = inputs[start : start + batch].to(device)
+            try:
+                raw = model(piece)
+            except Exception as error:  # any network, so any error; the shapes say more than a traceback
+                reason = (str(error).splitlines() or ["no message"])[0]
+                raise BadInput(
+                    f"the network raised {type(error).__name__} on inputs of shape {tuple(piece.shape)}, {piece.dtype}: {reason}. "
+                    "Give it the inputs that it was trained on, in the same order."
+                ) from error
+            found.append(single_output(raw, len(piece)).float().cpu())
     return torch.cat(found) if found else torch.empty(0)
 
 
 def single_output(raw: object, rows: int) -> Tensor:
     """The network's output as one number a row, or an error."""
     if not isinstance(raw, Tensor):
-        raise BadInput(f"the network must return one tensor, one number a row; it returned {type(raw).__name__}")
+        raise BadInput(f"the network must return one tensor, one number a row; it returned {type(raw).__name__}. Wrap it.")
     if raw.shape not in ((rows,), (rows, 1)):
         raise BadInput(
-            f"the network must return one logit or probability a row, shape ({rows},) or ({rows}, 1); it returned {tuple(raw.shape)}"
+            f"the network must return one logit or probability a row, shape ({rows},) or ({rows}, 1); it returned {tuple(raw.shape)}. "
+            "Wrap it in a module that returns the positive class alone."
         )
     return raw.reshape(rows)
 
@@ -63,9 +73,13 @@ def output_kind(model: nn.Module, inputs: Tensor, asked: str = "auto") -> str:
     if isinstance(said, str) and said in ("logit", "probability"):
         return said
     few = inputs[:64]
-    scales = (1, 1000, -1000) if few.is_floating_point() else (1,)
-    seen = torch.cat([outputs(model, few * scale) for scale in scales])
-    return "probability" if len(seen) and bool(((seen >= 0) & (seen <= 1)).all()) else "logit"
+    seen = [outputs(model, few)]
+    for scale in (1000, -1000) if few.is_floating_point() else ():
+        with suppress(BadInput):  # a network may refuse what it was not trained on
+            seen.append(outputs(model, few * scale))
+    values = torch.cat(seen)
+    values = values[~values.isnan()]  # such as a logarithm of a negative input
+    return "probability" if len(values) and bool(((values >= 0) & (values <= 1)).all()) else "logit"
 
 
 def predict(model: nn.Module, cohort: Cohort, *, output: str = "auto", batch: int = 4096) -> Scores:
@@ -73,7 +87,10 @@ def predict(model: nn.Module, cohort: Cohort, *, output: str = "auto", batch: in
     raw = outputs(model, cohort.inputs, batch)
     bad = int((~torch.isfinite(raw)).sum())
     if bad:
-        raise BadInput(f"the network gave NaN or infinity for {bad:,} of {len(raw):,} rows of {cohort.name!r}")
+        raise BadInput(
+            f"the network gave NaN or infinity for {bad:,} of {len(raw):,} rows of {cohort.name!r}. "
+            "Look for missing or unscaled inputs, or weights that diverged in training."
+        )
     kind = output_kind(model, cohort.inputs, output)
     values = raw.double()
     return Scores.of(cohort, (torch.sigmoid(values) if kind == "logit" else values).numpy().astype(np.float64))

@@ -51,7 +51,8 @@ class Stack:
         """The logits (R, rows) of inputs (R, rows, features).
 
         `training` normalises by the batch and updates the running statistics; `masks` (layers, R, width, rows) are
-        dropout masks, already scaled. `kept` receives the pre-activations (R, width, rows) of every hidden layer.
+        dropout masks, already scaled. `kept` receives the pre-activations (R, width, rows) of every hidden layer and, last, the
+        features (R, width, rows) from which the logit is made.
         """
         h = x.transpose(1, 2)
         rows = x.shape[1]
@@ -72,6 +73,8 @@ class Stack:
                 self.parameters[f"norms.{k}.bias"].reshape(channels),
                 training=training,
             ).view(self.size, self.width, rows)
+        if kept is not None:
+            kept.append(h)
         return torch.baddbmm(self.parameters["out.bias"].unsqueeze(-1), self.parameters["out.weight"], h)[:, 0]
 
     @torch.no_grad()

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Makes .venv-bench, where the libraries that we compare with live. AIF360 0.6.1 needs pandas < 2.3, so it has an environment of its own.
+# Usage: benchmarks/environment.sh [python3]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python="${1:-python3}"
+venv=.venv-bench
+
+"$python" -m venv "$venv"
+"$venv/bin/pip" install --quiet --upgrade pip
+# The exact torch pin of constraints.txt takes the CPU build; an unpinned torch brings gigabytes of CUDA.
+"$venv/bin/pip" install --quiet --constraint constraints.txt torch torchvision \
+  'pandas>=2.2.2,<2.3' 'numpy>=2.0,<2.3' 'scipy>=1.13' 'scikit-learn>=1.5,<1.8' 'fairlearn>=0.10' 'aif360==0.6.1' \
+  'pyarrow>=16' 'pydantic>=2.7' 'typer>=0.12' 'rich>=13.7' 'jinja2>=3.1' 'safetensors>=0.4.3'
+# Without its dependencies: the plotting libraries are not needed here.
+"$venv/bin/pip" install --quiet --no-deps --editable .
+touch "$venv/.installed"

@@ -1,0 +1,106 @@
+"""Pruning by bias influence: Algorithm 1 of Marcinkevics, Ozkan and Vogt (2022).
+
+Units are switched off one step after another, those whose pre-activation drives the gap most first (equation 5, by the sign of the original's
+gap); the influence is computed again after each step. Of all the states, the one with the smallest |gap| and enough performance is returned.
+Where we depart from the published code: a pruned unit is never chosen again; influence is weighted by the counts of the whole split; thresholds
+are swept exactly. Pruning a unit sets its pre-activation to zero (the paper's text for convolutions, its code for every layer).
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from torch import nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.errors import BadInput
+from equipoise.measures.cells import FloatArray
+from equipoise.methods.base import Candidate, Goal, Labels, Progress, Traces, better, keep_best, plain_rule, select
+from equipoise.models.replicas import BoolArray, replicas
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`units` a step, or a number of `steps` in all (B in the paper); `layers` is a name pattern, or several."""
+
+    units: int | None = None
+    steps: int | None = None
+    layers: str | tuple[str, ...] = "*"
+    stop: float = 0.52  # performance under which a replicate ends
+
+    def __post_init__(self) -> None:
+        if self.units is not None and self.steps is not None:
+            raise BadInput("pruning takes units a step or a number of steps, not both")
+        if min(self.units or 1, self.steps or 1) < 1:
+            raise BadInput(f"pruning needs at least one unit a step and one step; got units={self.units}, steps={self.steps}")
+
+    def a_step(self, total: int) -> int:
+        """How many units one step switches off."""
+        if self.units is not None:
+            return self.units
+        return max(1, -(-total // self.steps)) if self.steps is not None else max(1, total // 350)
+
+
+def run(
+    models: Sequence[nn.Module],
+    cohorts: Sequence[Cohort],
+    goal: Goal,
+    *,
+    seeds: Sequence[int],
+    settings: Settings,
+    progress: Progress | None = None,
+) -> list[Candidate]:
+    """The pruned networks."""
+    labels = Labels.of(cohorts, goal)
+    networks = replicas(models, cohorts)
+    total = networks.units(settings.layers)
+    a_step = settings.a_step(total)
+    scores = networks.evaluate()
+    look = best = labels.look(scores)
+    goals = [goal.settled(float(p)) for p in look.performance]
+    weights = labels.weights(scores, look.threshold)
+    direction = np.sign(look.gap)
+    traces = Traces(networks.size)
+    traces.add(0, look)
+
+    pruned = np.zeros((networks.size, total), bool)
+    active = look.gap != 0
+    _, influence = networks.influence(weights)
+    steps = -(-total // a_step)
+    for step in range(1, steps + 1):
+        if not active.any():
+            break
+        chosen = most_influential(direction[:, None] * influence, pruned, a_step) & active[:, None]
+        networks.prune(chosen)
+        pruned |= chosen
+        scores, influence = networks.influence(weights)
+        look = labels.look(scores)
+        traces.add(step, look, active)
+        improved = better(look, best, goals) & active
+        best = keep_best(best, look, improved)
+        networks.keep(improved)
+        active &= look.performance >= settings.stop
+        if progress:
+            progress(step, steps)
+    if progress:
+        progress(steps, steps)
+    found = []
+    for r, (model, cohort, seed) in enumerate(zip(networks.kept(), cohorts, seeds, strict=True)):
+        trace = traces.frame(r)
+        selection = select(trace, goals[r])
+        rule = plain_rule("pruning", trace, selection.row, cohort, goals[r])
+        notes = (*networks.notes, f"{int(trace['step'].iloc[selection.row]) * a_step} of {total} units switched off")
+        found.append(
+            Candidate("pruning", model, rule, trace, selection.row, selection.why, selection.met, goals[r], seed, asdict(settings), notes)
+        )
+    return found
+
+
+def most_influential(influence: FloatArray, pruned: BoolArray, count: int) -> BoolArray:
+    """The `count` units of each replicate with the largest influence among those not pruned yet, marked (R, units)."""
+    open_ = np.where(pruned, -np.inf, influence)
+    count = min(count, open_.shape[1])
+    top = np.argpartition(-open_, count - 1, axis=1)[:, :count]
+    marked = np.zeros_like(pruned)
+    np.put_along_axis(marked, top, True, axis=1)
+    return marked & ~pruned

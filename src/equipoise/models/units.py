@@ -1,0 +1,165 @@
+"""Units of any module: list them, attribute a gap to them, and switch them off.
+
+A unit is one component of a layer's pre-activation: an output of a linear layer, a component of the C x H x W output of a convolution.
+Switching one off sets its pre-activation to zero: for a linear layer its incoming weights and bias, which keeps the state dict as it was; for a
+convolution a mask, a buffer that is saved with the module.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.errors import BadInput
+from equipoise.models.score import device_of, evaluating
+
+
+class MaskedConv1d(nn.Conv1d):
+    """A convolution some of whose units are switched off."""
+
+    unit_mask: Tensor
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) * self.unit_mask
+
+
+class MaskedConv2d(nn.Conv2d):
+    """A convolution some of whose units are switched off."""
+
+    unit_mask: Tensor
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) * self.unit_mask
+
+
+class MaskedConv3d(nn.Conv3d):
+    """A convolution some of whose units are switched off."""
+
+    unit_mask: Tensor
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) * self.unit_mask
+
+
+MASKED: dict[type[nn.Module], type[nn.Module]] = {nn.Conv1d: MaskedConv1d, nn.Conv2d: MaskedConv2d, nn.Conv3d: MaskedConv3d}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer with units: its name in the module, the shape of its pre-activation without rows, and where its units start."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def size(self) -> int:
+        return int(torch.tensor(self.shape).prod())
+
+
+def find_layers(model: nn.Module, sample: Tensor, pattern: str | Sequence[str] = "*") -> list[Layer]:
+    """The linear and convolutional layers whose name matches a pattern, in the order they run, less the output layer.
+
+    `sample` is a few rows of input, to learn the shapes of the pre-activations.
+    """
+    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+    ran: list[tuple[str, tuple[int, ...]]] = []
+    candidates = {name: m for name, m in model.named_modules() if isinstance(m, (nn.Linear, *MASKED, *MASKED.values()))}
+    with evaluating(model), torch.no_grad(), _watching(candidates) as seen:
+        model(sample[:2].to(device_of(model)))
+        for name, outputs in seen.items():
+            shape = outputs[0].shape
+            ran.append((name, tuple(shape[-1:]) if isinstance(candidates[name], nn.Linear) else tuple(shape[1:])))
+    hidden = ran[:-1] if ran and ran[-1][1] == (1,) else ran
+    chosen = [(name, shape) for name, shape in hidden if any(fnmatchcase(name, p) for p in patterns)]
+    if not chosen:
+        names = ", ".join(name for name, _ in hidden) or "none"
+        raise BadInput(f"no linear or convolutional layer matches {' or '.join(map(repr, patterns))}; the network's are: {names}")
+    layers, start = [], 0
+    for name, shape in chosen:
+        layers.append(Layer(name, shape, start))
+        start += layers[-1].size
+    return layers
+
+
+def gap_gradients(model: nn.Module, layers: Sequence[Layer], inputs: Tensor, weight: Tensor, probability: bool) -> tuple[Tensor, Tensor]:
+    """Scores (rows,) of a batch, and the gradient of sum_i w_i f_i with respect to each unit, summed over the rows (units,).
+
+    Parameters get no gradient: the graph starts at the first of the layers.
+    """
+    modules = {layer.name: model.get_submodule(layer.name) for layer in layers}
+    with evaluating(model), _frozen(model), _watching(modules, tracked=True) as seen, torch.enable_grad():
+        raw = model(inputs.to(device_of(model))).reshape(len(inputs))
+        f = raw if probability else torch.sigmoid(raw)
+        flat = [output for layer in layers for output in seen[layer.name]]
+        gradients = iter(torch.autograd.grad((f * weight.to(f)).sum(), flat, allow_unused=True))
+    sums = []
+    for layer in layers:
+        total = torch.zeros(layer.size, device=f.device)
+        for output in seen[layer.name]:
+            gradient = next(gradients)
+            if gradient is not None:
+                total += gradient.reshape(-1, *output.shape[-len(layer.shape) :]).sum(0).reshape(-1)
+        sums.append(total)
+    return f.detach(), torch.cat(sums)
+
+
+def switch_off(model: nn.Module, layers: Sequence[Layer], units: Tensor) -> None:
+    """Sets the pre-activation of the marked units (units,) of a module to zero, in place."""
+    for layer in layers:
+        marked = units[layer.start : layer.start + layer.size]
+        if not bool(marked.any()):
+            continue
+        module = model.get_submodule(layer.name)
+        if isinstance(module, nn.Linear):
+            with torch.no_grad():
+                module.weight[marked.to(module.weight.device)] = 0
+                if module.bias is not None:
+                    module.bias[marked.to(module.weight.device)] = 0
+            continue
+        kept = (~marked).reshape(layer.shape).to(next(module.parameters()))
+        if type(module) in MASKED:
+            module.__class__ = MASKED[type(module)]
+            module.register_buffer("unit_mask", kept)
+        else:
+            module.get_buffer("unit_mask").mul_(kept)
+
+
+@contextmanager
+def _watching(modules: dict[str, nn.Module], tracked: bool = False) -> Iterator[dict[str, list[Tensor]]]:
+    """The outputs of these modules during the block, in the order they run; every hook is gone afterwards."""
+    seen: dict[str, list[Tensor]] = {}
+    handles = []
+
+    def watch(name: str) -> None:
+        def hook(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+            # An in-place activation (nn.ReLU(inplace=True)) would overwrite the very tensor whose gradient is asked for.
+            watched = output.requires_grad_(True) if tracked and not output.requires_grad else output
+            seen.setdefault(name, []).append(watched)
+            return watched.clone() if tracked else watched
+
+        handles.append(modules[name].register_forward_hook(hook))
+
+    try:
+        for name in modules:
+            watch(name)
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _frozen(model: nn.Module) -> Iterator[None]:
+    """No parameter asks for a gradient during the block."""
+    wanted = [p for p in model.parameters() if p.requires_grad]
+    for p in wanted:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in wanted:
+            p.requires_grad_(True)
