@@ -46,14 +46,14 @@ class MissingExtra(EquipoiseError, ImportError):
         super().__init__(f"{purpose} needs {package}, which is not installed: pip install 'equipoise[{extra}]'")
 
 
-def did_you_mean(name: object, choices: Iterable[str]) -> str:
+def did_you_mean(name: object, choices: Iterable[str], cutoff: float = 0.5) -> str:
     """A hint at the choice nearest to a name, whatever its case; empty where none is near.
 
     >>> did_you_mean("COMPAS", ["adult", "compas"])
     " Did you mean 'compas'?"
     """
     folded = {choice.casefold(): choice for choice in choices}
-    near = get_close_matches(str(name).casefold(), folded, n=1, cutoff=0.5)
+    near = get_close_matches(str(name).casefold(), folded, n=1, cutoff=cutoff)
     return f" Did you mean {folded[near[0]]!r}?" if near else ""
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.columns import ObjectArray, read_columns
 from equipoise.data.table import Encoder, Table
-from equipoise.errors import BadInput, raise_all
+from equipoise.errors import BadInput, did_you_mean, raise_all
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,23 +62,22 @@ class Cohort:
         Categories become one column a level and numbers z-scores; both are learnt from the train part when the cohort is
         split. `scale=False` passes numbers through, for a network with a preparation of its own.
         """
-        read = read_columns(
-            frame,
-            label=label,
-            group=group,
-            reference=reference,
-            patient=patient,
-            id=id,
-            positive=positive,
-            source=name if name != "frame" else "",
-        )
         groups = [group] if isinstance(group, str) else list(group)
         kept = {label, patient, id} | (set() if attribute_as_input else set(groups))
         chosen = [c for c in frame.columns if c not in kept] if features is None else list(features)
-        absent = [c for c in chosen if c not in frame.columns]
-        raise_all([f"no feature column {c!r}" for c in absent])
+        problems = [f"no feature column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in chosen if c not in frame.columns]
         if not chosen:
-            raise BadInput("no feature column is left; list them with features=[...]")
+            problems.append(
+                f"no feature column is left among {', '.join(map(str, frame.columns))}. Add one, or list them with features=[...]."
+            )
+        source = name if name != "frame" else ""
+        try:
+            read = read_columns(
+                frame, label=label, group=group, reference=reference, patient=patient, id=id, positive=positive, source=source
+            )
+        except BadInput as error:
+            raise BadInput(*error.problems, *problems, source=source) from None
+        raise_all(problems, source)
         table = Table(frame[chosen].reset_index(drop=True), scale=scale)
         return cls(table, read.y, read.attributes, read.patients, read.ids, name)
 
@@ -98,6 +97,10 @@ class Cohort:
         columns = {"y": pd.Series(np.asarray(y)), attribute: pd.Series(np.asarray(groups, dtype=object))}
         if patients is not None:
             columns["patient"] = pd.Series(np.asarray(patients, dtype=object))
+        # pandas would fill shorter columns up with missing values.
+        raise_all(
+            [f"{what} has {len(c):,} rows, y has {len(columns['y']):,}" for what, c in columns.items() if len(c) != len(columns["y"])]
+        )
         read = read_columns(
             pd.DataFrame(columns), label="y", group=attribute, reference=reference, patient="patient" if patients is not None else None
         )

@@ -1,15 +1,14 @@
 """Columns of a user's frame, checked: label, score, groups, patients, ids. Every problem of a frame in one message."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.attribute import Attribute, IntArray
-from equipoise.errors import BadInput, raise_all
+from equipoise.data.attribute import Attribute, IntArray, level_name
+from equipoise.errors import BadInput, did_you_mean, raise_all
 
 FloatArray = npt.NDArray[np.float64]
 ObjectArray = npt.NDArray[np.object_]
@@ -43,6 +42,12 @@ def read_columns(
     references = _references(groups, reference)
     wanted = [name for name in (label, score, *groups, patient, id) if name is not None]
     problems = [_absent(name, frame) for name in dict.fromkeys(wanted) if name not in frame.columns]
+    problems += [
+        f"column {name!r} is there {count} times. Rename all but one."
+        for name in dict.fromkeys(wanted)
+        if (count := list(frame.columns).count(name)) > 1
+    ]
+    problems += _shared_roles([("label", label), ("score", score), *(("group", name) for name in groups), ("patient", patient)])
     if not len(frame):
         problems.append("the table has no rows")
     if not groups:
@@ -77,83 +82,97 @@ def _references(groups: Sequence[str], reference: str | Sequence[str] | None) ->
     given = [reference] if isinstance(reference, (str, int, float)) else list(reference)
     if len(given) != len(groups):
         raise BadInput(f"{len(groups)} group columns need {len(groups)} references, one each in the same order; got {len(given)}: {given}")
-    return [str(value) for value in given]
+    return [None if value is None else level_name(value) for value in given]
+
+
+def _shared_roles(roles: Sequence[tuple[str, str | None]]) -> list[str]:
+    named: dict[str, list[str]] = {}
+    for role, name in roles:
+        if name is not None:
+            named.setdefault(name, []).append(role)
+    return [
+        f"column {name!r} is named for more than one thing: {', '.join(uses)}. Give each a column of its own."
+        for name, uses in named.items()
+        if len(uses) > 1
+    ]
 
 
 def _absent(name: str, frame: pd.DataFrame) -> str:
     names = [str(c) for c in frame.columns]
-    near = get_close_matches(name, names, n=1, cutoff=0.6) or [c for c in names if c.lower() == name.lower()]
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    shown = ", ".join(names[:20]) + (f", and {len(names) - 20} more" if len(names) > 20 else "")
-    return f"no column {name!r}.{hint} The columns are: {shown}."
+    shown = ", ".join(map(_clip, names[:20])) + (f", and {len(names) - 20} more" if len(names) > 20 else "")
+    return f"no column {name!r}.{did_you_mean(name, names, 0.6)} The columns are: {shown}."
 
 
 def _label(column: "pd.Series[object]", name: str, positive: object) -> tuple[IntArray, list[str]]:
-    empty = int(column.isna().sum())
-    problems = [f"label column {name!r}: {empty:,} of {len(column):,} rows have no label; leave them out first"] if empty else []
+    n, empty = len(column), int(column.isna().sum())
+    problems = [f"label column {name!r}: {empty:,} of {n:,} rows have no label. Leave them out first."] if empty else []
     found = column.dropna()
     if positive is not None:
-        matches = found.map(str) == str(positive)
-        if not matches.any():
+        y = column.map(level_name, na_action="ignore").eq(level_name(positive)).to_numpy(np.int64)
+        if not y.any():
             problems.append(f"label column {name!r} never holds the positive value {positive!r}; it holds {_examples(found)}")
-            return np.zeros(len(column), np.int64), problems
-        return column.map(str).eq(str(positive)).to_numpy(np.int64), problems
-    numbers = pd.to_numeric(found.astype("object"), errors="coerce")
-    if numbers.isna().any() or not numbers.isin([0, 1]).all():
-        say = (
-            ""
-            if found.nunique() != 2
-            else "; say which value is positive, for example positive=" + repr(str(sorted(found.map(str).unique())[-1]))
-        )
-        problems.append(f"label column {name!r} must hold 0 and 1; it holds {_examples(found)}{say}")
-        return np.zeros(len(column), np.int64), problems
-    y = pd.to_numeric(column.astype("object"), errors="coerce").fillna(0).to_numpy(np.int64)
+            return y, problems
+    else:
+        numbers = pd.to_numeric(column.astype("object"), errors="coerce")
+        y = numbers.eq(1).to_numpy(np.int64)
+        other = column[(column.notna() & ~numbers.isin([0, 1])).to_numpy()]
+        if len(other):
+            last = _clip(sorted(found.map(level_name).unique())[-1])
+            problems.append(
+                f"label column {name!r} must hold 0 and 1; {len(other):,} of {n:,} rows hold something else. It holds {_examples(found)}. "
+                f"If one of them is the positive value, name it: --positive {last} (in Python positive={last!r})."
+            )
+            return y, problems
     if not problems and (y == y[0]).all():
-        problems.append(f"label column {name!r} holds {y[0]} in all {len(y):,} rows; positives and negatives are both needed")
+        what = "only positives" if y[0] else "only negatives"
+        problems.append(f"label column {name!r} holds {what} in all {n:,} rows. Both are needed: use more rows or another column.")
     return y, problems
 
 
 def _score(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str]]:
     numbers = pd.to_numeric(column.astype("object"), errors="coerce").to_numpy(np.float64)
-    n = len(numbers)
-    text = column.notna().to_numpy() & np.isnan(numbers)
-    problems = []
-    if text.any():
-        first = f"first {column[text].iloc[0]!r} in row {int(text.argmax()) + 1}"
-        problems.append(f"score column {name!r}: {int(text.sum()):,} of {n:,} rows are not numbers, {first}")
     empty = column.isna().to_numpy()
-    if empty.any():
-        problems.append(
-            f"score column {name!r}: {int(empty.sum()):,} of {n:,} rows are empty (NaN), first in row {int(empty.argmax()) + 1}"
-        )
+    text = ~empty & np.isnan(numbers)
     with np.errstate(invalid="ignore"):
         outside = (numbers < 0) | (numbers > 1)
+    problems = []
+    if text.any():
+        first = _clip(str(column[text].iloc[0]))
+        if first.endswith("%"):
+            advice = "They look like percentages: remove the sign and divide by 100."
+        elif first.replace(",", ".", 1).lstrip("-").replace(".", "", 1).isdigit():
+            advice = "They look like decimal commas: write points instead, or semicolons between the columns."
+        else:
+            advice = "Mend them or leave those rows out."
+        problems.append(f"score column {name!r}: {_count(text)} are not numbers, {first!r} in the first. {advice}")
+    if empty.any():
+        problems.append(f"score column {name!r}: {_count(empty)} are empty (NaN). Fill them in or leave them out.")
     if outside.any():
         low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
-        if low >= 0 and 1 < high <= 100:
-            advice = "they look like percentages: divide by 100"
-        elif low < 0:
-            advice = "they look like logits: apply the sigmoid 1 / (1 + exp(-x))"
+        if low < 0:
+            advice = "They look like logits: apply the sigmoid 1 / (1 + exp(-x)) first."
+        elif 2 < high <= 100:
+            advice = "They look like percentages: divide by 100 first."
         else:
-            advice = "a score is a probability"
-        problems.append(
-            f"score column {name!r}: {int(outside.sum()):,} of {n:,} scores lie outside [0, 1], from {low:g} to {high:g}; {advice}"
-        )
+            advice = "A score is a probability: mend them or leave those rows out."
+        problems.append(f"score column {name!r}: {_count(outside)} lie outside [0, 1]; the scores go from {low:g} to {high:g}. {advice}")
     return numbers, problems
 
 
 def _patient_problems(column: "pd.Series[object]", name: str, attributes: Sequence[Attribute]) -> list[str]:
     problems = []
-    empty = int(column.isna().sum())
-    if empty:
-        problems.append(f"patient column {name!r}: {empty:,} of {len(column):,} rows have no patient id; fill them in or leave them out")
+    empty = column.isna().to_numpy()
+    if empty.any():
+        problems.append(f"patient column {name!r}: {_count(empty)} have no patient id. Fill them in or leave them out.")
     for attribute in attributes:
         known = attribute.codes >= 0
         levels = pd.Series(attribute.codes[known]).groupby(column[known].to_numpy()).nunique()
         mixed = levels[levels > 1].index
         if len(mixed):
-            shown = ", ".join(repr(p) for p in mixed[:5])
-            problems.append(f"{len(mixed):,} patients have more than one {attribute.name!r}: {shown}{' ...' if len(mixed) > 5 else ''}")
+            problems.append(
+                f"patient column {name!r}: {len(mixed):,} of {column.nunique():,} patients have more than one {attribute.name!r}: "
+                f"{_some(mixed)}. Give every patient one, or leave it empty where it is not known."
+            )
     return problems
 
 
@@ -161,10 +180,24 @@ def _id_problems(column: "pd.Series[object]", name: str) -> list[str]:
     repeated = column[column.duplicated()].unique()
     if not len(repeated):
         return []
-    shown = ", ".join(repr(v) for v in repeated[:5])
-    return [f"id column {name!r}: {len(repeated):,} ids occur more than once: {shown}{' ...' if len(repeated) > 5 else ''}"]
+    return [
+        f"id column {name!r}: {len(repeated):,} ids occur more than once in {len(column):,} rows: {_some(repeated)}. Keep one row each."
+    ]
+
+
+def _count(rows: npt.NDArray[np.bool_]) -> str:
+    return f"{int(rows.sum()):,} of {len(rows):,} rows (the first is row {int(rows.argmax()) + 1:,} below the header)"
 
 
 def _examples(found: "pd.Series[object]") -> str:
-    values = sorted(found.map(str).unique(), key=lambda v: (len(v), v))
-    return f"{len(values):,} different values: {', '.join(values[:6])}{' ...' if len(values) > 6 else ''}"
+    values = sorted(found.map(level_name).unique(), key=lambda v: (len(v), v))
+    return f"{len(values):,} different values: {', '.join(map(_clip, values[:6]))}{' ...' if len(values) > 6 else ''}"
+
+
+def _some(values: Iterable[object]) -> str:
+    shown = [_clip(str(value)) for value in values]
+    return ", ".join(shown[:5]) + (" ..." if len(shown) > 5 else "")
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:36]} ..."

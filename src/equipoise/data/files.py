@@ -28,12 +28,12 @@ def read_table(path: str | Path) -> pd.DataFrame:
     if path.stat().st_size == 0:
         raise BadInput(f"{path} is empty. Export it again, with a header and rows.")
     try:
-        frame = pd.read_parquet(path) if _is_parquet(path) else _read_csv(path)
+        frame = _read_parquet(path) if _is_parquet(path) else _read_csv(path)
     except pd.errors.EmptyDataError:
         raise BadInput(f"{path} is empty. Export it again, with a header and rows.") from None
     except BadInput:
         raise
-    except (OSError, ValueError, EOFError, zlib.error, pd.errors.ParserError) as error:
+    except (OSError, ValueError, EOFError, zlib.error, csv.Error, pd.errors.ParserError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
         raise BadInput(f"{path} cannot be read as CSV or Parquet: {reason}. Mend it or export it again.") from error
     if frame.empty:
@@ -43,7 +43,7 @@ def read_table(path: str | Path) -> pd.DataFrame:
 
 def _neighbour(path: Path) -> str:
     folder = path.absolute().parent
-    return did_you_mean(path.name, [p.name for p in folder.iterdir()]) if folder.is_dir() else ""
+    return did_you_mean(path.name, [p.name for p in folder.iterdir()], cutoff=0.75) if folder.is_dir() else ""
 
 
 def _is_parquet(path: Path) -> bool:
@@ -53,6 +53,12 @@ def _is_parquet(path: Path) -> bool:
         return file.read(4) == b"PAR1"
 
 
+def _read_parquet(path: Path) -> pd.DataFrame:
+    frame = pd.read_parquet(path)
+    # pandas keeps a named index, such as the patient ids, apart from the columns.
+    return frame.reset_index() if any(frame.index.names) else frame
+
+
 def _read_csv(path: Path) -> pd.DataFrame:
     raw = read_bytes(path)
     if raw.startswith(WORKBOOKS):
@@ -60,17 +66,21 @@ def _read_csv(path: Path) -> pd.DataFrame:
     encoding = _encoding(raw)
     lines = raw[:65536].decode(encoding, errors="ignore").splitlines()
     # Excel may write the separator on a line of its own before the header: "sep=;".
-    told = lines[0].strip().strip('"').lower() if lines else ""
+    told = lines[0].strip(' "').lower() if lines else ""
     skip = int(told.startswith("sep=") and len(told) == 5)
-    header = lines[skip] if len(lines) > skip else ""
+    header = next(filter(str.strip, lines[skip:]), "")
     separator = told[-1] if skip else max(",;\t|", key=header.count)
-    names = [name.strip() for name in next(csv.reader([header], delimiter=separator), [])]
+    rows = filter(None, csv.reader(lines[skip:], delimiter=separator, skipinitialspace=True))
+    names, first = [name.strip() for name in next(rows, [])], next(rows, [])
     twice = sorted({name for name in names if name and names.count(name) > 1})
     if twice:
         raise BadInput(f"{path} has the columns {', '.join(map(repr, twice))} more than once. Rename all but one of each.")
+    if len(first) > len(names):  # pandas would take the first column for row names and shift the rest
+        raise BadInput(
+            f"{path} has {len(names)} names in the header and {len(first)} fields in the first row. "
+            "Remove trailing separators, or the row names (row.names = FALSE in R)."
+        )
     frame = pd.read_csv(BytesIO(raw), sep=separator, encoding=encoding, skiprows=skip, skipinitialspace=True, low_memory=False)
-    if not isinstance(frame.index, pd.RangeIndex):  # pandas would take the first columns for row names and shift the rest
-        raise BadInput(f"{path}: rows have more fields than the {len(names)} names in the header. Remove trailing separators.")
     frame.columns = [str(c).strip() for c in frame.columns]
     return _with_decimal_commas(frame) if separator == ";" else frame
 

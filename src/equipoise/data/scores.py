@@ -62,10 +62,10 @@ class Scores:
         """A cohort's rows with the score that some classifier gave each."""
         values = np.asarray(score, dtype=np.float64).reshape(-1)
         if len(values) != len(cohort):
-            raise BadInput(f"{len(values):,} scores for {len(cohort):,} rows of {cohort.name!r}")
+            raise BadInput(f"{len(values):,} scores for {len(cohort):,} rows of {cohort.name!r}. Give one score a row.")
         if not np.isfinite(values).all() or (values < 0).any() or (values > 1).any():
             bad = int((~(np.isfinite(values) & (values >= 0) & (values <= 1))).sum())
-            raise BadInput(f"{bad:,} of {len(values):,} scores for {cohort.name!r} are NaN or lie outside [0, 1]")
+            raise BadInput(f"{bad:,} of {len(values):,} scores for {cohort.name!r} are NaN or lie outside [0, 1]. Give probabilities.")
         return cls(cohort.y, values, cohort.attributes, cohort.patients, cohort.ids, cohort.name)
 
     def __len__(self) -> int:

@@ -39,7 +39,8 @@ def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0
     part = _assign(_strata(cohort, unit), np.bincount(unit), shares, generator(seed, "split"))[unit]
     rows = [np.flatnonzero(part == k) for k in range(3)]
     if min(map(len, rows)) == 0:
-        raise BadInput(f"{unit.max() + 1:,} patients in {len(cohort):,} rows are too few for three parts {tuple(fractions)}")
+        what = "rows" if cohort.patients is None else f"patients in {len(cohort):,} rows"
+        raise BadInput(f"{unit.max() + 1:,} {what} of {cohort.name!r} are too few for parts of {tuple(fractions)}. Use more data.")
     train, valid, test = (cohort.take(r, f"{cohort.name}/{n}") for r, n in zip(rows, ("train", "valid", "test"), strict=True))
     _check_disjoint(train, valid, test)
     if not isinstance(cohort.source, Table):

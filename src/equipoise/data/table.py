@@ -72,7 +72,7 @@ class Encoder:
     def transform(self, frame: pd.DataFrame) -> Tensor:
         """The encoded rows (n, columns), float32. A level never seen is all zeros; a missing number is the mean of train."""
         lacking = [name for name in self.order if name not in frame.columns]
-        raise_all([f"the columns {lacking} of the train part are not in this table"] if lacking else [])
+        raise_all([f"no column {name!r}, which the train part had. Add it first." for name in lacking])
         blocks: list[npt.NDArray[np.float64]] = []
         for name in self.order:
             if name in self.numeric:
@@ -80,10 +80,14 @@ class Encoder:
                 try:
                     values = frame[name].to_numpy(dtype=float, na_value=np.nan)
                 except (TypeError, ValueError):
-                    raise BadInput(f"column {name!r} was a number in the train part and holds text here") from None
+                    raise BadInput(f"column {name!r} was a number in the train part and holds text here. Mend those rows first.") from None
+                if np.isinf(values).any():
+                    raise BadInput(
+                        f"column {name!r}: {int(np.isinf(values).sum()):,} of {len(values):,} rows are infinite. Mend them first."
+                    )
                 blocks.append(np.nan_to_num((values - mean) / spread, nan=0.0)[:, None])
             else:
-                codes = pd.Categorical(_as_levels(frame[name]), categories=list(self.levels[name])).codes
+                codes = pd.Index(self.levels[name]).get_indexer(_as_levels(frame[name]))
                 blocks.append((codes[:, None] == np.arange(len(self.levels[name]))).astype(float))
         encoded = np.concatenate(blocks, axis=1) if blocks else np.empty((len(frame), 0))
         return torch.from_numpy(encoded.astype(np.float32))

@@ -1,10 +1,10 @@
 """Bias gradient descent/ascent: Algorithm 2 of Marcinkevics, Ozkan and Vogt (2022).
 
-The network is fine-tuned on the differentiable proxy of the gap alone, down or up by the sign of the original's gap, with a small learning
-rate; of all the states seen, the one with the smallest |gap| and enough performance is returned. We depart from the published code in three
-places: mini-batches are weighted by the counts of the whole split, so that a batch without a group is no problem; the network is fine-tuned in eval
-mode, without dropout and with the batch norm it was trained with; thresholds are swept exactly. With more than two groups the
-gap is that of the group which is furthest from the reference at the start.
+The network is fine-tuned on the differentiable proxy of the gap alone, down or up by the sign of the original's gap, with a small
+learning rate; of all the states seen, the one with the smallest |gap| and enough performance is returned. We depart from the published
+code in three places: mini-batches are weighted by the counts of the whole split, so that a batch without a group is no problem; the
+network is fine-tuned in eval mode, without dropout and with the batch norm it was trained with; thresholds are swept exactly. With more
+than two groups the gap is that of the group which is furthest from the reference at the start.
 """
 
 from collections.abc import Sequence
@@ -91,6 +91,18 @@ def run(
         selection = select(trace, goals[r])
         rule = plain_rule("bias-gda", trace, selection.row, cohort, goals[r])
         found.append(
-            Candidate("bias-gda", model, rule, trace, selection.row, selection.why, selection.met, goals[r], seed, asdict(settings), networks.notes)
+            Candidate(
+                "bias-gda",
+                model,
+                rule,
+                trace,
+                selection.row,
+                selection.why,
+                selection.met,
+                goals[r],
+                seed,
+                asdict(settings),
+                networks.notes,
+            )
         )
     return found

@@ -1,9 +1,10 @@
 """Pruning by bias influence: Algorithm 1 of Marcinkevics, Ozkan and Vogt (2022).
 
-Units are switched off one step after another, those whose pre-activation drives the gap most first (equation 5, by the sign of the original's
-gap); the influence is computed again after each step. Of all the states, the one with the smallest |gap| and enough performance is returned.
-Where we depart from the published code: a pruned unit is never chosen again; influence is weighted by the counts of the whole split; thresholds
-are swept exactly. Pruning a unit sets its pre-activation to zero (the paper's text for convolutions, its code for every layer).
+Units are switched off one step after another, those whose pre-activation drives the gap most first (equation 5, by the sign of the
+original's gap); the influence is computed again after each step. Of all the states, the one with the smallest |gap| and enough
+performance is returned. Where we depart from the published code: a pruned unit is never chosen again; influence is weighted by the
+counts of the whole split; thresholds are swept exactly. Pruning a unit sets its pre-activation to zero (the paper's text for
+convolutions, its code for every layer).
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ class Settings:
     def __post_init__(self) -> None:
         if self.units is not None and self.steps is not None:
             raise BadInput("pruning takes units a step or a number of steps, not both")
-        if min(self.units or 1, self.steps or 1) < 1:
+        if min(1 if n is None else n for n in (self.units, self.steps)) < 1:
             raise BadInput(f"pruning needs at least one unit a step and one step; got units={self.units}, steps={self.steps}")
 
     def a_step(self, total: int) -> int:

@@ -27,6 +27,13 @@ METHODS: dict[str, Method] = {
     "standard": Method("equipoise.methods.standard", "the original network, threshold by best performance"),
     "bias-gda": Method("equipoise.methods.bias_gda", "fine-tuning on the gap alone, down or up (the paper's Algorithm 2)"),
     "pruning": Method("equipoise.methods.pruning", "switching off the units that drive the gap (the paper's Algorithm 1)"),
+    "random": Method("equipoise.methods.random", "the best of 101 random perturbations of the weights (Savani et al.)"),
+    "adversarial-finetune": Method("equipoise.methods.adversarial_finetune", "fine-tuning against a critic of the gap (Savani et al.)"),
+    "adversarial-training": Method(
+        "equipoise.methods.adversarial_training", "training from scratch against an adversary (Zhang et al.)", needs_train=True
+    ),
+    "reject-option": Method("equipoise.methods.reject_option", "a band around the threshold decided by group (Kamiran)", needs_group=True),
+    "equalised-odds": Method("equipoise.methods.equalised_odds", "randomised thresholds with equal TPR and FPR (Hardt)", needs_group=True),
 }
 
 

@@ -35,9 +35,10 @@ def run(
     for r, (model, cohort, seed) in enumerate(zip(models, cohorts, seeds, strict=True)):
         trace = traces.frame(r)
         settled = goal.settled(float(look.performance[r]))
-        met = select(trace, settled).met
+        selection = select(trace, settled)
+        why = "the original network" if selection.met else f"the original network; {selection.why}"
         rule = plain_rule("standard", trace, 0, cohort, settled)
-        found.append(Candidate("standard", copy.deepcopy(model), rule, trace, 0, "the original network", met, settled, seed))
+        found.append(Candidate("standard", copy.deepcopy(model), rule, trace, 0, why, selection.met, settled, seed))
     if progress:
         progress(1, 1)
     return found

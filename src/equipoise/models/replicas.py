@@ -48,8 +48,15 @@ class Replicas(Protocol):
         """
         ...
 
-    def evaluate(self) -> FloatArray:
-        """The scores (R, rows) of all rows in eval mode."""
+    def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
+        """The scores (R, rows) of all rows in eval mode; of other inputs, one tensor a replicate, if they are given."""
+        ...
+
+    def oppose(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
+        """Leaves the gradient of `own` less its projection on that of `theirs` less `weight` times that of `theirs`.
+
+        `own` and `theirs` are sums over replicates of losses. The adversary's parameters get the gradient of `theirs`.
+        """
         ...
 
     def optimiser(self, name: str, rate: float) -> Optimiser: ...
@@ -135,8 +142,21 @@ class StackedReplicas:
         flat = (index + torch.arange(self.size)[:, None] * self.rows).reshape(-1)
         return self.x.view(-1, self.x.shape[2]).index_select(0, flat).view(*index.shape, -1)
 
-    def evaluate(self) -> FloatArray:
-        return torch.sigmoid(self.stack.evaluate(self.x).double()).numpy()
+    def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
+        x = self.x if inputs is None else torch.stack(list(inputs))
+        scores: FloatArray = torch.sigmoid(self.stack.evaluate(x).double()).numpy()
+        return scores
+
+    def oppose(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
+        mine = list(self.stack.parameters.values())
+        pull = torch.autograd.grad(theirs, [*mine, *adversary], retain_graph=True)
+        push = torch.autograd.grad(own, mine)
+        for p, gradient in zip(adversary, pull[len(mine) :], strict=True):
+            p.grad = gradient
+        toward, away = (torch.cat([g.reshape(-1) for g in gradients]) for gradients in (push, pull[: len(mine)]))
+        dots = torch.zeros(2, self.size).index_add_(1, self.stack.owner, torch.stack([toward * away, away * away]))
+        share = dots[0] / dots[1].clamp(min=1e-12)
+        self.stack.gradient.copy_(toward - (share + weight)[self.stack.owner] * away)
 
     def optimiser(self, name: str, rate: float) -> Optimiser:
         return _StackedSteps(self.stack, name, rate)
@@ -230,7 +250,7 @@ class SingleReplica:
         self._layers: list[Layer] = []
         frozen = sum(not p.requires_grad for p in model.parameters())
         total = sum(1 for _ in model.parameters())
-        self.notes = (f"{frozen} of {total} parameter tensors are frozen and stay as they are",) if frozen else ()
+        self.notes: tuple[str, ...] = (f"{frozen} of {total} parameter tensors are frozen and stay as they are",) if frozen else ()
 
     def soft(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
         features: list[Tensor] = []
@@ -252,9 +272,23 @@ class SingleReplica:
         seen = features[-1].reshape(len(x), -1) if features and len(features[-1]) == len(x) else raw[:, None]
         return (raw if self.probability else torch.sigmoid(raw))[None], seen[None]
 
-    def evaluate(self) -> FloatArray:
-        raw = outputs(self.model, self.inputs, BATCH).double()
-        return (raw if self.probability else torch.sigmoid(raw)).numpy()[None]
+    def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
+        return self._scores(self.inputs if inputs is None else inputs[0]).numpy()[None]
+
+    def _scores(self, inputs: Tensor) -> Tensor:
+        raw = outputs(self.model, inputs, BATCH).double()
+        return raw if self.probability else torch.sigmoid(raw)
+
+    def oppose(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
+        mine = [p for p in self.model.parameters() if p.requires_grad]
+        pull = torch.autograd.grad(theirs, [*mine, *adversary], retain_graph=True)
+        push = torch.autograd.grad(own, mine)
+        for p, gradient in zip(adversary, pull[len(mine) :], strict=True):
+            p.grad = gradient
+        dot = sum(float((a * b).sum()) for a, b in zip(push, pull, strict=False))
+        square = sum(float((b * b).sum()) for b in pull[: len(mine)])
+        for p, a, b in zip(mine, push, pull, strict=False):
+            p.grad = a - (dot / max(square, 1e-12) + weight) * b
 
     def optimiser(self, name: str, rate: float) -> Optimiser:
         wanted = [p for p in self.model.parameters() if p.requires_grad]
@@ -279,16 +313,14 @@ class SingleReplica:
         needed = (w != 0).nonzero()[:, 0]
         rest = (w == 0).nonzero()[:, 0]
         scores = torch.empty(self.rows, dtype=torch.float64)
-        total = 0.0
+        total = torch.zeros(self._layers[-1].start + self._layers[-1].size, dtype=torch.float64, device=self.device)
         for part in needed.split(BATCH):
             f, gradient = gap_gradients(self.model, self._layers, self.inputs[part], w[part], self.probability)
             scores[part] = f.double().cpu()
-            total = total + gradient.double()
+            total += gradient.double()
         for part in rest.split(BATCH):
-            raw = outputs(self.model, self.inputs[part], BATCH).double()
-            scores[part] = raw if self.probability else torch.sigmoid(raw)
-        influence = total.cpu().numpy() / self.rows if isinstance(total, Tensor) else np.zeros(self._layers[-1].start + self._layers[-1].size)
-        return scores.numpy()[None], influence[None]
+            scores[part] = self._scores(self.inputs[part])
+        return scores.numpy()[None], total.cpu().numpy()[None] / self.rows
 
     def prune(self, units: BoolArray) -> None:
         switch_off(self.model, self._layers, torch.from_numpy(units[0]))

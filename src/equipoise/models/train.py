@@ -209,6 +209,7 @@ def _train_module(model: nn.Module, train: Cohort, valid: Cohort, seed: int, set
             if since_best >= settings.patience:
                 break
     model.load_state_dict(best_state)
+    model.zero_grad(set_to_none=True)
     model.eval()
     raw = outputs(model, valid.inputs).double()
     model.__dict__["threshold"] = best_cut((torch.sigmoid(raw) if kind == "logit" else raw).numpy(), valid.y)

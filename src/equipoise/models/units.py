@@ -1,8 +1,8 @@
 """Units of any module: list them, attribute a gap to them, and switch them off.
 
 A unit is one component of a layer's pre-activation: an output of a linear layer, a component of the C x H x W output of a convolution.
-Switching one off sets its pre-activation to zero: for a linear layer its incoming weights and bias, which keeps the state dict as it was; for a
-convolution a mask, a buffer that is saved with the module.
+Switching one off sets its pre-activation to zero: for a linear layer its incoming weights and bias, which keeps the state dict as it
+was; for a convolution a mask, a buffer that is saved with the module.
 """
 
 from collections.abc import Iterator, Sequence
@@ -67,12 +67,13 @@ def find_layers(model: nn.Module, sample: Tensor, pattern: str | Sequence[str] =
     """
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
     ran: list[tuple[str, tuple[int, ...]]] = []
-    candidates = {name: m for name, m in model.named_modules() if isinstance(m, (nn.Linear, *MASKED, *MASKED.values()))}
+    kinds: tuple[type[nn.Module], ...] = (nn.Linear, *MASKED, *MASKED.values())
+    candidates = {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
     with evaluating(model), torch.no_grad(), _watching(candidates) as seen:
         model(sample[:2].to(device_of(model)))
         for name, outputs in seen.items():
-            shape = outputs[0].shape
-            ran.append((name, tuple(shape[-1:]) if isinstance(candidates[name], nn.Linear) else tuple(shape[1:])))
+            full = tuple(outputs[0].shape)
+            ran.append((name, full[-1:] if isinstance(candidates[name], nn.Linear) else full[1:]))
     hidden = ran[:-1] if ran and ran[-1][1] == (1,) else ran
     chosen = [(name, shape) for name, shape in hidden if any(fnmatchcase(name, p) for p in patterns)]
     if not chosen:

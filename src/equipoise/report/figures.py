@@ -1,18 +1,20 @@
 """Figures of an audit: rates by group and gaps with their intervals, and both at every threshold. Altair, so static or interactive."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from equipoise.data.attribute import MISSING, Attribute
 from equipoise.data.files import replacing
 from equipoise.data.scores import Scores
 from equipoise.errors import BadInput
 from equipoise.measures.audit import Audit
 from equipoise.measures.decision import Threshold
 from equipoise.measures.sweep import sweep
-from equipoise.report.terminal import ROW_NAMES
+from equipoise.report.terminal import ROW_NAMES, percent, short_name
 
 FORMATS = ("png", "svg", "html")
 SHOWN = ("selection_rate", "tpr", "tnr", "ppv", "npv", "auroc")
@@ -20,101 +22,117 @@ BLUE, RED = "#2e5496", "#b6311e"
 
 
 def rates_figure(audit: Audit) -> Any:
-    """A dot and a whisker a group, one row of them a rate."""
+    """A dot and a whisker a group, one row of them a rate. A group with insufficient data has its row, and no dot."""
     import altair as alt
 
-    rows = []
+    several = len(audit.references) > 1  # 'yes' of one attribute is not 'yes' of another
+    order, rows = [], []
     for group, row in audit.groups.iterrows():
+        label = f"{short_name(row['attribute'])}: {short_name(group)}" if several else short_name(group)
+        order.append(label)
         for measure in SHOWN:
-            rows.append(
-                {
-                    "group": str(group),
-                    "rate": ROW_NAMES[measure],
-                    "value": row[measure],
-                    "low": row[f"{measure}_low"],
-                    "high": row[f"{measure}_high"],
-                }
-            )
-    frame = pd.DataFrame(rows).dropna()
-    order = [str(g) for g in audit.groups.index]
+            ends = {"value": row[measure], "low": row[f"{measure}_low"], "high": row[f"{measure}_high"]}
+            rows.append({"group": label, "rate": ROW_NAMES[measure]} | ends)
+    frame = pd.DataFrame(rows)
     base = alt.Chart(frame).encode(
-        y=alt.Y("group:N", sort=order, title=None, scale=alt.Scale(padding=0.6)), color=alt.Color("group:N", sort=order, legend=None)
+        y=alt.Y("group:N", sort=order, title=None, scale=alt.Scale(padding=0.6), axis=alt.Axis(labelLimit=300)),
+        color=alt.Color("group:N", sort=order, legend=None),
     )
-    low, high = max(0.0, float(frame["low"].min()) - 0.05), min(1.0, float(frame["high"].max()) + 0.05)
-    scale = alt.Scale(domain=[low, high], zero=False)
-    layers = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=None, scale=scale), x2="high:Q") + base.mark_point(
-        filled=True, size=70
-    ).encode(
-        x=alt.X("value:Q", scale=scale),
-        tooltip=["group", "rate", alt.Tooltip("value", format=".3f"), alt.Tooltip("low", format=".3f"), alt.Tooltip("high", format=".3f")],
+    known = frame.dropna()
+    low, high = (max(0.0, known["low"].min() - 0.05), min(1.0, known["high"].max() + 0.05)) if len(known) else (0.0, 1.0)
+    scale = alt.Scale(domain=[float(low), float(high)], zero=False)
+    values = [alt.Tooltip(f"{end}:Q", format=".3f") for end in ("value", "low", "high")]
+    whiskers = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=None, scale=scale), x2="high:Q")
+    dots = base.mark_point(filled=True, size=70).encode(x=alt.X("value:Q", scale=scale), tooltip=["group:N", "rate:N", *values])
+    facet = (whiskers + dots).properties(width=420, height=20 * len(order) + 10)
+    header = alt.Header(labelAngle=0, labelAlign="left", labelAnchor="middle")
+    return (
+        facet.facet(row=alt.Row("rate:N", sort=[ROW_NAMES[m] for m in SHOWN], title=None, header=header))
+        .properties(title=f"{short_name(audit.name)}: rates by group, {percent(audit.settings.level)} intervals")
+        .resolve_scale(x="shared")
     )
-    facet = layers.properties(width=420, height=20 * len(order) + 10).facet(
-        row=alt.Row(
-            "rate:N",
-            sort=[ROW_NAMES[m] for m in SHOWN],
-            title=None,
-            header=alt.Header(labelAngle=0, labelAlign="left", labelAnchor="middle"),
-        )
-    )
-    return facet.properties(title=f"{audit.name}: rates by group, {audit.settings.level:.0%} intervals").resolve_scale(x="shared")
 
 
 def gaps_figure(audit: Audit) -> Any:
-    """Every gap with its interval, beside the line of no gap."""
+    """Every gap with its interval, beside the line of no gap. A gap with insufficient data has its row, and no dot."""
     import altair as alt
 
-    frame = audit.gaps.dropna(subset=["value"]).copy()
-    frame["label"] = frame["measure"] + ": " + frame["group"] + " minus " + frame["reference"]
-    base = alt.Chart(frame).encode(y=alt.Y("label:N", sort=list(frame["label"]), title=None))
-    tooltip = ["label", *[alt.Tooltip(c, format="+.3f") for c in ("value", "low", "high")], alt.Tooltip("detectable", format=".3f")]
+    several = len(audit.references) > 1
+    frame = audit.gaps.drop(columns=["group", "reference", "note"]).assign(
+        label=[
+            f"{row.measure}: {short_name(row.group)} minus {short_name(row.reference)}"
+            + (f" ({short_name(row.attribute)})" if several else "")
+            for row in audit.gaps.itertuples()
+        ]
+    )
+    base = alt.Chart(frame).encode(y=alt.Y("label:N", sort=list(frame["label"]), title=None, axis=alt.Axis(labelLimit=500)))
+    tooltip = [
+        "label:N",
+        *[alt.Tooltip(f"{end}:Q", format="+.3f") for end in ("value", "low", "high")],
+        alt.Tooltip("detectable:Q", format=".3f"),
+    ]
     zero = alt.Chart(pd.DataFrame({"x": [0]})).mark_rule(strokeDash=[4, 4], color="#777").encode(x="x:Q")
     whiskers = base.mark_rule(strokeWidth=2, color=BLUE).encode(x=alt.X("low:Q", title="group's rate minus the reference's"), x2="high:Q")
     dots = base.mark_point(filled=True, size=70, color=BLUE).encode(x="value:Q", tooltip=tooltip)
-    return (zero + whiskers + dots).properties(width=460, title=f"{audit.name}: gaps, {audit.settings.level:.0%} intervals")
+    title = f"{short_name(audit.name)}: gaps, {percent(audit.settings.level)} intervals"
+    return (zero + whiskers + dots).properties(width=460, title=title)
 
 
 def thresholds_figure(scores: Scores, audit: Audit, gap: str = "eod", points: int = 400) -> Any:
     """A gap and the balanced accuracy at every threshold (thinned for drawing), with the threshold in use."""
     import altair as alt
 
-    attribute = scores.attribute
+    attribute = _with_enough_data(scores.attribute, audit, gap)
     swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (gap, "balanced_accuracy"))
-    inside = np.flatnonzero((swept.thresholds >= 0) & (swept.thresholds <= 1))
+    # A value holds for every threshold above the next lower score, up to and with its own; the first one holds for nobody.
+    upto = np.concatenate([[np.inf], np.unique(scores.score)[::-1]]).clip(0, 1)
+    if upto[1] == 1:
+        upto[0] = np.nan  # somebody is decided positive at every threshold there is
+    inside = np.flatnonzero(~np.isnan(upto))
     keep = inside[np.unique(np.linspace(0, len(inside) - 1, points).astype(int))]
+    between = f"{short_name(attribute.others[0])} minus {short_name(attribute.reference)}"
     names = {
-        gap: f"{gap} (largest, group minus reference)"
-        if len(attribute.levels) > 2
-        else f"{gap} ({attribute.others[0]} minus {attribute.reference})",
+        gap: f"{gap} ({'largest, group minus reference' if len(attribute.levels) > 2 else between})",
         "balanced_accuracy": "balanced accuracy",
     }
     frame = pd.concat(
         [
-            pd.DataFrame({"threshold": swept.thresholds[keep], "value": swept.values[m][keep], "measure": label})
+            pd.DataFrame({"threshold": [0.0, *upto[keep]], "value": [swept.values[m][-1], *swept.values[m][keep]], "measure": label})
             for m, label in names.items()
         ]
     )
-    lines = (
-        alt.Chart(frame)
-        .mark_line(interpolate="step-after")
-        .encode(
-            x=alt.X("threshold:Q", title="threshold", scale=alt.Scale(domain=[0, 1])),
-            y=alt.Y("value:Q", title=None),
-            color=alt.Color(
-                "measure:N",
-                scale=alt.Scale(domain=list(names.values()), range=[RED, BLUE]),
-                legend=alt.Legend(orient="top", title=None, labelLimit=400),
-            ),
-        )
+    colour = alt.Color(
+        "measure:N",
+        scale=alt.Scale(domain=list(names.values()), range=[RED, BLUE]),
+        legend=alt.Legend(orient="top", title=None, labelLimit=400),
     )
+    x = alt.X("threshold:Q", title="threshold", scale=alt.Scale(domain=[0, 1]))
+    lines = alt.Chart(frame).mark_line(interpolate="step-before").encode(x=x, y=alt.Y("value:Q", title=None), color=colour)
     zero = alt.Chart(pd.DataFrame({"y": [0]})).mark_rule(strokeDash=[4, 4], color="#777").encode(y="y:Q")
     layers = zero + lines
     if isinstance(audit.rule, Threshold):
-        layers += (
-            alt.Chart(pd.DataFrame({"x": [min(max(audit.rule.value, 0), 1)]}))
-            .mark_rule(color="#333")
-            .encode(x=alt.X("x:Q", title="threshold"))
-        )
-    return layers.properties(width=460, height=260, title=f"{audit.name}: every threshold; the upright line is the one in use")
+        used = pd.DataFrame({"x": [min(max(audit.rule.value, 0), 1)]})
+        layers += alt.Chart(used).mark_rule(color="#333").encode(x=alt.X("x:Q", title="threshold"))
+    title = f"{short_name(audit.name)}: every threshold; the upright line is the one in use"
+    return layers.properties(width=460, height=260, title=title)
+
+
+def _with_enough_data(attribute: Attribute, audit: Audit, gap: str) -> Attribute:
+    """The attribute without the groups for which the audit says 'insufficient data', whose gaps would outshine the others."""
+    rows = audit.gaps[(audit.gaps["measure"] == gap) & (audit.gaps["attribute"] == attribute.name)]
+    short = set(rows.loc[rows["value"].isna(), "group"])
+    levels = tuple(level for level in attribute.levels if level not in short)
+    if len(levels) < 2:
+        return attribute
+    codes = np.array([*(levels.index(level) if level in levels else MISSING for level in attribute.levels), MISSING])
+    return Attribute(attribute.name, levels, codes[attribute.codes], attribute.named)
+
+
+class _ScriptSafe(json.JSONEncoder):
+    """JSON for inside a <script> element, which a name such as '</script>' must not end."""
+
+    def encode(self, o: object) -> str:
+        return super().encode(o).replace("<", "\\u003c")
 
 
 def save_figure(chart: Any, path: str | Path) -> Path:
@@ -122,15 +140,21 @@ def save_figure(chart: Any, path: str | Path) -> Path:
     path = Path(path)
     kind = path.suffix.lstrip(".").lower()
     if kind not in FORMATS:
-        raise BadInput(f"a figure is written as {', '.join(FORMATS)}; got {path.name!r}")
-    options: dict[str, dict[str, Any]] = {"png": {"scale_factor": 2}, "svg": {}, "html": {"inline": True}}
+        raise BadInput(f"a figure is written as {', '.join(FORMATS)}; got {path.name!r}. Give its name one of these endings.")
+    options: dict[str, dict[str, Any]] = {
+        "png": {"scale_factor": 2},
+        "svg": {},
+        "html": {"inline": True, "json_kwds": {"cls": _ScriptSafe}},
+    }
     with replacing(path) as temporary:
         chart.save(str(temporary), format=kind, **options[kind])
     return path
 
 
 def save_audit_figures(scores: Scores, audit: Audit, folder: str | Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Path]:
-    """The three figures of an audit in a folder."""
+    """The figures of an audit in a folder: rates, gaps (if the audit has any) and thresholds."""
     gap = next((m for m in ("eod", "spd") if m in audit.estimates and not np.isnan(audit[m].value)), "spd")
-    charts = {"rates": rates_figure(audit), "gaps": gaps_figure(audit), "thresholds": thresholds_figure(scores, audit, gap)}
+    charts = {"rates": rates_figure(audit), "thresholds": thresholds_figure(scores, audit, gap)}
+    if len(audit.gaps):
+        charts["gaps"] = gaps_figure(audit)
     return [save_figure(chart, Path(folder) / f"{name}.{kind}") for name, chart in charts.items() for kind in formats]

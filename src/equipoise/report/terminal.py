@@ -1,9 +1,12 @@
 """An audit as tables for a terminal. Names come from users' files, so they are always text, never markup."""
 
+import re
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -29,42 +32,78 @@ PERFORMANCE_NAMES = {
     "auroc": "AUROC",
     "average_precision": "average precision",
 }
-GROUPS_A_TABLE = 4
+INTERVAL = len("0.123 [0.123, 0.123]")
+GAP_INTERVAL = len("-0.123 [-0.123, -0.123]")
+LONGEST_NAME = 60
+UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # controls, colours and changes of direction
 
 
 def audit_view(audit: Audit) -> RenderableType:
     """The whole audit: what was audited, a table of rates, a table of gaps, and what to mind."""
-    parts: list[RenderableType] = [_headline(audit), _performance(audit)]
-    for _, rows in audit.groups.groupby("attribute", sort=False):
-        for start in range(0, len(rows), GROUPS_A_TABLE):
-            parts.append(_groups(rows.iloc[start : start + GROUPS_A_TABLE], audit))
-    if len(audit.gaps):
-        parts.append(_gaps(audit))
+    parts: list[RenderableType] = [_headline(audit)]
+    if set(audit.estimates) - set(GAPS):
+        parts.append(_performance(audit))
+    parts += [_GroupTables(rows, audit) for _, rows in audit.groups.groupby("attribute", sort=False)]
+    parts += [_gaps(rows) for _, rows in audit.gaps.groupby("attribute", sort=False)]
     parts += _remarks(audit)
     return Group(*parts)
 
 
+def printable(text: str) -> str:
+    r"""The text with control characters written out, so that a name in a file cannot steer the terminal. Lines stay.
+
+    >>> printable("\x1b[31mred")
+    '\\x1b[31mred'
+    """
+    return UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else found[0].encode("unicode_escape").decode(), text)
+
+
+def percent(level: float) -> str:
+    """A level as a percentage, 95% or 99.9%."""
+    return f"{100 * level:.4g}%"
+
+
+def short_name(value: object) -> str:
+    """A name from a user's file, on one line and short enough for a table."""
+    text = printable(str(value)).replace("\n", "\\n")
+    return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 20]} ... {text[-15:]}"
+
+
 def _headline(audit: Audit) -> Text:
     unit = f"{audit.rows:,} rows" + (f" of {audit.patients:,} patients" if audit.patients is not None else "")
-    return Text.assemble(("Audit of ", ""), (audit.name, "bold"), f": {unit}. Positive if {audit.rule.describe()}.")
+    return Text.assemble("Audit of ", (short_name(audit.name), "bold"), f": {unit}. Positive if {printable(audit.rule.describe())}.")
 
 
 def _performance(audit: Audit) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title=f"Everybody together, with {audit.settings.level:.0%} intervals", title_justify="left")
+    table = _table(f"Everybody together, with {percent(audit.settings.level)} intervals")
     table.add_column("")
     table.add_column("value", justify="right")
     for name, estimate in audit.estimates.items():
         if name not in GAPS:
-            table.add_row(PERFORMANCE_NAMES[name], _interval(estimate.value, estimate.low, estimate.high))
+            table.add_row(PERFORMANCE_NAMES.get(name, name), _interval(estimate.value, estimate.low, estimate.high))
     return table
 
 
+@dataclass(frozen=True)
+class _GroupTables:
+    """The rates of an attribute's groups: as many groups side by side as the terminal is wide, so that no interval is broken."""
+
+    rows: pd.DataFrame
+    audit: Audit
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        names = max(map(len, ROW_NAMES.values())) + 3
+        fit = max(1, (options.max_width - names) // (INTERVAL + 3))
+        for start in range(0, len(self.rows), fit):
+            yield _groups(self.rows.iloc[start : start + fit], self.audit)
+
+
 def _groups(rows: pd.DataFrame, audit: Audit) -> Table:
-    attribute = str(rows["attribute"].iloc[0])
-    table = Table(box=box.SIMPLE_HEAD, title=Text(f"By {attribute}, with {audit.settings.level:.0%} intervals"), title_justify="left")
+    table = _table(f"By {short_name(rows['attribute'].iloc[0])}, with {percent(audit.settings.level)} intervals")
     table.add_column("")
     for name, row in rows.iterrows():
-        table.add_column(Text(f"{name}{' (reference)' if row['reference'] else ''}"), justify="right")
+        header = Text(f"{short_name(name)}{' (reference)' if row['reference'] else ''}", overflow="fold")
+        table.add_column(header, justify="right", width=INTERVAL)
     for count in ("n", "positives", "negatives"):
         table.add_row("rows" if count == "n" else count, *[f"{v:,}" for v in rows[count]])
     for measure in GROUP_MEASURES:
@@ -73,36 +112,52 @@ def _groups(rows: pd.DataFrame, audit: Audit) -> Table:
     return table
 
 
-def _gaps(audit: Audit) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="Gaps: the group's rate minus the reference's", title_justify="left")
-    for column, justify in (("measure", "left"), ("between", "left"), ("gap", "right"), ("smallest gap these data could show", "right")):
-        table.add_column(column, justify=justify)  # type: ignore[arg-type]
-    for row in audit.gaps.itertuples():
-        between = Text(f"{row.group} minus {row.reference}")
+def _gaps(rows: pd.DataFrame) -> Table:
+    table = _table(f"Gaps by {short_name(rows['attribute'].iloc[0])}: the group's rate minus the reference's")
+    table.add_column("measure", no_wrap=True)
+    table.add_column("between", overflow="fold")
+    table.add_column("gap", justify="right", width=GAP_INTERVAL)
+    table.add_column("smallest gap these data could show", justify="right", max_width=GAP_INTERVAL)
+    for row in rows.itertuples():
         known = not np.isnan(row.value)
         gap = _interval(row.value, row.low, row.high, sign="+")
         if known and (row.low > 0 or row.high < 0):
             gap.stylize("bold")
+        between = Text(f"{short_name(row.group)} minus {short_name(row.reference)}")
         table.add_row(str(row.measure), between, gap, f"{row.detectable:.3f}" if known else "")
     return table
+
+
+def _table(title: str) -> Table:
+    return Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left")
 
 
 def _remarks(audit: Audit) -> list[RenderableType]:
     lines = []
     for name, share in audit.missing.items():
         if share:
-            lines.append(f"{name}: {share:.1%} of rows have no value; they count for performance, not for gaps.")
+            lines.append(f"{short_name(name)}: {share:.1%} of rows have no value; they count for performance, not for gaps.")
     for name in audit.assumed:
-        lines.append(f"{name}: nobody named a reference, so the largest group, {audit.references[name]}, was taken (--reference).")
-    for group, note in audit.groups["note"].items():
+        reference = short_name(audit.references[name])
+        lines.append(f"{short_name(name)}: nobody named a reference, so the largest group, {reference}, was taken (--reference).")
+    for (group, note), attribute in zip(audit.groups["note"].items(), audit.groups["attribute"], strict=True):
         if note:
-            lines.append(f"{group}: {note}.")
+            lines.append(f"{short_name(attribute)} {short_name(group)}: {_in_words(str(note))}.")
     drawn = "rows" if audit.patients is None else "patients"
     lines.append(f"Intervals: {audit.settings.draws:,} bootstrap draws of {drawn}. Bold: the interval leaves out 0.")
     meanings = [f"{name} = {MEANING[name]}" for name in audit.gaps["measure"].unique() if name in MEANING]
     if meanings:
         lines.append("; ".join(meanings) + ".")
     return [Text(line, style="dim") for line in lines]
+
+
+def _in_words(note: str) -> str:
+    """A note with the names of the table's rows; all of them are 'everything'."""
+    before, separator, after = note.partition(": ")
+    measures = after.split(", ")
+    if set(measures) == set(GROUP_MEASURES):
+        return f"{before}: everything"
+    return before + separator + ", ".join(ROW_NAMES.get(m, m) for m in measures)
 
 
 def _interval(value: float, low: float, high: float, sign: str = "") -> Text:

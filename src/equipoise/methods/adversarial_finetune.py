@@ -1,0 +1,124 @@
+"""Adversarial fine-tuning: Savani, White and Govindarajulu (2020), as the paper uses it (appendix D.4).
+
+A critic learns to tell the gap of a mini-batch from the network's features of it; the network is then fine-tuned on the cross-entropy
+times max(1, lambda * (|critic| - bound + margin) + 1), so that predicted bias makes every mistake dearer. In turns, for some epochs.
+Departures: the gap of a mini-batch is weighted by the counts of the whole split; after every epoch the network is evaluated in eval
+mode with the exact sweep, and the best epoch by the constrained objective is kept instead of the last.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.seeds import generator
+from equipoise.measures.functional import proxy
+from equipoise.methods.base import Candidate, Goal, Labels, Progress, Traces, better, keep_best
+from equipoise.methods.random import constrained_candidate
+from equipoise.models.critics import Critics
+from equipoise.models.replicas import Replicas, replicas
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The values of appendix D.4 for tables. `weight` is lambda. A bound of the goal takes the place of `bound`."""
+
+    rate: float = 1e-3
+    epochs: int = 16
+    batch: int = 64
+    weight: float = 0.75
+    critic_steps: int = 201
+    actor_steps: int = 101
+    bound: float = 0.05
+    margin: float = 0.01
+    width: int = 32
+
+
+def run(
+    models: Sequence[nn.Module],
+    cohorts: Sequence[Cohort],
+    goal: Goal,
+    *,
+    seeds: Sequence[int],
+    settings: Settings,
+    progress: Progress | None = None,
+) -> list[Candidate]:
+    """The fine-tuned networks."""
+    labels = Labels.of(cohorts, goal)
+    networks = replicas(models, cohorts)
+    bound = goal.bound if goal.bound is not None else settings.bound
+    inner = [replace(goal, floor=None, bound=max(0.0, bound - settings.margin))] * networks.size
+    scores = networks.evaluate()
+    look = labels.look(scores)
+    traces = Traces(networks.size)
+    traces.add(0, look)
+
+    turns = _Turns(networks, labels, labels.weights(scores, look.threshold), seeds, settings, inner[0].bound or 0.0)
+    best = None
+    for epoch in range(1, settings.epochs + 1):
+        turns.train_critic()
+        turns.train_actor()
+        look = labels.look(networks.evaluate(), bound=inner[0].bound)
+        traces.add(epoch, look)
+        improved = better(look, best, inner)
+        best = keep_best(best, look, improved)
+        networks.keep(improved)
+        if progress:
+            progress(epoch, settings.epochs)
+    return [
+        constrained_candidate("adversarial-finetune", model, traces, r, cohort, goal, inner[r], seed, settings, networks.notes)
+        for r, (model, cohort, seed) in enumerate(zip(networks.kept(), cohorts, seeds, strict=True))
+    ]
+
+
+class _Turns:
+    """The critic's and the network's turns."""
+
+    def __init__(
+        self, networks: Replicas, labels: Labels, weights: np.typing.NDArray[np.float64], seeds: Sequence[int], s: Settings, bound: float
+    ) -> None:
+        self.networks, self.settings, self.bound = networks, s, bound
+        self.weights = torch.from_numpy(weights).float()
+        self.y = torch.from_numpy(labels.y).float()
+        self.batch = min(s.batch, networks.rows)
+        self.draws = [generator(seed, "adversarial batches") for seed in seeds]
+        self.dropout = [generator(seed, "adversarial dropout") for seed in seeds]
+        with torch.no_grad():
+            f, features = networks.soft(self._index())
+        sizes = [self.batch * features.shape[2], s.width, s.width, s.width, 1]
+        self.critic = Critics(sizes, [generator(seed, "critic") for seed in seeds], dropout=0.2).to(f.device)
+        self.critic_optimiser = torch.optim.Adam(self.critic.parameters())
+        self.actor_optimiser = networks.optimiser("adam", s.rate)
+
+    def _index(self) -> torch.Tensor:
+        return torch.from_numpy(np.stack([g.integers(0, self.networks.rows, self.batch) for g in self.draws]))
+
+    def _verdict(self, features: torch.Tensor) -> torch.Tensor:
+        return self.critic(features.reshape(len(features), 1, -1))[:, 0, 0]  # type: ignore[no-any-return]
+
+    def train_critic(self) -> None:
+        self.critic.train().requires_grad_(True)
+        for _ in range(self.settings.critic_steps):
+            index = self._index()
+            with torch.no_grad():
+                f, features = self.networks.soft(index)
+                gap = proxy(f, self.weights.gather(1, index).to(f.device)) * self.networks.rows / self.batch
+            self.critic_optimiser.zero_grad()
+            ((self._verdict(features) - gap) ** 2).sum().backward()
+            self.critic_optimiser.step()
+
+    def train_actor(self) -> None:
+        self.critic.eval().requires_grad_(False)
+        s = self.settings
+        for _ in range(s.actor_steps):
+            index = self._index()
+            f, features = self.networks.soft(index, generators=self.dropout)
+            y = self.y.gather(1, index).to(f.device)
+            mistakes = F.binary_cross_entropy(f, y, reduction="none").mean(1)
+            dear = torch.clamp(s.weight * (self._verdict(features).abs() - self.bound) + 1, min=1.0)
+            (dear * mistakes).sum().backward()
+            self.actor_optimiser.step()

@@ -1,0 +1,146 @@
+"""Adversarial in-processing: Zhang, Lemoine and Mitchell (2018). A baseline that trains from scratch, on the train part.
+
+An adversary reads the protected attribute from the predictor's logit; the predictor descends its own loss with the part that would help
+the adversary taken out of the gradient, and less `weight` times the adversary's gradient. For parity of selection (spd) the adversary
+sees everybody; for eod it sees the positives, for fpr_gap and tnr_gap the negatives, for aod everybody with the label as well. The
+predictor has the network's architecture with fresh weights. After every epoch the constrained objective (best performance with |gap|
+within the bound less a margin) is looked at on the validation part, and the best epoch is kept.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.seeds import child_seed, generator
+from equipoise.errors import BadInput
+from equipoise.measures.gaps import labels_needed
+from equipoise.methods.base import Candidate, Goal, Labels, Progress, Traces, better, keep_best
+from equipoise.methods.random import constrained_candidate
+from equipoise.models.critics import Critics
+from equipoise.models.mlp import MLP
+from equipoise.models.replicas import Replicas, replicas
+from equipoise.models.train import initial_mlp
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`weight` is alpha of Zhang et al. A bound of the goal takes the place of `bound`."""
+
+    rate: float = 1e-3
+    epochs: int = 30
+    batch: int = 128
+    weight: float = 1.0
+    width: int = 32
+    bound: float = 0.05
+    margin: float = 0.01
+
+
+def run(
+    models: Sequence[nn.Module],
+    cohorts: Sequence[Cohort],
+    goal: Goal,
+    *,
+    seeds: Sequence[int],
+    trains: Sequence[Cohort],
+    settings: Settings,
+    progress: Progress | None = None,
+) -> list[Candidate]:
+    """Networks trained from scratch against an adversary."""
+    labels = Labels.of(cohorts, goal)
+    for valid, train in zip(cohorts, trains, strict=True):
+        if valid.attribute.levels != train.attribute.levels:
+            raise BadInput(f"{train.name!r} has the groups {train.attribute.levels}, {valid.name!r} has {valid.attribute.levels}")
+    bound = goal.bound if goal.bound is not None else settings.bound
+    inner = [replace(goal, floor=None, bound=max(0.0, bound - settings.margin))] * len(models)
+    traces = Traces(len(models))
+    traces.add(0, labels.look(replicas(models, cohorts).evaluate()))
+
+    networks = replicas([fresh(model, seed) for model, seed in zip(models, seeds, strict=True)], trains)
+    game = _Game(networks, Labels.of(trains, goal), seeds, settings)
+    best = None
+    for epoch in range(1, settings.epochs + 1):
+        game.epoch()
+        look = labels.look(networks.evaluate([c.inputs for c in cohorts]), bound=inner[0].bound)
+        traces.add(epoch, look)
+        improved = better(look, best, inner)
+        best = keep_best(best, look, improved)
+        networks.keep(improved)
+        if progress:
+            progress(epoch, settings.epochs)
+    return [
+        constrained_candidate("adversarial-training", model, traces, r, cohort, goal, inner[r], seed, settings, networks.notes)
+        for r, (model, cohort, seed) in enumerate(zip(networks.kept(), cohorts, seeds, strict=True))
+    ]
+
+
+def fresh(model: nn.Module, seed: int) -> nn.Module:
+    """A network of the same architecture with new weights that depend on the seed alone."""
+    if type(model) is MLP and (model.width, model.depth) == (32, 10):
+        return initial_mlp(model.inputs, seed)
+    new = copy.deepcopy(model).requires_grad_(True)
+    lacking = []
+    with torch.random.fork_rng():
+        torch.manual_seed(child_seed(seed, "weights"))
+        for name, module in new.named_modules():
+            if callable(reset := getattr(module, "reset_parameters", None)):
+                reset()
+            elif any(True for _ in module.parameters(recurse=False)):
+                lacking.append(f"{name or 'the network itself'} ({type(module).__name__})")
+    if lacking:
+        raise BadInput(f"adversarial-training cannot draw new weights for {', '.join(lacking[:5])}: no reset_parameters()")
+    return new
+
+
+class _Game:
+    """Predictor and adversary, step by step."""
+
+    def __init__(self, networks: Replicas, labels: Labels, seeds: Sequence[int], settings: Settings) -> None:
+        self.networks, self.settings = networks, settings
+        self.y = torch.from_numpy(labels.y).float()
+        self.group = torch.from_numpy(labels.codes)
+        self.seen = torch.from_numpy(_audience(labels)).float() * (self.group >= 0)
+        self.conditional = labels.measure == "aod"
+        levels = len(labels.levels)
+        self.shuffles = [generator(seed, "shuffle") for seed in seeds]
+        self.dropout = [generator(seed, "dropout") for seed in seeds]
+        inputs = 4 if self.conditional else 2
+        self.adversary = Critics([inputs, settings.width, levels], [generator(seed, "adversary") for seed in seeds])
+        self.adversary_optimiser = torch.optim.Adam(self.adversary.parameters(), lr=settings.rate)
+        self.optimiser = networks.optimiser("adam", settings.rate)
+
+    def epoch(self) -> None:
+        order = torch.from_numpy(np.stack([g.permutation(self.networks.rows) for g in self.shuffles]))
+        for index in order.split(self.settings.batch, dim=1):
+            if index.shape[1] > 1:
+                self._step(index)
+
+    def _step(self, index: Tensor) -> None:
+        f, _ = self.networks.soft(index, generators=self.dropout)
+        y = self.y.gather(1, index).to(f.device)
+        own = F.binary_cross_entropy(f, y, reduction="none").mean(1).sum()
+        theirs = self._adversary_loss(f, y, index)
+        self.networks.oppose(own, theirs, list(self.adversary.parameters()), self.settings.weight)
+        self.optimiser.step()
+        self.adversary_optimiser.step()
+
+    def _adversary_loss(self, f: Tensor, y: Tensor, index: Tensor) -> Tensor:
+        """Cross-entropy of the attribute given the score, over the rows that the measure is about, a replicate's mean each."""
+        logit = torch.logit(f.clamp(1e-6, 1 - 1e-6))
+        read = [f, logit, f * y, logit * y] if self.conditional else [f, logit]
+        guess = self.adversary(torch.stack(read, dim=2))
+        seen = self.seen.gather(1, index).to(f.device)
+        group = self.group.gather(1, index).clamp(min=0).to(f.device)
+        loss = F.cross_entropy(guess.transpose(1, 2), group, reduction="none")
+        return ((loss * seen).sum(1) / seen.sum(1).clamp(min=1.0)).sum()
+
+
+def _audience(labels: Labels) -> np.typing.NDArray[np.bool_]:
+    """Whom the adversary sees: those whose label the measure is about."""
+    needed = labels_needed(labels.measure)
+    return np.isin(labels.y, needed) if len(needed) == 1 else np.ones_like(labels.y, bool)

@@ -1,0 +1,291 @@
+"""Equalised odds by post-processing: Hardt, Price and Srebro, "Equality of opportunity in supervised learning", NeurIPS 2016, section 4.
+
+Every group gets a mixture of thresholds, the corners of the convex hull of its ROC curve, so that sensitivity and false positive rate are
+the same in all groups and performance is the best that allows. That is a linear program in the mixture weights. Decisions are randomised:
+`decide` gives the probability of a positive one, `draw` tosses the coins. The rule needs each patient's group.
+
+`base="threshold"` is the derived predictor of section 4.1, which the paper used by way of AIF360: it sees only whether score >= 0.5, and
+the program chooses the probabilities of a positive decision given that and the group.
+
+Where we depart from Hardt and from AIF360:
+- Any number of groups. The goal's performance is what is maximised, over all rows, so accuracy is Hardt's expected 0/1 loss; AIF360
+  maximises the sum of TPR - FPR over both groups, which for equal odds is the same as balanced accuracy. F1 is a quotient, and goes through
+  the same program after Charnes and Cooper's change of variables.
+- The corners of a hull are the blocks of the isotonic regression of label on score, so ties and constant scores are no special case.
+- A row without a group gets the mixture of all groups' rules, each weighted by its share of the fitted rows.
+- AIF360 flips a fixed share of the rows it is given; `draw` decides row by row.
+The program does not look at the goal's measure: a gap in selection rate (spd) stays where the groups differ in prevalence.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import isotonic_regression, linprog
+from torch import nn
+
+from equipoise.data.attribute import MISSING
+from equipoise.data.cohort import Cohort
+from equipoise.data.scores import Scores
+from equipoise.data.seeds import generator
+from equipoise.errors import BadInput, EmptyCell, pick
+from equipoise.measures.cells import FloatArray, IntArray, tabulate
+from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, largest, performance_functional
+from equipoise.measures.gaps import terms
+from equipoise.measures.sweep import sweep
+from equipoise.methods.base import Candidate, Goal, Labels, Progress, select
+from equipoise.methods.reject_option import codes_among, performance_of
+from equipoise.models.score import predict
+
+KIND = "equalised-odds"
+BASES = ("score", "threshold")
+TOLERANCE = 1e-10  # the tightest that HiGHS takes
+DUST = 1e-9  # what its solution may leave of a gap that it closes
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the derived predictor sees: the score, or whether it reaches a threshold."""
+
+    base: str = "score"
+    threshold: float = 0.5  # for base="threshold"
+
+    def __post_init__(self) -> None:
+        pick("base of equalised odds", self.base, BASES)
+        if not 0 <= self.threshold <= 1:
+            raise BadInput(f"the threshold of equalised odds lies in [0, 1]; got {self.threshold}")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The probability of a positive decision of one group: a step function of the score."""
+
+    thresholds: tuple[float, ...]  # ascending
+    probabilities: tuple[float, ...]  # one more: below the first threshold, from the first on, ...
+
+    def __call__(self, score: FloatArray) -> FloatArray:
+        place = np.searchsorted(np.array(self.thresholds), score, side="right")
+        chance: FloatArray = np.array(self.probabilities)[place]
+        return chance
+
+    def __str__(self) -> str:
+        later = [f"{p:.3g} from score {t:.4g}" for t, p in zip(self.thresholds, self.probabilities[1:], strict=True)]
+        return ", then ".join([f"{self.probabilities[0]:.3g}", *later])
+
+
+@dataclass(frozen=True)
+class EqualisedOdds:
+    """Positive with a probability that is a step function of the score, one function a group.
+
+    >>> EqualisedOdds(("M", "F"), (Steps((0.5,), (0.0, 1.0)), Steps((0.4, 0.6), (0.0, 0.25, 1.0))), (0.5, 0.5)).describe()
+    'positive with probability: M: 0, then 1 from score 0.5; F: 0, then 0.25 from score 0.4, then 1 from score 0.6 (given)'
+
+    A row without a group gets the average of all groups' probabilities, weighted by `shares`; a group that was not there when the rule
+    was fitted is an error.
+    """
+
+    groups: tuple[str, ...]  # all that were seen, the reference first
+    steps: tuple[Steps, ...]
+    shares: tuple[float, ...]  # of each group among the fitted rows
+    origin: str = "given"
+
+    @property
+    def needs_group(self) -> bool:
+        return True
+
+    def decide(self, scores: Scores) -> FloatArray:
+        """The probability of a positive decision, the expectation of `draw`."""
+        codes = codes_among(self.groups, scores, "equalised odds")
+        chances = np.stack([steps(scores.score) for steps in self.steps])
+        chances = np.concatenate([chances, (np.array(self.shares) @ chances)[None]])  # the last is for a missing group, code -1
+        rows: FloatArray = chances[codes, np.arange(len(scores))]
+        return np.clip(rows, 0.0, 1.0)
+
+    def draw(self, scores: Scores, seed: int) -> FloatArray:
+        """Randomised decisions, 0 or 1: the same for the same rows in the same order and the same seed."""
+        chance = self.decide(scores)
+        return (generator(seed, KIND).random(len(chance)) < chance).astype(np.float64)
+
+    def describe(self) -> str:
+        parts = [f"{group}: {steps}" for group, steps in zip(self.groups, self.steps, strict=True)]
+        return f"positive with probability: {'; '.join(parts)} ({self.origin})"
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        steps = [{"thresholds": list(s.thresholds), "probabilities": list(s.probabilities)} for s in self.steps]
+        return {"kind": KIND, "groups": list(self.groups), "steps": steps, "shares": list(self.shares), "origin": self.origin}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "EqualisedOdds":
+        """The rule that `to_dict` wrote down."""
+        if plain.get("kind") != KIND:
+            raise BadInput(f"expected a rule of kind {KIND!r}; got {plain.get('kind')!r}")
+        steps = tuple(Steps(tuple(s["thresholds"]), tuple(s["probabilities"])) for s in plain["steps"])
+        return cls(tuple(plain["groups"]), steps, tuple(plain["shares"]), str(plain["origin"]))
+
+
+@dataclass(frozen=True, eq=False)
+class Corners:
+    """What one group's mixture is made of: decisions by block of scores, and what each is worth."""
+
+    cuts: FloatArray  # (blocks - 1,) thresholds between blocks of scores
+    decisions: FloatArray  # (corners, blocks) 0 or 1
+    rates: FloatArray  # (corners, 2) false positive rate and sensitivity in this group
+    worth: FloatArray  # (corners, 2) false and true positives, those without a group included by this group's share
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A rule and how it was found."""
+
+    rule: EqualisedOdds
+    trace: pd.DataFrame  # step, gap, performance, threshold
+    why: str
+    met: bool
+    goal: Goal
+
+
+def run(
+    models: Sequence[nn.Module],
+    cohorts: Sequence[Cohort],
+    goal: Goal,
+    *,
+    seeds: Sequence[int],
+    settings: Settings,
+    progress: Progress | None = None,
+) -> list[Candidate]:
+    """The networks as they are, each with a randomised rule of its own."""
+    found = []
+    for r, (model, cohort, seed) in enumerate(zip(models, cohorts, seeds, strict=True)):
+        Labels.of([cohort], goal)  # raises where the part lacks what the measure needs
+        fitted = fit(predict(model, cohort), goal, settings)
+        notes = ["needs each patient's group; decisions are randomised: rule.draw(scores, seed)"]
+        if "selection" in terms(goal.measure):
+            notes.append(f"equalises sensitivity and false positive rate; {goal.measure} is not its target and need not shrink")
+        copied = copy.deepcopy(model)
+        found.append(
+            Candidate(KIND, copied, fitted.rule, fitted.trace, 1, fitted.why, fitted.met, fitted.goal, seed, asdict(settings), tuple(notes))
+        )
+        if progress:
+            progress(r + 1, len(models))
+    return found
+
+
+def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
+    """The rule of equal odds with the best performance on these scores, which should be validation scores."""
+    _require(scores)
+    attribute = scores.attribute
+    start = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance)).best(goal.performance)
+    original = (0, float(start.values[goal.measure]), float(start.values[goal.performance]), float(start.threshold))
+    settled = goal.settled(original[2])
+
+    counts = np.bincount(attribute.codes[attribute.codes >= 0], minlength=len(attribute.levels))
+    shares = counts / counts.sum()
+    corners = [_corners(scores, code, share, settings) for code, share in enumerate(shares)]
+    weights = _solve(corners, np.bincount(scores.y, minlength=2).astype(np.float64), goal.performance)
+    steps = tuple(_steps(part, weight) for part, weight in zip(corners, weights, strict=True))
+    origin = f"{KIND} with the best {goal.performance.replace('_', ' ')} on {len(scores):,} rows of {scores.name}"
+    rule = EqualisedOdds(attribute.levels, steps, tuple(shares.tolist()), origin)
+
+    cells = tabulate(rule.decide(scores), scores.y, attribute)
+    gap, performance = float(largest(gap_values(goal.measure, cells))), float(performance_of(goal.performance, cells))
+    result = (1, 0.0 if abs(gap) < DUST else gap, performance, np.nan)  # no single threshold
+    trace = pd.DataFrame([original, result], columns=["step", "gap", "performance", "threshold"])
+    met = select(trace.iloc[1:], settled).met
+    why = f"best {goal.performance.replace('_', ' ')} with equal sensitivity and false positive rate in all {len(steps)} groups"
+    return Fit(rule, trace, why, met, settled)
+
+
+def _require(scores: Scores) -> None:
+    n = tabulate(scores.score, scores.y, scores.attribute).n
+    problems = [
+        f"equalised odds needs positives and negatives in every group; {level!r} has {int(n[code, 1])} and {int(n[code, 0])} "
+        f"in {scores.name}. Use more data or merge groups"
+        for code, level in enumerate(scores.attribute.levels)
+        if not n[code].all()
+    ]
+    if problems:
+        raise EmptyCell(*problems)
+
+
+def _corners(scores: Scores, code: int, share: float, settings: Settings) -> Corners:
+    own, stray = ((scores.score[rows], scores.y[rows]) for rows in (scores.attribute.codes == which for which in (code, MISSING)))
+    if settings.base == "threshold":
+        cuts = np.array([settings.threshold])
+        # Nobody, those above, everybody, and those below: for a group whose score is worse than chance.
+        decisions = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
+    else:
+        cuts = _hull_cuts(*own)
+        decisions = np.tri(len(cuts) + 2, len(cuts) + 1, -1)[:, ::-1]  # nobody, then one block more at a time from the top
+    table, strays = (_by_block(cuts, *rows) for rows in (own, stray))
+    return Corners(cuts, decisions, decisions @ (table / table.sum(0)), decisions @ (table + share * strays))
+
+
+def _hull_cuts(score: FloatArray, y: IntArray) -> FloatArray:
+    """The thresholds at the corners of the ROC curve's convex hull: where the isotonic regression of label on score takes a step."""
+    values, place, counts = np.unique(score, return_inverse=True, return_counts=True)
+    share = np.bincount(place, y) / counts
+    first = isotonic_regression(share, weights=counts).blocks[1:-1]  # the lowest score of each block but the bottom one
+    below, above = values[first - 1], values[first]
+    middle = below + (above - below) / 2
+    cuts: FloatArray = np.where(middle > below, middle, above)  # two neighbouring floats have nothing between them
+    return cuts
+
+
+def _by_block(cuts: FloatArray, score: FloatArray, y: IntArray) -> FloatArray:
+    """How many negatives and positives stand in each block of scores (blocks, 2)."""
+    place = np.searchsorted(cuts, score, side="right")
+    return np.bincount(2 * place + y, minlength=2 * (len(cuts) + 1)).reshape(-1, 2).astype(np.float64)
+
+
+def _solve(corners: Sequence[Corners], totals: FloatArray, performance: str) -> list[FloatArray]:
+    """The weight of each corner of each group: z and the scale s solve the program, z / s are the weights.
+
+    Variables: z of all groups, the common rates (2), s. For accuracy and balanced accuracy s = 1; for F1, 2 TP / (TP + FP + P), the
+    denominator is held at P instead, which makes the quotient linear.
+    """
+    sizes = [len(part.rates) for part in corners]
+    ends = np.cumsum(sizes)
+    width = int(ends[-1]) + 3
+    equal, scale = slice(width - 3, width - 1), width - 1
+    rows = []
+    for part, end, size in zip(corners, ends, sizes, strict=True):
+        block = np.zeros((3, width))
+        block[:2, end - size : end] = part.rates.T
+        block[:2, equal] = -np.eye(2)
+        block[2, end - size : end], block[2, scale] = 1.0, -1.0
+        rows.append(block)
+    last, target = np.zeros((1, width)), np.zeros(width)
+    worth = np.concatenate([part.worth for part in corners])  # (z, 2)
+    last[0, scale] = 1.0
+    if performance in AFFINE_PERFORMANCE:
+        target[: width - 3] = worth @ performance_functional(performance, totals[None]).w[0]
+    else:
+        last[0, : width - 3] = worth.sum(-1) / totals[1]
+        target[: width - 3] = 2.0 * worth[:, 1] / totals[1]
+    right = np.zeros(3 * len(corners) + 1)
+    right[-1] = 1.0
+    options = {"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE}
+    solved = linprog(-target, A_eq=np.concatenate([*rows, last]), b_eq=right, bounds=(0, None), method="highs", options=options)
+    if not solved.success:  # deciding nobody positive is always feasible, so this is a fault of the solver
+        raise RuntimeError(f"the linear program of equalised odds was not solved: {solved.message}")
+    parts = np.split(solved.x[: width - 3], ends[:-1])
+    return [_cleaned(z) for z in parts]
+
+
+def _cleaned(z: FloatArray) -> FloatArray:
+    """Weights that add up to one, without the solver's dust."""
+    kept = np.where(z > TOLERANCE * z.sum(), z, 0.0)
+    weights: FloatArray = kept / kept.sum()
+    return weights
+
+
+def _steps(part: Corners, weights: FloatArray) -> Steps:
+    """The mixture as one probability a block, neighbouring blocks with the same one joined."""
+    chance = np.clip(weights @ part.decisions, 0.0, 1.0)
+    changes = np.flatnonzero(np.abs(np.diff(chance)) > TOLERANCE)
+    kept = np.append(chance[changes], chance[-1])
+    return Steps(tuple(part.cuts[changes].tolist()), tuple(kept.tolist()))

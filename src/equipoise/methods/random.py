@@ -1,0 +1,83 @@
+"""Random perturbation: the baseline of Savani, White and Govindarajulu (2020) as used in the paper.
+
+Every parameter is multiplied by a draw from N(1, 0.01), 101 times over; of these networks, each with its best threshold, the one that is
+best by the constrained objective is returned: the best performance with |gap| within the bound less a margin.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+from torch import nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.seeds import generator
+from equipoise.methods.base import Candidate, Goal, Labels, Progress, Traces, better, keep_best, plain_rule, select
+from equipoise.models.replicas import replicas
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`spread` is a standard deviation: N(1, 0.01) has 0.1. A bound of the goal takes the place of `bound`."""
+
+    trials: int = 101
+    spread: float = 0.1
+    bound: float = 0.05
+    margin: float = 0.01
+
+
+def run(
+    models: Sequence[nn.Module],
+    cohorts: Sequence[Cohort],
+    goal: Goal,
+    *,
+    seeds: Sequence[int],
+    settings: Settings,
+    progress: Progress | None = None,
+) -> list[Candidate]:
+    """The best of the perturbed networks."""
+    labels = Labels.of(cohorts, goal)
+    networks = replicas(models, cohorts)
+    bound = goal.bound if goal.bound is not None else settings.bound
+    inner = [replace(goal, floor=None, bound=max(0.0, bound - settings.margin))] * networks.size
+    traces = Traces(networks.size)
+    traces.add(0, labels.look(networks.evaluate()))
+    generators = [generator(seed, "random") for seed in seeds]
+    best = None
+    for trial in range(1, settings.trials + 1):
+        networks.perturb(generators, settings.spread)
+        look = labels.look(networks.evaluate(), bound=inner[0].bound)
+        traces.add(trial, look)
+        improved = better(look, best, inner)
+        best = keep_best(best, look, improved)
+        networks.keep(improved)
+        if progress:
+            progress(trial, settings.trials)
+    return [
+        constrained_candidate("random", model, traces, r, cohort, goal, inner[r], seed, settings, networks.notes)
+        for r, (model, cohort, seed) in enumerate(zip(networks.kept(), cohorts, seeds, strict=True))
+    ]
+
+
+def constrained_candidate(
+    method: str,
+    model: nn.Module,
+    traces: Traces,
+    replicate: int,
+    cohort: Cohort,
+    goal: Goal,
+    inner: Goal,
+    seed: int,
+    settings: object,
+    notes: tuple[str, ...],
+) -> Candidate:
+    """The candidate of a method that maximises performance within a bound: chosen among the steps after the original."""
+    trace = traces.frame(replicate)
+    selection = select(trace.iloc[1:], inner)
+    row = selection.row + 1
+    met, why = selection.met, selection.why
+    performance = float(trace["performance"].iloc[row])
+    if goal.floor is not None and performance < goal.floor:
+        met, why = False, f"{why}, but its {goal.performance.replace('_', ' ')} {performance:.3f} is under the floor {goal.floor:g}"
+    settled = goal if goal.bound is not None or goal.floor is not None else inner
+    rule = plain_rule(method, trace, row, cohort, inner)
+    return Candidate(method, model, rule, trace, row, why, met, settled, seed, asdict(settings), notes)  # type: ignore[call-overload]

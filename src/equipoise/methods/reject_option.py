@@ -1,0 +1,271 @@
+"""Reject option classification (ROC): Kamiran, Karim and Zhang, "Decision theory for discrimination-aware classification", ICDM 2012.
+
+Inside a band around the threshold, where the network is least sure, the disfavoured group gets the positive decision and everybody else
+the negative one. The rule needs each patient's group. Threshold and margin are chosen as in AIF360, which the paper used: over a grid,
+the best performance among those with |gap| <= 0.05; where there is none, the smallest |gap|.
+
+Where we depart from AIF360:
+- The band helps the group that the gap says is behind. AIF360 always gives the positive decision to the groups other than the reference,
+  which widens a gap that is in their favour already (COMPAS); `direction="kamiran"` does so too.
+- Its 100 thresholds, and as many at quantiles of the scores, and the network's best one, which at margin 0 is the original itself.
+- A score on an edge counts as above it, as everywhere in Equipoise: the band is t - margin <= score < t + margin. So a margin of 0 is the
+  plain threshold t, and the rule is nothing but two thresholds: t - margin for those it favours and t + margin for the others.
+- Where nothing is within the bound the smallest |gap| is taken; AIF360 takes the most negative gap.
+- A floor comes first: a point below it is taken only if all are. The bound of a goal replaces that of the settings.
+- With more than two groups the band favours those with the lowest rates; how many of them is one more thing that the search chooses.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from torch import nn
+
+from equipoise.data.attribute import MISSING
+from equipoise.data.cohort import Cohort
+from equipoise.data.scores import Scores
+from equipoise.errors import BadInput, pick
+from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index, tabulate
+from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, largest, performance_functional
+from equipoise.measures.gaps import terms
+from equipoise.measures.performance import f1
+from equipoise.measures.sweep import at_threshold, sweep
+from equipoise.methods.base import Candidate, Goal, Labels, Progress
+from equipoise.models.score import predict
+
+KIND = "reject-option"
+DIRECTIONS = ("auto", "kamiran")
+LOW, HIGH = 0.01, 0.99  # of the thresholds, as in AIF360
+NOISE = 1e-12  # sums of counts: the last bits say nothing
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The bound on |gap| where the goal has none, and how fine the grid is."""
+
+    bound: float = 0.05
+    thresholds: int = 100
+    margins: int = 50
+    quantiles: int = 100  # more thresholds, where the scores are
+    direction: str = "auto"  # the band helps whoever is behind; "kamiran": everybody but the reference
+
+    def __post_init__(self) -> None:
+        pick("direction of the reject option", self.direction, DIRECTIONS)
+        if not 0 <= self.bound <= 1:
+            raise BadInput(f"the bound of the reject option lies in [0, 1]; got {self.bound}")
+        if self.thresholds < 1 or self.margins < 1 or self.quantiles < 0:
+            raise BadInput(
+                "the reject option needs at least 1 threshold, 1 margin and 0 quantiles; "
+                f"got {self.thresholds}, {self.margins} and {self.quantiles}"
+            )
+
+
+@dataclass(frozen=True)
+class RejectOption:
+    """Positive where score >= threshold, but inside the band the favoured groups get the positive decision and all others the negative.
+
+    A row without a group gets the plain threshold; a group that was not there when the rule was fitted is an error.
+
+    >>> RejectOption(0.5, 0.125, favoured=("F",), groups=("M", "F")).describe()
+    'score >= 0.375 for F, >= 0.625 for M: threshold 0.5 with a band of 0.125 to each side (given)'
+    """
+
+    threshold: float
+    margin: float
+    favoured: tuple[str, ...]
+    groups: tuple[str, ...]  # all that were seen, the reference first
+    origin: str = "given"
+
+    @property
+    def needs_group(self) -> bool:
+        return True
+
+    def decide(self, scores: Scores) -> FloatArray:
+        codes = codes_among(self.groups, scores, "the reject option")
+        low, high = self.threshold - self.margin, self.threshold + self.margin
+        cuts = np.array([*(low if group in self.favoured else high for group in self.groups), self.threshold])
+        return (scores.score >= cuts[codes]).astype(np.float64)  # a missing group has code -1, the last cut
+
+    def describe(self) -> str:
+        others = [group for group in self.groups if group not in self.favoured]
+        return (
+            f"score >= {self.threshold - self.margin:.4g} for {', '.join(self.favoured)}, "
+            f">= {self.threshold + self.margin:.4g} for {', '.join(others)}: "
+            f"threshold {self.threshold:.4g} with a band of {self.margin:.4g} to each side ({self.origin})"
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {"kind": KIND, **asdict(self), "favoured": list(self.favoured), "groups": list(self.groups)}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "RejectOption":
+        """The rule that `to_dict` wrote down."""
+        if plain.get("kind") != KIND:
+            raise BadInput(f"expected a rule of kind {KIND!r}; got {plain.get('kind')!r}")
+        groups = tuple(plain["groups"])
+        return cls(float(plain["threshold"]), float(plain["margin"]), tuple(plain["favoured"]), groups, str(plain["origin"]))
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A rule and how it was found."""
+
+    rule: RejectOption
+    trace: pd.DataFrame  # step, gap, performance, threshold, margin
+    chosen: int
+    why: str
+    met: bool
+    goal: Goal
+
+
+def run(
+    models: Sequence[nn.Module],
+    cohorts: Sequence[Cohort],
+    goal: Goal,
+    *,
+    seeds: Sequence[int],
+    settings: Settings,
+    progress: Progress | None = None,
+) -> list[Candidate]:
+    """The networks as they are, each with a band of its own."""
+    found = []
+    for r, (model, cohort, seed) in enumerate(zip(models, cohorts, seeds, strict=True)):
+        Labels.of([cohort], goal)  # raises where the part lacks what the measure needs
+        fitted = fit(predict(model, cohort), goal, settings)
+        notes = (f"needs each patient's group; inside the band the positive decision goes to {', '.join(fitted.rule.favoured)}",)
+        copied = copy.deepcopy(model)
+        found.append(
+            Candidate(
+                KIND, copied, fitted.rule, fitted.trace, fitted.chosen, fitted.why, fitted.met, fitted.goal, seed, asdict(settings), notes
+            )
+        )
+        if progress:
+            progress(r + 1, len(models))
+    return found
+
+
+def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
+    """The best threshold and margin for these scores, which should be validation scores."""
+    attribute = scores.attribute
+    start = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance)).best(goal.performance)
+    original = (0, float(start.values[goal.measure]), float(start.values[goal.performance]), float(start.threshold), 0.0)
+    settled = goal.settled(original[2])
+    bound = settings.bound if goal.bound is None else goal.bound
+
+    thresholds, margins = _grid(scores.score, original[3], settings)
+    sides = _sides(scores, original[3], goal.measure, settings.direction)
+    gap, performance = _evaluate(scores, thresholds, margins, sides, goal)
+    rank = _rank(gap, performance, settled.floor, bound)
+    best = _best(rank, gap, performance)  # for each margin, over thresholds and sides
+    side, point = np.divmod(best, len(thresholds))
+    steps = np.arange(len(best))
+    rows = zip(steps + 1, gap[steps, best], performance[steps, best], thresholds[point], margins[point, steps], strict=True)
+    trace = pd.DataFrame([original, *rows], columns=["step", "gap", "performance", "threshold", "margin"])
+
+    step = int(_best(rank[steps, best], gap[steps, best], performance[steps, best]))
+    favoured = tuple(level for level, helped in zip(attribute.levels, sides[side[step]], strict=True) if helped)
+    origin = f"chosen by {KIND} with {settled.describe()} on {len(scores):,} rows of {scores.name}"
+    rule = RejectOption(float(thresholds[point[step]]), float(margins[point[step], step]), favoured, attribute.levels, origin)
+    top = int(rank[step, best[step]])
+    met = top == 2 or (top == 1 and goal.bound is None)
+    return Fit(rule, trace, step + 1, _why(top, int((rank == 2).sum()), rank.size, settled, bound), met, settled)
+
+
+def _grid(score: FloatArray, original: float, settings: Settings) -> tuple[FloatArray, FloatArray]:
+    """Thresholds (t,) and for each its margins (t, m), evenly up to the nearer end of [0, 1]."""
+    shares = (np.arange(settings.quantiles) + 0.5) / max(settings.quantiles, 1)
+    even = np.linspace(LOW, HIGH, settings.thresholds)
+    thresholds = np.unique(np.concatenate([even, np.quantile(score, shares), [original]]))
+    widest = np.clip(np.minimum(thresholds, 1 - thresholds), 0.0, None)
+    return thresholds, np.linspace(np.zeros_like(widest), widest, settings.margins, axis=-1)
+
+
+def _sides(scores: Scores, threshold: float, measure: str, direction: str) -> npt.NDArray[np.bool_]:
+    """Which groups the band may favour, one way a row (ways, groups): the k lowest of the groups, for each k."""
+    groups = len(scores.attribute.levels)
+    if direction == "kamiran":
+        return np.arange(groups)[None] > 0
+    cells = tabulate(at_threshold(scores.score, threshold), scores.y, scores.attribute)
+    # A miss rate falls as positive decisions are added: who is behind is told by positives, not by the sign of the measure.
+    sign = np.sign(sum(terms(measure).values())) or 1.0
+    ahead = np.append(sign * gap_values(measure, cells), 0.0)
+    order = np.append(np.arange(1, groups), 0)[np.argsort(ahead, kind="stable")]  # the reference last among equals
+    place = np.argsort(order)
+    return place < np.arange(1, groups)[:, None]
+
+
+def _evaluate(
+    scores: Scores, thresholds: FloatArray, margins: FloatArray, sides: npt.NDArray[np.bool_], goal: Goal
+) -> tuple[FloatArray, FloatArray]:
+    """Gap and performance at every point of the grid, (margins, ways * thresholds): three look-ups in one table of counts."""
+    attribute = scores.attribute
+    order = np.argsort(scores.score)
+    ranked = scores.score[order]
+    groups = len(attribute.levels)
+    here = np.zeros((len(scores) + 1, 2 * (groups + 1)))
+    here[np.arange(len(scores)), cell_index(scores.y, attribute.codes, groups)[order]] = 1.0
+    above = (
+        here[::-1].cumsum(0)[::-1].reshape(-1, groups + 1, 2)
+    )  # of each cell, how many rows stand at this place in score order or higher
+
+    middle = thresholds[:, None]
+    low, high, plain = (above[np.searchsorted(ranked, cut)].swapaxes(0, 1) for cut in (middle - margins, middle + margins, middle))
+    missing = np.arange(groups + 1) == groups
+    gaps, performances = [], []
+    for side in sides:
+        favoured = np.append(side, False)[:, None]
+        cells = Cells(attribute.levels, above[0], np.where(missing[:, None], plain, np.where(favoured, low, high)))  # (m, t, groups + 1, 2)
+        gaps.append(largest(gap_values(goal.measure, cells)))
+        performances.append(performance_of(goal.performance, cells))
+    return np.concatenate(gaps, -1), np.concatenate(performances, -1)
+
+
+def _rank(gap: FloatArray, performance: FloatArray, floor: float | None, bound: float) -> IntArray:
+    """2: floor and bound are kept; 1: the floor alone; 0: not even that."""
+    enough = np.ones(gap.shape, bool) if floor is None else performance >= floor - NOISE
+    return np.where(enough, 1 + (np.abs(gap) <= bound + NOISE), 0)
+
+
+def _best(rank: IntArray, gap: FloatArray, performance: FloatArray) -> IntArray:
+    """Of each row (..., points) the best point: highest rank; then best performance, or smallest |gap| in rank 1; then smallest |gap|."""
+    size = np.abs(gap)
+    value = np.where(rank == rank.max(-1, keepdims=True), np.where(rank == 1, -size, performance), -np.inf)
+    level = value >= value.max(-1, keepdims=True) - NOISE
+    index: IntArray = np.where(level, size, np.inf).argmin(-1)
+    return index
+
+
+def _why(top: int, inside: int, points: int, goal: Goal, bound: float) -> str:
+    name = goal.performance.replace("_", " ")
+    floor = "" if goal.floor is None else f" and {name} >= {goal.floor:.3g}"
+    if top == 2:
+        return f"best {name} of {inside:,} points (threshold, margin) with |gap| <= {bound:g}{floor}"
+    if top == 1:
+        return f"no point (threshold, margin) of {points:,} has |gap| <= {bound:g}{floor}; the smallest |gap| was taken"
+    return f"no point (threshold, margin) of {points:,} reaches {name} {goal.floor:.3g}; the best was taken"
+
+
+def performance_of(name: str, cells: Cells) -> FloatArray:
+    """Accuracy, balanced accuracy or F1 of the decisions in a cell table (...)."""
+    if name in AFFINE_PERFORMANCE:
+        return performance_functional(name, cells.n)(cells)
+    return f1(cells.s[..., 1].sum(-1), cells.s[..., 0].sum(-1), cells.n[..., 1].sum(-1))
+
+
+def codes_among(groups: tuple[str, ...], scores: Scores, who: str) -> IntArray:
+    """Where each row's group stands among a rule's groups, -1 if it is missing; an error that names groups the rule never saw."""
+    attribute = scores.attribute
+    unseen = [attribute.levels[code] for code in np.unique(attribute.codes) if code != MISSING and attribute.levels[code] not in groups]
+    if unseen:
+        raise BadInput(
+            f"{who} was fitted on the groups {', '.join(groups)}; {scores.name!r} holds rows of {', '.join(unseen)}, which it never saw. "
+            "Fit it again on validation data with rows of every group."
+        )
+    place = [groups.index(level) if level in groups else MISSING for level in attribute.levels]
+    codes: IntArray = np.array([*place, MISSING], dtype=np.int64)[attribute.codes]
+    return codes

@@ -1,0 +1,250 @@
+"""The definition of a study, from a TOML file or a preset: read, checked whole before anything runs, narrowed, told from others.
+
+name = "my-hospital"
+splits = 20                              # seeds first_seed, first_seed + 1, ...
+measures = ["eod"]
+model = "networks.py:make"               # left out: the paper's MLP
+
+[[data]]
+file = "patients.csv"                    # or source = "adult", with options = { attribute_as_input = false }
+name = "icu"
+label = "died"
+group = "sex"
+reference = "M"
+patient = "subject_id"
+
+[[methods]]
+method = "bias-gda"
+settings = { epochs = 50 }
+floor = { icu = { eod = 0.70 } }         # or one number; by measure, by data, or by both
+
+Data and methods may also be plain lists of names. Paths count from the folder of the TOML file.
+"""
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from equipoise.data.files import sha256
+from equipoise.errors import BadInput, UnknownName, did_you_mean, raise_all
+from equipoise.study.schema import MLP, Arm, Known, Own, Plan
+from equipoise.study.sources import signature
+
+COSMETIC = ("title", "published", "optional", "about")  # changes no number
+
+
+def read_plan(source: str | Path) -> Plan:
+    """The plan of a preset by name, or in a TOML file; one error with everything that is wrong with it."""
+    from equipoise.study.paper import PRESETS
+
+    if str(source) in PRESETS:
+        return make_plan(PRESETS[str(source)], source=str(source))
+    path = Path(source)
+    if path.suffix != ".toml" and not path.is_file():
+        raise UnknownName("study", str(source), [*PRESETS, "or a file that ends in .toml"])
+    if not path.is_file():
+        raise BadInput(f"no such file: {path}. Name a TOML file, or one of the studies {', '.join(PRESETS)}.")
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not a TOML file: {error}. Mend that place.") from error
+    return make_plan({"name": path.stem, **raw}, source=str(path), folder=path.absolute().parent)
+
+
+def make_plan(raw: Mapping[str, Any], *, source: str = "study", folder: Path | None = None) -> Plan:
+    """The plan in a plain dictionary. With a folder, relative paths count from there and the files must exist."""
+    tidy = _tidied(raw, folder)
+    problems: list[str] = []
+    plan = None
+    try:
+        plan = TypeAdapter(Plan).validate_json(json.dumps(tidy, default=str), strict=True)
+    except ValidationError as error:
+        problems += _worded(error)
+    problems += _crossed(tidy)
+    if folder is not None:
+        problems += [f"no such file: {path}. Check the name; it counts from {folder}." for path in _paths(tidy) if not path.is_file()]
+    raise_all(list(dict.fromkeys(problems)), source)
+    assert plan is not None  # without a plan there were problems
+    return plan
+
+
+def narrow(
+    plan: Plan,
+    *,
+    splits: int | None = None,
+    data: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
+    measures: Sequence[str] | None = None,
+) -> Plan:
+    """Some of a plan. Without names, all but the optional data."""
+    problems = []
+    for kind, asked, known in (
+        ("data in this study", data, [d.name for d in plan.data]),
+        ("method in this study", methods, [a.name for a in plan.methods]),
+        ("measure in this study", measures, list(plan.measures)),
+    ):
+        problems += [p for name in asked or () if name not in known for p in UnknownName(kind, name, known).problems]
+    if splits is not None and splits < 1:
+        problems.append(f"splits must be at least 1; got {splits}")
+    raise_all(problems, plan.name)
+    return dataclasses.replace(
+        plan,
+        splits=plan.splits if splits is None else splits,
+        data=tuple(d for d in plan.data if (d.name in data if data else not d.optional)),
+        methods=tuple(a for a in plan.methods if not methods or a.name in methods),
+        measures=tuple(m for m in plan.measures if not measures or m in measures),
+    )
+
+
+def identity(plan: Plan, root: str | Path | None) -> dict[str, Any]:
+    """All that the numbers of a study depend on, as plain values: its definition without titles, and the checksums of its files.
+
+    Raises one error with every data set whose files are missing.
+    """
+    content = json.loads(TypeAdapter(Plan).dump_json(plan))
+    problems: list[str] = []
+    for entry, data in zip(content["data"], plan.data, strict=True):
+        try:
+            entry["content"] = sha256(data.path.read_bytes()) if data.path else signature(data.source, root)  # type: ignore[union-attr]
+        except (BadInput, OSError) as error:
+            problems.append(str(error))
+        if data.path:
+            entry["file"] = data.path.name
+    raise_all(problems, plan.name)
+    if plan.model != MLP:
+        place, _, factory = plan.model.rpartition(":")
+        code = Path(place)
+        content["model"] = f"{code.name}:{factory} {sha256(code.read_bytes())}" if code.is_file() else plan.model
+    del content["name"]
+    return _without(content, COSMETIC)
+
+
+def fingerprint(identity: Mapping[str, Any]) -> str:
+    """Sixteen digits that stand for an identity."""
+    return sha256(json.dumps(identity, sort_keys=True).encode())[:16]
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """Where two identities differ, in words."""
+
+    def shown(value: Any) -> str:
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            value = [entry.get("name") for entry in value]
+        return json.dumps(value)
+
+    found = []
+    for key in dict.fromkeys([*ours, *theirs]):
+        mine, other = ours.get(key), theirs.get(key)
+        if mine == other:
+            continue
+        same = shown(mine) == shown(other)
+        found.append(
+            f"{key} (entries of the same names differ inside)" if same else f"{key} is {shown(other)} there and {shown(mine)} here"
+        )
+    return found
+
+
+def _without(value: Any, keys: Sequence[str]) -> Any:
+    if isinstance(value, dict):
+        return {k: _without(v, keys) for k, v in value.items() if k not in keys}
+    return [_without(v, keys) for v in value] if isinstance(value, list) else value
+
+
+def _tidied(raw: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """The same with names filled in and paths made absolute. Whatever has the wrong type is left for the schema to name."""
+    tidy = dict(raw)
+    for key, kind in (("data", "source"), ("methods", "method")):
+        entries = tidy.get(key)
+        if not isinstance(entries, (list, tuple)):
+            continue
+        tidy[key] = [_entry(e, kind, folder) for e in entries]
+    model = tidy.get("model")
+    if isinstance(model, str) and folder is not None and model.partition(":")[0].endswith(".py"):
+        tidy["model"] = str(folder / model)
+    return tidy
+
+
+def _entry(entry: Any, kind: str, folder: Path | None) -> Any:
+    full = {kind: entry} if isinstance(entry, str) else entry
+    if not isinstance(full, Mapping):
+        return full
+    full = dict(full)
+    if isinstance(full.get("file"), str):
+        full.setdefault("name", Path(full["file"]).stem)
+        full["file"] = str((folder or Path()) / full["file"])
+    elif isinstance(full.get(kind), str):
+        full.setdefault("name", full[kind])
+    return full
+
+
+def _entries(tidy: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
+    entries = tidy.get(key)
+    return (e for e in entries if isinstance(e, Mapping)) if isinstance(entries, list) else iter(())
+
+
+def _paths(tidy: Mapping[str, Any]) -> Iterator[Path]:
+    yield from (Path(e["file"]) for e in _entries(tidy, "data") if isinstance(e.get("file"), str))
+    place = str(tidy.get("model", MLP)).rpartition(":")[0]
+    if place.endswith(".py"):
+        yield Path(place)
+
+
+def _crossed(tidy: Mapping[str, Any]) -> Iterator[str]:
+    """What no entry can know alone: names used twice, limits for data or measures that are not in the study."""
+    measures = tidy.get("measures")
+    listed = [str(m) for m in measures] if isinstance(measures, (list, tuple)) else ["spd", "eod"]
+    data = [str(e["name"]) for e in _entries(tidy, "data") if "name" in e]
+    arms = [str(e["name"]) for e in _entries(tidy, "methods") if "name" in e]
+    for kind, names in (("data", data), ("methods", arms)):
+        folded = [n.casefold() for n in names]
+        twice = dict.fromkeys(n for n in names if folded.count(n.casefold()) > 1)
+        yield from (f"{kind}: the name {n!r} is used more than once. Give each entry a name of its own." for n in twice)
+    for position, entry in enumerate(_entries(tidy, "methods")):
+        for key in ("floor", "bound"):
+            table = entry.get(key)
+            for name, inner in table.items() if isinstance(table, Mapping) else ():
+                where = f"methods[{position}].{key}"
+                if name not in (*data, *listed):
+                    choices = [*data, *listed]
+                    yield f"{where}: {name!r} is neither data nor a measure of this study.{did_you_mean(name, choices)} Valid: {', '.join(choices)}."
+                for measure in inner if isinstance(inner, Mapping) else ():
+                    if measure not in listed:
+                        yield f"{where}.{name}: {measure!r} is no measure of this study.{did_you_mean(measure, listed)} Valid: {', '.join(listed)}."
+
+
+def _worded(error: ValidationError) -> Iterator[str]:
+    """Pydantic's findings in our words, each with its place."""
+    owners: dict[str, type] = {"data": Known, "methods": Arm}
+    types: dict[str, list[str]] = {}  # a value that may have several types has a finding for each
+    for found in error.errors(include_url=False):
+        parts = [p for p in found["loc"] if p not in ("known", "own", "str") and not str(p).startswith("tuple[")]
+        *outer, last = parts or ["study"]
+        inside, where = (_place(p) for p in (outer, parts))
+        kind, value = found["type"], found.get("input")
+        if kind == "unexpected_keyword_argument":
+            owner = Own if "own" in found["loc"] else owners.get(str(parts[0]), Plan) if outer else Plan
+            valid = [f.name for f in dataclasses.fields(owner)]
+            near = [*valid, *(f.name for f in dataclasses.fields(Own))] if owner is Known else valid
+            yield f"unknown key {last!r} {'in ' + inside if inside else 'at the top level'}.{did_you_mean(last, near)} Valid: {', '.join(valid)}."
+        elif kind == "missing" and isinstance(last, str):
+            yield f"{inside or 'the study'} lacks {last!r}. Add it."
+        elif kind == "value_error":
+            cause = found["ctx"]["error"]
+            yield from (f"{where}: {p}" for p in (cause.problems if isinstance(cause, BadInput) else [str(cause)]))
+        elif kind == "missing":
+            types.setdefault(f"{inside}: got {value!r}; it", []).append("more values")
+        else:
+            wanted = found["msg"].removeprefix("Input should be ").replace("an object", "a table").replace("valid array", "list")
+            types.setdefault(f"{where}: got {value!r}; it", []).append(wanted)
+    for start, wanted_types in types.items():
+        yield f"{start} should be {' or '.join(wanted_types)}".replace("should be more values", "should have more values")
+
+
+def _place(parts: Sequence[str | int]) -> str:
+    """Where something is in a file: methods[2].settings."""
+    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts).lstrip(".")

@@ -1,0 +1,212 @@
+"""The work of a study, in tasks that depend on nothing but what they are handed: the same bytes come back from any process or machine.
+
+A train task trains the networks of one block of splits as a stack; a method task repairs them on the validation parts for one measure
+and looks at the result on the test parts. Neither writes anything: who leads the study does.
+"""
+
+import json
+import pickle
+import time
+import traceback
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+
+import torch
+from torch import nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.seeds import child_seed
+from equipoise.data.splits import Parts, split
+from equipoise.errors import EquipoiseError
+from equipoise.measures.cells import Cells, tabulate
+from equipoise.measures.decision import Threshold
+from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, largest, performance_functional
+from equipoise.measures.gaps import GAPS
+from equipoise.measures.performance import f1
+from equipoise.methods.base import Candidate
+from equipoise.methods.registry import METHODS, run_many, settings_of
+from equipoise.models.checkpoint import build
+from equipoise.models.score import predict
+from equipoise.models.train import Training, initial_mlp, train, train_stack
+from equipoise.study import rows, weights
+from equipoise.study.schema import MLP, Plan
+from equipoise.study.sources import load_source
+from equipoise.study.tasks import Outcome, Work
+
+KEPT_BLOCKS = 2  # a process keeps the parts of the blocks that it worked on last
+
+
+def attempt(work: Work, cohort: bytes | None, trained: bytes | None) -> Outcome:
+    """The outcome of a task; problems are part of it, so that one bad task does not take the others along."""
+    try:
+        return Outcome(perform(work, cohort, trained))
+    except EquipoiseError as error:
+        return Outcome(problem=str(error))
+    except Exception as error:  # a defect of ours or of the user's network
+        return Outcome(problem=f"{type(error).__name__}: {error}", details=traceback.format_exc())
+
+
+def perform(work: Work, cohort: bytes | None, trained: bytes | None) -> bytes:
+    """The content of the task's file, from its cohort (pickled; None where it is simulated) and the block's networks (None to train them)."""
+    with one_thread():
+        parts = _block(work, cohort)
+        if trained is None:
+            return _trained(work, parts)
+        return rows.to_bytes(_repaired(work, parts, _networks(work, parts, trained)))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One compute thread, so that sums are taken in the same order everywhere and processes do not get into each other's way."""
+    from threadpoolctl import threadpool_limits
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+_blocks: OrderedDict[tuple[str, str, tuple[int, ...]], list[Parts]] = OrderedDict()
+
+
+def _block(work: Work, cohort: bytes | None) -> list[Parts]:
+    """The parts of every split of a block, as tensors. Kept for the next task of the same block."""
+    key = (work.fingerprint, work.task.data, work.task.seeds)
+    if key not in _blocks:
+        while len(_blocks) >= KEPT_BLOCKS:
+            _blocks.popitem(last=False)
+        whole = None if cohort is None else pickle.loads(cohort)
+        _blocks[key] = [_parts(work.plan, work.task.data, whole, seed) for seed in work.task.seeds]
+    _blocks.move_to_end(key)
+    return _blocks[key]
+
+
+def _parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
+    if cohort is None:
+        data = plan.named(name)
+        assert not data.path  # the leading process loads files
+        cohort = load_source(data.source, None, {**data.options, "seed": seed})  # type: ignore[union-attr]
+    parts = split(cohort, seed=seed, fractions=plan.fractions)
+    return Parts(*(replace(part, source=part.inputs) for part in parts))  # the raw table is not needed any more
+
+
+def _alike(parts: Sequence[Parts]) -> list[list[int]]:
+    """Which splits can go through as one stack: those whose parts have equal shapes, as they all do where there are no patient ids."""
+    groups: dict[tuple[torch.Size, ...], list[int]] = {}
+    for k, three in enumerate(parts):
+        groups.setdefault(tuple(part.inputs.shape for part in three)[:2], []).append(k)
+    return list(groups.values())
+
+
+def _trained(work: Work, parts: Sequence[Parts]) -> bytes:
+    plan, seeds = work.plan, work.task.seeds
+    settings = Training(**plan.training)
+    start = time.perf_counter()
+    models: dict[int, nn.Module] = {}
+    for group in _alike(parts):
+        if plan.model == MLP:
+            models |= zip(group, train_stack([(parts[k].train, parts[k].valid, seeds[k]) for k in group], settings=settings), strict=True)
+        else:
+            models |= {
+                k: train(parts[k].train, parts[k].valid, seed=seeds[k], model=_own(plan.model, seeds[k]), settings=settings) for k in group
+            }
+    about = {"fingerprint": work.fingerprint, "version": work.version, "task": work.task.key, "seconds": time.perf_counter() - start}
+    return weights.to_bytes([models[k] for k in range(len(parts))], seeds, about)
+
+
+def _own(factory: str, seed: int) -> nn.Module:
+    """The user's network, its first weights drawn from the split's seed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(child_seed(seed, "weights"))
+        return build(factory)
+
+
+def _networks(work: Work, parts: Sequence[Parts], trained: bytes) -> list[nn.Module]:
+    states, about = weights.from_bytes(trained, f"the networks of {work.task.training.key}")
+    models = []
+    for seed, three, threshold in zip(work.task.seeds, parts, about["thresholds"], strict=True):
+        model: nn.Module = initial_mlp(three.train.inputs.shape[1], seed) if work.plan.model == MLP else _own(work.plan.model, seed)
+        model.load_state_dict(states[seed])
+        model.__dict__["threshold"] = threshold
+        models.append(model.eval())
+    return models
+
+
+def _repaired(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -> list[dict[str, object]]:
+    """One row a split."""
+    plan, task = work.plan, work.task
+    arm = plan.arm(task.method)
+    goal = arm.goal(task.data, task.measure, plan.performance)
+    start = time.perf_counter()
+    found: dict[int, Candidate] = {}
+    for group in _alike(parts):
+        candidates = run_many(
+            arm.method,
+            [models[k] for k in group],
+            [parts[k].valid for k in group],
+            goal,
+            seeds=[task.seeds[k] for k in group],
+            trains=[parts[k].train for k in group] if METHODS[arm.method].needs_train else None,
+            settings=arm.settings,
+        )
+        found |= zip(group, candidates, strict=True)
+    seconds = time.perf_counter() - start
+    common = {
+        "fingerprint": work.fingerprint,
+        "version": work.version,
+        "data": task.data,
+        "method": task.method,
+        "measure": task.measure,
+        "performance_measure": plan.performance,
+        "settings": json.dumps({"method": arm.method, **asdict(settings_of(arm.method, arm.settings))}, sort_keys=True, default=str),
+        "stack": len(parts),
+        "seconds": seconds / len(parts),
+        "task_seconds": seconds,
+    }
+    return [{**common, "seed": task.seeds[k], **_row(found[k], parts[k], task.measure, plan.performance)} for k in range(len(parts))]
+
+
+def _row(candidate: Candidate, parts: Parts, measure: str, performance: str) -> dict[str, object]:
+    valid, test = _cells(candidate, parts.valid), _cells(candidate, parts.test)
+    trace, rule, goal = candidate.trace, candidate.rule, candidate.goal
+    return {
+        "gap": _gap(measure, test),
+        "performance": _performance(performance, test),
+        "valid_gap": _gap(measure, valid),
+        "valid_performance": _performance(performance, valid),
+        **{f"test_{name}": _gap(name, test) for name in GAPS},
+        **{f"test_{name}": _performance(name, test) for name in AFFINE_PERFORMANCE},
+        "met": bool(candidate.met),
+        "step": int(trace["step"].iloc[candidate.chosen]),
+        "steps": len(trace),
+        "why": candidate.why,
+        "rule": rule.describe(),
+        "threshold": rule.value if isinstance(rule, Threshold) else None,
+        "needs_group": bool(rule.needs_group),
+        "floor": goal.floor,
+        "bound": goal.bound,
+        "notes": "\n".join(candidate.notes),
+        **{column: trace[name].tolist() for column, name in rows.TRACE.items()},
+    }
+
+
+def _cells(candidate: Candidate, part: Cohort) -> Cells:
+    """The cell table of the decisions: for a randomised rule, of their expectations."""
+    scores = predict(candidate.model, part)
+    return tabulate(candidate.rule.decide(scores), scores.y, scores.attribute)
+
+
+def _gap(measure: str, cells: Cells) -> float:
+    return float(largest(gap_values(measure, cells)))
+
+
+def _performance(name: str, cells: Cells) -> float:
+    if name in AFFINE_PERFORMANCE:
+        return float(performance_functional(name, cells.n)(cells))
+    decided, positives = cells.s.sum(0), cells.n[:, 1].sum()
+    return float(f1(decided[1], decided[0], positives))

@@ -1,0 +1,79 @@
+"""The rows of a study: one a (data, split, method, measure), with the steps that led to it; as Parquet bytes and back.
+
+Gaps and performances are of the test part, unless their name begins with `valid_`. The columns in TIMINGS differ from run to run; all
+others are the same to the bit, whatever the runner.
+"""
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from equipoise.errors import BadInput
+from equipoise.measures.gaps import GAPS
+
+TIMINGS = ("seconds", "task_seconds")  # of the method alone: a split's share, and the whole stack
+TRACE = {"trace_step": "step", "trace_gap": "gap", "trace_performance": "performance", "trace_threshold": "threshold"}
+_TEXT, _REAL, _WHOLE = pa.string(), pa.float64(), pa.int64()
+SCHEMA = pa.schema(
+    [
+        ("fingerprint", _TEXT),
+        ("version", _TEXT),
+        ("data", _TEXT),
+        ("seed", _WHOLE),
+        ("method", _TEXT),
+        ("measure", _TEXT),
+        ("gap", _REAL),
+        ("performance", _REAL),
+        ("valid_gap", _REAL),
+        ("valid_performance", _REAL),
+        *((f"test_{name}", _REAL) for name in (*GAPS, "balanced_accuracy", "accuracy")),
+        ("met", pa.bool_()),
+        ("step", _WHOLE),
+        ("steps", _WHOLE),
+        ("why", _TEXT),
+        ("rule", _TEXT),
+        ("threshold", _REAL),
+        ("needs_group", pa.bool_()),
+        ("performance_measure", _TEXT),
+        ("floor", _REAL),
+        ("bound", _REAL),
+        ("settings", _TEXT),
+        ("notes", _TEXT),
+        ("stack", _WHOLE),
+        *((name, _REAL) for name in TIMINGS),
+        ("trace_step", pa.list_(_WHOLE)),
+        *((name, pa.list_(_REAL)) for name in list(TRACE)[1:]),
+    ]
+)
+
+
+def to_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """The rows as a Parquet file, with checksums inside."""
+    buffer = BytesIO()
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), buffer, write_page_checksum=True)
+    return buffer.getvalue()
+
+
+def from_bytes(content: bytes, source: str) -> pd.DataFrame:
+    """The rows in a Parquet file, or an error that names it if it is cut short, damaged or something else."""
+    try:
+        table = pq.read_table(BytesIO(content), page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"{source} is damaged ({reason}). Run the study again to have it redone.") from error
+    if table.schema.names != SCHEMA.names:
+        raise BadInput(f"{source} does not hold the rows of a study. Remove it, or use another folder.")
+    return table.to_pandas()
+
+
+def split_traces(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows without their traces, and the traces, one line a step."""
+    keys = ["data", "seed", "method", "measure"]
+    rows = frame.drop(columns=list(TRACE))
+    steps = frame[[*keys, *TRACE]].explode(list(TRACE), ignore_index=True).rename(columns=TRACE)
+    kinds = {"step": "int64", **dict.fromkeys(list(TRACE.values())[1:], "float64")}
+    return rows, steps.dropna(subset="step").astype(kinds).reset_index(drop=True)

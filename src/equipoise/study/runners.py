@@ -1,0 +1,214 @@
+"""Who does the tasks: this process, several processes on this machine, or a Ray cluster. All call the same `attempt` and write nothing.
+
+A crew takes tasks and gives back outcomes, in any order. A worker that dies is part of the outcome, not an exception.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol
+
+from equipoise.errors import BadInput, MissingExtra, pick
+from equipoise.study.replicate import attempt
+from equipoise.study.tasks import Outcome, Work
+
+RETRIES = 3  # of Ray's own, before a task counts as one whose worker died
+
+
+class Crew(Protocol):
+    """Does at most `slots` tasks at a time."""
+
+    @property
+    def slots(self) -> int: ...
+
+    def submit(self, work: Work, cohort: bytes | None, trained: bytes | None) -> None:
+        """Starts a task."""
+        ...
+
+    def next(self) -> tuple[Work, Outcome]:
+        """Waits for a task that was started, whichever ends first."""
+        ...
+
+    def close(self) -> None:
+        """Ends every worker, at work or not."""
+        ...
+
+
+@contextmanager
+def crew(runner: str, workers: int | None = None, address: str | None = None) -> Iterator[Crew]:
+    """The workers of a runner, gone when the block ends, also by Ctrl-C."""
+    pick("runner", runner, RUNNERS)
+    if workers is not None and workers < 1:
+        raise BadInput(f"workers must be at least 1; got {workers}")
+    if address is not None and runner != "ray":
+        raise BadInput(f"an address is of a Ray cluster; with the runner {runner!r} there is none. Use --runner ray, or leave it out.")
+    made = RUNNERS[runner](workers, address)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Serial:
+    """One task after another, here."""
+
+    slots = 1
+
+    def __init__(self) -> None:
+        self._given: list[tuple[Work, bytes | None, bytes | None]] = []
+
+    def submit(self, work: Work, cohort: bytes | None, trained: bytes | None) -> None:
+        self._given.append((work, cohort, trained))
+
+    def next(self) -> tuple[Work, Outcome]:
+        work, cohort, trained = self._given.pop(0)
+        return work, attempt(work, cohort, trained)
+
+    def close(self) -> None:
+        self._given.clear()
+
+
+@dataclass(frozen=True, eq=False)
+class _Worker:
+    process: BaseProcess
+    pipe: "Connection[Any, Any]"
+
+
+class Processes:
+    """Spawned processes with one compute thread each. They end with their parent, however it ends."""
+
+    def __init__(self, workers: int | None) -> None:
+        self.slots = workers or cores()
+        self._idle: list[_Worker] = []
+        self._busy: dict[_Worker, Work] = {}
+
+    def submit(self, work: Work, cohort: bytes | None, trained: bytes | None) -> None:
+        worker = self._idle.pop() if self._idle else self._start()
+        self._busy[worker] = work
+        with suppress(BrokenPipeError, ConnectionResetError):  # it died while idle; `next` will see that
+            worker.pipe.send((work, cohort, trained))
+
+    def next(self) -> tuple[Work, Outcome]:
+        ready: Any = wait([worker.pipe for worker in self._busy])[0]
+        worker = next(w for w in self._busy if w.pipe is ready)
+        work = self._busy.pop(worker)
+        try:
+            outcome = worker.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            worker.process.join()
+            worker.pipe.close()
+            return work, Outcome(problem=f"its process ended with exit code {worker.process.exitcode}", died=True)
+        self._idle.append(worker)
+        return work, outcome
+
+    def close(self) -> None:
+        for worker in (*self._idle, *self._busy):
+            worker.process.kill()
+            worker.process.join()
+            worker.pipe.close()
+        self._idle.clear()
+        self._busy.clear()
+
+    @staticmethod
+    def _start() -> _Worker:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs,), daemon=True)
+        with _deaf_to_interrupts():
+            process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Ctrl-C reaches every process of a terminal; what is started here leaves it to the parent, from its first moment on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _work(pipe: "Connection[Any, Any]") -> None:
+    """The life of a spawned process: tasks come in, outcomes go out, until the parent closes the pipe or ends."""
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            pipe.send(attempt(*pipe.recv()))
+
+
+def _die_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+class OnRay:
+    """Tasks of a Ray cluster: the one at `address` ("auto" for the one this machine belongs to), or a local one of this run's own.
+
+    Cohorts and networks travel with the tasks, so that the machines of a cluster need Equipoise but not the data.
+    """
+
+    def __init__(self, workers: int | None, address: str | None) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingExtra("ray", "ray", "the runner 'ray'") from error
+        self._ray = ray
+        self._ours = not ray.is_initialized()
+        if self._ours:
+            try:
+                local = {} if address else {"num_cpus": workers or cores(), "include_dashboard": False}
+                ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                reason = str(error).splitlines()[0]
+                raise BadInput(f"no Ray cluster at {address!r}: {reason}. Start one, or leave --address out for a local one.") from error
+        self.slots = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._attempt = ray.remote(num_cpus=1, max_retries=RETRIES)(attempt)
+        self._sent: dict[str, Any] = {}  # cohorts by data, each sent once
+        self._running: dict[Any, Work] = {}
+
+    def submit(self, work: Work, cohort: bytes | None, trained: bytes | None) -> None:
+        if cohort is not None and work.task.data not in self._sent:
+            self._sent[work.task.data] = self._ray.put(cohort)
+        self._running[self._attempt.remote(work, self._sent.get(work.task.data), trained)] = work
+
+    def next(self) -> tuple[Work, Outcome]:
+        ready = self._ray.wait(list(self._running), num_returns=1)[0][0]
+        work = self._running.pop(ready)
+        try:
+            return work, self._ray.get(ready)
+        except self._ray.exceptions.RayError as error:
+            return work, Outcome(problem=f"its Ray worker is gone ({str(error).splitlines()[0]})", died=True)
+
+    def close(self) -> None:
+        for reference in self._running:
+            self._ray.cancel(reference, force=True)
+        self._running.clear()
+        if self._ours:
+            self._ray.shutdown()
+
+
+RUNNERS: dict[str, Callable[[int | None, str | None], Crew]] = {
+    "serial": lambda workers, address: Serial(),
+    "processes": lambda workers, address: Processes(workers),
+    "ray": OnRay,
+}

@@ -1,0 +1,179 @@
+"""Runs a study: what is not done yet, trainings before the methods that need them, the most expensive first."""
+
+import logging
+import pickle
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from equipoise.errors import EquipoiseError
+from equipoise.study.plan import Plan
+from equipoise.study.results import Folder, claimed, finished
+from equipoise.study.runners import Crew, crew
+from equipoise.study.sources import load_file, load_source
+from equipoise.study.tasks import Outcome, Task, Work, cost, tasks_of
+
+log = logging.getLogger(__name__)
+LIVES = 3  # how many workers may die over one task
+
+
+class TasksFailed(EquipoiseError):
+    """Some tasks of a study could not be done; all others are, and stay."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """How far a run is."""
+
+    done: int  # tasks, with those of earlier runs
+    total: int
+    share: float  # of this run's work, from 0 to 1
+    seconds: float  # since this run began
+    running: tuple[str, ...]
+    note: str = ""
+
+    @property
+    def left(self) -> float | None:
+        """About how many seconds are left; None before anything is done."""
+        return self.seconds * (1 - self.share) / self.share if self.share else None
+
+
+Progress = Callable[[Event], None]
+
+
+def run_study(
+    plan: Plan,
+    folder: str | Path,
+    *,
+    runner: str = "processes",
+    workers: int | None = None,
+    address: str | None = None,
+    root: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Folder:
+    """The folder with the study's rows. What is there already is kept; the rows do not depend on the runner."""
+    with claimed(folder, plan, root) as place:
+        pending = _pending(plan, finished(place))
+        if pending:
+            with crew(runner, workers, address) as workforce:
+                _Run(place, pending, root, progress).drive(workforce)
+        elif progress:
+            total = len(tasks_of(plan))
+            progress(Event(total, total, 1.0, 0.0, ()))
+        return place
+
+
+def _pending(plan: Plan, done: set[Task]) -> list[Task]:
+    """What there is to do; a training only where one of its methods needs it."""
+    methods = [task for task in tasks_of(plan) if task.method and task not in done]
+    trainings = dict.fromkeys(task.training for task in methods)
+    return [task for task in trainings if task not in done] + methods
+
+
+@dataclass
+class _Run:
+    """One run of a study: the queue and what is known so far."""
+
+    folder: Folder
+    pending: list[Task]
+    root: str | Path | None
+    progress: Progress | None
+    running: dict[str, Task] = field(default_factory=dict)
+    deaths: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    cohorts: dict[str, bytes] = field(default_factory=dict)
+    start: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        plan = self.folder.plan
+        self.total = len(tasks_of(plan))
+        self.costs = {task.key: cost(plan, task) for task in self.pending}
+        self.pending = sorted(self.pending, key=lambda task: (-self.costs[task.key], task.key))
+
+    def drive(self, workforce: Crew) -> None:
+        """Does everything that is pending."""
+        self._tell("")
+        while self.pending or self.running:
+            while len(self.running) < workforce.slots and (task := self._ready()):
+                self._submit(workforce, task)
+            if not self.running:
+                break
+            work, outcome = workforce.next()
+            del self.running[work.task.key]
+            self._tell(self._settle(work.task, outcome))
+        if self.problems:
+            listed = "\n".join(f"- {problem}" for problem in self.problems)
+            raise TasksFailed(f"{len(self.problems)} tasks of {self.folder.plan.name!r} failed; all others are done and kept:\n{listed}")
+
+    def _ready(self) -> Task | None:
+        """The most expensive task whose networks are there; trainings before anything else, since all waits for them."""
+        waiting = {task.key for task in (*self.pending, *self.running.values()) if not task.method}
+        candidates = [task for task in self.pending if not task.method or task.training.key not in waiting]
+        if not candidates:
+            return None
+        task = next((t for t in candidates if not t.method), candidates[0])
+        self.pending.remove(task)
+        return task
+
+    def _submit(self, workforce: Crew, task: Task) -> None:
+        folder = self.folder
+        try:
+            cohort = self._cohort(task.data)
+        except EquipoiseError as error:
+            self._fail([task, *self._of_data(task.data)], str(error))
+            return
+        trained = folder.file(task.training).read_bytes() if task.method else None
+        workforce.submit(Work(folder.plan, folder.fingerprint, folder.version, task), cohort, trained)
+        self.running[task.key] = task
+
+    def _settle(self, task: Task, outcome: Outcome) -> str:
+        """Keeps what a task gave, or sees to what went wrong; a note on the latter."""
+        if outcome.content is not None:
+            self.folder.store(task, outcome.content)
+            return ""
+        if not outcome.died:
+            if outcome.details:
+                log.error("%s\n%s", task, outcome.details)
+            waiting = [t for t in self.pending if not task.method and t.training == task]
+            self._fail([task, *waiting], outcome.problem)
+            return f"{task}: {outcome.problem}"
+        self.deaths[task.key] = self.deaths.get(task.key, 0) + 1
+        note = f"{task}: {outcome.problem}; worker {self.deaths[task.key]} of {LIVES} lost over this task"
+        log.warning(note)
+        if self.deaths[task.key] >= LIVES:
+            raise TasksFailed(f"{note}. All other finished tasks are kept. Is there enough memory? Use fewer --workers, or a smaller stack.")
+        self.pending.insert(0, task)
+        return note
+
+    def _of_data(self, name: str) -> list[Task]:
+        return [task for task in self.pending if task.data == name]
+
+    def _fail(self, tasks: Iterable[Task], problem: str) -> None:
+        first, *others = tasks
+        self.pending = [task for task in self.pending if task not in others]
+        waiting = f" ({len(others)} tasks that need it were left out)" if others else ""
+        self.problems.append(f"{first}: {problem}{waiting}")
+
+    def _cohort(self, name: str) -> bytes | None:
+        """The data of a task, loaded once and sent along; None where every split is a simulation of its own."""
+        data = self.folder.plan.named(name)
+        if data.redraw:
+            return None
+        if name not in self.cohorts:
+            cohort = load_file(data.path, **data.columns) if data.path else load_source(data.source, self.root, data.options)  # type: ignore[union-attr]
+            self.cohorts[name] = pickle.dumps(cohort, protocol=5)
+        return self.cohorts[name]
+
+    def _tell(self, note: str) -> None:
+        if self.progress is None:
+            return
+        left = [*self.pending, *self.running.values()]
+        whole = sum(self.costs.values())
+        share = 1 - sum(self.costs[task.key] for task in left) / whole if whole else 1.0
+        names = tuple(str(task) for task in self.running.values())
+        done = self.total - len({t.key for t in left}) - self._unneeded()
+        self.progress(Event(done, self.total, share, time.perf_counter() - self.start, names, note))
+
+    def _unneeded(self) -> int:
+        return 0

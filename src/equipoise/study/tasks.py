@@ -1,0 +1,87 @@
+"""The pieces of a study: which there are, what each needs, and about how long each takes beside the others."""
+
+from dataclasses import dataclass
+
+from equipoise.data.catalogue import CATALOGUE
+from equipoise.study.schema import Known, Plan
+
+# About what a split takes beside a training of the MLP; it only decides which task is started first and what a progress bar shows.
+COSTS = {
+    "": 10.0,
+    "standard": 0.1,
+    "equalised-odds": 0.2,
+    "reject-option": 0.2,
+    "random": 2.0,
+    "pruning": 3.0,
+    "adversarial-finetune": 5.0,
+    "bias-gda": 5.0,
+    "adversarial-training": 10.0,
+}
+UNKNOWN_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Task:
+    """One piece of a study. Without a method it trains the networks of its block."""
+
+    data: str
+    seeds: tuple[int, ...]
+    method: str = ""
+    measure: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its name, also the name of its file."""
+        block = f"{self.data}@{self.seeds[0]:04d}-{self.seeds[-1]:04d}"
+        return f"{block}@{self.method}@{self.measure}" if self.method else block
+
+    @property
+    def training(self) -> "Task":
+        """The task that trains the networks of the same block."""
+        return Task(self.data, self.seeds)
+
+    def __str__(self) -> str:
+        what = f"{self.method}, {self.measure}" if self.method else "training"
+        return f"{self.data}, splits {self.seeds[0]}-{self.seeds[-1]}: {what}"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A task with the study that it belongs to."""
+
+    plan: Plan
+    fingerprint: str
+    version: str
+    task: Task
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a task: the content of its file, or what went wrong."""
+
+    content: bytes | None = None
+    problem: str = ""
+    details: str = ""
+    died: bool = False  # the worker is gone; the task itself may be fine
+
+
+def tasks_of(plan: Plan) -> list[Task]:
+    """All tasks of a study, each train task before the tasks that need it."""
+    found = []
+    for data in plan.data:
+        for start in range(0, plan.splits, plan.stack):
+            seeds = plan.seeds[start : start + plan.stack]
+            found.append(Task(data.name, seeds))
+            found += [Task(data.name, seeds, arm.name, measure) for arm in plan.methods for measure in plan.measures]
+    return found
+
+
+def cost(plan: Plan, task: Task) -> float:
+    """About how long a task takes, in no unit."""
+    data = plan.named(task.data)
+    rows, features = UNKNOWN_ROWS, 50
+    if isinstance(data, Known) and data.source in CATALOGUE:
+        recipe = CATALOGUE[data.source]
+        rows, features = int(data.options.get("n", recipe.rows)), recipe.features
+    method = plan.arm(task.method).method if task.method else ""
+    return COSTS.get(method, 5.0) * rows * (1 + features / 400) * len(task.seeds)

@@ -1,0 +1,106 @@
+"""Groups by name: what becomes a name, which group is the reference, what is no group at all."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from equipoise.data.attribute import MISSING, Attribute
+from equipoise.errors import BadInput, UnknownName
+
+
+def test_the_reference_comes_first_and_the_others_in_order():
+    race = Attribute.of(["c", "a", "b", "a"], name="race", reference="b")
+    assert race.levels == ("b", "a", "c")
+    assert race.codes.tolist() == [2, 1, 0, 1]
+    assert (race.reference, race.others, race.named) == ("b", ("a", "c"), True)
+
+
+def test_without_a_named_reference_the_largest_group_is_taken_and_that_is_remembered():
+    sex = Attribute.of(["F", "M", "F"])
+    assert (sex.reference, sex.named) == ("F", False)
+
+
+@pytest.mark.parametrize("blank", [None, np.nan, "", "  "])
+def test_what_counts_as_missing(blank):
+    sex = Attribute.of(["F", blank, "M", "M"], reference="M")
+    assert sex.codes.tolist() == [1, MISSING, 0, 0]
+    assert sex.names.tolist() == ["F", None, "M", "M"]
+    assert sex.missing == 0.25
+
+
+@pytest.mark.parametrize(
+    ("values", "levels"),
+    [
+        ([0, 1, 1], ("1", "0")),
+        ([0.0, 1.0, 1.0, np.nan], ("1", "0")),  # how pandas reads whole numbers with a gap
+        ([True, True, False], ("True", "False")),
+        (pd.Categorical(["a", "b", "b"]), ("b", "a")),
+        (["F ", "F", " M"], ("F", "M")),
+    ],
+)
+def test_any_column_becomes_names(values, levels):
+    assert Attribute.of(values).levels == levels
+
+
+@pytest.mark.parametrize("reference", ["1", 1, 1.0])
+def test_the_reference_may_be_given_as_a_number(reference):
+    assert Attribute.of([0, 1, 0], reference=reference).reference == "1"
+
+
+def test_an_unknown_reference_lists_the_groups_and_the_closest():
+    with pytest.raises(UnknownName, match=r"reference group for 'sex': 'male'. Did you mean 'Male'\? Valid: Female, Male\."):
+        Attribute.of(["Female", "Male"], name="sex", reference="male")
+
+
+def test_a_single_group_is_an_error_with_its_count():
+    with pytest.raises(BadInput, match=r"'sex' holds a single group, 'F' \(3 rows\)"):
+        Attribute.of(["F", "F", None, "F"], name="sex")
+
+
+def test_a_column_without_any_value_is_an_error():
+    with pytest.raises(BadInput, match="'sex' holds no group: all 2 values are missing"):
+        Attribute.of([None, np.nan], name="sex")
+
+
+def test_numbers_of_many_values_must_be_binned():
+    with pytest.raises(BadInput, match=r"'age' holds 21 different numbers.*pd\.cut"):
+        Attribute.of(range(21), name="age")
+    assert len(Attribute.of(list(range(20)) * 2, name="age").levels) == 20
+
+
+def test_an_identifier_is_no_group_but_many_sites_are():
+    with pytest.raises(BadInput, match=r"'name' holds 30 different values in 30 rows, like an identifier"):
+        Attribute.of([f"p{i}" for i in range(30)], name="name")
+    assert len(Attribute.of([f"site {i}" for i in range(30)] * 2).levels) == 30
+
+
+def test_an_intersection_has_the_cells_that_occur_and_the_reference_of_each():
+    sex = Attribute.of(["F", "F", "M", "M"], name="sex", reference="M")
+    race = Attribute.of(["a", "b", "a", "a"], name="race", reference="a")
+    both = Attribute.crossed([sex, race])
+    assert both.name == "sex & race"
+    assert both.levels == ("M & a", "F & a", "F & b")
+    assert both.names.tolist() == ["F & a", "F & b", "M & a", "M & a"]
+    assert both.reference == "M & a"
+
+
+def test_an_intersection_keeps_its_reference_even_if_nobody_is_in_it():
+    sex = Attribute.of(["F", "M"], reference="M")
+    race = Attribute.of(["a", "b"], reference="a")
+    both = Attribute.crossed([sex, race])
+    assert both.levels == ("M & a", "M & b", "F & a")
+    assert both.names.tolist() == ["F & a", "M & b"]
+
+
+def test_an_intersection_is_missing_where_any_part_is_and_named_only_if_all_are():
+    sex = Attribute.of(["F", None, "M"], reference="M")
+    race = Attribute.of(["a", "a", "b"])
+    both = Attribute.crossed([sex, race])
+    assert both.names.tolist() == ["F & a", None, "M & b"]
+    assert not both.named
+
+
+def test_some_rows_keep_every_level():
+    some = Attribute.of(["F", "M", "X"], reference="M").take(np.array([0, 2]))
+    assert some.levels == ("M", "F", "X")
+    assert some.names.tolist() == ["F", "X"]

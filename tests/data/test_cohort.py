@@ -1,0 +1,122 @@
+"""Cohorts from frames and arrays: what becomes an input, what never does, and what is refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.scores import Scores
+from equipoise.data.table import Encoder
+from equipoise.errors import BadInput
+
+
+def _frame() -> pd.DataFrame:
+    return pd.DataFrame(
+        {"age": [30, 50, 40, 60], "ward": ["a", "b", "a", "b"], "sex": ["F", "F", "M", "M"], "sick": [0, 1, 1, 0], "pid": [9, 9, 8, 7]}
+    )
+
+
+def _cohort(**names) -> Cohort:
+    return Cohort.from_frame(_frame(), **({"label": "sick", "group": "sex", "reference": "M", "patient": "pid"} | names))
+
+
+def test_the_features_are_the_columns_that_have_no_other_role():
+    cohort = _cohort()
+    assert cohort.encoder.columns == ("age", "ward=a", "ward=b")
+    assert cohort.inputs.shape == (4, 3)
+    assert cohort.y.tolist() == [0, 1, 1, 0]
+    assert cohort.groups.tolist() == ["F", "F", "M", "M"]
+    assert cohort.patients.tolist() == [9, 9, 8, 7]
+
+
+def test_the_attribute_is_an_input_only_if_asked_for():
+    assert _cohort(attribute_as_input=True).encoder.columns == ("age", "ward=a", "ward=b", "sex=F", "sex=M")
+    assert _cohort(features=["sex"]).encoder.columns == ("sex=F", "sex=M")
+
+
+def test_features_are_taken_in_the_listed_order():
+    assert _cohort(features=["ward", "age"]).encoder.order == ("ward", "age")
+
+
+def test_numbers_pass_through_without_scaling():
+    assert _cohort(features=["age"], scale=False).inputs[:, 0].tolist() == [30, 50, 40, 60]
+
+
+def test_the_users_frame_is_not_changed_and_changing_it_changes_nothing():
+    frame = _frame()
+    cohort = Cohort.from_frame(frame, label="sick", group="sex", features=["age"], scale=False)
+    frame["age"] = 0
+    assert cohort.inputs[:, 0].tolist() == [30, 50, 40, 60]
+
+
+def test_problems_of_features_and_columns_come_in_one_message():
+    with pytest.raises(BadInput) as caught:
+        _cohort(label="ill", features=["agee", "ward"], name="ward.csv")
+    assert str(caught.value).startswith("2 problems in ward.csv:")
+    assert caught.value.problems[0].startswith("no column 'ill'")
+    assert caught.value.problems[1] == "no feature column 'agee'. Did you mean 'age'?"
+
+
+def test_a_frame_without_features_is_an_error():
+    with pytest.raises(BadInput, match="no feature column is left among sex, sick"):
+        Cohort.from_frame(_frame()[["sex", "sick"]], label="sick", group="sex")
+
+
+def test_arrays_make_a_cohort():
+    cohort = Cohort.from_arrays(torch.zeros(3, 2), [0, 1, 0], ["F", "M", "M"], reference="M", patients=["p", "q", "q"])
+    assert (len(cohort), cohort.attribute.reference, cohort.encoder) == (3, "M", None)
+    assert cohort.patients.tolist() == ["p", "q", "q"]
+    assert cohort.ids.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "y", "groups", "expected"),
+    [
+        (np.zeros((2, 1)), [0, 1, 0], ["F", "M", "M"], "inputs has 2 rows, y has 3"),
+        (np.zeros((3, 1)), [0, 1, 0], ["F", "M"], "group has 2 rows, y has 3"),
+    ],
+)
+def test_arrays_of_different_lengths_are_refused(inputs, y, groups, expected):
+    with pytest.raises(BadInput, match=expected):
+        Cohort.from_arrays(inputs, y, groups)
+
+
+@pytest.mark.parametrize("index", [[3, 0], np.array([True, False, False, True])])
+def test_some_rows_keep_everything_together(index):
+    part = _cohort(features=["age"], scale=False).take(index, "part")
+    rows = np.arange(4)[np.asarray(index)]
+    assert part.name == "part"
+    assert part.inputs[:, 0].tolist() == _frame()["age"].iloc[rows].tolist()
+    assert part.y.tolist() == _frame()["sick"].iloc[rows].tolist()
+    assert part.groups.tolist() == _frame()["sex"].iloc[rows].tolist()
+    assert part.patients.tolist() == _frame()["pid"].iloc[rows].tolist()
+    assert part.ids.tolist() == rows.tolist()
+
+
+def test_several_attributes_are_audited_by_their_intersection():
+    cohort = _cohort(group=["sex", "ward"], reference=["M", "a"], patient=None)
+    assert [a.name for a in cohort.attributes] == ["sex", "ward"]
+    assert cohort.groups.tolist() == ["F & a", "F & b", "M & a", "M & b"]
+
+
+def test_new_rows_are_seen_through_the_encoder_of_old_ones():
+    encoder = Encoder.fit(pd.DataFrame({"age": [0.0, 20.0]}))
+    assert _cohort(features=["age"]).encoded_by(encoder).inputs[:, 0].tolist() == [2, 4, 3, 5]
+    with pytest.raises(BadInput, match="'arrays' holds a tensor already"):
+        Cohort.from_arrays(torch.zeros(2, 1), [0, 1], ["F", "M"]).encoded_by(encoder)
+
+
+def test_scores_take_over_the_rows_of_a_cohort():
+    scores = Scores.of(_cohort(), [0.1, 0.2, 0.3, 0.4])
+    assert scores.score.tolist() == [0.1, 0.2, 0.3, 0.4]
+    assert scores.groups.tolist() == ["F", "F", "M", "M"]
+    assert scores.patients.tolist() == [9, 9, 8, 7]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"), [([0.1], "1 scores for 4 rows"), ([0.1, 2.0, np.nan, 0.3], "2 of 4 scores .* are NaN or lie outside")]
+)
+def test_scores_that_do_not_fit_the_cohort_are_refused(values, expected):
+    with pytest.raises(BadInput, match=expected):
+        Scores.of(_cohort(), values)

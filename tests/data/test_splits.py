@@ -1,0 +1,134 @@
+"""Splits: no patient in two parts, the asked sizes, every stratum's share, one seed one split, nothing learnt from valid or test."""
+
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.data.attribute import Attribute
+from equipoise.data.cohort import Cohort
+from equipoise.data.splits import Parts, split
+from equipoise.errors import BadInput
+
+FRACTIONS = st.sampled_from([(0.6, 0.2, 0.2), (0.5, 0.25, 0.25), (0.8, 0.1, 0.1), (1 / 3, 1 / 3, 1 / 3)])
+
+
+@st.composite
+def cohorts(draw, with_patients: bool = False) -> Cohort:
+    """20 to 150 rows in 2 to 4 groups, some without one; or at least 80 rows, where a patient has one group and a few rows."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    n, groups = draw(st.integers(80 if with_patients else 20, 150)), draw(st.integers(2, 4))
+    patients = np.sort(rng.integers(0, n // 2, n)) if with_patients else np.arange(n)
+    group_of = rng.integers(-1, groups, n)
+    attribute = Attribute("g", tuple(f"g{k}" for k in range(groups)), group_of[patients])
+    y = (rng.random(n) < draw(st.sampled_from([0.05, 0.5, 0.9]))).astype(np.int64)
+    return Cohort(torch.arange(n)[:, None].float(), y, (attribute,), patients.astype(object) if with_patients else None)
+
+
+def _rows(parts: Parts) -> list[list[object]]:
+    return [part.ids.tolist() for part in parts]
+
+
+@given(cohorts(), FRACTIONS, st.integers(0, 5))
+def test_every_row_is_in_exactly_one_part_in_its_order(cohort, fractions, seed):
+    rows = _rows(split(cohort, seed=seed, fractions=fractions))
+    assert sorted(sum(rows, [])) == list(range(len(cohort)))
+    assert all(part == sorted(part) for part in rows)
+
+
+@given(cohorts(with_patients=True), st.integers(0, 5))
+def test_no_patient_is_in_two_parts(cohort, seed):
+    train, valid, test = (set(part.patients) for part in split(cohort, seed=seed))
+    assert not (train & valid or train & test or valid & test)
+
+
+@given(cohorts(), FRACTIONS)
+def test_without_patients_the_sizes_are_exact(cohort, fractions):
+    n, parts = len(cohort), split(cohort, fractions=fractions)
+    assert len(parts.train) == int(fractions[0] * n + 1e-9)
+    assert abs(len(parts.valid) - fractions[1] * n) < 1
+    assert abs(len(parts.test) - fractions[2] * n) < 1.5
+
+
+@given(cohorts(with_patients=True))
+def test_with_patients_the_sizes_miss_by_less_than_one_patient(cohort):
+    largest = max(Counter(cohort.patients).values())
+    n, parts = len(cohort), split(cohort)
+    assert -1 <= len(parts.train) - 0.6 * n < largest
+    assert -largest < len(parts.test) - 0.2 * n <= 1.5
+
+
+@given(cohorts(), FRACTIONS, st.integers(0, 5))
+def test_every_part_has_its_share_of_each_stratum(cohort, fractions, seed):
+    """To a row for small strata. All strata share the places of a part, so a large one may give way to each of the others."""
+    strata = Counter(zip(cohort.groups, cohort.y, strict=True))
+    parts = split(cohort, seed=seed, fractions=fractions)
+    for part, fraction in ((parts.train, fractions[0]), (parts.test, fractions[2])):
+        found = Counter(zip(part.groups, part.y, strict=True))
+        for stratum, total in strata.items():
+            assert abs(found[stratum] - fraction * total) <= 1 + len(strata) * total / len(cohort)
+
+
+@given(cohorts(with_patients=True), st.integers(0, 5))
+def test_one_seed_one_split(cohort, seed):
+    assert _rows(split(cohort, seed=seed)) == _rows(split(cohort, seed=seed))
+
+
+@given(cohorts(), st.integers(0, 5))
+def test_another_seed_another_split(cohort, seed):
+    assert _rows(split(cohort, seed=seed)) != _rows(split(cohort, seed=seed + 1))
+
+
+def _table(n: int = 50) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({"age": rng.normal(60, 10, n), "sex": rng.choice(["F", "M"], n), "sick": rng.integers(0, 2, n), "ward": "a"})
+
+
+def _from(frame: pd.DataFrame) -> Cohort:
+    return Cohort.from_frame(frame, label="sick", group="sex", reference="M", name="ward")
+
+
+def test_scales_are_learnt_from_the_train_part_alone():
+    frame = _table()
+    parts = split(_from(frame))
+    spoilt = frame.copy()
+    spoilt.loc[parts.test.ids.astype(int), "age"] = 1e6
+    again = split(_from(spoilt))
+    assert torch.equal(parts.train.inputs, again.train.inputs)
+    assert torch.equal(parts.valid.inputs, again.valid.inputs)
+    assert parts.train.inputs[:, 0].mean() == pytest.approx(0, abs=1e-6)
+    assert parts.train.encoder is parts.valid.encoder is parts.test.encoder
+
+
+def test_levels_that_train_has_not_seen_are_reported_by_part():
+    frame = _table()
+    parts = split(_from(frame))
+    frame.loc[parts.valid.ids.astype(int)[:2], "ward"] = "b"
+    frame.loc[parts.test.ids.astype(int)[:3], "ward"] = "c"
+    again = split(_from(frame))
+    assert again.unseen == {"valid": {"ward": {"b": 2}}, "test": {"ward": {"c": 3}}}
+    assert again.train.encoder.columns == ("age", "ward=a")
+    assert again.test.inputs[:3, 1].tolist() == [0, 0, 0]
+
+
+def test_parts_are_named_after_the_cohort_and_can_be_unpacked():
+    train, valid, test = split(_from(_table()))
+    assert [part.name for part in (train, valid, test)] == ["ward/train", "ward/valid", "ward/test"]
+
+
+@pytest.mark.parametrize("fractions", [(0.6, 0.4), (0.6, 0.2, 0.3), (1.0, 0.0, 0.0), (0.6, 0.6, -0.2), (float("nan"), 0.5, 0.5)])
+def test_fractions_are_three_positive_shares_of_one(fractions):
+    with pytest.raises(BadInput, match="three positive numbers that add up to 1"):
+        split(_from(_table()), fractions=fractions)
+
+
+def test_too_few_rows_or_patients_for_three_parts_say_how_many():
+    with pytest.raises(BadInput, match="2 rows of 'ward' are too few"):
+        split(_from(_table()).take([0, 1]))
+    cohort = Cohort.from_arrays(torch.zeros(20, 1), [0, 1] * 10, ["F", "M"] * 10, patients=[1, 2] * 10)
+    with pytest.raises(BadInput, match="2 patients in 20 rows of 'arrays' are too few"):
+        split(cohort)

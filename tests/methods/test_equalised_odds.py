@@ -1,0 +1,272 @@
+"""Equalised odds against a loop over mixtures and against AIF360's program, and its laws: equal odds, no worse than trivial, fair coins."""
+
+import copy
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+from torch import nn
+
+from equipoise.data.attribute import Attribute
+from equipoise.data.cohort import Cohort
+from equipoise.data.scores import Scores
+from equipoise.errors import BadInput, EmptyCell, UnknownName
+from equipoise.measures.audit import audit
+from equipoise.measures.cells import tabulate
+from equipoise.measures.decision import Rule
+from equipoise.methods.base import Goal
+from equipoise.methods.equalised_odds import EqualisedOdds, Settings, Steps, fit
+from equipoise.methods.registry import debias, settings_of
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "measures"))
+from random_scores import Sample, samples
+
+PERFORMANCES = ("balanced_accuracy", "accuracy", "f1")
+RULE = EqualisedOdds(("M", "F"), (Steps((0.5,), (0.0, 1.0)), Steps((0.25, 0.75), (0.0, 0.5, 1.0))), (0.75, 0.25))
+
+
+class Logit(nn.Module):
+    """Its input is its logit, so that a test can choose the scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * x[:, 0]
+
+
+def scored(score, y, groups, reference="M") -> Scores:
+    frame = pd.DataFrame({"p": score, "y": y, "sex": groups})
+    return Scores.from_frame(frame, label="y", score="p", group="sex", reference=reference)
+
+
+def biased(n: int = 400, seed: int = 0, reference: str = "M") -> Scores:
+    """Two groups with other prevalences, other means and other noise."""
+    rng = np.random.default_rng(seed)
+    women = rng.random(n) < 0.4
+    y = (rng.random(n) < np.where(women, 0.3, 0.5)).astype(int)
+    score = 1 / (1 + np.exp(-rng.normal(1.5 * y - 0.75 - women, np.where(women, 1.5, 1.0))))
+    return scored(score, y, np.where(women, "F", "M"), reference)
+
+
+def of_sample(sample: Sample) -> Scores:
+    return Scores(sample.y, sample.score, (sample.attribute,), None, np.arange(len(sample.y)).astype(object))
+
+
+def value_of(performance: str, fpr: float, tpr: float, y: np.ndarray) -> float:
+    """A performance measure of everybody, where all groups have these rates."""
+    positives, negatives = (y == 1).sum(), (y == 0).sum()
+    return {
+        "balanced_accuracy": (tpr + 1 - fpr) / 2,
+        "accuracy": (tpr * positives + (1 - fpr) * negatives) / len(y),
+        "f1": 2 * tpr * positives / (tpr * positives + fpr * negatives + positives),
+    }[performance]
+
+
+@given(sample=samples(missing=True), performance=st.sampled_from(PERFORMANCES), base=st.sampled_from(["score", "threshold"]))
+@settings(max_examples=150)
+def test_odds_are_equal_on_the_fitted_data_and_no_trivial_rule_is_better(sample: Sample, performance: str, base: str):
+    scores, goal = of_sample(sample), Goal("aod", performance)
+    found = fit(scores, goal, Settings(base))
+    f, y = found.rule.decide(scores), scores.y
+    assert ((f >= 0) & (f <= 1)).all()
+    cells = tabulate(f, y, scores.attribute)
+    for label in (0, 1):
+        rates = cells.rate(label)
+        np.testing.assert_allclose(rates, rates[0], atol=1e-9)
+    assert found.trace["gap"].tolist()[1] == 0.0
+    fpr, tpr = (f[y == label].mean() for label in (0, 1))
+    assert found.trace["performance"].iloc[1] == pytest.approx(value_of(performance, fpr, tpr, y), abs=1e-12)
+    trivial = max(value_of(performance, rate, rate, y) for rate in (0.0, 1.0))
+    assert found.trace["performance"].iloc[1] >= trivial - 1e-9
+    if base == "score":  # more positives for higher scores, never fewer
+        assert all(np.diff(steps.probabilities).min(initial=0.0) >= 0 for steps in found.rule.steps)
+
+
+def roc(score: np.ndarray, y: np.ndarray) -> list[tuple[float, float]]:
+    """Every threshold of one group, one by one: (FPR, TPR)."""
+    cuts = [*np.unique(score), np.inf]
+    return [tuple(float((score[y == label] >= cut).mean()) for label in (0, 1)) for cut in cuts]
+
+
+def highest(points: list[tuple[float, float]], fpr: float) -> float:
+    """The best TPR at this FPR among all mixtures of two thresholds."""
+    best = 0.0
+    for (x0, y0), (x1, y1) in itertools.product(points, repeat=2):
+        if x0 <= fpr <= x1:
+            best = max(best, max(y0, y1) if x0 == x1 else y0 + (y1 - y0) * (fpr - x0) / (x1 - x0))
+    return best
+
+
+def crossings(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> list[float]:
+    """Where chords of two curves meet."""
+    found = []
+    for (a, b), (c, d) in itertools.product(itertools.combinations(one, 2), itertools.combinations(other, 2)):
+        if a[0] != b[0] and c[0] != d[0]:
+            slopes = (b[1] - a[1]) / (b[0] - a[0]), (d[1] - c[1]) / (d[0] - c[0])
+            if abs(slopes[0] - slopes[1]) > 1e-9:
+                found.append((c[1] - a[1] + slopes[0] * a[0] - slopes[1] * c[0]) / (slopes[0] - slopes[1]))
+    return [x for x in found if 0 <= x <= 1]
+
+
+@pytest.mark.parametrize("performance", PERFORMANCES)
+@given(seed=st.integers(0, 10_000), ties=st.booleans())
+@settings(max_examples=12)
+def test_the_program_equals_a_loop_over_mixtures(performance: str, seed: int, ties: bool):
+    rng = np.random.default_rng(seed)
+    n = 14
+    women = np.arange(n) % 2 == 0
+    y = np.array([0, 0, 1, 1, *rng.integers(0, 2, n - 4)])
+    score = rng.integers(0, 4, n) / 4 if ties else rng.random(n)
+    scores = scored(score, y, np.where(women, "F", "M"))
+    curves = [roc(score[rows], y[rows]) for rows in (women, ~women)]
+    places = {x for curve in curves for x, _ in curve} | set(crossings(*curves))
+    best = max(value_of(performance, x, min(highest(curve, x) for curve in curves), y) for x in places)
+    assert fit(scores, Goal("eod", performance)).trace["performance"].iloc[1] == pytest.approx(best, abs=1e-9)
+
+
+@given(seed=st.integers(0, 10_000), worse=st.booleans())
+@settings(max_examples=25)
+def test_the_threshold_variant_equals_aif360s_four_variables(seed: int, worse: bool):
+    scores = biased(80, seed)
+    if worse:  # than chance, for everybody: the best derived predictor is the opposite
+        scores = scored(1 - scores.score, scores.y, scores.groups)
+    positive, women = scores.score >= 0.5, scores.groups == "F"
+    tpr, fpr = ([positive[rows & (scores.y == label)].mean() for rows in (~women, women)] for label in (1, 0))
+    # Variables: p(1 | 1, M), p(1 | 0, M), p(1 | 1, F), p(1 | 0, F); the objective is the sum of FPR - TPR over both groups.
+    cost = [fpr[0] - tpr[0], tpr[0] - fpr[0], fpr[1] - tpr[1], tpr[1] - fpr[1]]
+    equal = [[tpr[0], 1 - tpr[0], -tpr[1], tpr[1] - 1], [fpr[0], 1 - fpr[0], -fpr[1], fpr[1] - 1]]
+    theirs = linprog(cost, A_eq=equal, b_eq=[0, 0], bounds=(0, 1))
+    found = fit(scores, Goal("eod"), Settings("threshold"))
+    assert found.trace["performance"].iloc[1] == pytest.approx(0.5 - theirs.fun / 4, abs=1e-9)
+    assert all(steps.thresholds in ((), (0.5,)) for steps in found.rule.steps)
+    if not worse:
+        assert fit(scores, Goal("eod")).trace["performance"].iloc[1] >= found.trace["performance"].iloc[1] - 1e-9
+
+
+@given(seed=st.integers(0, 10_000), performance=st.sampled_from(PERFORMANCES))
+@settings(max_examples=15)
+def test_swapping_the_reference_changes_nothing_but_the_sign(seed: int, performance: str):
+    one, other = (fit(biased(100, seed, reference), Goal("spd", performance)) for reference in ("M", "F"))
+    np.testing.assert_allclose(one.trace["performance"], other.trace["performance"], atol=1e-9)
+    assert one.trace["gap"].iloc[0] == pytest.approx(-other.trace["gap"].iloc[0])
+
+
+def test_scores_that_say_everything_and_scores_that_say_nothing():
+    y, sex = [0, 1] * 4, ["F"] * 4 + ["M"] * 4
+    perfect = fit(scored([0.2, 0.7, 0.1, 0.6, 0.4, 0.9, 0.3, 0.8], y, sex), Goal("eod"))
+    assert perfect.trace["performance"].iloc[1] == 1.0
+    assert all(steps.probabilities == (0.0, 1.0) for steps in perfect.rule.steps)
+    constant = fit(scored([0.3] * 8, y, sex), Goal("eod", bound=0.0))
+    assert constant.trace["performance"].iloc[1] == 0.5
+    assert constant.met
+    assert all(steps.thresholds == () for steps in constant.rule.steps)
+
+
+def test_steps_by_hand():
+    scores = scored([0.2, 0.25, 0.75, 0.4, 0.5, 0.5], [0, 1, 0, 1, 0, 1], ["F", "F", "F", "M", "M", None])
+    assert RULE.decide(scores).tolist() == [0.0, 0.5, 1.0, 0.0, 1.0, 0.75 * 1.0 + 0.25 * 0.5]
+    assert RULE.needs_group
+    assert isinstance(RULE, Rule)
+
+
+def test_missing_groups_are_weighted_by_the_shares_of_the_others():
+    scores = biased(200)
+    groups = scores.groups.copy()
+    groups[:20] = None
+    found = fit(scored(scores.score, scores.y, groups), Goal("eod"))
+    kept = groups[20:]
+    np.testing.assert_allclose(found.rule.shares, [(kept == "M").mean(), (kept == "F").mean()])
+    each = [steps(scores.score[:20]) for steps in found.rule.steps]
+    np.testing.assert_allclose(found.rule.decide(scored(scores.score, scores.y, groups))[:20], np.array(found.rule.shares) @ np.stack(each))
+
+
+def test_a_group_that_was_never_seen_is_named():
+    with pytest.raises(BadInput, match=r"equalised odds was fitted on the groups M, F; 'scores' holds rows of X, which it never saw"):
+        RULE.decide(scored([0.4, 0.6, 0.5], [0, 1, 0], ["F", "M", "X"]))
+    attribute = Attribute("sex", ("X", "F", "M"), np.array([1, 2]))  # a level without rows is no matter
+    few = Scores(np.array([0, 1]), np.array([0.4, 0.6]), (attribute,), None, np.arange(2).astype(object))
+    assert RULE.decide(few).tolist() == [0.5, 1.0]
+
+
+def test_draws_are_repeatable_and_as_frequent_as_they_say():
+    scores = scored([0.2, 0.4, 0.8, 0.4, 0.6], [0, 1, 0, 1, 0], ["F", "F", "F", "M", "M"])
+    state = np.random.get_state()[1].copy()  # noqa: NPY002
+    assert np.array_equal(RULE.draw(scores, 7), RULE.draw(scores, 7))
+    draws = np.stack([RULE.draw(scores, seed) for seed in range(2000)])
+    assert np.array_equal(np.random.get_state()[1], state)  # noqa: NPY002
+    assert set(np.unique(draws)) == {0.0, 1.0}
+    chance = RULE.decide(scores)
+    assert np.array_equal(draws.mean(0)[chance != 0.5], chance[chance != 0.5])
+    assert draws.mean(0)[1] == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(2000))
+    many = scored(np.full(20_000, 0.4), np.arange(20_000) % 2, ["F"] * 19_999 + ["M"])
+    assert RULE.draw(many, 0).mean() == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(20_000))
+
+
+def test_goals():
+    scores = biased()
+    free = fit(scores, Goal("eod"))
+    start, end = free.trace["performance"]
+    assert free.trace["step"].tolist() == [0, 1]
+    assert free.goal.floor == pytest.approx(start - 0.02)
+    assert free.met == (end >= start - 0.02)
+    assert fit(scores, Goal("eod", floor=end - 0.01)).met
+    assert not fit(scores, Goal("eod", floor=end + 0.01)).met
+    assert fit(scores, Goal("eod", bound=0.0)).met  # to the last bit
+    gap = abs(fit(scores, Goal("spd")).trace["gap"].iloc[1])
+    assert gap > 0.01  # prevalences differ, so selection rates must
+    assert not fit(scores, Goal("spd", bound=gap / 2)).met
+    assert fit(scores, Goal("spd", bound=gap * 1.01)).met
+    assert fit(scores, Goal("spd")).rule == free.rule  # the program does not look at the measure
+
+
+def test_debias_leaves_the_network_alone_and_is_repeatable():
+    scores = biased()
+    logit = torch.from_numpy(np.log(scores.score / (1 - scores.score))).float()
+    cohort, model = Cohort.from_arrays(logit[:, None], scores.y, scores.groups, reference="M", attribute="sex"), Logit().train()
+    state, before, calls = copy.deepcopy(model.state_dict()), set(vars(model)), []
+    found, again = (
+        debias(model, cohort, method="equalised-odds", measure="spd", bound=0.05, progress=lambda *at: calls.append(at)) for _ in range(2)
+    )
+    assert found.rule == again.rule
+    pd.testing.assert_frame_equal(found.trace, again.trace)
+    assert calls == [(1, 1), (1, 1)]
+    assert found.model is not model
+    assert model.training
+    assert model.scale.grad is None
+    assert set(vars(model)) == before
+    assert all(torch.equal(state[k], v) for k, v in model.state_dict().items())
+    assert (found.method, found.chosen, found.settings["base"]) == ("equalised-odds", 1, "score")
+    assert "randomised" in found.notes[0]
+    assert "spd is not its target" in found.notes[1]
+    checked = audit(found, cohort, draws=2)
+    assert checked["eod"].value == pytest.approx(0.0, abs=1e-9)
+    assert checked["fpr_gap"].value == pytest.approx(0.0, abs=1e-9)
+    assert checked["balanced_accuracy"].value == pytest.approx(found.trace["performance"].iloc[1], abs=1e-9)
+
+
+def test_a_rule_survives_json():
+    rule = fit(biased(), Goal("eod")).rule
+    assert EqualisedOdds.from_dict(json.loads(json.dumps(rule.to_dict()))) == rule
+    with pytest.raises(BadInput, match="kind 'equalised-odds'; got 'reject-option'"):
+        EqualisedOdds.from_dict({"kind": "reject-option"})
+
+
+def test_bad_settings_and_empty_cells():
+    with pytest.raises(UnknownName, match="Did you mean 'threshold'"):
+        settings_of("equalised-odds", {"treshold": 0.5})
+    with pytest.raises(UnknownName, match="Valid: score, threshold"):
+        Settings(base="hard")
+    with pytest.raises(BadInput, match="lies in"):
+        Settings(threshold=1.5)
+    with pytest.raises(EmptyCell, match=r"positives and negatives in every group; 'F' has 2 and 0"):
+        fit(scored([0.1, 0.2, 0.3, 0.4], [1, 1, 1, 0], ["F", "F", "M", "M"]), Goal("eod"))

@@ -1,0 +1,76 @@
+"""Influence is equation (5), and pruning sets pre-activations to zero exactly."""
+
+import copy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from equipoise.errors import BadInput
+from equipoise.measures.functional import proxy
+from equipoise.methods.base import Goal, Labels
+from equipoise.methods.pruning import Settings, most_influential
+from equipoise.methods.registry import debias
+from equipoise.models.replicas import SingleReplica, replicas
+
+sys.path.insert(0, str(Path(__file__).parent))
+from networks import trained
+
+
+@pytest.mark.parametrize("measure", ["spd", "eod"])
+def test_influence_equals_finite_differences_of_the_proxy(measure: str):
+    """Adding a small number to a unit's pre-activation at every input moves the proxy by N times its influence."""
+    model, parts = trained("mlp")
+    labels = Labels.of([parts.valid], Goal(measure))
+    for networks in (replicas([model], [parts.valid]), SingleReplica(model, parts.valid.inputs)):
+        assert networks.units("linears.*") == 24
+        scores = networks.evaluate()
+        look = labels.look(scores)
+        w = labels.weights(scores, look.threshold)
+        seen, influence = networks.influence(w)
+        np.testing.assert_allclose(seen, scores, atol=1e-6)
+        for unit in (0, 9, 17, 23):
+            layer, column = divmod(unit, 8)
+            moved = []
+            for step in (1e-3, -1e-3):
+                changed = copy.deepcopy(model).double().eval()
+                with torch.no_grad():
+                    changed.linears[layer].bias[column] += step
+                    f = torch.sigmoid(changed(parts.valid.inputs.double()))
+                moved.append(float(proxy(f, torch.from_numpy(w[0]))))
+            slope = (moved[0] - moved[1]) / 2e-3
+            assert influence[0, unit] * len(parts.valid) == pytest.approx(slope, rel=0.05, abs=2e-4)
+
+
+def test_pruned_units_are_exactly_off_and_the_state_dict_keeps_its_shape():
+    model, parts = trained("mlp")
+    result = debias(model, parts.valid, method="pruning", measure="spd", floor=0.0, units=2, layers="linears.1")
+    assert {k: v.shape for k, v in result.model.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
+    off = (result.model.linears[1].weight == 0).all(1)
+    steps = int(result.trace["step"].iloc[result.chosen])
+    assert int(off.sum()) == 2 * steps
+    assert (result.model.linears[1].bias[off] == 0).all()
+    assert torch.equal(result.model.linears[0].weight, model.linears[0].weight)
+    assert f"{2 * steps} of 8 units" in result.notes[-1]
+
+
+def test_a_pruned_unit_is_never_chosen_again():
+    pruned = np.array([[True, False, False, False], [False, False, False, True]])
+    influence = np.array([[9.0, 1.0, 3.0, 2.0], [1.0, 4.0, 2.0, 8.0]])
+    marked = most_influential(influence, pruned, 2)
+    assert marked.tolist() == [[False, False, True, True], [False, True, True, False]]
+    everything = most_influential(influence, np.ones((2, 4), bool), 2)
+    assert not everything.any()
+
+
+def test_settings():
+    assert Settings(units=5).a_step(352) == 5
+    assert Settings(steps=10).a_step(352) == 36
+    assert Settings().a_step(352) == 1
+    assert Settings().a_step(35_000) == 100
+    with pytest.raises(BadInput, match="not both"):
+        Settings(units=1, steps=2)
+    with pytest.raises(BadInput, match="at least one"):
+        Settings(units=0)

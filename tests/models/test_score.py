@@ -1,0 +1,152 @@
+"""Scores of any network: what it returns is understood or refused, and it is left as it was found."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.errors import BadInput
+from equipoise.models.score import device_of, evaluating, output_kind, outputs, predict
+
+X = torch.linspace(-1, 1, 24).reshape(12, 2)
+
+
+class Given(nn.Module):
+    """A network that does what a function says."""
+
+    def __init__(self, function, output: object = None) -> None:
+        super().__init__()
+        self.function = function
+        if output is not None:
+            self.output = output
+
+    def forward(self, x: Tensor) -> object:
+        return self.function(x)
+
+
+def _cohort() -> Cohort:
+    return Cohort.from_arrays(X, [0, 1] * 6, ["F", "M", "M"] * 4, name="tiny")
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        (Given(lambda x: x[:, 0]), "logit"),
+        (Given(lambda x: 0.5 + 0.01 * x[:, 0]), "logit"),  # all in [0, 1] on these rows, by chance
+        (nn.Sequential(nn.Linear(2, 1), nn.Sigmoid()), "probability"),
+        (Given(lambda x: torch.sigmoid(x[:, 0])), "probability"),
+        (Given(lambda x: torch.sigmoid(torch.log(x[:, 0] + 2))), "probability"),  # NaN for inputs that do not occur
+        (Given(lambda x: torch.sigmoid(x[:, 0]), output="logit"), "logit"),  # the network's own word
+        (Given(lambda x: x[:, 0] * 0.1, output="probability"), "probability"),
+    ],
+)
+def test_logits_and_probabilities_are_told_apart(model, kind):
+    assert output_kind(model, X) == kind
+
+
+def test_a_layer_called_output_says_nothing_about_the_kind():
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.output = nn.Linear(2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.output(x)
+
+    assert output_kind(Named(), X) == "logit"
+
+
+def test_a_network_that_refuses_strange_inputs_is_judged_by_the_others():
+    def careful(x: Tensor) -> Tensor:
+        if x.abs().max() > 10:
+            raise ValueError("out of range")
+        return torch.sigmoid(x[:, 0])
+
+    assert output_kind(Given(careful), X) == "probability"
+
+
+def test_what_is_asked_for_decides_and_anything_else_is_refused():
+    model = Given(lambda x: torch.sigmoid(x[:, 0]))
+    assert output_kind(model, X, "logit") == "logit"
+    with pytest.raises(BadInput, match="one of auto, logit, probability; got 'logits'"):
+        output_kind(model, X, "logits")
+
+
+def test_logits_become_scores_by_the_sigmoid_and_probabilities_stay():
+    logits = predict(Given(lambda x: 5 * x[:, 0]), _cohort()).score
+    assert logits == pytest.approx(1 / (1 + np.exp(-5 * X[:, 0].double().numpy())), abs=1e-6)
+    assert predict(Given(lambda x: torch.sigmoid(5 * x)[:, :1]), _cohort()).score == pytest.approx(logits, abs=1e-6)
+
+
+def test_scores_keep_the_rows_of_the_cohort():
+    scores = predict(Given(lambda x: x[:, 0]), _cohort())
+    assert scores.y.tolist() == [0, 1] * 6
+    assert scores.groups.tolist() == ["F", "M", "M"] * 4
+    assert scores.name == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: x, r"shape \(12,\) or \(12, 1\); it returned \(12, 2\)"),
+        (lambda x: x.mean(), r"it returned \(\)"),
+        (lambda x: x[:1, 0], r"it returned \(1,\)"),
+        (lambda x: (x[:, 0], x), "it returned tuple"),
+        (lambda x: x @ torch.zeros(5, 1), r"raised RuntimeError on inputs of shape \(12, 2\), torch.float32: .*multiplied"),
+        (lambda x: x[:, 0] / 0 * 0, "NaN or infinity for 12 of 12 rows of 'tiny'"),
+    ],
+)
+def test_what_is_no_score_a_row_is_refused_with_the_shape(function, expected):
+    with pytest.raises(BadInput, match=expected):
+        predict(Given(function), _cohort())
+
+
+def test_batches_give_the_same_as_the_whole():
+    model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
+    whole = outputs(model, X)
+    assert whole.shape == (12,)
+    for batch in (1, 5, 12, 100):
+        assert torch.allclose(outputs(model, X, batch), whole, atol=1e-6)
+
+
+def test_no_rows_give_no_outputs():
+    assert outputs(nn.Linear(2, 1), X[:0]).shape == (0,)
+
+
+def test_no_more_than_a_batch_is_seen_at_once():
+    seen: list[int] = []
+    outputs(Given(lambda x: seen.append(len(x)) or x[:, 0]), X, batch=5)
+    assert seen == [5, 5, 2]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_every_submodules_mode_is_put_back_even_after_an_exception(fails):
+    model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2), nn.Linear(2, 2 if fails else 1))
+    model.train()
+    model[1].eval()
+    if fails:
+        with pytest.raises(BadInput, match="returned"):
+            predict(model, _cohort())
+    else:
+        predict(model, _cohort())
+    assert [m.training for m in model.modules()] == [True, True, False, True]
+
+
+def test_inside_the_context_everything_is_in_eval_mode():
+    model = nn.Sequential(nn.Dropout(), nn.Linear(2, 1)).train()
+    with evaluating(model) as inside:
+        assert not any(m.training for m in inside.modules())
+    assert all(m.training for m in model.modules())
+
+
+def test_no_gradient_is_kept_and_no_weight_is_changed():
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).train()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    assert not outputs(model, X).requires_grad
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_a_network_without_parameters_lives_on_the_cpu():
+    assert device_of(Given(lambda x: x)) == torch.device("cpu")
+    assert device_of(nn.Linear(1, 1, device="meta")) == torch.device("meta")
