@@ -17,7 +17,6 @@ from torch import nn
 from equipoise.data.cohort import Cohort
 from equipoise.data.seeds import generator
 from equipoise.errors import pick
-from equipoise.measures.functional import proxy
 from equipoise.methods.base import Candidate, Goal, Labels, Progress, Traces, better, keep_best, plain_rule, select
 from equipoise.models.replicas import replicas
 
@@ -53,7 +52,7 @@ def run(
     look = best = labels.look(scores)
     goals = [goal.settled(float(p)) for p in look.performance]
     weights = torch.from_numpy(labels.weights(scores, look.threshold)).float()
-    direction = torch.from_numpy(np.sign(look.gap)).float()
+    direction = torch.from_numpy(np.sign(look.gap)).float()[:, None]
     traces = Traces(networks.size)
     traces.add(0, look)
 
@@ -69,9 +68,7 @@ def run(
             break
         order = torch.from_numpy(np.stack([g.permutation(networks.rows) for g in shuffles]))
         for k, index in enumerate(order.split(settings.batch, dim=1)):
-            f, _ = networks.soft(index)
-            scale = networks.rows / index.shape[1]
-            (direction.to(f.device) * proxy(f, weights.gather(1, index).to(f.device)) * scale).sum().backward()
+            networks.tilt(index, direction * weights.gather(1, index) * (networks.rows / index.shape[1]))
             optimiser.step()
             step += 1
             if (k + 1) % every:

@@ -45,7 +45,7 @@ def _called(function: object, factory: str) -> nn.Module:
     if isinstance(function, nn.Module):
         return function
     if not callable(function):
-        raise BadInput(f"{factory} is a {type(function).__name__}. Name a function or class that returns a torch.nn.Module.")
+        raise BadInput(f"{factory} is of type {type(function).__name__}. Name a function or class that returns a torch.nn.Module.")
     if needed := _required(function):
         raise BadInput(f"{factory} needs the arguments {', '.join(needed)}. Name a function without arguments that calls it.")
     try:
@@ -53,7 +53,7 @@ def _called(function: object, factory: str) -> nn.Module:
     except Exception as error:  # the user's code may raise anything; the message must say that it was theirs
         raise BadInput(f"{factory} raised {type(error).__name__}: {error}. Mend it; Equipoise only called it.") from error
     if not isinstance(model, nn.Module):
-        raise BadInput(f"{factory} returned a {type(model).__name__}. Return a torch.nn.Module.")
+        raise BadInput(f"{factory} returned an object of type {type(model).__name__}. Return a torch.nn.Module.")
     return model
 
 

@@ -52,6 +52,10 @@ class Replicas(Protocol):
         """The scores (R, rows) of all rows in eval mode; of other inputs, one tensor a replicate, if they are given."""
         ...
 
+    def tilt(self, index: Tensor, weights: Tensor) -> None:
+        """Leaves the gradient of the sum of weights (R, b) times scores of the rows index (R, b), in eval mode."""
+        ...
+
     def oppose(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
         """Leaves the gradient of `own` less its projection on that of `theirs` less `weight` times that of `theirs`.
 
@@ -137,6 +141,13 @@ class StackedReplicas:
         seen: list[Tensor] = []
         logits = self.stack.logits(self._take(index), masks=masks, training=generators is not None, kept=seen)
         return torch.sigmoid(logits), seen[-1].transpose(1, 2)
+
+    def tilt(self, index: Tensor, weights: Tensor) -> None:
+        def slope(logits: Tensor) -> Tensor:
+            f = torch.sigmoid(logits)
+            return weights * f * (1 - f)
+
+        self.stack.fill_gradient(self._take(index), slope)
 
     def _take(self, index: Tensor) -> Tensor:
         flat = (index + torch.arange(self.size)[:, None] * self.rows).reshape(-1)
@@ -274,6 +285,10 @@ class SingleReplica:
 
     def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
         return self._scores(self.inputs if inputs is None else inputs[0]).numpy()[None]
+
+    def tilt(self, index: Tensor, weights: Tensor) -> None:
+        f, _ = self.soft(index)
+        (f * weights.to(f)).sum().backward()
 
     def _scores(self, inputs: Tensor) -> Tensor:
         raw = outputs(self.model, inputs, BATCH).double()

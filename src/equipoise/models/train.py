@@ -127,9 +127,9 @@ class _StackedRun:
                 continue  # batch norm has no variance of one row
             masks = self.stack.masks(index.shape[1], self.dropouts)
             batch = x.index_select(0, index.reshape(-1)).view(*index.shape, -1)
-            logits = self.stack.logits(batch, masks=masks, training=True)
-            loss = F.binary_cross_entropy_with_logits(logits, y[index], reduction="sum") / index.shape[1]
-            loss.backward()
+            label, share = y[index], 1 / index.shape[1]
+            # The derivative of the mean cross-entropy with respect to the logits is (score - label) / rows.
+            self.stack.fill_gradient(batch, lambda logits: (torch.sigmoid(logits) - label) * share, masks=masks, training=True)  # noqa: B023
             self.optimiser.step()
 
     def _look(self, loss: Tensor) -> None:
