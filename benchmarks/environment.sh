@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv-bench, where the libraries that we compare with live. AIF360 0.6.1 needs pandas < 2.3, so it has an environment of its own.
+# Makes .venv-bench, where the libraries that we compare with live: AIF360 0.6.1 with pandas < 2.3 and a NumPy and scikit-learn to go with it,
+# so that they hold nothing back in .venv.
 # Usage: benchmarks/environment.sh [python3]
 set -euo pipefail
 cd "$(dirname "$0")/.."

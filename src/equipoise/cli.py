@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from equipoise import __version__
+from equipoise.cli_study import study_app
 from equipoise.data import catalogue
 from equipoise.data.cohort import Cohort
 from equipoise.data.files import check_writable, read_table, write_text
@@ -39,6 +40,7 @@ data_app = typer.Typer(
     [bold]Example:[/bold] equipoise data list""",
 )
 app.add_typer(data_app, name="data")
+app.add_typer(study_app, name="study")
 out, err = Console(), Console(stderr=True)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]

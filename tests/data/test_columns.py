@@ -104,7 +104,10 @@ def test_one_label_in_all_rows_is_an_error(labels, positive, found):
         ([0.1, "high", 0.2, 0.3], r"1 of 4 rows .*row 2.* are not numbers, 'high' in the first"),
         (["12%", "90%", "5%", "1%"], "look like percentages: remove the sign"),
         (["0,5", "0,1", "0,2", "1"], "look like decimal commas"),
-        ([12.0, 90.0, 0.5, 100.0], r"3 of 4 rows .*lie outside \[0, 1\]; the scores go from 0.5 to 100. They look like percentages: divide"),
+        (
+            [12.0, 90.0, 0.5, 100.0],
+            r"3 of 4 rows .*lie outside \[0, 1\]; the scores go from 0.5 to 100. They look like percentages: divide",
+        ),
         ([-3.0, 2.5, 0.0, 1.0], "look like logits: apply the sigmoid"),
         ([0.1, 1.2, 0.3, 0.4], "A score is a probability: mend"),
         ([0.1, np.inf, 0.3, 0.4], "from 0.1 to inf. A score is a probability"),

@@ -126,10 +126,12 @@ def test_an_exception_while_writing_leaves_the_old_file_and_nothing_else(tmp_pat
 def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path: Path):
     target = tmp_path / "result.json"
     target.write_text("old")
-    with replacing(target) as temporary:
-        temporary.write_text("new")
-        assert target.read_text() == "old"
-        assert temporary.parent == tmp_path  # a rename across file systems would not be atomic
+    with target.open() as reader:
+        with replacing(target) as temporary:
+            temporary.write_text("new")
+            assert target.read_text() == "old"
+            assert temporary.parent == tmp_path  # a rename across file systems would not be atomic
+        assert reader.read() == "old"  # renamed over, not overwritten
     assert target.read_text() == "new"
     assert list(tmp_path.iterdir()) == [target]
 
@@ -156,7 +158,11 @@ def test_places_that_cannot_be_written_are_refused(tmp_path: Path, refuse):
     (tmp_path / "file").write_text("old")
     os.mkfifo(tmp_path / "pipe")
     before = sorted(tmp_path.iterdir())
-    for place, expected in ((tmp_path, "it is a folder"), (tmp_path / "pipe", "no ordinary file"), (tmp_path / "file" / "x", "cannot write")):
+    for place, expected in (
+        (tmp_path, "it is a folder"),
+        (tmp_path / "pipe", "no ordinary file"),
+        (tmp_path / "file" / "x", "cannot write"),
+    ):
         with pytest.raises(BadInput, match=expected):
             refuse(place)
     assert sorted(tmp_path.iterdir()) == before

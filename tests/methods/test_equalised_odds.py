@@ -220,11 +220,15 @@ def test_goals():
     assert free.goal.floor == pytest.approx(start - 0.02)
     assert free.met == (end >= start - 0.02)
     assert fit(scores, Goal("eod", floor=end - 0.01)).met
-    assert not fit(scores, Goal("eod", floor=end + 0.01)).met
+    missed = fit(scores, Goal("eod", floor=0.99))
+    assert not missed.met
+    assert "misses the floor 0.99" in missed.why
     assert fit(scores, Goal("eod", bound=0.0)).met  # to the last bit
     gap = abs(fit(scores, Goal("spd")).trace["gap"].iloc[1])
     assert gap > 0.01  # prevalences differ, so selection rates must
-    assert not fit(scores, Goal("spd", bound=gap / 2)).met
+    above = fit(scores, Goal("spd", bound=gap / 2))
+    assert not above.met
+    assert "above the bound" in above.why
     assert fit(scores, Goal("spd", bound=gap * 1.01)).met
     assert fit(scores, Goal("spd")).rule == free.rule  # the program does not look at the measure
 

@@ -195,8 +195,17 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     result = (1, 0.0 if abs(gap) < DUST else gap, performance, np.nan)  # no single threshold
     trace = pd.DataFrame([original, result], columns=["step", "gap", "performance", "threshold"])
     met = select(trace.iloc[1:], settled).met
-    why = f"best {goal.performance.replace('_', ' ')} with equal sensitivity and false positive rate in all {len(steps)} groups"
-    return Fit(rule, trace, why, met, settled)
+    return Fit(rule, trace, _why(result[1], performance, len(steps), settled), met, settled)
+
+
+def _why(gap: float, performance: float, groups: int, goal: Goal) -> str:
+    name = goal.performance.replace("_", " ")
+    parts = [f"best {name} with equal sensitivity and false positive rate in all {groups} groups"]
+    if goal.floor is not None and performance < goal.floor:
+        parts.append(f"it is {performance:.3f} and misses the floor {goal.floor:.3g}")
+    if goal.bound is not None and abs(gap) > goal.bound:
+        parts.append(f"|{goal.measure}| is {abs(gap):.3f} and above the bound {goal.bound:g}")
+    return "; ".join(parts)
 
 
 def _require(scores: Scores) -> None:

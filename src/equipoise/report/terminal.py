@@ -92,7 +92,7 @@ class _GroupTables:
     audit: Audit
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        names = max(map(len, ROW_NAMES.values())) + 3
+        names = max(map(len, ROW_NAMES.values())) + 4  # with the table's edges and the space around them
         fit = max(1, (options.max_width - names) // (INTERVAL + 3))
         for start in range(0, len(self.rows), fit):
             yield _groups(self.rows.iloc[start : start + fit], self.audit)

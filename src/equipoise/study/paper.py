@@ -21,6 +21,7 @@ BIAS_GDA_FLOORS = {
     "compas": {"spd": 0.61, "eod": 0.58},
 }
 MIMIC_FLOOR = 0.60
+SIMULATED_ROWS = 10_000  # the paper does not say how many
 SIMULATED_FLOORS = {"pruning": 0.52, "bias-gda": 0.55}
 BIAS_GDA = {"rate": 1e-5, "batch": 256, "epochs": 200, "evaluations": 3}
 ALPHAS = (0.1, 0.5, 1.0, 1.5, 2.0, 2.5)  # Loh: the larger, the more bias
@@ -76,11 +77,14 @@ PRESETS: dict[str, dict[str, Any]] = {
                 "source": source,
                 "name": f"{source}-{value}",
                 "title": f"{title} = {value}",
-                "options": {option: value},
+                "options": {option: value, "n": SIMULATED_ROWS, **extra},
                 "redraw": True,
                 "published": f"{source}/{value}",
             }
-            for source, title, option, values in (("loh", "Loh, alpha", "alpha", ALPHAS), ("zafar", "Zafar, vartheta", "vartheta", VARTHETAS))
+            for source, title, option, values, extra in (
+                ("loh", "Loh, alpha", "alpha", ALPHAS, {}),
+                ("zafar", "Zafar, vartheta", "vartheta", VARTHETAS, {"clockwise": True}),  # as the published code, not the text
+            )
             for value in values
         ],
         "methods": [

@@ -1,4 +1,4 @@
-"""The definition of a study, from a TOML file or a preset: read, checked whole before anything runs, narrowed, told from others.
+"""The definition of a study, from a TOML file or a preset: read, checked whole before anything runs, narrowed.
 
 name = "my-hospital"
 splits = 20                              # seeds first_seed, first_seed + 1, ...
@@ -30,12 +30,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from equipoise.data.files import sha256
 from equipoise.errors import BadInput, UnknownName, did_you_mean, raise_all
-from equipoise.study.schema import MLP, Arm, Known, Own, Plan
-from equipoise.study.sources import signature
-
-COSMETIC = ("title", "published", "optional", "about")  # changes no number
+from equipoise.study.schema import MLP, Arm, Known, Limit, Own, Plan
 
 
 def read_plan(source: str | Path) -> Plan:
@@ -92,67 +88,27 @@ def narrow(
     if splits is not None and splits < 1:
         problems.append(f"splits must be at least 1; got {splits}")
     raise_all(problems, plan.name)
+    kept_data = tuple(d for d in plan.data if (d.name in data if data else not d.optional))
+    kept_measures = tuple(m for m in plan.measures if not measures or m in measures)
+    names = [d.name for d in kept_data]
+    arms = [a for a in plan.methods if not methods or a.name in methods]
     return dataclasses.replace(
         plan,
         splits=plan.splits if splits is None else splits,
-        data=tuple(d for d in plan.data if (d.name in data if data else not d.optional)),
-        methods=tuple(a for a in plan.methods if not methods or a.name in methods),
-        measures=tuple(m for m in plan.measures if not measures or m in measures),
+        data=kept_data,
+        methods=tuple(
+            dataclasses.replace(a, floor=_cut(a.floor, names, kept_measures), bound=_cut(a.bound, names, kept_measures)) for a in arms
+        ),
+        measures=kept_measures,
     )
 
 
-def identity(plan: Plan, root: str | Path | None) -> dict[str, Any]:
-    """All that the numbers of a study depend on, as plain values: its definition without titles, and the checksums of its files.
-
-    Raises one error with every data set whose files are missing.
-    """
-    content = json.loads(TypeAdapter(Plan).dump_json(plan))
-    problems: list[str] = []
-    for entry, data in zip(content["data"], plan.data, strict=True):
-        try:
-            entry["content"] = sha256(data.path.read_bytes()) if data.path else signature(data.source, root)  # type: ignore[union-attr]
-        except (BadInput, OSError) as error:
-            problems.append(str(error))
-        if data.path:
-            entry["file"] = data.path.name
-    raise_all(problems, plan.name)
-    if plan.model != MLP:
-        place, _, factory = plan.model.rpartition(":")
-        code = Path(place)
-        content["model"] = f"{code.name}:{factory} {sha256(code.read_bytes())}" if code.is_file() else plan.model
-    del content["name"]
-    return _without(content, COSMETIC)
-
-
-def fingerprint(identity: Mapping[str, Any]) -> str:
-    """Sixteen digits that stand for an identity."""
-    return sha256(json.dumps(identity, sort_keys=True).encode())[:16]
-
-
-def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """Where two identities differ, in words."""
-
-    def shown(value: Any) -> str:
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            value = [entry.get("name") for entry in value]
-        return json.dumps(value)
-
-    found = []
-    for key in dict.fromkeys([*ours, *theirs]):
-        mine, other = ours.get(key), theirs.get(key)
-        if mine == other:
-            continue
-        same = shown(mine) == shown(other)
-        found.append(
-            f"{key} (entries of the same names differ inside)" if same else f"{key} is {shown(other)} there and {shown(mine)} here"
-        )
-    return found
-
-
-def _without(value: Any, keys: Sequence[str]) -> Any:
-    if isinstance(value, dict):
-        return {k: _without(v, keys) for k, v in value.items() if k not in keys}
-    return [_without(v, keys) for v in value] if isinstance(value, list) else value
+def _cut(limit: Limit | None, data: Sequence[str], measures: Sequence[str]) -> Limit | None:
+    """A floor or bound without the entries for what is not in the study."""
+    if not isinstance(limit, Mapping):
+        return limit
+    kept = {k: v for k, v in limit.items() if k in data or k in measures}
+    return {k: {m: n for m, n in v.items() if m in measures} if isinstance(v, Mapping) else v for k, v in kept.items()} or None
 
 
 def _tidied(raw: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
@@ -210,11 +166,10 @@ def _crossed(tidy: Mapping[str, Any]) -> Iterator[str]:
             for name, inner in table.items() if isinstance(table, Mapping) else ():
                 where = f"methods[{position}].{key}"
                 if name not in (*data, *listed):
-                    choices = [*data, *listed]
-                    yield f"{where}: {name!r} is neither data nor a measure of this study.{did_you_mean(name, choices)} Valid: {', '.join(choices)}."
+                    yield f"{where}: {name!r} is neither data nor a measure of this study.{_hint(name, [*data, *listed])}"
                 for measure in inner if isinstance(inner, Mapping) else ():
                     if measure not in listed:
-                        yield f"{where}.{name}: {measure!r} is no measure of this study.{did_you_mean(measure, listed)} Valid: {', '.join(listed)}."
+                        yield f"{where}.{name}: {measure!r} is no measure of this study.{_hint(measure, listed)}"
 
 
 def _worded(error: ValidationError) -> Iterator[str]:
@@ -230,7 +185,7 @@ def _worded(error: ValidationError) -> Iterator[str]:
             owner = Own if "own" in found["loc"] else owners.get(str(parts[0]), Plan) if outer else Plan
             valid = [f.name for f in dataclasses.fields(owner)]
             near = [*valid, *(f.name for f in dataclasses.fields(Own))] if owner is Known else valid
-            yield f"unknown key {last!r} {'in ' + inside if inside else 'at the top level'}.{did_you_mean(last, near)} Valid: {', '.join(valid)}."
+            yield f"unknown key {last!r} {'in ' + inside if inside else 'at the top level'}.{_hint(last, valid, near)}"
         elif kind == "missing" and isinstance(last, str):
             yield f"{inside or 'the study'} lacks {last!r}. Add it."
         elif kind == "value_error":
@@ -243,6 +198,10 @@ def _worded(error: ValidationError) -> Iterator[str]:
             types.setdefault(f"{where}: got {value!r}; it", []).append(wanted)
     for start, wanted_types in types.items():
         yield f"{start} should be {' or '.join(wanted_types)}".replace("should be more values", "should have more values")
+
+
+def _hint(name: object, valid: Sequence[str], near: Sequence[str] = ()) -> str:
+    return f"{did_you_mean(name, near or valid)} Valid: {', '.join(valid)}."
 
 
 def _place(parts: Sequence[str | int]) -> str:

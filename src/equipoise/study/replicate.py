@@ -29,7 +29,8 @@ from equipoise.methods.base import Candidate
 from equipoise.methods.registry import METHODS, run_many, settings_of
 from equipoise.models.checkpoint import build
 from equipoise.models.score import predict
-from equipoise.models.train import Training, initial_mlp, train, train_stack
+from equipoise.models.train import Training, initial_mlp, train_stack
+from equipoise.models.train import train as train_one
 from equipoise.study import rows, weights
 from equipoise.study.schema import MLP, Plan
 from equipoise.study.sources import load_source
@@ -49,7 +50,7 @@ def attempt(work: Work, cohort: bytes | None, trained: bytes | None) -> Outcome:
 
 
 def perform(work: Work, cohort: bytes | None, trained: bytes | None) -> bytes:
-    """The content of the task's file, from its cohort (pickled; None where it is simulated) and the block's networks (None to train them)."""
+    """The content of the task's file, from its cohort (pickled; None for a simulation) and the block's networks (None to train them)."""
     with one_thread():
         parts = _block(work, cohort)
         if trained is None:
@@ -60,7 +61,7 @@ def perform(work: Work, cohort: bytes | None, trained: bytes | None) -> bytes:
 @contextmanager
 def one_thread() -> Iterator[None]:
     """One compute thread, so that sums are taken in the same order everywhere and processes do not get into each other's way."""
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -92,7 +93,8 @@ def _parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
         assert not data.path  # the leading process loads files
         cohort = load_source(data.source, None, {**data.options, "seed": seed})  # type: ignore[union-attr]
     parts = split(cohort, seed=seed, fractions=plan.fractions)
-    return Parts(*(replace(part, source=part.inputs) for part in parts))  # the raw table is not needed any more
+    train, valid, test = (replace(part, source=part.inputs) for part in parts)  # the raw table is not needed any more
+    return Parts(train, valid, test)
 
 
 def _alike(parts: Sequence[Parts]) -> list[list[int]]:
@@ -113,7 +115,8 @@ def _trained(work: Work, parts: Sequence[Parts]) -> bytes:
             models |= zip(group, train_stack([(parts[k].train, parts[k].valid, seeds[k]) for k in group], settings=settings), strict=True)
         else:
             models |= {
-                k: train(parts[k].train, parts[k].valid, seed=seeds[k], model=_own(plan.model, seeds[k]), settings=settings) for k in group
+                k: train_one(parts[k].train, parts[k].valid, seed=seeds[k], model=_own(plan.model, seeds[k]), settings=settings)
+                for k in group
             }
     about = {"fingerprint": work.fingerprint, "version": work.version, "task": work.task.key, "seconds": time.perf_counter() - start}
     return weights.to_bytes([models[k] for k in range(len(parts))], seeds, about)

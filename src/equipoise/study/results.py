@@ -20,7 +20,8 @@ from pydantic import TypeAdapter
 from equipoise.data.files import replacing, write_text
 from equipoise.errors import BadInput, raise_all
 from equipoise.study import rows, weights
-from equipoise.study.plan import differences, fingerprint, identity, make_plan
+from equipoise.study.identity import differences, fingerprint, identity
+from equipoise.study.plan import make_plan
 from equipoise.study.schema import Plan
 from equipoise.study.tasks import Task, tasks_of
 
@@ -133,7 +134,8 @@ def present_version() -> str:
 
 
 def _read(folder: Folder) -> pd.DataFrame:
-    frames, problems = [], []
+    frames: list[pd.DataFrame] = []
+    problems: list[str] = []
     for task in tasks_of(folder.plan):
         path = folder.file(task)
         if task.method and path.is_file():
@@ -175,7 +177,9 @@ def _check(folder: Folder, ours: dict[str, Any]) -> None:
     if path.exists() and not path.is_dir():
         raise BadInput(f"{path} is a file; the results of a study need a folder. Choose another place with --out.")
     if not (path / DEFINITION).exists():
-        strangers = sorted(p.name for p in path.iterdir() if p.name != LOCK and not p.name.startswith(".equipoise.")) if path.exists() else []
+        strangers = (
+            sorted(p.name for p in path.iterdir() if p.name != LOCK and not p.name.startswith(".equipoise.")) if path.exists() else []
+        )
         if strangers:
             raise BadInput(f"{path} is not empty and holds no study ({', '.join(strangers[:3])} ...). Choose another folder with --out.")
         return

@@ -3,11 +3,13 @@
 A crew takes tasks and gives back outcomes, in any order. A worker that dies is part of the outcome, not an exception.
 """
 
+import importlib
+import logging
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -18,6 +20,7 @@ from equipoise.errors import BadInput, MissingExtra, pick
 from equipoise.study.replicate import attempt
 from equipoise.study.tasks import Outcome, Work
 
+RUNNERS = ("serial", "processes", "ray")
 RETRIES = 3  # of Ray's own, before a task counts as one whose worker died
 
 
@@ -48,7 +51,7 @@ def crew(runner: str, workers: int | None = None, address: str | None = None) ->
         raise BadInput(f"workers must be at least 1; got {workers}")
     if address is not None and runner != "ray":
         raise BadInput(f"an address is of a Ray cluster; with the runner {runner!r} there is none. Use --runner ray, or leave it out.")
-    made = RUNNERS[runner](workers, address)
+    made: Crew = Serial() if runner == "serial" else Processes(workers) if runner == "processes" else OnRay(workers, address)
     try:
         yield made
     finally:
@@ -169,15 +172,15 @@ class OnRay:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         try:
-            import ray
+            ray: Any = importlib.import_module("ray")
         except ImportError as error:
             raise MissingExtra("ray", "ray", "the runner 'ray'") from error
         self._ray = ray
         self._ours = not ray.is_initialized()
         if self._ours:
             try:
-                local = {} if address else {"num_cpus": workers or cores(), "include_dashboard": False}
-                ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
+                local: dict[str, Any] = {} if address else {"num_cpus": workers or cores(), "include_dashboard": False}
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
             except (ConnectionError, ValueError, RuntimeError) as error:
                 reason = str(error).splitlines()[0]
                 raise BadInput(f"no Ray cluster at {address!r}: {reason}. Start one, or leave --address out for a local one.") from error
@@ -205,10 +208,3 @@ class OnRay:
         self._running.clear()
         if self._ours:
             self._ray.shutdown()
-
-
-RUNNERS: dict[str, Callable[[int | None, str | None], Crew]] = {
-    "serial": lambda workers, address: Serial(),
-    "processes": lambda workers, address: Processes(workers),
-    "ray": OnRay,
-}

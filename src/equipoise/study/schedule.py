@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from equipoise.errors import EquipoiseError
-from equipoise.study.plan import Plan
 from equipoise.study.results import Folder, claimed, finished
 from equipoise.study.runners import Crew, crew
+from equipoise.study.schema import Plan
 from equipoise.study.sources import load_file, load_source
 from equipoise.study.tasks import Outcome, Task, Work, cost, tasks_of
 
@@ -83,6 +83,7 @@ class _Run:
     deaths: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     cohorts: dict[str, bytes] = field(default_factory=dict)
+    failed: int = 0
     start: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -93,15 +94,17 @@ class _Run:
 
     def drive(self, workforce: Crew) -> None:
         """Does everything that is pending."""
-        self._tell("")
+        note = ""
         while self.pending or self.running:
             while len(self.running) < workforce.slots and (task := self._ready()):
                 self._submit(workforce, task)
             if not self.running:
-                break
+                break  # what is left could not be started
+            self._tell(note)
             work, outcome = workforce.next()
             del self.running[work.task.key]
-            self._tell(self._settle(work.task, outcome))
+            note = self._settle(work.task, outcome)
+        self._tell(note)
         if self.problems:
             listed = "\n".join(f"- {problem}" for problem in self.problems)
             raise TasksFailed(f"{len(self.problems)} tasks of {self.folder.plan.name!r} failed; all others are done and kept:\n{listed}")
@@ -142,7 +145,9 @@ class _Run:
         note = f"{task}: {outcome.problem}; worker {self.deaths[task.key]} of {LIVES} lost over this task"
         log.warning(note)
         if self.deaths[task.key] >= LIVES:
-            raise TasksFailed(f"{note}. All other finished tasks are kept. Is there enough memory? Use fewer --workers, or a smaller stack.")
+            raise TasksFailed(
+                f"{note}. All other finished tasks are kept. Is there enough memory? Use fewer --workers, or a smaller stack."
+            )
         self.pending.insert(0, task)
         return note
 
@@ -151,6 +156,7 @@ class _Run:
 
     def _fail(self, tasks: Iterable[Task], problem: str) -> None:
         first, *others = tasks
+        self.failed += 1 + len(others)
         self.pending = [task for task in self.pending if task not in others]
         waiting = f" ({len(others)} tasks that need it were left out)" if others else ""
         self.problems.append(f"{first}: {problem}{waiting}")
@@ -170,10 +176,6 @@ class _Run:
             return
         left = [*self.pending, *self.running.values()]
         whole = sum(self.costs.values())
-        share = 1 - sum(self.costs[task.key] for task in left) / whole if whole else 1.0
+        share = (whole - sum(self.costs[task.key] for task in left)) / whole if len(left) < len(self.costs) else 0.0
         names = tuple(str(task) for task in self.running.values())
-        done = self.total - len({t.key for t in left}) - self._unneeded()
-        self.progress(Event(done, self.total, share, time.perf_counter() - self.start, names, note))
-
-    def _unneeded(self) -> int:
-        return 0
+        self.progress(Event(self.total - len(left) - self.failed, self.total, share, time.perf_counter() - self.start, names, note))

@@ -59,7 +59,8 @@ Limits = Annotated[Limit | None, PlainValidator(_limit)]
 
 def typed(kind: str, given: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
     """The given values as their types have them (a list becomes a tuple), or one error with every unknown name and wrong type."""
-    values, problems = {}, []
+    values: dict[str, Any] = {}
+    problems: list[str] = []
     for name, value in given.items():
         try:
             if name not in types:
@@ -175,7 +176,8 @@ class Arm:
 def limit(given: Limit | None, data: str, measure: str) -> float | None:
     """The number for these data and this measure; None where there is none.
 
-    >>> limit({"adult": {"spd": 0.52, "eod": 0.75}, "eod": 0.6}, "adult", "eod"), limit({"eod": 0.6}, "bank", "eod"), limit(0.7, "bank", "spd")
+    >>> floors = {"adult": {"spd": 0.52, "eod": 0.75}, "eod": 0.6}
+    >>> limit(floors, "adult", "eod"), limit(floors, "bank", "eod"), limit(0.7, "bank", "spd")
     (0.75, 0.6, 0.7)
     """
     if not isinstance(given, Mapping):

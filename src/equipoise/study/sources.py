@@ -1,4 +1,4 @@
-"""Where a study's data come from: a set of the catalogue, MIMIC-III, or a file of the user's own. Loaded by the process that leads the study."""
+"""Where a study's data come from: a set of the catalogue, MIMIC-III, or a file of the user's own."""
 
 import inspect
 import os

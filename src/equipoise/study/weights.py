@@ -15,7 +15,11 @@ def to_bytes(models: Sequence[nn.Module], seeds: Sequence[int], about: Mapping[s
     """The weights of one network a seed, and what to know about them."""
     from safetensors.torch import save
 
-    tensors = {f"{seed}/{k}": v.detach().cpu().contiguous().clone() for seed, m in zip(seeds, models, strict=True) for k, v in m.state_dict().items()}
+    tensors = {
+        f"{seed}/{k}": v.detach().cpu().contiguous().clone()
+        for seed, m in zip(seeds, models, strict=True)
+        for k, v in m.state_dict().items()
+    }
     thresholds = [getattr(model, "threshold", None) for model in models]
     notes = {**about, "seeds": list(seeds), "thresholds": thresholds, "sha256": _digest(tensors)}
     return bytes(save(tensors, {"equipoise": json.dumps(notes)}))

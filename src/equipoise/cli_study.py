@@ -1,0 +1,189 @@
+"""The commands `equipoise study ...`: list the studies, run one, show its results."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from equipoise.study.results import Folder
+    from equipoise.study.schedule import Event
+
+study_app = typer.Typer(
+    no_args_is_help=True,
+    help="""Studies: data x splits x methods x measures, resumable, on one core or on a cluster.
+
+    [bold]Example:[/bold] equipoise study run paper-tabular --splits 20 --out results/""",
+)
+out, err = Console(), Console(stderr=True)
+
+
+@study_app.command("list")
+def study_list(as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False) -> None:
+    """The studies that come with Equipoise. A TOML file makes one of your own.
+
+    [bold]Example:[/bold] equipoise study list
+    """
+    from equipoise.study.paper import PRESETS
+    from equipoise.study.plan import read_plan
+
+    plans = [read_plan(name) for name in PRESETS]
+    if as_json:
+        keys = ("name", "about", "splits", "measures")
+        listed = [
+            {**{k: getattr(p, k) for k in keys}, "data": [d.name for d in p.data], "methods": [a.name for a in p.methods]} for p in plans
+        ]
+        print(json.dumps(listed, indent=2))
+        return
+    for plan in plans:
+        out.print(Text.assemble((f"{plan.name}: ", "bold"), plan.about), soft_wrap=True)
+        for what, names in (("data", [d.name for d in plan.data]), ("methods", [a.name for a in plan.methods])):
+            out.print(Text(f"    {what}: {', '.join(names)}", style="dim"), soft_wrap=True)
+        out.print(Text(f"    {plan.splits} splits, {', '.join(plan.measures)}", style="dim"), soft_wrap=True)
+
+
+@study_app.command("run")
+def study_run(
+    study: Annotated[str, typer.Argument(help="The name of a study (see `equipoise study list`), or a TOML file.")],
+    folder: Annotated[
+        Path, typer.Option("--out", help="Folder for the results. With results of the same study in it, the run goes on there.")
+    ],
+    splits: Annotated[int | None, typer.Option(help="How many splits.", show_default="as the study says")] = None,
+    runner: Annotated[str, typer.Option(help="serial, processes or ray. The rows are the same to the bit.")] = "processes",
+    workers: Annotated[int | None, typer.Option(help="Processes, or tasks at a time on Ray.", show_default="the number of cores")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="With --runner ray: the cluster; auto for this machine's.", show_default="a local one")
+    ] = None,
+    root: Annotated[
+        Path | None, typer.Option(help="Folder with one folder a data set.", show_default="EQUIPOISE_DATA, then the user's cache")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Only these data, as in adult,bank.", show_default="all but the optional")] = None,
+    methods: Annotated[str | None, typer.Option(help="Only these methods, as in standard,pruning.", show_default="all")] = None,
+    measures: Annotated[str | None, typer.Option(help="Only these measures, as in spd,eod.", show_default="all")] = None,
+) -> None:
+    """Run a study, or go on with one that was interrupted: the same command again.
+
+    [bold]Example:[/bold] equipoise study run paper-tabular --splits 20 --out results/ --data adult,compas --methods standard,bias-gda
+    """
+    from equipoise.data.files import write_text
+    from equipoise.report.study_tables import study_text, study_view
+    from equipoise.study.compare import summarise
+    from equipoise.study.plan import narrow, read_plan
+    from equipoise.study.results import read_rows
+    from equipoise.study.schedule import run_study
+
+    plan = narrow(read_plan(study), splits=splits, data=_names(data), methods=_names(methods), measures=_names(measures))
+    with _bar() as progress:
+        done = run_study(plan, folder, runner=runner, workers=workers, address=address, root=root, progress=progress)
+    rows = read_rows(done)
+    write_text(folder / "summary.csv", summarise(rows).to_csv(index=False))
+    write_text(folder / "summary.txt", study_text(plan, rows))
+    out.print(study_view(plan, rows, out.width))
+    out.print(Text(f"results: {folder} (rows/, summary.csv, summary.txt); again: equipoise study show {folder}"), soft_wrap=True)
+
+
+@study_app.command("show")
+def study_show(
+    folder: Annotated[Path, typer.Argument(help="The folder given to `equipoise study run --out`.")],
+    baseline: Annotated[str, typer.Option(help="The method that others are compared with in --json.")] = "standard",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+    csv: Annotated[Path | None, typer.Option(help="Also write rows, table and paired comparison as CSV into this folder.")] = None,
+    latex: Annotated[Path | None, typer.Option(help="Also write the tables as LaTeX into this folder.")] = None,
+    figures: Annotated[Path | None, typer.Option(help="Also write the trajectories (PNG and SVG) into this folder.")] = None,
+) -> None:
+    """The tables of a study, finished or not: mean and sd, best in bold, the published number beside.
+
+    [bold]Example:[/bold] equipoise study show results/ --latex tables/ --figures figures/
+    """
+    from equipoise.report.study_tables import save_csv, save_latex, study_view
+    from equipoise.study.results import opened, read_rows, read_traces
+
+    study = opened(folder)
+    rows = read_rows(study)
+    if csv:
+        save_csv(study.plan, rows, csv)
+    if latex:
+        save_latex(study.plan, rows, latex)
+    if figures:
+        from equipoise.report.trajectories import save_trajectories
+
+        save_trajectories(study.plan, read_traces(study), figures)
+    if as_json:
+        print(json.dumps(_as_dict(study, baseline), indent=2, allow_nan=False))
+        return
+    out.print(study_view(study.plan, rows, out.width))
+    for name, place in (("csv", csv), ("latex", latex), ("figures", figures)):
+        if place:
+            out.print(Text(f"{name}: {place}"), soft_wrap=True)
+
+
+def _as_dict(study: "Folder", baseline: str) -> dict[str, object]:
+    """Everything that `show` knows, as plain values."""
+    from equipoise.report.study_tables import study_table
+    from equipoise.study.compare import compare
+    from equipoise.study.results import read_rows, read_timings
+
+    rows = read_rows(study)
+    frames = {"table": study_table(study.plan, rows), "timings": read_timings(study)}
+    if baseline in set(rows["method"]):
+        frames["comparison"] = compare(rows, baseline)
+    plain = {name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}
+    about = {"schema": "equipoise.study", "schema_version": 1, "study": study.plan.name, "fingerprint": study.fingerprint}
+    return {**about, "version": study.version, "splits": study.plan.splits, "rows": len(rows), "baseline": baseline, **plain}
+
+
+def _names(text: str | None) -> list[str] | None:
+    """The names in a list with commas; None where there is no list."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[["Event"], None]]:
+    """A progress bar on stderr with an estimate of what is left, silent where that is not a terminal. Warnings are printed either way."""
+    columns = (
+        BarColumn(),
+        TextColumn("{task.fields[tasks]}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar, _warnings(bar.console):
+        task = bar.add_task("", total=1.0, tasks="", left="")
+
+        def show(event: "Event") -> None:
+            left = "" if event.left is None else f"about {_duration(event.left)} left"
+            doing = event.running[0] if event.running else ""
+            bar.update(task, completed=event.share, tasks=f"{event.done}/{event.total} tasks", left=left, description=doing)
+
+        yield show
+
+
+@contextmanager
+def _warnings(console: Console) -> Iterator[None]:
+    """What the study logs, above the bar."""
+    logger = logging.getLogger("equipoise.study")
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: console.print(Text(record.getMessage(), style="yellow"), soft_wrap=True)  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def _duration(seconds: float) -> str:
+    """A rough duration in words.
+
+    >>> _duration(8), _duration(700), _duration(9000)
+    ('8 s', '12 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

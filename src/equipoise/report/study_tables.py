@@ -1,0 +1,211 @@
+"""The results of a study as the paper's tables: mean and sd over splits, the best in bold, the second best in italics, the published number
+and the difference beside. For a terminal, as CSV and as LaTeX.
+
+Best is the smallest |mean gap|, or the highest mean performance, of all methods but the original network. Ties at the printed digits share.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from equipoise.data.files import write_text
+from equipoise.study.compare import compare, summarise
+from equipoise.study.paper import published
+from equipoise.study.schema import Plan
+
+DIGITS = 3
+STANDARD = "standard"
+QUANTITIES = {"gap": "bias", "performance": "performance"}
+RANKS = {1: "bold", 2: "italic"}
+HEADERS = {"size": "|bias|", "published": "published", "difference": "diff."}
+WIDTHS = {"name": 24, "ours": 17, "size": 8, "published": 16, "difference": 9}  # of columns, with the space between them
+
+
+def study_table(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
+    """The summary of a study with the published numbers, the differences to them, and each method's rank (1 best, 2 second, 0 other)."""
+    frame = summarise(rows)
+    methods = {arm.name: arm.method for arm in plan.methods}
+    sources = {data.name: data.published for data in plan.data}
+    frame.insert(1, "title", [plan.named(name).title or name for name in frame["data"]])
+    paper = [published(sources[row.data], row.measure, methods[row.method]) for row in frame.itertuples()]
+    for quantity, field in (("gap", "bias"), ("performance", "performance")):
+        frame[f"published_{quantity}"] = [np.nan if p is None else getattr(p, field) for p in paper]
+        frame[f"published_{quantity}_sd"] = [np.nan if p is None else getattr(p, f"{field}_sd") for p in paper]
+        frame[f"{quantity}_difference"] = frame[f"{quantity}_mean"] - frame[f"published_{quantity}"]
+    original = frame["method"].map(methods) == STANDARD
+    for quantity in QUANTITIES:
+        merit = -frame["gap_mean"].abs() if quantity == "gap" else frame["performance_mean"]
+        merit = merit.round(DIGITS).where(~original)
+        places = merit.groupby([frame["data"], frame["measure"]]).rank(method="dense", ascending=False)
+        frame[f"{quantity}_rank"] = places.where(places <= 2, 0).fillna(0).astype(int)
+    return frame
+
+
+def study_view(plan: Plan, rows: pd.DataFrame, width: int = 140) -> RenderableType:
+    """The tables for a terminal of this width."""
+    frame = study_table(plan, rows)
+    parts: list[RenderableType] = []
+    for measure in plan.measures:
+        for quantity in QUANTITIES:
+            here = frame[frame["measure"] == measure]
+            parts += [_rich(layout) for layout in _layouts(plan, here, measure, quantity, width)]
+    parts += [Text(line, style="dim") for line in _remarks(plan, rows)]
+    return Group(*parts)
+
+
+def study_text(plan: Plan, rows: pd.DataFrame) -> str:
+    """The same tables as plain text."""
+    with StringIO() as buffer:
+        Console(width=140, file=buffer, force_terminal=False).print(study_view(plan, rows))
+        return buffer.getvalue()
+
+
+def save_csv(plan: Plan, rows: pd.DataFrame, folder: str | Path) -> list[Path]:
+    """rows.csv, table.csv and, where there is an original network to compare with, comparison.csv."""
+    frames = {"rows": rows, "table": study_table(plan, rows)}
+    baseline = next((arm.name for arm in plan.methods if arm.method == STANDARD), None)
+    if baseline in set(rows["method"]):
+        frames["comparison"] = compare(rows, baseline=str(baseline))
+    return [write_text(Path(folder) / f"{name}.csv", frame.to_csv(index=False)) for name, frame in frames.items()]
+
+
+def save_latex(plan: Plan, rows: pd.DataFrame, folder: str | Path) -> list[Path]:
+    """One file a measure and quantity, for \\input in a document with booktabs."""
+    frame = study_table(plan, rows)
+    written = []
+    for measure in plan.measures:
+        for quantity, word in QUANTITIES.items():
+            layouts = _layouts(plan, frame[frame["measure"] == measure], measure, quantity, 140)
+            text = "\n".join(_latex(layout) for layout in layouts)
+            written.append(write_text(Path(folder) / f"{measure}-{word}.tex", text))
+    return written
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table, in words."""
+
+    ours: str = ""
+    size: str = ""  # the mean |gap|
+    published: str = ""
+    difference: str = ""
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A table: titles of its lines and of its groups of columns, and a cell for each pair."""
+
+    title: str
+    corner: str
+    lines: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: tuple[tuple[Cell, ...], ...]
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The columns of a group that are not empty."""
+        everything = [cell for line in self.cells for cell in line]
+        return tuple(name for name in ("ours", "size", "published", "difference") if any(getattr(cell, name) for cell in everything))
+
+
+def _layouts(plan: Plan, frame: pd.DataFrame, measure: str, quantity: str, width: int) -> Iterator[Layout]:
+    """Methods down and data across, as in the paper's tables; where there are more data, the other way round, as in its simulations."""
+    found = {(row["data"], row["method"]): _cell(row, quantity) for row in frame.to_dict("records")}
+    data = {d.name: d.title or d.name for d in plan.data if d.name in set(frame["data"])}
+    methods = {a.name: a.name for a in plan.methods if a.name in set(frame["method"])}
+    upright = len(data) <= max(len(methods), 3)
+    down, across = (methods, data) if upright else (data, methods)
+    what = "bias: the group's rate minus the reference's" if quantity == "gap" else plan.performance.replace("_", " ")
+    title = f"{measure.upper()}, {what} on the test part, mean ± sd over splits"
+    names = list(across)
+    whole = Layout("", "", (), (), (tuple(found.values()),))
+    side_by_side = max(1, (width - WIDTHS["name"]) // sum(WIDTHS[name] for name in whole.shown)) if found else 1
+    for start in range(0, len(names), side_by_side):
+        chunk = names[start : start + side_by_side]
+        cells = tuple(tuple(found.get((c, d) if upright else (d, c), Cell()) for c in chunk) for d in down)
+        yield Layout(title, "method" if upright else "data", tuple(down.values()), tuple(across[c] for c in chunk), cells)
+
+
+def _cell(row: dict[str, float], quantity: str) -> Cell:
+    sign = "+" if quantity == "gap" else ""
+    ours = _spread(row[f"{quantity}_mean"], row[f"{quantity}_sd"], DIGITS, sign)
+    size = f"{row['abs_gap_mean']:.{DIGITS}f}" if quantity == "gap" else ""
+    rank = int(row[f"{quantity}_rank"])
+    if np.isnan(row[f"published_{quantity}"]):
+        return Cell(ours, size, rank=rank)
+    paper = _spread(row[f"published_{quantity}"], row[f"published_{quantity}_sd"], 2, sign)
+    return Cell(ours, size, paper, f"{row[f'{quantity}_difference']:+.{DIGITS}f}", rank)
+
+
+def _spread(mean: float, sd: float, digits: int, sign: str) -> str:
+    return f"{mean:{sign}.{digits}f}" + ("" if np.isnan(sd) else f" ± {sd:.{digits}f}")
+
+
+def _rich(layout: Layout) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title=layout.title, title_justify="left")
+    table.add_column(layout.corner, no_wrap=True)
+    for name in layout.columns:
+        for part in layout.shown:
+            table.add_column(Text(HEADERS.get(part, name), style="dim" if part in HEADERS else ""), justify="right", no_wrap=part != "ours")
+    for name, line in zip(layout.lines, layout.cells, strict=True):
+        texts = [Text(name)]
+        for cell in line:
+            texts += [Text(getattr(cell, part), style=RANKS.get(cell.rank, "") if part == "ours" else "dim") for part in layout.shown]
+        table.add_row(*texts)
+    return table
+
+
+def _latex(layout: Layout) -> str:
+    header = [layout.corner, *(HEADERS.get(part, name) for name in layout.columns for part in layout.shown)]
+    lines = [
+        f"% {layout.title}",
+        f"\\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
+        "\\toprule",
+        " & ".join(map(_escaped, header)) + " \\\\",
+        "\\midrule",
+    ]
+    for name, line in zip(layout.lines, layout.cells, strict=True):
+        texts = [_escaped(name)]
+        for cell in line:
+            inside = {part: _escaped(getattr(cell, part)) for part in layout.shown}
+            marked = {1: f"\\textbf{{{inside['ours']}}}", 2: f"\\textit{{{inside['ours']}}}"}.get(cell.rank, inside["ours"])
+            texts += [marked, *(text for part, text in inside.items() if part != "ours")]
+        lines.append(" & ".join(texts) + " \\\\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+def _escaped(text: str) -> str:
+    for plain, safe in (
+        ("\\", "\\textbackslash "),
+        *((c, f"\\{c}") for c in "&%$#_{}"),
+        ("±", "$\\pm$"),
+        ("~", "\\textasciitilde "),
+        ("^", "\\textasciicircum "),
+    ):
+        text = text.replace(plain, safe)
+    return text.replace("+0.", "$+$0.").replace("-0.", "$-$0.")
+
+
+def _remarks(plan: Plan, rows: pd.DataFrame) -> Sequence[str]:
+    done = rows.groupby(["data", "measure", "method"]).size()
+    lines = [
+        "Bold: best, italic: second best, of all methods but the original network. |bias|: mean of the absolute values, "
+        "which scatter around 0 cannot hide. Diff.: ours minus published."
+    ]
+    missing = len(plan.data) * len(plan.measures) * len(plan.methods) * plan.splits - int(done.sum())
+    if missing:
+        lines.append(f"Not complete: {missing:,} rows of {missing + int(done.sum()):,} are still to come; run the study again.")
+    unmet = rows.groupby("method", sort=False)["met"].mean()
+    below = [f"{name} in {1 - share:.0%}" for name, share in unmet.items() if share < 1]
+    if below:
+        lines.append(f"Goal (floor or bound) not met on validation: {', '.join(below)} of rows.")
+    return lines

@@ -1,0 +1,162 @@
+"""Figures: every format is a valid file, names are text, and what is drawn is what the audit says."""
+
+import json
+import struct
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import altair as alt
+import numpy as np
+import pandas as pd
+import pytest
+
+from equipoise.errors import BadInput
+from equipoise.report.figures import gaps_figure, rates_figure, save_audit_figures, save_figure, thresholds_figure
+
+sys.path.insert(0, str(Path(__file__).parent))
+from audits import HOSTILE, audit_of, frame_of
+
+
+def _data(chart) -> pd.DataFrame:
+    """All rows that a chart draws."""
+    return pd.concat([pd.DataFrame(rows) for rows in chart.to_dict()["datasets"].values()])
+
+
+def _labels(path: Path) -> set[str]:
+    return {element.text for element in ET.parse(path).iter("{http://www.w3.org/2000/svg}text") if element.text}
+
+
+@pytest.mark.parametrize("groups", [2, 6])
+def test_every_figure_in_every_format_is_a_valid_file(tmp_path: Path, groups: int):
+    scores, audit = audit_of(frame_of([f"g{k}" for k in range(groups)]))
+    paths = save_audit_figures(scores, audit, tmp_path, ("png", "svg", "html"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(p.name for p in paths)
+    assert len(paths) == 9
+    for path in paths:
+        content = path.read_bytes()
+        if path.suffix == ".png":
+            assert content[:8] == b"\x89PNG\r\n\x1a\n"
+            assert min(struct.unpack(">II", content[16:24])) > 200
+        elif path.suffix == ".svg":
+            assert ET.fromstring(content).tag == "{http://www.w3.org/2000/svg}svg"
+        else:
+            assert b'src="http' not in content  # opens without a network
+            assert b"vegaEmbed" in content
+
+
+def test_every_group_and_rate_is_labelled(tmp_path: Path):
+    _, audit = audit_of(frame_of([f"g{k}" for k in range(6)]))
+    labels = _labels(save_figure(rates_figure(audit), tmp_path / "rates.svg"))
+    assert {f"g{k}" for k in range(6)} | {"sensitivity (TPR)", "PPV", "AUROC"} <= labels
+
+
+def test_the_rates_drawn_are_the_audits():
+    _, audit = audit_of(frame_of(["F", "M"]), reference="M")
+    drawn = _data(rates_figure(audit)).set_index(["group", "rate"])
+    assert drawn.loc[("F", "sensitivity (TPR)"), ["value", "low", "high"]].tolist() == pytest.approx(
+        audit.groups.loc["F", ["tpr", "tpr_low", "tpr_high"]].tolist()
+    )
+
+
+def test_the_gaps_drawn_are_the_audits():
+    _, audit = audit_of(frame_of(["F", "M"]), reference="M")
+    drawn = _data(gaps_figure(audit)).set_index("label")
+    assert drawn.loc["eod: F minus M", "value"] == pytest.approx(audit["eod"].value)
+
+
+def test_equal_names_in_two_attributes_stay_apart():
+    frame = frame_of(["yes", "no"]).assign(smokes=lambda d: ["yes", "no"] * (len(d) // 2))
+    frame["y"] = frame["y"].sample(frac=1, random_state=0).to_numpy()
+    _, audit = audit_of(frame, group=["sex", "smokes"])
+    assert {"sex: yes", "smokes: yes", "sex & smokes: yes & no"} <= set(_data(rates_figure(audit))["group"])
+    labels = _data(gaps_figure(audit))["label"].dropna()
+    assert labels.is_unique
+
+
+def _value_at(drawn: pd.DataFrame, threshold: float) -> float:
+    """The value of a step-before line, which holds from the point before it, without it, up to its own."""
+    line = drawn.sort_values("threshold", kind="stable")
+    return float(line["value"].iloc[np.searchsorted(line["threshold"], threshold)])
+
+
+def test_the_lines_over_thresholds_equal_deciding_at_each_of_them():
+    frame = frame_of(["F", "M"], n=20).round({"p": 1})
+    scores, audit = audit_of(frame, reference="M")
+    figure = thresholds_figure(scores, audit, "eod")
+    assert figure.to_dict()["layer"][1]["mark"]["interpolate"] == "step-before"
+    drawn = _data(figure)
+    eod, accuracy = (drawn[drawn["measure"] == m] for m in ("eod (F minus M)", "balanced accuracy"))
+    for threshold in (0.05, 0.3, 0.45, 0.5, 0.73, 0.99):
+        decided = frame.assign(f=frame["p"] >= threshold)
+        tpr = decided[decided["y"] == 1].groupby("sex")["f"].mean()
+        rates = decided.groupby("y")["f"].mean()
+        assert _value_at(eod, threshold) == pytest.approx(tpr["F"] - tpr["M"])
+        assert _value_at(accuracy, threshold) == pytest.approx((rates[1] + 1 - rates[0]) / 2)
+
+
+def test_the_lines_reach_from_zero_to_one():
+    scores, audit = audit_of(frame_of(["F", "M"]).assign(p=lambda d: 0.2 + 0.5 * d["p"]))
+    drawn = _data(thresholds_figure(scores, audit))["threshold"].dropna()
+    assert (drawn.min(), drawn.max()) == (0, 1)
+
+
+def test_many_thresholds_are_thinned_for_drawing():
+    frame = frame_of(["F", "M"], n=1000)
+    scores, audit = audit_of(frame, draws=2)
+    assert len(_data(thresholds_figure(scores, audit, points=50))) <= 2 * 51 + 2
+
+
+def test_a_group_with_insufficient_data_does_not_draw_the_largest_gap():
+    frame = pd.concat([frame_of(["F", "M", "N"]), pd.DataFrame({"sex": "X", "y": [0, 1], "p": [0.5, 1.0]})])
+    scores, audit = audit_of(frame, reference="M")
+    rest, rest_audit = audit_of(frame[frame["sex"] != "X"], reference="M")
+    measure = "eod (largest, group minus reference)"
+    found, expected = (_data(thresholds_figure(*pair, "eod")) for pair in ((scores, audit), (rest, rest_audit)))
+    found, expected = found[found["measure"] == measure], expected[expected["measure"] == measure]
+    for threshold in (0.2, 0.5, 0.8):
+        assert _value_at(found, threshold) == pytest.approx(_value_at(expected, threshold))
+
+
+def test_an_audit_without_gaps_or_without_any_sufficient_group_still_draws(tmp_path: Path):
+    scores, audit = audit_of(frame_of(["F", "M"]), measures=["auroc"])
+    assert {p.name for p in save_audit_figures(scores, audit, tmp_path, ("svg",))} == {"rates.svg", "thresholds.svg"}
+    scores, audit = audit_of(frame_of(["F", "M"], n=4))
+    assert len(save_audit_figures(scores, audit, tmp_path / "few", ("svg",))) == 3
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "html"])
+def test_hostile_names_are_text_in_every_format(tmp_path: Path, kind: str):
+    scores, audit = audit_of(frame_of(HOSTILE, n=20, column="[bold]g"), name="<img src=x onerror=alert(1)>.csv")
+    for path in save_audit_figures(scores, audit, tmp_path, (kind,)):
+        content = path.read_text(errors="replace")
+        if kind == "html":
+            spec = content.split("const spec = ", 1)[1].split(";\n", 1)[0]
+            assert "<" not in spec
+            assert "<img src=x onerror=alert(1)>.csv" in json.loads(spec)["title"]
+        elif kind == "svg":
+            elements = {element.tag.split("}")[1] for element in ET.fromstring(content).iter()}
+            assert not elements & {"script", "b", "img"}
+    if kind == "svg":
+        assert {"[red]x[/red]", "<script>alert(1)</script>", "مجموعة"} <= _labels(tmp_path / "rates.svg")
+
+
+def test_an_unknown_format_is_refused_and_nothing_is_written(tmp_path: Path):
+    chart = alt.Chart(pd.DataFrame({"x": [1]})).mark_point()
+    with pytest.raises(BadInput, match=r"written as png, svg, html; got 'figure\.jpeg'"):
+        save_figure(chart, tmp_path / "figure.jpeg")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_figure_that_fails_leaves_the_old_one(tmp_path: Path):
+    path = tmp_path / "figure.svg"
+    path.write_text("old")
+
+    class Failing:
+        def save(self, *_: object, **__: object) -> None:
+            raise RuntimeError("crash")
+
+    with pytest.raises(RuntimeError, match="crash"):
+        save_figure(Failing(), path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,140 @@
+"""An audit in a terminal: numbers unbroken at any width, names always text, and everything worth minding said."""
+
+import io
+import re
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from equipoise.report.terminal import ROW_NAMES, audit_view, percent, printable, short_name
+
+sys.path.insert(0, str(Path(__file__).parent))
+from audits import HOSTILE, audit_of, frame_of
+
+
+def _shown(audit, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(audit_view(audit))
+    return console.file.getvalue()
+
+
+def _cells(text: str, row: str) -> list[str]:
+    """The intervals behind a row's name, over all tables."""
+    return [cell for line in text.splitlines() if line.strip().startswith(row) for cell in re.findall(r"\d\.\d{3} \[[^\]]*\]", line)]
+
+
+def test_the_headline_says_what_how_many_and_which_decision():
+    _, audit = audit_of(frame_of(["F", "M"]))
+    assert _shown(audit).startswith("Audit of tiny.csv: 120 rows. Positive if score >= 0.5 (given).")
+
+
+def test_patients_are_counted_and_named_as_what_was_drawn():
+    frame = frame_of(["F", "M"]).assign(pid=lambda d: d.index // 2)
+    _, audit = audit_of(frame, patient="pid")
+    assert "120 rows of 60 patients" in _shown(audit)
+    assert "20 bootstrap draws of patients" in _shown(audit)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize("groups", [2, 6])
+@pytest.mark.parametrize("name", ["F", "people with a name that is longer than their numbers"])
+def test_no_interval_is_broken_at_any_width(width, groups, name):
+    _, audit = audit_of(frame_of([f"{name} {k}" for k in range(groups)]))
+    text = _shown(audit, width)
+    for name in ROW_NAMES.values():
+        expected = groups + (name == "AUROC")  # once more for everybody together
+        assert len(_cells(text, name)) == expected
+    assert len(re.findall(r"[+-]\d\.\d{3} \[[+-]\d\.\d{3}, [+-]\d\.\d{3}\]", text)) == 6 * (groups - 1)
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_values_are_those_of_the_audit():
+    _, audit = audit_of(frame_of(["F", "M"]), reference="M")
+    text = _shown(audit)
+    row = audit.groups.loc["F"]
+    assert _cells(text, "sensitivity (TPR)")[1] == f"{row['tpr']:.3f} [{row['tpr_low']:.3f}, {row['tpr_high']:.3f}]"
+    eod = audit["eod"]
+    assert f"F minus M   {eod.value:+.3f} [{eod.low:+.3f}, {eod.high:+.3f}]" in re.sub(r" {3,}", "   ", text)
+    assert "M (reference)" in text
+
+
+def test_a_gap_whose_interval_leaves_out_zero_is_bold():
+    frame = frame_of(["F", "M"])
+    frame.loc[frame["sex"] == "F", "p"] = 0.1
+    _, audit = audit_of(frame, reference="M", measures=["spd"])
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
+    console.print(audit_view(audit))
+    [line] = [line for line in console.file.getvalue().splitlines() if "F minus M" in line]
+    assert "\x1b[1m" in line
+    assert audit["spd"].high < 0
+
+
+def test_insufficient_data_is_said_in_the_table_and_below_it():
+    frame = pd.concat([frame_of(["F", "M"]), pd.DataFrame({"sex": "X", "y": [0, 1, 1], "p": 0.5})])
+    text = _shown(audit_of(frame, reference="M")[1])
+    assert text.count("insufficient data") == 9 + 6 + 1
+    assert "sex X: insufficient data (fewer than 5 patients): everything." in text
+
+
+def test_what_is_short_of_data_is_named_as_in_the_table():
+    frame = frame_of(["F", "M"])
+    frame.loc[(frame["sex"] == "F") & (frame["y"] == 1), "y"] = [1, 1] + [0] * 28
+    text = " ".join(_shown(audit_of(frame, reference="M")[1]).split())
+    assert "sex F: insufficient data (fewer than 5 patients): sensitivity (TPR), miss rate (FNR), AUROC." in text
+
+
+def test_missing_attributes_and_an_assumed_reference_are_said():
+    frame = frame_of(["F", "M"])
+    frame.loc[:11, "sex"] = None
+    text = " ".join(_shown(audit_of(frame)[1]).split())
+    assert "sex: 10.0% of rows have no value" in text
+    assert "nobody named a reference, so the largest group, M, was taken" in text
+    assert "nobody named" not in _shown(audit_of(frame, reference="M")[1])
+
+
+def test_one_gap_table_an_attribute():
+    frame = frame_of(["yes", "no"]).assign(smokes=lambda d: ["yes", "no"] * (len(d) // 2))
+    frame["y"] = frame["y"].sample(frac=1, random_state=0).to_numpy()
+    text = _shown(audit_of(frame, group=["sex", "smokes"])[1])
+    for title in ("Gaps by sex:", "Gaps by smokes:", "Gaps by sex & smokes:"):
+        assert text.count(title) == 1
+
+
+def test_only_the_measures_that_were_asked_for():
+    text = _shown(audit_of(frame_of(["F", "M"]), measures=["spd"])[1])
+    assert "spd" in text
+    assert "eod" not in text
+    assert "Everybody together" not in text
+    text = _shown(audit_of(frame_of(["F", "M"]), measures=["auroc"])[1])
+    assert "Everybody together" in text
+    assert "Gaps" not in text
+
+
+def test_hostile_names_are_text_and_cannot_steer_the_terminal():
+    frame = frame_of(HOSTILE, column="[bold]g")
+    text = _shown(audit_of(frame, name="[blink]a.csv")[1], width=200)
+    for name in ("[red]x[/red]", "<script>alert(1)</script>", "</script><b>", "مجموعة", "[bold]g", "[blink]a.csv"):
+        assert name in text
+    assert "\x1b" not in text
+    assert "\\x1b[31mred" in text
+    assert "two\\nlines" in text
+    assert len(text) < 100_000
+
+
+def test_printable_keeps_lines_and_writes_out_the_rest():
+    assert printable("a\nb") == "a\nb"
+    assert printable("a\tb\x00\u202ec") == "a\\tb\\x00\\u202ec"
+    assert printable("né مجموعة 组") == "né مجموعة 组"
+
+
+def test_a_long_name_keeps_its_beginning_and_its_end():
+    assert short_name("x" * 60) == "x" * 60
+    assert short_name("a" * 3000 + "z" * 3000) == "a" * 40 + " ... " + "z" * 15
+
+
+def test_a_level_is_not_rounded_to_everything():
+    assert (percent(0.95), percent(0.999)) == ("95%", "99.9%")
+    assert "99.9% intervals" in _shown(audit_of(frame_of(["F", "M"]), level=0.999)[1])
