@@ -27,8 +27,13 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: install
+# AIF360 needs older packages than the project, so it lives in an environment of its own.
+.venv-bench/.installed: benchmarks/environment.sh constraints.txt pyproject.toml
+	bash benchmarks/environment.sh $(PYTHON)
+
+bench: install .venv-bench/.installed
 	$(BIN)/python benchmarks/measures.py
+	.venv-bench/bin/python benchmarks/postprocessing.py
 
 clean:
 	rm -rf $(VENV) .venv-bench demo-output build dist src/*.egg-info

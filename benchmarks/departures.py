@@ -48,7 +48,7 @@ def training_mode(splits: int) -> Iterator[None]:
     ours = StackedReplicas.soft
     dropouts = [generator(k, "published dropout") for k in range(splits)]
 
-    def theirs(self, index, *, generators=None):  # type: ignore[no-untyped-def]
+    def theirs(self, index, *, generators=None):  # type: ignore[no-untyped-def]  # noqa: ARG001
         return ours(self, index, generators=dropouts)
 
     StackedReplicas.soft = theirs  # type: ignore[method-assign]

@@ -80,8 +80,12 @@ def study_run(
     from equipoise.study.schedule import run_study
 
     plan = narrow(read_plan(study), splits=splits, data=_names(data), methods=_names(methods), measures=_names(measures))
-    with _bar() as progress:
-        done = run_study(plan, folder, runner=runner, workers=workers, address=address, root=root, progress=progress)
+    try:
+        with _bar() as progress:
+            done = run_study(plan, folder, runner=runner, workers=workers, address=address, root=root, progress=progress)
+    except KeyboardInterrupt:
+        err.print(Text(f"Stopped. What is finished is in {folder}; the same command goes on from there."), soft_wrap=True)
+        raise
     rows = read_rows(done)
     write_text(folder / "summary.csv", summarise(rows).to_csv(index=False))
     write_text(folder / "summary.txt", study_text(plan, rows))

@@ -105,7 +105,9 @@ def test_too_few_patients_are_insufficient_data_never_zero():
 
 
 def test_ten_images_of_one_patient_are_one_patient():
-    frame = pd.concat([_frame().assign(pid=lambda d: np.arange(len(d))), pd.DataFrame({"y": [0, 1] * 10, "sex": "X", "race": "a", "p": 0.4, "pid": -1})])
+    frame = pd.concat(
+        [_frame().assign(pid=lambda d: np.arange(len(d))), pd.DataFrame({"y": [0, 1] * 10, "sex": "X", "race": "a", "p": 0.4, "pid": -1})]
+    )
     found = audit(_scores(frame, patient="pid"), threshold=0.5, draws=20)
     assert np.isnan(found.groups.loc["X", "selection_rate"])
     assert found.patients == 601
@@ -156,7 +158,9 @@ def test_the_smallest_detectable_gap_shrinks_with_the_square_root_of_the_patient
 
 def test_a_network_is_audited_on_a_cohort_and_left_as_it_was():
     rng = np.random.default_rng(0)
-    cohort = Cohort.from_arrays(torch.from_numpy(rng.normal(size=(200, 3)).astype(np.float32)), rng.integers(0, 2, 200), rng.choice(["F", "M"], 200))
+    cohort = Cohort.from_arrays(
+        torch.from_numpy(rng.normal(size=(200, 3)).astype(np.float32)), rng.integers(0, 2, 200), rng.choice(["F", "M"], 200)
+    )
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)).train()
     model[1].eval()
     before = {k: v.clone() for k, v in model.state_dict().items()}

@@ -24,7 +24,9 @@ def test_cell_tables_of_random_shards_add_up_to_the_whole(sample: Sample, shards
     shard = np.random.default_rng(seed).integers(0, shards, len(sample.y))
     whole = tabulate(sample.score, sample.y, sample.attribute, sample.weight)
     pieces = [
-        tabulate(sample.score[shard == k], sample.y[shard == k], sample.attribute.take(np.flatnonzero(shard == k)), sample.weight[shard == k])
+        tabulate(
+            sample.score[shard == k], sample.y[shard == k], sample.attribute.take(np.flatnonzero(shard == k)), sample.weight[shard == k]
+        )
         for k in range(shards)
     ]
     total = pieces[0]

@@ -31,7 +31,9 @@ def test_every_threshold_equals_brute_force(sample: Sample):
         cells = tabulate(decision, sample.y, sample.attribute)
         for gap in GAPS:
             assert abs(swept.values[gap][k]) == pytest.approx(abs(float(largest(gap_values(gap, cells)))), abs=1e-12)
-            assert swept.values[gap][k] == pytest.approx(float(largest(gap_values(gap, cells))), abs=1e-9) or len(sample.attribute.levels) > 2
+            assert (
+                swept.values[gap][k] == pytest.approx(float(largest(gap_values(gap, cells))), abs=1e-9) or len(sample.attribute.levels) > 2
+            )
         assert swept.values["accuracy"][k] == pytest.approx(sk.accuracy_score(sample.y, decision), abs=1e-12)
         assert swept.values["balanced_accuracy"][k] == pytest.approx(sk.balanced_accuracy_score(sample.y, decision), abs=1e-12)
         assert swept.values["f1"][k] == pytest.approx(sk.f1_score(sample.y, decision, zero_division=0.0), abs=1e-12)

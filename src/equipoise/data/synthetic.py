@@ -79,8 +79,10 @@ def zafar(
 
     The points are turned by vartheta before A is drawn, as in the paper's text; `clockwise` turns them the other way, as its published
     code does: that, and not the text, gives the numbers of its sensitivity table. With one seed, X, Y, the network and the draws behind
-    A are the same for every vartheta. >>> zafar(100, features=7).inputs.shape[1], zafar(100, features=7,
-    attribute_as_input=False).inputs.shape[1] (8, 7)
+    A are the same for every vartheta.
+
+    >>> zafar(100, features=7).inputs.shape[1], zafar(100, features=7, attribute_as_input=False).inputs.shape[1]
+    (8, 7)
     """
     problems = _problems(n, seed)
     if not _finite(vartheta):

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.data.files import write_text
+from equipoise.report.terminal import printable
 from equipoise.study.compare import compare, summarise
 from equipoise.study.paper import published
 from equipoise.study.schema import Plan
@@ -120,7 +121,7 @@ class Layout:
 def _layouts(plan: Plan, frame: pd.DataFrame, measure: str, quantity: str, width: int) -> Iterator[Layout]:
     """Methods down and data across, as in the paper's tables; where there are more data, the other way round, as in its simulations."""
     found = {(row["data"], row["method"]): _cell(row, quantity) for row in frame.to_dict("records")}
-    data = {d.name: d.title or d.name for d in plan.data if d.name in set(frame["data"])}
+    data = {d.name: printable(d.title or d.name) for d in plan.data if d.name in set(frame["data"])}
     methods = {a.name: a.name for a in plan.methods if a.name in set(frame["method"])}
     upright = len(data) <= max(len(methods), 3)
     down, across = (methods, data) if upright else (data, methods)

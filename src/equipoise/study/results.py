@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 from pydantic import TypeAdapter
 
-from equipoise.data.files import replacing, write_text
+from equipoise.data.files import replacing, sha256, write_text
 from equipoise.errors import BadInput, raise_all
 from equipoise.study import rows, weights
 from equipoise.study.identity import differences, fingerprint, identity
@@ -65,10 +65,13 @@ def claimed(path: str | Path, plan: Plan, root: str | Path | None = None) -> Ite
                 "study": plan.name,
                 "fingerprint": folder.fingerprint,
                 "version": folder.version,
+                "code": code_digest(),
                 "identity": ours,
                 "definition": json.loads(TypeAdapter(Plan).dump_json(plan)),
             }
             write_text(path / DEFINITION, json.dumps(content, indent=1) + "\n")
+        elif _definition(path).get("code") != code_digest():
+            log.warning("The code of Equipoise %s has been changed since %s was begun; its rows may not be alike.", folder.version, path)
         yield folder
 
 
@@ -131,6 +134,13 @@ def present_version() -> str:
     import equipoise
 
     return equipoise.__version__
+
+
+def code_digest() -> str:
+    """A checksum of the rooms that make the numbers: while Equipoise is being developed, its version does not tell it all."""
+    here = Path(__file__).parents[1]
+    files = sorted(path for room in ("data", "models", "measures", "methods") for path in (here / room).glob("*.py"))
+    return sha256(b"".join(path.read_bytes() for path in files))[:16]
 
 
 def _read(folder: Folder) -> pd.DataFrame:

@@ -1,0 +1,79 @@
+"""Studies that take a second, and ways to look at what came of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from equipoise.study.plan import make_plan
+from equipoise.study.results import Folder, read_rows, read_traces
+from equipoise.study.rows import TIMINGS
+from equipoise.study.schema import Plan
+
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "data": [
+        {"source": "loh", "options": {"n": 400, "alpha": 2.0}},
+        {"source": "loh", "name": "drawn", "options": {"n": 300}, "redraw": True},
+    ],
+    "methods": ["standard", {"method": "bias-gda", "settings": {"epochs": 2}, "floor": {"drawn": 0.5}}, "equalised-odds"],
+    "measures": ["spd", "eod"],
+    "splits": 3,
+    "stack": 2,
+    "training": {"epochs": 2},
+}
+Made = Callable[..., Plan]
+
+
+@pytest.fixture
+def tiny() -> Made:
+    """A tiny study, with changes."""
+    return lambda **changes: make_plan({**TINY, **changes})
+
+
+@pytest.fixture
+def everything() -> Callable[[Folder], pd.DataFrame]:
+    """All that a study found, but for its timings: the traces beside their rows."""
+
+    def collect(folder: Folder) -> pd.DataFrame:
+        rows = read_rows(folder).drop(columns=list(TIMINGS))
+        return rows.merge(read_traces(folder), on=["data", "seed", "method", "measure"], how="outer", suffixes=("", "_trace"))
+
+    return collect
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Callable[[], dict[str, Any]]:
+    """A study with a network that kills its process in the middle of the first training, unless it finds that it has done so before."""
+    code = tmp_path / "mortal.py"
+    code.write_text(
+        f"""
+import os, signal
+from pathlib import Path
+from torch import nn
+
+MARK = Path({str(tmp_path / "died")!r})
+
+class Mortal(nn.Module):
+    output = "logit"
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.calls = nn.Sequential(nn.Linear(21, 8), nn.ReLU(), nn.Linear(8, 1)), 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls == 5 and not MARK.exists():
+            MARK.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.layers(x)[:, 0]
+"""
+    )
+
+    def make() -> dict[str, Any]:
+        (tmp_path / "died").unlink(missing_ok=True)
+        return {"model": f"{code}:Mortal", "data": TINY["data"][:1], "splits": 2, "methods": ["standard", "equalised-odds"]}
+
+    return make

@@ -1,0 +1,58 @@
+"""The paper's settings and numbers, spot-checked against its tables by hand, and complete."""
+
+import pytest
+
+from equipoise.study.paper import PRESETS, _published, published
+from equipoise.study.plan import read_plan
+
+
+def test_every_published_cell_is_there() -> None:
+    # Table 1: 3 data x 2 measures x 7 methods; MIMIC-III likewise; MIMIC-CXR 4 x 7; in-processing 6 x 2 + 4; simulations 2 x 6 x 2 x 3.
+    counts = {part: sum(len(methods) for data in table.values() for methods in data.values()) for part, table in _published().items()}
+    assert counts == {"test": 42 + 42 + 28 + 16 + 72, "validation": 28}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_cell_of_a_preset_has_its_number(name: str) -> None:
+    plan = read_plan(name)
+    for data in plan.data:
+        if not data.optional:
+            assert all(published(data.published, measure, arm.method) for arm in plan.methods for measure in plan.measures), data.name
+
+
+@pytest.mark.parametrize(
+    ("cell", "numbers"),
+    [
+        (("adult/sex", "eod", "pruning"), (-0.01, 0.03, 0.78, 0.02)),
+        (("compas/race", "spd", "adversarial-training"), (0.05, 0.04, 0.60, 0.03)),
+        (("mimic-iii/insurance", "spd", "bias-gda"), (-0.01, 0.02, 0.73, 0.01)),
+        (("zafar/0.7", "eod", "bias-gda"), (-0.09, 0.03, 0.83, 0.03)),
+        (("mimic-cxr/ethnicity/resnet-18", "eod", "adversarial-training"), (-0.13, 0.07, 0.71, 0.02)),
+    ],
+)
+def test_numbers_as_printed(cell: tuple[str, str, str], numbers: tuple[float, ...]) -> None:
+    assert published(*cell) == numbers
+
+
+def test_no_number_where_the_paper_has_none() -> None:
+    assert published("", "spd", "standard") is None
+    assert published("mimic-cxr/sex/vgg-16", "spd", "standard") is None
+
+
+def test_floors_and_settings_of_the_hyperparameter_table() -> None:
+    plan = read_plan("paper-tabular")
+    cells = [(arm, data, m) for arm in ("pruning", "bias-gda") for data in ("adult", "bank", "compas-blind") for m in ("spd", "eod")]
+    floors = [plan.arm(arm).goal(data, measure, plan.performance).floor for arm, data, measure in cells]
+    assert floors == [0.52, 0.75, 0.80, 0.70, 0.55, 0.55, 0.62, 0.80, 0.70, 0.70, 0.61, 0.58]
+    assert plan.arm("bias-gda").settings == {"rate": 1e-5, "batch": 256, "epochs": 200, "evaluations": 3}
+    assert plan.arm("random").goal("adult", "spd", plan.performance).bound == 0.05
+    mimic = read_plan("paper-mimic-iii")
+    assert mimic.arm("bias-gda").settings["epochs"] == 100
+    assert mimic.arm("pruning").goal("mimic-iii-age", "eod", mimic.performance).floor == 0.60
+
+
+def test_simulations_are_drawn_anew_for_each_split() -> None:
+    plan = read_plan("paper-sensitivity")
+    assert plan.splits == 10
+    assert all(data.redraw for data in plan.data)
+    assert [d.name for d in plan.data][:2] == ["loh-0.1", "loh-0.5"]

@@ -1,0 +1,177 @@
+"""A plan is read whole, every problem is named at once, and what tells studies apart is exactly what changes their numbers."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from equipoise.errors import BadInput
+from equipoise.study.identity import differences, fingerprint, identity
+from equipoise.study.paper import PRESETS
+from equipoise.study.plan import make_plan, narrow, read_plan
+
+CSV = "age,sex,died\n" + "".join(f"{40 + k},{'FM'[k % 2]},{k % 3 % 2}\n" for k in range(30))
+TOML = """
+splits = 4
+measures = ["eod"]
+model = "net.py:make"
+[training]
+epochs = 3
+[[data]]
+file = "patients.csv"
+name = "icu"
+label = "died"
+group = "sex"
+reference = "M"
+[[methods]]
+method = "bias-gda"
+settings = { epochs = 50 }
+floor = { icu = { eod = 0.7 } }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "patients.csv").write_text(CSV)
+    (tmp_path / "net.py").write_text("def make(): ...")
+    return tmp_path
+
+
+def problems(text: str, folder: Path) -> tuple[str, ...]:
+    (folder / "bad.toml").write_text(text)
+    with pytest.raises(BadInput) as caught:
+        read_plan(folder / "bad.toml")
+    return caught.value.problems
+
+
+def test_a_toml_file(folder: Path) -> None:
+    (folder / "mine.toml").write_text(TOML)
+    plan = read_plan(folder / "mine.toml")
+    assert (plan.name, plan.splits, plan.measures, plan.seeds) == ("mine", 4, ("eod",), (0, 1, 2, 3))
+    assert plan.data[0].path == folder / "patients.csv"
+    assert plan.model == f"{folder / 'net.py'}:make"
+    goal = plan.arm("bias-gda").goal("icu", "eod", plan.performance)
+    assert (goal.floor, goal.bound) == (0.7, None)
+
+
+def test_names_alone_are_enough() -> None:
+    plan = make_plan({"name": "short", "data": ["adult", "loh"], "methods": ["standard", "pruning"]})
+    assert [d.name for d in plan.data] == ["adult", "loh"]
+    assert [a.method for a in plan.methods] == ["standard", "pruning"]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (("splits = 4", "splts = 4"), "unknown key 'splts' at the top level. Did you mean 'splits'?"),
+        (("splits = 4", 'splits = "four"'), "splits: got 'four'; it should be a valid integer"),
+        (("label =", "lable ="), "unknown key 'lable' in data[0]. Did you mean 'label'?"),
+        (("label =", "lable ="), "data[0] lacks 'label'. Add it."),
+        (("epochs = 50", "epoch = 50"), "methods[0].settings: unknown setting of bias-gda 'epoch'. Did you mean 'epochs'?"),
+        (("epochs = 50", "epochs = 'many'"), "methods[0].settings: setting of bias-gda 'epochs' should be a valid integer; got 'many'"),
+        (('"bias-gda"', '"bias-gad"'), "methods[0].method: unknown method 'bias-gad'. Did you mean 'bias-gda'?"),
+        (('["eod"]', '["eodd"]'), "measures[0]: unknown measure 'eodd'. Did you mean 'eod'?"),
+        (("icu = {", "icuu = {"), "methods[0].floor: 'icuu' is neither data nor a measure of this study. Did you mean 'icu'?"),
+        (("{ eod = 0.7 }", "{ eod = 7 }"), "methods[0].floor: should be a number from 0 to 1"),
+        (("{ eod = 0.7 }", "{ spd = 0.7 }"), "methods[0].floor.icu: 'spd' is no measure of this study."),
+        (("patients.csv", "patient.csv"), "no such file: "),
+        (("net.py:make", "nett.py:make"), "no such file: "),
+        (("net.py:make", "net.py"), "model: a model is 'mlp' (the paper's network) or file.py:factory"),
+        (("epochs = 3", "epoch = 3"), "training: unknown training setting 'epoch'. Did you mean 'epochs'?"),
+        (('name = "icu"', 'name = "a b"'), "data[0].name: a name is made of letters"),
+    ],
+)
+def test_a_problem_is_named_with_its_place(folder: Path, change: tuple[str, str], expected: str) -> None:
+    assert any(p.startswith(expected) for p in problems(TOML.replace(*change), folder)), problems(TOML.replace(*change), folder)
+
+
+def test_all_problems_in_one_message(folder: Path) -> None:
+    text = TOML.replace("splits", "splts").replace("lable", "label").replace('"bias-gda"', '"bias"').replace("icu = {", "icuu = {")
+    text = text.replace('group = "sex"', "group = 3").replace("patients.csv", "none.csv")
+    assert len(problems(text, folder)) == 5
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ({"data": [{"source": "aduld"}]}, "data[0].source: unknown data 'aduld'. Did you mean 'adult'?"),
+        ({"data": [{"source": "loh", "options": {"alfa": 1}}]}, "data[0].options: unknown option of loh 'alfa'. Did you mean 'alpha'?"),
+        (
+            {"data": [{"source": "loh", "options": {"alpha": "x"}}]},
+            "data[0].options: option of loh 'alpha' should be a valid number; got 'x'",
+        ),
+        ({"data": [{"source": "adult", "redraw": True}]}, "data[0].redraw: only a simulation can be drawn anew; adult takes no seed"),
+        ({"data": []}, "data: is empty; name at least one"),
+        ({"data": ["loh", "loh"]}, "data: the name 'loh' is used more than once"),
+        ({"methods": ["pruning", {"method": "standard", "name": "Pruning"}]}, "methods: the name 'pruning' is used more than once"),
+        ({"methods": [{"method": "pruning", "settings": {"units": 1, "steps": 2}}]}, "methods[0].settings: pruning takes units a step or"),
+        ({"methods": 3}, "methods: got 3; it should be a list"),
+        ({"fractions": [0.5, 0.6, 0.1]}, "fractions: fractions must be three positive numbers that add up to 1"),
+        ({"fractions": [0.5, 0.5]}, "fractions: got [0.5, 0.5]; it should have more values"),
+        ({"splits": 0}, "splits: got 0; it should be greater than or equal to 1"),
+        ({"performance": "auroc"}, "performance: unknown performance measure 'auroc'"),
+    ],
+)
+def test_values_are_checked(raw: dict[str, object], expected: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        make_plan({"name": "x", "data": ["loh"], "methods": ["standard"], **raw})
+    assert any(p.startswith(expected) for p in caught.value.problems), caught.value.problems
+
+
+def test_a_file_that_is_no_study(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text("splits = = 3")
+    with pytest.raises(BadInput, match="is not a TOML file"):
+        read_plan(tmp_path / "x.toml")
+    with pytest.raises(BadInput, match="no such file"):
+        read_plan(tmp_path / "none.toml")
+    with pytest.raises(BadInput, match=r"unknown study 'paper-tabula'\. Did you mean 'paper-tabular'"):
+        read_plan("paper-tabula")
+
+
+def test_narrowing() -> None:
+    plan = read_plan("paper-tabular")
+    assert [d.name for d in narrow(plan).data] == ["adult", "bank", "compas"]
+    few = narrow(plan, splits=2, data=["compas-blind"], methods=["pruning"], measures=["eod"])
+    assert (few.splits, [d.name for d in few.data], few.measures) == (2, ["compas-blind"], ("eod",))
+    assert few.methods[0].floor == {"compas-blind": {"eod": 0.55}}
+    with pytest.raises(BadInput) as caught:
+        narrow(plan, data=["adlt"], methods=["prunin"], measures=["aod"], splits=0)
+    assert len(caught.value.problems) == 4
+    assert "Did you mean 'adult'?" in str(caught.value)
+
+
+def test_what_changes_no_number_changes_no_fingerprint(folder: Path) -> None:
+    (folder / "a.toml").write_text(TOML)
+    plan = read_plan(folder / "a.toml")
+    before = fingerprint(identity(plan, None))
+    (folder / "b.toml").write_text(TOML.replace('name = "icu"', 'name = "icu"\ntitle = "Ward 3"'))
+    assert fingerprint(identity(read_plan(folder / "b.toml"), None)) == before
+    (folder / "patients.csv").write_text(CSV + "50,F,1\n")
+    assert fingerprint(identity(plan, None)) != before
+
+
+@pytest.mark.parametrize("change", [{"splits": 3}, {"stack": 5}, {"first_seed": 1}, {"methods": ["pruning"]}, {"training": {"epochs": 1}}])
+def test_what_changes_numbers_changes_the_fingerprint(change: dict[str, object]) -> None:
+    base = {"name": "x", "data": ["loh"], "methods": ["standard"]}
+    ours, theirs = (identity(make_plan(raw), None) for raw in (base, {**base, **change}))
+    assert fingerprint(ours) != fingerprint(theirs)
+    assert [d.partition(" ")[0] for d in differences(ours, theirs)] == list(change)
+
+
+def test_missing_data_are_named_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as caught:
+        identity(make_plan({"name": "x", "data": ["adult", "compas", "mimic-iii"], "methods": ["standard"]}), tmp_path)
+    assert len(caught.value.problems) == 3
+    assert "equipoise data fetch adult" in str(caught.value)
+    assert "ADMISSIONS" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_valid(name: str) -> None:
+    assert read_plan(name).name == name
+
+
+def test_import_equipoise_loads_no_pydantic() -> None:
+    code = "import sys, equipoise, equipoise.cli; sys.exit(any(name in sys.modules for name in ('pydantic', 'ray', 'altair')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,129 @@
+"""A task gives what the public functions give for the same split, and depends on nothing but what it is handed."""
+
+import pickle
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import equipoise as eq
+from equipoise.errors import BadInput
+from equipoise.methods.registry import run_many
+from equipoise.models.train import Training, train_stack
+from equipoise.study import rows, weights
+from equipoise.study.plan import make_plan
+from equipoise.study.replicate import attempt, one_thread, perform
+from equipoise.study.schema import Plan
+from equipoise.study.sources import load_file
+from equipoise.study.tasks import Task, Work, cost, tasks_of
+
+STUDIES = count()
+
+
+def done(plan: Plan, task: Task, cohort: eq.Cohort | None) -> tuple[bytes, pd.DataFrame]:
+    """The networks and the rows of a method task, as of a study that no process has seen before."""
+    sent, fingerprint = None if cohort is None else pickle.dumps(cohort), f"study {next(STUDIES)}"
+    trained = perform(Work(plan, fingerprint, "0", task.training), sent, None)
+    return trained, rows.from_bytes(perform(Work(plan, fingerprint, "0", task), sent, trained), "rows")
+
+
+def test_tasks_train_each_block_before_its_methods(tiny) -> None:
+    tasks = tasks_of(tiny())
+    assert len({task.key for task in tasks}) == len(tasks) == 2 * 2 * (1 + 3 * 2)
+    assert [t.seeds for t in tasks if not t.method and t.data == "loh"] == [(0, 1), (2,)]
+    assert all(tasks.index(task.training) <= tasks.index(task) for task in tasks)
+    assert cost(tiny(), tasks[0]) > cost(tiny(), next(t for t in tasks if t.method == "standard"))
+
+
+@pytest.mark.parametrize("method", ["standard", "bias-gda", "equalised-odds"])
+def test_rows_are_what_the_public_functions_give(tiny, method: str) -> None:
+    plan = tiny()
+    cohort = eq.load("loh", n=400, alpha=2.0)
+    _, found = done(plan, Task("loh", (0, 1), method, "eod"), cohort)
+    parts = [eq.split(cohort, seed=seed) for seed in (0, 1)]
+    with one_thread():
+        models = train_stack([(p.train, p.valid, seed) for seed, p in enumerate(parts)], settings=Training(epochs=2))
+        goal = eq.Goal("eod")
+        settings = {"epochs": 2} if method == "bias-gda" else {}
+        candidates = run_many(method, models, [p.valid for p in parts], goal, seeds=[0, 1], settings=settings)
+    for row, candidate, part in zip(found.to_dict("records"), candidates, parts, strict=True):
+        test, valid = (eq.audit(candidate, p, draws=2) for p in (part.test, part.valid))
+        assert row["gap"] == pytest.approx(test["eod"].value, abs=1e-12)
+        assert row["test_aod"] == pytest.approx(test["aod"].value, abs=1e-12)
+        assert row["performance"] == pytest.approx(test["balanced_accuracy"].value, abs=1e-12)
+        assert row["test_accuracy"] == pytest.approx(test["accuracy"].value, abs=1e-12)
+        assert row["valid_gap"] == pytest.approx(valid["eod"].value, abs=1e-12)
+        assert (row["met"], row["why"], row["steps"]) == (candidate.met, candidate.why, len(candidate.trace))
+        assert row["floor"] == pytest.approx(candidate.goal.floor)
+        np.testing.assert_array_equal(row["trace_gap"], candidate.trace["gap"])
+        assert row["stack"] == 2
+        assert row["seconds"] == row["task_seconds"] / 2
+
+
+def test_a_simulation_is_drawn_with_the_seed_of_the_split(tiny) -> None:
+    _, drawn = done(tiny(), Task("drawn", (0, 1), "standard", "spd"), None)
+    _, fixed = done(tiny(), Task("loh", (1,), "standard", "spd"), eq.load("loh", n=300, seed=1))
+    assert drawn["valid_gap"].iloc[1] == pytest.approx(fixed["valid_gap"].iloc[0])
+
+
+def test_f1_as_the_performance(tiny) -> None:
+    cohort = eq.load("loh", n=400, alpha=2.0)
+    plan = tiny(performance="f1")
+    trained, found = done(plan, Task("loh", (0, 1), "standard", "spd"), cohort)
+    states, about = weights.from_bytes(trained, "networks")
+    part = eq.split(cohort, seed=1).test
+    network = eq.train(part, part, settings=Training(epochs=0))
+    network.load_state_dict(states[1])
+    assert about["task"] == "loh@0000-0001"
+    assert found["performance"].iloc[1] == pytest.approx(eq.audit(network, part, threshold=found["threshold"].iloc[1], draws=2)["f1"].value)
+
+
+def test_a_file_with_patients_and_a_network_of_the_users_own(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    patient = rng.integers(0, 150, 400)  # parts of unequal size
+    frame = pd.DataFrame({"patient": patient, "a": rng.normal(size=400), "b": rng.normal(size=400), "sex": np.where(patient % 2, "F", "M")})
+    frame.assign(sick=(frame["a"] + rng.normal(size=400) > 0).astype(int)).to_csv(tmp_path / "d.csv", index=False)
+    (tmp_path / "net.py").write_text("from torch import nn\ndef make(): return nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))")
+    data = {"file": str(tmp_path / "d.csv"), "name": "d", "label": "sick", "group": "sex", "reference": "M", "patient": "patient"}
+    for model in ("mlp", f"{tmp_path / 'net.py'}:make"):
+        plan = make_plan({"name": "own", "data": [data], "methods": ["standard"], "model": model, "training": {"epochs": 2}})
+        cohort = load_file(plan.data[0].path, **plan.data[0].columns)
+        before = torch.random.get_rng_state()
+        first, found = done(plan, Task("d", (0, 1, 2), "standard", "spd"), cohort)
+        assert torch.equal(before, torch.random.get_rng_state())
+        second, again = done(plan, Task("d", (0, 1, 2), "standard", "spd"), cohort)
+        assert weights.from_bytes(first, "")[1]["sha256"] == weights.from_bytes(second, "")[1]["sha256"]
+        pd.testing.assert_frame_equal(
+            found.drop(columns=[*rows.TIMINGS, "fingerprint"]), again.drop(columns=[*rows.TIMINGS, "fingerprint"])
+        )
+        assert found["gap"].notna().all()
+
+
+def test_a_problem_is_an_outcome(tiny) -> None:
+    one_group = eq.load("loh", n=100).take(np.arange(20))
+    outcome = attempt(Work(tiny(), "x", "0", Task("loh", (0,))), pickle.dumps(one_group.take(one_group.y == 1)), None)
+    assert outcome.content is None
+    assert "one label" in outcome.problem
+    assert not outcome.details
+    outcome = attempt(Work(tiny(), "x", "0", Task("nowhere", (0,))), None, None)
+    assert "StopIteration" in outcome.problem
+    assert "Traceback" in outcome.details
+
+
+def test_one_thread_puts_things_back() -> None:
+    before = torch.get_num_threads()
+    with one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+
+
+def test_damaged_networks_are_noticed() -> None:
+    content = weights.to_bytes([torch.nn.Linear(2, 1)], [0], {"fingerprint": "x"})
+    assert set(weights.from_bytes(content, "w")[0][0]) == {"weight", "bias"}
+    flipped = content[:-1] + bytes([content[-1] ^ 1])
+    for damaged in (flipped, content[:-1], b"", b"nothing"):
+        with pytest.raises(BadInput, match="w is damaged"):
+            weights.from_bytes(damaged, "w")

@@ -1,0 +1,171 @@
+"""A folder holds one study of one version: it goes on where it was, and whatever else it finds it names and leaves alone."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from equipoise.errors import BadInput
+from equipoise.study import results
+from equipoise.study.results import claimed, finished, opened, read_rows, read_timings, read_traces
+from equipoise.study.schedule import Event, run_study
+from equipoise.study.tasks import tasks_of
+
+FEW = {"methods": ["standard", {"method": "bias-gda", "settings": {"epochs": 1}}], "measures": ["eod"], "splits": 2}
+
+
+@pytest.fixture
+def study(tiny, tmp_path: Path) -> results.Folder:
+    return run_study(tiny(**FEW), tmp_path / "out", runner="serial")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_what_is_in_the_folder(study: results.Folder) -> None:
+    assert set(content(study.path)) == {"study.json", ".lock", *(str(study.file(t).relative_to(study.path)) for t in tasks_of(study.plan))}
+    rows, traces, timings = read_rows(study), read_traces(study), read_timings(study)
+    assert len(rows) == 2 * 2 * 2
+    assert list(rows["method"][:4]) == ["standard"] * 2 + ["bias-gda"] * 2
+    assert set(rows["fingerprint"]) == {study.fingerprint}
+    first = rows.iloc[2]
+    steps = traces[(traces["data"] == first["data"]) & (traces["method"] == "bias-gda") & (traces["seed"] == first["seed"])]
+    assert len(steps) == first["steps"]
+    assert len(timings) == 2 * 3
+    assert (timings["seconds"] > 0).all()
+    assert opened(study.path) == study
+
+
+def test_running_again_does_nothing(study: results.Folder) -> None:
+    before, events = content(study.path), list[Event]()
+    run_study(study.plan, study.path, runner="serial", progress=events.append)
+    assert content(study.path) == before
+    assert [(e.done, e.total, e.share) for e in events] == [(6, 6, 1.0)]
+
+
+def test_what_is_missing_is_done_again(study: results.Folder, everything) -> None:
+    before = everything(study)
+    train, *methods = (study.file(t) for t in tasks_of(study.plan)[:3])
+    methods[0].unlink()
+    run_study(study.plan, study.path, runner="serial")
+    train.unlink()
+    run_study(study.plan, study.path, runner="serial")
+    assert not train.exists()  # nothing needs these networks any more
+    methods[1].unlink()
+    run_study(study.plan, study.path, runner="serial")
+    assert train.exists()
+    assert everything(study).equals(before)
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b[:200] + bytes([b[200] ^ 255]) + b[201:]])
+def test_damaged_files_are_named_and_redone(study: results.Folder, everything, damage, caplog: pytest.LogCaptureFixture) -> None:
+    before = everything(study)
+    task = tasks_of(study.plan)[1]
+    damaged = [study.file(task), study.file(task.training)]
+    for path in damaged:
+        path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(BadInput, match=r"loh@0000-0001@standard@eod.parquet is damaged"):
+        read_rows(study)
+    run_study(study.plan, study.path, runner="serial")
+    assert all(path.name in caplog.text for path in damaged)
+    assert everything(study).equals(before)
+
+
+def test_a_file_under_a_wrong_name_is_redone(study: results.Folder, everything) -> None:
+    before = everything(study)
+    first, second = (study.file(t) for t in tasks_of(study.plan)[1:3])
+    second.write_bytes(first.read_bytes())
+    run_study(study.plan, study.path, runner="serial")
+    assert everything(study).equals(before)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"splits": 1}, "splits is 2 there and 1 here"),
+        ({"methods": ["standard"]}, 'methods is ["standard", "bias-gda"] there and ["standard"] here'),
+        ({"data": [{"source": "loh", "options": {"n": 399, "alpha": 2.0}}]}, "data is"),
+        ({"training": {"epochs": 1}}, 'training is {"epochs": 2} there and {"epochs": 1} here'),
+    ],
+)
+def test_another_study_is_refused(study: results.Folder, tiny, change, said: str) -> None:
+    before = content(study.path)
+    with pytest.raises(BadInput) as caught:
+        run_study(tiny(**{**FEW, "name": "other", **change}), study.path, runner="serial")
+    assert "holds another study, 'tiny'" in str(caught.value)
+    assert said in str(caught.value)
+    assert content(study.path) == before
+
+
+def test_another_version_is_refused(study: results.Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = content(study.path)
+    monkeypatch.setattr(results, "present_version", lambda: "9.9")
+    with pytest.raises(BadInput, match=r"holds results of Equipoise .*, and this is 9.9"):
+        run_study(study.plan, study.path, runner="serial")
+    assert content(study.path) == before
+
+
+def test_rows_of_another_study_are_refused(study: results.Folder, tiny, tmp_path: Path) -> None:
+    other = run_study(tiny(**FEW, training={"epochs": 1}), tmp_path / "other", runner="serial")
+    stranger = study.file(tasks_of(study.plan)[1])
+    stranger.write_bytes(other.file(tasks_of(other.plan)[1]).read_bytes())
+    before = content(study.path)
+    with pytest.raises(BadInput, match=f"belongs to study {other.fingerprint}"):
+        run_study(study.plan, study.path, runner="serial")
+    assert content(study.path) == before
+
+
+def test_changed_code_is_said(study: results.Folder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "code_digest", lambda: "other")
+    run_study(study.plan, study.path, runner="serial")
+    assert "code of Equipoise" in caplog.text
+
+
+def test_folders_that_cannot_be(study: results.Folder, tiny, tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").write_text("...")
+    with pytest.raises(BadInput, match="is not empty and holds no study"):
+        run_study(tiny(), tmp_path / "thesis", runner="serial")
+    with pytest.raises(BadInput, match="is a file"):
+        run_study(tiny(), tmp_path / "thesis" / "chapter1.tex", runner="serial")
+    with pytest.raises(BadInput, match=r"holds no study: there is no study.json"):
+        opened(tmp_path / "thesis")
+    assert content(tmp_path / "thesis") == {"chapter1.tex": b"..."}
+    for text, said in (("{", "is damaged"), ("{}", "lacks study, fingerprint")):
+        (study.path / "study.json").write_text(text)
+        with pytest.raises(BadInput, match=said):
+            run_study(study.plan, study.path, runner="serial")
+        with pytest.raises(BadInput, match=said):
+            opened(study.path)
+
+
+def test_leftovers_of_a_killed_run_are_cleared(study: results.Folder) -> None:
+    leftover = study.path / "rows" / ".equipoise.abc.tmp"
+    leftover.write_bytes(b"half")
+    run_study(study.plan, study.path, runner="serial")
+    assert not leftover.exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no file locks there")
+def test_two_runs_do_not_share_a_folder(study: results.Folder) -> None:
+    with (
+        claimed(study.path, study.plan),
+        pytest.raises(BadInput, match="another run is at work"),
+        claimed(study.path, study.plan),
+    ):
+        pass
+
+
+def test_a_study_half_done_can_be_read(study: results.Folder) -> None:
+    for task in tasks_of(study.plan):
+        if task.method == "bias-gda":
+            study.file(task).unlink()
+    assert set(read_rows(study)["method"]) == {"standard"}
+    assert len(finished(study)) == 4
+    for path in (study.path / "rows").iterdir():
+        path.unlink()
+    assert read_rows(study).empty
+    assert read_traces(study).empty
+    assert json.loads((study.path / "study.json").read_text())["study"] == "tiny"

@@ -1,0 +1,90 @@
+"""The same rows to the bit from every runner, also when workers die on the way."""
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from equipoise.errors import BadInput, MissingExtra
+from equipoise.study import schedule
+from equipoise.study.runners import Processes, crew
+from equipoise.study.schedule import Event, TasksFailed, run_study
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+
+
+def test_processes_give_the_same_rows(tiny, everything, tmp_path: Path) -> None:
+    serial = run_study(tiny(), tmp_path / "serial", runner="serial")
+    spawned = run_study(tiny(), tmp_path / "processes", runner="processes", workers=2)
+    pd.testing.assert_frame_equal(everything(serial), everything(spawned), check_exact=True)
+
+
+def test_a_killed_process_is_reported_and_its_task_done_again(tiny, everything, mortal, tmp_path: Path) -> None:
+    plan, events = tiny(**mortal()), list[Event]()
+    survived = run_study(plan, tmp_path / "killed", runner="processes", workers=1, progress=events.append)
+    assert any("exit code -9" in event.note for event in events)
+    calm = run_study(plan, tmp_path / "calm", runner="serial")
+    pd.testing.assert_frame_equal(everything(calm), everything(survived), check_exact=True)
+
+
+@needs_ray
+def test_ray_gives_the_same_rows_and_survives_a_killed_worker(tiny, everything, mortal, tmp_path: Path) -> None:
+    plan = tiny(**mortal())
+    with crew("ray", workers=2):  # one cluster for both studies
+        survived = run_study(plan, tmp_path / "killed", runner="ray")
+        spread = run_study(tiny(), tmp_path / "ray", runner="ray")
+    assert (tmp_path / "died").exists()
+    assert not sys.modules["ray"].is_initialized()
+    pd.testing.assert_frame_equal(everything(run_study(plan, tmp_path / "calm", runner="serial")), everything(survived), check_exact=True)
+    pd.testing.assert_frame_equal(everything(run_study(tiny(), tmp_path / "serial", runner="serial")), everything(spread), check_exact=True)
+
+
+def test_a_task_that_always_kills_its_worker_ends_the_run(tiny, mortal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "LIVES", 1)
+    settings = mortal()
+    code = tmp_path / "mortal.py"
+    code.write_text(code.read_text().replace("MARK.touch()", "pass"))
+    with pytest.raises(TasksFailed, match="worker 1 of 1 lost over this task"):
+        run_study(tiny(**settings), tmp_path / "out", runner="processes", workers=1)
+
+
+def test_idle_workers_that_die_are_replaced(tiny, everything, tmp_path: Path) -> None:
+    made: list[Processes] = []
+
+    def kill_the_idle(event: Event) -> None:
+        for worker in made[0]._idle if event.done == 3 and made else ():
+            worker.process.kill()
+            worker.process.join()
+
+    original = Processes.__init__
+
+    def remembered(self: Processes, workers: int | None) -> None:
+        original(self, workers)
+        made.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Processes, "__init__", remembered)
+        found = run_study(tiny(splits=2), tmp_path / "a", runner="processes", workers=1, progress=kill_the_idle)
+    assert len(everything(found)) == len(everything(run_study(tiny(splits=2), tmp_path / "b", runner="serial")))
+
+
+def test_ray_is_asked_for_by_its_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'equipoise\[ray\]'"), crew("ray"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("procesess",), "unknown runner 'procesess'. Did you mean 'processes'"),
+        (("processes", 0), "workers must be at least 1; got 0"),
+        (("serial", None, "auto"), "an address is of a Ray cluster"),
+    ],
+)
+def test_bad_arguments(arguments: tuple[object, ...], said: str) -> None:
+    with pytest.raises(BadInput, match=said), crew(*arguments):
+        pass

@@ -1,0 +1,114 @@
+"""A run can be stopped at any moment, by Ctrl-C or a power cut, and goes on; a bad task does not take the others along."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pydantic import TypeAdapter
+
+from equipoise.study.results import opened, read_rows
+from equipoise.study.schedule import Event, TasksFailed, run_study
+from equipoise.study.schema import Plan
+from equipoise.study.tasks import tasks_of
+
+SCRIPT = """
+import json, sys
+from equipoise.study.plan import make_plan
+from equipoise.study.schedule import run_study
+
+if __name__ == "__main__":
+    plan, folder, runner = json.loads(sys.argv[1]), *sys.argv[2:]
+    run_study(make_plan(plan), folder, runner=runner, workers=2, progress=lambda event: print(event.done, event.total, flush=True))
+"""
+
+
+def start(plan: Plan, folder: Path, runner: str, script: Path) -> "subprocess.Popen[str]":
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script), TypeAdapter(Plan).dump_json(plan).decode(), str(folder), runner]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_killed_at_random_moments_it_ends_with_the_same_rows(tiny, everything, tmp_path: Path) -> None:
+    plan, rng = tiny(), random.Random(0)
+    began = time.perf_counter()
+    calm = run_study(plan, tmp_path / "calm", runner="serial")
+    whole = time.perf_counter() - began
+    stopped_at = []
+    for _ in range(3):
+        with start(plan, tmp_path / "cut", "serial", tmp_path / "script.py") as process:
+            assert process.stdout is not None
+            process.stdout.readline()  # it has begun to work
+            time.sleep(rng.uniform(0, whole / 3))
+            process.kill()
+        stopped_at.append(len(list((tmp_path / "cut").rglob("*.*"))))
+    assert sorted(stopped_at) == stopped_at  # what is done stays done
+    last = run_study(plan, tmp_path / "cut", runner="serial")
+    pd.testing.assert_frame_equal(everything(calm), everything(last), check_exact=True)
+
+
+def test_an_interrupt_ends_the_workers_too(tiny, tmp_path: Path) -> None:
+    plan = tiny(methods=[{"method": "bias-gda", "settings": {"epochs": 100_000, "stop": 0.0}}])  # nobody waits for that
+    with start(plan, tmp_path / "out", "processes", tmp_path / "script.py") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while process.stdout.readline().split()[:1] != ["4"]:  # the trainings are done, so both workers are up
+            pass
+        workers = _workers(process.pid)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=20)
+        said = process.stderr.read()
+    assert len(workers) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    assert said.count("Traceback") == 1  # the parent's own, which the command line turns into a message
+    assert "KeyboardInterrupt" in said
+    assert len(list((tmp_path / "out/models").iterdir())) == 4
+
+
+def _workers(pid: int) -> list[int]:
+    listing = Path(f"/proc/{pid}/task/{pid}/children")
+    if not listing.exists():
+        pytest.skip("the system does not list children of processes")
+    return [int(child) for child in listing.read_text().split() if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def test_bad_tasks_are_named_at_the_end_and_the_others_kept(tiny, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_text("x,sex,y\n" + "".join(f"{k},{'FM'[k % 2]},{int(k % 2 and k % 3 == 0)}\n" for k in range(60)))  # no woman is positive
+    data = [{"source": "loh", "options": {"n": 300}}, {"file": str(bad), "label": "y", "group": "sex", "reference": "M"}]
+    plan = tiny(data=data, methods=["standard"], splits=2)
+    events: list[Event] = []
+    with pytest.raises(TasksFailed) as caught:
+        run_study(plan, tmp_path / "out", runner="serial", progress=events.append)
+    assert "1 tasks of 'tiny' failed" in str(caught.value)
+    assert "bad, splits 0-1: standard, eod" in str(caught.value)
+    assert "eod needs positives in every group; 'F' has none" in str(caught.value)
+    assert len(read_rows(opened(tmp_path / "out"))) == 3 * 2
+    assert (events[-1].done, events[-1].total) == (5, 6)
+
+
+def test_data_that_cannot_be_read_fail_alone(tiny, tmp_path: Path) -> None:
+    (tmp_path / "bad.csv").write_text("x,sex,y\n1,F,2\n2,M,3\n")
+    data = [{"file": str(tmp_path / "bad.csv"), "label": "y", "group": "sex"}, {"source": "loh", "options": {"n": 300}}]
+    with pytest.raises(TasksFailed, match=r"bad, splits 0-1: training: .*\(2 tasks that need it were left out\)"):
+        run_study(tiny(data=data, methods=["standard"], splits=2), tmp_path / "out", runner="serial")
+    assert set(read_rows(opened(tmp_path / "out"))["data"]) == {"loh"}
+
+
+def test_progress_tells_how_far_it_is(tiny, tmp_path: Path) -> None:
+    events: list[Event] = []
+    plan = tiny()
+    run_study(plan, tmp_path / "out", runner="serial", progress=events.append)
+    shares = [event.share for event in events]
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0, 1)
+    assert events[0].left is None
+    assert events[-1].left == 0
+    assert [e.done for e in events] == list(range(len(tasks_of(plan)) + 1))
+    assert events[0].running == ("loh, splits 0-1: training",)
+    assert json.loads((tmp_path / "out/study.json").read_text())["fingerprint"]
