@@ -6,7 +6,7 @@ Usage: EQUIPOISE_DATA=... python benchmarks/departures.py [splits] [data ...]
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -19,9 +19,10 @@ from equipoise.measures.cells import tabulate
 from equipoise.measures.functional import gap_values, performance_functional
 from equipoise.methods import pruning
 from equipoise.methods.registry import run_many
+from equipoise.models import train
 from equipoise.models.replicas import StackedReplicas
 from equipoise.models.score import predict
-from equipoise.models.train import train_stack
+from equipoise.models.stack import Snapshot
 from equipoise.study.paper import BIAS_GDA_FLOORS, PRUNING_FLOORS
 
 MEASURES = ("spd", "eod")
@@ -45,17 +46,37 @@ def reselecting() -> Iterator[None]:
 @contextmanager
 def training_mode(splits: int) -> Iterator[None]:
     """Fine-tuning with dropout and batch statistics on, as in the published code; running statistics then drift too."""
-    ours = StackedReplicas.soft
+    ours = StackedReplicas.tilt
     dropouts = [generator(k, "published dropout") for k in range(splits)]
 
-    def theirs(self, index, *, generators=None):  # type: ignore[no-untyped-def]  # noqa: ARG001
-        return ours(self, index, generators=dropouts)
+    def theirs(self: StackedReplicas, index: torch.Tensor, weights: torch.Tensor) -> None:
+        def slope(logits: torch.Tensor) -> torch.Tensor:
+            f = torch.sigmoid(logits)
+            return weights * f * (1 - f)
 
-    StackedReplicas.soft = theirs  # type: ignore[method-assign]
+        masks = self.stack.masks(index.shape[1], dropouts)
+        self.stack.fill_gradient(self._take(index), slope, masks=masks, training=True)
+
+    StackedReplicas.tilt = theirs  # type: ignore[method-assign]
     try:
         yield
     finally:
-        StackedReplicas.soft = ours  # type: ignore[method-assign]
+        StackedReplicas.tilt = ours  # type: ignore[method-assign]
+
+
+def last_weights(parts: Sequence[eq.Parts]) -> list[torch.nn.Module]:
+    """Networks as the published training leaves them: the weights 110 epochs after the best, not the best."""
+    ours = train._StackedRun._leave
+
+    def theirs(self: train._StackedRun, stopped: torch.Tensor) -> None:
+        self.best = Snapshot.of(self.stack)
+        ours(self, stopped)
+
+    train._StackedRun._leave = theirs  # type: ignore[method-assign]
+    try:
+        return list(train.train_stack([(p.train, p.valid, k) for k, p in enumerate(parts)], settings=eq.Training(patience=110)))
+    finally:
+        train._StackedRun._leave = ours  # type: ignore[method-assign]
 
 
 def report(name: str, variant: str, candidates: Sequence[eq.Candidate], parts: Sequence[eq.Parts], measure: str) -> None:
@@ -80,20 +101,25 @@ def main() -> None:
     print("| data | measure | variant | bias (sd) | mean absolute bias | BA (sd) | steps |\n|---|---|---|---|---|---|---|")
     for name in sys.argv[2:] or ("compas", "bank", "adult"):
         parts = [eq.split(eq.load(name), seed=seed) for seed in range(splits)]
-        models = train_stack([(p.train, p.valid, seed) for seed, p in enumerate(parts)])
-        cohorts = [p.valid for p in parts]
+        networks = {
+            "best weights": list(train.train_stack([(p.train, p.valid, seed) for seed, p in enumerate(parts)])),
+            "last weights (published)": last_weights(parts),
+        }
+        variants = (
+            ("standard", "", nullcontext, {}),
+            ("pruning", "", nullcontext, {"units": 1}),
+            ("pruning", ", units may be chosen again (published)", reselecting, {"units": 1}),
+            ("bias-gda", "", nullcontext, {}),
+            ("bias-gda", ", train mode (published)", lambda: training_mode(splits), {}),
+        )
         for measure in MEASURES:
-            for method, variant, context, settings in (
-                ("pruning", "pruning: never again (ours)", None, {"units": 1}),
-                ("pruning", "pruning: may be chosen again (published)", reselecting(), {"units": 1}),
-                ("bias-gda", "bias-gda: eval mode (ours)", None, {}),
-                ("bias-gda", "bias-gda: train mode (published)", training_mode(splits), {}),
-            ):
-                floors = {"pruning": PRUNING_FLOORS, "bias-gda": BIAS_GDA_FLOORS}[method]
-                goal = eq.Goal(measure, floor=floors[name][measure])
-                with context or torch.enable_grad():
-                    found = run_many(method, models, cohorts, goal, seeds=range(splits), settings=settings)
-                report(name, variant, found, parts, measure)
+            for weights, models in networks.items():
+                for method, change, context, settings in variants:
+                    floors = {"pruning": PRUNING_FLOORS, "bias-gda": BIAS_GDA_FLOORS}.get(method)
+                    goal = eq.Goal(measure, floor=floors[name][measure] if floors else None)
+                    with context():
+                        found = run_many(method, models, [p.valid for p in parts], goal, seeds=range(splits), settings=settings)
+                    report(name, f"{method}{change}; {weights}", found, parts, measure)
 
 
 if __name__ == "__main__":

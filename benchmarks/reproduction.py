@@ -1,4 +1,4 @@
-"""The tables of docs/reproduction.md from the folders of finished studies. Usage: python benchmarks/reproduction.py RESULTS [RESULTS ...]"""
+"""The tables of docs/reproduction.md from folders of finished studies. Usage: python benchmarks/reproduction.py RESULTS [...]"""
 
 import sys
 from pathlib import Path
@@ -23,19 +23,25 @@ def main() -> None:
         print("| data | measure | method | bias (sd) | published | diff. | mean abs. bias | BA (sd) | published | diff. | s a split |")
         print("|---|---|---|---|---|---|---|---|---|---|---|")
         for row in table.itertuples():
+            differences = ["" if pd.isna(d) else f"{d:+.3f}" for d in (row.gap_difference, row.performance_difference)]
             cells = [
-                row.title, row.measure, row.method, number(row.gap_mean, row.gap_sd), number(row.published_gap, row.published_gap_sd, 2),
-                "" if pd.isna(row.gap_difference) else f"{row.gap_difference:+.3f}", f"{row.abs_gap_mean:.3f}",
-                number(row.performance_mean, row.performance_sd, sign=""), number(row.published_performance, row.published_performance_sd, 2, ""),
-                "" if pd.isna(row.performance_difference) else f"{row.performance_difference:+.3f}", f"{row.seconds:.2f}",
-            ]  # fmt: skip
+                row.title,
+                row.measure,
+                row.method,
+                number(row.gap_mean, row.gap_sd),
+                number(row.published_gap, row.published_gap_sd, 2),
+                differences[0],
+                f"{row.abs_gap_mean:.3f}",
+                number(row.performance_mean, row.performance_sd, sign=""),
+                number(row.published_performance, row.published_performance_sd, 2, ""),
+                differences[1],
+                f"{row.seconds:.2f}",
+            ]
             print("| " + " | ".join(map(str, cells)) + " |")
         known = table.dropna(subset=["published_gap"])
         if len(known):
             print("\nMean absolute difference to the published means, over the cells of the table:\n")
-            print(
-                "| method | bias | BA | bias, counting 0 where ours is nearer 0 | BA, counting 0 where ours is higher |\n|---|---|---|---|---|"
-            )
+            print("| method | bias | BA | bias, 0 where ours is nearer 0 | BA, 0 where ours is higher |\n|---|---|---|---|---|")
             for method in METHODS:
                 rows = known[known["method"] == method]
                 if len(rows):

@@ -13,9 +13,9 @@ COSTS = {
     "reject-option": 0.2,
     "random": 2.0,
     "pruning": 3.0,
-    "adversarial-finetune": 5.0,
-    "bias-gda": 5.0,
+    "bias-gda": 8.0,
     "adversarial-training": 10.0,
+    "adversarial-finetune": 12.0,
 }
 UNKNOWN_ROWS = 10_000
 

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from equipoise.cli.console import err, out
+
 if TYPE_CHECKING:
     from equipoise.study.results import Folder
     from equipoise.study.schedule import Event
@@ -22,7 +24,6 @@ study_app = typer.Typer(
 
     [bold]Example:[/bold] equipoise study run paper-tabular --splits 20 --out results/""",
 )
-out, err = Console(), Console(stderr=True)
 
 
 @study_app.command("list")

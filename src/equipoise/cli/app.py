@@ -1,0 +1,61 @@
+"""The root command and the exit codes: bad input is one message and exit code 2, never a traceback."""
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from equipoise import __version__
+from equipoise.cli.audit import audit
+from equipoise.cli.console import err, out
+from equipoise.cli.data import data_app
+from equipoise.cli.demo import demo
+from equipoise.cli.study import study_app
+from equipoise.errors import EquipoiseError
+from equipoise.report.terminal import printable
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="""Audit a trained classifier for group bias and repair it after training.
+
+    [bold]Example:[/bold] equipoise demo, then equipoise audit scores.csv --label y --score p --group sex""",
+)
+app.command()(audit)
+app.command()(demo)
+app.add_typer(data_app, name="data")
+app.add_typer(study_app, name="study")
+
+
+def main() -> None:
+    """The entry point of the `equipoise` command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Runs one command and gives its exit code: 0 on success, 2 on bad input; typer adds 130 for an interruption."""
+    try:
+        app(arguments, prog_name="equipoise", standalone_mode=True)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
+    except EquipoiseError as error:
+        _complain(str(error))
+        return 2
+    except OSError as error:
+        _complain(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "))
+        return 2
+    return 0
+
+
+def _complain(message: str) -> None:
+    err.print(Text.assemble(("error: ", "bold red"), printable(message)), soft_wrap=True)
+
+
+@app.callback(invoke_without_command=True)
+def version(show: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    if show:
+        out.print(__version__)
+        raise typer.Exit

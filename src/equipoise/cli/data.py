@@ -1,0 +1,86 @@
+"""`equipoise data`: list, check and fetch the data sets."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from equipoise.cli.console import JsonOption, RootOption, bar, out
+from equipoise.data import catalogue
+from equipoise.errors import BadInput, pick
+
+data_app = typer.Typer(
+    no_args_is_help=True,
+    help="""The data sets of the paper: list them, check their files, fetch them from the publisher.
+
+    [bold]Example:[/bold] equipoise data list""",
+)
+
+
+@data_app.command("list")
+def data_list(as_json: JsonOption = False) -> None:
+    """The data sets that `equipoise.load` knows.
+
+    [bold]Example:[/bold] equipoise data list
+    """
+    recipes = catalogue.CATALOGUE.values()
+    if as_json:
+        keys = ("name", "description", "attribute", "rows", "features", "citation", "licence")
+        print(json.dumps([{k: getattr(r, k) for k in keys} | {"options": list(r.options)} for r in recipes], indent=2))
+        return
+    for r in recipes:
+        out.print(
+            Text.assemble((f"{r.name:8}", "bold"), f"{r.rows:>7,} rows x {r.features:>3}  by {r.attribute}: {r.description}"),
+            soft_wrap=True,
+        )
+        out.print(Text(f"        {r.citation}. Licence: {r.licence}.", style="dim"), soft_wrap=True)
+
+
+@data_app.command("check")
+def data_check(
+    name: Annotated[list[str] | None, typer.Argument(help="Data sets.", show_default="all with files")] = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Are the files there, and are they the right ones? Exit code 2 if not.
+
+    [bold]Example:[/bold] equipoise data check adult --root data
+    """
+    names = name or [r.name for r in catalogue.CATALOGUE.values() if r.files]
+    states = [(n, state) for n in names for state in catalogue.check(n, root)]
+    if as_json:
+        print(
+            json.dumps(
+                [{"data": n, "file": s.file, "path": str(s.path) if s.path else None, "status": s.status} for n, s in states], indent=2
+            )
+        )
+    else:
+        for n, s in states:
+            out.print(Text(f"{n}: {s.file}: {s.status}" + (f" ({s.path})" if s.path else "")), soft_wrap=True)
+        for n in names:
+            if not catalogue.CATALOGUE[n].files:
+                out.print(f"{n}: simulated, needs no files")
+    wrong = list(dict.fromkeys(n for n, s in states if s.status != "ok"))
+    if wrong:
+        command = ["equipoise", "data", "fetch", *wrong, *(["--root", str(root)] if root else [])]
+        raise BadInput(f"files of {', '.join(wrong)} are missing or wrong. To get them: {shlex.join(command)}")
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[list[str], typer.Argument(help="Data sets.")],
+    root: Annotated[Path | None, typer.Option(help="Folder to put one folder a data set into.", show_default="the user's cache")] = None,
+) -> None:
+    """Download a data set from its publisher and check it.
+
+    [bold]Example:[/bold] equipoise data fetch adult bank
+    """
+    for n in name:
+        pick("data set", n, catalogue.CATALOGUE)
+    for n in name:
+        with bar(f"fetching {n}") as step:
+            folder = catalogue.fetch(n, root, progress=lambda _, done, total, step=step: step(done, total or done))  # type: ignore[misc]
+        out.print(Text(f"{n}: {folder}"), soft_wrap=True)
