@@ -175,3 +175,11 @@ def test_presets_are_valid(name: str) -> None:
 def test_import_equipoise_loads_no_pydantic() -> None:
     code = "import sys, equipoise, equipoise.cli; sys.exit(any(name in sys.modules for name in ('pydantic', 'ray', 'altair')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_misspelt_file_key_is_told_from_a_source(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(
+        'splits = 2\nmeasures = ["eod"]\n[[data]]\nfiel = "p.csv"\nlabel = "y"\ngroup = "sex"\n[[methods]]\nmethod = "standard"\n'
+    )
+    with pytest.raises(BadInput, match="unknown key 'fiel' in data\\[0\\]. Did you mean 'file'"):
+        read_plan(tmp_path / "x.toml")

@@ -141,7 +141,9 @@ class Own:
 
 
 def _kind(value: Any) -> str:
-    return "own" if isinstance(value, Own) or (isinstance(value, Mapping) and "file" in value) else "known"
+    if isinstance(value, Mapping):  # a misspelt `file` is still told from a source by the columns beside it
+        return "known" if "source" in value or not value.keys() & {"file", "label", "group", "patient"} else "own"
+    return "own" if isinstance(value, Own) else "known"
 
 
 Data = Annotated[Annotated[Known, Tag("known")] | Annotated[Own, Tag("own")], Discriminator(_kind)]
