@@ -181,5 +181,5 @@ def test_a_misspelt_file_key_is_told_from_a_source(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(
         'splits = 2\nmeasures = ["eod"]\n[[data]]\nfiel = "p.csv"\nlabel = "y"\ngroup = "sex"\n[[methods]]\nmethod = "standard"\n'
     )
-    with pytest.raises(BadInput, match="unknown key 'fiel' in data\\[0\\]. Did you mean 'file'"):
+    with pytest.raises(BadInput, match=r"unknown key 'fiel' in data\[0\]\. Did you mean 'file'"):
         read_plan(tmp_path / "x.toml")
