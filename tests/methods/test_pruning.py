@@ -74,3 +74,21 @@ def test_settings():
         Settings(units=1, steps=2)
     with pytest.raises(BadInput, match="at least one"):
         Settings(units=0)
+
+
+def test_outgoing_weights_can_be_cut_instead_and_differ_through_batch_norm():
+    model, parts = trained("mlp")
+    settings = {"method": "pruning", "measure": "spd", "floor": 0.0, "units": 1, "layers": "linears.1"}
+    result = debias(model, parts.valid, cut="outgoing", **settings)
+    off = (result.model.linears[2].weight == 0).all(0).nonzero()[:, 0]
+    assert len(off) == int(result.trace["step"].iloc[result.chosen])
+    assert torch.equal(result.model.linears[1].weight, model.linears[1].weight)
+    # A unit whose outgoing weights are zero has no say: whatever its pre-activation, the output stays.
+    changed = copy.deepcopy(result.model)
+    with torch.no_grad():
+        changed.linears[1].bias[off] += 3.0
+        assert torch.equal(changed(parts.valid.inputs), result.model(parts.valid.inputs))
+    assert not result.trace["gap"].equals(debias(model, parts.valid, **settings).trace["gap"])
+    own, own_parts = trained("perceptron")
+    with pytest.raises(BadInput, match="known for the MLP alone"):
+        debias(own, own_parts.valid, method="pruning", measure="spd", cut="outgoing", steps=2)

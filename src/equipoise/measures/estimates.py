@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
 
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.scores import Scores
@@ -18,7 +18,7 @@ from equipoise.measures.performance import Ranking, f1
 BINS = 10  # of equal width, for the calibration error
 INSUFFICIENT = "insufficient data"
 GROUP_MEASURES = ("selection_rate", "tpr", "fpr", "tnr", "fnr", "ppv", "npv", "auroc", "calibration_error")
-POWER = float(norm.ppf(0.975) + norm.ppf(0.8))  # a gap this many standard errors wide is found 4 times in 5
+POWER = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)  # a gap this many standard errors wide is found 4 times in 5
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ Units are switched off one step after another, those whose pre-activation drives
 original's gap); the influence is computed again after each step. Of all the states, the one with the smallest |gap| and enough
 performance is returned. Where we depart from the published code: a pruned unit is never chosen again; influence is weighted by the
 counts of the whole split; thresholds are swept exactly. Pruning a unit sets its pre-activation to zero (the paper's text for
-convolutions, its code for every layer).
+convolutions, its code for every layer); `cut="outgoing"` zeroes its outgoing weights instead (the paper's text for linear layers),
+which differs where batch norm follows the activation.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import numpy as np
 from torch import nn
 
 from equipoise.data.cohort import Cohort
-from equipoise.errors import BadInput
+from equipoise.errors import BadInput, pick
 from equipoise.measures.cells import FloatArray
 from equipoise.methods.base import Candidate, Goal, Labels, Progress, Traces, better, keep_best, plain_rule, select
 from equipoise.models.replicas import BoolArray, replicas
@@ -27,9 +28,11 @@ class Settings:
     units: int | None = None
     steps: int | None = None
     layers: str | tuple[str, ...] = "*"
+    cut: str = "pre-activation"  # or outgoing
     stop: float = 0.52  # performance under which a replicate ends
 
     def __post_init__(self) -> None:
+        pick("cut", self.cut, ("pre-activation", "outgoing"))
         if self.units is not None and self.steps is not None:
             raise BadInput("pruning takes units a step or a number of steps, not both")
         if min(1 if n is None else n for n in (self.units, self.steps)) < 1:
@@ -72,7 +75,7 @@ def run(
         if not active.any():
             break
         chosen = most_influential(direction[:, None] * influence, pruned, a_step) & active[:, None]
-        networks.prune(chosen)
+        networks.prune(chosen, settings.cut == "outgoing")
         pruned |= chosen
         scores, influence = networks.influence(weights)
         look = labels.look(scores)

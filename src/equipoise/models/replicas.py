@@ -81,8 +81,8 @@ class Replicas(Protocol):
         """The scores (R, rows), and equation (5): the mean gradient of sum_i w_i f_i with respect to every unit (R, units)."""
         ...
 
-    def prune(self, units: BoolArray) -> None:
-        """Switches off the marked units (R, units)."""
+    def prune(self, units: BoolArray, outgoing: bool = False) -> None:
+        """Switches off the marked units (R, units): their pre-activation, or their outgoing weights where the next layer is known."""
         ...
 
     def perturb(self, generators: Sequence[np.random.Generator], spread: float) -> None:
@@ -212,10 +212,14 @@ class StackedReplicas:
         scores = torch.empty_like(logits).scatter_(1, order, logits)
         return torch.sigmoid(scores.double()).numpy(), (total.double() / self.rows).numpy()
 
-    def prune(self, units: BoolArray) -> None:
+    def prune(self, units: BoolArray, outgoing: bool = False) -> None:
         marked = torch.from_numpy(units).view(self.size, len(self._layers), self.stack.width)
         with torch.no_grad():
             for position, k in enumerate(self._layers):
+                if outgoing:
+                    following = f"linears.{k + 1}.weight" if k < self.stack.depth else "out.weight"
+                    self.stack.parameters[following].masked_fill_(marked[:, position, None, :], 0.0)
+                    continue
                 self.stack.parameters[f"linears.{k}.weight"].masked_fill_(marked[:, position, :, None], 0.0)
                 self.stack.parameters[f"linears.{k}.bias"].masked_fill_(marked[:, position], 0.0)
 
@@ -337,7 +341,9 @@ class SingleReplica:
             scores[part] = self._scores(self.inputs[part])
         return scores.numpy()[None], total.cpu().numpy()[None] / self.rows
 
-    def prune(self, units: BoolArray) -> None:
+    def prune(self, units: BoolArray, outgoing: bool = False) -> None:
+        if outgoing:
+            raise BadInput('which weights leave a unit is known for the MLP alone; for other networks use cut="pre-activation"')
         switch_off(self.model, self._layers, torch.from_numpy(units[0]))
 
     def perturb(self, generators: Sequence[np.random.Generator], spread: float) -> None:
