@@ -174,3 +174,17 @@ def test_a_network_is_audited_on_a_cohort_and_left_as_it_was():
         audit(model)
     with pytest.raises(BadInput, match="got str"):
         audit("scores.csv")
+
+
+def test_every_empty_cell_is_named_at_once_and_rows_are_not_called_patients():
+    frame = _frame()
+    frame.loc[frame.sex == "F", "y"] = 0
+    frame.loc[frame.sex == "M", "y"] = 1
+    with pytest.raises(EmptyCell) as caught:
+        audit(_scores(frame), measures=["eod", "fpr_gap"], threshold=0.5)
+    assert len(caught.value.problems) == 2
+    notes = audit(_scores(frame), threshold=0.5, draws=10).gaps.set_index("measure")["note"]
+    assert "fewer than 5 positives in 'F'" in notes["eod"]
+    assert "patients" not in notes["eod"]
+    grouped = audit(_scores(frame.assign(pid=range(len(frame))), patient="pid"), threshold=0.5, draws=10).gaps.set_index("measure")["note"]
+    assert "fewer than 5 patients with positives in 'F'" in grouped["eod"]

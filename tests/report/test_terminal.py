@@ -76,14 +76,14 @@ def test_insufficient_data_is_said_in_the_table_and_below_it():
     frame = pd.concat([frame_of(["F", "M"]), pd.DataFrame({"sex": "X", "y": [0, 1, 1], "p": 0.5})])
     text = _shown(audit_of(frame, reference="M")[1])
     assert text.count("insufficient data") == 9 + 6 + 1
-    assert "sex X: insufficient data (fewer than 5 patients): everything." in text
+    assert "sex X: insufficient data (fewer than 5 rows): everything." in text
 
 
 def test_what_is_short_of_data_is_named_as_in_the_table():
     frame = frame_of(["F", "M"])
     frame.loc[(frame["sex"] == "F") & (frame["y"] == 1), "y"] = [1, 1] + [0] * 28
     text = " ".join(_shown(audit_of(frame, reference="M")[1]).split())
-    assert "sex F: insufficient data (fewer than 5 patients): sensitivity (TPR), miss rate (FNR), AUROC." in text
+    assert "sex F: insufficient data (fewer than 5 rows): sensitivity (TPR), miss rate (FNR), AUROC." in text
 
 
 def test_missing_attributes_and_an_assumed_reference_are_said():

@@ -10,8 +10,8 @@ from torch import nn
 from equipoise.data.attribute import Attribute
 from equipoise.data.cohort import Cohort
 from equipoise.data.scores import Scores
-from equipoise.errors import BadInput, UnknownName
-from equipoise.measures.cells import tabulate
+from equipoise.errors import BadInput, EmptyCell, UnknownName
+from equipoise.measures.cells import FloatArray, tabulate
 from equipoise.measures.decision import Rule, Threshold, best_threshold
 from equipoise.measures.estimates import Estimate, Settings, estimate_attribute, estimate_performance
 from equipoise.measures.functional import require_cells
@@ -130,10 +130,7 @@ def _audit(
         attributes.append(Attribute.crossed(attributes))
     gap_names = [m for m in wanted if m in GAPS]
     if strict:
-        for attribute in scores.attributes:
-            cells = tabulate(f, scores.y, attribute)
-            for gap in gap_names:
-                require_cells(gap, cells, scores.name)
+        _require(scores, f, gap_names)
     performance_names = [m for m in wanted if m in PERFORMANCE]
     steps = len(attributes) + bool(performance_names)
     group_frames, gap_frames = [], []
@@ -161,6 +158,20 @@ def _audit(
         name=scores.name,
         settings=settings,
     )
+
+
+def _require(scores: Scores, f: FloatArray, gaps: Sequence[str]) -> None:
+    """Raises every empty cell that a measure which was asked for needs, in one error."""
+    problems: list[str] = []
+    for attribute in scores.attributes:
+        cells = tabulate(f, scores.y, attribute)
+        for gap in gaps:
+            try:
+                require_cells(gap, cells, scores.name)
+            except EmptyCell as error:
+                problems += error.problems
+    if problems:
+        raise EmptyCell(*problems)
 
 
 def _headline(gaps: pd.DataFrame, measure: str) -> Estimate:

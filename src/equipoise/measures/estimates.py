@@ -12,7 +12,7 @@ from equipoise.data.scores import Scores
 from equipoise.measures.bootstrap import by_unit, interval, multiplicities, units_of, widen_extremes
 from equipoise.measures.cells import Cells, FloatArray, cell_index, ratio, tabulate
 from equipoise.measures.functional import performance_functional
-from equipoise.measures.gaps import RATES, labels_needed, terms
+from equipoise.measures.gaps import labels_needed, terms
 from equipoise.measures.performance import Ranking, f1
 
 BINS = 10  # of equal width, for the calibration error
@@ -86,8 +86,9 @@ def estimate_attribute(
     draws["calibration_error"] = calibration_draws
     enough["calibration_error"] = patients.sum(-1)
 
-    groups = _group_frame(attribute, cells, value, draws, enough, settings)
-    gap_rows = [_gap_rows(name, attribute, value, draws, patients, settings) for name in gaps]
+    unit = "rows" if scores.patients is None else "patients"
+    groups = _group_frame(attribute, cells, value, draws, enough, settings, unit)
+    gap_rows = [_gap_rows(name, attribute, value, draws, patients, settings, unit) for name in gaps]
     return groups, pd.DataFrame([row for rows in gap_rows for row in rows], columns=GAP_COLUMNS)
 
 
@@ -229,6 +230,7 @@ def _group_frame(
     draws: dict[str, FloatArray],
     enough: dict[str, FloatArray],
     settings: Settings,
+    unit: str,
 ) -> pd.DataFrame:
     n = cells.n[:-1]
     columns: dict[str, object] = {
@@ -246,12 +248,18 @@ def _group_frame(
         columns |= {name: point, f"{name}_low": low, f"{name}_high": high}
         for k in np.flatnonzero(np.isnan(point)):
             short[k].append(name)
-    columns["note"] = [f"{INSUFFICIENT} (fewer than {settings.minimum} patients): {', '.join(names)}" if names else "" for names in short]
+    columns["note"] = [f"{INSUFFICIENT} (fewer than {settings.minimum} {unit}): {', '.join(names)}" if names else "" for names in short]
     return pd.DataFrame(columns, index=pd.Index(attribute.levels, name="group"))
 
 
 def _gap_rows(
-    gap: str, attribute: Attribute, value: dict[str, FloatArray], draws: dict[str, FloatArray], patients: FloatArray, settings: Settings
+    gap: str,
+    attribute: Attribute,
+    value: dict[str, FloatArray],
+    draws: dict[str, FloatArray],
+    patients: FloatArray,
+    settings: Settings,
+    unit: str,
 ) -> list[tuple[object, ...]]:
     name_of = {"selection": "selection_rate"}
     signed = [(sign, name_of.get(rate, rate)) for rate, sign in terms(gap).items()]
@@ -267,10 +275,8 @@ def _gap_rows(
     rows: list[tuple[object, ...]] = []
     for k, level in enumerate(attribute.others):
         short = [lvl for lvl, c in ((level, counts[k + 1]), (attribute.reference, counts[0])) if c < settings.minimum]
-        what = "rows" if not needed else " and ".join("positives" if label else "negatives" for label in needed)
-        note = f"{INSUFFICIENT}: fewer than {settings.minimum} patients with {what} in {', '.join(map(repr, short))}" if short else ""
+        label = " and ".join("positives" if label else "negatives" for label in needed)
+        what = unit if not label else f"{unit} with {label}" if unit == "patients" else label
+        note = f"{INSUFFICIENT}: fewer than {settings.minimum} {what} in {', '.join(map(repr, short))}" if short else ""
         rows.append((gap, attribute.name, level, attribute.reference, point[k], low[k], high[k], POWER * spread[k], note))
     return rows
-
-
-__all__ = ["GROUP_MEASURES", "INSUFFICIENT", "RATES", "Estimate", "Settings", "estimate_attribute", "estimate_performance"]
