@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.methods.base import Goal, Look, better, keep_best, select
+from equipoise.methods.base import Goal
+from equipoise.methods.selection import Look, better, keep_best, select
 
 
 def _trace(gaps: list[float], performances: list[float]) -> pd.DataFrame:

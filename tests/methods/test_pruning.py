@@ -10,9 +10,10 @@ import torch
 
 from equipoise.errors import BadInput
 from equipoise.measures.functional import proxy
-from equipoise.methods.base import Goal, Labels
+from equipoise.methods.base import Goal
 from equipoise.methods.pruning import Settings, most_influential
 from equipoise.methods.registry import debias
+from equipoise.methods.selection import Labels
 from equipoise.models.replicas import SingleReplica, replicas
 
 sys.path.insert(0, str(Path(__file__).parent))

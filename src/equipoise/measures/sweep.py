@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.errors import pick
-from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index, tabulate_codes
+from equipoise.measures.cells import FloatArray, IntArray, cell_index, tabulate_codes
 from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_functional, largest, performance_functional
 from equipoise.measures.gaps import GAPS, Gap
 from equipoise.measures.performance import AT_THRESHOLD, f1
@@ -118,6 +118,3 @@ def _cumulated(w: FloatArray, offset: FloatArray, cell: IntArray) -> FloatArray:
 def at_threshold(score: npt.ArrayLike, threshold: npt.ArrayLike) -> FloatArray:
     """Hard decisions, 1.0 where score >= threshold (..., n)."""
     return (np.asarray(score, dtype=np.float64) >= np.asarray(threshold, dtype=np.float64)[..., None]).astype(np.float64)
-
-
-__all__ = ["Cells", "Choice", "Sweep", "at_threshold", "sweep"]

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from equipoise.data.cohort import Cohort
 from equipoise.data.seeds import generator
 from equipoise.measures.functional import proxy
-from equipoise.methods.base import Candidate, Goal, Labels, Progress, Traces, better, keep_best
-from equipoise.methods.random import constrained_candidate
+from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.selection import Labels, Traces, better, constrained_candidate, keep_best
 from equipoise.models.critics import Critics
 from equipoise.models.replicas import Replicas, replicas
 

@@ -20,8 +20,8 @@ from equipoise.data.cohort import Cohort
 from equipoise.data.seeds import child_seed, generator
 from equipoise.errors import BadInput
 from equipoise.measures.gaps import labels_needed
-from equipoise.methods.base import Candidate, Goal, Labels, Progress, Traces, better, keep_best
-from equipoise.methods.random import constrained_candidate
+from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.selection import Labels, Traces, better, constrained_candidate, keep_best
 from equipoise.models.critics import Critics
 from equipoise.models.mlp import MLP
 from equipoise.models.replicas import Replicas, replicas

@@ -36,8 +36,9 @@ from equipoise.measures.cells import FloatArray, IntArray, tabulate
 from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, largest, performance_functional
 from equipoise.measures.gaps import terms
 from equipoise.measures.sweep import sweep
-from equipoise.methods.base import Candidate, Goal, Labels, Progress, select
+from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.reject_option import codes_among, performance_of
+from equipoise.methods.selection import Labels, select
 from equipoise.models.score import predict
 
 KIND = "equalised-odds"

@@ -17,7 +17,8 @@ from torch import nn
 from equipoise.data.cohort import Cohort
 from equipoise.errors import BadInput, pick
 from equipoise.measures.cells import FloatArray
-from equipoise.methods.base import Candidate, Goal, Labels, Progress, Traces, better, keep_best, plain_rule, select
+from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.selection import Labels, Traces, better, keep_best, plain_rule, select
 from equipoise.models.replicas import BoolArray, replicas
 
 

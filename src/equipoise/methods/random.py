@@ -5,13 +5,14 @@ best by the constrained objective is returned: the best performance with |gap| w
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from torch import nn
 
 from equipoise.data.cohort import Cohort
 from equipoise.data.seeds import generator
-from equipoise.methods.base import Candidate, Goal, Labels, Progress, Traces, better, keep_best, plain_rule, select
+from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.selection import Labels, Traces, better, constrained_candidate, keep_best
 from equipoise.models.replicas import replicas
 
 
@@ -56,28 +57,3 @@ def run(
         constrained_candidate("random", model, traces, r, cohort, goal, inner[r], seed, settings, networks.notes)
         for r, (model, cohort, seed) in enumerate(zip(networks.kept(), cohorts, seeds, strict=True))
     ]
-
-
-def constrained_candidate(
-    method: str,
-    model: nn.Module,
-    traces: Traces,
-    replicate: int,
-    cohort: Cohort,
-    goal: Goal,
-    inner: Goal,
-    seed: int,
-    settings: object,
-    notes: tuple[str, ...],
-) -> Candidate:
-    """The candidate of a method that maximises performance within a bound: chosen among the steps after the original."""
-    trace = traces.frame(replicate)
-    selection = select(trace.iloc[1:], inner)
-    row = selection.row + 1
-    met, why = selection.met, selection.why
-    performance = float(trace["performance"].iloc[row])
-    if goal.floor is not None and performance < goal.floor:
-        met, why = False, f"{why}, but its {goal.performance.replace('_', ' ')} {performance:.3f} is under the floor {goal.floor:g}"
-    settled = goal if goal.bound is not None or goal.floor is not None else inner
-    rule = plain_rule(method, trace, row, cohort, inner)
-    return Candidate(method, model, rule, trace, row, why, met, settled, seed, asdict(settings), notes)  # type: ignore[call-overload]

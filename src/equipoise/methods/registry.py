@@ -109,6 +109,3 @@ def stackable(models: Sequence[nn.Module], cohorts: Sequence[Cohort]) -> bool:
     shapes = {tuple((tuple(p.shape), p.dtype, p.requires_grad, p.device.type) for p in m.parameters()) for m in models}
     sizes = {c.inputs.shape for c in cohorts}
     return len(shapes) == 1 and len(sizes) == 1
-
-
-__all__ = ["METHODS", "Method", "debias", "run_many", "settings_of", "stackable"]

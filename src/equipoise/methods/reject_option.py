@@ -34,7 +34,8 @@ from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, larges
 from equipoise.measures.gaps import terms
 from equipoise.measures.performance import f1
 from equipoise.measures.sweep import at_threshold, sweep
-from equipoise.methods.base import Candidate, Goal, Labels, Progress
+from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.selection import Labels
 from equipoise.models.score import predict
 
 KIND = "reject-option"

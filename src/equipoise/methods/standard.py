@@ -8,7 +8,8 @@ import numpy as np
 from torch import nn
 
 from equipoise.data.cohort import Cohort
-from equipoise.methods.base import Candidate, Goal, Labels, Progress, Traces, plain_rule, select
+from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.selection import Labels, Traces, plain_rule, select
 from equipoise.models.score import predict
 
 
