@@ -72,7 +72,7 @@ def files_under(folder: Path) -> list[str]:
 
 
 def test_the_published_entries_are_whole() -> None:
-    assert list(CATALOGUE) == ["adult", "bank", "compas", "loh", "zafar", "tiny"]
+    assert list(CATALOGUE) == ["adult", "bank", "compas", "loh", "zafar", "phantom", "tiny"]
     for name, entry in CATALOGUE.items():
         assert entry.name == name
         assert "attribute_as_input" in entry.options

@@ -19,6 +19,7 @@ from equipoise.data.bank import bank
 from equipoise.data.cohort import Cohort
 from equipoise.data.compas import anonymous, compas
 from equipoise.data.files import locate, read_bytes, replacing, sha256, user_cache
+from equipoise.data.phantom import phantom
 from equipoise.data.synthetic import loh, zafar
 from equipoise.errors import BadInput, pick
 
@@ -140,6 +141,17 @@ CATALOGUE: dict[str, Recipe] = {
         licence="simulated",
         rows=30_000,
         features=501,
+    ),
+    "phantom": Recipe(
+        name="phantom",
+        load=phantom,
+        files=(),
+        attribute="sex",
+        description="simulated chest X-rays: a widened cardiomediastinum, harder to see in women, as much as hardness says",
+        citation="Equipoise",
+        licence="simulated",
+        rows=2_000,
+        features=64 * 64,
     ),
 }
 
