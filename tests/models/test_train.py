@@ -94,3 +94,9 @@ def test_best_cut_equals_trying_every_score():
     y, score = rng.integers(0, 2, 80), rng.integers(0, 10, 80) / 10
     tried = {float(t): balanced_accuracy_score(y, score >= t) for t in np.unique(score)}
     assert tried[best_cut(score, y)] == pytest.approx(max(tried.values()))
+
+
+def test_images_need_a_network_of_their_own(parts: Parts):
+    images = Cohort.from_arrays(torch.zeros(len(parts.train), 1, 8, 8), parts.train.y, parts.train.groups)
+    with pytest.raises(BadInput, match=r"the default network takes tables; 'arrays' holds inputs of shape \(1, 8, 8\)"):
+        train(images, images)

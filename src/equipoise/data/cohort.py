@@ -1,7 +1,9 @@
 """A cohort: inputs, labels, protected attributes and patients of the same rows. The first thing that every user makes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -10,6 +12,8 @@ from torch import Tensor
 
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.columns import ObjectArray, read_columns
+from equipoise.data.image_files import find_files, of_view
+from equipoise.data.images import Images
 from equipoise.data.table import Encoder, Table
 from equipoise.errors import BadInput, did_you_mean, raise_all
 
@@ -25,7 +29,7 @@ class Cohort:
     (4, ['F', 'M', 'M', 'F'], torch.Size([4, 1]))
     """
 
-    source: Tensor | Table  # what the network sees, or will once it is encoded
+    source: Tensor | Table | Images  # what the network sees, or will once it is encoded
     y: IntArray  # (n,) 0 or 1; 1 is what the classifier detects
     attributes: tuple[Attribute, ...]
     patients: ObjectArray | None = None
@@ -107,13 +111,83 @@ class Cohort:
         tensor = torch.as_tensor(inputs)
         return cls(tensor, read.y, read.attributes, read.patients, read.ids, name)
 
+    @classmethod
+    def from_images(
+        cls,
+        frame: pd.DataFrame,
+        *,
+        folder: str | Path,
+        image: str,
+        label: str,
+        group: str | Sequence[str],
+        reference: str | Sequence[str] | None = None,
+        patient: str | None = None,
+        view: str | None = None,
+        positive: object = None,
+        size: int = 224,
+        channels: int = 1,
+        mean: Sequence[float] = (),
+        std: Sequence[float] = (),
+        skip_broken: bool = False,
+        cache: str | Path | None = None,
+        workers: int | None = None,
+        progress: Callable[[int], None] | None = None,
+        name: str = "images",
+    ) -> "Cohort":
+        """The cohort of a frame whose column `image` names files in a folder: paths in it, or names or their stems anywhere below.
+
+        With a column `view`, rows stay whose view is frontal (PA, AP). See `Images.open` for the options of decoding; what
+        `skip_broken` leaves out is told in `cohort.source.broken`, by the row of the frame.
+        """
+        problems: list[str] = []
+        rows = np.arange(len(frame))
+        if view is not None and view in frame.columns:
+            rows = np.flatnonzero(of_view(frame[view]))
+            if len(frame) and not len(rows):
+                held = ", ".join(map(str, frame[view].unique()[:6]))
+                problems.append(f"view column {view!r} holds no frontal view (PA, AP or frontal) in {len(frame):,} rows; it holds {held}")
+        elif view is not None:
+            problems.append(f"no column {view!r}.{did_you_mean(view, map(str, frame.columns), 0.6)}")
+        raise_all(problems, name)
+        chosen = frame.iloc[rows].reset_index(drop=True)
+        source = name if len(rows) == len(frame) else f"{name}, {len(rows):,} frontal of {len(frame):,} rows"
+        try:
+            read = read_columns(chosen, label=label, group=group, reference=reference, patient=patient, id=image, positive=positive)
+        except BadInput as error:
+            problems += error.problems
+        try:
+            files = find_files(chosen[image], folder, image) if image in chosen else []
+        except BadInput as error:
+            problems += error.problems
+        raise_all(problems, source)
+        # A frame that lost rows since it was read still has their numbers.
+        told = frame.index if pd.api.types.is_integer_dtype(frame.index) and frame.index.is_monotonic_increasing else range(len(frame))
+        names = [f"row {told[row] + 1} below the header, {path}" for row, path in zip(rows, files, strict=True)]
+        images = Images.open(
+            files,
+            size=size,
+            channels=channels,
+            mean=mean,
+            std=std,
+            names=names,
+            skip_broken=skip_broken,
+            cache=cache,
+            workers=workers,
+            progress=progress,
+        )
+        whole = cls(torch.empty(len(rows), 0), read.y, read.attributes, read.patients, read.ids, name)
+        return replace(whole.take([at for at in range(len(rows)) if at not in images.broken]), source=images)
+
     def __len__(self) -> int:
         return len(self.y)
 
     @property
     def inputs(self) -> Tensor:
-        """What the network sees (n, ...)."""
-        return self.source.tensor() if isinstance(self.source, Table) else self.source
+        """What the network sees (n, ...): a tensor, or a source of images that gives one for every index."""
+        if isinstance(self.source, Table):
+            return self.source.tensor()
+        # An image source answers all that is asked of inputs here: length, shape, type, and a tensor for every index.
+        return cast(Tensor, self.source)
 
     @property
     def attribute(self) -> Attribute:
@@ -133,7 +207,7 @@ class Cohort:
     def take(self, index: object, name: str | None = None) -> "Cohort":
         """Some of the rows, by position or mask."""
         rows = np.arange(len(self))[np.asarray(index)]
-        source = self.source.take(rows) if isinstance(self.source, Table) else self.source[torch.from_numpy(rows)]
+        source = self.source[torch.from_numpy(rows)] if isinstance(self.source, Tensor) else self.source.take(rows)
         return Cohort(
             source,
             self.y[rows],
@@ -146,5 +220,6 @@ class Cohort:
     def encoded_by(self, encoder: Encoder) -> "Cohort":
         """The same rows seen through another part's encoder, as new data must be before a trained network sees it."""
         if not isinstance(self.source, Table):
-            raise BadInput(f"cohort {self.name!r} holds a tensor already; only a table can be encoded")
+            kind = "images" if isinstance(self.source, Images) else "a tensor"
+            raise BadInput(f"cohort {self.name!r} holds {kind} already; only a table can be encoded")
         return replace(self, source=self.source.encoded_by(encoder))

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from equipoise.data.cohort import Cohort
 from equipoise.errors import BadInput, raise_all
 from equipoise.models.mlp import MLP
-from equipoise.models.score import device_of, evaluating, output_kind, outputs, single_output
+from equipoise.models.score import device_of, evaluating, output_kind, outputs, rows_at_once, single_output
 from equipoise.models.stack import CHUNK, Snapshot, Stack, StackedAdam
 from equipoise.models.units import Layer, find_layers, gap_gradients, switch_off
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
-BATCH = 512  # rows of one pass over a single module
+AT_ONCE = 2**21  # numbers of input of one pass with a graph, which keeps activations
 
 
 class Optimiser(Protocol):
@@ -295,7 +295,7 @@ class SingleReplica:
         (f * weights.to(f)).sum().backward()
 
     def _scores(self, inputs: Tensor) -> Tensor:
-        raw = outputs(self.model, inputs, BATCH).double()
+        raw = outputs(self.model, inputs).double()
         return raw if self.probability else torch.sigmoid(raw)
 
     def oppose(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
@@ -333,11 +333,11 @@ class SingleReplica:
         rest = (w == 0).nonzero()[:, 0]
         scores = torch.empty(self.rows, dtype=torch.float64)
         total = torch.zeros(self._layers[-1].start + self._layers[-1].size, dtype=torch.float64, device=self.device)
-        for part in needed.split(BATCH):
+        for part in needed.split(rows_at_once(self.inputs, AT_ONCE)):
             f, gradient = gap_gradients(self.model, self._layers, self.inputs[part], w[part], self.probability)
             scores[part] = f.double().cpu()
             total += gradient.double()
-        for part in rest.split(BATCH):
+        for part in rest.split(rows_at_once(self.inputs)):
             scores[part] = self._scores(self.inputs[part])
         return scores.numpy()[None], total.cpu().numpy()[None] / self.rows
 

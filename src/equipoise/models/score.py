@@ -1,5 +1,6 @@
 """Scores of any network: eval mode, no gradients, memory of one batch, and the network left as it was found."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -31,9 +32,19 @@ def device_of(model: nn.Module) -> torch.device:
     return next((p.device for p in (*model.parameters(), *model.buffers())), torch.device("cpu"))
 
 
-def outputs(model: nn.Module, inputs: Tensor, batch: int = 4096) -> Tensor:
+def rows_at_once(inputs: Tensor, numbers: int = 2**24) -> int:
+    """How many rows to show a network at a time: 4,096 of a table, fewer of images, so that memory stays that of a batch.
+
+    >>> rows_at_once(torch.empty(10, 98)), rows_at_once(torch.empty(10, 3, 224, 224))
+    (4096, 111)
+    """
+    return max(16, min(4096, numbers // max(1, math.prod(inputs.shape[1:]))))
+
+
+def outputs(model: nn.Module, inputs: Tensor, batch: int | None = None) -> Tensor:
     """One raw output a row (n,), on the CPU, or an error that says which shape came instead."""
     device, found = device_of(model), []
+    batch = batch or rows_at_once(inputs)
     with evaluating(model), torch.no_grad():
         for start in range(0, len(inputs), batch):
             piece = inputs[start : start + batch].to(device)
@@ -82,7 +93,7 @@ def output_kind(model: nn.Module, inputs: Tensor, asked: str = "auto") -> str:
     return "probability" if len(values) and bool(((values >= 0) & (values <= 1)).all()) else "logit"
 
 
-def predict(model: nn.Module, cohort: Cohort, *, output: str = "auto", batch: int = 4096) -> Scores:
+def predict(model: nn.Module, cohort: Cohort, *, output: str = "auto", batch: int | None = None) -> Scores:
     """The cohort's scores under a network that gives one logit or one probability a row."""
     raw = outputs(model, cohort.inputs, batch)
     bad = int((~torch.isfinite(raw)).sum())

@@ -50,6 +50,11 @@ def train(
     """
     _check(train, valid)
     if model is None:
+        if len(train.inputs.shape) != 2:
+            raise BadInput(
+                f"the default network takes tables; {train.name!r} holds inputs of shape {tuple(train.inputs.shape[1:])}. "
+                "Give a network of your own: train(..., model=net)"
+            )
         return train_stack([(train, valid, seed)], settings=settings, progress=progress)[0]
     return _train_module(copy.deepcopy(model), train, valid, seed, settings, progress)
 

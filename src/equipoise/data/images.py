@@ -1,0 +1,234 @@
+"""Images as network inputs: decoded once to 8-bit gray at one size, kept as bytes in memory or in a file, made float by the batch.
+
+How one image is decoded is told in `decode`; how the rows of a frame find their files, in `image_files`.
+"""
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.data.attribute import IntArray
+from equipoise.data.decode import Pixels, Source, fault
+from equipoise.data.files import replacing, user_cache
+from equipoise.errors import BadInput, raise_all
+
+log = logging.getLogger(__name__)
+NORMS = {  # channels: mean and standard deviation of pixels in [0, 1]; those of ImageNet for 3, round numbers for 1
+    1: ((0.5,), (0.25,)),
+    3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+IN_MEMORY = 2**28  # bytes of pixels that are kept in memory unless a cache is named: 5,349 images at 224 px
+SMALL = 2**16  # bytes of a file that is known by its content; a larger one by path, length and time of change, to spare reading it
+CHUNK = 32  # images that one thread takes at a time
+VERSION = 1  # of the decoding; another one makes other pixels
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Rows of images that become float32 tensors (b, channels, size, size) when they are asked for by a slice, positions or a mask.
+
+    >>> gray = Images(np.full((3, 8, 8), 255, np.uint8))
+    >>> len(gray), gray.shape, gray[:2].shape, gray[:2].max().item()
+    (3, torch.Size([3, 1, 8, 8]), torch.Size([2, 1, 8, 8]), 2.0)
+    """
+
+    pixels: Pixels = field(repr=False)  # (m, size, size), in memory or mapped from a file
+    channels: int = 1
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    rows: IntArray = field(default_factory=lambda: np.empty(0, np.int64), repr=False)  # (n,) where in `pixels` each row is
+    broken: Mapping[int, str] = field(default_factory=dict)  # position in the list that was opened: what was wrong, for those left out
+
+    def __post_init__(self) -> None:
+        problems = [] if self.channels in NORMS else [f"channels must be one of {', '.join(map(str, NORMS))}; got {self.channels}"]
+        for at, name in enumerate(("mean", "std")):
+            if not problems and not getattr(self, name):
+                object.__setattr__(self, name, NORMS[self.channels][at])
+            if not problems and len(getattr(self, name)) != self.channels:
+                problems.append(f"{name} must hold one number a channel, {self.channels}; got {getattr(self, name)}")
+        if any(not s > 0 for s in self.std):
+            problems.append(f"std must be positive; got {self.std}")
+        raise_all(problems)
+        if not len(self.rows):
+            object.__setattr__(self, "rows", np.arange(len(self.pixels)))
+
+    @classmethod
+    def open(
+        cls,
+        sources: Sequence[Source],
+        *,
+        size: int = 224,
+        channels: int = 1,
+        mean: Sequence[float] = (),
+        std: Sequence[float] = (),
+        names: Sequence[str] | None = None,
+        skip_broken: bool = False,
+        cache: str | Path | None = None,
+        workers: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> "Images":
+        """The images in these files, decoded by `workers` threads (by default one a core); `progress` is told how many more are done.
+
+        Broken and missing ones are listed in one error, under `names`; `skip_broken` leaves them out and lists them in `broken`.
+        The pixels stay in memory up to 256 MiB. Beyond that, and wherever a folder is named as `cache`, they lie in a file in it (by
+        default in the user's cache) that is mapped, not read, and found again as long as the files are the same.
+        """
+        checked = cls(np.empty((0, 1, 1), np.uint8), channels, tuple(mean), tuple(std))
+        problems = [] if size >= 1 else [f"size must be at least 1 pixel; got {size}"]
+        if not len(sources):
+            problems.append("no image was given")
+        raise_all(problems)
+        threads = max(1, workers or min(16, os.cpu_count() or 1))
+        if cache is None and len(sources) * size * size <= IN_MEMORY:
+            pixels = np.zeros((len(sources), size, size), np.uint8)
+            broken = _fill(pixels, sources, threads, progress)
+        else:
+            pixels, broken = _cached(sources, size, Path(cache).expanduser() if cache else user_cache() / "images", threads, progress)
+        named = {at: f"{names[at] if names else _name(sources[at], at)}: {reason}" for at, reason in sorted(broken.items())}
+        if named and (not skip_broken or len(named) == len(sources)):
+            advice = "Mend or remove those rows, or leave the images out: skip_broken=True (--skip-broken)."
+            raise BadInput(*named.values(), *([advice] if len(named) < len(sources) else []), source=f"{len(sources):,} images")
+        if named:
+            log.warning("left out %s of %s images; the first: %s", f"{len(named):,}", f"{len(sources):,}", next(iter(named.values())))
+        return replace(checked, pixels=pixels, rows=np.array([k for k in range(len(sources)) if k not in broken]), broken=named)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def shape(self) -> torch.Size:
+        """(n, channels, size, size), as the network sees them."""
+        return torch.Size((len(self), self.channels, *self.pixels.shape[1:]))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the tensors that come out."""
+        return torch.float32
+
+    def is_floating_point(self) -> bool:
+        """True, as for the tensors that come out."""
+        return True
+
+    def __getitem__(self, index: object) -> Tensor:
+        """The normalised rows (b, channels, size, size); without the first axis for a single position."""
+        found = self.normalise(self.raw(index))
+        return found[0] if isinstance(index, (int, np.integer)) else found
+
+    def raw(self, index: object) -> Tensor:
+        """The rows as they are kept (b, size, size), uint8."""
+        return torch.from_numpy(np.ascontiguousarray(self.pixels[np.atleast_1d(self.rows[_index(index)])]))
+
+    def normalise(self, raw: Tensor) -> Tensor:
+        """What the network sees of raw rows, on the device where they are: a quarter of the bytes travel that way."""
+        mean, std = (torch.tensor(v, device=raw.device)[:, None, None] for v in (self.mean, self.std))
+        return (raw[:, None].float() / 255 - mean) / std
+
+    def take(self, index: object) -> "Images":
+        """Some of the rows; the pixels are shared, not copied."""
+        rows = self.rows[_index(index)]
+        # Without rows of its own a value would have them all.
+        return replace(self, rows=rows, pixels=self.pixels if len(rows) else self.pixels[:0])
+
+    def __getstate__(self) -> dict[str, object]:
+        """A mapped file travels to another process as its name; of pixels in memory, those of the rows do."""
+        if isinstance(self.pixels, np.memmap):
+            return self.__dict__ | {"pixels": Path(str(self.pixels.filename))}
+        return self.__dict__ | {"pixels": self.pixels[self.rows], "rows": np.arange(len(self))}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        if isinstance(state["pixels"], Path):
+            self.__dict__["pixels"] = np.load(state["pixels"], mmap_mode="r")
+
+
+def _fill(out: Pixels, sources: Sequence[Source], workers: int, progress: Callable[[int], None] | None) -> dict[int, str]:
+    """Decodes into `out` (n, size, size); what was wrong, by position. Pillow lets go of Python's lock while it decodes and resizes."""
+    broken: dict[int, str] = {}
+
+    def work(start: int) -> int:
+        rows = range(start, min(start + CHUNK, len(sources)))
+        for row in rows:
+            reason = fault(sources[row], out.shape[1], out[row])
+            if reason:
+                broken[row] = reason
+        return len(rows)
+
+    with ThreadPoolExecutor(workers) as pool:
+        tasks = [pool.submit(work, start) for start in range(0, len(sources), CHUNK)]
+        try:
+            for task in tasks:
+                done = task.result()
+                if progress is not None:
+                    progress(done)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return broken
+
+
+def _cached(
+    sources: Sequence[Source], size: int, folder: Path, workers: int, progress: Callable[[int], None] | None
+) -> tuple[Pixels, dict[int, str]]:
+    """The pixels mapped from the cache, decoded into it first if they are not there; and what was wrong, by position."""
+    key = blake2b(repr((VERSION, size)).encode(), digest_size=16)
+    with ThreadPoolExecutor(workers) as pool:
+        for identity in pool.map(_identity, sources, chunksize=CHUNK):
+            key.update(identity)
+    path, notes = folder / f"{key.hexdigest()}.npy", folder / f"{key.hexdigest()}.json"
+    with suppress(OSError, ValueError):  # not there, or damaged: it is made anew
+        broken = {int(at): str(reason) for at, reason in json.loads(notes.read_text(encoding="utf-8")).items()}
+        pixels = np.load(path, mmap_mode="r")
+        blank = np.empty((size, size), np.uint8)
+        # A codec may have been installed since: what is broken must still be.
+        if pixels.shape == (len(sources), size, size) and all(fault(sources[at], size, blank) for at in broken):
+            if progress is not None:
+                progress(len(sources))
+            return pixels, broken
+    needed = len(sources) * size * size
+    with replacing(path) as temporary:
+        free = shutil.disk_usage(folder).free
+        if free < needed:  # writing to a mapped file on a full disk kills the process
+            raise BadInput(
+                f"{len(sources):,} images at {size} px need {needed / 2**30:.2f} GiB in {folder}, where {free / 2**30:.2f} GiB are free. "
+                "Name another folder (cache=, or EQUIPOISE_CACHE), or use a smaller size."
+            )
+        store = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=(len(sources), size, size))
+        broken = _fill(store, sources, workers, progress)
+        store.flush()
+        del store
+        with replacing(notes) as beside:  # first, so that pixels never lie there without them
+            beside.write_text(json.dumps(broken), encoding="utf-8")
+    return np.load(path, mmap_mode="r"), broken
+
+
+def _identity(source: Source) -> bytes:
+    """What tells a file from others: its content if it is small, its place, length and time of change if not."""
+    if isinstance(source, bytes):
+        return blake2b(source, digest_size=16).digest()
+    try:
+        state = Path(source).stat()
+        if state.st_size <= SMALL:
+            return blake2b(Path(source).read_bytes(), digest_size=16).digest()
+    except OSError as error:
+        return repr((str(source), type(error).__name__)).encode()
+    return repr((str(Path(source).absolute()), state.st_size, state.st_mtime_ns)).encode()
+
+
+def _index(index: object) -> Any:
+    return index.cpu().numpy() if isinstance(index, Tensor) else index
+
+
+def _name(source: Source, at: int) -> str:
+    return f"image {at + 1}" if isinstance(source, bytes) else str(source)

@@ -1,0 +1,176 @@
+"""MIMIC-CXR-JPG 2.0.0: a finding against no finding, on frontal views, as in the paper. Protected: sex or ethnicity.
+
+The folder is that of PhysioNet (physionet.org/content/mimic-cxr-jpg): mimic-cxr-2.0.0-metadata.csv, -chexpert.csv and -split.csv, plain or
+gzipped, and files/p10/p10000032/s50414267/*.jpg. Sex is in the table patients of MIMIC-IV and ethnicity in its table admissions (column
+race, ethnicity before version 2), joined on subject_id.
+
+Positive is a study whose CheXpert label of the finding is 1; negative is one with "No Finding". Uncertain (-1) and unmentioned labels are
+neither. Men and white patients are the reference, women and Hispanic or Latino patients the other group. Whoever is of neither, or of
+both in different admissions, or not in MIMIC-IV, is left out, and their number is logged.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.files import locate, read_table
+from equipoise.data.image_files import VIEWS, of_view
+from equipoise.errors import BadInput, pick, raise_all
+
+log = logging.getLogger(__name__)
+NORMAL = "No Finding"
+FINDINGS = {
+    "atelectasis": "Atelectasis",
+    "cardiomegaly": "Cardiomegaly",
+    "consolidation": "Consolidation",
+    "edema": "Edema",
+    "enlarged cardiomediastinum": "Enlarged Cardiomediastinum",
+    "fracture": "Fracture",
+    "lung lesion": "Lung Lesion",
+    "lung opacity": "Lung Opacity",
+    "pleural effusion": "Pleural Effusion",
+    "pleural other": "Pleural Other",
+    "pneumonia": "Pneumonia",
+    "pneumothorax": "Pneumothorax",
+    "support devices": "Support Devices",
+}
+TABLES = {  # table: the columns that are needed beside the finding
+    "metadata": ("dicom_id", "subject_id", "study_id", "ViewPosition"),
+    "chexpert": ("subject_id", "study_id", NORMAL),
+    "split": ("dicom_id", "split"),
+    "patients": ("subject_id", "gender"),
+    "admissions": ("subject_id",),
+}
+SOURCES = {"sex": "patients", "ethnicity": "admissions"}  # attribute: where it is told
+REFERENCES = {"sex": "M", "ethnicity": "white"}
+ETHNICITIES = {"WHITE": "white", "HISPANIC": "Hispanic/Latino"}  # how a value begins: its group
+PARTS = ("all", "train", "validate", "test")
+
+
+def mimic_cxr(
+    root: str | Path,
+    *,
+    finding: str = "enlarged cardiomediastinum",
+    attribute: str = "sex",
+    mimic_iv: str | Path | None = None,
+    official: str = "all",
+    views: str = "frontal",
+    size: int = 224,
+    channels: int = 1,
+    skip_broken: bool = False,
+    cache: str | Path | None = None,
+    workers: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Cohort:
+    """The images with a finding and those with none, from the folder of MIMIC-CXR-JPG.
+
+    The tables of MIMIC-IV are looked for in `mimic_iv`, by default the same folder, and in hosp/ or core/ inside. `official` takes one
+    part of the split that comes with the data (train, validate, test) instead of all; the paper made its own.
+    """
+    folder = Path(root).expanduser()
+    wanted = finding.lower().replace("_", " ")
+    pick("finding of mimic-cxr", wanted, FINDINGS)
+    pick("attribute of mimic-cxr", attribute, SOURCES)
+    pick("official split of mimic-cxr", official, PARTS)
+    pick("views of mimic-cxr", views, VIEWS)
+    tables = _read(folder, folder if mimic_iv is None else Path(mimic_iv).expanduser(), SOURCES[attribute], FINDINGS[wanted], official)
+    frame = tables["metadata"].merge(tables["chexpert"], on=["subject_id", "study_id"], how="inner", validate="many_to_one")
+    if official != "all":
+        frame = frame.merge(tables["split"][["dicom_id", "split"]], on="dicom_id", how="left")
+        frame = frame[frame["split"] == official]
+    positive = frame[FINDINGS[wanted]].eq(1).to_numpy()
+    normal = frame[NORMAL].eq(1).to_numpy() & ~positive
+    frame = frame.assign(label=positive.astype(int))[(positive | normal) & of_view(frame["ViewPosition"], views)]
+    groups = _sex(tables["patients"]) if attribute == "sex" else _ethnicity(tables["admissions"])
+    frame[attribute] = frame["subject_id"].map(groups)
+    known = frame[attribute].notna()
+    if not known.any():
+        raise BadInput(
+            f"none of {len(frame):,} images with {FINDINGS[wanted]} or {NORMAL} in {folder} is of a patient whose {attribute} is known. "
+            "Use tables of MIMIC-IV that belong to the images."
+        )
+    if not known.all():
+        log.info("left out %s of %s images of patients in none of the groups of %s", int((~known).sum()), len(frame), attribute)
+    frame = frame[known].reset_index(drop=True)
+    return Cohort.from_images(
+        frame.assign(image=_paths(frame, folder)),
+        folder=folder,
+        image="image",
+        label="label",
+        group=attribute,
+        reference=REFERENCES[attribute],
+        patient="subject_id",
+        size=size,
+        channels=channels,
+        skip_broken=skip_broken,
+        cache=cache,
+        workers=workers,
+        progress=progress,
+        name="mimic-cxr",
+    )
+
+
+def _read(folder: Path, hospital: Path, source: str, finding: str, official: str) -> dict[str, pd.DataFrame]:
+    """The tables that are needed, or one error with every file and column that is missing."""
+    tables, problems = {}, []
+    for table in ("metadata", "chexpert", *(["split"] if official != "all" else []), source):
+        ours = table in ("metadata", "chexpert", "split")
+        name = f"mimic-cxr-2.0.0-{table}.csv" if ours else f"{table}.csv"
+        places = [folder] if ours else [hospital, hospital / "hosp", hospital / "core"]
+        path = next((found for place in places if (found := locate(place, name))), None)
+        if path is None:
+            where = "mimic-cxr-jpg/2.0.0" if ours else "mimiciv"
+            option = "" if ours else " and name its folder with mimic_iv"
+            problems.append(f"no {name} or {name}.gz in {', '.join(map(str, places))}; get it from physionet.org/content/{where}{option}")
+            continue
+        try:
+            tables[table] = read_table(path)
+        except BadInput as error:
+            problems += error.problems
+            continue
+        needed = [*TABLES[table], *([finding] if table == "chexpert" else [])]
+        absent = [column for column in needed if column not in tables[table].columns]
+        if table == "admissions" and not {"race", "ethnicity"} & set(tables[table].columns):
+            absent.append("race")
+        if absent:
+            problems.append(
+                f"{path.name} has no column {', '.join(map(repr, absent))}; it has {', '.join(map(str, tables[table].columns))}"
+            )
+    raise_all(problems, str(folder))
+    return tables
+
+
+def _sex(patients: pd.DataFrame) -> "pd.Series[str]":
+    """F or M by subject_id."""
+    known = patients[patients["gender"].isin(["F", "M"])]
+    return _single(known["subject_id"], known["gender"])
+
+
+def _ethnicity(admissions: pd.DataFrame) -> "pd.Series[str]":
+    """White or Hispanic/Latino by subject_id, for those who are one of them and never the other."""
+    text = admissions["race" if "race" in admissions.columns else "ethnicity"].astype("string").str.strip().str.upper()
+    groups = pd.Series(None, index=admissions.index, dtype=object)
+    for beginning, group in ETHNICITIES.items():
+        groups[text.str.startswith(beginning).fillna(False).to_numpy(bool)] = group
+    known = groups.notna()
+    return _single(admissions["subject_id"][known], groups[known])
+
+
+def _single(subjects: "pd.Series[int]", groups: "pd.Series[str]") -> "pd.Series[str]":
+    """The group by subject, where it is the same in every row."""
+    grouped = groups.groupby(subjects.to_numpy())
+    least, greatest = grouped.min(), grouped.max()
+    return least[least == greatest]
+
+
+def _paths(frame: pd.DataFrame, folder: Path) -> list[str]:
+    """Where each image is inside the folder: .jpg, or .dcm where the first one is (as in MIMIC-CXR, whose tree is the same)."""
+    stems = [
+        f"files/p{str(subject)[:2]}/p{subject}/s{study}/{image}"
+        for subject, study, image in frame[["subject_id", "study_id", "dicom_id"]].itertuples(index=False)
+    ]
+    suffix = ".dcm" if stems and (folder / f"{stems[0]}.dcm").is_file() else ".jpg"
+    return [f"{stem}{suffix}" for stem in stems]

@@ -1,0 +1,124 @@
+"""NIH ChestX-ray14: a finding against no finding, on frontal views. Protected: sex or age.
+
+Two layouts are read: the official one (Data_Entry_2017.csv or Data_Entry_2017_v2020.csv, PNG files in images/ or in images_001/images and
+so on), and images/ beside a metadata.csv with the columns image, patient, sex, age, view and finding. Labels were mined from reports by
+NIH, with a stated accuracy over 90 %: "No Finding" is noisy too. Images with another finding are neither positive nor negative, and are
+left out. Wang, Peng, Lu, Lu, Bagheri and Summers, CVPR 2017.
+The data are provided by the NIH Clinical Center: https://nihcc.app.box.com/v/ChestXray-NIHCC
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.dicom import age as years
+from equipoise.data.files import locate, read_table
+from equipoise.data.image_files import VIEWS, of_view
+from equipoise.errors import BadInput, pick, raise_all
+
+TABLES = ("metadata.csv", "Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv")
+COLUMNS = {  # in the official files: here
+    "Image Index": "image",
+    "Finding Labels": "finding",
+    "Patient ID": "patient",
+    "Patient Age": "age",
+    "Patient Gender": "sex",
+    "Patient Sex": "sex",
+    "View Position": "view",
+}
+NEEDED = ("image", "patient", "sex", "age", "view", "finding")
+NORMAL = "No Finding"
+FINDINGS = {
+    "atelectasis": "Atelectasis",
+    "cardiomegaly": "Cardiomegaly",
+    "consolidation": "Consolidation",
+    "edema": "Edema",
+    "effusion": "Effusion",
+    "emphysema": "Emphysema",
+    "fibrosis": "Fibrosis",
+    "hernia": "Hernia",
+    "infiltration": "Infiltration",
+    "mass": "Mass",
+    "nodule": "Nodule",
+    "pleural_thickening": "Pleural_Thickening",
+    "pneumonia": "Pneumonia",
+    "pneumothorax": "Pneumothorax",
+}
+REFERENCES = {"sex": "M", "age": "<60"}
+OLD = 60
+OLDEST = 120  # some ages are typing errors, such as 414: those rows have no group
+
+
+def nih(
+    root: str | Path,
+    *,
+    finding: str = "any",
+    attribute: str = "sex",
+    views: str = "frontal",
+    size: int = 224,
+    channels: int = 1,
+    skip_broken: bool = False,
+    cache: str | Path | None = None,
+    workers: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Cohort:
+    """The images with a finding ('any' for all of them) and those with none, from the folder of one of the two layouts.
+
+    The attribute is sex (F, M; the reference is M) or age (<60, the reference, and >=60, at the first image of the patient). Views
+    are frontal, PA or AP.
+    """
+    folder = Path(root).expanduser()
+    wanted = finding.lower()
+    pick("finding of nih", wanted, ("any", *FINDINGS))
+    pick("attribute of nih", attribute, REFERENCES)
+    pick("views of nih", views, VIEWS)
+    frame = _read(folder)
+    found = frame["finding"].astype(str).str.split("|").map(lambda names: {name.strip() for name in names})
+    normal = np.array([names == {NORMAL} for names in found])
+    known = frame["finding"].notna().to_numpy()
+    positive = ~normal & known if wanted == "any" else np.array([FINDINGS[wanted] in names for names in found])
+    if attribute == "age":
+        first = frame.groupby("patient")["age"].transform("min")
+        frame["age"] = pd.Series(np.where(first < OLD, "<60", ">=60"), index=frame.index, dtype=object).where(first <= OLDEST, None)
+    chosen = frame.assign(label=positive.astype(int))[(positive | normal) & of_view(frame["view"], views)]
+    if chosen.empty:
+        raise BadInput(f"no image of {folder} has {finding} or {NORMAL} and a view {views}; its views are {set(frame['view'])}")
+    images = folder / "images"
+    return Cohort.from_images(
+        chosen,
+        folder=images if images.is_dir() else folder,
+        image="image",
+        label="label",
+        group=attribute,
+        reference=REFERENCES[attribute],
+        patient="patient",
+        size=size,
+        channels=channels,
+        skip_broken=skip_broken,
+        cache=cache,
+        workers=workers,
+        progress=progress,
+        name="nih",
+    )
+
+
+def _read(folder: Path) -> pd.DataFrame:
+    """The table of either layout with our names of the columns, ages in years."""
+    path = next((found for name in TABLES if (found := locate(folder, name))), None)
+    if path is None:
+        raise BadInput(f"none of {', '.join(TABLES)} is in {folder}. Get the data from https://nihcc.app.box.com/v/ChestXray-NIHCC.")
+    frame = read_table(path).rename(columns=COLUMNS)
+    lacking = [name for name in NEEDED if name not in frame.columns]
+    official = {ours: theirs for theirs, ours in COLUMNS.items()}
+    raise_all([f"no column {name!r} ({official[name]!r} in the official file)" for name in lacking], str(path))
+    ages, problems = [], []
+    for row, text in enumerate(frame["age"], start=1):
+        try:
+            ages.append(np.nan if pd.isna(text) else years(str(text).removesuffix(".0")))  # a column with gaps holds 57.0
+        except BadInput as error:
+            problems.append(f"row {row} below the header: {error}")
+    raise_all(problems, str(path))
+    return frame.assign(age=np.array(ages, dtype=float))[list(NEEDED)]

@@ -1,0 +1,219 @@
+"""DICOM: pixels as a viewer shows them, and the header's sex, age and view."""
+
+import sys
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.decode import decode
+from equipoise.data.dicom import age, headers, is_dicom, read_pixels
+from equipoise.data.images import Images
+from equipoise.errors import BadInput, MissingExtra
+
+pydicom = pytest.importorskip("pydicom", reason="DICOM needs pip install 'equipoise[dicom]'")
+
+RAMP = np.tile(np.arange(8, dtype=np.uint16) * 500, (8, 1))  # 0 to 3500 of 4095, dark on the left
+
+
+def _dicom(pixels: np.ndarray | None = RAMP, **tags) -> bytes:
+    """The content of a small radiograph, with these tags set."""
+    from pydicom.dataset import Dataset, FileMetaDataset
+    from pydicom.uid import ComputedRadiographyImageStorage, ExplicitVRLittleEndian, generate_uid
+
+    data = Dataset()
+    data.file_meta = FileMetaDataset()
+    data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    data.file_meta.MediaStorageSOPClassUID = data.SOPClassUID = ComputedRadiographyImageStorage
+    data.file_meta.MediaStorageSOPInstanceUID = data.SOPInstanceUID = generate_uid()
+    data.PhotometricInterpretation = "MONOCHROME2"
+    if pixels is not None:
+        data.Rows, data.Columns = pixels.shape[:2]
+        data.SamplesPerPixel, data.PixelRepresentation = 1, int(pixels.dtype.kind == "i")
+        data.BitsAllocated = 8 * pixels.dtype.itemsize
+        data.BitsStored = 12 if data.BitsAllocated == 16 else 8
+        data.HighBit = data.BitsStored - 1
+        data.PixelData = pixels.tobytes()
+    for name, value in tags.items():
+        setattr(data, name, value)
+    target = BytesIO()
+    data.save_as(target, enforce_file_format=True)
+    return target.getvalue()
+
+
+def test_without_a_window_the_own_range_is_used():
+    assert (read_pixels(_dicom()) == np.rint(RAMP * (255 / 3500))).all()
+
+
+def test_padding_does_not_count_for_the_range():
+    padded = RAMP + 100
+    padded[0] = 4095
+    found = read_pixels(_dicom(padded, PixelPaddingValue=4095))
+    assert (found[1:] == np.rint(RAMP[1:] * (255 / 3500))).all()
+
+
+def test_a_window_cuts_and_its_ends_are_black_and_white():
+    found = read_pixels(_dicom(WindowCenter=1750.0, WindowWidth=1001.0))[0]
+    assert found[:3].tolist() == [0, 0, 0]
+    assert found[3] < 128 < found[4]
+    assert found[5:].tolist() == [255, 255, 255]
+    wide = read_pixels(_dicom(WindowCenter="2048", WindowWidth="4096"))[0]
+    assert abs(wide - RAMP[0] * (255 / 4095)).max() < 1  # a window wider than the values is not stretched to them
+    several = read_pixels(_dicom(WindowCenter=[1750.0, 0.0], WindowWidth=[1001.0, 1.0]))[0]
+    assert (several == found).all()
+
+
+def test_a_sigmoid_window():
+    found = read_pixels(_dicom(WindowCenter=1750.0, WindowWidth=2000.0, VOILUTFunction="SIGMOID"))[0]
+    assert abs(found - 255 / (1 + np.exp(-4 * (RAMP[0].astype(float) - 1750) / 2000))).max() <= 1
+
+
+def test_the_window_applies_to_rescaled_values():
+    plain = read_pixels(_dicom(WindowCenter=1750.0, WindowWidth=2001.0))
+    moved = read_pixels(_dicom(RescaleSlope=2.0, RescaleIntercept=-1000.0, WindowCenter=2500.0, WindowWidth=4001.0))
+    assert abs(plain.astype(int) - moved).max() <= 1
+
+
+def test_a_voi_lut_goes_before_a_window():
+    from pydicom.dataset import Dataset
+    from pydicom.sequence import Sequence
+
+    table = Dataset()
+    table.LUTDescriptor = [4096, 0, 16]
+    table.LUTData = np.where(np.arange(4096) < 1200, 10 * 257, 200 * 257).astype("<u2").tobytes()
+    found = read_pixels(_dicom(VOILUTSequence=Sequence([table]), WindowCenter=1.0, WindowWidth=2.0))[0]
+    assert found.tolist() == [10, 10, 10, 200, 200, 200, 200, 200]
+
+
+def test_monochrome1_is_inverted():
+    one, two = (read_pixels(_dicom(PhotometricInterpretation=f"MONOCHROME{k}")) for k in (1, 2))
+    assert (one.astype(int) + two == 255).all()
+
+
+def test_signed_values():
+    found = read_pixels(_dicom(RAMP.astype(np.int16) // 2 - 1000))
+    assert (found == np.rint(RAMP * (255 / 3500))).all()
+
+
+def test_colour_becomes_luminance():
+    red = np.zeros((4, 4, 3), np.uint8)
+    red[..., 0] = 255
+    assert set(read_pixels(_dicom(red, PhotometricInterpretation="RGB", SamplesPerPixel=3, PlanarConfiguration=0)).ravel()) == {76}
+
+
+def test_images_read_dicom_by_content_or_name(tmp_path):
+    (tmp_path / "a.dcm").write_bytes(_dicom())
+    (tmp_path / "b").write_bytes(_dicom())
+    images = Images.open([tmp_path / "a.dcm", tmp_path / "b"], size=4)
+    assert (images.raw(0) == images.raw(1)).all()
+    assert images.raw(0)[0, 0, 0] < images.raw(0)[0, 0, 3]
+    assert is_dicom(_dicom())
+    assert not is_dicom(b"PNG")
+
+
+def test_an_old_file_without_preamble(tmp_path):
+    from pydicom.uid import ImplicitVRLittleEndian
+
+    data = pydicom.dcmread(BytesIO(_dicom()))
+    data.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian
+    whole = BytesIO()
+    pydicom.dcmwrite(whole, data, implicit_vr=True, little_endian=True)
+    bare = pydicom.dataset.Dataset(data)
+    stream = pydicom.filebase.DicomBytesIO()
+    stream.is_little_endian, stream.is_implicit_VR = True, True
+    pydicom.filewriter.write_dataset(stream, bare)
+    path = tmp_path / "old.dcm"
+    path.write_bytes(stream.getvalue())
+    assert (decode(path, 8) == read_pixels(_dicom())).all()
+
+
+def test_bad_files_are_named_with_the_reason(tmp_path):
+    from pydicom.encaps import encapsulate
+    from pydicom.uid import JPEGLSLossless
+
+    packed = pydicom.dcmread(BytesIO(_dicom()))
+    packed.file_meta.TransferSyntaxUID = JPEGLSLossless
+    packed.PixelData = encapsulate([b"\x00\x01"])
+    packed["PixelData"].is_undefined_length = True
+    target = BytesIO()
+    packed.save_as(target, enforce_file_format=True)
+    contents = {
+        "report.dcm": _dicom(None),
+        "packed.dcm": target.getvalue(),
+        "cine.dcm": _dicom(np.concatenate([RAMP, RAMP]), NumberOfFrames=2, Rows=8),
+        "cut.dcm": _dicom()[:-20],
+        "text.dcm": b"",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadInput) as caught:
+        Images.open([tmp_path / name for name in contents], size=8)
+    text = str(caught.value)
+    assert "report.dcm: is a DICOM file without pixel data" in text
+    if not pydicom.pixels.get_decoder(JPEGLSLossless).is_available:
+        assert "packed.dcm: is compressed as JPEG-LS Lossless Image Compression, for which no codec is installed: pip install" in text
+    assert "cine.dcm: is a DICOM file of 2 frames" in text
+    assert "cut.dcm: cannot be decoded" in text
+    assert "text.dcm: is empty" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("045Y", 45.0), ("006M", 0.5), ("104W", 1.993), ("010D", 0.027), ("45", 45.0), ("", None), (None, None)]
+)
+def test_ages(text, expected):
+    assert age(text) == (None if expected is None else pytest.approx(expected, abs=1e-3))
+
+
+def test_an_age_that_is_none_is_refused():
+    with pytest.raises(BadInput, match="the age is 'old'; expected digits"):
+        age("old")
+
+
+def test_the_header_is_a_frame_that_makes_a_cohort(tmp_path):
+    people = [
+        ("p1", "F", "045Y", "PA"),
+        ("p1", "F", "045Y", "LL"),
+        ("p2", "M", "", "AP"),
+        ("p3", "M", "006M", "PA"),
+        ("p4", "", None, "PA"),
+    ]
+    for k, (patient, sex, years, view) in enumerate(people):
+        tags = {"PatientID": patient, "PatientSex": sex, "ViewPosition": view} | ({} if years is None else {"PatientAge": years})
+        (tmp_path / f"{k}.dcm").write_bytes(_dicom(**tags))
+    frame = headers(sorted(tmp_path.glob("*.dcm")))
+    assert frame["sex"].tolist()[:4] == ["F", "F", "M", "M"]
+    assert pd.isna(frame["sex"][4])
+    assert frame["age"].tolist()[:2] == [45.0, 45.0]
+    assert frame["age"].isna().tolist() == [False, False, True, False, True]
+    frame["sick"] = [1, 0, 0, 1, 0]
+    cohort = Cohort.from_images(
+        frame, folder=tmp_path, image="image", label="sick", group="sex", reference="M", patient="patient", view="view", size=8
+    )
+    assert [Path(name).name for name in cohort.ids] == ["0.dcm", "2.dcm", "3.dcm", "4.dcm"]
+    assert cohort.groups.tolist() == ["F", "M", "M", None]
+
+
+def test_headers_that_cannot_be_read_are_all_listed(tmp_path):
+    (tmp_path / "a.dcm").write_bytes(b"nothing")
+    (tmp_path / "b.dcm").write_bytes(_dicom(PatientAge="999Y"))
+    (tmp_path / "c.dcm").write_bytes(_dicom().replace(b"DICM", b"DICX"))
+    with pytest.raises(BadInput, match=r"2 problems:\n- .*a.dcm cannot be read as DICOM(.|\n)*c.dcm cannot be read as DICOM"):
+        headers(sorted(tmp_path.glob("*.dcm")))
+
+
+def test_without_pydicom_the_command_is_told(monkeypatch):
+    content = _dicom()
+    monkeypatch.setitem(sys.modules, "pydicom", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'equipoise\[dicom\]'"):
+        Images.open([content], size=8)
+
+
+def test_a_palette_goes_through_its_colours():
+    ramp = (np.arange(256, dtype="<u2") * 257).tobytes()
+    colours = {f"{c}PaletteColorLookupTableDescriptor": [256, 0, 16] for c in ("Red", "Green", "Blue")}
+    tables = {f"{c}PaletteColorLookupTableData": ramp for c in ("Red", "Green", "Blue")}
+    index = np.tile(np.arange(0, 256, 32, dtype=np.uint8), (8, 1))
+    assert (read_pixels(_dicom(index, PhotometricInterpretation="PALETTE COLOR", **colours, **tables)) == index).all()

@@ -1,0 +1,72 @@
+"""The paper's parts: by patient, balanced in label, 75 % of the reference group in train and 50 % elsewhere."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.protocol import balanced_parts
+from equipoise.data.splits import split
+from equipoise.errors import BadInput
+
+
+def _cohort(n: int = 800, positive: float = 0.3, reference: float = 0.6, seed: int = 0, groups=("F",)) -> Cohort:
+    rng = np.random.default_rng(seed)
+    patients = rng.integers(0, n // 3, n)
+    sex = np.where(rng.random(n // 3) < reference, "M", rng.choice(groups, n // 3))
+    return Cohort.from_arrays(
+        torch.arange(n)[:, None].float(), (rng.random(n) < positive).astype(int), sex[patients], reference="M", patients=patients
+    )
+
+
+@given(st.integers(0, 20), st.sampled_from([0.2, 0.5, 0.8]), st.sampled_from([0.3, 0.5, 0.7]), st.sampled_from([0.6, 0.75, 0.9]))
+def test_label_and_group_are_balanced_and_no_patient_is_in_two_parts(seed, positive, reference, share):
+    parts = balanced_parts(_cohort(positive=positive, reference=reference, seed=seed), seed=seed, privileged=(share, 0.5, 0.5))
+    for part, wanted in zip(parts, (share, 0.5, 0.5), strict=True):
+        for y in (0, 1):
+            assert (part.y == y).sum() * 2 == len(part)
+            assert abs((part.groups[part.y == y] == "M").sum() - wanted * len(part) / 2) <= 0.5
+    assert sum(len(set(part.patients)) for part in parts) == len({p for part in parts for p in part.patients})
+
+
+def test_no_larger_choice_has_the_balance():
+    cohort = _cohort(3000)
+    part = balanced_parts(cohort, seed=1).valid
+    cells = {(g, y): int(((part.groups == g) & (part.y == y)).sum()) for g in "FM" for y in (0, 1)}
+    assert len(set(cells.values())) == 1
+    whole = split(cohort, seed=1, fractions=(0.5, 0.25, 0.25)).valid
+    assert min(int(((whole.groups == g) & (whole.y == y)).sum()) for g in "FM" for y in (0, 1)) == cells["F", 0]
+
+
+def test_the_seed_decides():
+    cohort = _cohort()
+    one, same, other = (balanced_parts(cohort, seed=s) for s in (3, 3, 4))
+    assert all((a.ids == b.ids).all() for a, b in zip(one, same, strict=True))
+    assert set(one.test.ids) != set(other.test.ids)
+
+
+def test_rows_without_a_group_are_left_out_and_other_groups_count_as_one():
+    cohort = _cohort(groups=("F", "X", None))
+    train = balanced_parts(cohort, seed=0).train
+    assert None not in set(train.groups)
+    assert {"F", "X"} < set(train.groups)
+    assert (train.groups == "M").mean() == pytest.approx(0.75, abs=1 / len(train))
+
+
+def test_a_cell_that_is_too_small_is_named():
+    y = np.tile([0, 1], 40)
+    groups = np.where(np.arange(80) < 78, "M", "F")
+    y[78:] = 0
+    cohort = Cohort.from_arrays(torch.zeros(80, 1), y, groups, reference="M")
+    with pytest.raises(BadInput) as caught:
+        balanced_parts(cohort, seed=0)
+    assert "the train part has 0 positives in 'F', too few for a share of 25%" in str(caught.value)
+    assert "the test part has 0 positives in 'F'" in str(caught.value)
+
+
+@pytest.mark.parametrize("shares", [(0.75, 0.5), (1.0, 0.5, 0.5), (0.75, 0.5, 0.0)])
+def test_shares_are_checked(shares):
+    with pytest.raises(BadInput, match="privileged must be three shares between 0 and 1"):
+        balanced_parts(_cohort(), privileged=shares)
