@@ -20,9 +20,9 @@ from equipoise.measures.functional import gap_values, performance_functional
 from equipoise.methods import pruning
 from equipoise.methods.registry import run_many
 from equipoise.models import train
-from equipoise.models.replicas import StackedReplicas
 from equipoise.models.score import predict
 from equipoise.models.stack import Snapshot
+from equipoise.models.stacked import StackedReplicas
 from equipoise.study.paper import BIAS_GDA_FLOORS, PRUNING_FLOORS
 
 MEASURES = ("spd", "eod")

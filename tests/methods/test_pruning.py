@@ -14,7 +14,8 @@ from equipoise.methods.base import Goal
 from equipoise.methods.pruning import Settings, most_influential
 from equipoise.methods.registry import debias
 from equipoise.methods.selection import Labels
-from equipoise.models.replicas import SingleReplica, replicas
+from equipoise.models.replicas import replicas
+from equipoise.models.single import SingleReplica
 
 sys.path.insert(0, str(Path(__file__).parent))
 from networks import trained

@@ -20,7 +20,8 @@ from equipoise.measures.functional import proxy
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.selection import Labels, Traces, better, constrained_candidate, keep_best
 from equipoise.models.critics import Critics
-from equipoise.models.replicas import Replicas, replicas
+from equipoise.models.protocol import Replicas
+from equipoise.models.replicas import replicas
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.selection import Labels, Traces, better, constrained_candidate, keep_best
 from equipoise.models.critics import Critics
 from equipoise.models.mlp import MLP
-from equipoise.models.replicas import Replicas, replicas
+from equipoise.models.protocol import Replicas
+from equipoise.models.replicas import replicas
 from equipoise.models.train import initial_mlp
 
 

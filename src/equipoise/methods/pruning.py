@@ -19,7 +19,8 @@ from equipoise.errors import BadInput, pick
 from equipoise.measures.cells import FloatArray
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.selection import Labels, Traces, better, keep_best, plain_rule, select
-from equipoise.models.replicas import BoolArray, replicas
+from equipoise.models.protocol import BoolArray
+from equipoise.models.replicas import replicas
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,80 @@
+"""What methods may do to networks under repair: R of them at once, each with its own rows, behind one face.
+
+Methods are written once, for arrays with a leading axis of replicates. `stacked` does it for equal MLPs, `single` for any one module.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor, nn
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+class Optimiser(Protocol):
+    """Steps down the gradients that have gathered, and clears them."""
+
+    def step(self) -> None: ...
+
+    def stop(self, replicates: BoolArray) -> None:
+        """These replicates change no more."""
+        ...
+
+
+class Replicas(Protocol):
+    """What methods may do to networks."""
+
+    size: int
+    rows: int
+    notes: tuple[str, ...]
+
+    def soft(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
+        """Scores (R, b) and features (R, b, k) of the rows index (R, b), with a graph.
+
+        In eval mode; in training mode, with dropout from the generators, if there are any.
+        """
+        ...
+
+    def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
+        """The scores (R, rows) of all rows in eval mode; of other inputs, one tensor a replicate, if they are given."""
+        ...
+
+    def tilt(self, index: Tensor, weights: Tensor) -> None:
+        """Leaves the gradient of the sum of weights (R, b) times scores of the rows index (R, b), in eval mode."""
+        ...
+
+    def oppose(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
+        """Leaves the gradient of `own` less its projection on that of `theirs` less `weight` times that of `theirs`.
+
+        `own` and `theirs` are sums over replicates of losses. The adversary's parameters get the gradient of `theirs`.
+        """
+        ...
+
+    def optimiser(self, name: str, rate: float) -> Optimiser: ...
+
+    def keep(self, replicates: BoolArray) -> None:
+        """Copies the present state of some replicates, to be taken by `kept`."""
+        ...
+
+    def kept(self) -> list[nn.Module]:
+        """The networks as they were last kept."""
+        ...
+
+    def units(self, pattern: str | Sequence[str]) -> int:
+        """Makes the units of the layers that match ready for pruning, and says how many there are a network."""
+        ...
+
+    def influence(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The scores (R, rows), and equation (5): the mean gradient of sum_i w_i f_i with respect to every unit (R, units)."""
+        ...
+
+    def prune(self, units: BoolArray, outgoing: bool = False) -> None:
+        """Switches off the marked units (R, units): their pre-activation, or their outgoing weights where the next layer is known."""
+        ...
+
+    def perturb(self, generators: Sequence[np.random.Generator], spread: float) -> None:
+        """Multiplies every original parameter by a draw from N(1, spread^2)."""
+        ...

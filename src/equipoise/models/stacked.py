@@ -1,0 +1,141 @@
+"""Equal MLPs under repair, as one stack."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from equipoise.models.mlp import MLP
+from equipoise.models.protocol import BoolArray, FloatArray, Optimiser
+from equipoise.models.stack import CHUNK, Snapshot, Stack, StackedAdam
+from equipoise.models.units import find_layers
+
+
+class StackedReplicas:
+    """Equal MLPs as one stack."""
+
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, models: Sequence[MLP], x: Tensor) -> None:
+        self.stack, self.x = Stack(models), x
+        self.size, self.rows = len(models), x.shape[1]
+        self._original = Snapshot.of(self.stack)
+        self._kept = Snapshot.of(self.stack)
+        self._layers: list[int] = []
+        self._numbers = [(self.stack.owner == r).nonzero()[:, 0] for r in range(self.size)]
+
+    def soft(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
+        masks = None if generators is None else self.stack.masks(index.shape[1], generators)
+        seen: list[Tensor] = []
+        logits = self.stack.logits(self._take(index), masks=masks, training=generators is not None, kept=seen)
+        return torch.sigmoid(logits), seen[-1].transpose(1, 2)
+
+    def tilt(self, index: Tensor, weights: Tensor) -> None:
+        def slope(logits: Tensor) -> Tensor:
+            f = torch.sigmoid(logits)
+            return weights * f * (1 - f)
+
+        self.stack.fill_gradient(self._take(index), slope)
+
+    def _take(self, index: Tensor) -> Tensor:
+        flat = (index + torch.arange(self.size)[:, None] * self.rows).reshape(-1)
+        return self.x.view(-1, self.x.shape[2]).index_select(0, flat).view(*index.shape, -1)
+
+    def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
+        x = self.x if inputs is None else torch.stack(list(inputs))
+        scores: FloatArray = torch.sigmoid(self.stack.evaluate(x).double()).numpy()
+        return scores
+
+    def oppose(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
+        mine = list(self.stack.parameters.values())
+        pull = torch.autograd.grad(theirs, [*mine, *adversary], retain_graph=True)
+        push = torch.autograd.grad(own, mine)
+        for p, gradient in zip(adversary, pull[len(mine) :], strict=True):
+            p.grad = gradient
+        toward, away = (torch.cat([g.reshape(-1) for g in gradients]) for gradients in (push, pull[: len(mine)]))
+        dots = torch.zeros(2, self.size).index_add_(1, self.stack.owner, torch.stack([toward * away, away * away]))
+        share = dots[0] / dots[1].clamp(min=1e-12)
+        self.stack.gradient.copy_(toward - (share + weight)[self.stack.owner] * away)
+
+    def optimiser(self, name: str, rate: float) -> Optimiser:
+        return _StackedSteps(self.stack, name, rate)
+
+    def keep(self, replicates: BoolArray) -> None:
+        self._kept.update(self.stack, torch.from_numpy(np.flatnonzero(replicates)))
+
+    def kept(self) -> list[nn.Module]:
+        everyone = torch.arange(self.size)
+        present = Snapshot.of(self.stack)
+        self.stack.load(self._kept, everyone)
+        models: list[nn.Module] = list(self.stack.unstack())
+        self.stack.load(present, everyone)
+        return models
+
+    def units(self, pattern: str | Sequence[str]) -> int:
+        found = find_layers(self.stack.unstack()[0], self.x[0], pattern)
+        self._layers = [int(layer.name.split(".")[1]) for layer in found]
+        return len(self._layers) * self.stack.width
+
+    def influence(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+        w = torch.from_numpy(weights)
+        # Rows without weight need no backward pass: they go last, and the graph is made for the others alone.
+        order = torch.argsort((w == 0).to(torch.uint8), dim=1, stable=True)
+        needed = int((w != 0).sum(1).max())
+        w = w.gather(1, order).float()
+        logits = torch.empty(self.size, self.rows)
+        total = torch.zeros(self.size, len(self._layers) * self.stack.width)
+        for start in range(0, self.rows, CHUNK):
+            part = slice(start, min(start + CHUNK, self.rows))
+            x = self._take(order[:, part])
+            if start >= needed:
+                with torch.no_grad():
+                    logits[:, part] = self.stack.logits(x)
+                continue
+            seen: list[Tensor] = []
+            out = self.stack.logits(x, kept=seen)
+            chosen = [seen[k] for k in self._layers]
+            gradients = torch.autograd.grad((torch.sigmoid(out) * w[:, part]).sum(), chosen)
+            total += torch.cat([g.sum(2) for g in gradients], dim=1)
+            logits[:, part] = out.detach()
+        scores = torch.empty_like(logits).scatter_(1, order, logits)
+        return torch.sigmoid(scores.double()).numpy(), (total.double() / self.rows).numpy()
+
+    def prune(self, units: BoolArray, outgoing: bool = False) -> None:
+        marked = torch.from_numpy(units).view(self.size, len(self._layers), self.stack.width)
+        with torch.no_grad():
+            for position, k in enumerate(self._layers):
+                if outgoing:
+                    following = f"linears.{k + 1}.weight" if k < self.stack.depth else "out.weight"
+                    self.stack.parameters[following].masked_fill_(marked[:, position, None, :], 0.0)
+                    continue
+                self.stack.parameters[f"linears.{k}.weight"].masked_fill_(marked[:, position, :, None], 0.0)
+                self.stack.parameters[f"linears.{k}.bias"].masked_fill_(marked[:, position], 0.0)
+
+    def perturb(self, generators: Sequence[np.random.Generator], spread: float) -> None:
+        with torch.no_grad():
+            for numbers, generator in zip(self._numbers, generators, strict=True):
+                noise = torch.from_numpy(generator.standard_normal(len(numbers), dtype=np.float32))
+                self.stack.theta[numbers] = self._original.theta[numbers] * (1 + spread * noise)
+
+
+class _StackedSteps:
+    """Adam or plain gradient descent on a stack."""
+
+    def __init__(self, stack: Stack, name: str, rate: float) -> None:
+        self.stack = stack
+        self.rate = torch.full((stack.size,), rate)
+        self.adam = StackedAdam(stack, self.rate) if name == "adam" else None
+
+    def step(self) -> None:
+        if self.adam is not None:
+            self.adam.step()
+            return
+        with torch.no_grad():
+            self.stack.theta.addcmul_(self.stack.gradient, self.rate[self.stack.owner], value=-1)
+            self.stack.gradient.zero_()
+
+    def stop(self, replicates: BoolArray) -> None:
+        self.rate = torch.where(torch.from_numpy(replicates), 0.0, self.rate)
+        if self.adam is not None:
+            self.adam.set_rate(self.rate)
