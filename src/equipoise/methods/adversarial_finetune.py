@@ -7,7 +7,7 @@ mode with the exact sweep, and the best epoch by the constrained objective is ke
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from equipoise.data.cohort import Cohort
 from equipoise.data.seeds import generator
 from equipoise.measures.functional import proxy
 from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.selection import Labels, Traces, better, constrained_candidate, keep_best
+from equipoise.methods.selection import Labels, Search
 from equipoise.models.critics import Critics
 from equipoise.models.protocol import Replicas
 from equipoise.models.replicas import replicas
@@ -49,31 +49,20 @@ def run(
     progress: Progress | None = None,
 ) -> list[Candidate]:
     """The fine-tuned networks."""
-    labels = Labels.of(cohorts, goal)
     networks = replicas(models, cohorts)
     bound = goal.bound if goal.bound is not None else settings.bound
-    inner = [replace(goal, floor=None, bound=max(0.0, bound - settings.margin))] * networks.size
+    within = max(0.0, bound - settings.margin)
+    search = Search(networks, cohorts, goal, within)
     scores = networks.evaluate()
-    look = labels.look(scores)
-    traces = Traces(networks.size)
-    traces.add(0, look)
-
-    turns = _Turns(networks, labels, labels.weights(scores, look.threshold), seeds, settings, inner[0].bound or 0.0)
-    best = None
+    look = search.begin(scores)
+    turns = _Turns(networks, search.labels, search.labels.weights(scores, look.threshold), seeds, settings, within)
     for epoch in range(1, settings.epochs + 1):
         turns.train_critic()
         turns.train_actor()
-        look = labels.look(networks.evaluate(), bound=inner[0].bound)
-        traces.add(epoch, look)
-        improved = better(look, best, inner)
-        best = keep_best(best, look, improved)
-        networks.keep(improved)
+        search.step(epoch, networks.evaluate())
         if progress:
             progress(epoch, settings.epochs)
-    return [
-        constrained_candidate("adversarial-finetune", model, traces, r, cohort, goal, inner[r], seed, settings, networks.notes)
-        for r, (model, cohort, seed) in enumerate(zip(networks.kept(), cohorts, seeds, strict=True))
-    ]
+    return search.candidates("adversarial-finetune", seeds, settings)
 
 
 class _Turns:

@@ -9,7 +9,7 @@ within the bound less a margin) is looked at on the validation part, and the bes
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from equipoise.data.seeds import child_seed, generator
 from equipoise.errors import BadInput
 from equipoise.measures.gaps import labels_needed
 from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.selection import Labels, Traces, better, constrained_candidate, keep_best
+from equipoise.methods.selection import Labels, Search
 from equipoise.models.critics import Critics
 from equipoise.models.mlp import MLP
 from equipoise.models.protocol import Replicas
@@ -53,31 +53,22 @@ def run(
     progress: Progress | None = None,
 ) -> list[Candidate]:
     """Networks trained from scratch against an adversary."""
-    labels = Labels.of(cohorts, goal)
     for valid, train in zip(cohorts, trains, strict=True):
         if valid.attribute.levels != train.attribute.levels:
             raise BadInput(f"{train.name!r} has the groups {train.attribute.levels}, {valid.name!r} has {valid.attribute.levels}")
-    bound = goal.bound if goal.bound is not None else settings.bound
-    inner = [replace(goal, floor=None, bound=max(0.0, bound - settings.margin))] * len(models)
-    traces = Traces(len(models))
-    traces.add(0, labels.look(replicas(models, cohorts).evaluate()))
-
+    originals = replicas(models, cohorts)
     networks = replicas([fresh(model, seed) for model, seed in zip(models, seeds, strict=True)], trains)
+    bound = goal.bound if goal.bound is not None else settings.bound
+    search = Search(networks, cohorts, goal, within=max(0.0, bound - settings.margin))
+    search.begin(originals.evaluate())
     game = _Game(networks, Labels.of(trains, goal), seeds, settings)
-    best = None
+    elsewhere = [cohort.inputs for cohort in cohorts]
     for epoch in range(1, settings.epochs + 1):
         game.epoch()
-        look = labels.look(networks.evaluate([c.inputs for c in cohorts]), bound=inner[0].bound)
-        traces.add(epoch, look)
-        improved = better(look, best, inner)
-        best = keep_best(best, look, improved)
-        networks.keep(improved)
+        search.step(epoch, networks.evaluate(elsewhere))
         if progress:
             progress(epoch, settings.epochs)
-    return [
-        constrained_candidate("adversarial-training", model, traces, r, cohort, goal, inner[r], seed, settings, networks.notes)
-        for r, (model, cohort, seed) in enumerate(zip(networks.kept(), cohorts, seeds, strict=True))
-    ]
+    return search.candidates("adversarial-training", seeds, settings)
 
 
 def fresh(model: nn.Module, seed: int) -> nn.Module:

@@ -8,7 +8,7 @@ than two groups the gap is that of the group which is furthest from the referenc
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from equipoise.data.cohort import Cohort
 from equipoise.data.seeds import generator
 from equipoise.errors import pick
 from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.selection import Labels, Traces, better, keep_best, plain_rule, select
+from equipoise.methods.selection import Search
 from equipoise.models.replicas import replicas
 
 
@@ -47,25 +47,22 @@ def run(
     progress: Progress | None = None,
 ) -> list[Candidate]:
     """The fine-tuned networks."""
-    labels = Labels.of(cohorts, goal)
     networks = replicas(models, cohorts)
+    search = Search(networks, cohorts, goal)
     scores = networks.evaluate()
-    look = best = labels.look(scores)
-    goals = [goal.settled(float(p)) for p in look.performance]
-    weights = torch.from_numpy(labels.weights(scores, look.threshold)).float()
+    look = search.begin(scores)
+    weights = torch.from_numpy(search.labels.weights(scores, look.threshold)).float()
     direction = torch.from_numpy(np.sign(look.gap)).float()[:, None]
-    traces = Traces(networks.size)
-    traces.add(0, look)
 
     optimiser = networks.optimiser(settings.optimiser, settings.rate)
     shuffles = [generator(seed, "bias-gda") for seed in seeds]
-    active = look.gap != 0
-    optimiser.stop(~active)
+    search.active = look.gap != 0
+    optimiser.stop(~search.active)
     batches = -(-networks.rows // settings.batch)
     every = max(1, batches // settings.evaluations)
     step = 0
     for epoch in range(settings.epochs):
-        if not active.any():
+        if not search.active.any():
             break
         order = torch.from_numpy(np.stack([g.permutation(networks.rows) for g in shuffles]))
         for k, index in enumerate(order.split(settings.batch, dim=1)):
@@ -74,33 +71,9 @@ def run(
             step += 1
             if (k + 1) % every:
                 continue
-            look = labels.look(networks.evaluate())
-            traces.add(step, look, active)
-            improved = better(look, best, goals) & active
-            best = keep_best(best, look, improved)
-            networks.keep(improved)
-            active &= look.performance > settings.stop
-            optimiser.stop(~active)
+            look = search.step(step, networks.evaluate())
+            search.active &= look.performance > settings.stop
+            optimiser.stop(~search.active)
         if progress:
             progress(epoch + 1, settings.epochs)
-    found = []
-    for r, (model, cohort, seed) in enumerate(zip(networks.kept(), cohorts, seeds, strict=True)):
-        trace = traces.frame(r)
-        selection = select(trace, goals[r])
-        rule = plain_rule("bias-gda", trace, selection.row, cohort, goals[r])
-        found.append(
-            Candidate(
-                "bias-gda",
-                model,
-                rule,
-                trace,
-                selection.row,
-                selection.why,
-                selection.met,
-                goals[r],
-                seed,
-                asdict(settings),
-                networks.notes,
-            )
-        )
-    return found
+    return search.candidates("bias-gda", seeds, settings)

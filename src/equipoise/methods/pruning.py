@@ -9,7 +9,7 @@ which differs where batch norm follows the activation.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from torch import nn
@@ -18,7 +18,7 @@ from equipoise.data.cohort import Cohort
 from equipoise.errors import BadInput, pick
 from equipoise.measures.cells import FloatArray
 from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.selection import Labels, Traces, better, keep_best, plain_rule, select
+from equipoise.methods.selection import Search
 from equipoise.models.protocol import BoolArray
 from equipoise.models.replicas import replicas
 
@@ -57,49 +57,33 @@ def run(
     progress: Progress | None = None,
 ) -> list[Candidate]:
     """The pruned networks."""
-    labels = Labels.of(cohorts, goal)
     networks = replicas(models, cohorts)
     total = networks.units(settings.layers)
     a_step = settings.a_step(total)
+    search = Search(networks, cohorts, goal)
     scores = networks.evaluate()
-    look = best = labels.look(scores)
-    goals = [goal.settled(float(p)) for p in look.performance]
-    weights = labels.weights(scores, look.threshold)
+    look = search.begin(scores)
+    weights = search.labels.weights(scores, look.threshold)
     direction = np.sign(look.gap)
-    traces = Traces(networks.size)
-    traces.add(0, look)
 
     pruned = np.zeros((networks.size, total), bool)
-    active = look.gap != 0
+    search.active = look.gap != 0
     _, influence = networks.influence(weights)
     steps = -(-total // a_step)
     for step in range(1, steps + 1):
-        if not active.any():
+        if not search.active.any():
             break
-        chosen = most_influential(direction[:, None] * influence, pruned, a_step) & active[:, None]
+        chosen = most_influential(direction[:, None] * influence, pruned, a_step) & search.active[:, None]
         networks.prune(chosen, settings.cut == "outgoing")
         pruned |= chosen
         scores, influence = networks.influence(weights)
-        look = labels.look(scores)
-        traces.add(step, look, active)
-        improved = better(look, best, goals) & active
-        best = keep_best(best, look, improved)
-        networks.keep(improved)
-        active &= look.performance >= settings.stop
+        look = search.step(step, scores)
+        search.active &= look.performance >= settings.stop
         if progress:
             progress(step, steps)
     if progress:
         progress(steps, steps)
-    found = []
-    for r, (model, cohort, seed) in enumerate(zip(networks.kept(), cohorts, seeds, strict=True)):
-        trace = traces.frame(r)
-        selection = select(trace, goals[r])
-        rule = plain_rule("pruning", trace, selection.row, cohort, goals[r])
-        notes = (*networks.notes, f"{int(trace['step'].iloc[selection.row]) * a_step} of {total} units switched off")
-        found.append(
-            Candidate("pruning", model, rule, trace, selection.row, selection.why, selection.met, goals[r], seed, asdict(settings), notes)
-        )
-    return found
+    return search.candidates("pruning", seeds, settings, lambda step: f"{min(step * a_step, total)} of {total} units switched off")
 
 
 def most_influential(influence: FloatArray, pruned: BoolArray, count: int) -> BoolArray:

@@ -5,14 +5,14 @@ best by the constrained objective is returned: the best performance with |gap| w
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import nn
 
 from equipoise.data.cohort import Cohort
 from equipoise.data.seeds import generator
 from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.selection import Labels, Traces, better, constrained_candidate, keep_best
+from equipoise.methods.selection import Search
 from equipoise.models.replicas import replicas
 
 
@@ -36,24 +36,14 @@ def run(
     progress: Progress | None = None,
 ) -> list[Candidate]:
     """The best of the perturbed networks."""
-    labels = Labels.of(cohorts, goal)
     networks = replicas(models, cohorts)
     bound = goal.bound if goal.bound is not None else settings.bound
-    inner = [replace(goal, floor=None, bound=max(0.0, bound - settings.margin))] * networks.size
-    traces = Traces(networks.size)
-    traces.add(0, labels.look(networks.evaluate()))
+    search = Search(networks, cohorts, goal, within=max(0.0, bound - settings.margin))
+    search.begin(networks.evaluate())
     generators = [generator(seed, "random") for seed in seeds]
-    best = None
     for trial in range(1, settings.trials + 1):
         networks.perturb(generators, settings.spread)
-        look = labels.look(networks.evaluate(), bound=inner[0].bound)
-        traces.add(trial, look)
-        improved = better(look, best, inner)
-        best = keep_best(best, look, improved)
-        networks.keep(improved)
+        search.step(trial, networks.evaluate())
         if progress:
             progress(trial, settings.trials)
-    return [
-        constrained_candidate("random", model, traces, r, cohort, goal, inner[r], seed, settings, networks.notes)
-        for r, (model, cohort, seed) in enumerate(zip(networks.kept(), cohorts, seeds, strict=True))
-    ]
+    return search.candidates("random", seeds, settings)

@@ -1,12 +1,12 @@
 """Looking at replicates on validation data, keeping the best state of each, and choosing a step by the goal."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from torch import nn
 
 from equipoise.data.cohort import Cohort
 from equipoise.errors import BadInput
@@ -15,6 +15,7 @@ from equipoise.measures.decision import Threshold
 from equipoise.measures.functional import gap_functional, gap_values, require_cells
 from equipoise.measures.sweep import sweep
 from equipoise.methods.base import Candidate, Goal
+from equipoise.models.protocol import Replicas
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,26 +165,55 @@ def plain_rule(method: str, trace: pd.DataFrame, row: int, cohort: Cohort, goal:
     return Threshold(float(trace["threshold"].iloc[row]), origin)
 
 
-def constrained_candidate(
-    method: str,
-    model: nn.Module,
-    traces: Traces,
-    replicate: int,
-    cohort: Cohort,
-    goal: Goal,
-    inner: Goal,
-    seed: int,
-    settings: object,
-    notes: tuple[str, ...],
-) -> Candidate:
-    """The candidate of a method that maximises performance within a bound: chosen among the steps after the original."""
-    trace = traces.frame(replicate)
-    selection = select(trace.iloc[1:], inner)
-    row = selection.row + 1
-    met, why = selection.met, selection.why
-    performance = float(trace["performance"].iloc[row])
-    if goal.floor is not None and performance < goal.floor:
-        met, why = False, f"{why}, but its {goal.performance.replace('_', ' ')} {performance:.3f} is under the floor {goal.floor:g}"
-    settled = goal if goal.bound is not None or goal.floor is not None else inner
-    rule = plain_rule(method, trace, row, cohort, inner)
-    return Candidate(method, model, rule, trace, row, why, met, settled, seed, asdict(settings), notes)  # type: ignore[call-overload]
+class Search:
+    """The steps that a method tries on R networks: looks at them, keeps a copy of the best state of each, and makes the candidates.
+
+    With `within`, a bound on |gap|, the method maximises performance inside it (the constrained objective of Savani et al.) and must
+    leave the original behind; without, the goal decides, and the original counts as a step too.
+    """
+
+    def __init__(self, networks: Replicas, cohorts: Sequence[Cohort], goal: Goal, within: float | None = None) -> None:
+        self.networks, self.cohorts, self.goal, self.within = networks, cohorts, goal, within
+        self.labels = Labels.of(cohorts, goal)
+        self.traces = Traces(networks.size)
+        self.active = np.ones(networks.size, bool)  # replicates that go on
+        self.goals: list[Goal] = []
+        self._best: Look | None = None
+
+    def begin(self, scores: FloatArray) -> Look:
+        """The look at the original networks, step 0."""
+        look = self.labels.look(scores)
+        self.traces.add(0, look)
+        if self.within is None:
+            self.goals = [self.goal.settled(float(p)) for p in look.performance]
+            self._best = look
+        else:
+            self.goals = [replace(self.goal, floor=None, bound=self.within)] * self.networks.size
+        return look
+
+    def step(self, number: int, scores: FloatArray) -> Look:
+        """The look at one more step of the replicates that go on; those that improved are kept."""
+        look = self.labels.look(scores, bound=self.within)
+        self.traces.add(number, look, self.active)
+        improved = better(look, self._best, self.goals) & self.active
+        self._best = keep_best(self._best, look, improved)
+        self.networks.keep(improved)
+        return look
+
+    def candidates(self, method: str, seeds: Sequence[int], settings: Any, note: Callable[[int], str] | None = None) -> list[Candidate]:
+        """What was found for each network; `note` makes a remark from the number of the chosen step."""
+        found = []
+        for r, (model, cohort, seed) in enumerate(zip(self.networks.kept(), self.cohorts, seeds, strict=True)):
+            trace, goal = self.traces.frame(r), self.goals[r]
+            first = 0 if self.within is None else 1
+            selection = select(trace.iloc[first:], goal)
+            row, met, why = selection.row + first, selection.met, selection.why
+            performance = float(trace["performance"].iloc[row])
+            if self.within is not None and self.goal.floor is not None and performance < self.goal.floor:
+                met = False
+                why += f", but its {goal.performance.replace('_', ' ')} {performance:.3f} is under the floor {self.goal.floor:g}"
+            asked = goal if (self.goal.floor is None and self.goal.bound is None) or self.within is None else self.goal
+            notes = (*self.networks.notes, note(int(trace["step"].iloc[row]))) if note else self.networks.notes
+            rule = plain_rule(method, trace, row, cohort, goal)
+            found.append(Candidate(method, model, rule, trace, row, why, met, asked, seed, asdict(settings), notes))
+        return found
