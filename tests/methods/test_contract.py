@@ -167,3 +167,16 @@ def test_many_groups_lower_the_largest_gap():
     cohort = Cohort.from_arrays(parts.valid.inputs, parts.valid.y, groups, reference="M")
     result = debias(model, cohort, method="bias-gda", measure="spd", floor=0.5, epochs=10, rate=1e-3, batch=64)
     assert abs(result.trace["gap"].iloc[result.chosen]) < abs(result.trace["gap"].iloc[0])
+
+
+def test_whole_channels_are_baked_into_the_weights_and_leave_no_mask(problems):
+    model, parts = problems["cnn"]
+    result = debias(model, parts.valid, method="pruning", measure="spd", floor=0.0, layers="0", granularity="channel", units=1)
+    assert {k: v.shape for k, v in result.model.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
+    off = (result.model[0].weight == 0).flatten(1).all(1)
+    assert int(off.sum()) == int(result.trace["step"].iloc[result.chosen])
+    assert type(result.model[0]) is nn.Conv2d
+    with torch.no_grad():
+        assert (result.model[0](parts.valid.inputs[:3])[:, off] == 0).all()
+    with pytest.raises(UnknownName, match="Valid: unit, channel"):
+        debias(model, parts.valid, method="pruning", granularity="channels")

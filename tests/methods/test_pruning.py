@@ -94,3 +94,17 @@ def test_outgoing_weights_can_be_cut_instead_and_differ_through_batch_norm():
     own, own_parts = trained("perceptron")
     with pytest.raises(BadInput, match="known for the MLP alone"):
         debias(own, own_parts.valid, method="pruning", measure="spd", cut="outgoing", steps=2)
+
+
+def test_the_influence_of_a_channel_is_the_sum_over_its_units():
+    model, parts = trained("cnn")
+    labels = Labels.of([parts.valid], Goal("spd"))
+    influences = []
+    for channels in (False, True):
+        network = SingleReplica(model, parts.valid.inputs)
+        count = network.units("0", channels)
+        scores = network.evaluate()
+        influences.append(network.influence(labels.weights(scores, labels.look(scores).threshold))[1][0])
+        assert len(influences[-1]) == count
+    assert len(influences[0]) == 4 * 8 * 8
+    np.testing.assert_allclose(influences[0].reshape(4, -1).sum(1), influences[1], rtol=1e-4, atol=1e-9)

@@ -30,10 +30,12 @@ class Settings:
     units: int | None = None
     steps: int | None = None
     layers: str | tuple[str, ...] = "*"
+    granularity: str = "unit"  # or channel: whole channels of convolutions, which needs no mask
     cut: str = "pre-activation"  # or outgoing
     stop: float = 0.52  # performance under which a replicate ends
 
     def __post_init__(self) -> None:
+        pick("granularity", self.granularity, ("unit", "channel"))
         pick("cut", self.cut, ("pre-activation", "outgoing"))
         if self.units is not None and self.steps is not None:
             raise BadInput("pruning takes units a step or a number of steps, not both")
@@ -58,7 +60,7 @@ def run(
 ) -> list[Candidate]:
     """The pruned networks."""
     networks = replicas(models, cohorts)
-    total = networks.units(settings.layers)
+    total = networks.units(settings.layers, settings.granularity == "channel")
     a_step = settings.a_step(total)
     search = Search(networks, cohorts, goal)
     scores = networks.evaluate()

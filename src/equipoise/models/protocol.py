@@ -63,8 +63,8 @@ class Replicas(Protocol):
         """The networks as they were last kept."""
         ...
 
-    def units(self, pattern: str | Sequence[str]) -> int:
-        """Makes the units of the layers that match ready for pruning, and says how many there are a network."""
+    def units(self, pattern: str | Sequence[str], channels: bool = False) -> int:
+        """Makes the units (or whole channels) of the layers that match ready for pruning, and says how many there are a network."""
         ...
 
     def influence(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:

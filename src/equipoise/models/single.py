@@ -86,8 +86,8 @@ class SingleReplica:
     def kept(self) -> list[nn.Module]:
         return [copy.deepcopy(self._kept)]
 
-    def units(self, pattern: str | Sequence[str]) -> int:
-        self._layers = find_layers(self.model, self.inputs, pattern)
+    def units(self, pattern: str | Sequence[str], channels: bool = False) -> int:
+        self._layers = find_layers(self.model, self.inputs, pattern, channels)
         return self._layers[-1].start + self._layers[-1].size
 
     def influence(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:

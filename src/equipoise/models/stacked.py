@@ -72,8 +72,8 @@ class StackedReplicas:
         self.stack.load(present, everyone)
         return models
 
-    def units(self, pattern: str | Sequence[str]) -> int:
-        found = find_layers(self.stack.unstack()[0], self.x[0], pattern)
+    def units(self, pattern: str | Sequence[str], channels: bool = False) -> int:
+        found = find_layers(self.stack.unstack()[0], self.x[0], pattern, channels)
         self._layers = [int(layer.name.split(".")[1]) for layer in found]
         return len(self._layers) * self.stack.width
 

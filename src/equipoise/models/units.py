@@ -1,8 +1,9 @@
 """Units of any module: list them, attribute a gap to them, and switch them off.
 
 A unit is one component of a layer's pre-activation: an output of a linear layer, a component of the C x H x W output of a convolution.
-Switching one off sets its pre-activation to zero: for a linear layer its incoming weights and bias, which keeps the state dict as it
-was; for a convolution a mask, a buffer that is saved with the module.
+With `channels`, it is a whole channel of a convolution. Switching one off sets its pre-activation to zero: for a linear layer or a
+channel its incoming weights and bias, which keeps the state dict as it was; for a convolution a mask, a buffer that is saved with the
+module.
 """
 
 from collections.abc import Iterator, Sequence
@@ -60,10 +61,11 @@ class Layer:
         return int(torch.tensor(self.shape).prod())
 
 
-def find_layers(model: nn.Module, sample: Tensor, pattern: str | Sequence[str] = "*") -> list[Layer]:
+def find_layers(model: nn.Module, sample: Tensor, pattern: str | Sequence[str] = "*", channels: bool = False) -> list[Layer]:
     """The linear and convolutional layers whose name matches a pattern, in the order they run, less the output layer.
 
-    `sample` is a few rows of input, to learn the shapes of the pre-activations.
+    `sample` is a few rows of input, to learn the shapes of the pre-activations. With `channels`, a unit of a convolution is a whole
+    channel.
     """
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
     ran: list[tuple[str, tuple[int, ...]]] = []
@@ -74,14 +76,14 @@ def find_layers(model: nn.Module, sample: Tensor, pattern: str | Sequence[str] =
         for name, outputs in seen.items():
             full = tuple(outputs[0].shape)
             ran.append((name, full[-1:] if isinstance(candidates[name], nn.Linear) else full[1:]))
-    hidden = ran[:-1] if ran and ran[-1][1] == (1,) else ran
+    hidden = ran[:-1] if ran and ran[-1][1][0] == 1 else ran
     chosen = [(name, shape) for name, shape in hidden if any(fnmatchcase(name, p) for p in patterns)]
     if not chosen:
         names = ", ".join(name for name, _ in hidden) or "none"
         raise BadInput(f"no linear or convolutional layer matches {' or '.join(map(repr, patterns))}; the network's are: {names}")
     layers, start = [], 0
     for name, shape in chosen:
-        layers.append(Layer(name, shape, start))
+        layers.append(Layer(name, shape[:1] if channels else shape, start))
         start += layers[-1].size
     return layers
 
@@ -100,12 +102,19 @@ def gap_gradients(model: nn.Module, layers: Sequence[Layer], inputs: Tensor, wei
     sums = []
     for layer in layers:
         total = torch.zeros(layer.size, device=f.device)
-        for output in seen[layer.name]:
+        for _ in seen[layer.name]:
             gradient = next(gradients)
             if gradient is not None:
-                total += gradient.reshape(-1, *output.shape[-len(layer.shape) :]).sum(0).reshape(-1)
+                total += _by_unit(gradient, model.get_submodule(layer.name), layer)
         sums.append(total)
     return f.detach(), torch.cat(sums)
+
+
+def _by_unit(gradient: Tensor, module: nn.Module, layer: Layer) -> Tensor:
+    """A gradient summed over rows, and over positions where a unit is a channel (units,)."""
+    if isinstance(module, nn.Linear):
+        return gradient.reshape(-1, gradient.shape[-1]).sum(0)
+    return gradient.sum(0).reshape(*layer.shape, -1).sum(-1).reshape(-1)
 
 
 def switch_off(model: nn.Module, layers: Sequence[Layer], units: Tensor) -> None:
@@ -115,11 +124,10 @@ def switch_off(model: nn.Module, layers: Sequence[Layer], units: Tensor) -> None
         if not bool(marked.any()):
             continue
         module = model.get_submodule(layer.name)
-        if isinstance(module, nn.Linear):
+        if len(layer.shape) == 1:  # an output of a linear layer, or a channel: its weights make it, so nothing else is left behind
             with torch.no_grad():
-                module.weight[marked.to(module.weight.device)] = 0
-                if module.bias is not None:
-                    module.bias[marked.to(module.weight.device)] = 0
+                for parameter in module.parameters(recurse=False):
+                    parameter[marked.to(parameter.device)] = 0
             continue
         kept = (~marked).reshape(layer.shape).to(next(module.parameters()))
         if type(module) in MASKED:
