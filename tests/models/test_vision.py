@@ -83,3 +83,20 @@ def test_a_resnet_is_repaired_on_phantoms_and_skip_connections_survive():
 def test_importing_equipoise_does_not_import_torchvision():
     code = "import sys, equipoise, equipoise.models.vision; sys.exit('torchvision' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("method", ["bias-gda", "pruning", "random", "adversarial-finetune"])
+def test_an_attention_network_goes_through_the_methods_untouched(method: str):
+    quick = {"bias-gda": {"epochs": 1, "rate": 1e-3, "batch": 32}, "pruning": {"steps": 3}, "random": {"trials": 2}}
+    settings = quick.get(method, {"epochs": 1, "critic_steps": 2, "actor_steps": 2, "batch": 16})
+    parts = phantom_parts(200, size=32, seed=1)
+    torch.manual_seed(1)
+    vit = import_torchvision().models.VisionTransformer(32, 8, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=32, num_classes=1)
+    nn.init.normal_(vit.heads.head.weight)  # torchvision starts it at zero, where nothing differs
+    network = Repeated(vit).eval()
+    state = {k: v.clone() for k, v in network.state_dict().items()}
+    result = debias(network, parts.valid, method=method, measure="spd", bound=0.5, **settings)
+    assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for n in (network, result.model) for m in n.modules())
+    assert result.model.state_dict().keys() >= state.keys()
+    assert len(result.trace) > 1

@@ -58,6 +58,32 @@ class Scores:
         return cls(read.y, read.score, read.attributes, read.patients, read.ids, name)
 
     @classmethod
+    def from_arrays(
+        cls,
+        y: object,
+        score: object,
+        groups: object,
+        *,
+        reference: str | None = None,
+        patients: object = None,
+        attribute: str = "group",
+        name: str = "scores",
+    ) -> "Scores":
+        """The scores in arrays: labels, scores, group names and patient ids, each in the same order.
+
+        >>> Scores.from_arrays([1, 0, 1, 0], [0.9, 0.2, 0.4, 0.3], ["F", "F", "M", "M"], reference="M").groups.tolist()
+        ['F', 'F', 'M', 'M']
+        """
+        columns = {"y": y, "score": score, attribute: groups} | ({} if patients is None else {"patient": patients})
+        arrays = {key: np.asarray(values, dtype=object) for key, values in columns.items()}
+        lengths = {key: len(values) for key, values in arrays.items()}
+        if len(set(lengths.values())) > 1:
+            raise BadInput(f"arrays of one set of scores have the same length; got {lengths}")
+        patient = None if patients is None else "patient"
+        frame = pd.DataFrame(arrays)
+        return cls.from_frame(frame, label="y", score="score", group=attribute, reference=reference, patient=patient, name=name)
+
+    @classmethod
     def of(cls, cohort: Cohort, score: object) -> "Scores":
         """A cohort's rows with the score that some classifier gave each."""
         values = np.asarray(score, dtype=np.float64).reshape(-1)
