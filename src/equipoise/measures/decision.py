@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from equipoise.data.attribute import MISSING, IntArray
 from equipoise.data.scores import Scores
 from equipoise.errors import BadInput
 from equipoise.measures.cells import FloatArray
@@ -54,3 +55,17 @@ def best_threshold(scores: Scores, performance: str = "balanced_accuracy") -> Th
     attribute = scores.attribute
     choice = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (performance,)).best(performance)
     return Threshold(float(choice.threshold), f"chosen by best {performance.replace('_', ' ')} on {len(scores):,} rows of {scores.name}")
+
+
+def codes_among(groups: tuple[str, ...], scores: Scores, who: str) -> IntArray:
+    """Where each row's group stands among a rule's groups, -1 if it is missing; an error that names groups the rule never saw."""
+    attribute = scores.attribute
+    unseen = [attribute.levels[code] for code in np.unique(attribute.codes) if code != MISSING and attribute.levels[code] not in groups]
+    if unseen:
+        raise BadInput(
+            f"{who} was fitted on the groups {', '.join(groups)}; {scores.name!r} holds rows of {', '.join(unseen)}, which it never saw. "
+            "Fit it again on validation data with rows of every group."
+        )
+    place = [groups.index(level) if level in groups else MISSING for level in attribute.levels]
+    codes: IntArray = np.array([*place, MISSING], dtype=np.int64)[attribute.codes]
+    return codes

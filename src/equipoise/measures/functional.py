@@ -13,6 +13,7 @@ from torch import Tensor
 from equipoise.errors import EmptyCell, UnknownName
 from equipoise.measures.cells import Cells, FloatArray, cell_index, ratio
 from equipoise.measures.gaps import RATES, Gap, labels_needed, terms
+from equipoise.measures.performance import f1
 
 AFFINE_PERFORMANCE = ("balanced_accuracy", "accuracy")
 
@@ -75,6 +76,13 @@ def gap_values(gap: Gap, cells: Cells) -> FloatArray:
     signed = [sign * (rate := cells.rate(RATES[name]))[..., 1:] - sign * rate[..., :1] for name, sign in terms(gap).items()]
     total: FloatArray = np.sum(signed, axis=0)
     return total
+
+
+def performance_values(name: str, cells: Cells) -> FloatArray:
+    """Accuracy, balanced accuracy or F1 of the decisions in a cell table (...)."""
+    if name in AFFINE_PERFORMANCE:
+        return performance_functional(name, cells.n)(cells)
+    return f1(cells.s[..., 1].sum(-1), cells.s[..., 0].sum(-1), cells.n[..., 1].sum(-1))
 
 
 def largest(gaps: FloatArray) -> FloatArray:

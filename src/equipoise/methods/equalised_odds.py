@@ -33,11 +33,11 @@ from equipoise.data.scores import Scores
 from equipoise.data.seeds import generator
 from equipoise.errors import BadInput, EmptyCell, pick
 from equipoise.measures.cells import FloatArray, IntArray, tabulate
-from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, largest, performance_functional
+from equipoise.measures.decision import codes_among
+from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, largest, performance_functional, performance_values
 from equipoise.measures.gaps import terms
 from equipoise.measures.sweep import sweep
 from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.reject_option import codes_among, performance_of
 from equipoise.methods.selection import Labels, select
 from equipoise.models.score import predict
 
@@ -192,7 +192,7 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     rule = EqualisedOdds(attribute.levels, steps, tuple(shares.tolist()), origin)
 
     cells = tabulate(rule.decide(scores), scores.y, attribute)
-    gap, performance = float(largest(gap_values(goal.measure, cells))), float(performance_of(goal.performance, cells))
+    gap, performance = float(largest(gap_values(goal.measure, cells))), float(performance_values(goal.performance, cells))
     result = (1, 0.0 if abs(gap) < DUST else gap, performance, np.nan)  # no single threshold
     trace = pd.DataFrame([original, result], columns=["step", "gap", "performance", "threshold"])
     met = select(trace.iloc[1:], settled).met

@@ -25,14 +25,13 @@ import numpy.typing as npt
 import pandas as pd
 from torch import nn
 
-from equipoise.data.attribute import MISSING
 from equipoise.data.cohort import Cohort
 from equipoise.data.scores import Scores
 from equipoise.errors import BadInput, pick
 from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index, tabulate
-from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, largest, performance_functional
+from equipoise.measures.decision import codes_among
+from equipoise.measures.functional import gap_values, largest, performance_values
 from equipoise.measures.gaps import terms
-from equipoise.measures.performance import f1
 from equipoise.measures.sweep import at_threshold, sweep
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.selection import Labels
@@ -222,7 +221,7 @@ def _evaluate(
         favoured = np.append(side, False)[:, None]
         cells = Cells(attribute.levels, above[0], np.where(missing[:, None], plain, np.where(favoured, low, high)))  # (m, t, groups + 1, 2)
         gaps.append(largest(gap_values(goal.measure, cells)))
-        performances.append(performance_of(goal.performance, cells))
+        performances.append(performance_values(goal.performance, cells))
     return np.concatenate(gaps, -1), np.concatenate(performances, -1)
 
 
@@ -249,24 +248,3 @@ def _why(top: int, inside: int, points: int, goal: Goal, bound: float) -> str:
     if top == 1:
         return f"no point (threshold, margin) of {points:,} has |gap| <= {bound:g}{floor}; the smallest |gap| was taken"
     return f"no point (threshold, margin) of {points:,} reaches {name} {goal.floor:.3g}; the best was taken"
-
-
-def performance_of(name: str, cells: Cells) -> FloatArray:
-    """Accuracy, balanced accuracy or F1 of the decisions in a cell table (...)."""
-    if name in AFFINE_PERFORMANCE:
-        return performance_functional(name, cells.n)(cells)
-    return f1(cells.s[..., 1].sum(-1), cells.s[..., 0].sum(-1), cells.n[..., 1].sum(-1))
-
-
-def codes_among(groups: tuple[str, ...], scores: Scores, who: str) -> IntArray:
-    """Where each row's group stands among a rule's groups, -1 if it is missing; an error that names groups the rule never saw."""
-    attribute = scores.attribute
-    unseen = [attribute.levels[code] for code in np.unique(attribute.codes) if code != MISSING and attribute.levels[code] not in groups]
-    if unseen:
-        raise BadInput(
-            f"{who} was fitted on the groups {', '.join(groups)}; {scores.name!r} holds rows of {', '.join(unseen)}, which it never saw. "
-            "Fit it again on validation data with rows of every group."
-        )
-    place = [groups.index(level) if level in groups else MISSING for level in attribute.levels]
-    codes: IntArray = np.array([*place, MISSING], dtype=np.int64)[attribute.codes]
-    return codes

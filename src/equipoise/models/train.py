@@ -168,7 +168,7 @@ class _StackedRun:
         old, rate = self.optimiser, self.optimiser.rate[keep]
         present = self.stack.unstack()
         best = Snapshot(self.best.theta[stays], [m[keep] for m in self.best.means], [v[keep] for v in self.best.variances])
-        self.stack = Stack([present[k] for k in kept])
+        self.stack = Stack([present[k] for k in kept], self.stack.theta.dtype)
         self.optimiser = StackedAdam(self.stack, rate)
         self.optimiser.mean, self.optimiser.square, self.optimiser.steps = old.mean[stays], old.square[stays], old.steps
         self.best = best

@@ -22,9 +22,8 @@ from equipoise.data.splits import Parts, split
 from equipoise.errors import EquipoiseError
 from equipoise.measures.cells import Cells, tabulate
 from equipoise.measures.decision import Threshold
-from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, largest, performance_functional
+from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, largest, performance_values
 from equipoise.measures.gaps import GAPS
-from equipoise.measures.performance import f1
 from equipoise.methods.base import Candidate
 from equipoise.methods.registry import METHODS, run_many, settings_of
 from equipoise.models.checkpoint import build
@@ -179,11 +178,11 @@ def _row(candidate: Candidate, parts: Parts, measure: str, performance: str) -> 
     trace, rule, goal = candidate.trace, candidate.rule, candidate.goal
     return {
         "gap": _gap(measure, test),
-        "performance": _performance(performance, test),
+        "performance": float(performance_values(performance, test)),
         "valid_gap": _gap(measure, valid),
-        "valid_performance": _performance(performance, valid),
+        "valid_performance": float(performance_values(performance, valid)),
         **{f"test_{name}": _gap(name, test) for name in GAPS},
-        **{f"test_{name}": _performance(name, test) for name in AFFINE_PERFORMANCE},
+        **{f"test_{name}": float(performance_values(name, test)) for name in AFFINE_PERFORMANCE},
         "met": bool(candidate.met),
         "step": int(trace["step"].iloc[candidate.chosen]),
         "steps": len(trace),
@@ -206,10 +205,3 @@ def _cells(candidate: Candidate, part: Cohort) -> Cells:
 
 def _gap(measure: str, cells: Cells) -> float:
     return float(largest(gap_values(measure, cells)))
-
-
-def _performance(name: str, cells: Cells) -> float:
-    if name in AFFINE_PERFORMANCE:
-        return float(performance_functional(name, cells.n)(cells))
-    decided, positives = cells.s.sum(0), cells.n[:, 1].sum()
-    return float(f1(decided[1], decided[0], positives))
