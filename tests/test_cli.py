@@ -398,7 +398,7 @@ def test_the_version(run):
     assert run("--version") == (0, f"{__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", ["", "audit", "demo", "data", "data list", "data check", "data fetch"])
+@pytest.mark.parametrize("command", ["", "audit", "demo", "data", "data list", "data check", "data fetch", "data cache"])
 def test_help_shows_an_example_of_the_command(run, command):
     code, out, _ = run(*command.split(), "--help")
     assert code == 0

@@ -10,7 +10,7 @@ import pytest
 
 from equipoise.data.cohort import Cohort
 from equipoise.data.decode import decode
-from equipoise.data.dicom import age, headers, is_dicom, read_pixels
+from equipoise.data.dicom import age, headers, is_dicom, read_pixels, with_headers
 from equipoise.data.images import Images
 from equipoise.errors import BadInput, MissingExtra
 
@@ -160,6 +160,21 @@ def test_bad_files_are_named_with_the_reason(tmp_path):
     assert "text.dcm: is empty" in text
 
 
+def test_a_missing_codec_is_told_with_the_command_that_installs_it(monkeypatch):
+    from pydicom.encaps import encapsulate
+    from pydicom.uid import JPEGBaseline8Bit
+
+    packed = pydicom.dcmread(BytesIO(_dicom()))
+    packed.file_meta.TransferSyntaxUID = JPEGBaseline8Bit
+    packed.PixelData = encapsulate([b"\x00\x01"])
+    packed["PixelData"].is_undefined_length = True
+    target = BytesIO()
+    packed.save_as(target, enforce_file_format=True)
+    monkeypatch.setattr("pydicom.pixels.get_decoder", lambda _: type("Decoder", (), {"is_available": False}))
+    with pytest.raises(BadInput, match=r"compressed as JPEG Baseline .*no codec is installed: pip install 'pylibjpeg\[all\]'"):
+        read_pixels(target.getvalue())
+
+
 @pytest.mark.parametrize(
     ("text", "expected"), [("045Y", 45.0), ("006M", 0.5), ("104W", 1.993), ("010D", 0.027), ("45", 45.0), ("", None), (None, None)]
 )
@@ -202,6 +217,24 @@ def test_headers_that_cannot_be_read_are_all_listed(tmp_path):
     (tmp_path / "c.dcm").write_bytes(_dicom().replace(b"DICM", b"DICX"))
     with pytest.raises(BadInput, match=r"2 problems:\n- .*a.dcm cannot be read as DICOM(.|\n)*c.dcm cannot be read as DICOM"):
         headers(sorted(tmp_path.glob("*.dcm")))
+
+
+def test_columns_that_a_frame_lacks_come_from_the_headers_and_its_own_stay(tmp_path):
+    for name, tags in {"a": {"PatientSex": "F", "PatientAge": "045Y"}, "b": {"PatientSex": "M", "ViewPosition": "PA"}}.items():
+        (tmp_path / name).write_bytes(_dicom(**tags))
+    (tmp_path / "c").write_bytes(b"")
+    frame = pd.DataFrame({"image": ["a", "b", "c", "d"], "sex": ["woman", "man", None, None]})
+    seen: list[int] = []
+    filled, broken = with_headers(frame, [tmp_path / name for name in frame["image"]], seen.append)
+    assert filled["sex"].tolist()[:2] == ["woman", "man"]
+    assert filled["age"].tolist()[0] == 45.0
+    assert filled["age"].isna().tolist() == [False, True, True, True]
+    assert filled["view"].tolist()[1] == "PA"
+    assert broken == {2: "is empty (0 bytes)", 3: "no such file"}
+    assert sum(seen) == 4
+    assert list(frame.columns) == ["image", "sex"]
+    whole, none = with_headers(filled, ["nowhere"] * 4)  # nothing is lacking, so no file is opened
+    assert (whole.equals(filled), none) == (True, {})
 
 
 def test_without_pydicom_the_command_is_told(monkeypatch):

@@ -16,7 +16,7 @@ import equipoise as eq
 from equipoise.data.cohort import Cohort
 from equipoise.data.decode import decode
 from equipoise.data.image_files import of_view
-from equipoise.data.images import Images
+from equipoise.data.images import XRAY_RANGE, Images
 from equipoise.errors import BadInput
 
 RAMP = np.tile(np.arange(0, 256, 16, dtype=np.uint8), (16, 1))  # (16, 16), dark on the left
@@ -117,6 +117,8 @@ def test_normalisation_is_the_one_told():
     assert torch.allclose(three[0][:, 0, 0], torch.tensor([(1 - 0.485) / 0.229, (1 - 0.456) / 0.224, (1 - 0.406) / 0.225]))
     own = Images(np.full((1, 2, 2), 51, np.uint8), mean=(0.1,), std=(0.2,))
     assert own[0].max().item() == pytest.approx(0.5)
+    xray = Images(np.array([[[0, 255]]], np.uint8), **XRAY_RANGE)
+    assert xray[0].flatten().tolist() == [-1024, 1024]
     with pytest.raises(BadInput, match="channels must be one of 1, 3; got 2"):
         Images(np.zeros((1, 2, 2), np.uint8), channels=2)
     with pytest.raises(BadInput, match="mean must hold one number a channel"):

@@ -59,11 +59,11 @@ def test_pruned_units_are_exactly_off_and_the_state_dict_keeps_its_shape():
 
 
 def test_a_pruned_unit_is_never_chosen_again():
-    pruned = np.array([[True, False, False, False], [False, False, False, True]])
-    influence = np.array([[9.0, 1.0, 3.0, 2.0], [1.0, 4.0, 2.0, 8.0]])
+    pruned = torch.tensor([[True, False, False, False], [False, False, False, True]])
+    influence = torch.tensor([[9.0, 1.0, 3.0, 2.0], [1.0, 4.0, 2.0, 8.0]])
     marked = most_influential(influence, pruned, 2)
     assert marked.tolist() == [[False, False, True, True], [False, True, True, False]]
-    everything = most_influential(influence, np.ones((2, 4), bool), 2)
+    everything = most_influential(influence, torch.ones(2, 4, dtype=torch.bool), 2)
     assert not everything.any()
 
 
@@ -76,6 +76,14 @@ def test_settings():
         Settings(units=1, steps=2)
     with pytest.raises(BadInput, match="at least one"):
         Settings(units=0)
+    with pytest.raises(BadInput, match="at_most=0"):
+        Settings(at_most=0)
+
+
+def test_steps_can_be_limited():
+    model, parts = trained("mlp")
+    result = debias(model, parts.valid, method="pruning", measure="spd", floor=0.0, units=1, layers="linears.1", at_most=3, stop=0.0)
+    assert result.trace["step"].tolist() == [0, 1, 2, 3]
 
 
 def test_outgoing_weights_can_be_cut_instead_and_differ_through_batch_norm():

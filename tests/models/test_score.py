@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from equipoise.data.cohort import Cohort
 from equipoise.errors import BadInput
-from equipoise.models.score import device_of, evaluating, output_kind, outputs, predict
+from equipoise.models.feed import device_of
+from equipoise.models.score import evaluating, output_kind, outputs, predict
 
 X = torch.linspace(-1, 1, 24).reshape(12, 2)
 

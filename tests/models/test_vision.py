@@ -9,12 +9,14 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from equipoise.data.cohort import Cohort
 from equipoise.data.phantom import phantom_parts
 from equipoise.errors import BadInput, UnknownName
 from equipoise.methods.registry import debias
+from equipoise.models.replicas import check
 from equipoise.models.score import predict
 from equipoise.models.torchvision_import import import_torchvision
-from equipoise.models.vision import BACKBONES, OneOutput, Repeated, backbone
+from equipoise.models.vision import BACKBONES, Calibrated, OneOutput, Repeated, backbone, shape_advice
 
 
 @pytest.mark.parametrize("name", [n for n in BACKBONES if n != "vgg-16"])
@@ -59,13 +61,145 @@ def test_one_output_by_name_or_number_and_gray_images_for_a_colour_network():
     by_name, by_number = (Repeated(OneOutput(many, which)) for which in ("Effusion", 1))
     torch.testing.assert_close(by_name(x), many(x.expand(-1, 3, -1, -1))[:, 1])
     torch.testing.assert_close(by_name(x), by_number(x))
-    assert by_name.output == "logit"
+    assert by_name.output == "auto"  # found out, where nothing is said
+    assert Repeated(OneOutput(many, 1, output="logit")).output == "logit"
     with pytest.raises(UnknownName, match="Did you mean 'Effusion'"):
         OneOutput(many, "Efusion")
     with pytest.raises(BadInput, match="does not name its outputs"):
         OneOutput(nn.Linear(2, 2), "Mass")
     with pytest.raises(BadInput, match=r"output 7 was asked of a network that returned shape \(5, 4\)"):
         OneOutput(many, 7)(x.expand(-1, 3, -1, -1))
+    many.pathologies[2] = ""
+    with pytest.raises(BadInput, match=r"output 2 of the network has no name: it was not trained.* Edema, Effusion, Hernia"):
+        OneOutput(many, 2)
+
+
+class Xray(nn.Module):
+    """A network with the face of torchxrayvision's: it calibrates itself if it has thresholds, and gives 0.5 where one is missing."""
+
+    def __init__(self, thresholds: list[float] | None, apply_sigmoid: bool = False) -> None:
+        super().__init__()
+        self.targets = ["Edema", "Effusion", "Mass"]
+        self.apply_sigmoid = apply_sigmoid
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("op_threshs", None if thresholds is None else torch.tensor(thresholds))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = self.layer(x)
+        if self.op_threshs is None:
+            return logits.sigmoid() if self.apply_sigmoid else logits
+        p, rows = logits.sigmoid(), []
+        for row in p:
+            moved = []
+            for value, t in zip(row, self.op_threshs, strict=True):
+                if t.isnan():
+                    moved.append(value * 0 + 0.5)
+                else:
+                    moved.append(value / (2 * t) if value < t else 0.5 + (value - t) / (2 * (1 - t)))
+            rows.append(torch.stack(moved))
+        return torch.stack(rows)
+
+
+def test_a_network_that_calibrates_itself_gives_probabilities_and_the_threshold_is_a_half():
+    torch.manual_seed(0)
+    network, x = Xray([0.1, 0.3, float("nan")]), torch.randn(40, 4)
+    one = OneOutput(network, "Effusion")
+    assert one.output == "probability"
+    torch.testing.assert_close(one(x), network(x)[:, 1])
+    plain = network.layer(x).sigmoid()[:, 1]
+    assert ((one(x) >= 0.5) == (plain >= 0.3)).all()
+    ours = Calibrated(OneOutput(nn.Sequential(network.layer), 1, output="logit"), 0.3)
+    assert ours.output == "probability"
+    torch.testing.assert_close(ours(x), one(x))
+    assert [OneOutput(Xray(None, apply), 0).output for apply in (True, False)] == ["probability", "logit"]
+
+
+def test_a_pathology_without_a_threshold_keeps_its_plain_probability_and_it_is_said(caplog):
+    torch.manual_seed(0)
+    network, x = Xray([0.1, 0.3, float("nan")]), torch.randn(6, 4)
+    one = OneOutput(network, "Mass")
+    assert "no operating threshold for its output 'Mass'; its plain probability is used" in caplog.text
+    torch.testing.assert_close(one(x), network.layer(x).sigmoid()[:, 2])
+    assert network(x)[:, 2].eq(0.5).all()  # the network itself is as it was
+    assert network.op_threshs.isnan().tolist() == [False, False, True]
+    one(x).sum().backward()
+    assert network.layer.weight.grad[2].abs().sum() > 0
+    caplog.clear()
+    OneOutput(network, "Edema")
+    assert not caplog.records
+
+
+def test_calibration_keeps_ranks_has_gradients_everywhere_and_refuses_nonsense():
+    p = torch.linspace(0.001, 0.999, 200, dtype=torch.float64, requires_grad=True)
+    moved = Calibrated(nn.Identity(), 0.02, output="probability")(p)
+    assert (moved.diff() > 0).all()
+    assert moved.dtype == torch.float64
+    (slope,) = torch.autograd.grad(moved.sum(), p)
+    torch.testing.assert_close(slope, torch.where(p < 0.02, 25.0, 1 / 1.96).double().detach(), rtol=1e-6, atol=0)
+    with pytest.raises(BadInput, match=r"2 problems(.|\n)*between 0 and 1; got 1.5(.|\n)*does not say what it gives"):
+        Calibrated(nn.Linear(2, 1), 1.5)
+    state = Calibrated(nn.Linear(2, 1), 0.02, output="logit").state_dict()
+    assert state["operating_point"].item() == pytest.approx(0.02)
+
+
+def test_torchxrayvisions_own_network():
+    import_torchvision()  # first, since torchxrayvision imports it without care for builds that do not fit
+    xrv = pytest.importorskip("torchxrayvision", reason="torchxrayvision needs pip install 'equipoise[xray]'")
+    torch.manual_seed(0)
+    thresholds = torch.full((18,), 0.4)
+    thresholds[3] = float("nan")
+    network = xrv.models.DenseNet(weights=None, op_threshs=thresholds).eval()
+    nn.init.normal_(network.classifier.weight)
+    x = 1024 * (2 * torch.rand(4, 1, 64, 64) - 1)
+    with torch.no_grad():
+        given = network(x)
+        effusion, bare = OneOutput(network, "Effusion"), OneOutput(network, "Pneumothorax")
+        torch.testing.assert_close(effusion(x), given[:, 7])
+        network.op_threshs = None
+        logits = network(x)
+        assert OneOutput(network, "Effusion").output == "logit"
+        torch.testing.assert_close(Calibrated(OneOutput(network, "Effusion"), 0.4)(x), given[:, 7])
+        network.op_threshs = thresholds
+        torch.testing.assert_close(bare(x), logits[:, 3].sigmoid())
+        assert given[:, 3].eq(0.5).all()
+
+
+def _square(size: int, channels: int = 1) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(channels, 2, 3, padding=1), nn.Flatten(), nn.Linear(2 * size * size, 1))
+
+
+def _vit(size: int) -> nn.Module:
+    kind = import_torchvision().models.VisionTransformer
+    return kind(size, size // 4, num_layers=1, num_heads=1, hidden_dim=8, mlp_dim=8, num_classes=1)
+
+
+@pytest.mark.parametrize(
+    ("network", "parts"),
+    [
+        (_square(96), ["shape (1, 32, 32)", "mat1 and mat2", "shape (1, 96, 96)", "size=96 (--size 96)."]),
+        (_vit(224), ["shape (3, 224, 224)", "size=224 (--size 224) and channels=3 (--channels 3)", "models.vision.Repeated"]),
+        (Repeated(_vit(128)), ["Wrong image height! Expected 128 but got 32", "read them with size=128 (--size 128)."]),
+        (_square(32, 3), ["shape (3, 32, 32)", "read them with channels=3 (--channels 3), or wrap it in"]),
+        (_square(50), ["It took no usual size either", "size= (--size)"]),
+    ],
+    ids=["flattened", "attention", "gray attention", "colour", "unusual"],
+)
+def test_a_network_with_a_fixed_size_or_other_channels_is_told_what_it_takes(network: nn.Module, parts: list[str]):
+    cohort = phantom_parts(40, size=32, seed=0).valid
+    network.train()
+    for call in (lambda: check(network, cohort), lambda: debias(network, cohort, method="bias-gda", measure="eod", floor=0.5)):
+        with pytest.raises(BadInput) as caught:
+            call()
+        for part in ("the network cannot take inputs of shape (1, 32, 32) from", *parts):
+            assert part in str(caught.value)
+    assert network.training
+
+
+def test_no_advice_where_the_shape_is_not_to_blame():
+    assert shape_advice(_square(32), (1, 32, 32)) == ""
+    assert shape_advice(nn.Linear(3, 1), (2,)) == ""
+    with pytest.raises(BadInput, match=r"shape \(2,\) from 'arrays': .*Give it the inputs that it was trained on"):
+        check(nn.Linear(3, 1), Cohort.from_arrays(torch.zeros(4, 2), [0, 1, 0, 1], ["a", "a", "b", "b"]))
 
 
 def test_a_resnet_is_repaired_on_phantoms_and_skip_connections_survive():

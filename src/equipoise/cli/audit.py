@@ -1,33 +1,29 @@
 """`equipoise audit`: scores from anywhere, or a network and a data file."""
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 import typer
 from rich.text import Text
 
-from equipoise.cli.console import JsonOption, bar, out
-from equipoise.data.cohort import Cohort
+from equipoise.cli import inputs as given
+from equipoise.cli.console import JsonOption, bar, notes, out
 from equipoise.data.files import check_writable, read_table, write_text
 from equipoise.data.scores import Scores
-from equipoise.errors import BadInput, pick, raise_all
-from equipoise.report.terminal import audit_view
+from equipoise.errors import pick, raise_all
+from equipoise.report.terminal import audit_view, printable
 
 
 def audit(
-    file: Annotated[Path, typer.Argument(help="CSV or Parquet file, one row a sample.")],
-    label: Annotated[str, typer.Option(help="Column with the true label, 0 or 1.")],
-    group: Annotated[list[str], typer.Option(help="Column with the protected attribute; repeat it for several and their intersections.")],
+    file: given.FileArgument,
+    label: given.LabelOption,
+    group: given.GroupOption,
     score: Annotated[str | None, typer.Option(help="Column with the classifier's score in [0, 1].")] = None,
-    reference: Annotated[
-        list[str] | None, typer.Option(help="The reference (privileged) group; one for each --group.", show_default="the largest group")
-    ] = None,
-    patient: Annotated[str | None, typer.Option(help="Column with patient ids; patients are resampled for the intervals.")] = None,
-    id: Annotated[str | None, typer.Option("--id", help="Column with row ids, checked to be unique.")] = None,
-    positive: Annotated[str | None, typer.Option(help="The label value that counts as positive, if labels are not 0 and 1.")] = None,
+    reference: given.ReferenceOption = None,
+    patient: given.PatientOption = None,
+    id: given.IdOption = None,
+    positive: given.PositiveOption = None,
     threshold: Annotated[float | None, typer.Option(help="Positive from this score on.", show_default="0.5")] = None,
     valid: Annotated[
         Path | None, typer.Option(help="File like FILE with validation rows, on which to choose the threshold by best balanced accuracy.")
@@ -35,20 +31,20 @@ def audit(
     measure: Annotated[
         list[str] | None, typer.Option(help="Only these measures (spd, eod, aod, fpr_gap, ...); an empty cell is then an error.")
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Instead of --score: the network, as file.py:factory or package.module:factory. The factory's code is run."),
-    ] = None,
-    weights: Annotated[
-        Path | None, typer.Option(help="With --model: its weights (.safetensors, or a torch file with a state dict).")
-    ] = None,
-    feature: Annotated[
-        list[str] | None,
-        typer.Option(help="With --model: an input column; repeat it, in order.", show_default="all columns not named otherwise"),
-    ] = None,
-    model_output: Annotated[
-        str | None, typer.Option(help="With --model: what the network gives, logit or probability.", show_default="found out")
-    ] = None,
+    model: given.ModelOption = None,
+    weights: given.WeightsOption = None,
+    feature: given.FeatureOption = None,
+    model_output: given.ModelOutputOption = None,
+    model_output_name: given.OutputNameOption = None,
+    images: given.ImagesOption = None,
+    image_column: given.ImageColumnOption = None,
+    view_column: given.ViewColumnOption = None,
+    from_headers: given.FromHeadersOption = False,
+    size: given.SizeOption = None,
+    channels: given.ChannelsOption = None,
+    norm: given.NormOption = None,
+    skip_broken: given.SkipBrokenOption = False,
+    cache: given.CacheOption = None,
     draws: Annotated[int, typer.Option(help="Bootstrap draws for the intervals.")] = 1000,
     level: Annotated[float, typer.Option(help="Level of the intervals, between 0 and 1.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
@@ -60,46 +56,74 @@ def audit(
     """Rates by group and gaps between groups, with error bars, for scores from anywhere or for a network.
 
     [bold]Example:[/bold] equipoise audit scores.csv --label y --score p --group sex --reference M --patient patient_id
+
+    [bold]A network and images:[/bold] equipoise audit local.csv --images xrays/ --label pneumonia --group sex --reference M
+    --patient patient_id --model my_model.py:build --weights net.safetensors
     """
     from equipoise.measures.audit import audit as run_audit
-    from equipoise.models.score import OUTPUTS, predict
+    from equipoise.models.score import OUTPUTS
 
-    names: dict[str, Any] = {
-        "label": label,
-        "group": group,
-        "reference": reference or None,
-        "patient": patient,
-        "id": id,
-        "positive": positive,
+    inputs = given.Inputs(
+        label=label,
+        group=group,
+        reference=reference,
+        patient=patient,
+        id=id,
+        positive=positive,
+        features=feature,
+        images=images,
+        image_column=image_column,
+        view_column=view_column,
+        from_headers=from_headers,
+        size=size,
+        channels=channels,
+        norm=norm,
+        skip_broken=skip_broken,
+        cache=cache,
+    )
+    with_model: dict[str, object] = {
+        "--weights": weights,
+        "--feature": feature,
+        "--model-output": model_output,
+        "--model-output-name": model_output_name,
+        "--images": images,
     }
-    problems = _role_problems(score, model, {"--weights": weights, "--feature": feature, "--model-output": model_output})
+    problems = _role_problems(score, model, with_model) + inputs.problems()
     problems += _number_problems(threshold, draws, level, seed, minimum)
     raise_all(problems)
     output = pick("--model-output", model_output or "auto", OUTPUTS)
     for place in (save, figures and figures / "rates.png"):
         if place:
             check_writable(place)
-    if model is None:
-        read: Callable[[Path], Scores] = lambda path: Scores.from_frame(read_table(path), score=str(score), name=path.name, **names)  # noqa: E731
-    else:
-        from equipoise.models.checkpoint import load_model
+    opened: dict[Path, given.Opened] = {}
+    with notes("equipoise.data.images"):
+        network = None if model is None else given.network_of(model, weights, inputs, model_output_name)
 
-        network = load_model(model, weights)
-        read = lambda path: predict(network, _numeric_cohort(path, feature, names), output=output)  # noqa: E731
-    scores = read(file)
-    with bar("bootstrap") as step:
-        result = run_audit(
-            scores,
-            threshold=threshold,
-            valid=read(valid) if valid else None,
-            measures=measure or None,
-            draws=draws,
-            level=level,
-            seed=seed,
-            minimum=minimum,
-            progress=step,
-        )
-    text = json.dumps(result.to_dict(), indent=2, allow_nan=False)
+        def read(path: Path) -> Scores:
+            if network is None:
+                return Scores.from_frame(read_table(path), score=str(score), id=id, name=path.name, **inputs.roles)
+            opened[path] = given.cohort_of(path, inputs)
+            return given.scores_of(network, opened[path].cohort, output)
+
+        scores = read(file)
+        on = read(valid) if valid else None
+        with bar("bootstrap") as step:
+            result = run_audit(
+                scores,
+                threshold=threshold,
+                valid=on,
+                measures=measure or None,
+                draws=draws,
+                level=level,
+                seed=seed,
+                minimum=minimum,
+                progress=step,
+            )
+    told = result.to_dict()
+    if images:
+        told |= opened[file].to_dict()
+        told |= {f"valid_{key}": value for key, value in opened[valid].to_dict().items()} if valid else {}
+    text = json.dumps(told, indent=2, allow_nan=False)
     if save:
         write_text(save, text + "\n")
     if figures:
@@ -110,6 +134,9 @@ def audit(
         print(text)
     else:
         out.print(audit_view(result))
+        for path, rows in opened.items():
+            for line in rows.lines():
+                out.print(Text(printable(f"{path.name}: {line}")), soft_wrap=True)
         for name, place in (("result", save), ("figures", figures)):
             if place:
                 out.print(Text(f"{name}: {place}"), soft_wrap=True)
@@ -133,25 +160,3 @@ def _number_problems(threshold: float | None, draws: int, level: float, seed: in
         f"--minimum must be at least 1; got {minimum}": minimum >= 1,
     }
     return [problem for problem, fine in checks.items() if not fine]
-
-
-def _numeric_cohort(path: Path, features: list[str] | None, names: dict[str, Any]) -> Cohort:
-    """A data file as the user's network takes it: numbers as they are, nothing scaled or encoded."""
-    frame = read_table(path)
-    taken = {names["label"], names["patient"], names["id"], *names["group"]}
-    chosen = features or [c for c in frame.columns if c not in taken]
-    problems = [problem for c in chosen if c in frame.columns for problem in _input_problems(frame[c])]
-    try:
-        cohort = Cohort.from_frame(frame, features=chosen, scale=False, name=path.name, **names)
-    except BadInput as error:
-        raise BadInput(*error.problems, *problems, source=path.name) from None
-    raise_all(problems, path.name)
-    return cohort
-
-
-def _input_problems(column: Any) -> Iterator[str]:
-    """What a network cannot take; nothing is filled in for it, because only its owner knows how that was done in training."""
-    if column.dtype.kind not in "biuf":
-        yield f"input column {column.name!r} holds no numbers. Encode it as the network expects, or list the inputs with --feature."
-    elif bad := int((~np.isfinite(column.to_numpy(dtype=float, na_value=np.nan))).sum()):
-        yield f"input column {column.name!r}: {bad:,} of {len(column):,} rows are empty or infinite. Fill them in as in training."

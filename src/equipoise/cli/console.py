@@ -1,5 +1,6 @@
 """What every command prints with: standard output for results, standard error for progress and complaints."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from equipoise.report.terminal import printable
 
 out, err = Console(), Console(stderr=True)
 
@@ -24,3 +28,33 @@ def bar(what: str, total: int = 100) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task(what, total=total)
         yield lambda done, of: progress.update(task, completed=done, total=of)
+
+
+@contextmanager
+def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """The same bar for work that tells how many more are done."""
+    done = 0
+    with bar(what, total) as step:
+
+        def more(count: int) -> None:
+            nonlocal done
+            done += count
+            step(done, total)
+
+        yield more
+
+
+@contextmanager
+def notes(*quiet: str) -> Iterator[None]:
+    """Puts what the library warns of on stderr, a line each; not from the loggers in `quiet`, of which the command tells itself."""
+    handler = logging.Handler(logging.WARNING)
+    handler.addFilter(lambda record: record.name not in quiet)
+    handler.emit = lambda record: err.print(  # type: ignore[method-assign]
+        Text(f"note: {printable(record.getMessage())}", style="yellow"), soft_wrap=True
+    )
+    logger = logging.getLogger("equipoise")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

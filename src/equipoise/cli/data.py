@@ -1,7 +1,8 @@
-"""`equipoise data`: list, check and fetch the data sets."""
+"""`equipoise data`: list, check and fetch the data sets; list and clear the cached images."""
 
 import json
 import shlex
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -9,12 +10,12 @@ import typer
 from rich.text import Text
 
 from equipoise.cli.console import JsonOption, RootOption, bar, out
-from equipoise.data import catalogue
+from equipoise.data import catalogue, image_cache
 from equipoise.errors import BadInput, pick
 
 data_app = typer.Typer(
     no_args_is_help=True,
-    help="""The data sets of the paper: list them, check their files, fetch them from the publisher.
+    help="""The data sets of the paper: list them, check their files, fetch them from the publisher. And the cached images.
 
     [bold]Example:[/bold] equipoise data list""",
 )
@@ -84,3 +85,51 @@ def data_fetch(
         with bar(f"fetching {n}") as step:
             folder = catalogue.fetch(n, root, progress=lambda _, done, total, step=step: step(done, total or done))  # type: ignore[misc]
         out.print(Text(f"{n}: {folder}"), soft_wrap=True)
+
+
+@data_app.command("cache")
+def data_cache(
+    remove: Annotated[bool, typer.Option("--clear", help="Remove them. Without it they are only listed.")] = False,
+    older_than: Annotated[float | None, typer.Option(help="Only those that nobody used for so many days.", show_default="all")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="A folder that was named as --cache (in Python cache=).", show_default="images in the user's cache")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Decoded images that are kept on disk to be found again: list them, or remove them. Nothing is removed by itself.
+
+    [bold]Example:[/bold] equipoise data cache --clear --older-than 30
+    """
+    if older_than is not None and not older_than >= 0:
+        raise BadInput(f"--older-than must be a number of days from 0 on; got {older_than}")
+    if folder is not None and not folder.expanduser().is_dir():
+        raise BadInput(f"no such folder: {folder}. Name the one that was given as --cache.")
+    found = [cache for cache in image_cache.caches(folder) if older_than is None or cache.days >= older_than]
+    if remove:
+        image_cache.clear(found)
+    total = sum(cache.bytes for cache in found)
+    if as_json:
+        rows = [
+            {"path": str(c.path), "images": c.images, "size": c.size, "bytes": c.bytes, "last_used": _when(c), "removed": remove}
+            for c in found
+        ]
+        print(json.dumps({"folder": str(image_cache.cache_folder(folder)), "bytes": total, "caches": rows}, indent=2))
+        return
+    for c in found:
+        holds = f"{c.images:,} images at {c.size} px" if c.images else "unfinished or damaged"
+        out.print(Text(f"{c.path}: {holds}, {_mebibytes(c.bytes)}, last used {_when(c)} ({c.days:.0f} days ago)"), soft_wrap=True)
+    what = f"{len(found):,} caches, {_mebibytes(total)}, in {image_cache.cache_folder(folder)}"
+    out.print(Text(f"removed {what}" if remove else what), soft_wrap=True)
+
+
+def _when(cache: image_cache.Cache) -> str:
+    return datetime.fromtimestamp(cache.used).isoformat(sep=" ", timespec="seconds")
+
+
+def _mebibytes(size: int) -> str:
+    """A size in words.
+
+    >>> _mebibytes(3_000), _mebibytes(169_000_000), _mebibytes(60 * 2**30)
+    ('0.0 MiB', '161.2 MiB', '60.0 GiB')
+    """
+    return f"{size / 2**20:,.1f} MiB" if size < 2**30 else f"{size / 2**30:,.1f} GiB"

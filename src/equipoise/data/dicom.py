@@ -5,7 +5,7 @@ the image's own range does, padding left out. MONOCHROME1 (white is low) is inve
 """
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -18,6 +18,7 @@ import pandas as pd
 from equipoise.errors import BadInput, MissingExtra, raise_all
 
 SUFFIXES = (".dcm", ".dicom")
+FROM_HEADER = ("sex", "age", "view")  # columns that a header can give
 YEARS = {"Y": 1.0, "M": 1 / 12, "W": 7 / 365.25, "D": 1 / 365.25}  # what an age counts in
 LUMA = np.array([0.299, 0.587, 0.114])
 FAR = 50  # widths from the centre of a window, where it has reached its end whatever its shape
@@ -62,28 +63,55 @@ def headers(files: Iterable[str | Path]) -> pd.DataFrame:
 
     This is a frame for `Cohort.from_images(..., image="image", patient="patient", view="view")` once a label stands beside it.
     """
-    pydicom = _pydicom()
     rows, problems = [], []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pydicom warns of every value that is not to the standard; ours are checked below
-        for file in files:
-            try:
-                data = pydicom.dcmread(file, stop_before_pixels=True)
-                rows.append(
-                    {
-                        "image": str(file),
-                        "patient": _text(data, "PatientID"),
-                        "sex": _text(data, "PatientSex"),
-                        "age": age(_text(data, "PatientAge")),
-                        "view": _text(data, "ViewPosition"),
-                    }
-                )
-            except BadInput as error:
-                problems.append(f"{file}: {error}")
-            except Exception as error:  # any bytes, so any error
-                problems.append(f"{file} cannot be read as DICOM: {(str(error).splitlines() or [type(error).__name__])[0]}")
+    for file in files:
+        try:
+            rows.append({"image": str(file), **header(file)})
+        except BadInput as error:
+            problems.append(f"{file} {error}")
     raise_all(problems)
     return pd.DataFrame(rows, columns=["image", "patient", "sex", "age", "view"])
+
+
+def header(file: str | Path) -> dict[str, object]:
+    """Patient, sex, age and view in the header of one DICOM file, or an error that says what is wrong with it."""
+    pydicom = _pydicom()
+    if not Path(file).is_file():
+        raise BadInput("no such file")
+    if not Path(file).stat().st_size:
+        raise BadInput("is empty (0 bytes)")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pydicom warns of every value that is not to the standard; ours are checked here
+        try:
+            data = pydicom.dcmread(file, stop_before_pixels=True)
+            return {
+                "patient": _text(data, "PatientID"),
+                "sex": _text(data, "PatientSex"),
+                "age": age(_text(data, "PatientAge")),
+                "view": _text(data, "ViewPosition"),
+            }
+        except BadInput:
+            raise
+        except Exception as error:  # any bytes, so any error
+            raise BadInput(f"cannot be read as DICOM: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+
+
+def with_headers(
+    frame: pd.DataFrame, files: Sequence[str | Path], progress: Callable[[int], None] | None = None
+) -> tuple[pd.DataFrame, dict[int, str]]:
+    """The frame with those of the columns sex, age and view that it lacks, from its rows' files; and what was wrong, by position."""
+    lacking = [name for name in FROM_HEADER if name not in frame.columns]
+    read: list[dict[str, object]] = []
+    broken: dict[int, str] = {}
+    for at, file in enumerate(files) if lacking else ():
+        try:
+            read.append(header(file))
+        except BadInput as error:
+            read.append({})
+            broken[at] = str(error)
+        if progress is not None:
+            progress(1)
+    return frame.assign(**{name: [row.get(name) for row in read] for name in lacking}), broken
 
 
 def age(text: str | None) -> float | None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -21,16 +21,29 @@ from torch import Tensor
 
 from equipoise.data.attribute import IntArray
 from equipoise.data.decode import Pixels, Source, fault
-from equipoise.data.files import replacing, user_cache
+from equipoise.data.files import replacing
+from equipoise.data.image_cache import cache_folder, mark_used
 from equipoise.errors import BadInput, raise_all
 
 log = logging.getLogger(__name__)
+
+
+class Norm(TypedDict):
+    """How pixels in [0, 1] become what a network sees: (pixel - mean) / std, one number a channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+XRAY_RANGE = Norm(mean=(0.5,), std=(1 / 2048,))  # -1024 to 1024, as torchxrayvision's networks are trained on, with one channel
+UNIT_RANGE = Norm(mean=(0.0,), std=(1.0,))  # 0 to 1
 NORMS = {  # channels: mean and standard deviation of pixels in [0, 1]; those of ImageNet for 3, round numbers for 1
     1: ((0.5,), (0.25,)),
     3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
 IN_MEMORY = 2**28  # bytes of pixels that are kept in memory unless a cache is named: 5,349 images at 224 px
 SMALL = 2**16  # bytes of a file that is known by its content; a larger one by path, length and time of change, to spare reading it
+BROKEN_ADVICE = "Mend or remove those rows, or leave the images out: skip_broken=True (--skip-broken)."
 CHUNK = 32  # images that one thread takes at a time
 VERSION = 1  # of the decoding; another one makes other pixels
 
@@ -42,6 +55,11 @@ class Images:
     >>> gray = Images(np.full((3, 8, 8), 255, np.uint8))
     >>> len(gray), gray.shape, gray[:2].shape, gray[:2].max().item()
     (3, torch.Size([3, 1, 8, 8]), torch.Size([2, 1, 8, 8]), 2.0)
+
+    Other networks want other numbers: torchxrayvision's take one channel from -1024 to 1024, which is mean=0.5, std=1/2048.
+
+    >>> Images(np.full((3, 8, 8), 255, np.uint8), **XRAY_RANGE)[:2].max().item()
+    1024.0
     """
 
     pixels: Pixels = field(repr=False)  # (m, size, size), in memory or mapped from a file
@@ -95,11 +113,10 @@ class Images:
             pixels = np.zeros((len(sources), size, size), np.uint8)
             broken = _fill(pixels, sources, threads, progress)
         else:
-            pixels, broken = _cached(sources, size, Path(cache).expanduser() if cache else user_cache() / "images", threads, progress)
+            pixels, broken = _cached(sources, size, cache_folder(cache), threads, progress)
         named = {at: f"{names[at] if names else _name(sources[at], at)}: {reason}" for at, reason in sorted(broken.items())}
         if named and (not skip_broken or len(named) == len(sources)):
-            advice = "Mend or remove those rows, or leave the images out: skip_broken=True (--skip-broken)."
-            raise BadInput(*named.values(), *([advice] if len(named) < len(sources) else []), source=f"{len(sources):,} images")
+            raise BadInput(*named.values(), *([BROKEN_ADVICE] if len(named) < len(sources) else []), source=f"{len(sources):,} images")
         if named:
             log.warning("left out %s of %s images; the first: %s", f"{len(named):,}", f"{len(sources):,}", next(iter(named.values())))
         return replace(checked, pixels=pixels, rows=np.array([k for k in range(len(sources)) if k not in broken]), broken=named)
@@ -130,10 +147,15 @@ class Images:
         """The rows as they are kept (b, size, size), uint8."""
         return torch.from_numpy(np.ascontiguousarray(self.pixels[np.atleast_1d(self.rows[_index(index)])]))
 
-    def normalise(self, raw: Tensor) -> Tensor:
+    def normalise(self, raw: Tensor, scale: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """What the network sees of raw rows, on the device where they are: a quarter of the bytes travel that way."""
-        mean, std = (torch.tensor(v, device=raw.device)[:, None, None] for v in (self.mean, self.std))
+        mean, std = scale or self.scale(raw.device)
         return (raw[:, None].float() / 255 - mean) / std
+
+    def scale(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of the channels (channels, 1, 1), for `normalise` on that device."""
+        mean, std = (torch.tensor(v, device=device)[:, None, None] for v in (self.mean, self.std))
+        return mean, std
 
     def take(self, index: object) -> "Images":
         """Some of the rows; the pixels are shared, not copied."""
@@ -195,6 +217,7 @@ def _cached(
         if pixels.shape == (len(sources), size, size) and all(fault(sources[at], size, blank) for at in broken):
             if progress is not None:
                 progress(len(sources))
+            mark_used(path)
             return pixels, broken
     needed = len(sources) * size * size
     with replacing(path) as temporary:
@@ -210,6 +233,7 @@ def _cached(
         del store
         with replacing(notes) as beside:  # first, so that pixels never lie there without them
             beside.write_text(json.dumps(broken), encoding="utf-8")
+    mark_used(path)
     return np.load(path, mmap_mode="r"), broken
 
 

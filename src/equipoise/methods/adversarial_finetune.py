@@ -92,10 +92,11 @@ class _Turns:
 
     def train_critic(self) -> None:
         self.critic.train().requires_grad_(True)
+        look = self.networks.still()
         for _ in range(self.settings.critic_steps):
             index = self._index()
             with torch.no_grad():
-                f, features = self.networks.soft(index)
+                f, features = look(index)
                 gap = proxy(f, self.weights.gather(1, index).to(f.device)) * self.networks.rows / self.batch
             self.critic_optimiser.zero_grad()
             ((self._verdict(features) - gap) ** 2).sum().backward()

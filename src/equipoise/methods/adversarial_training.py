@@ -102,7 +102,9 @@ class _Game:
         self.shuffles = [generator(seed, "shuffle") for seed in seeds]
         self.dropout = [generator(seed, "dropout") for seed in seeds]
         inputs = 4 if self.conditional else 2
-        self.adversary = Critics([inputs, settings.width, levels], [generator(seed, "adversary") for seed in seeds])
+        with torch.no_grad():
+            device = networks.soft(torch.zeros(networks.size, 2, dtype=torch.int64))[0].device
+        self.adversary = Critics([inputs, settings.width, levels], [generator(seed, "adversary") for seed in seeds]).to(device)
         self.adversary_optimiser = torch.optim.Adam(self.adversary.parameters(), lr=settings.rate)
         self.optimiser = networks.optimiser("adam", settings.rate)
 

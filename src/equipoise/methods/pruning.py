@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from equipoise.data.cohort import Cohort
 from equipoise.errors import BadInput, pick
-from equipoise.measures.cells import FloatArray
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.selection import Search
-from equipoise.models.protocol import BoolArray
 from equipoise.models.replicas import replicas
 
 
@@ -33,14 +32,16 @@ class Settings:
     granularity: str = "unit"  # or channel: whole channels of convolutions, which needs no mask
     cut: str = "pre-activation"  # or outgoing
     stop: float = 0.52  # performance under which a replicate ends
+    at_most: int | None = None  # steps, where there are more units than there is time
 
     def __post_init__(self) -> None:
         pick("granularity", self.granularity, ("unit", "channel"))
         pick("cut", self.cut, ("pre-activation", "outgoing"))
         if self.units is not None and self.steps is not None:
             raise BadInput("pruning takes units a step or a number of steps, not both")
-        if min(1 if n is None else n for n in (self.units, self.steps)) < 1:
-            raise BadInput(f"pruning needs at least one unit a step and one step; got units={self.units}, steps={self.steps}")
+        if min(1 if n is None else n for n in (self.units, self.steps, self.at_most)) < 1:
+            given = f"units={self.units}, steps={self.steps}, at_most={self.at_most}"
+            raise BadInput(f"pruning needs at least one unit a step and one step; got {given}")
 
     def a_step(self, total: int) -> int:
         """How many units one step switches off."""
@@ -66,16 +67,16 @@ def run(
     scores = networks.evaluate()
     look = search.begin(scores)
     weights = search.labels.weights(scores, look.threshold)
-    direction = np.sign(look.gap)
-
-    pruned = np.zeros((networks.size, total), bool)
     search.active = look.gap != 0
     _, influence = networks.influence(weights)
-    steps = -(-total // a_step)
+    direction = torch.from_numpy(np.sign(look.gap)).to(influence)[:, None]
+    pruned = torch.zeros_like(influence, dtype=torch.bool)
+    steps = min(-(-total // a_step), settings.at_most or total)
     for step in range(1, steps + 1):
         if not search.active.any():
             break
-        chosen = most_influential(direction[:, None] * influence, pruned, a_step) & search.active[:, None]
+        going = torch.from_numpy(search.active).to(pruned.device)
+        chosen = most_influential(direction * influence, pruned, a_step) & going[:, None]
         networks.prune(chosen, settings.cut == "outgoing")
         pruned |= chosen
         scores, influence = networks.influence(weights)
@@ -88,11 +89,12 @@ def run(
     return search.candidates("pruning", seeds, settings, lambda step: f"{min(step * a_step, total)} of {total} units switched off")
 
 
-def most_influential(influence: FloatArray, pruned: BoolArray, count: int) -> BoolArray:
-    """The `count` units of each replicate with the largest influence among those not pruned yet, marked (R, units)."""
-    open_ = np.where(pruned, -np.inf, influence)
+def most_influential(influence: Tensor, pruned: Tensor, count: int) -> Tensor:
+    """The `count` units of each replicate with the largest influence among those not pruned yet, marked (R, units), on their device."""
+    open_ = influence.masked_fill(pruned, -torch.inf)
     count = min(count, open_.shape[1])
-    top = np.argpartition(-open_, count - 1, axis=1)[:, :count]
-    marked = np.zeros_like(pruned)
-    np.put_along_axis(marked, top, True, axis=1)
-    return marked & ~pruned
+    if open_.is_cuda:
+        top = open_.topk(count, dim=1, sorted=False).indices
+    else:  # an order of magnitude faster there
+        top = torch.from_numpy(np.argpartition(-open_.numpy(), count - 1, axis=1)[:, :count])
+    return torch.zeros_like(pruned).scatter_(1, top, True) & ~pruned

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from torch import nn
 
 from equipoise.data.cohort import Cohort
 from equipoise.errors import BadInput
@@ -16,6 +17,7 @@ from equipoise.measures.functional import gap_functional, gap_values, require_ce
 from equipoise.measures.sweep import sweep
 from equipoise.methods.base import Candidate, Goal
 from equipoise.models.protocol import Replicas
+from equipoise.models.score import predict
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,6 +202,13 @@ class Search:
         self.networks.keep(improved)
         return look
 
+    def _exact(self, trace: pd.DataFrame, row: int, model: nn.Module, cohort: Cohort) -> pd.DataFrame:
+        """The trace with its chosen row looked at again in full precision, which is how the network will be used."""
+        look = self.labels.look(predict(model, cohort).score[None], bound=self.within)
+        exact = trace.copy()
+        exact.loc[row, ["gap", "performance", "threshold"]] = [look.gap[0], look.performance[0], look.threshold[0]]
+        return exact
+
     def candidates(self, method: str, seeds: Sequence[int], settings: Any, note: Callable[[int], str] | None = None) -> list[Candidate]:
         """What was found for each network; `note` makes a remark from the number of the chosen step."""
         found = []
@@ -208,6 +217,9 @@ class Search:
             first = 0 if self.within is None else 1
             selection = select(trace.iloc[first:], goal)
             row, met, why = selection.row + first, selection.met, selection.why
+            if self.networks.reduced:
+                trace = self._exact(trace, row, model, cohort)
+                met = select(trace.iloc[[row]], goal).met
             performance = float(trace["performance"].iloc[row])
             if self.within is not None and self.goal.floor is not None and performance < self.goal.floor:
                 met = False

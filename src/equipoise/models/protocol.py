@@ -3,7 +3,7 @@
 Methods are written once, for arrays with a leading axis of replicates. `stacked` does it for equal MLPs, `single` for any one module.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -30,12 +30,17 @@ class Replicas(Protocol):
     size: int
     rows: int
     notes: tuple[str, ...]
+    reduced: bool  # scores on the way have a lower precision than those of the network that comes out
 
     def soft(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
         """Scores (R, b) and features (R, b, k) of the rows index (R, b), with a graph.
 
         In eval mode; in training mode, with dropout from the generators, if there are any.
         """
+        ...
+
+    def still(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """As `soft` in eval mode, without a graph, for networks that stay as they are as long as it is used."""
         ...
 
     def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
@@ -67,11 +72,11 @@ class Replicas(Protocol):
         """Makes the units (or whole channels) of the layers that match ready for pruning, and says how many there are a network."""
         ...
 
-    def influence(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def influence(self, weights: FloatArray) -> tuple[FloatArray, Tensor]:
         """The scores (R, rows), and equation (5): the mean gradient of sum_i w_i f_i with respect to every unit (R, units)."""
         ...
 
-    def prune(self, units: BoolArray, outgoing: bool = False) -> None:
+    def prune(self, units: Tensor, outgoing: bool = False) -> None:
         """Switches off the marked units (R, units): their pre-activation, or their outgoing weights where the next layer is known."""
         ...
 

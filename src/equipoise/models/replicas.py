@@ -7,11 +7,13 @@ from torch import nn
 
 from equipoise.data.cohort import Cohort
 from equipoise.errors import BadInput, raise_all
+from equipoise.models.feed import device_of
 from equipoise.models.mlp import MLP
 from equipoise.models.protocol import Replicas
-from equipoise.models.score import device_of, evaluating, single_output
+from equipoise.models.score import evaluating, single_output
 from equipoise.models.single import SingleReplica
 from equipoise.models.stacked import StackedReplicas
+from equipoise.models.vision import shape_advice
 
 
 def replicas(models: Sequence[nn.Module], cohorts: Sequence[Cohort]) -> Replicas:
@@ -41,7 +43,11 @@ def check(model: nn.Module, cohort: Cohort) -> None:
                 problems.append(f"the network gives NaN or infinity for rows of {cohort.name!r}")
         except BadInput as error:
             problems += error.problems
-        except RuntimeError as error:  # a shape that does not fit, most often
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:  # a shape that does not fit, most often; a network may raise anything at it
             shape = tuple(cohort.inputs.shape[1:])
-            problems.append(f"the network cannot take inputs of shape {shape} from {cohort.name!r}: {str(error).splitlines()[0]}")
+            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+            advice = shape_advice(model, shape) or "Give it the inputs that it was trained on, in the same order."
+            problems.append(f"the network cannot take inputs of shape {shape} from {cohort.name!r}: {reason}. {advice}")
     raise_all(problems)

@@ -1,18 +1,23 @@
 """Scores of any network: eval mode, no gradients, memory of one batch, and the network left as it was found."""
 
+import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from equipoise.data.cohort import Cohort
+from equipoise.data.images import Images
 from equipoise.data.scores import Scores
 from equipoise.errors import BadInput
+from equipoise.models.feed import Feed, half, placed, workplace
 
+log = logging.getLogger(__name__)
 OUTPUTS = ("auto", "logit", "probability")
+NUMBERS = {"cpu": 2**24, "cuda": 2**25}  # of input that a network is shown at a time; a GPU wants more to be busy
 
 
 @contextmanager
@@ -27,12 +32,7 @@ def evaluating(model: nn.Module) -> Iterator[nn.Module]:
             module.training = mode
 
 
-def device_of(model: nn.Module) -> torch.device:
-    """Where the network lives; the CPU for one without parameters."""
-    return next((p.device for p in (*model.parameters(), *model.buffers())), torch.device("cpu"))
-
-
-def rows_at_once(inputs: Tensor, numbers: int = 2**24) -> int:
+def rows_at_once(inputs: Tensor | Images | Feed, numbers: int = NUMBERS["cpu"]) -> int:
     """How many rows to show a network at a time: 4,096 of a table, fewer of images, so that memory stays that of a batch.
 
     >>> rows_at_once(torch.empty(10, 98)), rows_at_once(torch.empty(10, 3, 224, 224))
@@ -41,23 +41,54 @@ def rows_at_once(inputs: Tensor, numbers: int = 2**24) -> int:
     return max(16, min(4096, numbers // max(1, math.prod(inputs.shape[1:]))))
 
 
-def outputs(model: nn.Module, inputs: Tensor, batch: int | None = None) -> Tensor:
+def outputs(model: nn.Module, inputs: Tensor | Images, batch: int | None = None) -> Tensor:
     """One raw output a row (n,), on the CPU, or an error that says which shape came instead."""
-    device, found = device_of(model), []
-    batch = batch or rows_at_once(inputs)
-    with evaluating(model), torch.no_grad():
-        for start in range(0, len(inputs), batch):
-            piece = inputs[start : start + batch].to(device)
-            try:
-                raw = model(piece)
-            except Exception as error:  # any network, so any error; the shapes say more than a traceback
-                reason = (str(error).splitlines() or ["no message"])[0]
+    device = workplace(model, inputs)
+    return feed_outputs(placed(model, device), Feed(inputs, device), torch.arange(len(inputs)), batch)
+
+
+def feed_outputs(model: nn.Module, feed: Feed, rows: Tensor, batch: int | None = None, *, fast: bool = False) -> Tensor:
+    """One raw output for each of these rows of a feed, on the CPU; `fast` takes bfloat16 where the device has it."""
+    found: list[Tensor] = []
+
+    def show(part: Tensor) -> None:
+        found.append(_shown(model, feed(part)))
+
+    with evaluating(model), torch.no_grad(), half(feed.device) if fast else nullcontext():
+        in_pieces(show, rows, batch or rows_at_once(feed, NUMBERS.get(feed.device.type, NUMBERS["cpu"])))
+    return torch.cat(found).cpu() if found else torch.empty(0)
+
+
+def in_pieces(work: Callable[[Tensor], None], rows: Tensor, batch: int) -> None:
+    """Does the work for all rows, so many at a time; where the device's memory is too small for that, half as many, and so on."""
+    start = 0
+    while start < len(rows):
+        try:
+            work(rows[start : start + batch])
+            start += batch
+        except torch.OutOfMemoryError as error:
+            if batch == 1:
                 raise BadInput(
-                    f"the network raised {type(error).__name__} on inputs of shape {tuple(piece.shape)}, {piece.dtype}: {reason}. "
-                    "Give it the inputs that it was trained on, in the same order."
+                    "the device's memory is too small for this network and a single row. Use a smaller image size, a larger "
+                    "device, or the CPU (EQUIPOISE_DEVICE=cpu)."
                 ) from error
-            found.append(single_output(raw, len(piece)).float().cpu())
-    return torch.cat(found) if found else torch.empty(0)
+            batch = max(1, min(batch, len(rows) - start) // 2)
+            torch.cuda.empty_cache()
+            log.warning("the device's memory is too small for this batch; going on with %s rows at a time", batch)
+
+
+def _shown(model: nn.Module, piece: Tensor) -> Tensor:
+    try:
+        raw = model(piece)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # any network, so any error; the shapes say more than a traceback
+        reason = (str(error).splitlines() or ["no message"])[0]
+        raise BadInput(
+            f"the network raised {type(error).__name__} on inputs of shape {tuple(piece.shape)}, {piece.dtype}: {reason}. "
+            "Give it the inputs that it was trained on, in the same order."
+        ) from error
+    return single_output(raw, len(piece)).float()
 
 
 def single_output(raw: object, rows: int) -> Tensor:
@@ -72,7 +103,7 @@ def single_output(raw: object, rows: int) -> Tensor:
     return raw.reshape(rows)
 
 
-def output_kind(model: nn.Module, inputs: Tensor, asked: str = "auto") -> str:
+def output_kind(model: nn.Module, inputs: Tensor | Images, asked: str = "auto") -> str:
     """'logit' or 'probability': as asked, as the network says in an attribute `output`, or by what it does.
 
     Logits of a modest network may all lie in [0, 1] by chance, so a few inputs are also shown to it a thousand times as

@@ -1,31 +1,41 @@
-"""Any one module under repair."""
+"""Any one module under repair: on a CPU, on a GPU, or shared by several processes (see ranks)."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from equipoise.data.images import Images
 from equipoise.errors import BadInput
+from equipoise.models import ranks
+from equipoise.models.capture import Captured, Pool
+from equipoise.models.feed import Feed, device_of, half, in_layout, workplace
 from equipoise.models.protocol import BoolArray, FloatArray, Optimiser
-from equipoise.models.score import device_of, output_kind, outputs, rows_at_once, single_output
+from equipoise.models.score import NUMBERS, feed_outputs, in_pieces, output_kind, rows_at_once, single_output
 from equipoise.models.units import Layer, find_layers, gap_gradients, switch_off
 
-AT_ONCE = 2**21  # numbers of input of one pass with a graph, which keeps activations
+AT_ONCE = {"cpu": 2**21, "cuda": 2**24}  # numbers of input of one pass with a graph, which keeps activations
 
 
 class SingleReplica:
     """Any one module."""
 
-    def __init__(self, model: nn.Module, inputs: Tensor) -> None:
+    def __init__(self, model: nn.Module, inputs: Tensor | Images) -> None:
         self.size, self.rows, self.inputs = 1, len(inputs), inputs
-        self.model = copy.deepcopy(model).eval()
-        self.device = device_of(model)
+        self.home, self.device = device_of(model), workplace(model, inputs)
+        self.model = in_layout(copy.deepcopy(model).eval().to(self.device), inputs)
+        ranks.agree(self.model)
+        self.feed = Feed(inputs, self.device)
+        self._feeds: dict[int, Feed] = {id(inputs): self.feed}
         self.probability = output_kind(model, inputs) == "probability"
+        self.reduced = self.device.type == "cuda"  # scores on the way are those of bfloat16
         self._original = copy.deepcopy(self.model)
         self._kept = copy.deepcopy(self.model)
         self._layers: list[Layer] = []
+        self._steps: dict[int, Captured] = {}
+        self._pool: Pool | None = None
         frozen = sum(not p.requires_grad for p in model.parameters())
         total = sum(1 for _ in model.parameters())
         self.notes: tuple[str, ...] = (f"{frozen} of {total} parameter tensors are frozen and stay as they are",) if frozen else ()
@@ -34,32 +44,106 @@ class SingleReplica:
         features: list[Tensor] = []
         last = [m for m in self.model.modules() if isinstance(m, nn.Linear)][-1:]
         handle = last[0].register_forward_pre_hook(lambda _m, args: features.append(args[0])) if last else None
-        x = self.inputs[index[0]].to(self.device)
+        x = self.feed(index[0])
         try:
-            if generators is None:
-                raw = single_output(self.model(x), len(x))
-            else:
-                with torch.random.fork_rng():
-                    torch.manual_seed(int(generators[0].integers(2**31)))
-                    self.model.train()
+            with half(self.device):
+                if generators is None:
                     raw = single_output(self.model(x), len(x))
+                else:
+                    with torch.random.fork_rng():
+                        torch.manual_seed(int(generators[0].integers(2**31)))
+                        self.model.train()
+                        raw = single_output(self.model(x), len(x))
+        except torch.OutOfMemoryError as error:
+            if not torch.is_grad_enabled():
+                raise  # whoever looks without a graph can do so in smaller pieces
+            raise too_large(len(x)) from error
         finally:
             self.model.eval()
             if handle is not None:
                 handle.remove()
-        seen = features[-1].reshape(len(x), -1) if features and len(features[-1]) == len(x) else raw[:, None]
+        raw = raw.float()
+        seen = features[-1].reshape(len(x), -1).float() if features and len(features[-1]) == len(x) else raw[:, None]
         return (raw if self.probability else torch.sigmoid(raw))[None], seen[None]
 
+    def still(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        found: list[tuple[Tensor, Tensor]] = []
+        with torch.no_grad():  # every row once, where batches drawn from them would see each many times
+            in_pieces(lambda part: found.append(self.soft(part[None])), torch.arange(self.rows), self._batch(NUMBERS))
+        scores, features = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+
+        def look(index: Tensor) -> tuple[Tensor, Tensor]:
+            rows = index[0].to(self.device)
+            return scores[:, rows], features[:, rows]
+
+        return look
+
+    def _batch(self, numbers: Mapping[str, int]) -> int:
+        return rows_at_once(self.feed, numbers.get(self.device.type, numbers["cpu"]))
+
     def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
-        return self._scores(self.inputs if inputs is None else inputs[0]).numpy()[None]
+        wanted = self.inputs if inputs is None else inputs[0]
+        if id(wanted) not in self._feeds:  # a feed keeps its inputs, so that their id stays theirs
+            self._feeds[id(wanted)] = Feed(wanted, self.device)
+        feed = self._feeds[id(wanted)]
+        return self._gathered(feed, torch.arange(len(feed))).numpy()[None]
 
     def tilt(self, index: Tensor, weights: Tensor) -> None:
-        f, _ = self.soft(index)
-        (f * weights.to(f)).sum().backward()
+        rows, w = ranks.share(index[0]), ranks.share(weights[0])
+        wanted = w.nonzero()[:, 0]  # a row without weight adds nothing, and in eval mode changes nothing for the others
+        rows, w = rows[wanted], w[wanted]
+        if self.device.type == "cuda":
+            rows, w = self._padded(rows, w, max(8, index.shape[1] // 32 * 8))
+        try:
+            self._step(len(rows))(rows.to(self.device), w.to(self.device))
+        except torch.OutOfMemoryError as error:
+            raise too_large(len(rows)) from error
+        ranks.add_up_gradients([p for p in self.model.parameters() if p.requires_grad])
 
-    def _scores(self, inputs: Tensor) -> Tensor:
-        raw = outputs(self.model, inputs).double()
+    def _padded(self, rows: Tensor, w: Tensor, unit: int) -> tuple[Tensor, Tensor]:
+        """Filled up with rows without weight to a multiple of `unit`, so that few shapes have to be recorded."""
+        more = -len(rows) % unit if len(rows) else unit
+        return torch.cat([rows, torch.zeros(more, dtype=rows.dtype)]), torch.cat([w, torch.zeros(more)])
+
+    def _step(self, rows: int) -> Captured:
+        """The step that leaves the gradient of the sum of weights times scores of so many rows."""
+        mine = [p for p in self.model.parameters() if p.requires_grad]
+        for p in mine:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+
+        def step(index: Tensor, w: Tensor) -> None:
+            torch._foreach_zero_([p.grad for p in mine if p.grad is not None])
+            if not len(index):
+                return
+            with half(self.device):
+                raw = single_output(self.model(self.feed(index)), len(index)).float()
+            ((raw if self.probability else torch.sigmoid(raw)) * w).sum().backward()
+
+        if self.device.type != "cuda" or not self.feed.resident:
+            return Captured(step, [torch.empty(0)])
+        if rows not in self._steps:
+            examples = [torch.zeros(rows, dtype=torch.int64, device=self.device), torch.zeros(rows, device=self.device)]
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            self._steps[rows] = Captured(step, examples, pool=self._pool)
+        return self._steps[rows]
+
+    def _scores(self, feed: Feed, rows: Tensor) -> Tensor:
+        raw = feed_outputs(self.model, feed, rows, fast=True).double()
         return raw if self.probability else torch.sigmoid(raw)
+
+    def _gathered(self, feed: Feed, rows: Tensor) -> Tensor:
+        """The scores of all rows of a feed, each process doing its share of `rows`; those not in `rows` are zero."""
+        scores = torch.zeros(len(feed), dtype=torch.float64)
+        mine = ranks.share(rows)
+        scores[mine] = self._scores(feed, mine)
+        return self._added(scores)
+
+    def _added(self, tensor: Tensor) -> Tensor:
+        """The sum over the processes."""
+        there = tensor.to(self.device)
+        ranks.add_up([there])
+        return there.cpu() if ranks.size() > 1 else tensor
 
     def oppose(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
         mine = [p for p in self.model.parameters() if p.requires_grad]
@@ -67,53 +151,79 @@ class SingleReplica:
         push = torch.autograd.grad(own, mine)
         for p, gradient in zip(adversary, pull[len(mine) :], strict=True):
             p.grad = gradient
-        dot = sum(float((a * b).sum()) for a, b in zip(push, pull, strict=False))
-        square = sum(float((b * b).sum()) for b in pull[: len(mine)])
-        for p, a, b in zip(mine, push, pull, strict=False):
-            p.grad = a - (dot / max(square, 1e-12) + weight) * b
+        against = list(pull[: len(mine)])
+        dot = torch.stack([x.sum() for x in torch._foreach_mul(push, against)]).sum()
+        square = torch.stack([x.sum() for x in torch._foreach_mul(against, against)]).sum()
+        share = -(dot / square.clamp(min=1e-12) + weight)
+        for p, a, b in zip(mine, push, torch._foreach_mul(against, share), strict=True):
+            p.grad = a + b
 
     def optimiser(self, name: str, rate: float) -> Optimiser:
         wanted = [p for p in self.model.parameters() if p.requires_grad]
         if not wanted:
             raise BadInput("every parameter of the network is frozen (requires_grad=False), so there is nothing to fine-tune")
-        kind = torch.optim.Adam if name == "adam" else torch.optim.SGD
-        return _SingleSteps(kind(wanted, lr=rate))
+        fused = self.device.type == "cuda"
+        if name == "adam":
+            return _SingleSteps(torch.optim.Adam(wanted, lr=rate, fused=fused))
+        return _SingleSteps(torch.optim.SGD(wanted, lr=rate, fused=fused))
 
     def keep(self, replicates: BoolArray) -> None:
         if replicates[0]:
             self._kept = copy.deepcopy(self.model)
 
     def kept(self) -> list[nn.Module]:
-        return [copy.deepcopy(self._kept)]
+        return [self._sent_home(copy.deepcopy(self._kept))]
+
+    def _sent_home(self, model: nn.Module) -> nn.Module:
+        """The network on the device and in the layout in which it came."""
+        if self.device.type == "cuda":
+            model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        return model.to(self.home)
 
     def units(self, pattern: str | Sequence[str], channels: bool = False) -> int:
-        self._layers = find_layers(self.model, self.inputs, pattern, channels)
+        self._layers = find_layers(self.model, self.feed(torch.arange(min(2, self.rows))), pattern, channels)
         return self._layers[-1].start + self._layers[-1].size
 
-    def influence(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def influence(self, weights: FloatArray) -> tuple[FloatArray, Tensor]:
         w = torch.from_numpy(weights[0]).float()
-        needed = (w != 0).nonzero()[:, 0]
-        rest = (w == 0).nonzero()[:, 0]
-        scores = torch.empty(self.rows, dtype=torch.float64)
+        scores = self._gathered(self.feed, (w == 0).nonzero()[:, 0])
+        mine = torch.zeros(self.rows, dtype=torch.float64)
         total = torch.zeros(self._layers[-1].start + self._layers[-1].size, dtype=torch.float64, device=self.device)
-        for part in needed.split(rows_at_once(self.inputs, AT_ONCE)):
-            f, gradient = gap_gradients(self.model, self._layers, self.inputs[part], w[part], self.probability)
-            scores[part] = f.double().cpu()
-            total += gradient.double()
-        for part in rest.split(rows_at_once(self.inputs)):
-            scores[part] = self._scores(self.inputs[part])
-        return scores.numpy()[None], total.cpu().numpy()[None] / self.rows
 
-    def prune(self, units: BoolArray, outgoing: bool = False) -> None:
+        def look(part: Tensor) -> None:
+            f, gradient = gap_gradients(self.model, self._layers, self.feed(part), w[part], self.probability)
+            mine[part] = f.double().cpu()
+            total.add_(gradient)
+
+        in_pieces(look, ranks.share(w.nonzero()[:, 0]), self._batch(AT_ONCE))
+        ranks.add_up([total])
+        return (scores + self._added(mine)).numpy()[None], total[None] / self.rows
+
+    def prune(self, units: Tensor, outgoing: bool = False) -> None:
         if outgoing:
             raise BadInput('which weights leave a unit is known for the MLP alone; for other networks use cut="pre-activation"')
-        switch_off(self.model, self._layers, torch.from_numpy(units[0]))
+        switch_off(self.model, self._layers, units[0])
 
     def perturb(self, generators: Sequence[np.random.Generator], spread: float) -> None:
         with torch.no_grad():
             for mine, original in zip(self.model.parameters(), self._original.parameters(), strict=True):
-                noise = torch.from_numpy(generators[0].standard_normal(original.numel(), dtype=np.float32))
-                mine.copy_(original * (1 + spread * noise.view(original.shape).to(original)))
+                mine.copy_(original * (1 + spread * _noise(original, generators[0])))
+
+
+def _noise(like: Tensor, rng: np.random.Generator) -> Tensor:
+    """Normal numbers in the shape of a tensor; on a GPU drawn there, since millions of them take the CPU longer than all the rest."""
+    if like.is_cuda:
+        own = torch.Generator(like.device).manual_seed(int(rng.integers(2**62)))
+        return torch.randn(like.shape, generator=own, device=like.device)
+    return torch.from_numpy(rng.standard_normal(like.numel(), dtype=np.float32)).view(like.shape)
+
+
+def too_large(rows: int) -> BadInput:
+    """The error for a batch that does not fit into the device's memory."""
+    return BadInput(
+        f"the device's memory is too small for {rows} rows of this network at a time. "
+        f"Use batch={max(1, rows // 2)} or less, a smaller image size, or the CPU (EQUIPOISE_DEVICE=cpu)."
+    )
 
 
 class _SingleSteps:
@@ -125,7 +235,7 @@ class _SingleSteps:
     def step(self) -> None:
         if not self.stopped:
             self.inner.step()
-        self.inner.zero_grad()
+        self.inner.zero_grad(set_to_none=False)  # a recorded step writes to the very same tensors
 
     def stop(self, replicates: BoolArray) -> None:
         self.stopped = self.stopped or bool(replicates[0])

@@ -1,6 +1,6 @@
 """Equal MLPs under repair, as one stack."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ class StackedReplicas:
     """Equal MLPs as one stack."""
 
     notes: tuple[str, ...] = ()
+    reduced = False
 
     def __init__(self, models: Sequence[MLP], x: Tensor) -> None:
         self.stack, self.x = Stack(models), x
@@ -41,6 +42,13 @@ class StackedReplicas:
     def _take(self, index: Tensor) -> Tensor:
         flat = (index + torch.arange(self.size)[:, None] * self.rows).reshape(-1)
         return self.x.view(-1, self.x.shape[2]).index_select(0, flat).view(*index.shape, -1)
+
+    def still(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        def look(index: Tensor) -> tuple[Tensor, Tensor]:
+            with torch.no_grad():
+                return self.soft(index)
+
+        return look
 
     def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
         x = self.x if inputs is None else torch.stack(list(inputs))
@@ -77,7 +85,7 @@ class StackedReplicas:
         self._layers = [int(layer.name.split(".")[1]) for layer in found]
         return len(self._layers) * self.stack.width
 
-    def influence(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def influence(self, weights: FloatArray) -> tuple[FloatArray, Tensor]:
         w = torch.from_numpy(weights)
         # Rows without weight need no backward pass: they go last, and the graph is made for the others alone.
         order = torch.argsort((w == 0).to(torch.uint8), dim=1, stable=True)
@@ -99,10 +107,10 @@ class StackedReplicas:
             total += torch.cat([g.sum(2) for g in gradients], dim=1)
             logits[:, part] = out.detach()
         scores = torch.empty_like(logits).scatter_(1, order, logits)
-        return torch.sigmoid(scores.double()).numpy(), (total.double() / self.rows).numpy()
+        return torch.sigmoid(scores.double()).numpy(), total.double() / self.rows
 
-    def prune(self, units: BoolArray, outgoing: bool = False) -> None:
-        marked = torch.from_numpy(units).view(self.size, len(self._layers), self.stack.width)
+    def prune(self, units: Tensor, outgoing: bool = False) -> None:
+        marked = units.view(self.size, len(self._layers), self.stack.width)
         with torch.no_grad():
             for position, k in enumerate(self._layers):
                 if outgoing:

@@ -1,13 +1,13 @@
-"""Training as in the paper: binary cross-entropy, Adam, ReduceLROnPlateau, mini-batches of 64, early stopping on validation loss.
+"""Training as in the paper: binary cross-entropy and early stopping on validation loss.
 
-Where we depart from the published code: the best weights are restored from a copy (theirs kept a live reference, so got the
+For tables: Adam, ReduceLROnPlateau, mini-batches of 64. For chest X-rays (`IMAGES`): AdamW, StepLR, mini-batches of 32, at most 20 epochs,
+augmentation. Where we depart from the published code: the best weights are restored from a copy (theirs kept a live reference, so got the
 last ones), and the validation loss is looked at after every epoch (theirs: every tenth). The default network trains as a stack of
 one (see stack).
 """
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -17,22 +17,15 @@ from torch.nn import functional as F
 from equipoise.data.cohort import Cohort
 from equipoise.data.seeds import child_seed, generator
 from equipoise.errors import BadInput
+from equipoise.models import ranks
+from equipoise.models.feed import device_of
 from equipoise.models.mlp import MLP
-from equipoise.models.score import device_of, evaluating, output_kind, outputs, single_output
+from equipoise.models.module_run import ModuleRun
+from equipoise.models.recipe import IMAGES as IMAGES  # where their users look for them
+from equipoise.models.recipe import Progress
+from equipoise.models.recipe import Training as Training
+from equipoise.models.score import output_kind, outputs
 from equipoise.models.stack import Snapshot, Stack, StackedAdam
-
-Progress = Callable[[int, float], None]  # epoch, validation loss
-
-
-@dataclass(frozen=True)
-class Training:
-    """The settings of training. `patience` counts epochs without a better validation loss."""
-
-    epochs: int = 1000
-    batch: int = 64
-    rate: float = 1e-3
-    patience: int = 30
-    plateau: int = 10  # epochs without improvement after which the rate falls to a tenth
 
 
 def train(
@@ -41,14 +34,17 @@ def train(
     *,
     seed: int = 0,
     model: nn.Module | None = None,
-    settings: Training = Training(),
+    settings: Training | None = None,
     progress: Progress | None = None,
 ) -> nn.Module:
     """The trained network, in eval mode: the paper's MLP, or a copy of the given module. One seed, the same weights.
 
-    Its attribute `threshold` holds the threshold with the best balanced accuracy on the validation part.
+    Without settings, images train as the paper's chest X-rays do, all else as its tables. The network's attribute `threshold` holds the
+    threshold with the best balanced accuracy on the validation part.
     """
     _check(train, valid)
+    if settings is None:
+        settings = IMAGES if len(train.inputs.shape) == 4 else Training()
     if model is None:
         if len(train.inputs.shape) != 2:
             raise BadInput(
@@ -180,49 +176,31 @@ class _StackedRun:
 
 def _train_module(model: nn.Module, train: Cohort, valid: Cohort, seed: int, settings: Training, progress: Progress | None) -> nn.Module:
     """The same recipe for any module: its own dropout draws from a generator seeded for this run alone."""
-    device = device_of(model)
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    if not trainable:
-        raise BadInput("the network has no parameter that requires a gradient, so there is nothing to train")
-    optimiser = torch.optim.Adam(trainable, lr=settings.rate)
-    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, patience=settings.plateau)
-    y = torch.from_numpy(train.y).float()
-    y_valid = torch.from_numpy(valid.y).float()
+    home = device_of(model)
     kind = output_kind(model, train.inputs)
-    shuffle = generator(seed, "shuffle")
+    run = ModuleRun(model, train, valid, seed, settings, kind)
     best_loss, best_state, since_best = float("inf"), copy.deepcopy(model.state_dict()), 0
     with torch.random.fork_rng():
-        torch.manual_seed(child_seed(seed, "dropout"))
+        torch.manual_seed(child_seed(seed, f"dropout {ranks.rank()}" if ranks.rank() else "dropout"))
         for epoch in range(settings.epochs):
-            model.train()
-            for index in torch.from_numpy(shuffle.permutation(len(train))).split(settings.batch):
-                if len(index) == 1:
-                    continue
-                raw = single_output(model(train.inputs[index].to(device)), len(index))
-                optimiser.zero_grad()
-                _loss(raw, y[index].to(device), kind).backward()
-                optimiser.step()
-            with evaluating(model):
-                loss = float(_loss(outputs(model, valid.inputs), y_valid, kind))
-            schedule.step(loss)
+            loss = run.epoch()
             if progress:
                 progress(epoch, loss)
             if loss < best_loss:
-                best_loss, best_state, since_best = loss, copy.deepcopy(model.state_dict()), 0
+                best_loss, best_state, since_best = loss, copy.deepcopy(run.model.state_dict()), 0
             else:
                 since_best += 1
             if since_best >= settings.patience:
                 break
+    model = run.model.to(home)
     model.load_state_dict(best_state)
+    if run.device.type == "cuda":
+        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     model.zero_grad(set_to_none=True)
     model.eval()
     raw = outputs(model, valid.inputs).double()
     model.__dict__["threshold"] = best_cut((torch.sigmoid(raw) if kind == "logit" else raw).numpy(), valid.y)
     return model
-
-
-def _loss(raw: Tensor, y: Tensor, kind: str) -> Tensor:
-    return F.binary_cross_entropy_with_logits(raw, y) if kind == "logit" else F.binary_cross_entropy(raw, y)
 
 
 def best_cut(score: "np.typing.NDArray[np.float64]", y: "np.typing.NDArray[np.int64]") -> float:

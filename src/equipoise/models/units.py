@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.errors import BadInput
-from equipoise.models.score import device_of, evaluating
+from equipoise.models.feed import device_of, half
+from equipoise.models.score import evaluating
 
 
 class MaskedConv1d(nn.Conv1d):
@@ -24,7 +25,8 @@ class MaskedConv1d(nn.Conv1d):
     unit_mask: Tensor
 
     def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input) * self.unit_mask
+        raw = super().forward(input)
+        return raw * self.unit_mask.to(raw.dtype)  # which may be bfloat16, and is to stay so
 
 
 class MaskedConv2d(nn.Conv2d):
@@ -33,7 +35,8 @@ class MaskedConv2d(nn.Conv2d):
     unit_mask: Tensor
 
     def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input) * self.unit_mask
+        raw = super().forward(input)
+        return raw * self.unit_mask.to(raw.dtype)  # which may be bfloat16, and is to stay so
 
 
 class MaskedConv3d(nn.Conv3d):
@@ -42,7 +45,8 @@ class MaskedConv3d(nn.Conv3d):
     unit_mask: Tensor
 
     def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input) * self.unit_mask
+        raw = super().forward(input)
+        return raw * self.unit_mask.to(raw.dtype)  # which may be bfloat16, and is to stay so
 
 
 MASKED: dict[type[nn.Module], type[nn.Module]] = {nn.Conv1d: MaskedConv1d, nn.Conv2d: MaskedConv2d, nn.Conv3d: MaskedConv3d}
@@ -88,33 +92,25 @@ def find_layers(model: nn.Module, sample: Tensor, pattern: str | Sequence[str] =
     return layers
 
 
-def gap_gradients(model: nn.Module, layers: Sequence[Layer], inputs: Tensor, weight: Tensor, probability: bool) -> tuple[Tensor, Tensor]:
+def gap_gradients(model: nn.Module, layers: Sequence[Layer], x: Tensor, weight: Tensor, probability: bool) -> tuple[Tensor, Tensor]:
     """Scores (rows,) of a batch, and the gradient of sum_i w_i f_i with respect to each unit, summed over the rows (units,).
 
-    Parameters get no gradient: the graph starts at the first of the layers.
+    Parameters get no gradient: the graph starts at the first of the layers. A layer's gradient is summed up as the backward pass comes
+    by and is not kept.
     """
-    modules = {layer.name: model.get_submodule(layer.name) for layer in layers}
-    with evaluating(model), _frozen(model), _watching(modules, tracked=True) as seen, torch.enable_grad():
-        raw = model(inputs.to(device_of(model))).reshape(len(inputs))
+    total = torch.zeros(layers[-1].start + layers[-1].size, device=x.device)
+    with evaluating(model), _frozen(model), _tapped(model, layers, total) as leaves, torch.enable_grad(), half(x.device):
+        raw = model(x).reshape(len(x)).float()
         f = raw if probability else torch.sigmoid(raw)
-        flat = [output for layer in layers for output in seen[layer.name]]
-        gradients = iter(torch.autograd.grad((f * weight.to(f)).sum(), flat, allow_unused=True))
-    sums = []
-    for layer in layers:
-        total = torch.zeros(layer.size, device=f.device)
-        for _ in seen[layer.name]:
-            gradient = next(gradients)
-            if gradient is not None:
-                total += _by_unit(gradient, model.get_submodule(layer.name), layer)
-        sums.append(total)
-    return f.detach(), torch.cat(sums)
+        torch.autograd.grad((f * weight.to(f)).sum(), leaves, allow_unused=True)
+    return f.detach(), total
 
 
 def _by_unit(gradient: Tensor, module: nn.Module, layer: Layer) -> Tensor:
     """A gradient summed over rows, and over positions where a unit is a channel (units,)."""
     if isinstance(module, nn.Linear):
-        return gradient.reshape(-1, gradient.shape[-1]).sum(0)
-    return gradient.sum(0).reshape(*layer.shape, -1).sum(-1).reshape(-1)
+        return gradient.reshape(-1, gradient.shape[-1]).sum(0, dtype=torch.float32)
+    return gradient.sum(0, dtype=torch.float32).reshape(*layer.shape, -1).sum(-1).reshape(-1)
 
 
 def switch_off(model: nn.Module, layers: Sequence[Layer], units: Tensor) -> None:
@@ -129,7 +125,7 @@ def switch_off(model: nn.Module, layers: Sequence[Layer], units: Tensor) -> None
                 for parameter in module.parameters(recurse=False):
                     parameter[marked.to(parameter.device)] = 0
             continue
-        kept = (~marked).reshape(layer.shape).to(next(module.parameters()))
+        kept = (~marked).reshape(layer.shape).to(module.get_parameter("weight"))
         if type(module) in MASKED:
             module.__class__ = MASKED[type(module)]
             module.register_buffer("unit_mask", kept)
@@ -138,24 +134,50 @@ def switch_off(model: nn.Module, layers: Sequence[Layer], units: Tensor) -> None
 
 
 @contextmanager
-def _watching(modules: dict[str, nn.Module], tracked: bool = False) -> Iterator[dict[str, list[Tensor]]]:
+def _watching(modules: dict[str, nn.Module]) -> Iterator[dict[str, list[Tensor]]]:
     """The outputs of these modules during the block, in the order they run; every hook is gone afterwards."""
     seen: dict[str, list[Tensor]] = {}
     handles = []
 
     def watch(name: str) -> None:
-        def hook(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
-            # An in-place activation (nn.ReLU(inplace=True)) would overwrite the very tensor whose gradient is asked for.
-            watched = output.requires_grad_(True) if tracked and not output.requires_grad else output
-            seen.setdefault(name, []).append(watched)
-            return watched.clone() if tracked else watched
-
-        handles.append(modules[name].register_forward_hook(hook))
+        handles.append(modules[name].register_forward_hook(lambda _module, _inputs, output: seen.setdefault(name, []).append(output)))
 
     try:
         for name in modules:
             watch(name)
         yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _tapped(model: nn.Module, layers: Sequence[Layer], total: Tensor) -> Iterator[list[Tensor]]:
+    """Adds the gradient of every unit to `total` (units,) in a backward pass to the leaves that come back; no hook stays."""
+    leaves: list[Tensor] = []
+    handles = []
+
+    def tap(layer: Layer) -> None:
+        module = model.get_submodule(layer.name)
+
+        def add(gradient: Tensor) -> None:
+            total[layer.start : layer.start + layer.size] += _by_unit(gradient, module, layer)
+
+        def hook(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor | None:
+            if output.requires_grad:
+                output.register_hook(add)  # for its value as it is now, even if an activation overwrites it in place
+                return None
+            leaves.append(output.requires_grad_(True))
+            copied = output.clone()  # a leaf must not be overwritten by an activation in place
+            copied.register_hook(add)
+            return copied
+
+        handles.append(module.register_forward_hook(hook))
+
+    try:
+        for layer in layers:
+            tap(layer)
+        yield leaves
     finally:
         for handle in handles:
             handle.remove()

@@ -3,15 +3,18 @@
 The paper uses VGG-16 and ResNet-18; DenseNet-121 and SqueezeNet, which it names as missing, are here too.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from equipoise.errors import BadInput, pick
+from equipoise.errors import BadInput, pick, raise_all
 from equipoise.models.checkpoint import load_weights
+from equipoise.models.score import evaluating
 from equipoise.models.torchvision_import import import_torchvision
 
 BACKBONES: dict[str, tuple[str, str, str]] = {  # name: torchvision's name, its first convolution, the layer that gives the classes
@@ -20,6 +23,8 @@ BACKBONES: dict[str, tuple[str, str, str]] = {  # name: torchvision's name, its 
     "densenet-121": ("densenet121", "features.conv0", "classifier"),
     "squeezenet": ("squeezenet1_1", "features.0", "classifier.1"),
 }
+SIZES = (224, 96, 112, 128, 160, 192, 256, 299, 320, 384, 512)  # pixels that networks are often made for, the most usual first
+log = logging.getLogger(__name__)
 
 
 def backbone(name: str, *, channels: int = 1, weights: str | Path | None = None) -> nn.Module:
@@ -36,6 +41,8 @@ def backbone(name: str, *, channels: int = 1, weights: str | Path | None = None)
         _fill(network, load_weights(weights), last, str(weights))
     _replace(network, first, lambda layer: _with_channels(layer, channels))
     _replace(network, last, _with_one_output)
+    if name == "squeezenet":  # it ends in a ReLU: a logit that cannot be negative never says no, and its gradient dies
+        _replace(network, "classifier.2", lambda _layer: nn.Identity())
     network.output = "logit"  # type: ignore[assignment]
     return network
 
@@ -88,26 +95,89 @@ def _replace(network: nn.Module, name: str, change: Callable[[nn.Module], nn.Mod
 
 
 class OneOutput(nn.Module):
-    """One output of a network with many, such as one of torchxrayvision's 18 pathologies.
+    """One output of a network with many, by name or number, such as one of torchxrayvision's 18 pathologies.
+
+    What it gives, logit or probability, is said in `output`: as told; or a probability where the network applies the sigmoid itself
+    (torchxrayvision's `op_threshs` and `apply_sigmoid`); or as the network says; or, left at "auto", found out from what it does.
+
+    A torchxrayvision network with `op_threshs` calibrates itself, so that its operating threshold lies at 0.5; that is kept. For a
+    pathology without a threshold (NaN) it would answer 0.5 to every image: here it gives the plain probability, and a warning is logged.
+    Its pixels go from -1024 to 1024: `Cohort.from_images(..., **equipoise.data.images.XRAY_RANGE)`, or `--norm xray`.
 
     >>> OneOutput(nn.Linear(4, 3), "Effusion", names=["Edema", "Effusion", "Mass"])(torch.zeros(5, 4)).shape
     torch.Size([5])
     """
 
-    def __init__(self, inner: nn.Module, which: int | str, *, names: Sequence[str] | None = None, output: str = "logit") -> None:
+    def __init__(self, inner: nn.Module, which: int | str, *, names: Sequence[str] | None = None, output: str = "auto") -> None:
         super().__init__()
-        known: Any = names if names is not None else getattr(inner, "pathologies", getattr(inner, "targets", None))
+        found: Any = names if names is not None else getattr(inner, "pathologies", getattr(inner, "targets", None))
+        known = None if found is None else [str(name) for name in found]
         if isinstance(which, str):
             if known is None:
                 raise BadInput(f"the network does not name its outputs, so {which!r} cannot be found; give names=[...] or a number")
-            which = [str(n) for n in known].index(pick("output of the network", which, [str(n) for n in known]))
-        self.inner, self.which, self.output = inner, which, output
+            which = known.index(pick("output of the network", which, [name for name in known if name]))
+        elif known and -len(known) <= which < len(known) and not known[which]:
+            raise BadInput(
+                f"output {which} of the network has no name: it was not trained. Those that were: {', '.join(filter(None, known))}"
+            )
+        self.inner, self.which = inner, which
+        thresholds: Any = getattr(inner, "op_threshs", None)
+        told = isinstance(thresholds, Tensor) and -len(thresholds) <= which < len(thresholds)
+        self._bare = told and bool(thresholds[which].isnan())
+        if self._bare:
+            label = repr(known[which]) if known else str(which)
+            log.warning("the network has no operating threshold for its output %s; its plain probability is used", label)
+        self.output = _said(inner) if output == "auto" else output
 
     def forward(self, x: Tensor) -> Tensor:
-        raw: Tensor = self.inner(x)
+        raw: Tensor = self._plain(x) if self._bare else self.inner(x)
         if raw.ndim != 2 or not -raw.shape[1] <= self.which < raw.shape[1]:
             raise BadInput(f"output {self.which} was asked of a network that returned shape {tuple(raw.shape)}; (rows, outputs) is needed")
         return raw[:, self.which]
+
+    def _plain(self, x: Tensor) -> Tensor:
+        """What the network gives where a missing threshold is 0.5, with which its calibration changes nothing."""
+        thresholds: Any = self.inner.op_threshs
+        plain: Tensor = functional_call(self.inner, {"op_threshs": thresholds.nan_to_num(nan=0.5)}, (x,))
+        return plain
+
+
+def _said(network: nn.Module) -> str:
+    """What a network says that it gives, in our way or in torchxrayvision's."""
+    if isinstance(getattr(network, "op_threshs", None), Tensor):
+        return "probability"
+    applies, said = getattr(network, "apply_sigmoid", None), getattr(network, "output", "auto")
+    if isinstance(applies, bool):
+        return "probability" if applies else "logit"
+    return said if isinstance(said, str) else "auto"
+
+
+class Calibrated(nn.Module):
+    """A network's probability p moved so that its operating threshold lies at 0.5, straight from 0 to there and from there to 1.
+
+    Ranks stay; every decision at 0.5 is one at the threshold. For a network with many outputs: `Calibrated(OneOutput(net, "Mass"), 0.02)`.
+
+    >>> Calibrated(nn.Identity(), 0.2, output="probability")(torch.tensor([0.0, 0.1, 0.2, 0.6, 1.0])).tolist()
+    [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
+
+    operating_point: Tensor
+
+    def __init__(self, inner: nn.Module, threshold: float, *, output: str = "auto") -> None:
+        super().__init__()
+        given = _said(inner) if output == "auto" else output
+        problems = [] if 0 < threshold < 1 else [f"an operating threshold lies between 0 and 1; got {threshold}"]
+        if given not in ("logit", "probability"):
+            problems.append(f'the network does not say what it gives; say output="logit" or output="probability" (got {given!r})')
+        raise_all(problems)
+        self.inner, self.logit, self.output = inner, given == "logit", "probability"
+        self.register_buffer("operating_point", torch.tensor(float(threshold)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        raw: Tensor = self.inner(x)
+        raw = raw.to(torch.promote_types(raw.dtype, torch.float32))  # half precision is too coarse for a threshold of a thousandth
+        p, t = raw.sigmoid() if self.logit else raw, self.operating_point
+        return torch.where(p < t, p / (2 * t), 1 - (1 - p) / (2 * (1 - t)))
 
 
 class Repeated(nn.Module):
@@ -122,3 +192,34 @@ class Repeated(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         shown: Tensor = self.inner(x.expand(-1, self.channels, *x.shape[2:]) if x.shape[1] == 1 else x)
         return shown
+
+
+def shape_advice(model: nn.Module, shape: Sequence[int]) -> str:
+    """What to do for a network that cannot take images (channels, height, width): a shape that it can, if a usual one is; empty if it can.
+
+    Found by showing it black images of the usual sizes, with the other number of channels too.
+    """
+    channels, *size = shape
+    if len(size) != 2 or _takes(model, channels, *size):
+        return ""
+    others = [c for c in (1, 3) if c != channels]
+    tries = [(c, *size) for c in others] + [(c, side, side) for c in (channels, *others) for side in SIZES]
+    fits = next((t for t in tries if _takes(model, *t)), None)
+    if fits is None:
+        sizes = ", ".join(map(str, sorted(SIZES)))
+        return f"It took no usual size either ({sizes} px). Read the images at the size it was trained on: size= (--size)."
+    todo = [f"size={fits[1]} (--size {fits[1]})"] if list(fits[1:]) != size else []
+    if fits[0] != channels:
+        todo.append(f"channels={fits[0]} (--channels {fits[0]})")
+    wrap = ", or wrap it in equipoise.models.vision.Repeated for gray images" if fits[0] > channels else ""
+    return f"It takes images of shape {fits}: read them with {' and '.join(todo)}{wrap}."
+
+
+def _takes(model: nn.Module, *shape: int) -> bool:
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    try:
+        with evaluating(model), torch.no_grad():
+            model(torch.zeros(2, *shape, device=device))
+    except Exception:  # any network, so any error; the caller has told the first one
+        return False
+    return True

@@ -1,0 +1,314 @@
+"""What a command is handed: a data file, a folder of images and a network, as options and as the cohort and the network they make."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import typer
+from torch import nn
+
+from equipoise.cli.console import counting
+from equipoise.data.cohort import Cohort
+from equipoise.data.files import read_table
+from equipoise.data.image_files import find_files, of_view
+from equipoise.data.images import BROKEN_ADVICE, UNIT_RANGE, XRAY_RANGE, Images, Norm
+from equipoise.data.scores import Scores
+from equipoise.errors import BadInput, did_you_mean, raise_all
+
+FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file, one row a sample.")]
+LabelOption = Annotated[str, typer.Option(help="Column with the true label, 0 or 1.")]
+GroupOption = Annotated[list[str], typer.Option(help="Column with the protected attribute; repeat it for several and their intersections.")]
+ReferenceOption = Annotated[
+    list[str] | None, typer.Option(help="The reference (privileged) group; one for each --group.", show_default="the largest group")
+]
+PatientOption = Annotated[str | None, typer.Option(help="Column with patient ids; patients are resampled for the intervals.")]
+IdOption = Annotated[str | None, typer.Option("--id", help="Column with row ids, checked to be unique.")]
+PositiveOption = Annotated[str | None, typer.Option(help="The label value that counts as positive, if labels are not 0 and 1.")]
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        help="The network, as file.py:factory or package.module:factory, whose code is run; or a backbone: "
+        "resnet-18, vgg-16, densenet-121, squeezenet.",
+        rich_help_panel="Network",
+    ),
+]
+WeightsOption = Annotated[
+    Path | None, typer.Option(help="Its weights (.safetensors, or a torch file with a state dict).", rich_help_panel="Network")
+]
+FeatureOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Without images: an input column; repeat it, in order.",
+        show_default="all columns not named otherwise",
+        rich_help_panel="Network",
+    ),
+]
+ModelOutputOption = Annotated[
+    str | None, typer.Option(help="What the network gives, logit or probability.", show_default="found out", rich_help_panel="Network")
+]
+OutputNameOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Of a network with many outputs, the name or number of the one that is meant, as in Effusion.", rich_help_panel="Network"
+    ),
+]
+
+ImagesOption = Annotated[
+    Path | None, typer.Option(help="Folder with the images (PNG, JPEG, DICOM ...) of the rows.", rich_help_panel="Images")
+]
+ImageColumnOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Column with their names: paths in the folder, or file names or stems anywhere below it.",
+        show_default="image, path, file, filename or Image Index",
+        rich_help_panel="Images",
+    ),
+]
+ViewColumnOption = Annotated[
+    str | None, typer.Option(help="Column with the view; only frontal ones (PA, AP) are kept.", rich_help_panel="Images")
+]
+FromHeadersOption = Annotated[
+    bool,
+    typer.Option(
+        "--from-headers",
+        help="Read the columns sex, age and view from the DICOM headers where the file has none, and keep frontal views.",
+        rich_help_panel="Images",
+    ),
+]
+SizeOption = Annotated[int | None, typer.Option(help="Pixels a side that the network takes.", show_default="224", rich_help_panel="Images")]
+ChannelsOption = Annotated[
+    int | None, typer.Option(help="1 for gray, 3 for a network of colour images.", show_default="1", rich_help_panel="Images")
+]
+NormOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What the network sees of pixels in [0, 1]: xray for -1024 to 1024 (torchxrayvision), unit for 0 to 1, or MEAN/STD.",
+        show_default="0.5/0.25 for gray, ImageNet's for colour",
+        rich_help_panel="Images",
+    ),
+]
+SkipBrokenOption = Annotated[
+    bool, typer.Option("--skip-broken", help="Leave out images that cannot be read, and say which.", rich_help_panel="Images")
+]
+CacheOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder to keep the decoded images in, to be found again.",
+        show_default="memory; the user's cache for many",
+        rich_help_panel="Images",
+    ),
+]
+
+IMAGE_COLUMNS = ("image", "path", "file", "filename", "Image Index")
+SHOWN = 100  # reasons in a result; a folder may hold many thousand broken images
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How to read a data file: the roles of its columns and, with a folder of images, how those are read."""
+
+    label: str
+    group: list[str]
+    reference: list[str] | None = None
+    patient: str | None = None
+    id: str | None = None
+    positive: str | None = None
+    features: list[str] | None = None
+    images: Path | None = None
+    image_column: str | None = None
+    view_column: str | None = None
+    from_headers: bool = False
+    size: int | None = None
+    channels: int | None = None
+    norm: str | None = None
+    skip_broken: bool = False
+    cache: Path | None = None
+
+    @property
+    def roles(self) -> dict[str, Any]:
+        """The columns that every kind of cohort and scores are read by."""
+        return {
+            "label": self.label,
+            "group": self.group,
+            "reference": self.reference or None,
+            "patient": self.patient,
+            "positive": self.positive,
+        }
+
+    def problems(self) -> list[str]:
+        """Options that do not go together."""
+        with_images = {
+            "--image-column": self.image_column,
+            "--view-column": self.view_column,
+            "--from-headers": self.from_headers,
+            "--size": self.size is not None,
+            "--channels": self.channels is not None,
+            "--norm": self.norm,
+            "--skip-broken": self.skip_broken,
+            "--cache": self.cache,
+        }
+        if self.images is None:
+            return [f"{option} goes with --images, and there are none. Leave it out." for option, given in with_images.items() if given]
+        found = ["--feature names a column of numbers, and the inputs are the --images. Leave it out."] if self.features else []
+        if self.id is not None:
+            found.append("--id is for rows without images; with --images the image's name is the id. Leave it out.")
+        try:
+            norm_of(self.norm, self.channels or 1)
+        except BadInput as error:
+            found += error.problems
+        return found
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A cohort that was read, and which rows were not taken."""
+
+    cohort: Cohort
+    left_out: tuple[str, ...] = ()  # what was wrong with each image that was left out
+    not_frontal: int = 0
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON: at most a hundred reasons, and how many there are."""
+        return {"left_out": list(self.left_out[:SHOWN]), "left_out_count": len(self.left_out), "not_frontal": self.not_frontal}
+
+    def lines(self) -> list[str]:
+        """For people; nothing where every row was taken."""
+        said = [f"{self.not_frontal:,} rows that are not frontal views were left out"] if self.not_frontal else []
+        if self.left_out:
+            more = len(self.left_out) - 5
+            said += [f"{len(self.left_out):,} images that cannot be read were left out:", *(f"  {reason}" for reason in self.left_out[:5])]
+            said += [f"  and {more:,} more (--json lists {SHOWN})"] if more > 0 else []
+        return said
+
+
+def cohort_of(file: Path, inputs: Inputs) -> Opened:
+    """The cohort in a data file: of numbers, or of the images that its rows name."""
+    frame = read_table(file)
+    return Opened(_numeric(frame, file.name, inputs)) if inputs.images is None else _of_images(frame, file.name, inputs, inputs.images)
+
+
+def norm_of(text: str | None, channels: int) -> Norm:
+    """The mean and standard deviation that an option names; empty, for the usual ones, where there is none.
+
+    >>> norm_of("xray", 1), norm_of("0.4,0.5,0.6/0.25", 3)
+    ({'mean': (0.5,), 'std': (0.00048828125,)}, {'mean': (0.4, 0.5, 0.6), 'std': (0.25, 0.25, 0.25)})
+    """
+    if text is None:
+        return Norm(mean=(), std=())
+    named = {"xray": XRAY_RANGE, "unit": UNIT_RANGE}
+    if text in named:
+        mean, std = named[text]["mean"], named[text]["std"]
+    else:
+        try:
+            mean, std = (tuple(float(number) for number in part.split(",")) for part in text.split("/"))
+        except ValueError:
+            raise BadInput(f"--norm must be xray, unit or MEAN/STD, as in 0.5/0.25; got {text!r}.{did_you_mean(text, named)}") from None
+    mean, std = (values * channels if len(values) == 1 else values for values in (mean, std))
+    return Norm(mean=mean, std=std)
+
+
+def network_of(model: str, weights: Path | None, inputs: Inputs, output_name: str | None = None) -> nn.Module:
+    """The network that the options name, in eval mode: a factory's or a backbone's, with its weights; one output of it if it has many."""
+    from equipoise.models.checkpoint import load_model
+    from equipoise.models.vision import BACKBONES, OneOutput
+
+    if model in BACKBONES and (weights is None or inputs.images is None):
+        lacking = [option for option, given in (("--weights", weights), ("--images", inputs.images)) if given is None]
+        raise BadInput(f"--model {model} is a backbone without training, for images; add {' and '.join(lacking)}")
+    network = load_model(model, weights)
+    if inputs.norm is None and any(type(m).__module__.partition(".")[0] == "torchxrayvision" for m in network.modules()):
+        raise BadInput(
+            "the network is one of torchxrayvision, which are trained on pixels from -1024 to 1024: add --norm xray; "
+            "or --norm unit if yours scales them itself"
+        )
+    if output_name is not None:
+        network = OneOutput(network, int(output_name) if output_name.lstrip("-").isdigit() else output_name)
+    return network.eval()
+
+
+def scores_of(network: nn.Module, cohort: Cohort, output: str) -> Scores:
+    """The network's scores; where it cannot take the images, the error says which it can."""
+    from equipoise.models.score import predict
+    from equipoise.models.vision import shape_advice
+
+    try:
+        return predict(network, cohort, output=output)
+    except BadInput as error:
+        advice = shape_advice(network, cohort.inputs.shape[1:]) if isinstance(cohort.source, Images) else ""
+        if not advice:
+            raise
+        raise BadInput(" ".join((*error.problems, advice))) from error
+
+
+def _of_images(frame: pd.DataFrame, name: str, inputs: Inputs, folder: Path) -> Opened:
+    column = inputs.image_column or next((c for c in IMAGE_COLUMNS if c in frame.columns), None)
+    if column is None or column not in frame.columns:
+        looked = f"no column {column!r}" if column else f"no column with the names of images (looked for {', '.join(IMAGE_COLUMNS)})"
+        shown = ", ".join(map(str, frame.columns))
+        hint = did_you_mean(column, map(str, frame.columns), 0.6) if column else ""
+        raise BadInput(f"{looked}.{hint} Name it with --image-column. The columns are: {shown}.", source=name)
+    view = inputs.view_column or ("view" if inputs.from_headers else None)
+    frame, wrong = _with_headers(frame, column, folder) if inputs.from_headers else (frame, {})
+    kept = frame.drop(index=list(wrong))
+    if not len(kept):
+        raise_all(list(wrong.values()), name)
+    frontal = int(of_view(kept[view]).sum()) if view in kept.columns else len(kept)
+    try:
+        with counting("decoding", frontal) as more:
+            cohort = Cohort.from_images(
+                kept,
+                folder=folder,
+                image=column,
+                view=view,
+                size=224 if inputs.size is None else inputs.size,
+                channels=1 if inputs.channels is None else inputs.channels,
+                skip_broken=inputs.skip_broken,
+                cache=inputs.cache,
+                progress=more,
+                name=name,
+                **norm_of(inputs.norm, inputs.channels or 1),
+                **inputs.roles,
+            )
+    except BadInput as error:
+        if inputs.skip_broken or not wrong:
+            raise
+        raise BadInput(*wrong.values(), *error.problems, source=name) from None
+    if wrong and not inputs.skip_broken:
+        raise BadInput(*wrong.values(), BROKEN_ADVICE, source=name)
+    assert isinstance(cohort.source, Images)
+    return Opened(cohort, (*wrong.values(), *cohort.source.broken.values()), len(kept) - frontal)
+
+
+def _with_headers(frame: pd.DataFrame, column: str, folder: Path) -> tuple[pd.DataFrame, dict[int, str]]:
+    """The frame with columns from the DICOM headers of its rows; and what was wrong with a row's, by position."""
+    from equipoise.data.dicom import with_headers
+
+    files = find_files(frame[column], folder, column)
+    with counting("reading headers", len(files)) as more:
+        filled, broken = with_headers(frame, files, more)
+    return filled, {at: f"row {at + 1} below the header, {files[at]}: {reason}" for at, reason in broken.items()}
+
+
+def _numeric(frame: pd.DataFrame, name: str, inputs: Inputs) -> Cohort:
+    """A data file as the user's network takes it: numbers as they are, nothing scaled or encoded."""
+    taken = {inputs.label, inputs.patient, inputs.id, *inputs.group}
+    chosen = inputs.features or [c for c in frame.columns if c not in taken]
+    problems = [problem for c in chosen if c in frame.columns for problem in _input_problems(frame[c])]
+    try:
+        cohort = Cohort.from_frame(frame, features=chosen, scale=False, name=name, id=inputs.id, **inputs.roles)
+    except BadInput as error:
+        raise BadInput(*error.problems, *problems, source=name) from None
+    raise_all(problems, name)
+    return cohort
+
+
+def _input_problems(column: Any) -> Iterator[str]:
+    """What a network cannot take; nothing is filled in for it, because only its owner knows how that was done in training."""
+    if column.dtype.kind not in "biuf":
+        yield f"input column {column.name!r} holds no numbers. Encode it as the network expects, or list the inputs with --feature."
+    elif bad := int((~np.isfinite(column.to_numpy(dtype=float, na_value=np.nan))).sum()):
+        yield f"input column {column.name!r}: {bad:,} of {len(column):,} rows are empty or infinite. Fill them in as in training."

@@ -1,0 +1,113 @@
+"""Rows of inputs on their way to a network: gathered where they are kept, made float where the network computes.
+
+On a GPU the raw rows (bytes, for images) are copied there once if they fit beside the network; otherwise batch by batch from pinned
+memory, without waiting. Images arrive channels-last there, which is what its convolutions want.
+"""
+
+import copy
+import math
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.data.images import Images
+
+RESIDENT = 0.25  # of the GPU's free memory that rows may take to stay there
+DEVICE = "EQUIPOISE_DEVICE"  # where to compute, such as cpu or cuda:1; by default where the network is, or a GPU for images
+
+
+class Feed:
+    """Batches of some inputs on a device, by positions."""
+
+    def __init__(self, inputs: Tensor | Images, device: torch.device) -> None:
+        self.inputs, self.device = inputs, device
+        self.shape = inputs.shape
+        self._scale = inputs.scale(device) if isinstance(inputs, Images) else None
+        self._resident: Tensor | None = None
+        if device.type == "cuda" and not (isinstance(inputs, Tensor) and inputs.device == device):
+            free, _ = torch.cuda.mem_get_info(device)
+            bytes_ = math.prod(inputs.shape[-2:]) * len(inputs) if isinstance(inputs, Images) else inputs.numel() * inputs.element_size()
+            if bytes_ <= RESIDENT * free:
+                self._resident = torch.cat([self._raw(part).to(device) for part in torch.arange(len(inputs)).split(4096)])
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def resident(self) -> bool:
+        """Whether all rows are on the device, so that a batch needs no copy."""
+        return self._resident is not None
+
+    def _raw(self, index: Tensor) -> Tensor:
+        return self.inputs.raw(index) if isinstance(self.inputs, Images) else self.inputs[index.to(self.inputs.device)]
+
+    def raw(self, index: Tensor) -> Tensor:
+        """The rows as they are kept, on the device."""
+        if self._resident is not None:
+            return self._resident.index_select(0, index.to(self.device, non_blocking=True))
+        return self._sent(self._raw(index))
+
+    def _sent(self, raw: Tensor) -> Tensor:
+        if self.device.type != "cuda" or raw.device.type == "cuda":
+            return raw.to(self.device)
+        return raw.pin_memory().to(self.device, non_blocking=True)
+
+    def ready(self, raw: Tensor) -> Tensor:
+        """What the network sees of raw rows."""
+        x = self.inputs.normalise(raw, self._scale) if isinstance(self.inputs, Images) else raw
+        return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 and x.is_cuda else x
+
+    def __call__(self, index: Tensor) -> Tensor:
+        """What the network sees of the rows at these positions."""
+        return self.ready(self.raw(index))
+
+    def batches(self, parts: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Positions and what the network sees of them, part by part; the next part is gathered while the network has the last."""
+        if self.device.type != "cuda" or self._resident is not None:
+            yield from ((part, self(part)) for part in parts)
+            return
+        with ThreadPoolExecutor(1) as pool:
+            waiting = None
+            for part in parts:
+                following = (part, pool.submit(lambda p: self._raw(p).pin_memory(), part))
+                if waiting is not None:
+                    yield waiting[0], self.ready(self._sent(waiting[1].result()))
+                waiting = following
+            if waiting is not None:
+                yield waiting[0], self.ready(self._sent(waiting[1].result()))
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the network lives; the CPU for one without parameters."""
+    return next((p.device for p in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+
+
+def workplace(model: nn.Module, inputs: Tensor | Images) -> torch.device:
+    """Where to compute: on the network's own device; for images on a GPU, if there is one; or as EQUIPOISE_DEVICE says."""
+    if said := os.environ.get(DEVICE):
+        return torch.device(said)
+    home = device_of(model)
+    if home.type == "cpu" and len(inputs.shape) >= 4 and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return home
+
+
+def placed(model: nn.Module, device: torch.device) -> nn.Module:
+    """The network itself if it is on the device, or a copy there."""
+    return model if device_of(model) == device else copy.deepcopy(model).to(device)
+
+
+def in_layout(model: nn.Module, inputs: Tensor | Images) -> nn.Module:
+    """The same network, its kernels laid out as the device's convolutions want them."""
+    if device_of(model).type == "cuda" and len(inputs.shape) == 4:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
+
+
+def half(device: torch.device) -> AbstractContextManager[object]:
+    """Convolutions and products in bfloat16 on a GPU, where it is several times as fast; full precision elsewhere."""
+    return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()

@@ -1,0 +1,33 @@
+"""The settings of training."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from equipoise.errors import pick
+
+Progress = Callable[[int, float], None]  # epoch, validation loss
+OPTIMISERS: dict[str, type[torch.optim.Adam] | type[torch.optim.AdamW]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+
+@dataclass(frozen=True)
+class Training:
+    """The settings of training. `patience` counts epochs without a better validation loss."""
+
+    epochs: int = 1000
+    batch: int = 64
+    rate: float = 1e-3
+    patience: int = 30
+    plateau: int = 10  # epochs without improvement after which the rate falls to a tenth
+    optimiser: str = "adam"  # or adamw
+    schedule: str = "plateau"  # or step: a tenth of the rate after every so many epochs
+    step: int = 7
+    augment: bool = False  # for images: centre crop, flip, translation and rotation at random
+
+    def __post_init__(self) -> None:
+        pick("optimiser of training", self.optimiser, OPTIMISERS)
+        pick("schedule of training", self.schedule, ("plateau", "step"))
+
+
+IMAGES = Training(epochs=20, batch=32, rate=1e-4, patience=5, optimiser="adamw", schedule="step", augment=True)
