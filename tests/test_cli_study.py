@@ -1,6 +1,7 @@
 """The study commands as users type them."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -8,6 +9,10 @@ from typing import NamedTuple
 import pytest
 
 from equipoise import cli
+from equipoise.study.paper import PRESETS
+
+sys.path.insert(0, str(Path(__file__).parent / "study"))
+from xray_trees import network, write_nih
 
 STUDY = """
 splits = 2
@@ -52,7 +57,9 @@ def test_list(run: Callable[..., Ran]) -> None:
     assert found.code == 0
     assert "paper-tabular: Table 1" in found.out
     listed = json.loads(run("list", "--json").out)
-    assert [study["name"] for study in listed] == ["paper-tabular", "paper-sensitivity", "paper-mimic-iii"]
+    assert [study["name"] for study in listed] == list(PRESETS)
+    assert {"paper-mimic-cxr", "nih", "phantom"} < set(PRESETS)
+    assert "nih-effusion-vgg-16" in found.out
 
 
 def test_run_and_show(run: Callable[..., Ran], tmp_path: Path) -> None:
@@ -72,6 +79,52 @@ def test_run_and_show(run: Callable[..., Ran], tmp_path: Path) -> None:
     assert (told["study"], told["rows"], len(told["table"])) == ("mine", 2 * 2 * 2 * 2, 8)
     assert {line["quantity"] for line in told["comparison"]} == {"abs_gap", "performance"}
     assert {line["method"] for line in told["timings"]} == {"training", "standard", "pruning"}
+    assert all(0 <= line["noise"] < 1 for line in told["table"])
+    assert any(line["noise"] for line in told["table"])
+    assert "noise" in shown.out
+    valid = json.loads(run("show", "results", "--json", "--part", "validation").out)
+    assert (valid["part"], told["part"]) == ("validation", "test")
+    assert [line["gap_mean"] for line in valid["table"]] != [line["gap_mean"] for line in told["table"]]
+    assert "on the validation part" in " ".join(run("show", "results", "--part", "validation").out.split())
+    assert "unknown part 'train'" in run("show", "results", "--part", "train").err
+
+
+@pytest.fixture
+def xrays(tmp_path: Path) -> Path:
+    """A study of tiny chest X-rays in the folder where commands run, and its root."""
+    write_nih(tmp_path / "root" / "cxr-nih")
+    Path(tmp_path, "xrays.toml").write_text(
+        f"""
+        splits = 1
+        measures = ["eod"]
+        methods = ["standard"]
+        protocol = "balanced"
+        stack = 1
+        keep_networks = false
+        model = "{network(tmp_path)}"
+        training = {{ epochs = 1 }}
+        [[data]]
+        source = "nih"
+        options = {{ size = 16 }}
+        """
+    )
+    return tmp_path / "root"
+
+
+def test_a_study_of_images(run: Callable[..., Ran], xrays: Path) -> None:
+    arguments = ("run", "xrays.toml", "--runner", "serial", "--root", str(xrays))
+    (xrays / "cxr-nih" / "images" / "10000003_1.png").write_bytes(b"")
+    refused = run(*arguments, "--out", "strict")
+    assert refused.code == 2
+    assert "10000003_1.png: is empty (0 bytes)" in refused.err
+    assert "--skip-broken" in refused.err
+    ran = run(*arguments, "--out", "out", "--skip-broken", "--size", "20")
+    assert ran.code == 0
+    assert "10000003_1.png" in Path("out/broken/nih.txt").read_text()
+    options = json.loads(Path("out/study.json").read_text())["definition"]["data"][0]["options"]
+    assert options == {"size": 20, "skip_broken": True}
+    assert list(Path("out/models").glob("*.safetensors")) == []
+    assert {line["method"] for line in json.loads(run("show", "out", "--json").out)["timings"]} == {"training", "standard"}
 
 
 def test_some_of_a_study(run: Callable[..., Ran]) -> None:
@@ -91,6 +144,13 @@ def test_some_of_a_study(run: Callable[..., Ran]) -> None:
         (("run", "mine.toml", "--out", "x", "--runner", "threads"), "unknown runner 'threads'"),
         (("run", "paper-tabular", "--out", "x"), "equipoise data fetch adult"),
         (("run", "paper-mimic-iii", "--out", "x", "--root", "nowhere"), "physionet.org"),
+        (("run", "nih", "--out", "x", "--root", "nowhere"), "https://nihcc.app.box.com/v/ChestXray-NIHCC"),
+        (("run", "paper-mimic-cxr", "--out", "x", "--root", "nowhere"), "physionet.org/content/mimic-cxr-jpg"),
+        (("run", "mine.toml", "--out", "x", "--size", "64"), "size is an option of none of the data: loh, strong"),
+        (("run", "mine.toml", "--out", "x", "--skip-broken"), "skip_broken is an option of none of the data"),
+        (("run", "phantom", "--out", "x", "--pretrained", "w.pth"), "weights are named as resnet-18=file; got 'w.pth'"),
+        (("run", "phantom", "--out", "x", "--pretrained", "vgg-16=w.pth"), "none of the data has the model vgg-16"),
+        (("run", "phantom", "--out", "x", "--pretrained", "resnet-18=w.pth"), "no such file: "),
         (("show", "nowhere"), "nowhere holds no study"),
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from equipoise.data.catalogue import CATALOGUE, File, Recipe, check, fetch, load
 from equipoise.data.cohort import Cohort
@@ -72,12 +73,13 @@ def files_under(folder: Path) -> list[str]:
 
 
 def test_the_published_entries_are_whole() -> None:
-    assert list(CATALOGUE) == ["adult", "bank", "compas", "loh", "zafar", "phantom", "tiny"]
+    assert list(CATALOGUE) == ["adult", "bank", "compas", "loh", "zafar", "phantom", "nih", "mimic-cxr", "mimic-iii", "tiny"]
     for name, entry in CATALOGUE.items():
         assert entry.name == name
-        assert "attribute_as_input" in entry.options or name == "phantom"  # a picture shows the sex, whatever is fed beside it
+        assert "attribute_as_input" in entry.options or "size" in entry.options  # a picture shows the sex, whatever is fed beside it
         assert all([entry.attribute, entry.description, entry.citation, entry.licence, entry.rows, entry.features])
-        assert all(re.fullmatch("[0-9a-f]{64}", f.sha256) and f.url.startswith("https://") for f in entry.files)
+        assert all(re.fullmatch("[0-9a-f]{64}|" if entry.by_hand else "[0-9a-f]{64}", f.sha256) for f in entry.files)
+        assert all(f.url.startswith("https://") for f in entry.files)
 
 
 @pytest.mark.parametrize("name", ["loh", "zafar"])
@@ -197,6 +199,50 @@ def test_without_a_network_the_error_says_what_to_do(error: Exception, cache: Pa
     with pytest.raises(BadInput, match=r"cannot download https://example.org/a.csv: .*put a.csv into .*tiny by hand"):
         fetch("tiny", open_url=serving(a=error))
     assert files_under(cache.parent) == []
+
+
+BY_HAND = {"nih": "nihcc.app.box.com", "mimic-cxr": "physionet.org/content/mimic-cxr-jpg", "mimic-iii": "physionet.org/content/mimiciii"}
+
+
+@pytest.mark.parametrize(("name", "where"), BY_HAND.items())
+def test_what_a_person_must_get_says_where_it_was_looked_for_and_where_to_get_it(name: str, where: str, tmp_path: Path) -> None:
+    for use in (load, fetch):
+        with pytest.raises(BadInput) as caught:
+            use(name, tmp_path)
+        assert where in str(caught.value)
+    with pytest.raises(BadInput, match=f"Looked in {tmp_path}/.*, {tmp_path}\\. "):
+        load(name, tmp_path)
+    assert {state.status for state in check(name, tmp_path)} == {"missing"}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["cxr-nih", "nih", "."])
+def test_nih_by_name(tmp_path: Path, place: str) -> None:
+    folder = tmp_path / place
+    (folder / "images").mkdir(parents=True)
+    rows = [("a.png", 1, "M", "Effusion"), ("b.png", 2, "F", "No Finding"), ("c.png", 3, "F", "Mass")]
+    for image, *_ in rows:
+        Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / "images" / image)
+    (folder / "metadata.csv").write_text(
+        "image,patient,sex,age,view,finding\n" + "".join(f"{i},{p},{s},50,PA,{f}\n" for i, p, s, f in rows)
+    )
+    assert load("nih", tmp_path, finding="effusion", size=8).y.tolist() == [1, 0]
+    assert check("nih", tmp_path) == [("metadata.csv", folder / "metadata.csv", "ok")]
+    with pytest.raises(BadInput, match="Did you mean 'effusion'"):
+        load("nih", tmp_path, finding="efusion")
+    with pytest.raises(BadInput, match=r"'nih' has no option 'findings'. Valid: finding, "):
+        load("nih", tmp_path, findings="effusion")
+
+
+def test_tables_may_lie_deeper_and_go_by_other_names(tmp_path: Path) -> None:
+    (tmp_path / "mimic-cxr" / "hosp").mkdir(parents=True)
+    (tmp_path / "mimic-cxr" / "hosp" / "patients.csv.gz").write_bytes(b"")
+    (tmp_path / "mimic-iii").mkdir()
+    (tmp_path / "mimic-iii" / "admissions.csv").write_text("")
+    found = {state.file: state.path for name in ("mimic-cxr", "mimic-iii") for state in check(name, tmp_path) if state.path}
+    assert list(found) == ["patients.csv.gz", "admissions.csv"]
+    with pytest.raises(BadInput, match=r"no mimic-cxr-2.0.0-metadata.csv"):  # its loader knows what is needed
+        load("mimic-cxr", tmp_path)
 
 
 def zipped(member: str, content: bytes) -> bytes:

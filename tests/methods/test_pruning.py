@@ -116,3 +116,23 @@ def test_the_influence_of_a_channel_is_the_sum_over_its_units():
         assert len(influences[-1]) == count
     assert len(influences[0]) == 4 * 8 * 8
     np.testing.assert_allclose(influences[0].reshape(4, -1).sum(1), influences[1], rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_scores_beside_influence_tell_nothing_that_the_network_does_not(kind: str):
+    """Positives go through a pass with gradients and negatives, for eod, through one without: rounding must not tell them apart."""
+    model, parts = trained(kind)
+    told = copy.deepcopy(model)
+    with torch.no_grad():
+        last = [m for m in told.modules() if isinstance(m, torch.nn.Linear)][-1]
+        last.weight.zero_()
+        last.bias.fill_(0.1234567)
+    labels = Labels.of([parts.valid], Goal("eod"))
+    networks = SingleReplica(told, parts.valid.inputs) if kind == "cnn" else replicas([told], [parts.valid])
+    networks.units("*")
+    w = labels.weights(model_scores := SingleReplica(model, parts.valid.inputs).evaluate(), labels.look(model_scores).threshold)
+    assert len(np.unique(w == 0)) == 2
+    scores, _ = networks.influence(w)
+    assert len(np.unique(scores)) == 1
+    np.testing.assert_array_equal(scores, networks.evaluate())
+    assert labels.look(scores).performance == pytest.approx(0.5)

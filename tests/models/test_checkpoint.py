@@ -10,7 +10,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from equipoise.errors import BadInput
-from equipoise.models.checkpoint import build, load_model, load_weights
+from equipoise.models.checkpoint import build, load_model, load_weights, read_checkpoint
+from equipoise.models.vision import backbone
 
 CODE = """
 from torch import nn
@@ -186,3 +187,22 @@ def test_every_misfit_of_weights_and_network_is_listed(tmp_path: Path, code: Pat
     assert "1 weights of the network are not in the file: 0.bias." in text
     assert "1 weights in the file fit nothing in the network: head.weight." in text
     assert "another shape than the network's: 2.weight (1, 9), not (1, 3)." in text
+
+
+def test_a_backbone_by_its_name_has_the_channels_of_its_weights():
+    state = backbone("squeezenet", channels=3).state_dict()
+    assert build("squeezenet").features[0].in_channels == 1
+    assert build("squeezenet", state).features[0].in_channels == 3
+    assert build("squeezenet", {f"module.{key}": value for key, value in state.items()}).features[0].in_channels == 3
+
+
+def test_where_weights_lay_in_a_file_is_remembered(tmp_path: Path):
+    state = _network().state_dict()
+    torch.save({"epoch": 3, "model_state_dict": state}, tmp_path / "net.pt")
+    found = read_checkpoint(tmp_path / "net.pt")
+    assert (found.under, found.whole["epoch"]) == ("model_state_dict", 3)
+    assert _same(found.state, state)
+    torch.save(state, tmp_path / "plain.pt")
+    assert read_checkpoint(tmp_path / "plain.pt").under is None
+    save_file(state, tmp_path / "net.safetensors")
+    assert read_checkpoint(tmp_path / "net.safetensors").whole is None

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from equipoise.report.study_tables import save_csv, save_latex, study_table, study_text, study_view
+from equipoise.study.paper import published
 from equipoise.study.plan import make_plan, narrow, read_plan
 from equipoise.study.schema import Plan
 
@@ -84,11 +85,12 @@ def test_the_terminal_shows_bold_and_italics(plan: Plan) -> None:
 def test_no_number_is_cut_off(width: int) -> None:
     plan = narrow(read_plan("paper-tabular"), splits=2)
     gaps = {arm.name: 0.1 for arm in plan.methods}
-    rows = rows_of(plan, gaps, dict.fromkeys(gaps, 0.8), ("adult", "bank", "compas"))
+    rows = rows_of(plan, gaps, dict.fromkeys(gaps, 0.8), ("adult", "bank", "compas")).assign(noise=0.077)
     buffer = io.StringIO()
     Console(file=buffer, width=width).print(study_view(plan, rows, width))
     assert "…" not in buffer.getvalue()
     assert buffer.getvalue().count("+0.100 ± 0.014") == 3 * 2 * 8
+    assert buffer.getvalue().count(" 0.077 ") == 3 * 2 * 8
 
 
 def test_many_data_go_down_the_side_as_in_the_sensitivity_table() -> None:
@@ -106,6 +108,39 @@ def test_what_is_missing_or_unmet_is_said(plan: Plan) -> None:
     text = study_text(plan, rows)
     assert "Not complete: 4 rows of 8 are still to come" in text
     assert "not met on validation: pruning in 50% of rows" in text
+
+
+def test_the_noise_floor_stands_beside_the_gap(plan: Plan, tmp_path: Path) -> None:
+    rows = rows_of(plan, {"pruning": 0.02}, {"pruning": 0.8})
+    assert "noise" not in study_text(plan, rows).partition("Bold")[0]  # results from before there was one
+    rows = rows.assign(noise=[0.031, 0.033])
+    lines = [line for line in study_text(plan, rows).splitlines() if "pruning" in line]
+    assert lines[0].split()[:6] == ["pruning", "+0.020", "±", "0.014", "0.020", "0.032"]
+    assert study_table(plan, rows)["noise"].tolist() == pytest.approx([0.032])
+    save_csv(plan, rows, tmp_path)
+    assert pd.read_csv(tmp_path / "table.csv")["noise"].tolist() == pytest.approx([0.032])
+    save_latex(plan, rows, tmp_path)
+    assert "noise" not in (tmp_path / "spd-bias.tex").read_text()
+
+
+def test_the_validation_part_beside_its_published_numbers(tmp_path: Path) -> None:
+    name = "mimic-cxr-ethnicity-resnet-18"
+    plan = narrow(read_plan("paper-mimic-cxr"), data=[name], methods=["pruning"], splits=2)
+    rows = rows_of(plan, {"pruning": 0.3}, {"pruning": 0.6}, (name,))
+    rows = rows.assign(valid_gap=-0.02, valid_performance=0.7, noise=0.05, valid_noise=0.06)
+    test, valid = (study_table(plan, rows, part).iloc[0] for part in ("test", "validation"))
+    for line, part in ((test, "test"), (valid, "validation")):
+        paper = published("mimic-cxr/ethnicity/resnet-18", "eod", "pruning", part)
+        assert paper is not None
+        assert (line["published_gap"], line["published_performance"]) == (paper.bias, paper.performance)
+    assert (valid["gap_mean"], valid["performance_mean"], valid["noise"]) == pytest.approx((-0.02, 0.7, 0.06))
+    buffer = io.StringIO()
+    Console(file=buffer, width=100).print(study_view(plan, rows, 100, "validation"))
+    assert "on the validation part" in buffer.getvalue()
+    assert "-0.020 ± 0.000" in buffer.getvalue()
+    save_csv(plan, rows, tmp_path, "validation")
+    assert pd.read_csv(tmp_path / "table.csv")["gap_mean"].tolist() == pytest.approx([-0.02])
+    assert pd.read_csv(tmp_path / "rows.csv")["gap"].tolist() == pytest.approx([0.29, 0.31])
 
 
 def test_files(plan: Plan, tmp_path: Path) -> None:

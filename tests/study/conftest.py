@@ -1,5 +1,6 @@
 """Studies that take a second, and ways to look at what came of them."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from equipoise.study.plan import make_plan
 from equipoise.study.results import Folder, read_rows, read_traces
 from equipoise.study.rows import TIMINGS
 from equipoise.study.schema import Plan
+
+sys.path.insert(0, str(Path(__file__).parent))
+from xray_trees import network, write_mimic_cxr, write_nih
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -77,3 +81,31 @@ class Mortal(nn.Module):
         return {"model": f"{code}:Mortal", "data": TINY["data"][:1], "splits": 2, "methods": ["standard", "equalised-odds"]}
 
     return make
+
+
+@pytest.fixture(scope="session")
+def xrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data root with tiny NIH and MIMIC-CXR trees, and a tiny network beside them."""
+    root = tmp_path_factory.mktemp("xrays")
+    write_nih(root / "cxr-nih")
+    write_mimic_cxr(root / "mimic-cxr")
+    network(root)
+    return root
+
+
+@pytest.fixture
+def tiny_xrays(xrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
+    """A study of those trees, with changes; decoded pixels go to a cache of the test's own."""
+    monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
+    raw = {
+        "name": "xrays",
+        "data": [{"source": "nih", "options": {"finding": "effusion", "size": 16}}],
+        "methods": ["standard", {"method": "bias-gda", "settings": {"epochs": 1, "batch": 16}}],
+        "measures": ["eod"],
+        "splits": 2,
+        "stack": 1,
+        "protocol": "balanced",
+        "model": f"{xrays / 'net.py'}:make",
+        "training": {"epochs": 2, "batch": 16, "rate": 0.01, "augment": False},
+    }
+    return lambda **changes: make_plan({**raw, **changes})

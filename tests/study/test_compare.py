@@ -36,6 +36,23 @@ def test_means_and_spreads() -> None:
     assert line["abs_gap_mean"] == pytest.approx(np.abs(gaps).mean())
 
 
+def test_the_validation_part_and_the_noise_floor() -> None:
+    rows = frame()
+    assert summarise(rows)["noise"].isna().all()  # of results from before there was one
+    rows = rows.assign(
+        valid_gap=rows["gap"] + 1, valid_performance=rows["performance"] / 2, noise=0.1, valid_noise=rows["seed"].astype(float)
+    )
+    test, valid = (summarise(rows, part) for part in ("test", "validation"))
+    assert valid["gap_mean"].to_numpy() == pytest.approx(test["gap_mean"] + 1)
+    assert valid["performance_mean"].to_numpy() == pytest.approx(test["performance_mean"] / 2)
+    assert test["noise"].to_numpy() == pytest.approx(0.1)
+    assert valid["noise"].to_numpy() == pytest.approx(5.5)
+    difference = compare(rows, part="validation").query("quantity == 'performance'")["difference"]
+    assert difference.to_numpy() == pytest.approx(compare(rows).query("quantity == 'performance'")["difference"] / 2)
+    with pytest.raises(BadInput, match="unknown part 'train'"):
+        summarise(rows, "train")
+
+
 def test_differences_are_paired_by_split() -> None:
     rows = frame()
     found = compare(rows)

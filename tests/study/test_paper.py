@@ -12,7 +12,7 @@ def test_every_published_cell_is_there() -> None:
     assert counts == {"test": 42 + 42 + 28 + 16 + 72, "validation": 28}
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("paper")])
 def test_every_cell_of_a_preset_has_its_number(name: str) -> None:
     plan = read_plan(name)
     for data in plan.data:

@@ -7,11 +7,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import torch
 from pydantic import TypeAdapter
 
+from equipoise.study import schedule
 from equipoise.study.results import opened, read_rows
 from equipoise.study.schedule import Event, TasksFailed, run_study
 from equipoise.study.schema import Plan
@@ -98,6 +101,18 @@ def test_data_that_cannot_be_read_fail_alone(tiny, tmp_path: Path) -> None:
     with pytest.raises(TasksFailed, match=r"bad, splits 0-1: training: .*\(2 tasks that need it were left out\)"):
         run_study(tiny(data=data, methods=["standard"], splits=2), tmp_path / "out", runner="serial")
     assert set(read_rows(opened(tmp_path / "out"))["data"]) == {"loh"}
+
+
+def test_images_on_a_gpu_have_as_many_workers_as_its_memory_takes(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = tiny(data=["phantom"], methods=["standard"], model="resnet-18")
+    monkeypatch.setattr(schedule, "cores", lambda: 16)
+    assert schedule._share_of_gpu(images) is None or torch.cuda.is_available()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for gibibytes, workers in ((8, 1), (24, 2), (140, 14), (400, 16)):
+        card = SimpleNamespace(total_memory=gibibytes * 2**30)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, card=card: card)
+        assert schedule._share_of_gpu(images) == workers
+    assert schedule._share_of_gpu(tiny()) is None  # tables stay on the cores
 
 
 def test_progress_tells_how_far_it_is(tiny, tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ import typer
 from rich.text import Text
 
 from equipoise import __version__
+from equipoise.cli.apply import apply
 from equipoise.cli.audit import audit
 from equipoise.cli.console import err, out
 from equipoise.cli.data import data_app
+from equipoise.cli.debias import debias
 from equipoise.cli.demo import demo
 from equipoise.cli.study import study_app
 from equipoise.errors import EquipoiseError
@@ -25,6 +27,8 @@ app = typer.Typer(
     [bold]Example:[/bold] equipoise demo, then equipoise audit scores.csv --label y --score p --group sex""",
 )
 app.command()(audit)
+app.command()(debias)
+app.command()(apply)
 app.command()(demo)
 app.add_typer(data_app, name="data")
 app.add_typer(study_app, name="study")
@@ -38,7 +42,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Runs one command and gives its exit code: 0 on success, 2 on bad input; typer adds 130 for an interruption."""
     try:
-        app(arguments, prog_name="equipoise", standalone_mode=True)
+        app(arguments, prog_name="equipoise", standalone_mode=True, obj=arguments)  # a command may write down how it was called
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
     except EquipoiseError as error:

@@ -34,7 +34,7 @@ def data_list(as_json: JsonOption = False) -> None:
         return
     for r in recipes:
         out.print(
-            Text.assemble((f"{r.name:8}", "bold"), f"{r.rows:>7,} rows x {r.features:>3}  by {r.attribute}: {r.description}"),
+            Text.assemble((f"{r.name:10}", "bold"), f"{r.rows:>7,} rows x {r.features:>3}  by {r.attribute}: {r.description}"),
             soft_wrap=True,
         )
         out.print(Text(f"        {r.citation}. Licence: {r.licence}.", style="dim"), soft_wrap=True)
@@ -50,7 +50,7 @@ def data_check(
 
     [bold]Example:[/bold] equipoise data check adult --root data
     """
-    names = name or [r.name for r in catalogue.CATALOGUE.values() if r.files]
+    names = name or [r.name for r in catalogue.CATALOGUE.values() if r.files and not r.by_hand]
     states = [(n, state) for n in names for state in catalogue.check(n, root)]
     if as_json:
         print(

@@ -57,8 +57,13 @@ def study_run(
         Path, typer.Option("--out", help="Folder for the results. With results of the same study in it, the run goes on there.")
     ],
     splits: Annotated[int | None, typer.Option(help="How many splits.", show_default="as the study says")] = None,
-    runner: Annotated[str, typer.Option(help="serial, processes or ray. The rows are the same to the bit.")] = "processes",
-    workers: Annotated[int | None, typer.Option(help="Processes, or tasks at a time on Ray.", show_default="the number of cores")] = None,
+    runner: Annotated[str, typer.Option(help="serial, processes or ray. On a CPU the rows are the same to the bit.")] = "processes",
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes, or tasks at a time on Ray.", show_default="the number of cores; for images what the GPU has memory for"
+        ),
+    ] = None,
     address: Annotated[
         str | None, typer.Option(help="With --runner ray: the cluster; auto for this machine's.", show_default="a local one")
     ] = None,
@@ -68,19 +73,35 @@ def study_run(
     data: Annotated[str | None, typer.Option(help="Only these data, as in adult,bank.", show_default="all but the optional")] = None,
     methods: Annotated[str | None, typer.Option(help="Only these methods, as in standard,pruning.", show_default="all")] = None,
     measures: Annotated[str | None, typer.Option(help="Only these measures, as in spd,eod.", show_default="all")] = None,
+    size: Annotated[int | None, typer.Option(min=16, help="Images: pixels a side.", show_default="as the study says")] = None,
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Images: leave out those that cannot be read; they are listed in broken/.")
+    ] = False,
+    mimic_iv: Annotated[
+        Path | None, typer.Option(help="MIMIC-CXR: folder of the MIMIC-IV tables.", show_default="the folder of MIMIC-CXR")
+    ] = None,
+    pretrained: Annotated[
+        list[str] | None, typer.Option(help="Images: file of the weights that a network starts from, as in resnet-18=resnet18.pth.")
+    ] = None,
 ) -> None:
     """Run a study, or go on with one that was interrupted: the same command again.
 
     [bold]Example:[/bold] equipoise study run paper-tabular --splits 20 --out results/ --data adult,compas --methods standard,bias-gda
+
+    [bold]Chest X-rays:[/bold] equipoise study run nih --root data/ --out nih/ --data nih-effusion-resnet-18
     """
     from equipoise.data.files import write_text
     from equipoise.report.study_tables import study_text, study_view
+    from equipoise.study.adjust import with_options, with_weights
     from equipoise.study.compare import summarise
     from equipoise.study.plan import narrow, read_plan
     from equipoise.study.results import read_rows
     from equipoise.study.schedule import run_study
 
     plan = narrow(read_plan(study), splits=splits, data=_names(data), methods=_names(methods), measures=_names(measures))
+    tables = None if mimic_iv is None else str(mimic_iv.absolute())
+    plan = with_options(plan, size=size, skip_broken=skip_broken or None, mimic_iv=tables)
+    plan = with_weights(plan, pretrained or [])
     try:
         with _bar() as progress:
             done = run_study(plan, folder, runner=runner, workers=workers, address=address, root=root, progress=progress)
@@ -97,13 +118,14 @@ def study_run(
 @study_app.command("show")
 def study_show(
     folder: Annotated[Path, typer.Argument(help="The folder given to `equipoise study run --out`.")],
+    part: Annotated[str, typer.Option(help="The part of the splits to show: test or validation.")] = "test",
     baseline: Annotated[str, typer.Option(help="The method that others are compared with in --json.")] = "standard",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
     csv: Annotated[Path | None, typer.Option(help="Also write rows, table and paired comparison as CSV into this folder.")] = None,
     latex: Annotated[Path | None, typer.Option(help="Also write the tables as LaTeX into this folder.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Also write the trajectories (PNG and SVG) into this folder.")] = None,
 ) -> None:
-    """The tables of a study, finished or not: mean and sd, best in bold, the published number beside.
+    """The tables of a study, finished or not: mean and sd, best in bold, noise floor and published number beside.
 
     [bold]Example:[/bold] equipoise study show results/ --latex tables/ --figures figures/
     """
@@ -113,35 +135,36 @@ def study_show(
     study = opened(folder)
     rows = read_rows(study)
     if csv:
-        save_csv(study.plan, rows, csv)
+        save_csv(study.plan, rows, csv, part)
     if latex:
-        save_latex(study.plan, rows, latex)
+        save_latex(study.plan, rows, latex, part)
     if figures:
         from equipoise.report.trajectories import save_trajectories
 
         save_trajectories(study.plan, read_traces(study), figures)
     if as_json:
-        print(json.dumps(_as_dict(study, baseline), indent=2, allow_nan=False))
+        print(json.dumps(_as_dict(study, baseline, part), indent=2, allow_nan=False))
         return
-    out.print(study_view(study.plan, rows, out.width))
+    out.print(study_view(study.plan, rows, out.width, part))
     for name, place in (("csv", csv), ("latex", latex), ("figures", figures)):
         if place:
             out.print(Text(f"{name}: {place}"), soft_wrap=True)
 
 
-def _as_dict(study: "Folder", baseline: str) -> dict[str, object]:
+def _as_dict(study: "Folder", baseline: str, part: str) -> dict[str, object]:
     """Everything that `show` knows, as plain values."""
     from equipoise.report.study_tables import study_table
     from equipoise.study.compare import compare
     from equipoise.study.results import read_rows, read_timings
 
     rows = read_rows(study)
-    frames = {"table": study_table(study.plan, rows), "timings": read_timings(study)}
+    frames = {"table": study_table(study.plan, rows, part), "timings": read_timings(study)}
     if baseline in set(rows["method"]):
-        frames["comparison"] = compare(rows, baseline)
+        frames["comparison"] = compare(rows, baseline, part=part)
     plain = {name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}
     about = {"schema": "equipoise.study", "schema_version": 1, "study": study.plan.name, "fingerprint": study.fingerprint}
-    return {**about, "version": study.version, "splits": study.plan.splits, "rows": len(rows), "baseline": baseline, **plain}
+    counted = {"splits": study.plan.splits, "rows": len(rows), "part": part, "baseline": baseline}
+    return {**about, "version": study.version, **counted, **plain}
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -19,6 +19,11 @@ from equipoise.data.bank import bank
 from equipoise.data.cohort import Cohort
 from equipoise.data.compas import anonymous, compas
 from equipoise.data.files import locate, read_bytes, replacing, sha256, user_cache
+from equipoise.data.mimic_cxr import mimic_cxr
+from equipoise.data.mimic_iii import TABLES as MIMIC_III_TABLES
+from equipoise.data.mimic_iii import mimic_iii
+from equipoise.data.nih import TABLES as NIH_TABLES
+from equipoise.data.nih import nih
 from equipoise.data.phantom import phantom
 from equipoise.data.synthetic import loh, zafar
 from equipoise.errors import BadInput, pick
@@ -26,6 +31,8 @@ from equipoise.errors import BadInput, pick
 OpenUrl = Callable[[str], AbstractContextManager[BinaryIO]]
 Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where the server says
 UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
+PHYSIONET = "https://physionet.org/content"
+MIMIC_IV = ("", "hosp", "core")  # where its tables may lie inside a folder
 PROPUBLICA = "https://raw.githubusercontent.com/propublica/compas-analysis/bafff5da3f2e45eca6c2d5055faad269defd135a"
 
 
@@ -34,10 +41,12 @@ class File:
     """One original file. What is hashed, and what a fetch writes, is `canonical` of its unzipped content."""
 
     name: str
-    sha256: str
+    sha256: str  # empty where there are many releases or extracts, and none to compare with
     url: str
     member: str = ""  # the path inside a zip archive; empty where the url is the file itself
     canonical: Callable[[bytes], bytes] = bytes
+    other_names: tuple[str, ...] = ()  # any of them will do
+    places: tuple[str, ...] = ("",)  # where it may lie inside the folder
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,8 @@ class Recipe:
     licence: str
     rows: int
     features: int
+    folders: tuple[str, ...] = ()  # what its folder may be called, if not by its name
+    by_hand: str = ""  # why no program can fetch the files, and where a person gets them
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -153,6 +164,52 @@ CATALOGUE: dict[str, Recipe] = {
         rows=2_000,
         features=64 * 64,
     ),
+    "nih": Recipe(
+        name="nih",
+        load=nih,
+        files=(File(NIH_TABLES[0], "", "https://nihcc.app.box.com/v/ChestXray-NIHCC", other_names=NIH_TABLES[1:]),),
+        attribute="sex",
+        description="NIH ChestX-ray14, or a part of it: a finding against none on frontal chest X-rays",
+        citation="Wang, Peng, Lu, Lu, Bagheri and Summers, CVPR, 2017; provided by the NIH Clinical Center",
+        licence="no restrictions, with attribution",
+        rows=112_120,
+        features=224 * 224,
+        folders=("cxr-nih", "nih"),
+        by_hand="The images are 42 GB behind a web page for people: get Data_Entry_2017_v2020.csv and the images from "
+        "https://nihcc.app.box.com/v/ChestXray-NIHCC and name their folder with --root.",
+    ),
+    "mimic-cxr": Recipe(
+        name="mimic-cxr",
+        load=mimic_cxr,
+        files=(
+            *(File(f"mimic-cxr-2.0.0-{table}.csv", "", f"{PHYSIONET}/mimic-cxr-jpg/2.0.0") for table in ("metadata", "chexpert", "split")),
+            *(File(f"{table}.csv", "", f"{PHYSIONET}/mimiciv", places=MIMIC_IV) for table in ("patients", "admissions")),
+        ),
+        attribute="sex",
+        description="MIMIC-CXR-JPG: a finding against none on frontal chest X-rays; sex and ethnicity from MIMIC-IV",
+        citation="Johnson et al., MIMIC-CXR-JPG 2.0.0, PhysioNet, 2019, doi:10.13026/8360-t248",
+        licence="PhysioNet Credentialed Health Data License",
+        rows=377_110,
+        features=224 * 224,
+        folders=("mimic-cxr", "mimic-cxr-jpg"),
+        by_hand="It is handed out to credentialed users who have signed its data use agreement: get the tables and files/ from "
+        f"{PHYSIONET}/mimic-cxr-jpg/2.0.0, patients and admissions of MIMIC-IV from {PHYSIONET}/mimiciv, and name the folder with --root.",
+    ),
+    "mimic-iii": Recipe(
+        name="mimic-iii",
+        load=mimic_iii,
+        files=tuple(
+            File(f"{table}.csv", "", f"{PHYSIONET}/mimiciii/1.4", other_names=(f"{table.lower()}.csv",)) for table in MIMIC_III_TABLES
+        ),
+        attribute="age",
+        description="intensive care in Boston 2001-2012: who dies in hospital",
+        citation="Johnson et al., MIMIC-III v1.4, Scientific Data 3:160035, 2016, doi:10.13026/C2XW26",
+        licence="PhysioNet Credentialed Health Data License",
+        rows=38_597,
+        features=22,
+        by_hand="It is handed out to credentialed users who have signed its data use agreement: get the tables from "
+        f"{PHYSIONET}/mimiciii/1.4 and name their folder with --root.",
+    ),
 }
 
 
@@ -171,17 +228,35 @@ def load(name: str, root: str | Path | None = None, **options: object) -> Cohort
         raise BadInput(f"data set {name!r} has no option {', '.join(map(repr, unknown))}. Valid: {', '.join(recipe.options)}.")
     if not recipe.files:
         return recipe.load(**options)
+    return recipe.load(home(name, root), **options)
+
+
+def home(name: str, root: str | Path | None = None) -> Path:
+    """The folder that `load` reads, or an error that says what is missing there, where it was looked for and how to get it.
+
+    Of data that are fetched by hand it is enough that one table is there: which of the others are needed, their loader knows.
+    """
+    recipe = _recipe(name)
     folder, states = _best(recipe, root)
     problems = [f"{state.path or state.file} {state.status}" for state in states if state.status != "ok"]
-    if problems:
+    if problems and not (recipe.by_hand and len(problems) < len(states)):
         looked = ", ".join(map(str, _folders(recipe, root)))
-        raise BadInput(f"data set {name!r}: {'; '.join(problems)}. Looked in {looked}. To get the files: {_command(name, root)}")
-    return recipe.load(folder, **options)
+        what = f"none of {', '.join(file.name for file in recipe.files)} is there" if recipe.by_hand else "; ".join(problems)
+        raise BadInput(f"data set {name!r}: {what}. Looked in {looked}. {recipe.by_hand or 'To get the files: ' + _command(name, root)}")
+    return folder
 
 
 def check(name: str, root: str | Path | None = None) -> list[FileStatus]:
-    """The state of each file of a data set, where `load` would read it; empty for a simulation."""
+    """The state of each file of a data set, where `load` would read it; empty for a simulation.
+
+    Where no checksum is known, a file that is there is 'ok'.
+    """
     return _best(_recipe(name), root)[1]
+
+
+def states(name: str, folder: str | Path) -> list[FileStatus]:
+    """The state of each file of a data set in one folder."""
+    return [_state(Path(folder).expanduser(), file) for file in _recipe(name).files]
 
 
 def fetch(name: str, root: str | Path | None = None, progress: Progress | None = None, open_url: OpenUrl | None = None) -> Path:
@@ -192,6 +267,8 @@ def fetch(name: str, root: str | Path | None = None, progress: Progress | None =
     recipe = _recipe(name)
     if not recipe.files:
         raise BadInput(f"data set {name!r} is simulated and has no files to fetch; load it with equipoise.load({name!r})")
+    if recipe.by_hand:
+        raise BadInput(f"data set {name!r} cannot be fetched. {recipe.by_hand}")
     folder = (user_cache() if root is None else Path(root).expanduser()) / name
     wanted = [file for file in recipe.files if _state(folder, file).status != "ok"]
     contents = {file.name: _download(file, folder, progress, open_url or _open_url) for file in wanted}
@@ -209,7 +286,8 @@ def _folders(recipe: Recipe, root: str | Path | None) -> list[Path]:
     # A fetch without a root writes to the cache, so a data root that lacks the files must not hide it.
     roots = [os.environ.get("EQUIPOISE_DATA") or None, user_cache()] if root is None else [root]
     bases = [Path(base).expanduser() for base in roots if base is not None]
-    return [folder for base in bases for folder in (base / recipe.name, base)]
+    names = recipe.folders or (recipe.name,)
+    return [folder for base in bases for folder in (*(base / name for name in names), base)]
 
 
 def _best(recipe: Recipe, root: str | Path | None) -> tuple[Path, list[FileStatus]]:
@@ -219,9 +297,12 @@ def _best(recipe: Recipe, root: str | Path | None) -> tuple[Path, list[FileStatu
 
 
 def _state(folder: Path, file: File) -> FileStatus:
-    path = locate(folder, file.name)
+    names = (file.name, *file.other_names)
+    path = next((there for place in file.places for name in names if (there := locate(folder / place, name))), None)
     if path is None:
-        return FileStatus(file.name, None, "missing")
+        return FileStatus(" or ".join(names), None, "missing")
+    if not file.sha256:
+        return FileStatus(path.name, path, "ok")
     try:
         found = sha256(file.canonical(read_bytes(path)))
     except (OSError, EOFError, zlib.error, BadInput) as error:

@@ -55,6 +55,27 @@ def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0
     return Parts(train.encoded_by(encoder), valid.encoded_by(encoder), test.encoded_by(encoder), unseen)
 
 
+def keep_aside(cohort: Cohort, fraction: float = 0.3, *, seed: int = 0) -> tuple[Cohort, Cohort]:
+    """Two parts of a cohort: one to repair a network on, and this fraction kept aside for the verdict.
+
+    By patient and stratified, as `split`. Nothing is learnt from either part: a table keeps the encoding that it has, because the network
+    was trained elsewhere.
+    """
+    if not 0 < fraction < 1:
+        raise BadInput(f"the fraction to keep aside lies between 0 and 1; got {fraction}")
+    unit = _units(cohort)
+    shares = np.array([1 - fraction, fraction, 0.0])
+    part = _assign(_strata(cohort, unit), np.bincount(unit), shares, generator(seed, "keep aside"))[unit]
+    if isinstance(cohort.source, Table):
+        cohort = cohort.encoded_by(cohort.source.fitted())
+    repair, test = (cohort.take(np.flatnonzero(part == k), f"{cohort.name}/{name}") for k, name in ((0, "repair"), (1, "test")))
+    if not len(repair) or not len(test):
+        what = "rows" if cohort.patients is None else f"patients in {len(cohort):,} rows"
+        raise BadInput(f"{unit.max() + 1:,} {what} of {cohort.name!r} are too few to keep {fraction:g} of them aside. Use more data.")
+    _check_disjoint(repair, test)
+    return repair, test
+
+
 def _units(cohort: Cohort) -> IntArray:
     """What is assigned as a whole: a patient, or a row where there are no patient ids."""
     if cohort.patients is None:

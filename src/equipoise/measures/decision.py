@@ -1,7 +1,8 @@
 """Decision rules: how a score becomes a decision f in [0, 1]."""
 
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from equipoise.data.scores import Scores
 from equipoise.errors import BadInput
 from equipoise.measures.cells import FloatArray
 from equipoise.measures.sweep import at_threshold, sweep
+
+THRESHOLD = "threshold"  # the kind of rule, where one is written down
 
 
 @runtime_checkable
@@ -44,6 +47,17 @@ class Threshold:
 
     def describe(self) -> str:
         return f"score >= {self.value:.4g} ({self.origin})"
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {"kind": THRESHOLD, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "Threshold":
+        """The rule that `to_dict` wrote down."""
+        if plain.get("kind") != THRESHOLD:
+            raise BadInput(f"expected a rule of kind {THRESHOLD!r}; got {plain.get('kind')!r}")
+        return cls(float(plain["value"]), str(plain["origin"]))
 
 
 def best_threshold(scores: Scores, performance: str = "balanced_accuracy") -> Threshold:

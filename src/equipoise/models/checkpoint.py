@@ -1,4 +1,7 @@
-"""Networks from outside: the architecture from a factory that the user names, the weights from a file that cannot run code."""
+"""Networks from outside: the architecture from a factory that the user names, the weights from a file that cannot run code.
+
+The architecture is code and is run: a factory, a backbone's name, or an exported program (see `exported`).
+"""
 
 import importlib
 import importlib.util
@@ -6,8 +9,9 @@ import inspect
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -15,23 +19,55 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.errors import BadInput, did_you_mean, raise_all
+from equipoise.models.exported import SUFFIX, load_exported
+from equipoise.models.units import MASKED
 
 NESTED = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights inside a checkpoint
+PREFIX = "module."  # of every key, where the weights were saved from nn.DataParallel
+MASK = ".unit_mask"  # how the key of a convolution's mask ends
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """The weights in a file, and how they lay in it, so that others can be written in their place."""
+
+    state: dict[str, Tensor]  # keys as in the file
+    whole: object = None  # all that a torch file holds; None for safetensors
+    under: str | None = None  # the key in `whole` that the weights lie under
 
 
 def load_model(factory: str, weights: str | Path | None = None) -> nn.Module:
-    """The network that `file.py:factory` or `package.module:factory` builds, with these weights, in eval mode."""
-    model = build(factory)
-    if weights is not None:
-        _fit(model, load_weights(weights), str(weights))
+    """The network that `file.py:factory` or `package.module:factory` builds, with these weights, in eval mode.
+
+    The name of a backbone (`resnet-18`) and an exported program (`net.pt2`, which has its weights with it) will do as well. Masks that
+    pruning left beside the weights of convolutions are put in place.
+    """
+    if weights is not None and factory.endswith(SUFFIX):
+        raise BadInput(f"the exported program {factory} has its weights with it. Leave out {weights}.")
+    state = None if weights is None else load_weights(weights)
+    model = build(factory, state)
+    if state is not None:
+        _fit(model, state, str(weights))
     return model.eval()
 
 
-def build(factory: str) -> nn.Module:
-    """The module that a factory without arguments returns. The factory is the user's own code and is run."""
+def build(factory: str, state: dict[str, Tensor] | None = None) -> nn.Module:
+    """The module that a factory without arguments returns. The factory is the user's own code and is run.
+
+    A backbone gets as many channels as the weights in `state` have, or one.
+    """
     place, _, name = factory.rpartition(":")
+    if not place and factory.endswith(SUFFIX):
+        return load_exported(factory)
+    if not place and (network := _backbone(factory, state)) is not None:
+        return network
     if not place or not name:
-        raise BadInput(f"a model is named as file.py:factory or package.module:factory; got {factory!r}. Add what is missing.")
+        from equipoise.models.vision import BACKBONES
+
+        raise BadInput(
+            f"a model is named as file.py:factory or package.module:factory, as an exported program (net{SUFFIX}), or as a backbone "
+            f"({', '.join(BACKBONES)}); got {factory!r}. Add what is missing."
+        )
     is_file = place.endswith(".py") or "/" in place
     with _importable(Path(place).absolute().parent if is_file else Path.cwd()):
         module = _run_file(Path(place)) if is_file else _import(place)
@@ -39,6 +75,17 @@ def build(factory: str) -> nn.Module:
         if function is None:
             raise BadInput(f"{place} defines no {name!r}.{did_you_mean(name, vars(module))} Name a function or class in it.")
         return _called(function, factory)
+
+
+def _backbone(name: str, state: dict[str, Tensor] | None) -> nn.Module | None:
+    from equipoise.models.vision import BACKBONES, backbone  # it reads weights from here
+
+    if name not in BACKBONES:
+        return None
+    first = (state or {}).get(f"{BACKBONES[name][1]}.weight")
+    if first is None:
+        first = (state or {}).get(f"{PREFIX}{BACKBONES[name][1]}.weight")
+    return backbone(name, channels=1 if first is None or first.ndim < 2 else first.shape[1])
 
 
 def _called(function: object, factory: str) -> nn.Module:
@@ -67,6 +114,11 @@ def _required(function: Callable[..., object]) -> list[str]:
 
 def load_weights(path: str | Path) -> dict[str, Tensor]:
     """The state dict in a safetensors file or a torch file. A pickle that wants to run code is refused."""
+    return read_checkpoint(path).state
+
+
+def read_checkpoint(path: str | Path) -> Checkpoint:
+    """The weights in a safetensors file or a torch file, and where in it they lay. A pickle that wants to run code is refused."""
     path = Path(path)
     if not path.is_file():
         raise BadInput(f"no such file: {path}. Name the file with the weights.")
@@ -75,16 +127,18 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
         from safetensors.torch import load_file
 
         try:
-            return load_file(path)
+            return Checkpoint(load_file(path))
         except (SafetensorError, OSError) as error:
             raise BadInput(f"{path} is not a readable safetensors file: {error}. Save it again.") from error
-    found = _load_pickle(path)
-    if isinstance(found, dict):
-        found = next((found[key] for key in NESTED if isinstance(found.get(key), dict)), found)
+    whole = found = _load_pickle(path)
+    under = None
+    if isinstance(whole, dict):
+        under = next((key for key in NESTED if isinstance(whole.get(key), dict)), None)
+        found = whole if under is None else whole[under]
     if not isinstance(found, dict) or not found or not all(isinstance(v, Tensor) for v in found.values()):
         holds = f"the keys {', '.join(map(str, list(found)[:5]))}" if isinstance(found, dict) else f"a {type(found).__name__}"
         raise BadInput(f"{path} holds no state dict (names and tensors) but {holds}. Save model.state_dict() alone.")
-    return found
+    return Checkpoint(found, whole, under)
 
 
 def _load_pickle(path: Path) -> object:
@@ -110,9 +164,10 @@ def _is_pickle(path: Path) -> bool:
 
 
 def _fit(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
+    if prefix := prefix_of(state, model.state_dict()):
+        state = {key.removeprefix(prefix): value for key, value in state.items()}
+    _put_masks(model, state)
     own = model.state_dict()
-    if all(key.startswith("module.") for key in state) and not any(key.startswith("module.") for key in own):
-        state = {key.removeprefix("module."): value for key, value in state.items()}  # saved from nn.DataParallel
     differing = {
         k: f"{k} {tuple(state[k].shape)}, not {tuple(own[k].shape)}" for k in own.keys() & state.keys() if own[k].shape != state[k].shape
     }
@@ -127,6 +182,26 @@ def _fit(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
     ]
     raise_all(problems, source)
     model.load_state_dict(state)
+
+
+def prefix_of(keys: Iterable[str], own: Iterable[str]) -> str:
+    """What stands before every key of weights that were saved from nn.DataParallel, and not before the network's own.
+
+    >>> prefix_of(["module.weight", "module.bias"], ["weight", "bias"])
+    'module.'
+    """
+    wrapped = all(key.startswith(PREFIX) for key in keys) and not any(key.startswith(PREFIX) for key in own)
+    return PREFIX if wrapped else ""
+
+
+def _put_masks(model: nn.Module, state: dict[str, Tensor]) -> None:
+    """Makes a convolution that has a mask among these weights a masked one. What fits no convolution stays, to be complained about."""
+    convolutions = {name: module for name, module in model.named_modules() if type(module) in MASKED}
+    for key, mask in state.items():
+        module = convolutions.get(key.removesuffix(MASK)) if key.endswith(MASK) else None
+        if module is not None:
+            module.__class__ = MASKED[type(module)]
+            module.register_buffer("unit_mask", torch.ones_like(mask))
 
 
 @contextmanager

@@ -67,14 +67,19 @@ def in_pieces(work: Callable[[Tensor], None], rows: Tensor, batch: int) -> None:
             work(rows[start : start + batch])
             start += batch
         except torch.OutOfMemoryError as error:
-            if batch == 1:
-                raise BadInput(
-                    "the device's memory is too small for this network and a single row. Use a smaller image size, a larger "
-                    "device, or the CPU (EQUIPOISE_DEVICE=cpu)."
-                ) from error
-            batch = max(1, min(batch, len(rows) - start) // 2)
-            torch.cuda.empty_cache()
-            log.warning("the device's memory is too small for this batch; going on with %s rows at a time", batch)
+            batch = smaller(min(batch, len(rows) - start), error)
+
+
+def smaller(batch: int, error: torch.OutOfMemoryError) -> int:
+    """Half the batch that was too large for the device's memory; an error where it was a single row."""
+    if batch == 1:
+        raise BadInput(
+            "the device's memory is too small for this network and a single row. Use a smaller image size, a larger "
+            "device, or the CPU (EQUIPOISE_DEVICE=cpu)."
+        ) from error
+    torch.cuda.empty_cache()
+    log.warning("the device's memory is too small for %s rows at a time; going on with %s", batch, batch // 2)
+    return batch // 2
 
 
 def _shown(model: nn.Module, piece: Tensor) -> Tensor:

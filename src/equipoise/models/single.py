@@ -13,7 +13,7 @@ from equipoise.models import ranks
 from equipoise.models.capture import Captured, Pool
 from equipoise.models.feed import Feed, device_of, half, in_layout, workplace
 from equipoise.models.protocol import BoolArray, FloatArray, Optimiser
-from equipoise.models.score import NUMBERS, feed_outputs, in_pieces, output_kind, rows_at_once, single_output
+from equipoise.models.score import NUMBERS, feed_outputs, in_pieces, output_kind, rows_at_once, single_output, smaller
 from equipoise.models.units import Layer, find_layers, gap_gradients, switch_off
 
 AT_ONCE = {"cpu": 2**21, "cuda": 2**24}  # numbers of input of one pass with a graph, which keeps activations
@@ -186,18 +186,40 @@ class SingleReplica:
 
     def influence(self, weights: FloatArray) -> tuple[FloatArray, Tensor]:
         w = torch.from_numpy(weights[0]).float()
-        scores = self._gathered(self.feed, (w == 0).nonzero()[:, 0])
-        mine = torch.zeros(self.rows, dtype=torch.float64)
-        total = torch.zeros(self._layers[-1].start + self._layers[-1].size, dtype=torch.float64, device=self.device)
-
-        def look(part: Tensor) -> None:
-            f, gradient = gap_gradients(self.model, self._layers, self.feed(part), w[part], self.probability)
-            mine[part] = f.double().cpu()
-            total.add_(gradient)
-
-        in_pieces(look, ranks.share(w.nonzero()[:, 0]), self._batch(AT_ONCE))
+        # Rows without weight need no backward pass and go last.
+        order = torch.cat([ranks.share(w.nonzero()[:, 0]), ranks.share((w == 0).nonzero()[:, 0])])
+        batch = self._batch(AT_ONCE)
+        while True:
+            try:
+                raw, total = self._influence(order, w, min(batch, max(1, len(order))))
+                break
+            except torch.OutOfMemoryError as error:
+                batch = smaller(batch, error)
         ranks.add_up([total])
-        return (scores + self._added(mine)).numpy()[None], total[None] / self.rows
+        scores = raw.double() if self.probability else torch.sigmoid(raw.double())
+        everyone = torch.zeros(self.rows, dtype=torch.float64)
+        everyone[order] = scores.cpu()
+        return self._added(everyone).numpy()[None], total[None] / self.rows
+
+    def _influence(self, order: Tensor, w: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+        """Raw outputs of the rows in this order, and the gradient of the sum of w_i f_i with respect to every unit.
+
+        All pieces have the same size (the last is filled up), so that rounding cannot differ between rows with and without weight, which
+        for EOD are positives and negatives: a network that tells nothing any more would seem to tell them apart.
+        """
+        total = torch.zeros(self._layers[-1].start + self._layers[-1].size, dtype=torch.float64, device=self.device)
+        found = []
+        filled = torch.cat([order, order[:1].expand(-len(order) % batch)])
+        weighted = torch.cat([w[order], torch.zeros(len(filled) - len(order))])
+        for part, weight in zip(filled.split(batch), weighted.split(batch), strict=True):
+            if weight.any():
+                raw, gradient = gap_gradients(self.model, self._layers, self.feed(part), weight, self.probability)
+                total.add_(gradient)
+            else:
+                with torch.no_grad(), half(self.device):
+                    raw = single_output(self.model(self.feed(part)), len(part)).float()
+            found.append(raw)
+        return torch.cat(found)[: len(order)] if found else torch.empty(0), total
 
     def prune(self, units: Tensor, outgoing: bool = False) -> None:
         if outgoing:

@@ -93,7 +93,7 @@ def find_layers(model: nn.Module, sample: Tensor, pattern: str | Sequence[str] =
 
 
 def gap_gradients(model: nn.Module, layers: Sequence[Layer], x: Tensor, weight: Tensor, probability: bool) -> tuple[Tensor, Tensor]:
-    """Scores (rows,) of a batch, and the gradient of sum_i w_i f_i with respect to each unit, summed over the rows (units,).
+    """Raw outputs (rows,) of a batch, and the gradient of sum_i w_i f_i with respect to each unit, summed over the rows (units,).
 
     Parameters get no gradient: the graph starts at the first of the layers. A layer's gradient is summed up as the backward pass comes
     by and is not kept.
@@ -103,14 +103,22 @@ def gap_gradients(model: nn.Module, layers: Sequence[Layer], x: Tensor, weight: 
         raw = model(x).reshape(len(x)).float()
         f = raw if probability else torch.sigmoid(raw)
         torch.autograd.grad((f * weight.to(f)).sum(), leaves, allow_unused=True)
-    return f.detach(), total
+    return raw.detach(), total
 
 
 def _by_unit(gradient: Tensor, module: nn.Module, layer: Layer) -> Tensor:
     """A gradient summed over rows, and over positions where a unit is a channel (units,)."""
     if isinstance(module, nn.Linear):
         return gradient.reshape(-1, gradient.shape[-1]).sum(0, dtype=torch.float32)
-    return gradient.sum(0, dtype=torch.float32).reshape(*layer.shape, -1).sum(-1).reshape(-1)
+    summed = _over_rows(gradient) if gradient.is_cuda and gradient.ndim == 4 else gradient.sum(0, dtype=torch.float32)
+    return summed.reshape(*layer.shape, -1).sum(-1).reshape(-1)
+
+
+def _over_rows(gradient: Tensor) -> Tensor:
+    """The sum over rows of (rows, c, h, w) in channels-last layout, as a product with ones: many times faster there than a sum."""
+    rows, c, h, w = gradient.shape
+    flat = gradient.permute(0, 2, 3, 1).reshape(rows, -1)
+    return (gradient.new_ones(1, rows) @ flat).float().view(h, w, c).permute(2, 0, 1)
 
 
 def switch_off(model: nn.Module, layers: Sequence[Layer], units: Tensor) -> None:

@@ -1,5 +1,5 @@
 """The results of a study as the paper's tables: mean and sd over splits, the best in bold, the second best in italics, the published number
-and the difference beside. For a terminal, as CSV and as LaTeX.
+and the difference beside. For a terminal, as CSV and as LaTeX; of the test parts or of the validation parts.
 
 Best is the smallest |mean gap|, or the highest mean performance, of all methods but the original network. Ties at the printed digits share.
 """
@@ -26,17 +26,17 @@ DIGITS = 3
 STANDARD = "standard"
 QUANTITIES = {"gap": "bias", "performance": "performance"}
 RANKS = {1: "bold", 2: "italic"}
-HEADERS = {"size": "|bias|", "published": "published", "difference": "diff."}
-WIDTHS = {"name": 24, "ours": 17, "size": 8, "published": 16, "difference": 9}  # of columns, with the space between them
+HEADERS = {"size": "|bias|", "noise": "noise", "published": "published", "difference": "diff."}
+WIDTHS = {"name": 24, "ours": 17, "size": 8, "noise": 7, "published": 16, "difference": 9}  # of columns, with the space between them
 
 
-def study_table(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
+def study_table(plan: Plan, rows: pd.DataFrame, part: str = "test") -> pd.DataFrame:
     """The summary of a study with the published numbers, the differences to them, and each method's rank (1 best, 2 second, 0 other)."""
-    frame = summarise(rows)
+    frame = summarise(rows, part)
     methods = {arm.name: arm.method for arm in plan.methods}
     sources = {data.name: data.published for data in plan.data}
     frame.insert(1, "title", [plan.named(name).title or name for name in frame["data"]])
-    paper = [published(sources[row.data], row.measure, methods[row.method]) for row in frame.itertuples()]
+    paper = [published(sources[row.data], row.measure, methods[row.method], part) for row in frame.itertuples()]
     for quantity, field in (("gap", "bias"), ("performance", "performance")):
         frame[f"published_{quantity}"] = [np.nan if p is None else getattr(p, field) for p in paper]
         frame[f"published_{quantity}_sd"] = [np.nan if p is None else getattr(p, f"{field}_sd") for p in paper]
@@ -50,14 +50,14 @@ def study_table(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def study_view(plan: Plan, rows: pd.DataFrame, width: int = 140) -> RenderableType:
+def study_view(plan: Plan, rows: pd.DataFrame, width: int = 140, part: str = "test") -> RenderableType:
     """The tables for a terminal of this width."""
-    frame = study_table(plan, rows)
+    frame = study_table(plan, rows, part)
     parts: list[RenderableType] = []
     for measure in plan.measures:
         for quantity in QUANTITIES:
             here = frame[frame["measure"] == measure]
-            parts += [_rich(layout) for layout in _layouts(plan, here, measure, quantity, width)]
+            parts += [_rich(layout) for layout in _layouts(plan, here, measure, quantity, width, part)]
     parts += [Text(line, style="dim") for line in _remarks(plan, rows)]
     return Group(*parts)
 
@@ -69,22 +69,22 @@ def study_text(plan: Plan, rows: pd.DataFrame) -> str:
         return buffer.getvalue()
 
 
-def save_csv(plan: Plan, rows: pd.DataFrame, folder: str | Path) -> list[Path]:
-    """rows.csv, table.csv and, where there is an original network to compare with, comparison.csv."""
-    frames = {"rows": rows, "table": study_table(plan, rows)}
+def save_csv(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "test") -> list[Path]:
+    """rows.csv, table.csv and, where there is an original network to compare with, comparison.csv. The rows have all parts."""
+    frames = {"rows": rows, "table": study_table(plan, rows, part)}
     baseline = next((arm.name for arm in plan.methods if arm.method == STANDARD), None)
     if baseline in set(rows["method"]):
-        frames["comparison"] = compare(rows, baseline=str(baseline))
+        frames["comparison"] = compare(rows, baseline=str(baseline), part=part)
     return [write_text(Path(folder) / f"{name}.csv", frame.to_csv(index=False)) for name, frame in frames.items()]
 
 
-def save_latex(plan: Plan, rows: pd.DataFrame, folder: str | Path) -> list[Path]:
-    """One file a measure and quantity, for \\input in a document with booktabs."""
-    frame = study_table(plan, rows)
+def save_latex(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "test") -> list[Path]:
+    """One file a measure and quantity, for \\input in a document with booktabs. As in the paper, without the noise floor."""
+    frame = study_table(plan, rows, part)
     written = []
     for measure in plan.measures:
         for quantity, word in QUANTITIES.items():
-            layouts = _layouts(plan, frame[frame["measure"] == measure], measure, quantity, 140)
+            layouts = _layouts(plan, frame[frame["measure"] == measure], measure, quantity, 140, part)
             text = "\n".join(_latex(layout) for layout in layouts)
             written.append(write_text(Path(folder) / f"{measure}-{word}.tex", text))
     return written
@@ -96,6 +96,7 @@ class Cell:
 
     ours: str = ""
     size: str = ""  # the mean |gap|
+    noise: str = ""  # what it would be if the groups had nothing to do with the decisions
     published: str = ""
     difference: str = ""
     rank: int = 0
@@ -115,10 +116,10 @@ class Layout:
     def shown(self) -> tuple[str, ...]:
         """The columns of a group that are not empty."""
         everything = [cell for line in self.cells for cell in line]
-        return tuple(name for name in ("ours", "size", "published", "difference") if any(getattr(cell, name) for cell in everything))
+        return tuple(name for name in ("ours", *HEADERS) if any(getattr(cell, name) for cell in everything))
 
 
-def _layouts(plan: Plan, frame: pd.DataFrame, measure: str, quantity: str, width: int) -> Iterator[Layout]:
+def _layouts(plan: Plan, frame: pd.DataFrame, measure: str, quantity: str, width: int, part: str) -> Iterator[Layout]:
     """Methods down and data across, as in the paper's tables; where there are more data, the other way round, as in its simulations."""
     found = {(row["data"], row["method"]): _cell(row, quantity) for row in frame.to_dict("records")}
     data = {d.name: printable(d.title or d.name) for d in plan.data if d.name in set(frame["data"])}
@@ -126,7 +127,7 @@ def _layouts(plan: Plan, frame: pd.DataFrame, measure: str, quantity: str, width
     upright = len(data) <= max(len(methods), 3)
     down, across = (methods, data) if upright else (data, methods)
     what = "bias: the group's rate minus the reference's" if quantity == "gap" else plan.performance.replace("_", " ")
-    title = f"{measure.upper()}, {what} on the test part, mean ± sd over splits"
+    title = f"{measure.upper()}, {what} on the {part} part, mean ± sd over splits"
     names = list(across)
     whole = Layout("", "", (), (), (tuple(found.values()),))
     side_by_side = max(1, (width - WIDTHS["name"]) // sum(WIDTHS[name] for name in whole.shown)) if found else 1
@@ -140,11 +141,12 @@ def _cell(row: dict[str, float], quantity: str) -> Cell:
     sign = "+" if quantity == "gap" else ""
     ours = _spread(row[f"{quantity}_mean"], row[f"{quantity}_sd"], DIGITS, sign)
     size = f"{row['abs_gap_mean']:.{DIGITS}f}" if quantity == "gap" else ""
+    noise = f"{row['noise']:.{DIGITS}f}" if quantity == "gap" and not np.isnan(row["noise"]) else ""
     rank = int(row[f"{quantity}_rank"])
     if np.isnan(row[f"published_{quantity}"]):
-        return Cell(ours, size, rank=rank)
+        return Cell(ours, size, noise, rank=rank)
     paper = _spread(row[f"published_{quantity}"], row[f"published_{quantity}_sd"], 2, sign)
-    return Cell(ours, size, paper, f"{row[f'{quantity}_difference']:+.{DIGITS}f}", rank)
+    return Cell(ours, size, noise, paper, f"{row[f'{quantity}_difference']:+.{DIGITS}f}", rank)
 
 
 def _spread(mean: float, sd: float, digits: int, sign: str) -> str:
@@ -152,7 +154,8 @@ def _spread(mean: float, sd: float, digits: int, sign: str) -> str:
 
 
 def _rich(layout: Layout) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title=layout.title, title_justify="left")
+    # Nothing to spare: with the noise floor, one group of columns just fits into 80.
+    table = Table(box=box.SIMPLE_HEAD, title=layout.title, title_justify="left", collapse_padding=True, pad_edge=False)
     table.add_column(layout.corner, no_wrap=True)
     for name in layout.columns:
         for part in layout.shown:
@@ -166,7 +169,8 @@ def _rich(layout: Layout) -> Table:
 
 
 def _latex(layout: Layout) -> str:
-    header = [layout.corner, *(HEADERS.get(part, name) for name in layout.columns for part in layout.shown)]
+    shown = [part for part in layout.shown if part != "noise"]
+    header = [layout.corner, *(HEADERS.get(part, name) for name in layout.columns for part in shown)]
     lines = [
         f"% {layout.title}",
         f"\\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
@@ -177,7 +181,7 @@ def _latex(layout: Layout) -> str:
     for name, line in zip(layout.lines, layout.cells, strict=True):
         texts = [_escaped(name)]
         for cell in line:
-            inside = {part: _escaped(getattr(cell, part)) for part in layout.shown}
+            inside = {part: _escaped(getattr(cell, part)) for part in shown}
             marked = {1: f"\\textbf{{{inside['ours']}}}", 2: f"\\textit{{{inside['ours']}}}"}.get(cell.rank, inside["ours"])
             texts += [marked, *(text for part, text in inside.items() if part != "ours")]
         lines.append(" & ".join(texts) + " \\\\")
@@ -200,7 +204,8 @@ def _remarks(plan: Plan, rows: pd.DataFrame) -> Sequence[str]:
     done = rows.groupby(["data", "measure", "method"]).size()
     lines = [
         "Bold: best, italic: second best, of all methods but the original network. |bias|: mean of the absolute values, "
-        "which scatter around 0 cannot hide. Diff.: ours minus published."
+        "which scatter around 0 cannot hide. Noise: what it would be for the same decisions if the groups were dealt out to patients at "
+        "random; a |bias| at or below it is no sign of any. Diff.: ours minus published."
     ]
     missing = len(plan.data) * len(plan.measures) * len(plan.methods) * plan.splits - int(done.sum())
     if missing:

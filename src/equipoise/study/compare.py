@@ -1,6 +1,7 @@
 """Across splits: means and standard deviations, and differences to a baseline, paired by split.
 
 A signed mean hides scatter (gaps of -0.1 and +0.1 average to none), so the mean |gap| stands beside it, and it is |gap| that is compared.
+Beside it stands the mean noise floor: what |gap| would be on the same rows if the groups had nothing to do with the decisions.
 """
 
 import warnings
@@ -12,18 +13,29 @@ import pandas as pd
 from equipoise.errors import pick
 
 CELL = ["data", "measure", "method"]
+PARTS = {"test": "", "validation": "valid_"}  # part of the split: how the columns of its numbers begin
 FloatArray = npt.NDArray[np.float64]
 
 
-def summarise(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line a (data, measure, method): splits, mean and sd of the gap and of performance, mean |gap|, share that met the goal, seconds.
+def of_part(rows: pd.DataFrame, part: str) -> pd.DataFrame:
+    """The rows with gap, performance and noise of the test part or of the validation part."""
+    start = PARTS[pick("part", part, PARTS)]
+    return rows.assign(**{name: rows[f"{start}{name}"] for name in ("gap", "performance", "noise")}) if start else rows
+
+
+def summarise(rows: pd.DataFrame, part: str = "test") -> pd.DataFrame:
+    """One line a (data, measure, method): splits, mean and sd of the gap and of performance, mean |gap| and its noise floor, share that met
+    the goal, seconds.
 
     >>> rows = pd.DataFrame({"data": "d", "measure": "eod", "method": "m", "seed": [0, 1], "gap": [-0.1, 0.1],
     ...                      "performance": [0.7, 0.9], "met": [True, False], "seconds": [1.0, 3.0]})
     >>> summarise(rows)[["splits", "gap_mean", "abs_gap_mean", "performance_mean", "met"]].values.tolist()
     [[2.0, 0.0, 0.1, 0.8, 0.5]]
     """
-    sized = rows.assign(abs_gap=rows["gap"].abs(), met=rows["met"].astype(float))
+    chosen = of_part(rows, part)
+    sized = chosen.assign(abs_gap=chosen["gap"].abs(), met=chosen["met"].astype(float))
+    if "noise" not in sized:
+        sized["noise"] = np.nan
     return (
         sized.groupby(CELL, sort=False)
         .agg(
@@ -32,6 +44,7 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
             gap_sd=("gap", "std"),
             abs_gap_mean=("abs_gap", "mean"),
             abs_gap_sd=("abs_gap", "std"),
+            noise=("noise", "mean"),
             performance_mean=("performance", "mean"),
             performance_sd=("performance", "std"),
             met=("met", "mean"),
@@ -41,13 +54,14 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def compare(rows: pd.DataFrame, baseline: str = "standard", level: float = 0.95) -> pd.DataFrame:
+def compare(rows: pd.DataFrame, baseline: str = "standard", level: float = 0.95, part: str = "test") -> pd.DataFrame:
     """One line a (data, measure, method, quantity): the mean difference to the baseline over common splits, its t interval, a p value.
 
     The quantities are |gap| and performance. The test is Wilcoxon's signed rank, two-sided. Fewer than two common splits give no interval.
     """
     pick("method to compare with", baseline, list(dict.fromkeys(rows["method"])))
-    sized = rows.assign(abs_gap=rows["gap"].abs())
+    chosen = of_part(rows, part)
+    sized = chosen.assign(abs_gap=chosen["gap"].abs())
     lines = []
     for (data, measure), group in sized.groupby(["data", "measure"], sort=False):
         for quantity in ("abs_gap", "performance"):

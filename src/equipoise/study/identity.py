@@ -9,10 +9,11 @@ from pydantic import TypeAdapter
 
 from equipoise.data.files import sha256
 from equipoise.errors import BadInput, raise_all
-from equipoise.study.schema import MLP, Plan
+from equipoise.study.entries import Own
+from equipoise.study.schema import Plan
 from equipoise.study.sources import signature
 
-COSMETIC = ("title", "published", "optional", "about")  # changes no number
+COSMETIC = ("title", "published", "optional", "about", "keep_networks")  # changes no number
 
 
 def identity(plan: Plan, root: str | Path | None) -> dict[str, Any]:
@@ -24,16 +25,18 @@ def identity(plan: Plan, root: str | Path | None) -> dict[str, Any]:
     problems: list[str] = []
     for entry, data in zip(content["data"], plan.data, strict=True):
         try:
-            entry["content"] = sha256(data.path.read_bytes()) if data.path else signature(data.source, root)  # type: ignore[union-attr]
+            entry["content"] = sha256(data.path.read_bytes()) if isinstance(data, Own) else signature(data.source, root, data.options)
+            entry["model"] = plan.network(data.name).content()
         except (BadInput, OSError) as error:
             problems.append(str(error))
-        if data.path:
+        del entry["pretrained"]  # its content is told with the model
+        if isinstance(data, Own):
             entry["file"] = data.path.name
-    raise_all(problems, plan.name)
-    if plan.model != MLP:
-        place, _, factory = plan.model.rpartition(":")
-        code = Path(place)
-        content["model"] = f"{code.name}:{factory} {sha256(code.read_bytes())}" if code.is_file() else plan.model
+        else:
+            entry["options"].pop("mimic_iv", None)  # a place, whose content is told
+    raise_all(list(dict.fromkeys(problems)), plan.name)
+    for told in ("model", "pretrained"):
+        del content[told]
     del content["name"]
     plain: dict[str, Any] = _without(content, COSMETIC)
     return plain

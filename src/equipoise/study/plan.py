@@ -3,7 +3,8 @@
 name = "my-hospital"
 splits = 20                              # seeds first_seed, first_seed + 1, ...
 measures = ["eod"]
-model = "networks.py:make"               # left out: the paper's MLP
+model = "networks.py:make"               # left out: the paper's MLP; for images also resnet-18, vgg-16, densenet-121, squeezenet
+protocol = "balanced"                    # left out: a plain split; see equipoise.data.protocol
 
 [[data]]
 file = "patients.csv"                    # or source = "adult", with options = { attribute_as_input = false }
@@ -16,9 +17,11 @@ patient = "subject_id"
 [[methods]]
 method = "bias-gda"
 settings = { epochs = 50 }
+overrides = { icu = { rate = 1e-6 } }    # settings for these data alone
 floor = { icu = { eod = 0.70 } }         # or one number; by measure, by data, or by both
 
-Data and methods may also be plain lists of names. Paths count from the folder of the TOML file.
+Data and methods may also be plain lists of names. An entry of data may have a `model` of its own; a backbone may start from the weights in
+a file, `pretrained`, of its data, of the study, or (a table) of the study by backbone. Paths count from the folder of the TOML file.
 """
 
 import dataclasses
@@ -31,7 +34,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from equipoise.errors import BadInput, UnknownName, did_you_mean, raise_all
-from equipoise.study.schema import MLP, Arm, Known, Limit, Own, Plan
+from equipoise.study.entries import Known, Own
+from equipoise.study.network import MLP, backbones
+from equipoise.study.schema import PROTOCOLS, Arm, Limit, Plan
 
 
 def read_plan(source: str | Path) -> Plan:
@@ -97,7 +102,13 @@ def narrow(
         splits=plan.splits if splits is None else splits,
         data=kept_data,
         methods=tuple(
-            dataclasses.replace(a, floor=_cut(a.floor, names, kept_measures), bound=_cut(a.bound, names, kept_measures)) for a in arms
+            dataclasses.replace(
+                a,
+                overrides={k: v for k, v in a.overrides.items() if k in names},
+                floor=_cut(a.floor, names, kept_measures),
+                bound=_cut(a.bound, names, kept_measures),
+            )
+            for a in arms
         ),
         measures=kept_measures,
     )
@@ -119,10 +130,9 @@ def _tidied(raw: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
         if not isinstance(entries, (list, tuple)):
             continue
         tidy[key] = [_entry(e, kind, folder) for e in entries]
-    model = tidy.get("model")
-    if isinstance(model, str) and folder is not None and model.partition(":")[0].endswith(".py"):
-        tidy["model"] = str(folder / model)
-    return tidy
+    if isinstance(tidy.get("protocol"), str) and tidy["protocol"] in PROTOCOLS:
+        tidy.setdefault("fractions", PROTOCOLS[tidy["protocol"]])
+    return _placed(tidy, folder)
 
 
 def _entry(entry: Any, kind: str, folder: Path | None) -> Any:
@@ -135,7 +145,24 @@ def _entry(entry: Any, kind: str, folder: Path | None) -> Any:
         full["file"] = str((folder or Path()) / full["file"])
     elif isinstance(full.get(kind), str):
         full.setdefault("name", full[kind])
-    return full
+    options = full.get("options")
+    if folder is not None and isinstance(options, Mapping) and isinstance(options.get("mimic_iv"), str):
+        full["options"] = {**options, "mimic_iv": str(folder / options["mimic_iv"])}
+    return _placed(full, folder)
+
+
+def _placed(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
+    """The same with the files of networks, in a study or an entry of data, made absolute."""
+    if folder is None:
+        return values
+    model, weights = values.get("model"), values.get("pretrained")
+    if isinstance(model, str) and model.partition(":")[0].endswith(".py"):
+        values["model"] = str(folder / model)
+    if isinstance(weights, str) and weights:
+        values["pretrained"] = str(folder / weights)
+    elif isinstance(weights, Mapping):
+        values["pretrained"] = {k: str(folder / v) if isinstance(v, str) else v for k, v in weights.items()}
+    return values
 
 
 def _entries(tidy: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
@@ -145,13 +172,16 @@ def _entries(tidy: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
 
 def _paths(tidy: Mapping[str, Any]) -> Iterator[Path]:
     yield from (Path(e["file"]) for e in _entries(tidy, "data") if isinstance(e.get("file"), str))
-    place = str(tidy.get("model", MLP)).rpartition(":")[0]
-    if place.endswith(".py"):
-        yield Path(place)
+    for owner in (tidy, *_entries(tidy, "data")):
+        place = str(owner.get("model") or MLP).rpartition(":")[0]
+        if place.endswith(".py"):
+            yield Path(place)
+        weights = owner.get("pretrained")
+        yield from (Path(w) for w in (weights.values() if isinstance(weights, Mapping) else (weights,)) if w and isinstance(w, str))
 
 
 def _crossed(tidy: Mapping[str, Any]) -> Iterator[str]:
-    """What no entry can know alone: names used twice, limits for data or measures that are not in the study."""
+    """What no entry can know alone: names used twice, settings and limits for what is not in the study, weights for no backbone."""
     measures = tidy.get("measures")
     listed = [str(m) for m in measures] if isinstance(measures, (list, tuple)) else ["spd", "eod"]
     data = [str(e["name"]) for e in _entries(tidy, "data") if "name" in e]
@@ -160,7 +190,11 @@ def _crossed(tidy: Mapping[str, Any]) -> Iterator[str]:
         folded = [n.casefold() for n in names]
         twice = dict.fromkeys(n for n in names if folded.count(n.casefold()) > 1)
         yield from (f"{kind}: the name {n!r} is used more than once. Give each entry a name of its own." for n in twice)
+    yield from idle_weights(tidy)
     for position, entry in enumerate(_entries(tidy, "methods")):
+        for name in entry["overrides"] if isinstance(entry.get("overrides"), Mapping) else ():
+            if name not in data:
+                yield f"methods[{position}].overrides: {name!r} is no data of this study.{_hint(name, data)}"
         for key in ("floor", "bound"):
             table = entry.get(key)
             for name, inner in table.items() if isinstance(table, Mapping) else ():
@@ -172,12 +206,26 @@ def _crossed(tidy: Mapping[str, Any]) -> Iterator[str]:
                         yield f"{where}.{name}: {measure!r} is no measure of this study.{_hint(measure, listed)}"
 
 
+def idle_weights(tidy: Mapping[str, Any]) -> Iterator[str]:
+    """Pretrained weights that no network would take."""
+    models = [str(entry.get("model") or tidy.get("model") or MLP) for entry in _entries(tidy, "data")]
+    for position, (entry, model) in enumerate(zip(_entries(tidy, "data"), models, strict=True)):
+        if entry.get("pretrained") and model not in backbones():
+            yield f"data[{position}].pretrained: only {', '.join(backbones())} start from a file; the model is {model!r}"
+    common = tidy.get("pretrained")
+    for name in common if isinstance(common, Mapping) else [""] if common else []:
+        if name and name not in backbones():
+            yield f"pretrained: {name!r} is no backbone.{_hint(name, backbones())}"
+        elif models and not any(model == name if name else model in backbones() for model in models):
+            yield f"pretrained: none of the data has the model {name or ' or '.join(backbones())}. Name one with `model`, or leave it out."
+
+
 def _worded(error: ValidationError) -> Iterator[str]:
     """Pydantic's findings in our words, each with its place."""
     owners: dict[str, type] = {"data": Known, "methods": Arm}
     types: dict[str, list[str]] = {}  # a value that may have several types has a finding for each
     for found in error.errors(include_url=False):
-        parts = [p for p in found["loc"] if p not in ("known", "own", "str") and not str(p).startswith("tuple[")]
+        parts = [p for p in found["loc"] if p not in ("known", "own", "str") and not str(p).startswith(("tuple[", "dict["))]
         *outer, last = parts or ["study"]
         inside, where = (_place(p) for p in (outer, parts))
         kind, value = found["type"], found.get("input")

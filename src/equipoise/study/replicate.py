@@ -17,21 +17,21 @@ import torch
 from torch import nn
 
 from equipoise.data.cohort import Cohort
-from equipoise.data.seeds import child_seed
+from equipoise.data.protocol import balanced_parts
 from equipoise.data.splits import Parts, split
 from equipoise.errors import EquipoiseError
 from equipoise.measures.cells import Cells, tabulate
 from equipoise.measures.decision import Threshold
 from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, largest, performance_values
 from equipoise.measures.gaps import GAPS
+from equipoise.measures.noise import noise_floor
 from equipoise.methods.base import Candidate
 from equipoise.methods.registry import METHODS, run_many, settings_of
-from equipoise.models.checkpoint import build
 from equipoise.models.score import predict
-from equipoise.models.train import Training, initial_mlp, train_stack
+from equipoise.models.train import IMAGES, Training, train_stack
 from equipoise.models.train import train as train_one
 from equipoise.study import rows, weights
-from equipoise.study.schema import MLP, Plan
+from equipoise.study.schema import Plan
 from equipoise.study.sources import load_source
 from equipoise.study.tasks import Outcome, Work
 
@@ -75,7 +75,7 @@ _blocks: OrderedDict[tuple[str, str, tuple[int, ...]], list[Parts]] = OrderedDic
 
 
 def _block(work: Work, cohort: bytes | None) -> list[Parts]:
-    """The parts of every split of a block, as tensors. Kept for the next task of the same block."""
+    """The parts of every split of a block, as tensors, or as images mapped from a file. Kept for the next task of the same block."""
     key = (work.fingerprint, work.task.data, work.task.seeds)
     if key not in _blocks:
         while len(_blocks) >= KEPT_BLOCKS:
@@ -91,7 +91,10 @@ def _parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
         data = plan.named(name)
         assert not data.path  # the leading process loads files
         cohort = load_source(data.source, None, {**data.options, "seed": seed})  # type: ignore[union-attr]
-    parts = split(cohort, seed=seed, fractions=plan.fractions)
+    if plan.protocol == "balanced":
+        parts = balanced_parts(cohort, seed=seed, fractions=plan.fractions, privileged=plan.privileged)
+    else:
+        parts = split(cohort, seed=seed, fractions=plan.fractions)
     train, valid, test = (replace(part, source=part.inputs) for part in parts)  # the raw table is not needed any more
     return Parts(train, valid, test)
 
@@ -106,33 +109,28 @@ def _alike(parts: Sequence[Parts]) -> list[list[int]]:
 
 def _trained(work: Work, parts: Sequence[Parts]) -> bytes:
     plan, seeds = work.plan, work.task.seeds
-    settings = Training(**plan.training)
+    network = plan.network(work.task.data)
+    settings = replace(IMAGES if len(parts[0].train.inputs.shape) == 4 else Training(), **plan.training)
     start = time.perf_counter()
     models: dict[int, nn.Module] = {}
     for group in _alike(parts):
-        if plan.model == MLP:
+        network.check(parts[group[0]].train.inputs.shape)
+        if network.stacks:
             models |= zip(group, train_stack([(parts[k].train, parts[k].valid, seeds[k]) for k in group], settings=settings), strict=True)
         else:
-            models |= {
-                k: train_one(parts[k].train, parts[k].valid, seed=seeds[k], model=_own(plan.model, seeds[k]), settings=settings)
-                for k in group
-            }
+            for k in group:
+                untrained = network.build(parts[k].train.inputs.shape, seeds[k])
+                models[k] = train_one(parts[k].train, parts[k].valid, seed=seeds[k], model=untrained, settings=settings)
     about = {"fingerprint": work.fingerprint, "version": work.version, "task": work.task.key, "seconds": time.perf_counter() - start}
     return weights.to_bytes([models[k] for k in range(len(parts))], seeds, about)
 
 
-def _own(factory: str, seed: int) -> nn.Module:
-    """The user's network, its first weights drawn from the split's seed."""
-    with torch.random.fork_rng():
-        torch.manual_seed(child_seed(seed, "weights"))
-        return build(factory)
-
-
 def _networks(work: Work, parts: Sequence[Parts], trained: bytes) -> list[nn.Module]:
     states, about = weights.from_bytes(trained, f"the networks of {work.task.training.key}")
+    network = work.plan.network(work.task.data)
     models = []
     for seed, three, threshold in zip(work.task.seeds, parts, about["thresholds"], strict=True):
-        model: nn.Module = initial_mlp(three.train.inputs.shape[1], seed) if work.plan.model == MLP else _own(work.plan.model, seed)
+        model = network.build(three.train.inputs.shape, seed, pretrained=False)
         model.load_state_dict(states[seed])
         model.__dict__["threshold"] = threshold
         models.append(model.eval())
@@ -144,6 +142,7 @@ def _repaired(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -
     plan, task = work.plan, work.task
     arm = plan.arm(task.method)
     goal = arm.goal(task.data, task.measure, plan.performance)
+    settings = arm.settings_for(task.data)
     start = time.perf_counter()
     found: dict[int, Candidate] = {}
     for group in _alike(parts):
@@ -154,7 +153,7 @@ def _repaired(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -
             goal,
             seeds=[task.seeds[k] for k in group],
             trains=[parts[k].train for k in group] if METHODS[arm.method].needs_train else None,
-            settings=arm.settings,
+            settings=settings,
         )
         found |= zip(group, candidates, strict=True)
     seconds = time.perf_counter() - start
@@ -165,22 +164,24 @@ def _repaired(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -
         "method": task.method,
         "measure": task.measure,
         "performance_measure": plan.performance,
-        "settings": json.dumps({"method": arm.method, **asdict(settings_of(arm.method, arm.settings))}, sort_keys=True, default=str),
+        "settings": json.dumps({"method": arm.method, **asdict(settings_of(arm.method, settings))}, sort_keys=True, default=str),
         "stack": len(parts),
         "seconds": seconds / len(parts),
         "task_seconds": seconds,
     }
-    return [{**common, "seed": task.seeds[k], **_row(found[k], parts[k], task.measure, plan.performance)} for k in range(len(parts))]
+    return [{**common, "seed": seed, **_row(found[k], parts[k], task.measure, plan.performance, seed)} for k, seed in enumerate(task.seeds)]
 
 
-def _row(candidate: Candidate, parts: Parts, measure: str, performance: str) -> dict[str, object]:
-    valid, test = _cells(candidate, parts.valid), _cells(candidate, parts.test)
+def _row(candidate: Candidate, parts: Parts, measure: str, performance: str, seed: int) -> dict[str, object]:
+    (valid, valid_noise), (test, noise) = (_looked(candidate, part, measure, seed) for part in (parts.valid, parts.test))
     trace, rule, goal = candidate.trace, candidate.rule, candidate.goal
     return {
         "gap": _gap(measure, test),
         "performance": float(performance_values(performance, test)),
         "valid_gap": _gap(measure, valid),
         "valid_performance": float(performance_values(performance, valid)),
+        "noise": noise,
+        "valid_noise": valid_noise,
         **{f"test_{name}": _gap(name, test) for name in GAPS},
         **{f"test_{name}": float(performance_values(name, test)) for name in AFFINE_PERFORMANCE},
         "met": bool(candidate.met),
@@ -197,10 +198,12 @@ def _row(candidate: Candidate, parts: Parts, measure: str, performance: str) -> 
     }
 
 
-def _cells(candidate: Candidate, part: Cohort) -> Cells:
-    """The cell table of the decisions: for a randomised rule, of their expectations."""
+def _looked(candidate: Candidate, part: Cohort, measure: str, seed: int) -> tuple[Cells, float]:
+    """The cell table of the decisions (for a randomised rule, of their expectations), and their noise floor."""
     scores = predict(candidate.model, part)
-    return tabulate(candidate.rule.decide(scores), scores.y, scores.attribute)
+    f, attribute = candidate.rule.decide(scores), scores.attribute
+    floor = noise_floor(f, scores.y, attribute.codes, attribute.levels, scores.patients, measure, seed=seed)
+    return tabulate(f, scores.y, attribute), floor
 
 
 def _gap(measure: str, cells: Cells) -> float:

@@ -1,4 +1,5 @@
 """The folder of a study: what it is (study.json), the trained networks (models/), the rows (rows/, one file a task) and a summary.
+Where images were left out, broken/ names them.
 
 A file is written whole or not at all, so a task whose file is there is done, and to go on after an interruption is to run the study again.
 A folder holds one study of one version of Equipoise; anything else is refused and left as it is.
@@ -46,6 +47,16 @@ class Folder:
         """Writes a task's result, whole or not at all."""
         with replacing(self.file(task)) as temporary:
             temporary.write_bytes(content)
+
+    def drop(self, training: Task) -> None:
+        """Removes the networks of a block, which can be large, and keeps what is known about them."""
+        path = self.file(training)
+        write_text(path.with_suffix(".json"), json.dumps(weights.read_about(path), indent=1) + "\n")
+        path.unlink()
+
+    def note_broken(self, data: str, broken: Sequence[str]) -> None:
+        """Writes down which images were left out."""
+        write_text(self.path / f"broken/{data}.txt", "\n".join(broken) + "\n")
 
 
 @contextmanager
@@ -119,7 +130,9 @@ def read_timings(folder: Folder) -> pd.DataFrame:
     for task in tasks_of(folder.plan):
         path = folder.file(task)
         if path.is_file() and not task.method:
-            seconds = float(weights.from_bytes(path.read_bytes(), str(path))[1]["seconds"])
+            seconds = float(weights.read_about(path)["seconds"])
+        elif not task.method and path.with_suffix(".json").is_file():
+            seconds = float(json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["seconds"])
         elif path.is_file():
             seconds = float(rows.from_bytes(path.read_bytes(), str(path))["task_seconds"].iloc[0])
         else:

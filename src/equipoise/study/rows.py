@@ -1,7 +1,7 @@
 """The rows of a study: one a (data, split, method, measure), with the steps that led to it; as Parquet bytes and back.
 
-Gaps and performances are of the test part, unless their name begins with `valid_`. The columns in TIMINGS differ from run to run; all
-others are the same to the bit, whatever the runner.
+Gaps, performances and noise floors are of the test part, unless their name begins with `valid_`. The columns in TIMINGS differ from run
+to run; all others are the same to the bit, whatever the runner.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from equipoise.errors import BadInput
 from equipoise.measures.gaps import GAPS
 
 TIMINGS = ("seconds", "task_seconds")  # of the method alone: a split's share, and the whole stack
+NOISE = ("noise", "valid_noise")  # files from before these columns are read, and have none
 TRACE = {"trace_step": "step", "trace_gap": "gap", "trace_performance": "performance", "trace_threshold": "threshold"}
 _TEXT, _REAL, _WHOLE = pa.string(), pa.float64(), pa.int64()
 SCHEMA = pa.schema(
@@ -30,6 +31,7 @@ SCHEMA = pa.schema(
         ("performance", _REAL),
         ("valid_gap", _REAL),
         ("valid_performance", _REAL),
+        *((name, _REAL) for name in NOISE),
         *((f"test_{name}", _REAL) for name in (*GAPS, "balanced_accuracy", "accuracy")),
         ("met", pa.bool_()),
         ("step", _WHOLE),
@@ -65,9 +67,12 @@ def from_bytes(content: bytes, source: str) -> pd.DataFrame:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise BadInput(f"{source} is damaged ({reason}). Run the study again to have it redone.") from error
+    frame = table.to_pandas()
+    if table.schema.names == [name for name in SCHEMA.names if name not in NOISE]:
+        return frame.reindex(columns=SCHEMA.names).astype(dict.fromkeys(NOISE, "float64"))
     if table.schema.names != SCHEMA.names:
         raise BadInput(f"{source} does not hold the rows of a study. Remove it, or use another folder.")
-    return table.to_pandas()
+    return frame
 
 
 def split_traces(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -3,19 +3,25 @@
 import logging
 import pickle
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
+from equipoise.data.images import Images
 from equipoise.errors import EquipoiseError
+from equipoise.study.entries import Own
 from equipoise.study.results import Folder, claimed, finished
-from equipoise.study.runners import Crew, crew
+from equipoise.study.runners import Crew, cores, crew
 from equipoise.study.schema import Plan
 from equipoise.study.sources import load_file, load_source
 from equipoise.study.tasks import Outcome, Task, Work, cost, tasks_of
 
 log = logging.getLogger(__name__)
 LIVES = 3  # how many workers may die over one task
+ON_GPU = 10 * 2**30  # bytes of its memory that one worker may need: VGG-16 in training, and rows kept there
 
 
 class TasksFailed(EquipoiseError):
@@ -54,14 +60,25 @@ def run_study(
 ) -> Folder:
     """The folder with the study's rows. What is there already is kept; the rows do not depend on the runner."""
     with claimed(folder, plan, root) as place:
-        pending = _pending(plan, finished(place))
+        done = finished(place)
+        pending = _pending(plan, done)
+        if not plan.keep_networks:  # an earlier run may have been stopped just before it would have removed them
+            for training in {task for task in done if not task.method} - {task.training for task in pending}:
+                place.drop(training)
         if pending:
-            with crew(runner, workers, address) as workforce:
+            with crew(runner, workers or _share_of_gpu(plan), address) as workforce:
                 _Run(place, pending, root, progress).drive(workforce)
         elif progress:
             total = len(tasks_of(plan))
             progress(Event(total, total, 1.0, 0.0, ()))
         return place
+
+
+def _share_of_gpu(plan: Plan) -> int | None:
+    """How many workers a GPU has memory for, where images are computed on one; None where cores decide."""
+    if all(plan.network(data.name).stacks for data in plan.data) or not torch.cuda.is_available():
+        return None
+    return max(1, min(cores(), torch.cuda.get_device_properties(0).total_memory // ON_GPU))
 
 
 def _pending(plan: Plan, done: set[Task]) -> list[Task]:
@@ -83,6 +100,7 @@ class _Run:
     deaths: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     cohorts: dict[str, bytes] = field(default_factory=dict)
+    owed: Counter[str] = field(default_factory=Counter)  # methods that need the networks of a training
     failed: int = 0
     start: float = field(default_factory=time.perf_counter)
 
@@ -91,6 +109,7 @@ class _Run:
         self.total = len(tasks_of(plan))
         self.costs = {task.key: cost(plan, task) for task in self.pending}
         self.pending = sorted(self.pending, key=lambda task: (-self.costs[task.key], task.key))
+        self.owed.update(task.training.key for task in self.pending if task.method)
 
     def drive(self, workforce: Crew) -> None:
         """Does everything that is pending."""
@@ -110,30 +129,36 @@ class _Run:
             raise TasksFailed(f"{len(self.problems)} tasks of {self.folder.plan.name!r} failed; all others are done and kept:\n{listed}")
 
     def _ready(self) -> Task | None:
-        """The most expensive task whose networks are there; trainings before anything else, since all waits for them."""
+        """The most expensive task whose networks are there; trainings before anything else, since all waits for them.
+
+        Where networks do not stay, trainings last, so that few are there at a time.
+        """
         waiting = {task.key for task in (*self.pending, *self.running.values()) if not task.method}
         candidates = [task for task in self.pending if not task.method or task.training.key not in waiting]
         if not candidates:
             return None
-        task = next((t for t in candidates if not t.method), candidates[0])
+        keep = self.folder.plan.keep_networks
+        task = next((t for t in candidates if bool(t.method) != keep), candidates[0])
         self.pending.remove(task)
         return task
 
     def _submit(self, workforce: Crew, task: Task) -> None:
         folder = self.folder
+        self.running[task.key] = task
         try:
             cohort = self._cohort(task.data)
         except EquipoiseError as error:
+            del self.running[task.key]
             self._fail([task, *self._of_data(task.data)], str(error))
             return
         trained = folder.file(task.training).read_bytes() if task.method else None
         workforce.submit(Work(folder.plan, folder.fingerprint, folder.version, task), cohort, trained)
-        self.running[task.key] = task
 
     def _settle(self, task: Task, outcome: Outcome) -> str:
         """Keeps what a task gave, or sees to what went wrong; a note on the latter."""
         if outcome.content is not None:
             self.folder.store(task, outcome.content)
+            self._release(task)
             return ""
         if not outcome.died:
             if outcome.details:
@@ -151,6 +176,12 @@ class _Run:
         self.pending.insert(0, task)
         return note
 
+    def _release(self, task: Task) -> None:
+        """Removes networks that nothing needs any more, where they are not to stay. A method that failed still needs them."""
+        self.owed[task.training.key] -= bool(task.method)
+        if task.method and not self.owed[task.training.key] and not self.folder.plan.keep_networks:
+            self.folder.drop(task.training)
+
     def _of_data(self, name: str) -> list[Task]:
         return [task for task in self.pending if task.data == name]
 
@@ -167,15 +198,31 @@ class _Run:
         if data.redraw:
             return None
         if name not in self.cohorts:
-            cohort = load_file(data.path, **data.columns) if data.path else load_source(data.source, self.root, data.options)  # type: ignore[union-attr]
+            if isinstance(data, Own):
+                cohort = load_file(data.path, **data.columns)
+            else:
+                cohort = load_source(data.source, self.root, data.options, self._decoding(name))
+            if isinstance(cohort.source, Images) and cohort.source.broken:
+                self.folder.note_broken(name, list(cohort.source.broken.values()))
             self.cohorts[name] = pickle.dumps(cohort, protocol=5)
         return self.cohorts[name]
 
-    def _tell(self, note: str) -> None:
+    def _decoding(self, name: str) -> Callable[[int], None]:
+        """Tells how many images of some data are decoded."""
+        total = 0
+
+        def more(count: int) -> None:
+            nonlocal total
+            total += count
+            self._tell("", f"{name}: {total:,} images decoded")
+
+        return more
+
+    def _tell(self, note: str, *doing: str) -> None:
         if self.progress is None:
             return
         left = [*self.pending, *self.running.values()]
         whole = sum(self.costs.values())
         share = (whole - sum(self.costs[task.key] for task in left)) / whole if len(left) < len(self.costs) else 0.0
-        names = tuple(str(task) for task in self.running.values())
+        names = (*doing, *(str(task) for task in self.running.values()))
         self.progress(Event(self.total - len(left) - self.failed, self.total, share, time.perf_counter() - self.start, names, note))

@@ -4,39 +4,28 @@ Pydantic checks the types and collects every problem; `plan` turns them into wor
 """
 
 import importlib
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-from pydantic import AfterValidator, ConfigDict, Discriminator, Field, PlainValidator, Tag, TypeAdapter, ValidationError, field_validator
+from pydantic import AfterValidator, Field, PlainValidator, field_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core.core_schema import ValidationInfo
 
-from equipoise.errors import BadInput, UnknownName, pick, raise_all
+from equipoise.errors import BadInput, raise_all
 from equipoise.measures.gaps import GAPS
 from equipoise.measures.performance import AT_THRESHOLD
 from equipoise.methods.base import Goal
 from equipoise.methods.registry import METHODS
 from equipoise.models.train import Training
-from equipoise.study.sources import SOURCES, option_types
+from equipoise.study.entries import STRICT, Data, Known, Model, Name, Own, one_of, typed
+from equipoise.study.network import MLP, Network, backbones
 
-STRICT = ConfigDict(extra="forbid")
-MLP = "mlp"
 Limit = float | Mapping[str, float | Mapping[str, float]]  # one number, or by data and measure
-
-
-def _one_of(kind: str, valid: Any) -> AfterValidator:
-    return AfterValidator(lambda name: pick(kind, name, valid))
-
-
-def _name(value: str) -> str:
-    """Names become parts of file names."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+=-]*", value):
-        raise ValueError(f"a name is made of letters, digits and . _ + = - (a title may hold anything); got {value!r}")
-    return value
+PROTOCOLS = {  # how parts are made: the fractions of train, validation and test, unless the study says others
+    "split": (0.6, 0.2, 0.2),
+    "balanced": (0.5, 0.25, 0.25),  # the paper's chest X-rays: labels in balance, groups in the shares that `privileged` says
+}
 
 
 def _limit(value: Any) -> Limit | None:
@@ -53,109 +42,17 @@ def _some(value: tuple[Any, ...]) -> tuple[Any, ...]:
     return value
 
 
-Name = Annotated[str, AfterValidator(_name)]
 Limits = Annotated[Limit | None, PlainValidator(_limit)]
-
-
-def typed(kind: str, given: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
-    """The given values as their types have them (a list becomes a tuple), or one error with every unknown name and wrong type."""
-    values: dict[str, Any] = {}
-    problems: list[str] = []
-    for name, value in given.items():
-        try:
-            if name not in types:
-                raise UnknownName(kind, name, types)
-            values[name] = TypeAdapter(types[name]).validate_json(json.dumps(value, default=str), strict=True)
-        except UnknownName as error:
-            problems += error.problems
-        except ValidationError as error:
-            wanted = " or ".join(dict.fromkeys(e["msg"].removeprefix("Input should be ") for e in error.errors()))
-            problems.append(f"{kind} {name!r} should be {wanted}; got {value!r}")
-    raise_all(problems)
-    return values
-
-
-@dataclass(frozen=True, config=STRICT)
-class Known:
-    """Data by the name of their source, with the options of its loader."""
-
-    source: Annotated[str, _one_of("data", SOURCES)]
-    name: Name = ""
-    title: str = ""  # shown in tables
-    options: dict[str, Any] = Field(default_factory=dict)
-    redraw: bool = False  # a simulation that is drawn anew for each split, with the split's seed
-    optional: bool = False  # left out unless it is asked for by name
-    published: str = ""  # where the paper's numbers for it are, such as adult/sex
-
-    @field_validator("options")
-    @classmethod
-    def _options(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        source = info.data.get("source")
-        return given if source is None else typed(f"option of {source}", given, option_types(source))
-
-    @field_validator("redraw")
-    @classmethod
-    def _redraw(cls, value: bool, info: ValidationInfo) -> bool:
-        source = info.data.get("source")
-        if value and source is not None and "seed" not in option_types(source):
-            raise ValueError(f"only a simulation can be drawn anew; {source} takes no seed")
-        return value
-
-    @property
-    def path(self) -> None:
-        """Not a file of the user's own."""
-        return
-
-
-@dataclass(frozen=True, config=STRICT)
-class Own:
-    """Data in a CSV or Parquet file, by its columns."""
-
-    file: str
-    label: str
-    group: str | tuple[str, ...]
-    name: Name = ""
-    title: str = ""
-    reference: str | tuple[str, ...] | None = None
-    patient: str | None = None
-    id: str | None = None
-    features: tuple[str, ...] | None = None
-    positive: str | int | None = None
-    attribute_as_input: bool = False
-    scale: bool = True
-    optional: bool = False
-
-    redraw = False
-    published = ""
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return Path(self.file)
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """The arguments of Cohort.from_frame."""
-        taken = ("label", "group", "reference", "patient", "id", "features", "positive", "attribute_as_input", "scale")
-        return {name: getattr(self, name) for name in taken}
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, Mapping):  # a misspelt `file` is still told from a source by the columns beside it
-        return "known" if "source" in value or not value.keys() & {"file", "label", "group", "patient"} else "own"
-    return "own" if isinstance(value, Own) else "known"
-
-
-Data = Annotated[Annotated[Known, Tag("known")] | Annotated[Own, Tag("own")], Discriminator(_kind)]
 
 
 @dataclass(frozen=True, config=STRICT)
 class Arm:
     """A method with its settings and its goal. Two arms may use one method under different names."""
 
-    method: Annotated[str, _one_of("method", METHODS)]
+    method: Annotated[str, one_of("method", METHODS)]
     name: Name = ""
     settings: dict[str, Any] = Field(default_factory=dict)
+    overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)  # settings of its own for some data, by their name
     floor: Limits = None
     bound: Limits = None
 
@@ -163,16 +60,37 @@ class Arm:
     @classmethod
     def _settings(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         method = info.data.get("method")
-        if method is None:
+        return given if method is None else _typed_settings(method, given, {})
+
+    @field_validator("overrides")
+    @classmethod
+    def _overrides(cls, given: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
+        method, settings = info.data.get("method"), info.data.get("settings")
+        if method is None or settings is None:
             return given
-        kind = importlib.import_module(METHODS[method].module).Settings
-        values = typed(f"setting of {method}", given, {f.name: get_type_hints(kind)[f.name] for f in fields(kind)})
-        kind(**values)  # what only the method itself can check
+        values, problems = {}, []
+        for data, own in given.items():
+            try:
+                values[data] = _typed_settings(method, own, settings)
+            except BadInput as error:
+                problems += [f"{data}: {problem}" for problem in error.problems]
+        raise_all(problems)
         return values
+
+    def settings_for(self, data: str) -> dict[str, Any]:
+        """The settings on these data."""
+        return {**self.settings, **self.overrides.get(data, {})}
 
     def goal(self, data: str, measure: str, performance: str) -> Goal:
         """What this arm is to reach on these data."""
         return Goal(measure, performance, limit(self.floor, data, measure), limit(self.bound, data, measure))
+
+
+def _typed_settings(method: str, given: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    kind = importlib.import_module(METHODS[method].module).Settings
+    values = typed(f"setting of {method}", given, {f.name: get_type_hints(kind)[f.name] for f in fields(kind)})
+    kind(**{**others, **values})  # what only the method itself can check
+    return values
 
 
 def limit(given: Limit | None, data: str, measure: str) -> float | None:
@@ -199,20 +117,26 @@ class Plan:
     name: Name
     data: Annotated[tuple[Data, ...], AfterValidator(_some)]
     methods: Annotated[tuple[Arm, ...], AfterValidator(_some)]
-    measures: Annotated[tuple[Annotated[str, _one_of("measure", GAPS)], ...], AfterValidator(_some)] = ("spd", "eod")
+    measures: Annotated[tuple[Annotated[str, one_of("measure", GAPS)], ...], AfterValidator(_some)] = ("spd", "eod")
     splits: Annotated[int, Field(ge=1)] = 20
     first_seed: Annotated[int, Field(ge=0)] = 0
-    fractions: tuple[float, float, float] = (0.6, 0.2, 0.2)
+    protocol: Annotated[str, one_of("protocol", PROTOCOLS)] = "split"
+    fractions: tuple[float, float, float] = PROTOCOLS["split"]
+    privileged: tuple[float, float, float] = (0.75, 0.5, 0.5)  # with "balanced": the share of the reference group in each part
     stack: Annotated[int, Field(ge=1)] = 10  # replicates that are trained and repaired as one network
-    performance: Annotated[str, _one_of("performance measure", AT_THRESHOLD)] = "balanced_accuracy"
-    model: str = MLP  # or file.py:factory
+    performance: Annotated[str, one_of("performance measure", AT_THRESHOLD)] = "balanced_accuracy"
+    model: Model = MLP  # or file.py:factory, or a backbone such as resnet-18
+    pretrained: str | dict[str, str] = ""  # the file of the weights that backbones start from, or a table of files by backbone
+    keep_networks: bool = True  # False: a network is removed once all of its methods are done
     training: dict[str, Any] = Field(default_factory=dict)
     about: str = ""
 
     @field_validator("training")
     @classmethod
     def _training(cls, given: dict[str, Any]) -> dict[str, Any]:
-        return typed("training setting", given, get_type_hints(Training))
+        values = typed("training setting", given, get_type_hints(Training))
+        Training(**values)  # what only it can check
+        return values
 
     @field_validator("fractions")
     @classmethod
@@ -221,11 +145,11 @@ class Plan:
             raise ValueError(f"fractions must be three positive numbers that add up to 1, for train, validation and test; got {value}")
         return value
 
-    @field_validator("model")
+    @field_validator("privileged")
     @classmethod
-    def _model(cls, value: str) -> str:
-        if value != MLP and not all(value.rpartition(":")[::2]):
-            raise BadInput(f"a model is {MLP!r} (the paper's network) or file.py:factory; got {value!r}")
+    def _privileged(cls, value: tuple[float, float, float]) -> tuple[float, float, float]:
+        if not all(0 < share < 1 for share in value):
+            raise ValueError(f"privileged must be three shares between 0 and 1, for train, validation and test; got {value}")
         return value
 
     @property
@@ -240,3 +164,10 @@ class Plan:
     def arm(self, name: str) -> Arm:
         """The arm of that name."""
         return next(a for a in self.methods if a.name == name)
+
+    def network(self, name: str) -> Network:
+        """The network for the data of that name."""
+        data = self.named(name)
+        model = data.model or self.model
+        common = self.pretrained if isinstance(self.pretrained, str) else self.pretrained.get(model, "")
+        return Network(model, data.pretrained or (common if model in backbones() else ""))

@@ -1,7 +1,6 @@
-"""Where a study's data come from: a set of the catalogue, MIMIC-III, or a file of the user's own."""
+"""Where a study's data come from: a set of the catalogue, or a file of the user's own."""
 
 import inspect
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -9,28 +8,27 @@ from typing import Any, get_type_hints
 from equipoise.data import catalogue
 from equipoise.data.cohort import Cohort
 from equipoise.data.files import read_table, sha256, user_cache
-from equipoise.data.mimic_iii import TABLES, mimic_iii
 from equipoise.errors import BadInput, pick
 
-FOLDERS: dict[str, Callable[..., Cohort]] = {"mimic-iii": mimic_iii}  # loaders of credentialed data, which take the folder of the tables
-SOURCES = (*catalogue.CATALOGUE, *FOLDERS)
+SOURCES = tuple(catalogue.CATALOGUE)
+OURS = ("root", "progress", "cache", "workers")  # arguments of a loader that change no number: the run sees to them
+HASHED = 2**26  # bytes of a table that is known by its content; a larger one by its length, to spare reading it
 
 
 def option_types(source: str) -> dict[str, Any]:
     """The options that a source takes and their types."""
-    pick("data", source, SOURCES)
-    loader = FOLDERS[source] if source in FOLDERS else catalogue.CATALOGUE[source].load
-    taken = ("progress",) if source in FOLDERS else ()
-    names = [p.name for p in inspect.signature(loader).parameters.values() if p.name not in ("root", *taken)]
+    loader = catalogue.CATALOGUE[pick("data", source, SOURCES)].load
     hints = get_type_hints(loader)
-    return {name: hints[name] for name in names}
+    return {name: hints[name] for name in inspect.signature(loader).parameters if name not in OURS}
 
 
-def load_source(source: str, root: str | Path | None, options: Mapping[str, Any]) -> Cohort:
-    """The cohort of a source with these options."""
-    if source in FOLDERS:
-        return FOLDERS[source](_folder(source, root), **options)
-    return catalogue.load(source, root, **options)
+def load_source(source: str, root: str | Path | None, options: Mapping[str, Any], progress: Callable[[int], None] | None = None) -> Cohort:
+    """The cohort of a source with these options. Pixels lie in a file of the user's cache, so that a process is sent its name alone.
+
+    `progress` is told how many more images are decoded.
+    """
+    mapped = {"cache": user_cache() / "images", "progress": progress} if _is_images(source) else {}
+    return catalogue.load(source, root, **options, **mapped)
 
 
 def load_file(path: Path, **columns: Any) -> Cohort:
@@ -38,29 +36,28 @@ def load_file(path: Path, **columns: Any) -> Cohort:
     return Cohort.from_frame(read_table(path), name=path.name, **columns)
 
 
-def signature(source: str, root: str | Path | None) -> str:
+def signature(source: str, root: str | Path | None, options: Mapping[str, Any]) -> str:
     """What tells the files of a source from others, or an error that says what is missing.
 
-    The catalogue's files have known checksums, so there is nothing to tell; of credentialed tables, names and sizes do.
+    The catalogue's own files have known checksums, so there is nothing to tell; of tables without one, names and content do. Images are
+    taken to belong to their tables.
     """
-    if source in FOLDERS:
-        folder = _folder(source, root)
-        sizes = sorted((p.name.lower(), p.stat().st_size) for p in folder.iterdir() if p.name.upper().split(".")[0] in TABLES)
-        return sha256(repr(sizes).encode())
-    wrong = [f"{state.file} {state.status}" for state in catalogue.check(source, root) if state.status != "ok"]
-    if wrong:
-        place = "" if root is None else f" --root {root}"
-        raise BadInput(f"data set {source!r}: {'; '.join(wrong)}. To get the files: equipoise data fetch {source}{place}")
-    return ""
+    recipe = catalogue.CATALOGUE[source]
+    if not recipe.by_hand:
+        wrong = [f"{state.file} {state.status}" for state in catalogue.check(source, root) if state.status != "ok"]
+        if wrong:
+            place = "" if root is None else f" --root {root}"
+            raise BadInput(f"data set {source!r}: {'; '.join(wrong)}. To get the files: equipoise data fetch {source}{place}")
+        return ""
+    elsewhere = [Path(options["mimic_iv"])] if options.get("mimic_iv") else []
+    found = [state.path for folder in [catalogue.home(source, root), *elsewhere] for state in catalogue.states(source, folder)]
+    return sha256(repr(sorted({_told(path) for path in found if path is not None})).encode())
 
 
-def _folder(source: str, root: str | Path | None) -> Path:
-    """The folder with the tables: `root`/source, or the root itself where the tables lie in it."""
-    base = Path(root or os.environ.get("EQUIPOISE_DATA") or user_cache()).expanduser()
-    folder = base / source if (base / source).is_dir() else base
-    if not folder.is_dir() or not any(p.name.upper().startswith("ADMISSIONS.CSV") for p in folder.iterdir()):
-        raise BadInput(
-            f"{source}: no ADMISSIONS.csv or ADMISSIONS.csv.gz in {base / source} or {base}. "
-            "Get the tables from physionet.org (credentialed access) and name their folder with --root."
-        )
-    return folder
+def _told(path: Path) -> tuple[str, str]:
+    size = path.stat().st_size
+    return path.name.lower(), sha256(path.read_bytes()) if size <= HASHED else str(size)
+
+
+def _is_images(source: str) -> bool:
+    return "cache" in inspect.signature(catalogue.CATALOGUE[source].load).parameters

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from equipoise.data.catalogue import CATALOGUE
-from equipoise.study.schema import Known, Plan
+from equipoise.study.entries import Known
+from equipoise.study.schema import Plan
 
 # About what a split takes beside a training of the MLP; it only decides which task is started first and what a progress bar shows.
 COSTS = {

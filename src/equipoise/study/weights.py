@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,6 +44,17 @@ def from_bytes(content: bytes, source: str) -> tuple[dict[int, dict[str, Tensor]
         seed, _, name = key.partition("/")
         states[int(seed)][name] = tensor
     return states, about
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What was noted in a file of networks, without reading their weights."""
+    try:
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        about: dict[str, Any] = json.loads(header["__metadata__"]["equipoise"])
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise BadInput(f"{path} is damaged ({error}). Run the study again to have it redone.") from error
+    return about
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:

@@ -1,0 +1,140 @@
+"""`equipoise apply`: scores and decisions for new patients with a repaired network and its rule."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import pandas as pd
+import typer
+from rich.text import Text
+
+from equipoise.cli.console import JsonOption, counting, err, notes, out
+from equipoise.cli.inputs import IMAGE_COLUMNS, CacheOption, ImageColumnOption, ImagesOption, SkipBrokenOption
+from equipoise.data.files import check_writable, read_table, write_text
+from equipoise.errors import BadInput, did_you_mean, raise_all
+from equipoise.report.terminal import printable
+
+if TYPE_CHECKING:
+    from equipoise.data.images import Images
+
+
+def apply(
+    folder: Annotated[Path, typer.Argument(help="The folder that `equipoise debias` wrote.")],
+    file: Annotated[Path, typer.Argument(help="CSV or Parquet file with new patients, one row each; no label is needed.")],
+    images: ImagesOption = None,
+    image_column: ImageColumnOption = None,
+    skip_broken: SkipBrokenOption = False,
+    cache: CacheOption = None,
+    model: Annotated[
+        str | None, typer.Option(help="The network's factory, whose code is run.", show_default="the one that run.json names")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the draws, where the rule is randomised.")] = 0,
+    save: Annotated[Path | None, typer.Option("--out", help="Write the decisions as CSV to this file.", show_default="printed")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Scores and decisions for new patients. The protected attribute is needed only where the rule decides by group.
+
+    [bold]Example:[/bold] equipoise apply repaired/ new.csv --images xrays/ --out decisions.csv
+    """
+    from equipoise.report.served import decide, groups_of, open_repaired
+
+    if seed < 0:
+        raise BadInput(f"--seed must be at least 0; got {seed}")
+    if save:
+        check_writable(save)
+    repaired = open_repaired(folder, model)
+    how = repaired.run["inputs"]
+    if how["images"] is None and images is not None:
+        raise BadInput(f"the network in {folder} takes columns of numbers, not images. Leave out --images.")
+    if how["images"] is not None and images is None:
+        raise BadInput(f"the network in {folder} takes images. Name their folder: --images xrays/")
+    frame = read_table(file)
+    attributes = groups_of(frame, repaired.groups, file.name)
+    column = image_column or how.get("image_column") or next((c for c in IMAGE_COLUMNS if c in frame.columns), None)
+    names = [name for name in (how.get("id"), how.get("patient"), column if images else None) if name in frame.columns]
+    with notes():
+        if images is None:
+            inputs: Any = _numbers(frame, how["features"], file.name)
+            kept = np.arange(len(frame))
+        else:
+            opened = _pictures(frame, column, images, how["images"], skip_broken, cache, file.name)
+            inputs, kept = opened, np.array([at for at in range(len(frame)) if at not in opened.broken])
+        score = repaired.score(inputs)
+    attributes = tuple(attribute.take(kept) for attribute in attributes)
+    ids = frame[names[0]].to_numpy(dtype=object)[kept] if names else kept.astype(object)
+    found = decide(repaired, score, attributes, ids, seed, file.name)
+    about = frame[list(dict.fromkeys(names))].iloc[kept].reset_index(drop=True) if names else pd.DataFrame({"row": kept + 1})
+    about = about.drop(columns=[c for c in about.columns if c in found.columns])  # a column of that name is not ours
+    table = pd.concat([about, found], axis=1)
+    for remark in _remarks(repaired, attributes, len(frame) - len(kept)):
+        err.print(Text(f"note: {printable(remark)}", style="yellow"), soft_wrap=True)
+    text = table.to_csv(index=False)
+    if save:
+        write_text(save, text)
+    if as_json:
+        print(json.dumps(_document(repaired, table, save, len(frame) - len(kept)), indent=2, allow_nan=False))
+    elif save:
+        flagged = int(table["decision"].sum())
+        said = f"{len(table):,} rows, {flagged:,} decided positive ({printable(repaired.rule.describe())}): {printable(str(save))}"
+        out.print(Text(said), soft_wrap=True)
+    else:
+        print(text, end="")
+
+
+def _numbers(frame: pd.DataFrame, features: list[str], name: str) -> Any:
+    """The input columns as the network takes them."""
+    import torch
+
+    problems = [f"no input column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in features if c not in frame.columns]
+    for column in (c for c in features if c in frame.columns):
+        if frame[column].dtype.kind not in "biuf":
+            problems.append(f"input column {column!r} holds no numbers. Encode it as in the repair.")
+        elif bad := int((~np.isfinite(frame[column].to_numpy(dtype=float, na_value=np.nan))).sum()):
+            problems.append(f"input column {column!r}: {bad:,} of {len(frame):,} rows are empty or infinite. Fill them in as in training.")
+    raise_all(problems, name)
+    return torch.tensor(frame[features].to_numpy(dtype=np.float32))
+
+
+def _pictures(
+    frame: pd.DataFrame, column: str | None, folder: Path, how: dict[str, Any], skip_broken: bool, cache: Path | None, name: str
+) -> "Images":
+    from equipoise.data.image_files import find_files
+    from equipoise.data.images import Images
+
+    if column is None or column not in frame.columns:
+        shown = ", ".join(map(str, frame.columns))
+        raise BadInput(f"no column with the names of images. Name it with --image-column. The columns are: {shown}.", source=name)
+    files = find_files(frame[column], folder, column)
+    rows = [f"row {at + 1} below the header, {path}" for at, path in enumerate(files)]
+    options: dict[str, Any] = {"size": how["size"], "channels": how["channels"], "mean": how["mean"], "std": how["std"]}
+    with counting("reading images", len(files)) as more:
+        return Images.open(files, **options, names=rows, skip_broken=skip_broken, cache=cache, progress=more)
+
+
+def _remarks(repaired: Any, attributes: tuple[Any, ...], left_out: int) -> list[str]:
+    remarks = list(repaired.remarks)
+    if left_out:
+        remarks.append(f"{left_out:,} rows whose image cannot be read have no decision")
+    missing = int(np.any([attribute.codes < 0 for attribute in attributes], axis=0).sum()) if attributes else 0
+    if missing:
+        remarks.append(f"{missing:,} rows have no group; the rule decides them as it does where the group is not known")
+    return remarks
+
+
+def _document(repaired: Any, table: pd.DataFrame, save: Path | None, left_out: int) -> dict[str, object]:
+    rows = json.loads(table.to_json(orient="records", double_precision=15))
+    about = {
+        "schema": "equipoise.decisions",
+        "schema_version": 1,
+        "rule": repaired.rule.describe(),
+        "needs_group": repaired.rule.needs_group,
+    }
+    return {
+        **about,
+        "rows": len(table),
+        "left_out": left_out,
+        "positive": int(table["decision"].sum()),
+        "out": save and str(save),
+        "decisions": rows,
+    }

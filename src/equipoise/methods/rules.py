@@ -1,0 +1,65 @@
+"""Decision rules as plain values: what `rule.json` holds, and the rule again from it."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from equipoise.errors import BadInput, pick
+from equipoise.measures.decision import THRESHOLD, Rule, Threshold
+from equipoise.methods import equalised_odds, reject_option
+from equipoise.methods.equalised_odds import EqualisedOdds
+from equipoise.methods.reject_option import RejectOption
+
+SCHEMA, SCHEMA_VERSION = "equipoise.rule", 1
+KINDS: dict[str, Callable[[Mapping[str, Any]], Rule]] = {
+    THRESHOLD: Threshold.from_dict,
+    reject_option.KIND: RejectOption.from_dict,
+    equalised_odds.KIND: EqualisedOdds.from_dict,
+}
+
+
+def rule_to_dict(rule: Rule) -> dict[str, object]:
+    """Plain values for JSON: the rule's own, and what a reader without Equipoise must know of it.
+
+    >>> rule_to_dict(Threshold(0.5))["kind"], rule_to_dict(Threshold(0.5))["words"]
+    ('threshold', 'score >= 0.5 (given)')
+    """
+    plain = getattr(rule, "to_dict", None)
+    if plain is None:
+        raise BadInput(f"a rule of type {type(rule).__name__} cannot be written down; give it to_dict() and from_dict()")
+    about = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "words": rule.describe(), "needs_group": rule.needs_group}
+    return {**about, "randomised": randomised(rule), **plain()}
+
+
+def rule_from_dict(plain: object, source: str = "rule.json") -> Rule:
+    """The rule that `rule_to_dict` wrote down, or an error that says what is wrong with it."""
+    if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:
+        raise BadInput(f"{source} holds no decision rule of Equipoise (schema {SCHEMA!r}). Name the folder that `equipoise debias` wrote.")
+    if plain.get("schema_version") != SCHEMA_VERSION:
+        raise BadInput(
+            f"{source} has version {plain.get('schema_version')!r}; this Equipoise reads {SCHEMA_VERSION}. Use the one that wrote it."
+        )
+    kind = pick(f"kind of rule in {source}:", str(plain.get("kind")), KINDS)
+    try:
+        return KINDS[kind](plain)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(f"{source} is damaged: a rule of kind {kind!r} cannot be made from it ({type(error).__name__}: {error}).") from error
+
+
+def randomised(rule: Rule) -> bool:
+    """Whether the rule gives probabilities, from which decisions are drawn."""
+    return hasattr(rule, "draw")
+
+
+def read_rule(path: Path) -> Rule:
+    """The rule in a file."""
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"no such file: {path}. Name the folder that `equipoise debias` wrote.") from None
+    except ValueError as error:
+        raise BadInput(f"{path} is not readable as JSON: {error}.") from error
+    return rule_from_dict(plain, str(path))

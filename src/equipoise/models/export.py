@@ -1,0 +1,235 @@
+"""A repaired network on its way out: weights as the old serving code knows them, safetensors, and ONNX checked against torch.
+
+Keys and shapes stay as they came for every method but one: switching single units of a convolution off leaves a mask beside its weights,
+`<layer>.unit_mask`. `MASKED_LOADING` are the five lines that load such weights with nothing but torch; in ONNX the mask is a constant.
+"""
+
+import copy
+import io
+import logging
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.errors import BadInput, EquipoiseError, MissingExtra, raise_all
+from equipoise.models.checkpoint import MASK, PREFIX, Checkpoint, prefix_of
+from equipoise.models.exported import SUFFIX, program_in, save_exported, weights_of
+from equipoise.models.score import evaluating, single_output
+
+TOLERANCE = 1e-5  # of the largest output, or of 1 where that is larger
+WRAPPED = "inner."  # before the keys of a network inside OneOutput or Repeated, which its owner knows nothing of
+ONE_FILE = 2**30  # bytes of weights that an ONNX file holds itself; a larger network's lie beside it
+MASKED_LOADING = """\
+masks = {k.removesuffix(".unit_mask"): state.pop(k) for k in list(state) if k.endswith(".unit_mask")}
+model.load_state_dict(state, strict=True)
+model.eval()
+for name, mask in masks.items():
+    model.get_submodule(name).register_forward_hook(lambda _module, _inputs, output, mask=mask: output * mask)
+"""
+
+
+class ExportFailed(EquipoiseError):
+    """A network could not be written in another format; the message names the operator or the reason."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An ONNX file, and how far its outputs are from torch's on the rows that it was checked with."""
+
+    path: Path
+    max_difference: float
+    largest: float  # output in absolute value
+    opset: int
+    rows: int
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the difference is nothing but rounding."""
+        return self.max_difference <= TOLERANCE * max(1.0, self.largest)
+
+
+def state_like(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """The network's weights under the keys, in the order and with the prefix of the original's. Masks of convolutions come last.
+
+    >>> list(state_like({"module.weight": torch.ones(1, 2), "module.bias": torch.ones(1)}, nn.Linear(2, 1)))
+    ['module.weight', 'module.bias']
+    """
+    own = {key: value.detach().cpu().contiguous().clone() for key, value in _unwrapped(original, model).items()}
+    prefix = state_prefix(original, model)
+    wanted = {key: key.removeprefix(prefix) for key in original}
+    masks = {f"{prefix}{key}": own[key] for key in own if key.endswith(MASK) and key not in wanted.values()}
+    problems = [f"the repaired network has no weights for {key!r}" for key in original if wanted[key] not in own]
+    problems += [
+        f"{key!r} was {tuple(original[key].shape)} and is now {tuple(own[wanted[key]].shape)}"
+        for key in original
+        if wanted[key] in own and own[wanted[key]].shape != original[key].shape
+    ]
+    problems += [
+        f"{key!r} was not among the weights that came" for key in own.keys() - set(wanted.values()) if f"{prefix}{key}" not in masks
+    ]
+    raise_all(problems, "weights to write")
+    return {key: own[name] for key, name in wanted.items()} | masks
+
+
+def state_prefix(original: Mapping[str, Tensor], model: nn.Module) -> str:
+    """What stands before every key of the original's that does not before the network's: `module.`, or nothing."""
+    return prefix_of(original, _unwrapped(original, model))
+
+
+def _unwrapped(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    own = weights_of(model)
+    if all(key.startswith(WRAPPED) for key in own) and not any(key.removeprefix(PREFIX).startswith(WRAPPED) for key in original):
+        return {key.removeprefix(WRAPPED): value for key, value in own.items()}
+    return own
+
+
+def masks_in(state: Mapping[str, Tensor]) -> list[str]:
+    """The layers that have a mask among these weights."""
+    return [key.removesuffix(MASK) for key in state if key.endswith(MASK)]
+
+
+def save_weights(model: nn.Module, folder: Path, came: Checkpoint | None = None) -> list[Path]:
+    """Writes `repaired.safetensors`, and beside it the kind of file that came: `repaired.pt` with the same nesting, or `repaired.pt2`."""
+    from safetensors.torch import save_file
+
+    state = state_like(weights_of(model) if came is None else came.state, model)
+    plain = folder / "repaired.safetensors"
+    with writing(plain):
+        save_file(state, plain)
+    written = [plain]
+    if program := program_in(model):
+        written.append(folder / f"repaired{SUFFIX}")
+        with writing(written[-1]):
+            save_exported(program.source, program, written[-1])
+    elif came is not None and came.whole is not None:
+        written.append(folder / "repaired.pt")
+        whole = state if came.under is None else {**_as_dict(came.whole), came.under: state}
+        with writing(written[-1]):
+            torch.save(whole, written[-1])
+    return written
+
+
+def _as_dict(whole: object) -> dict[Any, Any]:
+    assert isinstance(whole, dict)  # the weights lay under a key of it
+    return whole
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns what torch and safetensors raise when a file cannot be written into one clear error; other libraries raise OSError."""
+    try:
+        yield
+    except (EquipoiseError, OSError):
+        raise
+    except Exception as error:  # each has its own
+        if shutil.disk_usage(path.parent).free < 2**20:
+            raise BadInput(f"cannot write {path}: no space left on the disk. Free some and run it again.") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BadInput(f"cannot write {path}: {reason}. Choose another place.") from error
+
+
+class _Served(nn.Module):
+    """One input, the network's output, and with a threshold also the score and the decision (in double precision, as the rule has it)."""
+
+    def __init__(self, network: nn.Module, threshold: float | None, probability: bool) -> None:
+        super().__init__()
+        self.network, self.threshold, self.probability = network, threshold, probability
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor, Tensor]:
+        raw: Tensor = self.network(x)
+        if self.threshold is None:
+            return raw
+        score = raw.reshape(x.shape[0]).double()
+        score = score if self.probability else torch.sigmoid(score)
+        return raw, score, (score >= self.threshold).to(torch.int64)
+
+
+def to_onnx(model: nn.Module, sample: Tensor, path: str | Path, threshold: float | None = None, *, output: str = "logit") -> Exported:
+    """Writes an ONNX file with one input, `input`, whose first axis is free, and checks it on these rows against torch.
+
+    Its output is the network's own, `output`. With a threshold there are also `score` (the sigmoid of the output, if that is a logit) and
+    `decision` (0 or 1). Raises ExportFailed where an operator has no counterpart.
+    """
+    require_onnx()
+    path = Path(path)
+    names = ["output"] if threshold is None else ["output", "score", "decision"]
+    few = sample[: min(len(sample), 3)]
+    few = torch.cat([few, few]) if len(few) < 2 else few  # an exporter takes an axis of 1 for a fixed one
+    model, few = copy.deepcopy(model).cpu(), few.cpu()
+    served = _Served(model, threshold, output == "probability")
+    large = sum(value.numel() * value.element_size() for value in weights_of(model).values()) > ONE_FILE
+    try:
+        with evaluating(served), torch.no_grad(), _silence():
+            program = torch.onnx.export(
+                served,
+                (few,),
+                dynamo=True,
+                dynamic_shapes={"x": {0: torch.export.Dim.DYNAMIC}},
+                input_names=["input"],
+                output_names=names,
+                verbose=False,
+            )
+            assert program is not None  # with dynamo there always is one
+            program.save(str(path), external_data=large)
+    except OSError:
+        raise
+    except Exception as error:  # the exporter runs a network of any kind through four libraries
+        for leftover in (path, path.with_name(f"{path.name}.data")):
+            leftover.unlink(missing_ok=True)
+        raise ExportFailed(f"the network cannot be written as ONNX: {_root(error)}") from error
+    return _checked(model, sample, path, program.model.opset_imports.get("", 0))
+
+
+def require_onnx() -> None:
+    """Raises the pip command where a library for ONNX is not installed."""
+    from importlib.util import find_spec
+
+    lacking = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    if lacking:
+        raise MissingExtra(", ".join(lacking), "onnx", "writing and checking an ONNX file")
+
+
+def _checked(model: nn.Module, sample: Tensor, path: Path, opset: int) -> Exported:
+    import onnxruntime  # type: ignore[import-untyped]
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = torch.get_num_threads()
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        found = torch.from_numpy(session.run(["output"], {"input": sample.cpu().numpy()})[0]).reshape(-1).double()
+    except Exception as error:  # onnxruntime has its own, one a status code
+        path.unlink(missing_ok=True)
+        raise ExportFailed(f"onnxruntime cannot run the ONNX file: {_root(error)}") from error
+    with evaluating(model), torch.no_grad():
+        expected = single_output(model(sample.cpu()), len(sample)).double()
+    return Exported(path, float((found - expected).abs().max()), float(expected.abs().max()), opset, len(sample))
+
+
+def _root(error: BaseException) -> str:
+    """The first line of the innermost error, which names the operator where the outer ones tell how to report a bug."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = " ".join(lines[:2]) if lines and lines[0].endswith(":") else (lines or [""])[0]
+    return f"{type(error).__name__}: {said[:400]}"
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Nothing printed, logged or warned: what an exporter tells of its insides is no use to who runs it, and may land on stdout."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

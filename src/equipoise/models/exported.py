@@ -1,0 +1,161 @@
+"""Exported programs (`torch.export.save`, a .pt2 file) as networks.
+
+A program is a graph that torch builds from the file and runs, so it is code: name only one that you would run, as for a factory. The
+pickles inside the file are another matter: torch would load them whatever they hold, so they are checked first, and one with more than
+tensors is refused. What is left of a network in a program are its weights and a graph of operators, without layers: it can be scored,
+fine-tuned and given another rule, and its units cannot be listed, so it cannot be pruned.
+"""
+
+import copy
+import json
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from equipoise.errors import BadInput, raise_all
+
+SUFFIX = ".pt2"
+AGAIN = "Save it again with torch.export.save, from a network in eval mode and with a dynamic first axis."
+PLAIN = ("/weights/weight_", "/constants/tensor_")  # tensors as bytes, unless the list beside them says that they are pickled
+MODES = {"batch_norm": 5, "dropout": 2}  # operators that behave otherwise in training: which argument says so
+
+
+class ExportedNetwork(nn.Module):
+    """An exported program behind the face of a module. It has no modes: it does what it did when it was exported."""
+
+    def __init__(self, program: ExportedProgram, source: str) -> None:
+        super().__init__()
+        self.source = source
+        with _quiet():
+            self.graph: nn.Module = program.module()
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.graph(x)
+        return found
+
+    def train(self, mode: bool = True) -> "ExportedNetwork":
+        self.training = mode  # a graph refuses to be asked
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ExportedNetwork":
+        new = type(self).__new__(type(self))
+        memo[id(self)] = new
+        with _quiet():
+            new.__dict__.update({key: copy.deepcopy(value, memo) for key, value in self.__dict__.items()})
+        return new
+
+
+def program_in(model: nn.Module) -> ExportedNetwork | None:
+    """The exported program that a network is or wraps, if any."""
+    return next((module for module in model.modules() if isinstance(module, ExportedNetwork)), None)
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """The state dict of a network; that of the program inside for an exported one."""
+    program = program_in(model)
+    return dict((model if program is None else program.graph).state_dict())
+
+
+def load_exported(path: str | Path) -> ExportedNetwork:
+    """The network in a .pt2 file, or an error that says why it cannot be used here."""
+    program = _load(Path(path))
+    raise_all(_problems(program), str(path))
+    return ExportedNetwork(program, str(path))
+
+
+def save_exported(source: str | Path, model: ExportedNetwork, path: Path) -> None:
+    """Writes the program of `source` with the weights that the network has now."""
+    program = _load(Path(source))
+    new = weights_of(model)
+    with torch.no_grad():
+        for key, value in program.state_dict.items():
+            value.copy_(new[key])
+    with _quiet():
+        torch.export.save(program, path)
+
+
+def _load(path: Path) -> ExportedProgram:
+    if not path.is_file():
+        raise BadInput(f"no such file: {path}. Name the exported program, a {SUFFIX} file.")
+    if not zipfile.is_zipfile(path):
+        raise BadInput(f"{path} is no exported program. {AGAIN}")
+    _refuse_pickles(path)
+    try:
+        with _quiet():
+            return torch.export.load(path)
+    except Exception as error:  # a damaged file, or one of another version of torch, fails in many ways
+        reason = (str(error).splitlines() or [""])[0]
+        raise BadInput(f"{path} cannot be loaded by torch {torch.__version__}: {type(error).__name__}: {reason}. {AGAIN}") from error
+
+
+def _refuse_pickles(path: Path) -> None:
+    """Raises where a pickle inside holds more than tensors, or a library or an object of someone's own is there to be loaded."""
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        pickled = {place for name in names if name.endswith("_config.json") for place in _pickled(archive, name)}
+        for name in names:
+            tensors = any(part in name for part in PLAIN) and name not in pickled
+            harmless = tensors or name.endswith(
+                (".json", "/version", "/serialization_id", "archive_format", "archive_version", "/byteorder")
+            )
+            if not harmless and not _only_tensors(archive.read(name)):
+                raise BadInput(
+                    f"{path} holds more than tensors and a graph ({name.partition('/')[2]}) and could run code when loaded; it is refused. "
+                    f"{AGAIN}"
+                )
+
+
+def _pickled(archive: zipfile.ZipFile, name: str) -> Iterator[str]:
+    """The members that the list of weights or constants says are pickles."""
+    for entry in json.loads(archive.read(name)).get("config", {}).values():
+        if entry.get("use_pickle", True):
+            yield f"{name.rpartition('/')[0]}/{entry.get('path_name')}"
+
+
+def _only_tensors(content: bytes) -> bool:
+    try:
+        with _quiet():
+            torch.load(BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception:  # no pickle, a broken one, or one that asks for more: in many ways
+        return False
+    return True
+
+
+def _problems(program: ExportedProgram) -> list[str]:
+    names = set(program.graph_signature.user_inputs)
+    inputs = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
+    problems = []
+    if len(inputs) != 1:
+        problems.append(f"the program takes {len(inputs)} inputs; one tensor of rows is needed. Export a network that takes one.")
+    elif isinstance(value := inputs[0].meta.get("val"), Tensor) and value.ndim and isinstance(value.shape[0], int):
+        problems.append(
+            f"the program takes batches of exactly {value.shape[0]} rows. "
+            "Export it with dynamic_shapes=({0: torch.export.Dim.DYNAMIC},) for batches of any size."
+        )
+    training = sorted({name for node in program.graph.nodes if (name := _in_training(node))})
+    if training:
+        problems.append(f"the program was exported in training mode ({', '.join(training)}). Export model.eval().")
+    return problems
+
+
+def _in_training(node: torch.fx.Node) -> str:
+    """The operator's name if it is one that is in training mode."""
+    name = str(node.target).removeprefix("aten.").partition(".")[0].rstrip("_")
+    place = MODES.get(name)
+    return name if place is not None and len(node.args) > place and node.args[place] is True else ""
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's warnings about its own insides."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

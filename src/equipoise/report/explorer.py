@@ -1,0 +1,93 @@
+"""The trade-off explorer's data: every step of every method, thinned where there are many, so that no choice is lost.
+
+A step can be chosen by `select`, whatever the floor and the bound, only if no other step beats it on both. Those steps are always kept, in
+their order, so the page chooses among the kept ones exactly what `select` chooses among all.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from equipoise.measures.cells import FloatArray, IntArray
+from equipoise.methods.selection import select
+from equipoise.report.case import Case, Repair
+from equipoise.report.words import plain, short
+
+SHOWN = 600  # points drawn a method, about
+
+
+@dataclass(frozen=True, eq=False)
+class Thinned:
+    """Rows of a trace that are kept, and which of them are drawn as points."""
+
+    rows: IntArray
+    drawn: npt.NDArray[np.bool_]
+
+
+def selectable(trace: pd.DataFrame) -> IntArray:
+    """The rows that some floor or bound makes `select` choose.
+
+    >>> selectable(pd.DataFrame({"gap": [-0.2, 0.1, 0.3], "performance": [0.8, 0.7, 0.6]})).tolist()
+    [0, 1]
+    """
+    size, performance = trace["gap"].abs().to_numpy(), trace["performance"].to_numpy()
+    known = np.flatnonzero(~np.isnan(size) & ~np.isnan(performance))
+    by_floor = _best_so_far(-performance[known], size[known])
+    by_bound = _best_so_far(size[known], -performance[known])
+    return known[np.union1d(by_floor, by_bound)]
+
+
+def _best_so_far(limit: FloatArray, cost: FloatArray) -> IntArray:
+    """Those that have the lowest cost, the first of equals, among all whose limit is no higher than their own."""
+    order = np.lexsort((np.arange(len(cost)), cost, limit))
+    best, kept = (np.inf, -1), []
+    for row in order:
+        if (cost[row], row) < best:
+            best = (cost[row], row)
+            kept.append(row)
+    return np.array(sorted(kept), dtype=np.int64)
+
+
+def thin(trace: pd.DataFrame, chosen: int, shown: int = SHOWN) -> Thinned:
+    """All rows of a short trace; of a long one those that can be chosen, the chosen one, and others at even distances."""
+    known = np.flatnonzero(trace[["gap", "performance"]].notna().all(axis=1).to_numpy())
+    if len(known) <= shown:
+        return Thinned(known, np.ones(len(known), bool))
+    front = selectable(trace)
+    even = known[np.unique(np.linspace(0, len(known) - 1, shown).astype(int))]
+    marked = front[np.unique(np.linspace(0, len(front) - 1, min(len(front), shown)).astype(int))]
+    drawn = np.unique(np.concatenate([even, marked, [chosen]]))
+    rows = np.union1d(front, drawn)
+    return Thinned(rows, np.isin(rows, drawn))
+
+
+def explorer_data(case: Case, unit: str) -> dict[str, object]:
+    """Plain values for the page's script: the goal, and of each method its points. Nothing of a patient is in it."""
+    goal = case.result.candidate.goal
+    methods = [_method(repair, case) for repair in case.repairs]
+    return {
+        "goal": {"floor": goal.floor, "bound": goal.bound, "measure": goal.measure, "performance": unit},
+        "methods": methods,
+    }
+
+
+def _method(repair: Repair, case: Case) -> dict[str, object]:
+    candidate = repair.candidate
+    kept = thin(candidate.trace, candidate.chosen)
+    rows = candidate.trace.iloc[kept.rows]
+    picked = select(candidate.trace, case.result.candidate.goal)
+    columns = {name: [None if np.isnan(v) else float(v) for v in rows[name]] for name in ("gap", "performance", "threshold")}
+    return {
+        "name": short(repair.name),
+        "full": plain(repair.name),
+        "steps": [int(step) for step in rows["step"]],
+        **columns,
+        "drawn": [bool(drawn) for drawn in kept.drawn],
+        "total": len(candidate.trace),
+        "chosen": int(np.searchsorted(kept.rows, candidate.chosen)),
+        "met": candidate.met,
+        "own_rule": picked.row != candidate.chosen,
+        "result": repair is case.result,
+    }

@@ -1,0 +1,265 @@
+"""The geometry of small figures: ROC curves, score distributions, calibration and trajectories as paths in a drawing of 320 by 220.
+
+Panels are small and stand beside one another, so that their letters stay readable on a phone and on paper. Templates draw them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from equipoise.data.attribute import Attribute, IntArray
+from equipoise.data.scores import Scores
+from equipoise.measures.cells import FloatArray
+from equipoise.measures.decision import Rule, Threshold
+from equipoise.methods.base import Goal
+from equipoise.methods.equalised_odds import EqualisedOdds
+from equipoise.methods.reject_option import RejectOption
+from equipoise.report.case import Repair
+from equipoise.report.words import amount, number, short
+
+WIDTH, HEIGHT = 320, 220
+LEFT, RIGHT, TOP, BOTTOM = 48, 18, 12, 38
+POINTS = 240  # of a curve
+BARS = 30  # of a distribution
+BINS = 10  # of a calibration curve
+TRIES = ("standard", "random", "reject-option", "equalised-odds")  # their steps do not follow from one another
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A place on an axis and what stands there."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A path, dot, bar or rule: `look` names its class in the style sheet, `colour` the group it belongs to."""
+
+    look: str
+    d: str
+    colour: int = -1
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One small figure with axes. `says` is its content in words, for those who cannot see it."""
+
+    title: str
+    says: str
+    x: tuple[Tick, ...]
+    y: tuple[Tick, ...]
+    x_title: str
+    y_title: str
+    marks: tuple[Mark, ...]
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = LEFT
+    right: int = WIDTH - RIGHT
+    top: int = TOP
+    bottom: int = HEIGHT - BOTTOM
+
+
+def along(value: float, low: float, high: float) -> float:
+    """Where a value stands from the left of a panel."""
+    return LEFT + (WIDTH - RIGHT - LEFT) * (value - low) / (high - low)
+
+
+def up(value: float, low: float, high: float) -> float:
+    """Where a value stands from the top of a panel."""
+    return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (value - low) / (high - low)
+
+
+def line(points: Iterable[tuple[float, float]]) -> str:
+    """The path through points; a NaN breaks it.
+
+    >>> line([(0, 1), (2.04, 3)])
+    'M0 1L2 3'
+    """
+    parts, pen = [], "M"
+    for x, y in points:
+        if np.isnan(x) or np.isnan(y):
+            pen = "M"
+            continue
+        parts.append(f"{pen}{_brief(x)} {_brief(y)}")
+        pen = "L"
+    return "".join(parts)
+
+
+def dot(x: float, y: float, radius: float = 4) -> str:
+    """A circle as a path."""
+    return f"M{_brief(x - radius)} {_brief(y)}a{radius} {radius} 0 1 0 {2 * radius} 0a{radius} {radius} 0 1 0 {-2 * radius} 0"
+
+
+def _brief(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _percents(position: object, low: float = 0.0, high: float = 1.0, count: int = 5) -> tuple[Tick, ...]:
+    place = along if position == "x" else up
+    return tuple(Tick(place(v, low, high), number(100 * v, 0) + "%") for v in np.linspace(low, high, count))
+
+
+def roc_panel(title: str, scores: Scores, f: FloatArray, attribute: Attribute) -> Panel:
+    """The ROC curve of every group, and the point at which the rule decides."""
+    marks = [Mark("diagonal", line([(along(0, 0, 1), up(0, 0, 1)), (along(1, 0, 1), up(1, 0, 1))]))]
+    points, words = [], []
+    for k, level in enumerate(attribute.levels):
+        rows = attribute.codes == k
+        y, score = scores.y[rows], scores.score[rows]
+        if len(np.unique(y)) < 2:
+            continue
+        fpr, tpr = _roc(score, y)
+        path = line((along(a, 0, 1), up(b, 0, 1)) for a, b in zip(fpr, tpr, strict=True))
+        marks.append(Mark("curve", path, k, short(level)))
+        at = float(f[rows][y == 0].mean()), float(f[rows][y == 1].mean())
+        said = f"{short(level)}: sensitivity {amount(at[1])} at {amount(at[0])} false alarms"
+        points.append(Mark("at", dot(along(at[0], 0, 1), up(at[1], 0, 1), 4.5), k, said))
+        words.append(said)
+    says = f"ROC curves by group, {title}. Where the rule decides: {'; '.join(words[:8])}."
+    return Panel(title, says, _percents("x"), _percents("y"), "false alarm rate", "sensitivity", (*marks, *points))
+
+
+def _roc(score: FloatArray, y: IntArray) -> tuple[FloatArray, FloatArray]:
+    """False positive rate and sensitivity at each distinct score, thinned to what can be seen."""
+    order = np.argsort(-score, kind="stable")
+    ends = np.append(np.diff(score[order]) != 0, True)
+    hits, alarms = np.cumsum(y[order])[ends], np.cumsum(1 - y[order])[ends]
+    fpr, tpr = np.append(0.0, alarms / max(alarms[-1], 1)), np.append(0.0, hits / max(hits[-1], 1))
+    travelled = fpr + tpr  # grows from 0 to 2 along the curve
+    keep = np.unique(np.append(np.searchsorted(travelled, np.linspace(0, 2, POINTS)).clip(max=len(fpr) - 1), len(fpr) - 1))
+    return fpr[keep], tpr[keep]
+
+
+def calibration_panel(title: str, scores: Scores, attribute: Attribute, minimum: int) -> Panel:
+    """The share with the finding against the mean score, in bins of the score with enough rows."""
+    marks = [Mark("diagonal", line([(along(0, 0, 1), up(0, 0, 1)), (along(1, 0, 1), up(1, 0, 1))]))]
+    words = []
+    for k, level in enumerate(attribute.levels):
+        rows = attribute.codes == k
+        place = np.minimum((scores.score[rows] * BINS).astype(int), BINS - 1)
+        n, total, positives = (np.bincount(place, w, BINS) for w in (None, scores.score[rows], scores.y[rows]))
+        use = n >= minimum
+        if not use.any():
+            continue
+        mean, share = total[use] / n[use], positives[use] / n[use]
+        spots = [(along(a, 0, 1), up(b, 0, 1)) for a, b in zip(mean, share, strict=True)]
+        marks.append(Mark("curve", line(spots), k, short(level)))
+        marks += [Mark("spot", dot(x, y, 2.5), k) for x, y in spots]
+        words.append(f"{short(level)}: mean score {amount(float(total.sum() / n.sum()))}, share {amount(float(positives.sum() / n.sum()))}")
+    says = f"Calibration by group, {title}: share with the finding against the score. {'; '.join(words[:8])}."
+    return Panel(title, says, _percents("x"), _percents("y"), "mean score", "share with the finding", tuple(marks))
+
+
+def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, code: int) -> Panel:
+    """The scores of one group: those with the finding upwards, those without downwards, and where the rule decides."""
+    rows = attribute.codes == code
+    edges = np.linspace(0, 1, BARS + 1)
+    shares = []
+    for label in (1, 0):
+        part = scores.score[rows & (scores.y == label)]
+        shares.append(np.histogram(part, edges)[0] / max(len(part), 1))
+    top = max(0.05, float(np.max(shares)))
+    marks = []
+    for sign, look, heights in ((1, "with", shares[0]), (-1, "without", shares[1])):
+        outline = [(along(0, 0, 1), up(0, -top, top))]
+        for low, high, height in zip(edges[:-1], edges[1:], heights, strict=True):
+            outline += [(along(low, 0, 1), up(sign * height, -top, top)), (along(high, 0, 1), up(sign * height, -top, top))]
+        outline.append((along(1, 0, 1), up(0, -top, top)))
+        marks.append(Mark(f"area {look}", line(outline) + "Z"))
+    marks.append(Mark("base", line([(along(0, 0, 1), up(0, -1, 1)), (along(1, 0, 1), up(0, -1, 1))])))
+    cuts = thresholds_of(rule, attribute.levels[code])
+    for cut in cuts:
+        x = along(min(max(cut, 0.0), 1.0), 0, 1)
+        marks.append(Mark("cut", line([(x, TOP), (x, HEIGHT - BOTTOM)]), title=f"threshold {number(cut, 3)}"))
+    where = ", ".join(number(cut, 3) for cut in cuts[:5])
+    f = rule.decide(scores)[rows]
+    counts = [float(f[scores.y[rows] == label].mean()) if (scores.y[rows] == label).any() else float("nan") for label in (1, 0)]
+    says = (
+        f"{title}: scores of those with the finding (up) and without (down). "
+        f"Flagged: {amount(counts[0])} with it, {amount(counts[1])} without"
+    )
+    ticks = tuple(Tick(along(v, 0, 1), number(v, 2)) for v in np.linspace(0, 1, 5))
+    sides = (Tick(up(0.5 * top, -top, top), "with"), Tick(up(-0.5 * top, -top, top), "without"))
+    return Panel(title, f"{says}. Threshold {where}." if cuts else f"{says}.", ticks, sides, "score", "", tuple(marks))
+
+
+def thresholds_of(rule: Rule, group: str) -> list[float]:
+    """The thresholds of a rule for one group; empty for a rule of a kind that the report does not know."""
+    if isinstance(rule, Threshold):
+        return [rule.value]
+    if isinstance(rule, RejectOption):
+        return [rule.threshold - rule.margin if group in rule.favoured else rule.threshold + rule.margin]
+    if isinstance(rule, EqualisedOdds) and group in rule.groups:
+        return list(rule.steps[rule.groups.index(group)].thresholds)
+    return []
+
+
+def trajectory_panel(repair: Repair, goal: Goal) -> Panel:
+    """The gap and the performance of a method against its step on validation, with the step that was chosen."""
+    candidate = repair.candidate
+    trace = candidate.trace
+    step, gap, performance = (trace[name].to_numpy(dtype=np.float64) for name in ("step", "gap", "performance"))
+    keep = _visible(gap, performance, candidate.chosen)
+    first, last = float(np.nanmin(step)), float(max(np.nanmax(step), np.nanmin(step) + 1))
+    low = min(-0.05, float(np.nanmin(gap)) - 0.03) if len(gap) else -0.05
+    low = -np.ceil(-low * 10) / 10
+    ticks = tuple(Tick(up(v, low, 1), number(100 * v, 0)) for v in np.arange(np.ceil(low * 4) / 4, 1.01, 0.25))
+    marks = [Mark("base", line([(along(first, first, last), up(0, low, 1)), (along(last, first, last), up(0, low, 1))]))]
+    if goal.floor is not None:
+        y = up(goal.floor, low, 1)
+        marks.append(Mark("floor", line([(LEFT, y), (WIDTH - RIGHT, y)]), title=f"floor {amount(goal.floor)}"))
+    if goal.bound is not None:
+        for bound in (goal.bound, -goal.bound):
+            if bound >= low:
+                marks.append(Mark("bound", line([(LEFT, up(bound, low, 1)), (WIDTH - RIGHT, up(bound, low, 1))]), title="bound"))
+    x = along(step[candidate.chosen], first, last)
+    marks.append(Mark("chosen", line([(x, TOP), (x, HEIGHT - BOTTOM)]), title=f"chosen: step {int(step[candidate.chosen])}"))
+    for look, values in (("gap", gap), ("performance", performance)):
+        spots = [(along(s, first, last), up(v, low, 1)) for s, v in zip(step[keep], values[keep], strict=True)]
+        if repair.name in TRIES:
+            marks += [Mark(f"try {look}", dot(a, b, 1.6)) for a, b in spots if not np.isnan(b)]
+        else:
+            marks.append(Mark(f"track {look}", line(spots)))
+        marks.append(Mark(f"end {look}", dot(x, up(values[candidate.chosen], low, 1), 3.5)))
+    count = min(5, int(last - first) + 1)
+    axis = tuple(Tick(along(v, first, last), number(v, 0)) for v in np.unique(np.linspace(first, last, count).round()))
+    at = candidate.chosen
+    kind = "points tried" if repair.name in TRIES else "steps"
+    says = (
+        f"{short(repair.name)}: {len(trace):,} {kind} on validation. At the first the gap is {amount(gap[0], 'points')} points "
+        f"and performance {amount(performance[0])}; at the chosen step {int(step[at])} they are "
+        f"{amount(gap[at], 'points')} points and {amount(performance[at])}."
+    )
+    return Panel(short(repair.name), says, axis, ticks, "step" if repair.name not in TRIES else "try", "percent", tuple(marks))
+
+
+def _visible(gap: FloatArray, performance: FloatArray, chosen: int) -> IntArray:
+    """Rows to draw of a long trace: of every stretch, those with the lowest and highest gap and performance, and the chosen one."""
+    n = len(gap)
+    if n <= POINTS:
+        return np.arange(n)
+    rows = [0, n - 1, chosen]
+    for part in np.array_split(np.arange(n), POINTS // 4):
+        for values in (gap, performance):
+            if not np.isnan(values[part]).all():
+                rows += [int(part[np.nanargmin(values[part])]), int(part[np.nanargmax(values[part])])]
+    return np.unique(rows)
+
+
+def forest_range(values: Sequence[float], kind: str) -> tuple[float, float]:
+    """The ends of an axis for values and their intervals: round, inside what is possible, wide enough to read."""
+    known = pd.Series(values, dtype=float).dropna()
+    if not len(known):
+        return (-0.5, 0.5) if kind == "points" else (0.0, 1.0)
+    low, high = float(known.min()), float(known.max())
+    if kind == "points":
+        reach = max(abs(low), abs(high), 0.05) * 1.08
+        reach = float(np.ceil(reach * 20) / 20)
+        return -reach, reach
+    low, high = max(0.0, np.floor((low - 0.02) * 10) / 10), min(1.0, np.ceil((high + 0.02) * 10) / 10)
+    return float(low), float(max(high, low + 0.1))

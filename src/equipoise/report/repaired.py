@@ -1,0 +1,377 @@
+"""The folder of a repaired network: weights as they came, the rule, the audits, the report, and all that is needed to do it again.
+
+Everything is written into a hidden folder first and moved at the end, so that an interruption leaves nothing half-written. What cannot be
+made (an operator that ONNX lacks) is named in run.json; the rest is written all the same.
+"""
+
+import errno
+import json
+import math
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+from torch import Tensor
+
+from equipoise.data.files import check_writable
+from equipoise.errors import BadInput, EquipoiseError
+from equipoise.measures.audit import Audit, audit
+from equipoise.measures.decision import Threshold
+from equipoise.methods.rules import randomised, rule_to_dict
+from equipoise.models.checkpoint import Checkpoint
+from equipoise.models.export import MASKED_LOADING, Exported, masks_in, save_weights, state_like, state_prefix, to_onnx
+from equipoise.models.exported import program_in, weights_of
+from equipoise.report.case import Case, Repair
+from equipoise.report.trial import Bars
+
+SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 1
+WEIGHTS = ("repaired.pt2", "repaired.pt", "repaired.safetensors")  # in the order in which `apply` looks for them
+PAGES = ("report.html", "card.md", "card.xml", "README.txt")
+FILES = (
+    *WEIGHTS,
+    "model.onnx",
+    "model.onnx.data",
+    "rule.json",
+    "audit.json",
+    "trace.csv",
+    *PAGES,
+    "run.json",
+)  # where the last is, all are
+ROOM = 2**25  # bytes for everything but the weights
+
+
+@dataclass(frozen=True, eq=False)
+class Serving:
+    """What is known of the network and its inputs beyond the case, so that new patients can be served the same way."""
+
+    model: str  # as `load_model` takes it, with an absolute path
+    output: str  # logit or probability
+    sample: Tensor  # a few real rows, to check the ONNX file with
+    inputs: Mapping[str, Any] = field(default_factory=dict)  # how rows become inputs: plain values
+    output_name: str | None = None  # of a network with many outputs
+    came: Checkpoint | None = None  # the weights' file
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is to be written beside the weights."""
+
+    onnx: bool = True
+    onnx_rule: bool = False
+    thumbnails: bool = False
+    card: Path | None = None
+    draws: int = 1000
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Written:
+    """What lies in the folder, the audits of the patients kept aside, and what could not be made."""
+
+    folder: Path
+    files: tuple[str, ...]
+    before: Audit
+    after: Audit
+    document: Mapping[str, object]  # that of audit.json
+    failures: Mapping[str, str]
+    onnx: Exported | None = None
+
+
+def check_folder(folder: Path, overwrite: bool, needed: int = 0) -> None:
+    """Raises before a long run what would go wrong after it: a folder that is not empty, not writable, or on a full disk. Makes nothing."""
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"cannot write {folder}: it is a file. Name a folder.")
+    check_writable(folder / "run.json")
+    held = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if held and not overwrite:
+        shown = ", ".join(held[:5]) + (" ..." if len(held) > 5 else "")
+        raise BadInput(
+            f"{folder} is not empty ({shown}). Name another folder, or replace what an earlier run wrote there with --overwrite."
+        )
+    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())
+    free = shutil.disk_usage(there).free
+    if free < needed + ROOM:
+        raise BadInput(
+            f"{folder} needs about {(needed + ROOM) / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB are free there. "
+            "Name another place or make room."
+        )
+
+
+def write_repaired(case: Case, folder: Path, serving: Serving, options: Options = Options(), *, failures: Mapping[str, str] | None = None,
+                   bars: Bars | None = None) -> Written:  # fmt: skip
+    """Writes the folder. `failures` are those of the trial; those of writing are added to them."""
+    check_folder(folder, options.overwrite)
+    bars = bars or (lambda _: nullcontext(lambda _done, _of: None))
+    found = dict(failures or {})
+    model = case.result.candidate.model
+    with filling(folder) as place:
+        save_weights(model, place, serving.came)
+        _json(place / "rule.json", rule_to_dict(case.result.candidate.rule))
+        traces(case).to_csv(place / "trace.csv", index=False)
+        onnx = _onnx(case, place, serving, options, found, bars) if options.onnx else None
+        audits = _audits(case, options.draws, bars)
+        document = audit_document(case, audits)
+        _json(place / "audit.json", document)
+        before, after = audits[0], audits[1 + case.chosen]
+        with bars("model card") as step, _named(found, "card.md and card.xml"):
+            from equipoise.report.card import write_cards
+
+            write_cards(case, place, options.card, before=before, after=after)
+            step(1, 1)
+        with bars("report") as step, _named(found, "report.html"):
+            from equipoise.report.page import write_page
+
+            write_page(case, place / "report.html", draws=options.draws, thumbnails=options.thumbnails)
+            step(1, 1)
+        (place / "README.txt").write_text(_readme(case, folder, place, serving, options, onnx, found), encoding="utf-8")
+        _json(place / "run.json", _run(case, serving, options, onnx, found, sorted(path.name for path in place.iterdir())))
+        files = tuple(sorted(path.name for path in place.iterdir()))
+    return Written(folder, files, before, after, document, found, onnx)
+
+
+@contextmanager
+def filling(folder: Path) -> Iterator[Path]:
+    """A hidden folder whose files take their place in `folder` when the block ends well, and vanish when it does not.
+
+    A new folder appears whole. In one that is there, files of an earlier run are replaced and other files left alone.
+    """
+    new = not folder.exists()
+    home = folder.absolute().parent if new else folder
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        place = Path(tempfile.mkdtemp(prefix=".equipoise.", dir=home))
+    except OSError as error:
+        raise BadInput(f"cannot write {folder}: {error.strerror or error}. Choose another place.") from error
+    try:
+        yield place
+        umask = os.umask(0)
+        os.umask(umask)
+        for path, mode in ((place, 0o777), *((made, 0o666) for made in place.iterdir())):
+            path.chmod(mode & ~umask)
+        with _uninterrupted():
+            if new:
+                place.rename(folder)
+            else:
+                _move(place, folder)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _move(place: Path, folder: Path) -> None:
+    made = {path.name for path in place.iterdir()}
+    for name in FILES[::-1]:  # run.json goes first and comes last
+        if name not in made:
+            (folder / name).unlink(missing_ok=True)
+    for name in sorted(made, key=lambda name: FILES.index(name) if name in FILES else -1):
+        (place / name).replace(folder / name)
+
+
+def _cannot_write(folder: Path, error: OSError) -> BadInput:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    todo = "Make room there, or name another place." if full else "Choose another place."
+    return BadInput(f"cannot write {folder}: {error.strerror or error}. Nothing was left behind. {todo}")
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Without Ctrl-C for the moment that renaming takes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _named(failures: dict[str, str], what: str) -> Iterator[None]:
+    """Puts a failure among the others, so that a repair that took hours is not lost with it. A full disk stays an error of its own."""
+    try:
+        yield
+    except OSError:
+        raise
+    except EquipoiseError as error:
+        failures[what] = str(error)
+    except Exception as error:  # a defect of ours: the network is worth more than the page
+        failures[what] = f"{type(error).__name__}: {error}"
+
+
+def _onnx(case: Case, place: Path, serving: Serving, options: Options, failures: dict[str, str], bars: Bars) -> Exported | None:
+    rule = case.result.candidate.rule
+    threshold = rule.value if options.onnx_rule and isinstance(rule, Threshold) else None
+    if options.onnx_rule and threshold is None:
+        failures["the rule in model.onnx"] = "only a plain threshold can be a part of the network; this rule is in rule.json"
+    exported = None
+    with bars("ONNX") as step, _named(failures, "model.onnx"):
+        exported = to_onnx(case.result.candidate.model, serving.sample, place / "model.onnx", threshold, output=serving.output)
+        step(1, 1)
+    if exported is not None and not exported.agrees:
+        failures["agreement of model.onnx"] = (
+            f"its outputs differ from torch's by up to {exported.max_difference:.1e} on {exported.rows} rows, where the largest is "
+            f"{exported.largest:.3g}. Compare them before use."
+        )
+    return exported
+
+
+def _audits(case: Case, draws: int, bars: Bars) -> list[Audit]:
+    """Of the original and of each repair, on the patients kept aside."""
+    repairs = (case.original, *case.repairs)
+    with bars("bootstrap") as step:
+        done = []
+        for k, repair in enumerate(repairs):
+            done.append(audit(SimpleNamespace(model=repair.test, rule=repair.candidate.rule), draws=draws, seed=case.provenance.seed))
+            step(k + 1, len(repairs))
+    return done
+
+
+def audit_document(case: Case, audits: list[Audit]) -> dict[str, object]:
+    """What audit.json holds: the audits before and after, and of every method, on the patients kept aside."""
+    candidate = case.result.candidate
+    return {
+        "schema": "equipoise.debias",
+        "schema_version": SCHEMA_VERSION,
+        "chosen": case.result.name,
+        "met": candidate.met,
+        "why": candidate.why,
+        "goal": {"words": candidate.goal.describe(), **vars(candidate.goal)},
+        "before": audits[0].to_dict(),
+        "after": audits[1 + case.chosen].to_dict(),
+        "methods": {repair.name: _method(repair, found) for repair, found in zip(case.repairs, audits[1:], strict=True)},
+    }
+
+
+def _method(repair: Repair, found: Audit) -> dict[str, object]:
+    candidate = repair.candidate
+    row = candidate.trace.iloc[candidate.chosen]
+    return {
+        "met": candidate.met,
+        "why": candidate.why,
+        "step": int(row["step"]),
+        "repair_part": {"gap": float(row["gap"]), "performance": float(row["performance"]), "rows": len(repair.valid)},
+        "rule": candidate.rule.describe(),
+        "needs_group": candidate.rule.needs_group,
+        "settings": dict(candidate.settings),
+        "notes": list(candidate.notes),
+        "seconds": repair.seconds,
+        "test_part": found.to_dict(),
+    }
+
+
+def traces(case: Case) -> pd.DataFrame:
+    """Every step of every method on the repair part, and which was chosen."""
+    frames = []
+    for repair in (case.original, *case.repairs):
+        trace = repair.candidate.trace
+        frame = trace.assign(chosen=[k == repair.candidate.chosen for k in range(len(trace))])
+        frame.insert(0, "method", repair.name)
+        frames.append(frame)
+    return pd.concat(frames, ignore_index=True)
+
+
+def _run(
+    case: Case, serving: Serving, options: Options, onnx: Exported | None, failures: Mapping[str, str], files: list[str]
+) -> dict[str, object]:
+    """Everything that is needed to do it again, and to serve the network."""
+    provenance, candidate = case.provenance, case.result.candidate
+    return {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "title": case.title,
+        "label": case.label,
+        "command": provenance.command,
+        "when": provenance.when,
+        "seed": provenance.seed,
+        "versions": dict(provenance.versions),
+        "hashes": dict(provenance.hashes),
+        "limits": list(provenance.limits),
+        "model": {"named": provenance.model, "load": serving.model, "output": serving.output, "output_name": serving.output_name},
+        "inputs": dict(serving.inputs),
+        "groups": [attribute.name for attribute in case.result.test.attributes],
+        "method": candidate.method,
+        "settings": dict(candidate.settings),
+        "methods": [repair.name for repair in case.repairs],
+        "goal": {"words": candidate.goal.describe(), **vars(candidate.goal)},
+        "met": candidate.met,
+        "parts": {"repair": _size(case.result.valid), "test": _size(case.result.test)},
+        "draws": options.draws,
+        "onnx": None if onnx is None else {"max_difference": onnx.max_difference, "opset": onnx.opset, "rows": onnx.rows},
+        "failures": dict(failures),
+        "files": [*files, "run.json"],
+    }
+
+
+def _size(scores: Any) -> dict[str, int | None]:
+    return {"rows": len(scores), "patients": None if scores.patients is None else len(set(scores.patients))}
+
+
+def verdict(case: Case) -> str:
+    """One sentence on the repair part, with the measure, the groups and whether the goal was met."""
+    candidate = case.result.candidate
+    first, row = candidate.trace.iloc[0], candidate.trace.iloc[candidate.chosen]
+    attribute = case.result.valid.attribute
+    who = f"{', '.join(attribute.others)} minus {attribute.reference}" if len(attribute.others) < 4 else f"{attribute.name}, the largest"
+    return (
+        f"{candidate.method} changed {candidate.goal.measure} ({who}) from {first['gap']:+.3f} to {row['gap']:+.3f} "
+        f"on the {len(case.result.valid):,} rows that it was repaired on; "
+        f"the goal ({candidate.goal.describe()}) was {'met' if candidate.met else 'NOT met'} there."
+    )
+
+
+def _readme(
+    case: Case, folder: Path, place: Path, serving: Serving, options: Options, onnx: Exported | None, failures: Mapping[str, str]
+) -> str:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("equipoise.report"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
+    )  # plain text
+    model, rule, came = case.result.candidate.model, case.result.candidate.rule, serving.came
+    original = weights_of(model) if came is None else came.state
+    program = "repaired.pt2" if program_in(model) else None
+    return environment.get_template("README.txt.j2").render(
+        title=case.title,
+        version=case.provenance.versions.get("equipoise", ""),
+        when=case.provenance.when,
+        verdict=verdict(case),
+        rule=rule.describe(),
+        needs_group=rule.needs_group,
+        randomised=randomised(rule),
+        program=program,
+        file=next(name for name in WEIGHTS[1:] if (place / name).exists()),
+        under=came.under if came is not None else None,
+        prefix=state_prefix(original, model),
+        masks=masks_in(state_like(original, model)),
+        masked_loading=MASKED_LOADING.rstrip(),
+        onnx=onnx,
+        onnx_rule=options.onnx_rule and isinstance(rule, Threshold),
+        output=serving.output,
+        images=bool(serving.inputs.get("images")),
+        folder=folder,
+        failures=failures,
+    )
+
+
+def _json(path: Path, content: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(_finite(content), indent=2, allow_nan=False, default=str) + "\n", encoding="utf-8")
+
+
+def _finite(value: object) -> object:
+    """JSON has no NaN and no infinity."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

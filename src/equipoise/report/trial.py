@@ -1,0 +1,205 @@
+"""A trial: several methods on the part to repair on, the best by the goal, and what each does to the patients kept aside.
+
+Everything is chosen on the repair part. The part kept aside is scored once for each method, after the choice can no longer change.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.images import Images
+from equipoise.data.scores import Scores
+from equipoise.errors import BadInput, EquipoiseError, pick, raise_all
+from equipoise.measures.cells import tabulate
+from equipoise.measures.functional import gap_values, largest, performance_values
+from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.registry import METHODS, debias, settings_of
+from equipoise.methods.selection import select
+from equipoise.models.exported import ExportedNetwork
+from equipoise.models.score import output_kind, predict
+from equipoise.models.units import MASKED
+from equipoise.report.case import Case, Provenance, Repair, UnitMap
+
+EQUAL = 0.005  # what two methods may differ by and still count as equally good
+SAME = 1e-9  # what sums of counts may differ by
+SHOWN = 24  # of the patients whose score changed most, as thumbnails
+Bars = Callable[[str], AbstractContextManager[Progress]]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What was tried: the original, the repairs in the order of the methods, which was chosen, and the methods that could not be run."""
+
+    original: Repair
+    repairs: tuple[Repair, ...]
+    chosen: int
+    failures: Mapping[str, str]
+
+    def case(
+        self, *, title: str, label: str, provenance: Provenance, thumbnails: Mapping[object, npt.NDArray[np.uint8]] | None = None
+    ) -> Case:
+        """What reports are written from."""
+        return Case(title, label, self.original, self.repairs, self.chosen, provenance, thumbnails or {})
+
+
+def check_methods(model: nn.Module | None, methods: Mapping[str, Mapping[str, Any]], train: bool) -> None:
+    """Raises all that can be known to be wrong with these methods and their settings before anything is run."""
+    problems = [] if methods else ["no method was named"]
+    for name, settings in methods.items():
+        try:
+            settings_of(pick("method", name, METHODS), settings)
+        except BadInput as error:
+            problems += error.problems
+            continue
+        if METHODS[name].needs_train and not train:
+            problems.append(f"{name} trains from scratch and needs rows to train on: --train train.csv (in Python train=)")
+        if name == "pruning" and isinstance(model, ExportedNetwork):
+            problems.append(
+                "pruning needs the layers of a network; an exported program has none left. Give the architecture as file.py:factory."
+            )
+    raise_all(problems)
+
+
+def told_output(model: nn.Module, inputs: Any, asked: str = "auto") -> str:
+    """What the network gives, logit or probability; what the user says is written on the network, so that every method takes its word."""
+    found = output_kind(model, inputs)
+    if asked in ("auto", found):
+        return found
+    if isinstance(getattr(model, "output", ""), str):
+        model.output = asked  # type: ignore[assignment]
+        return output_kind(model, inputs, asked)
+    raise BadInput(f"the network seems to give a {found}, and cannot be told to give a {asked}: its attribute `output` is something else.")
+
+
+def run_trial(
+    model: nn.Module,
+    repair: Cohort,
+    test: Cohort,
+    methods: Mapping[str, Mapping[str, Any]],
+    goal: Goal,
+    *,
+    seed: int = 0,
+    train: Cohort | None = None,
+    bars: Bars | None = None,
+) -> Trial:
+    """Every method on the repair part, the best of them by the goal, and the scores of the patients kept aside under each.
+
+    `methods` maps a name to its settings. A method that cannot be run is named in `failures`; if none can, that is an error.
+    """
+    check_methods(model, methods, train is not None)
+    bars = bars or (lambda _: nullcontext(lambda _done, _of: None))
+    original = _tried("standard", {}, model, repair, test, goal, seed, None, None, bars)
+    settled = original.candidate.goal
+    found: list[Repair] = []
+    failures: dict[str, str] = {}
+    for name, settings in methods.items():
+        try:
+            found.append(_tried(name, settings, model, repair, test, goal, seed, train, original, bars))
+        except EquipoiseError as error:
+            failures[name] = str(error)
+    if not found:
+        raise BadInput(*(f"{name}: {reason}" for name, reason in failures.items()))
+    return Trial(original, tuple(found), choose(found, settled), failures)
+
+
+def _tried(
+    name: str,
+    settings: Mapping[str, Any],
+    model: nn.Module,
+    repair: Cohort,
+    test: Cohort,
+    goal: Goal,
+    seed: int,
+    train: Cohort | None,
+    original: Repair | None,
+    bars: Bars,
+) -> Repair:
+    extra = {"train": train} if METHODS[name].needs_train else {}
+    with bars(name) as step:
+        start = time.perf_counter()
+        candidate = debias(
+            model,
+            repair,
+            method=name,
+            measure=goal.measure,
+            performance=goal.performance,
+            floor=goal.floor,
+            bound=goal.bound,
+            seed=seed,
+            progress=step,
+            **extra,
+            **settings,
+        )
+        seconds = time.perf_counter() - start
+    if original is not None and METHODS[name].needs_group:  # the same network with another rule
+        return Repair(verified(candidate, original.valid), original.valid, original.test, seconds)
+    with bars(f"scores of {name}") as step:
+        valid = predict(candidate.model, repair)
+        step(1, 2)
+        kept = predict(candidate.model, test)
+    return Repair(verified(candidate, valid), valid, kept, seconds, unit_maps(candidate.model))
+
+
+def verified(candidate: Candidate, scores: Scores) -> Candidate:
+    """The candidate, with its chosen step as it is under scores of the network that is handed over, where the method saw another one.
+
+    A method may look at a network in passing in another precision, or in batches that round otherwise; the network that came out counts.
+    """
+    goal, row = candidate.goal, candidate.chosen
+    cells = tabulate(candidate.rule.decide(scores), scores.y, scores.attribute)
+    gap, performance = float(largest(gap_values(goal.measure, cells))), float(performance_values(goal.performance, cells))
+    seen = candidate.trace.iloc[row]
+    if abs(seen["gap"] - gap) <= SAME and abs(seen["performance"] - performance) <= SAME:
+        return candidate
+    trace = candidate.trace.copy()
+    trace.loc[trace.index[row], ["gap", "performance"]] = [gap, performance]
+    note = (
+        f"on the way it was seen with {goal.measure} {seen['gap']:+.3f} and "
+        f"{goal.performance.replace('_', ' ')} {seen['performance']:.3f}; "
+        f"scored again it has {gap:+.3f} and {performance:.3f}"
+    )
+    met = candidate.met and select(trace.iloc[[row]], goal).met
+    why = candidate.why if met == candidate.met else f"{candidate.why}; {note}"
+    return replace(candidate, trace=trace, met=met, why=why, notes=(*candidate.notes, note))
+
+
+def choose(repairs: Sequence[Repair], goal: Goal) -> int:
+    """The position of the best repair by a settled goal, on the repair part alone.
+
+    Those that meet the goal come first: with a floor by the smallest |gap|, with a bound alone by the best performance. If none does, the
+    best performance (floor) or the smallest |gap| (bound). Among those within 0.005 of the best, one whose rule needs no group.
+    """
+    rows = [repair.candidate.trace.iloc[repair.candidate.chosen] for repair in repairs]
+    gap = np.array([abs(float(row["gap"])) for row in rows])
+    performance = np.array([float(row["performance"]) for row in rows])
+    enough = np.ones(len(rows), bool) if goal.floor is None else performance >= goal.floor - 1e-12
+    within = np.ones(len(rows), bool) if goal.bound is None else gap <= goal.bound + 1e-12
+    pool = next(some for some in (enough & within, enough, np.ones_like(enough)) if some.any())
+    met = bool((enough & within).any())
+    by_performance = (goal.floor is None and met) or not enough.any()
+    worse = np.where(pool, -performance if by_performance else gap, np.inf)
+    level = worse <= worse.min() + EQUAL
+    order = [(repair.candidate.rule.needs_group, value) for repair, value in zip(repairs, worse, strict=True)]
+    return min(np.flatnonzero(level).tolist(), key=lambda k: order[k])
+
+
+def unit_maps(model: nn.Module) -> tuple[UnitMap, ...]:
+    """For each convolution of images with units switched off, the share of channels that is still on at each position."""
+    masked = [(name, module) for name, module in model.named_modules() if type(module) is MASKED[nn.Conv2d]]
+    return tuple(UnitMap(name, module.get_buffer("unit_mask").double().mean(0).cpu().numpy()) for name, module in masked)
+
+
+def most_changed(before: Scores, after: Scores, cohort: Cohort, count: int = SHOWN) -> dict[object, npt.NDArray[np.uint8]]:
+    """The images of the patients whose score changed most, by id, as 8-bit gray (h, w). Nothing for a table."""
+    if not isinstance(cohort.source, Images):
+        return {}
+    order = np.argsort(-np.abs(after.score - before.score), kind="stable")[:count]
+    pixels = cohort.source.raw(order).numpy()
+    return {cohort.ids[row]: image for row, image in zip(order, pixels, strict=True)}

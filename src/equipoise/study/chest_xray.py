@@ -1,0 +1,147 @@
+"""The chest X-ray studies as data: the paper's on MIMIC-CXR, and the same on images that anybody can get (NIH) or draw (phantoms).
+
+Settings are those of Table `tab:hyperparams` and of the appendix on implementation. Networks start from random weights unless a file is
+named (`pretrained`); the paper's started from pretrained ones. The paper has no floors for NIH: there, performance may fall by 0.02.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from equipoise.study.baselines import BOUND, IN_PROCESSING, POST
+
+TITLES = {"vgg-16": "VGG-16", "resnet-18": "ResNet-18", "squeezenet": "SqueezeNet"}
+LAYERS = {"vgg-16": "features.*", "resnet-18": "conv1", "squeezenet": "features.*"}  # what is pruned; SqueezeNet's is ours
+FINDINGS = {"sex": "enlarged cardiomediastinum", "ethnicity": "pneumonia"}
+FLOORS = {"pruning": {"sex": 0.65, "ethnicity": 0.55}, "bias-gda": {"sex": 0.75, "ethnicity": 0.55}}
+GDA = {"sex": {"rate": 1e-5, "epochs": 10}, "ethnicity": {"rate": 7.5e-6, "epochs": 8}}
+ADVERSARIAL = {
+    "sex": {"rate": 1e-4, "epochs": 5, "bound": 0.03, "margin": 0.02},
+    "ethnicity": {"rate": 1e-3, "epochs": 4, "bound": BOUND, "margin": 0.01},
+}
+UNITS = 1_500  # a step
+COMMON: dict[str, Any] = {  # how the chest X-ray classifiers are trained and compared
+    "measures": ["eod"],
+    "protocol": "balanced",
+    "stack": 1,
+    "keep_networks": False,  # VGG-16 has 134 million weights
+    "training": {
+        "epochs": 20,
+        "batch": 32,
+        "rate": 1e-4,
+        "patience": 5,
+        "optimiser": "adamw",
+        "schedule": "step",
+        "step": 7,
+        "augment": True,
+    },
+}
+NIH_FINDINGS = {"any": "any finding", "effusion": "effusion", "atelectasis": "atelectasis"}
+
+
+def _mimic_cxr(attribute: str, network: str) -> str:
+    return f"mimic-cxr-{attribute}-{network}"
+
+
+def _by_data(of: Callable[[str, str], Any]) -> dict[str, Any]:
+    """A table by the data of the MIMIC-CXR study, from something of the attribute and the network."""
+    return {_mimic_cxr(attribute, network): of(attribute, network) for network in ("vgg-16", "resnet-18") for attribute in FINDINGS}
+
+
+CHEST_XRAYS: dict[str, dict[str, Any]] = {
+    "paper-mimic-cxr": {
+        "name": "paper-mimic-cxr",
+        "about": "Table 3, its validation twin and in-processing: VGG-16 and ResNet-18 on MIMIC-CXR, enlarged cardiomediastinum by sex and "
+        "pneumonia by ethnicity; needs the credentialed files, and a GPU",
+        **COMMON,
+        "data": [
+            {
+                "source": "mimic-cxr",
+                "name": _mimic_cxr(attribute, network),
+                "title": f"{TITLES[network]}, {finding}: {attribute}",
+                "options": {"finding": finding, "attribute": attribute},
+                "model": network,
+                "published": f"mimic-cxr/{attribute}/{network}",
+            }
+            for network in ("vgg-16", "resnet-18")
+            for attribute, finding in FINDINGS.items()
+        ],
+        "methods": [
+            *POST,
+            {
+                "method": "adversarial-finetune",
+                "overrides": _by_data(lambda attribute, _: ADVERSARIAL[attribute]),
+                "bound": _by_data(lambda attribute, _: ADVERSARIAL[attribute]["bound"]),
+            },
+            {
+                "method": "pruning",
+                "settings": {"units": UNITS},
+                "overrides": _by_data(lambda _, network: {"layers": LAYERS[network]}),
+                "floor": _by_data(lambda attribute, _: FLOORS["pruning"][attribute]),
+            },
+            {
+                "method": "bias-gda",
+                "settings": {"batch": 32, "evaluations": 3},
+                "overrides": _by_data(lambda attribute, _: GDA[attribute]),
+                "floor": _by_data(lambda attribute, _: FLOORS["bias-gda"][attribute]),
+            },
+            IN_PROCESSING,
+        ],
+    },
+    "nih": {
+        "name": "nih",
+        "about": "the paper's chest X-ray study on NIH ChestX-ray14, by sex: any finding, effusion and atelectasis, each against no "
+        "finding; ResNet-18, VGG-16 and SqueezeNet; performance may fall by 0.02; wants a GPU",
+        **COMMON,
+        "data": [
+            {
+                "source": "nih",
+                "name": f"nih-{finding}-{network}",
+                "title": f"{TITLES[network]}, {title}: sex",
+                "options": {"finding": finding, "attribute": "sex"},
+                "model": network,
+            }
+            for network in ("resnet-18", "vgg-16", "squeezenet")
+            for finding, title in NIH_FINDINGS.items()
+        ],
+        "methods": [
+            *POST,
+            {"method": "adversarial-finetune", "settings": ADVERSARIAL["sex"], "bound": ADVERSARIAL["sex"]["bound"]},
+            {
+                "method": "pruning",
+                "settings": {"units": UNITS, "at_most": 60},
+                "overrides": {f"nih-{f}-{n}": {"layers": LAYERS[n]} for n in ("resnet-18", "vgg-16", "squeezenet") for f in NIH_FINDINGS},
+            },
+            {"method": "bias-gda", "settings": {"batch": 32, "evaluations": 3, **GDA["sex"]}},
+            IN_PROCESSING,
+        ],
+    },
+    "phantom": {
+        "name": "phantom",
+        "about": "the same on simulated chest X-rays, drawn anew for each split: small, for a CPU; needs no files",
+        **COMMON,
+        "splits": 3,
+        "training": {"epochs": 8, "batch": 32, "rate": 1e-3, "patience": 4, "optimiser": "adamw", "schedule": "plateau", "augment": False},
+        "data": [
+            {
+                "source": "phantom",
+                "title": "ResNet-18, simulated widened mediastinum: sex",
+                "options": {"n": 1_000, "size": 64},
+                "redraw": True,
+                "model": "resnet-18",
+            }
+        ],
+        "methods": [
+            {"method": "standard"},
+            {"method": "random", "settings": {"bound": BOUND, "trials": 21}, "bound": BOUND},
+            *POST[2:],
+            {
+                "method": "adversarial-finetune",
+                "settings": {**ADVERSARIAL["sex"], "critic_steps": 20, "actor_steps": 10},
+                "bound": ADVERSARIAL["sex"]["bound"],
+            },
+            {"method": "pruning", "settings": {"units": 150, "layers": "conv1", "at_most": 30}},
+            {"method": "bias-gda", "settings": {"rate": 5e-5, "batch": 32, "epochs": 6, "evaluations": 3}},
+            {"method": "adversarial-training", "settings": {"epochs": 5, "batch": 32}, "bound": BOUND},
+        ],
+    },
+}

@@ -1,0 +1,300 @@
+"""The report in a real browser: it opens alone, every figure is there, lines can be dragged, and no name in it runs."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from cases import GOAL, HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case
+
+from equipoise.methods.base import Goal
+from equipoise.methods.selection import select
+from equipoise.report.case import Case
+from equipoise.report.explorer import thin
+from equipoise.report.page import write_page
+from equipoise.report.words import amount, number
+
+
+class Opened:
+    """A page and all that it said and asked for."""
+
+    def __init__(self, page) -> None:
+        self.page, self.said, self.asked = page, [], []
+        page.on("console", lambda message: self.said.append(message.text))
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on("dialog", lambda dialog: (self.said.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: self.asked.append(request.url))
+
+
+@pytest.fixture
+def open_report(browser, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
+    """Writes the report of a case and opens the file."""
+    contexts = []
+
+    def opened(case: Case, *, width: int = 1200, colours: str = "light", **options) -> Opened:
+        path = tmp_path / "report.html"
+        write_page(case, path, **({"draws": 40} | options))
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=colours)
+        contexts.append(context)
+        found = Opened(context.new_page())
+        found.page.goto(path.as_uri())
+        return found
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+def _rows(page) -> list[list[str]]:
+    return page.eval_on_selector_all("#choices tbody tr", "rows => rows.map(r => [...r.querySelectorAll('td')].map(c => c.textContent))")
+
+
+def _expected(case: Case, goal: Goal) -> list[list[str]]:
+    """The table of choices by the rule of the library."""
+    rows = []
+    for repair in case.repairs:
+        trace = repair.candidate.trace
+        picked = select(trace, goal)
+        row = trace.iloc[picked.row]
+        threshold = "—" if np.isnan(row["threshold"]) else number(row["threshold"], 3)
+        met = "met" if picked.met else "not met"
+        rows.append([f"{int(row['step']):,}", amount(row["gap"], "points"), amount(row["performance"]), threshold, met])
+    return rows
+
+
+@pytest.mark.parametrize("options", [{}, {"second": True, "missing": 0.1}, {"pictures": True}])
+def test_it_opens_from_a_file_and_asks_for_nothing_else(open_report, options: dict):
+    opened = open_report(small_case(**options), thumbnails=True)
+    opened.page.mouse.wheel(0, 4000)
+    assert opened.said == []
+    assert [url for url in opened.asked if not url.startswith("data:image/png")] == [opened.page.url]
+    assert opened.page.url.startswith("file://")
+
+
+def test_every_figure_is_there_and_says_what_it_shows(open_report):
+    case = small_case(pictures=True)
+    page = open_report(case, thumbnails=True).page
+    sections = ["verdict", "cohort", "groups", "gaps", "affected", "explorer", "trajectories", "curves", "images", "method"]
+    assert page.eval_on_selector_all("main > section", "all => all.map(s => s.id)") == sections
+    assert page.eval_on_selector_all("nav a", "all => all.map(a => a.hash.slice(1))") == sections
+    labels = page.eval_on_selector_all("svg[role=img]", "all => all.map(f => f.getAttribute('aria-label'))")
+    assert all(labels)
+    assert page.locator("#groups .panel svg").count() == 2  # calibration before and after
+    assert page.locator("#curves .panel svg").count() == 2 + 2 * 2  # ROC, and scores of two groups
+    assert page.locator("#trajectories .panel svg").count() == 3  # equalised odds has no path
+    assert page.locator("#groups .forest:not(.head)").count() == 7 * 2
+    assert page.locator("#gaps .forest:not(.head)").count() == 6
+    assert page.locator("#images img").count() == 12 + 2
+    assert all(page.eval_on_selector_all("img", "all => all.map(i => i.alt && i.naturalWidth > 0)"))
+    assert page.locator("#plot .now").count() == len(case.repairs)
+    assert all(page.eval_on_selector_all(".panel svg, .forest, #plot svg", "all => all.map(f => f.getBoundingClientRect().width > 50)"))
+
+
+def test_at_the_start_the_table_is_what_the_run_chose(open_report):
+    case = small_case()
+    rows = _rows(open_report(case).page)
+    for row, repair in zip(rows, case.repairs, strict=True):
+        chosen = repair.candidate.trace.iloc[repair.candidate.chosen]
+        assert row[:3] == [f"{int(chosen['step'])}", amount(chosen["gap"], "points"), amount(chosen["performance"])]
+
+
+def test_dragging_the_floor_chooses_other_steps_and_changes_the_table(open_report):
+    case = small_case(steps=60)
+    page = open_report(case).page
+    before, marks = _rows(page), page.eval_on_selector_all("#plot .now", "all => all.map(m => m.getAttribute('d'))")
+    page.locator("#line-floor").scroll_into_view_if_needed()
+    knob = page.locator("#line-floor circle").bounding_box()
+    x, y = knob["x"] + knob["width"] / 2, knob["y"] + knob["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x, y - 30, steps=4)
+    page.mouse.move(x, y - 60, steps=4)
+    page.mouse.up()
+    floor = float(page.locator("#line-floor").get_attribute("aria-valuenow"))
+    assert floor > 100 * GOAL.floor + 2
+    assert _rows(page) != before
+    assert page.eval_on_selector_all("#plot .now", "all => all.map(m => m.getAttribute('d'))") != marks
+    assert f"at least {floor:.1f}%" in page.locator("#explorer-says").text_content()
+    page.mouse.move(x, y)  # without a button nothing follows
+    assert float(page.locator("#line-floor").get_attribute("aria-valuenow")) == floor
+    page.locator("#reset").click()
+    assert _rows(page) == before
+
+
+@pytest.mark.parametrize("floor", [0.80, 0.775, 0.99])
+def test_a_floor_that_is_typed_chooses_as_the_library_does(open_report, floor: float):
+    case = small_case(steps=60)
+    page = open_report(case).page
+    page.locator("#floor").fill(f"{100 * floor:.1f}")
+    assert _rows(page) == _expected(case, replace(GOAL, floor=floor))
+
+
+def test_the_lines_are_sliders_for_the_keyboard(open_report):
+    case = small_case(steps=60)
+    page = open_report(case).page
+    line = page.locator("#line-floor")
+    assert line.get_attribute("role") == "slider"
+    line.focus()
+    for _ in range(6):
+        page.keyboard.press("ArrowUp")
+    assert line.get_attribute("aria-valuenow") == "77.0"
+    assert line.get_attribute("aria-valuetext") == "77.0% balanced accuracy"
+    assert _rows(page) == _expected(case, replace(GOAL, floor=0.77))
+    page.keyboard.press("End")
+    assert line.get_attribute("aria-valuenow") == line.get_attribute("aria-valuemax")
+    assert {row[-1] for row in _rows(page)} == {"not met"}
+    page.keyboard.press("PageDown")
+    assert float(line.get_attribute("aria-valuenow")) == pytest.approx(float(line.get_attribute("aria-valuemax")) - 5, abs=0.11)
+
+
+def test_a_bound_can_be_added_and_stand_alone(open_report):
+    case = small_case(steps=60)
+    page = open_report(case).page
+    assert not page.locator("#line-bound").is_visible()
+    assert page.locator("#use-floor").is_disabled()  # one of the two is needed
+    page.locator("#use-bound").check()
+    assert _rows(page) == _expected(case, replace(GOAL, bound=0.05))
+    page.locator("#use-floor").uncheck()
+    assert _rows(page) == _expected(case, replace(GOAL, floor=None, bound=0.05))
+    page.locator("#line-bound").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#line-bound").get_attribute("aria-valuetext") == "5.5 percentage points"
+    assert _rows(page) == _expected(case, replace(GOAL, floor=None, bound=0.055))
+
+
+def test_every_tab_stop_can_be_seen_and_none_traps(open_report):
+    page = open_report(small_case()).page
+    seen = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim().slice(0, 20)"))
+    assert {"theme", "line-floor", "use-bound", "reset", "walk"} <= set(seen)
+
+
+def test_steps_can_be_looked_at_one_by_one_and_under_the_pointer(open_report):
+    case = small_case(steps=60)
+    page = open_report(case).page
+    page.locator("#walk-method").select_option(label="pruning")
+    page.locator("#walk").fill("17")
+    row = case.repairs[1].candidate.trace.iloc[17]
+    said = page.locator("#walk-says").text_content()
+    assert said.startswith(
+        f"pruning, step 17: difference {amount(row['gap'], 'points')} points, balanced accuracy {amount(row['performance'])}"
+    )
+    page.locator("#plot").scroll_into_view_if_needed()
+    box = page.locator("#plot .now").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2 + 1)
+    assert page.locator(".tip").is_visible()
+    assert "step" in page.locator(".tip").text_content()
+
+
+def _random_traces(count: int) -> Iterator[tuple[pd.DataFrame, Goal]]:
+    """Traces with ties, and goals that many, one or none of their steps reach."""
+    rng = np.random.default_rng(0)
+    for k in range(count):
+        n = int(rng.integers(1, 60))
+        digits = int(rng.integers(1, 4))  # few digits: many ties
+        gap, performance = np.round(rng.normal(0, 0.2, n), digits), np.round(rng.uniform(0.4, 0.9, n), digits)
+        floor, bound = (float(np.round(rng.uniform(0, high), digits)) for high in (1.0, 0.4))
+        goal = Goal(floor=None if k % 3 == 1 else floor, bound=None if k % 3 == 0 else bound)
+        yield pd.DataFrame({"step": range(n), "gap": gap, "performance": performance, "threshold": 0.5}), goal
+
+
+def test_the_page_chooses_what_select_chooses(open_report):
+    page = open_report(small_case()).page
+    traces = list(_random_traces(600))
+    sent = [[t["gap"].tolist(), t["performance"].tolist(), g.floor, g.bound] for t, g in traces]
+    found = page.evaluate("all => all.map(([g, p, f, b]) => equipoise.select(g, p, f, b))", sent)
+    wanted = [select(t, g) for t, g in traces]
+    assert [(f["row"], f["met"]) for f in found] == [(w.row, w.met) for w in wanted]
+    assert {w.met for w in wanted} == {True, False}
+
+
+def test_thinning_loses_no_choice(open_report):
+    page = open_report(small_case()).page
+    sent, wanted = [], []
+    for trace, goal in _random_traces(300):
+        kept = thin(trace, 0, shown=3)
+        part = trace.iloc[kept.rows]
+        sent.append([part["gap"].tolist(), part["performance"].tolist(), goal.floor, goal.bound])
+        wanted.append((trace, goal, kept.rows))
+    found = page.evaluate("all => all.map(([g, p, f, b]) => equipoise.select(g, p, f, b))", sent)
+    for choice, (trace, goal, rows) in zip(found, wanted, strict=True):
+        picked = select(trace, goal)
+        assert (rows[choice["row"]], choice["met"]) == (picked.row, picked.met)
+
+
+def test_long_traces_are_thinned_and_the_page_says_so(open_report):
+    case = small_case(methods=("bias-gda", "pruning"), steps=(2000, 12))
+    page = open_report(case).page
+    assert "of 2,001 steps are drawn" in page.locator("#explorer").text_content()
+    page.locator("#floor").fill("79.5")
+    assert _rows(page) == _expected(case, replace(GOAL, floor=0.795))
+
+
+def test_hostile_names_are_text_and_run_nothing(open_report):
+    case = small_case(hostile=True, pictures=True)
+    opened = open_report(case, thumbnails=True)
+    page = opened.page
+    page.locator("#plot").scroll_into_view_if_needed()
+    page.locator("#line-floor").focus()
+    page.keyboard.press("ArrowUp")
+    page.wait_for_timeout(100)
+    assert opened.said == []
+    assert [url for url in opened.asked if not url.startswith("data:image/png")] == [page.url]
+    assert page.locator("script").count() == 2  # the data and the page's own
+    assert page.locator("[onerror], [onmouseover], img[src=x]").count() == 0
+    text = page.locator("body").text_content()
+    for name in (HOSTILE_COLUMN, HOSTILE[0], HOSTILE[1], HOSTILE[2], HOSTILE_NOTE.replace("\u202e", "\\u202e")):
+        assert name in text
+    assert "\u202e" not in text
+    assert "\\u202eright to left\\u202c مجموعة" in text
+    assert page.title().startswith(HOSTILE[0])
+
+
+def test_a_name_of_ten_thousand_letters_is_short_in_tables_and_whole_at_the_end(open_report):
+    page = open_report(small_case(hostile=True)).page
+    link = page.locator("#cohort a.long").first
+    assert len(link.text_content()) <= 40
+    link.click()
+    target = page.evaluate("location.hash.slice(1)")
+    assert page.locator(f"#{target}").text_content() == HOSTILE[3]
+    assert page.locator(f"#{target}").bounding_box()["height"] < 300
+
+
+@pytest.mark.parametrize("options", [{}, {"hostile": True}, {"groups": tuple("ABCDEFGHI"), "second": True, "rows": 900}])
+def test_a_phone_needs_no_sideways_scroll(open_report, options: dict):
+    page = open_report(small_case(pictures=True, **options), width=360, thumbnails=True).page
+    page.locator("details").evaluate_all("all => all.forEach(d => { d.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    assert page.evaluate("getComputedStyle(document.body).overflowX") == "visible"  # it fits, nothing is cut off
+    assert page.locator("#plot svg").bounding_box()["width"] <= 360
+
+
+def test_colours_follow_the_system_and_the_button(open_report):
+    def paper(page) -> str:
+        return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    page = open_report(small_case(), colours="dark").page
+    dark = paper(page)
+    page.locator("#theme").click()
+    light = paper(page)
+    page.locator("#theme").click()
+    assert (light, paper(page)) == ("rgb(255, 255, 255)", dark)
+    assert dark != light
+    page.emulate_media(media="print")
+    assert paper(page) == light
+    assert not page.locator("#theme").is_visible()
+    assert not page.locator(".controls").is_visible()
+    assert page.locator("#plot svg").is_visible()
+
+
+def test_what_is_folded_is_open_on_paper(open_report):
+    page = open_report(small_case(second=True)).page
+    assert page.locator("details:not([open])").count() > 0
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details:not([open])").count() > 0

@@ -1,0 +1,72 @@
+"""Rules on paper: what is read back decides as what was written down, and a damaged file says so."""
+
+import json
+
+import numpy as np
+import pytest
+
+from equipoise.data.scores import Scores
+from equipoise.errors import BadInput
+from equipoise.measures.decision import Threshold
+from equipoise.methods import equalised_odds, reject_option
+from equipoise.methods.base import Goal
+from equipoise.methods.rules import read_rule, rule_from_dict, rule_to_dict
+
+
+def _scores(n: int = 300) -> Scores:
+    rng = np.random.default_rng(0)
+    group = np.where(rng.random(n) < 0.5, "M", "F")
+    y = (rng.random(n) < 0.5).astype(int)
+    score = 1 / (1 + np.exp(-(2 * y - 1 + (group == "M") + rng.normal(size=n))))
+    return Scores.from_arrays(y, score, group, reference="M")
+
+
+RULES = {
+    "threshold": Threshold(1 / 3, "given"),
+    "reject-option": reject_option.fit(_scores(), Goal("eod")).rule,
+    "equalised-odds": equalised_odds.fit(_scores(), Goal("eod")).rule,
+}
+
+
+@pytest.mark.parametrize("kind", RULES)
+def test_a_rule_is_the_same_after_a_file(tmp_path, kind):
+    rule, scores = RULES[kind], _scores()
+    plain = rule_to_dict(rule)
+    (tmp_path / "rule.json").write_text(json.dumps(plain, allow_nan=False))
+    again = read_rule(tmp_path / "rule.json")
+    assert again == rule
+    assert (again.decide(scores) == rule.decide(scores)).all()
+    assert (plain["kind"], plain["needs_group"], plain["randomised"]) == (kind, kind != "threshold", kind == "equalised-odds")
+    assert plain["words"] == rule.describe()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"schema": "other"}, "holds no decision rule"),
+        ({"schema_version": 9}, "has version 9"),
+        ({"kind": "threshhold"}, "Did you mean 'threshold'?"),
+        ({"value": None}, "is damaged"),
+        ({"value": "high"}, "is damaged"),
+    ],
+)
+def test_what_is_no_rule_says_why(change, expected):
+    with pytest.raises(BadInput) as caught:
+        rule_from_dict({**rule_to_dict(RULES["threshold"]), **change})
+    assert expected in str(caught.value)
+
+
+def test_a_file_that_is_missing_or_no_json_says_so(tmp_path):
+    (tmp_path / "rule.json").write_text("{")
+    with pytest.raises(BadInput, match="not readable as JSON"):
+        read_rule(tmp_path / "rule.json")
+    with pytest.raises(BadInput, match="no such file"):
+        read_rule(tmp_path / "none.json")
+
+
+def test_a_rule_that_cannot_be_written_down_says_so():
+    class Own:
+        needs_group = False
+
+    with pytest.raises(BadInput, match="Own cannot be written down"):
+        rule_to_dict(Own())  # type: ignore[arg-type]

@@ -1,0 +1,137 @@
+"""Exported programs: the same scores and repairs as the network they were made from, and a refusal where they cannot work."""
+
+import copy
+import json
+import pickle
+import sys
+import warnings
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.errors import BadInput
+from equipoise.methods.registry import debias
+from equipoise.models.checkpoint import load_model
+from equipoise.models.export import save_weights, to_onnx
+from equipoise.models.exported import ExportedNetwork, load_exported, weights_of
+from equipoise.models.score import predict
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from hospital import network, patients, trained
+
+
+def exported(path: Path, model: nn.Module, x: torch.Tensor, rows: object = torch.export.Dim.DYNAMIC) -> Path:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(torch.export.export(model, (x[:4],), dynamic_shapes=({0: rows},)), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory) -> tuple[Path, nn.Module, Cohort]:
+    """A .pt2 file, the network it was made from, and a cohort."""
+    frame, x, _ = patients()
+    inputs = torch.from_numpy(x)
+    model = trained("build", inputs, frame["sick"].to_numpy(), 60)
+    path = exported(tmp_path_factory.mktemp("program") / "net.pt2", model, inputs)
+    return path, model, Cohort.from_arrays(inputs, frame["sick"], frame["sex"], reference="M")
+
+
+def test_it_scores_as_the_network_does_and_may_be_put_into_any_mode_and_copied(given):
+    path, model, cohort = given
+    program = load_model(str(path))
+    assert isinstance(program, ExportedNetwork)
+    expected = predict(model, cohort).score
+    for other in (program, copy.deepcopy(program), program.train(), program.eval()):
+        assert (predict(other, cohort).score == expected).all()
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"), [("bias-gda", {"epochs": 3, "rate": 0.01}), ("random", {"trials": 4}), ("reject-option", {})]
+)
+def test_methods_repair_it_as_they_do_the_network(given, method, settings):
+    path, model, cohort = given
+    program = load_exported(path)
+    before = {key: value.clone() for key, value in weights_of(program).items()}
+    ours, theirs = (debias(m, cohort, method=method, **settings) for m in (program, model))
+    assert ours.trace.equals(theirs.trace)
+    assert all(torch.equal(value, before[key]) for key, value in weights_of(program).items())
+
+
+def test_a_repaired_program_is_written_as_one_and_is_a_program_again(given, tmp_path):
+    path, _, cohort = given
+    repaired = debias(load_exported(path), cohort, method="bias-gda", epochs=3, rate=0.05, floor=0.5).model
+    assert [p.name for p in save_weights(repaired, tmp_path)] == ["repaired.safetensors", "repaired.pt2"]
+    again = load_exported(tmp_path / "repaired.pt2")
+    assert (predict(again, cohort).score == predict(repaired, cohort).score).all()
+    assert not (predict(again, cohort).score == predict(load_exported(path), cohort).score).all()
+
+
+def test_a_program_becomes_onnx(given, tmp_path):
+    pytest.importorskip("onnxscript")
+    path, _, cohort = given
+    assert to_onnx(load_exported(path), cohort.inputs[:5], tmp_path / "model.onnx").max_difference <= 1e-5
+
+
+def test_a_program_for_one_batch_size_or_in_training_mode_is_refused_with_the_remedy(tmp_path):
+    x = torch.randn(4, 1, 12, 12)
+    with pytest.raises(BadInput, match=r"batches of exactly 4 rows. Export it with dynamic_shapes"):
+        load_exported(exported(tmp_path / "fixed.pt2", network("cnn").eval(), x, None))
+    with pytest.raises(BadInput, match=r"in training mode \(batch_norm\). Export model.eval"):
+        load_exported(exported(tmp_path / "training.pt2", network("cnn").train(), x))
+
+
+@pytest.mark.parametrize(("name", "expected"), [("none.pt2", "no such file"), ("text.pt2", "is no exported program")])
+def test_a_file_that_is_none_is_refused(tmp_path, name, expected):
+    (tmp_path / "text.pt2").write_text("hello")
+    with pytest.raises(BadInput, match=expected):
+        load_model(str(tmp_path / name))
+
+
+def test_a_damaged_program_is_refused(given, tmp_path):
+    path, *_ = given
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(tmp_path / "net.pt2", "w") as new:
+        for name in old.namelist():
+            new.writestr(name, b"{}" if name.endswith("model.json") else old.read(name))
+    with pytest.raises(BadInput, match="cannot be loaded by torch"):
+        load_exported(tmp_path / "net.pt2")
+
+
+class Boom:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return exec, ("raise SystemExit('code was run')",)
+
+
+@pytest.mark.parametrize("where", ["sample inputs", "weight", "constant", "library"])
+def test_a_pickle_or_library_inside_is_refused_and_not_run(given, tmp_path, where):
+    path, *_ = given
+    torch.save(Boom(), tmp_path / "boom")
+    bad = (tmp_path / "boom").read_bytes()
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(tmp_path / "net.pt2", "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if where == "sample inputs" and "sample_inputs" in name:
+                content = bad
+            if where == "weight" and name.endswith("weight_0"):
+                content = bad
+            if where == "weight" and name.endswith("weights_config.json"):
+                plain = json.loads(content)
+                for entry in plain["config"].values():
+                    entry["use_pickle"] = entry["path_name"] == "weight_0"
+                content = json.dumps(plain).encode()
+            new.writestr(name, content)
+        if where == "constant":
+            new.writestr("net/data/constants/opaque_obj_0", pickle.dumps(Boom()))
+        if where == "library":
+            new.writestr("net/data/aotinductor/model/model.so", b"\x7fELF")
+    with pytest.raises(BadInput, match="could run code when loaded; it is refused"):
+        load_exported(tmp_path / "net.pt2")
+
+
+def test_weights_beside_a_program_are_refused(given):
+    with pytest.raises(BadInput, match="has its weights with it"):
+        load_model(str(given[0]), "net.pt")

@@ -1,0 +1,120 @@
+"""Who is affected: counts by hand, randomised rules in expectation, levelling down told from levelling up."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from equipoise.data.attribute import Attribute
+from equipoise.data.scores import Scores
+from equipoise.errors import BadInput
+from equipoise.measures.decision import Threshold
+from equipoise.measures.estimates import Settings
+from equipoise.report.affected import affected, most_changed, paired
+from equipoise.report.case import Case
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cases import small_case
+
+SETTINGS = Settings(draws=50)
+
+
+def _case(before: list[float], after: list[float], y: list[int], groups: str, patients: list[str] | None = None) -> Case:
+    """A case with these scores on its test part and a threshold of one half before and after."""
+    case = small_case(rows=60, methods=("bias-gda",))
+    codes = np.array(["MF".find(g) for g in groups])
+    sex = (Attribute("sex", ("M", "F"), codes),)
+    ids = np.arange(len(y)).astype(object)
+    who = None if patients is None else np.array(patients, dtype=object)
+    parts = [Scores(np.array(y), np.array(s, float), sex, who, ids, "test") for s in (before, after)]
+    half = [replace(r.candidate, rule=Threshold(0.5)) for r in (case.original, case.repairs[0])]
+    original, repair = (replace(r, candidate=c, test=p) for r, c, p in zip((case.original, case.repairs[0]), half, parts, strict=True))
+    return replace(case, original=original, repairs=(repair,))
+
+
+def test_changed_decisions_are_counted_by_group_and_label():
+    #        M: detected, missed, cleared, alarmed, same | F: detected twice (one patient), cleared | no group: alarmed
+    before = [0.1, 0.9, 0.9, 0.1, 0.9, 0.2, 0.2, 0.8, 0.1]
+    after = [0.9, 0.1, 0.1, 0.9, 0.8, 0.7, 0.6, 0.3, 0.9]
+    y = [1, 1, 0, 0, 1, 1, 1, 0, 0]
+    case = _case(before, after, y, "MMMMMFFF?", ["a", "b", "c", "d", "e", "f", "f", "g", "h"])
+    (found,) = affected(case)
+    counts = {c.group: (c.positives, c.negatives, c.detected, c.missed, c.cleared, c.alarmed) for c in found.counts}
+    assert counts == {"M": (3, 2, 1, 1, 1, 1), "F": (2, 1, 2, 0, 1, 0), "": (0, 1, 0, 0, 0, 1), None: (5, 4, 3, 1, 2, 2)}
+    assert (found.expected, found.patients) == (False, 7)
+    assert found.counts[-1].changed == 8
+
+
+def test_a_rule_by_lot_has_expected_counts():
+    case = small_case(chosen=3)
+    (found,) = affected(case)
+    before, after, y = case.original.decisions(), case.result.decisions(), case.original.test.y
+    assert found.expected
+    assert found.patients is None
+    # One draw of the coins has about the expected number of newly detected; the mean of many has it to a few hundredths.
+    rng = np.random.default_rng(0)
+    drawn = [((rng.random(len(y)) < after) & (before == 0) & (y == 1)).sum() for _ in range(400)]
+    assert found.counts[-1].detected == pytest.approx(np.mean(drawn), abs=0.6)
+
+
+def test_two_attributes_have_their_own_counts_and_those_of_the_intersection():
+    found = affected(small_case(second=True))
+    assert [f.attribute for f in found] == ["sex", "age", "sex & age"]
+    assert len({f.counts[-1].changed for f in found}) == 1
+
+
+def test_the_most_changed_rows_come_first_and_unchanged_ones_never():
+    case = _case([0.1, 0.4, 0.6, 0.7], [0.9, 0.45, 0.4, 0.7], [1, 1, 0, 0], "MFMF")
+    assert most_changed(case, 10) == [0, 2, 1]
+
+
+def _moved(men: tuple[int, int], women: tuple[int, int]) -> Case:
+    """Of ten sick men and ten sick women so many are detected before and after; nobody else is flagged."""
+    flags = []
+    for at in (0, 1):
+        flags.append([*[0.9] * men[at], *[0.1] * (10 - men[at]), *[0.9] * women[at], *[0.1] * (10 - women[at]), *[0.1] * 20])
+    return _case(*flags, [1] * 20 + [0] * 20, "M" * 10 + "F" * 10 + "MF" * 10)
+
+
+def test_the_parts_of_a_change_add_up_and_say_who_got_worse():
+    case = _moved((9, 7), (4, 6))
+    parts = paired(case.original, case.result, SETTINGS).parts("eod", "F")
+    found = {part.group: (round(part.change, 6), round(part.towards, 6), part.harm) for part in parts}
+    assert found == {"F": (0.2, 0.2, False), "M": (-0.2, 0.2, True)}
+
+
+def test_levelling_up_does_no_harm():
+    case = _moved((9, 9), (4, 9))
+    pair = paired(case.original, case.result, SETTINGS)
+    assert [part.harm for part in pair.parts("eod", "F")] == [False, False]
+    assert not any(shift.worse for shift in pair.shifts())
+    assert pair.gap_change("eod").value == pytest.approx(-0.5)
+    # The same in the measure that counts misses, whose sign is the other way round.
+    assert sum(part.towards for part in pair.parts("fnr_gap", "F")) == pytest.approx(0.5)
+
+
+def test_shifts_say_the_change_of_each_rate_with_an_interval_around_it():
+    case = _moved((9, 6), (4, 4))
+    shifts = {(s.group, s.rate): s for s in paired(case.original, case.result, SETTINGS).shifts()}
+    man = shifts["M", "tpr"]
+    assert (man.before, man.after, man.worse) == (0.9, 0.6, True)
+    assert man.change.low <= man.change.value == pytest.approx(-0.3)
+    assert man.change.value <= man.change.high
+    assert not shifts["F", "tpr"].worse
+    assert shifts["F", "tpr"].change.value == 0
+
+
+def test_groups_with_few_patients_have_no_shift_and_no_gap():
+    case = _case([0.1, 0.9, 0.2] * 10, [0.9, 0.9, 0.2] * 10, [1, 1, 0] * 10, "M" * 28 + "FF")
+    pair = paired(case.original, case.result, SETTINGS)
+    assert {s.group for s in pair.shifts()} == {"M"}
+    assert np.isnan(pair.gap_change("eod").value)
+
+
+def test_other_rows_before_and_after_are_refused():
+    case = small_case(rows=60, methods=("bias-gda",))
+    other = replace(case.result, test=replace(case.result.test, ids=case.result.test.ids[::-1]))
+    with pytest.raises(BadInput, match="same rows before and after"):
+        affected(replace(case, repairs=(other,)))

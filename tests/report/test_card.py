@@ -1,0 +1,436 @@
+"""Model cards: valid by CHAI's schema, numbers of the audit, nothing that a name can break, and 'not provided' for what nobody said."""
+
+import dataclasses
+import io
+import json
+import os
+import re
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+from equipoise.data.attribute import Attribute
+from equipoise.data.scores import Scores
+from equipoise.errors import BadInput
+from equipoise.measures.audit import audit
+from equipoise.methods.base import Goal
+from equipoise.report.card import pipeline_tag, write_cards
+from equipoise.report.card_facts import NOT_PROVIDED, SECTIONS, read_facts
+from equipoise.report.card_text import clean, fenced, name, prose, to_yaml
+from equipoise.report.case import Case
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cases import HOSTILE, small_case
+
+DOCS = Path(__file__).parents[2] / "docs" / "card.md"
+NAMESPACE = "{https://mc.chai.org/v0.2/schema.xsd}"
+EVIL = "a\x00b\x1b[31m|`c` <img src=x onerror=alert(1)> ]]> &lt; *d* \ud800\ufffe\u2028--- \u202e: #\n---\nlicense: evil"
+SIGNATURE = """<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema" targetNamespace="http://www.w3.org/2000/09/xmldsig#">
+<xs:element name="Signature" type="xs:anyType"/></xs:schema>"""
+TOML = """
+[model]
+name = "Ward 3 triage"
+license = "apache-2.0"
+keywords = ["x-ray", "a: b"]
+release_date = 2026-03-02
+[use]
+intended = "**Sorts** the list <script>alert(1)</script>"
+[[safety.results]]
+label = "Delay"
+value = 2.1
+low = 1.8
+high = 2.6
+level = 0.95
+unit = "seconds"
+"""
+
+
+def _schema():
+    """CHAI's schema, with a stub for the signature schema that it takes from the network."""
+    etree = pytest.importorskip("lxml.etree", reason="validating card.xml needs lxml")
+    roots = [Path(os.environ["EQUIPOISE_DATA"]).parent] if os.environ.get("EQUIPOISE_DATA") else []
+    roots += [parent / "shared" for parent in Path(__file__).resolve().parents]
+    path = next((root / "chai" / "schema-v0.2.xsd" for root in roots if (root / "chai" / "schema-v0.2.xsd").is_file()), None)
+    if path is None:
+        pytest.skip("CHAI's schema is not here: put it beside the data root, chai/schema-v0.2.xsd")
+
+    class Stub(etree.Resolver):
+        def resolve(self, url, _id, context):
+            return self.resolve_string(SIGNATURE, context) if "xmldsig" in url else None
+
+    parser = etree.XMLParser(no_network=True)
+    parser.resolvers.add(Stub())
+    return etree, etree.XMLSchema(etree.parse(str(path), parser))
+
+
+def _written(case: Case, folder: Path, toml: str | None = None) -> tuple[str, ET.Element]:
+    place = None
+    if toml is not None:
+        place = folder / "card.toml"
+        place.write_text(toml, encoding="utf-8")
+    write_cards(case, folder, place)
+    return (folder / "card.md").read_text(encoding="utf-8"), ET.fromstring((folder / "card.xml").read_bytes())
+
+
+def _text(root: ET.Element, path: str) -> str:
+    found = root.find("/".join(f"{NAMESPACE}{part}" for part in path.split("/")))
+    assert found is not None, path
+    return found.text or ""
+
+
+def _results(root: ET.Element, kind: str) -> dict[str, dict]:
+    rows = root.find(f"{NAMESPACE}KeyMetrics/{NAMESPACE}{kind}/{NAMESPACE}Results")
+    return {row[0].text: json.loads(row[1].text) for row in rows}
+
+
+def _metadata(markdown: str) -> dict:
+    yaml = pytest.importorskip("yaml", reason="reading the metadata back needs PyYAML")
+    assert markdown.startswith("---\n")
+    return yaml.safe_load(markdown.split("\n---\n")[0].removeprefix("---\n"))
+
+
+def _renamed(case: Case, text: str) -> Case:
+    """The case with one text for every name in it: title, label, attribute, groups, file, command, limits."""
+
+    held = text.replace("\ud800", "")  # which pandas cannot hold in a frame
+
+    def scores(old: Scores) -> Scores:
+        attributes = tuple(Attribute(held, tuple(f"{held}{k}" for k in range(len(a.levels))), a.codes, False) for a in old.attributes)
+        return dataclasses.replace(old, attributes=attributes, name=text)
+
+    def repair(old):
+        candidate = dataclasses.replace(old.candidate, why=text, notes=(text,), settings={"key": text})
+        return dataclasses.replace(old, candidate=candidate, valid=scores(old.valid), test=scores(old.test))
+
+    provenance = dataclasses.replace(
+        case.provenance, command=text, model=text, limits=(text,), hashes={text: text, f"{text}2": text}, versions={text: text}
+    )
+    repairs = tuple(repair(r) for r in case.repairs)
+    return dataclasses.replace(case, title=text, label=text, original=repair(case.original), repairs=repairs, provenance=provenance)
+
+
+CASES = {
+    "two groups": {},
+    "three groups": {"groups": ("M", "F", "X")},
+    "two attributes": {"second": True},
+    "a rule that needs the group": {"chosen": 2},
+    "a randomised rule": {"chosen": 3},
+    "hostile names": {"hostile": True, "chosen": 3},
+    "no patient ids": {"patients": False},
+    "missing groups": {"missing": 0.2},
+    "a tiny group": {"groups": ("M", "F", "X"), "shares": (0.6, 0.397, 0.003)},
+    "a bound": {"goal": Goal("aod", "accuracy", bound=0.05)},
+}
+
+
+@pytest.mark.parametrize("toml", [None, "own", "docs"])
+@pytest.mark.parametrize("kind", CASES)
+def test_the_xml_is_valid(kind, toml, tmp_path):
+    etree, schema = _schema()
+    example = re.search(r"```toml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)[1]
+    _written(small_case(**CASES[kind]), tmp_path, {"own": TOML, "docs": example}.get(toml))
+    schema.assertValid(etree.parse(str(tmp_path / "card.xml")))
+
+
+def test_the_schema_refuses_a_card_without_a_field(tmp_path):
+    """So that the test above can fail."""
+    etree, schema = _schema()
+    _written(small_case(), tmp_path)
+    text = (tmp_path / "card.xml").read_text(encoding="utf-8")
+    assert not schema.validate(etree.parse(io.BytesIO(re.sub("<MetricGoal>.*?</MetricGoal>", "", text, count=1).encode())))
+
+
+def test_numbers_are_those_of_the_audit(tmp_path):
+    case = small_case()
+    markdown, root = _written(case, tmp_path)
+    fairness, performance = _results(root, "FairnessEquity"), _results(root, "UsefulnessUsabilityEfficacy")
+    labels = (("balanced accuracy", "balanced_accuracy"), ("AUROC", "auroc"))
+    places = ("KeyMetrics/FairnessEquity/Interpretation", "Warnings/KnownBiasesOrEthicalConsiderations")
+    texts = [markdown, *(_text(root, place) for place in places)]
+    for when, repair in (("before", case.original), ("after", case.result)):
+        found = audit(repair.test, threshold=repair.candidate.rule.value)
+        pairs = [(fairness[f"eod by sex, F minus M, {when}"], found["eod"])]
+        pairs += [(performance[f"{label}, {when}"], found[key]) for label, key in labels]
+        for written, estimate in pairs:
+            assert (written["estimate"], written["lower"], written["upper"]) == (estimate.value, estimate.low, estimate.high)
+            assert (written["kind"], written["level"]) == ("estimate_ci", 95)
+        for group in ("M", "F"):
+            for rate, word in (("tpr", "sensitivity"), ("tnr", "specificity")):
+                row, written = found.groups.loc[group], fairness[f"{word}, sex {group}, {when}"]
+                assert [written[k] for k in ("estimate", "lower", "upper")] == [row[rate], row[f"{rate}_low"], row[f"{rate}_high"]]
+        eod = found["eod"]
+        shown = f"{eod.value:+.3f} [{eod.low:+.3f}, {eod.high:+.3f}] (F minus M) {when}"
+        for text in texts:
+            assert shown in text
+
+
+def test_metadata_holds_the_numbers_after_the_repair(tmp_path):
+    case = small_case()
+    markdown, _ = _written(case, tmp_path)
+    found = audit(case.result.test, threshold=case.result.candidate.rule.value)
+    data = _metadata(markdown)
+    assert (data["license"], data["library_name"], data["pipeline_tag"]) == ("unknown", "pytorch", "tabular-classification")
+    [entry] = data["model-index"]
+    [result] = entry["results"]
+    metrics = {metric["type"]: metric for metric in result["metrics"]}
+    for kind, key in (("balanced_accuracy", "balanced_accuracy"), ("roc_auc", "auroc"), ("eod", "eod")):
+        assert metrics[kind]["value"] == found[key].value
+        assert (metrics[kind]["args"]["low"], metrics[kind]["args"]["high"]) == (found[key].low, found[key].high)
+    assert metrics["eod"]["args"]["group"] == "F"
+    assert list(metrics) == data["metrics"]
+
+
+def test_audits_that_exist_are_not_made_again(tmp_path):
+    case = small_case()
+    first, last = (audit(r.test, threshold=r.candidate.rule.value, draws=20, level=0.5) for r in (case.original, case.result))
+    write_cards(case, tmp_path, before=first, after=last)
+    written = _results(ET.fromstring((tmp_path / "card.xml").read_bytes()), "FairnessEquity")["eod by sex, F minus M, after"]
+    assert (written["lower"], written["upper"], written["level"]) == (last["eod"].low, last["eod"].high, 50)
+
+
+def test_changed_decisions_and_who_got_worse(tmp_path):
+    case = small_case(cure=0.0, harm=1.0, goal=Goal("eod", "balanced_accuracy", floor=0.55))
+    markdown, root = _written(case, tmp_path)
+    y, codes = case.result.test.y, case.result.test.attribute.codes
+    before, after = (r.test.score >= r.candidate.rule.value for r in (case.original, case.result))
+    sick = (codes == 0) & (y == 1)
+    missed, found = int((before & ~after & sick).sum()), int((~before & after & sick).sum())
+    well = (codes == 0) & (y == 0)
+    alarms, cleared = int((~before & after & well).sum()), int((before & ~after & well).sum())
+    assert missed > 10
+    assert f"| M | {sick.sum()} | {well.sum()} | {found} | {missed} | {alarms} | {cleared} |" in markdown
+    fall = f"sensitivity of M {before[sick].mean():.3f} to {after[sick].mean():.3f}"
+    for text in (markdown, _text(root, "Warnings/KnownBiasesOrEthicalConsiderations")):
+        assert fall in text
+        assert "**Levelling down:**" in text
+
+
+def test_nobody_worse_is_said_too(tmp_path):
+    case = small_case()
+    same = dataclasses.replace(case.result, candidate=dataclasses.replace(case.original.candidate), test=case.original.test)
+    markdown, _ = _written(dataclasses.replace(case, repairs=(same,), chosen=0), tmp_path)
+    assert "no group's sensitivity fell" in markdown
+    assert "did NOT get smaller" in markdown
+    assert "Levelling down" not in markdown
+
+
+def test_the_card_says_sizes_parts_and_the_goal(tmp_path):
+    case = small_case()
+    markdown, root = _written(case, tmp_path)
+    patients = len(set(case.result.test.patients))
+    where = f"600 rows of {patients} patients, {case.result.test.y.sum()} of them positive"
+    assert where in markdown
+    assert where in _text(root, "KeyMetrics/FairnessEquity/TestingDataDescription")
+    process = _text(root, "KeyMetrics/FairnessEquity/ValidationProcessAndJustification")
+    assert "The method, of 4, its step and its rule were selected on the validation part alone." in process
+    assert "1,000 bootstrap draws of patients" in process
+    assert "No patient lies in both parts." in process
+    floor = f"{case.result.candidate.goal.floor:.3g}"
+    assert f"balanced accuracy of at least {floor}" in _text(root, "KeyMetrics/FairnessEquity/MetricGoal")
+    assert "bias-gda" in _text(root, "TrustIngredients/AISystemFacts/BiasMitigationApproaches")
+    assert f"On the validation part the goal was met: {name(case.result.candidate.why)}" in markdown
+    assert "12 rows were left out: no label" in _text(root, "Warnings/KnownRisksAndLimitations")
+
+
+def test_a_missed_goal_is_said(tmp_path):
+    markdown, _ = _written(small_case(goal=Goal("eod", "balanced_accuracy", floor=0.99)), tmp_path)
+    assert "On the validation part the goal was NOT met" in markdown
+    assert "On the test part the balanced accuracy is BELOW the floor of 0.99." in markdown
+    (tmp_path / "bound").mkdir()
+    markdown, _ = _written(small_case(goal=Goal("eod", "balanced_accuracy", bound=0.0), cure=0.2), tmp_path / "bound")
+    assert "On the test part the absolute eod is BEYOND the bound of 0" in markdown
+
+
+def test_patients_in_both_parts_are_counted(tmp_path):
+    case = small_case()
+    mixed = np.concatenate([case.result.test.patients[:300], case.result.valid.patients[300:]])
+    result = dataclasses.replace(case.result, valid=dataclasses.replace(case.result.valid, patients=mixed))
+    markdown, _ = _written(dataclasses.replace(case, repairs=(result,)), tmp_path)
+    assert "300 patients lie in both parts" in markdown
+    markdown, _ = _written(small_case(patients=False), tmp_path)
+    assert "Without patient ids, rows of one patient may lie in both parts." in markdown
+
+
+@pytest.mark.parametrize("chosen", [2, 3])
+def test_a_rule_that_needs_the_group_is_said(chosen, tmp_path):
+    _, root = _written(small_case(chosen=chosen), tmp_path)
+    assert "The rule needs each patient's group at prediction time." in _text(root, "UsesAndDirections/HowToUse")
+    _, root = _written(small_case(), tmp_path)
+    assert "The rule does not need the protected attribute" in _text(root, "UsesAndDirections/HowToUse")
+
+
+def test_insufficient_data_is_said_and_never_a_number(tmp_path):
+    case = small_case(groups=("M", "F", "X"), shares=(0.6, 0.397, 0.003))
+    markdown, root = _written(case, tmp_path)
+    assert (case.result.test.attribute.codes == 2).sum() < 5
+    results = _results(root, "FairnessEquity")
+    gap = results["eod by sex, X minus M, after"]
+    assert gap["kind"] == "single"
+    assert gap["value"].startswith("insufficient data")
+    assert "For X some or all rates are insufficient data" in markdown
+    assert "| eod | sex | X minus M | insufficient data | insufficient data |  |" in markdown
+    assert not re.search(r"\bnan\b", markdown, re.IGNORECASE)
+
+
+def test_only_insufficient_data(tmp_path):
+    case = small_case(groups=("M", "F"), shares=(0.997, 0.003))
+    markdown, _ = _written(case, tmp_path)
+    assert "is insufficient data" in markdown
+    assert "eod" not in [metric["type"] for metric in _metadata(markdown)["model-index"][0]["results"][0]["metrics"]]
+
+
+@pytest.mark.parametrize("text", [EVIL, *HOSTILE])
+def test_names_break_neither_file(text, tmp_path):
+    case = _renamed(small_case(chosen=0), text)
+    markdown, root = _written(case, tmp_path)
+    data = _metadata(markdown)
+    assert data["license"] == "unknown"
+    assert len(data["model-index"][0]["name"]) <= 220
+    visible = "".join(root.itertext()) + markdown
+    assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e]", visible)
+    assert max(map(len, markdown.splitlines())) < 30_000
+    headings = [row for row in markdown.splitlines() if re.match(r"#{1,6} ", row)]
+    plain, _ = _written(small_case(chosen=0), tmp_path)
+    assert len(headings) == len([row for row in plain.splitlines() if re.match(r"#{1,6} ", row)])
+    rows = [[len(re.findall(r"(?<!\\)\|", row)) for row in card.splitlines() if row.startswith("| ")] for card in (markdown, plain)]
+    assert rows[0] == rows[1]  # nobody's name adds a column or a line to a table
+
+
+def test_html_in_names_is_text_when_rendered(tmp_path):
+    markdown_it = pytest.importorskip("markdown_it", reason="rendering needs markdown-it-py, which rich brings")
+    case = _renamed(small_case(), "<script>alert(1)</script><img src=x> [x](javascript:alert(2)) `a` | *b*")
+    markdown, _ = _written(case, tmp_path)
+    body = markdown.split("\n---\n", 1)[1]
+    page = markdown_it.MarkdownIt("commonmark", {"html": True}).enable("table").render(body)
+    assert "<script>" not in page
+    assert "<img" not in page
+    assert "javascript:alert(2)&quot;" not in page
+    assert 'href="javascript' not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert page.count("<table>") == 6
+
+
+def test_without_a_toml_the_fields_are_marked_not_provided(tmp_path):
+    markdown, root = _written(small_case(), tmp_path)
+    for path in (
+        "BasicInfo/ModelDeveloper",
+        "BasicInfo/DeveloperContact",
+        "ReleaseInfo/ReleaseStage",
+        "ReleaseInfo/EHRCompatibility/EHR",
+        "UsesAndDirections/IntendedUseAndWorkflow",
+        "Warnings/ClinicalRiskLevel",
+        "TrustIngredients/AISystemFacts/InputDataSource",
+        "TrustIngredients/AISystemFacts/Security",
+        "TrustIngredients/TransparencyInformation/FundingSource",
+        "KeyMetrics/SafetyReliability/MetricGoal",
+        "KeyMetrics/SafetyReliability/Results/MetricResult/Label",
+        "Resources/PatientConsentOrDisclosure",
+    ):
+        assert _text(root, path) == NOT_PROVIDED, path
+    assert _text(root, "BasicInfo/ModelName") == "Pneumonia, simulated"
+    assert f"- **Developed by:** {NOT_PROVIDED}" in markdown
+    assert f"## Environmental Impact\n\n{NOT_PROVIDED}\n" in markdown
+
+
+def test_what_the_user_wrote_is_in_both_cards(tmp_path):
+    markdown, root = _written(small_case(), tmp_path, TOML)
+    data = _metadata(markdown)
+    assert data["license"] == "apache-2.0"
+    assert data["tags"][-2:] == ["x-ray", "a: b"]
+    assert data["model-index"][0]["name"] == "Ward 3 triage"
+    assert "# Model card for Ward 3 triage" in markdown
+    assert _text(root, "ReleaseInfo/ReleaseDate") == "2026-03-02"
+    assert _text(root, "UsesAndDirections/IntendedUseAndWorkflow") == "**Sorts** the list &lt;script>alert(1)&lt;/script>"
+    assert _results(root, "SafetyReliability") == {
+        "Delay": {"kind": "estimate_ci", "estimate": 2.1, "lower": 1.8, "upper": 2.6, "level": 95, "unit": "seconds"}
+    }
+    assert "- Delay: 2.1 [1.8, 2.6] seconds" in markdown
+    assert _text(root, "BasicInfo/ModelDeveloper") == NOT_PROVIDED
+
+
+def test_the_example_in_the_docs_has_every_key_and_leaves_nothing_out(tmp_path):
+    example = re.search(r"```toml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)[1]
+    path = tmp_path / "card.toml"
+    path.write_text(example, encoding="utf-8")
+    facts = read_facts(path)
+    for section in SECTIONS:
+        for key, value in vars(getattr(facts, section)).items():
+            assert value not in (NOT_PROVIDED, ()), f"{section}.{key}"
+    markdown, root = _written(small_case(), tmp_path, example)
+    assert NOT_PROVIDED not in "".join(root.itertext())
+    assert markdown.count(NOT_PROVIDED) == 1  # how the original network was trained
+
+
+def test_every_problem_of_a_toml_is_in_one_message(tmp_path):
+    path = tmp_path / "card.toml"
+    path.write_text(
+        'contact = "x"\n[modle]\n[model]\nversion = 1.2\ndevelopper = "x"\nehr = "Epic"\nintended = "x"\n'
+        "[[safety.results]]\nvalue = 1\nlow = 0\n[[safety.results]]\nlabel = 'a'\nvalue = nan\nunti = 's'\n"
+        "[[safety.results]]\nlabel = 'b'\nvalue = 'x'\nlow = 1\nhigh = 2\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(BadInput) as caught:
+        read_facts(path)
+    text = str(caught.value)
+    assert text.startswith(f"11 problems in {path}:")
+    for part in (
+        "unknown section 'contact'. It belongs under [model].",
+        "unknown section 'modle'. Did you mean 'model'? Valid: model, use,",
+        "model.version should be text in quotes; got 1.2",
+        "unknown key 'developper' in [model]. Did you mean 'developer'? Valid: name,",
+        "model.ehr should be a list of texts; got 'Epic'",
+        "unknown key 'intended' in [model]. It belongs under [use].",
+        "safety.results[0] lacks 'label'. Add it.",
+        "safety.results[0] has one end of an interval",
+        "safety.results[1].value should be a number or text",
+        "unknown key 'unti' in safety.results[1]. Did you mean 'unit'?",
+        "safety.results[2] has an interval around a text",
+    ):
+        assert part in text
+
+
+def test_a_toml_that_cannot_be_read(tmp_path):
+    with pytest.raises(BadInput, match="no such file"):
+        read_facts(tmp_path / "none.toml")
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_facts(tmp_path)
+    path = tmp_path / "card.toml"
+    path.write_text("[model", encoding="utf-8")
+    with pytest.raises(BadInput, match="is not a TOML file"):
+        read_facts(path)
+    path.write_bytes(b"\xef\xbb\xbf[model]\nname = 'with a mark'\n")
+    assert read_facts(path).model.name == "with a mark"
+
+
+def test_a_mistake_writes_nothing(tmp_path):
+    (tmp_path / "card.toml").write_text("[model]\nnam = 'x'\n", encoding="utf-8")
+    with pytest.raises(BadInput, match="Did you mean 'name'"):
+        write_cards(small_case(), tmp_path, tmp_path / "card.toml")
+    assert [path.name for path in tmp_path.iterdir()] == ["card.toml"]
+
+
+def test_the_task_follows_the_layers_unless_told():
+    assert pipeline_tag(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten())) == "image-classification"
+    assert pipeline_tag(nn.Linear(2, 1)) == "tabular-classification"
+
+
+def test_yaml_comes_back_as_it_went_in():
+    yaml = pytest.importorskip("yaml")
+    value = {
+        "a": ["no", "1", "~", "a: b", "- c", "# d", "'e\"", "{f}", "é 组 😀", "two\nlines", "\\n"],
+        "b": {"c": [{"d": 1e-05, "e": -0.5, "f": []}, {"d": 2}], "g": {}},
+        "h": [["i"], ["j", "k"]],
+    }
+    assert yaml.safe_load(to_yaml(value)) == value
+
+
+def test_text_is_cleaned_and_escaped():
+    assert clean("a\x07\ud800\ufffe\tb") == "a\\x07\\ud800\\ufffe    b"
+    assert name("patient_id & _x_ &lt; $a$") == r"patient_id & \_x\_ \&lt; \$a\$"
+    assert len(name("M" * 10_000)) <= 60
+    assert prose("<b>x</b> <https://a.org> 1 < 2") == "&lt;b>x&lt;/b> <https://a.org> 1 < 2"
+    assert fenced("a ```` b").startswith("`````\n")

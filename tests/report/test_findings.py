@@ -1,0 +1,150 @@
+"""Findings: the numbers are those of audits, and what is said of the test part follows from them."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from equipoise.data.scores import Scores
+from equipoise.measures.audit import audit
+from equipoise.measures.decision import Threshold
+from equipoise.methods.base import Goal
+from equipoise.report.case import Case
+from equipoise.report.findings import find
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cases import GOAL, small_case
+
+
+def _on_test(case: Case, before: Scores, after: Scores) -> Case:
+    original, repair = replace(case.original, test=before), replace(case.result, test=after)
+    return replace(case, original=original, repairs=(repair, *case.repairs[1:]))
+
+
+def test_gaps_and_performance_are_those_of_an_audit():
+    case = small_case()
+    found = find(case, draws=60)
+    for repair, gap, performance in (
+        (case.original, found.gap_before, found.performance_before),
+        (case.result, found.gap_after, found.performance_after),
+    ):
+        expected = audit(repair.test, threshold=repair.candidate.rule.value, draws=60)
+        assert (gap.value, gap.low, gap.high, gap.detectable) == (
+            expected["eod"].value,
+            expected["eod"].low,
+            expected["eod"].high,
+            expected["eod"].detectable,
+        )
+        assert performance == expected["balanced_accuracy"]
+
+
+def test_a_clear_repair_is_smaller_and_the_interval_of_the_change_holds_it():
+    found = find(small_case(rows=2000), draws=100)
+    assert found.seen == "smaller"
+    assert not found.contradicts
+    change = found.gap_change
+    assert change.value == pytest.approx(abs(found.gap_after.value) - abs(found.gap_before.value))
+    assert change.low <= change.value <= change.high < 0
+
+
+def test_a_repair_that_widens_the_gap_on_test_contradicts_validation():
+    case = small_case(rows=1000, methods=("bias-gda",))
+    after, before = case.original.test, case.result.test  # the other way round
+    rule = Threshold(0.45)
+    turned = _on_test(case, before, after)
+    turned = replace(
+        turned,
+        original=replace(turned.original, candidate=replace(turned.original.candidate, rule=rule)),
+        repairs=(replace(turned.result, candidate=replace(turned.result.candidate, rule=rule)),),
+    )
+    found = find(turned, draws=60)
+    assert found.seen == "larger"
+    assert found.contradicts
+    assert found.levelled == ()
+
+
+def test_no_changed_decision_is_unchanged():
+    case = small_case(methods=("bias-gda",))
+    same = replace(case.original, candidate=replace(case.original.candidate, method="bias-gda"))
+    found = find(replace(case, repairs=(same,)), draws=30)
+    assert (found.seen, found.worse, found.levelled, found.contradicts) == ("unchanged", (), (), False)
+
+
+def test_too_few_patients_are_insufficient_not_zero():
+    found = find(small_case(rows=40, groups=("M", "F"), shares=(0.95, 0.05), methods=("bias-gda",), seed=3), draws=30)
+    assert found.seen == "insufficient"
+    assert np.isnan(found.gap_after.value)
+    assert "insufficient" in found.gap_after.note
+
+
+def test_levelling_down_is_named_with_its_points():
+    found = find(small_case(rows=3000, harm=1.0, cure=0.3, goal=Goal("eod", floor=0.6), methods=("bias-gda",)), draws=60)
+    assert [part.group for part in found.levelled] == ["M"]
+    fell = next(s for s in found.worse if (s.group, s.rate) == ("M", "tpr"))
+    assert fell.clear
+    assert found.levelled_points == pytest.approx(fell.before - fell.after)
+
+
+def test_with_more_groups_the_headline_is_the_largest():
+    found = find(small_case(rows=1500, groups=("A", "B", "C", "D")), draws=40)
+    rows = [row for row in found.gaps["sex"] if row.target]
+    assert len(rows) == 3
+    assert abs(found.gap_before.value) == max(abs(row.before.value) for row in rows)
+
+
+def test_two_attributes_are_judged_by_their_intersection():
+    case = small_case(rows=1500, second=True)
+    found = find(case, draws=40)
+    assert found.main == "sex & age"
+    assert list(found.rates) == list(found.gaps) == list(found.cohort) == ["sex", "age", "sex & age"]
+    assert found.gap_before.reference == "M & under 60"
+    assert not any(row.target for row in found.gaps["sex"])
+
+
+def test_calibration_in_the_large_is_the_mean_score_minus_the_share():
+    case = small_case(missing=0.1)
+    found = find(case, draws=40)
+    block = next(b for b in found.rates["sex"] if b.rate == "calibration_in_the_large")
+    scores = case.result.test
+    for row in block.rows:
+        rows = scores.groups == row.group
+        assert row.after.value == pytest.approx(scores.score[rows].mean() - scores.y[rows].mean())
+        assert row.after.low < row.after.value < row.after.high
+
+
+def test_the_cohort_counts_rows_patients_and_labels():
+    case = small_case(missing=0.2)
+    rows = {row.group: row for row in find(case, draws=20).cohort["sex"]}
+    test = case.original.test
+    women = test.groups == "F"
+    assert rows["F"].test.rows == women.sum()
+    assert rows["F"].test.positives == test.y[women].sum()
+    assert rows["F"].test.patients == len(set(test.patients[women]))
+    assert rows[""].valid.rows == sum(g is None for g in case.original.valid.groups)
+    assert rows[None].test.rows == len(test)
+    assert rows["M"].reference
+
+
+def test_every_method_is_measured_on_the_test_part():
+    case = small_case()
+    found = find(case, draws=40)
+    assert [row.name for row in found.methods] == ["standard", "bias-gda", "pruning", "reject-option", "equalised-odds"]
+    assert [row.chosen for row in found.methods] == [False, True, False, False, False]
+    assert [row.needs_group for row in found.methods] == [False, False, False, True, True]
+    assert found.methods[0].changed == 0
+    assert found.methods[1].changed == (case.original.decisions() != case.result.decisions()).sum()
+    assert found.methods[1].gap.value == found.gap_after.value
+    assert found.methods[4].expected
+
+
+@pytest.mark.parametrize("goal", [GOAL, Goal("fpr_gap", bound=0.1), Goal("aod", "accuracy", floor=0.5, bound=0.2)])
+def test_the_rate_of_a_group_belongs_to_the_measure(goal: Goal):
+    found = find(small_case(goal=goal), draws=20)
+    pair = found.rate_of("F")
+    if goal.measure == "aod":
+        assert pair is None
+    else:
+        reference = found.rate_of("M")
+        assert pair[1].value - reference[1].value == pytest.approx(found.gap_after.value)

@@ -1,0 +1,73 @@
+"""A forecast: every row in one part, and the work of each method counted from its settings."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.splits import keep_aside
+from equipoise.methods import registry
+from equipoise.methods.base import Goal
+from equipoise.report import forecast as module
+from equipoise.report.forecast import forecast
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from hospital import network, patients
+
+
+@pytest.fixture
+def parts() -> tuple[nn.Module, Cohort, Cohort]:
+    frame, x, _ = patients()
+    cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
+    return network("build"), *keep_aside(cohort, 0.25)
+
+
+def test_the_counts_are_those_of_the_parts(parts):
+    _, repair, test = parts
+    found = forecast(*parts, {"reject-option": {}}, Goal())
+    assert found.parts.groupby("part")["rows"].sum().to_dict() == {"repair": len(repair), "test": len(test)}
+    row = found.parts.query("part == 'repair' and group == 'F' and label == 1").iloc[0]
+    chosen = (repair.groups == "F") & (repair.y == 1)
+    assert (row["rows"], row["patients"]) == (chosen.sum(), len(set(repair.patients[chosen])))
+
+
+def test_the_work_is_what_the_settings_say(parts, monkeypatch):
+    def a_row(*_: object, gradients: bool = False) -> float:
+        return 0.004 if gradients else 0.001
+
+    monkeypatch.setattr(module, "seconds_a_row", a_row)
+    monkeypatch.setattr(module, "seconds_a_look", lambda *_: 0.5)
+    model, repair, test = parts
+    n, m = len(repair), len(test)
+    methods = {
+        "bias-gda": {"epochs": 10, "batch": 60, "evaluations": 1},
+        "pruning": {"units": 2},
+        "random": {"trials": 7},
+        "reject-option": {},
+    }
+    found = {step.method: step for step in forecast(model, repair, test, methods, Goal()).steps}
+    assert found["bias-gda"].rows == 10 * n * (4 + 1) + n + m
+    assert found["bias-gda"].seconds == pytest.approx(0.001 * found["bias-gda"].rows + 10 * 0.5)
+    assert found["pruning"].rows == n * (1 + 4 * 5) + n + m  # 8 units, 2 a step
+    assert "4 steps of 2 of 8 units" in found["pruning"].what
+    assert found["random"].rows == 8 * n + n + m
+    assert found["reject-option"].rows == n
+
+
+def test_of_a_method_that_nobody_counted_nothing_is_claimed(parts, monkeypatch):
+    monkeypatch.setitem(registry.METHODS, "own", registry.Method("equipoise.methods.standard", "a method of one's own"))
+    found = forecast(*parts, {"own": {}}, Goal())
+    assert found.steps[-1].seconds is None
+    assert found.seconds is None
+    assert found.to_dict()["seconds"] is None
+
+
+def test_the_network_is_not_changed(parts):
+    model = parts[0]
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    assert forecast(*parts, {"bias-gda": {}}, Goal()).seconds > 0
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())

@@ -1,0 +1,302 @@
+"""The page: words follow the numbers, everything is escaped, the file is complete in itself and written whole or not at all."""
+
+import base64
+import hashlib
+import json
+import re
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from equipoise.errors import BadInput
+from equipoise.measures.gaps import GAPS
+from equipoise.methods.base import Goal
+from equipoise.report.affected import Part
+from equipoise.report.findings import find
+from equipoise.report.page import goal_words, page, part_words, script_data, write_page
+from equipoise.report.words import amount
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cases import HOSTILE, HOSTILE_NOTE, small_case
+
+VOID = {"meta", "img", "input", "br", "line", "circle", "rect", "link"}
+
+
+class Read(HTMLParser):
+    """The elements of a page, its text by section, and whether every element is closed."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: dict[str, str] = {}
+        self.section = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "section":
+            self.section = dict(attrs)["id"]
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag, f"</{tag}> closes nothing"
+        if tag == "section":
+            self.section = ""
+
+    def handle_data(self, data):
+        self.text[self.section] = self.text.get(self.section, "") + data
+
+    def words(self, section: str) -> str:
+        return " ".join(self.text.get(section, "").split())
+
+
+def _read(case, **options) -> Read:
+    return Read(page(case, **({"draws": 30} | options)))
+
+
+def test_the_verdict_says_before_and_after_with_intervals():
+    case = small_case(rows=2000)
+    found = find(case, draws=30)
+    words = _read(case).words("verdict")
+    assert "of the patients who have pneumonia, the share that is detected" in words
+    for gap in (found.gap_before, found.gap_after):
+        assert f"a difference of {amount(gap.value, 'points')} points" in words
+    assert "validation patients (2,000 rows) on which the repair was chosen it was met" in words
+    assert "more than the chance of who is in the test part explains" in words
+    women, men = found.rate_of("F"), found.rate_of("M")
+    assert f"sensitivity was {amount(women[0].value)} in F and {amount(men[0].value)} in M before the repair" in words
+    assert f"it is {amount(women[1].value)} in F and {amount(men[1].value)} in M" in words
+
+
+def test_the_verdict_names_who_got_worse_and_by_how_much():
+    case = small_case(rows=3000, harm=1.0, cure=0.3, goal=Goal("eod", floor=0.6), methods=("bias-gda",))
+    read = _read(case)
+    fell = next(s for s in find(case, draws=30).worse if (s.group, s.rate) == ("M", "tpr"))
+    assert f"M, whose sensitivity fell from {amount(fell.before)} to {amount(fell.after)}" in read.words("verdict")
+    assert (
+        f"Levelling down: {amount(fell.before - fell.after, 'size')} points of the difference closed because a group got worse"
+        in read.words("verdict")
+    )
+    assert (
+        f"{amount(fell.before - fell.after, 'size')} points came from M, where fewer of those with the finding are detected than before"
+        in read.words("affected")
+    )
+
+
+def test_a_repair_that_harms_nobody_says_so():
+    case = small_case(rows=1000, methods=("bias-gda",))
+    scores = case.original.test
+    helped = (scores.groups == "F") & (scores.y == 1) & (np.arange(len(scores)) % 2 == 0)
+    after = replace(scores, score=np.where(helped, 0.99, scores.score))
+    repair = replace(case.result, test=after, candidate=replace(case.result.candidate, rule=case.original.candidate.rule))
+    read = _read(replace(case, repairs=(repair,)))
+    assert "did not get smaller by making either of them worse" in read.words("affected")
+    assert "where more of those with the finding are detected than before" in read.words("affected")
+    assert "No group's sensitivity or specificity fell on the test patients" in read.words("verdict")
+    assert "Levelling down" not in read.words("verdict") + read.words("affected")
+
+
+def test_an_interval_that_includes_zero_is_said():
+    case = small_case(rows=80, cure=0.5, seed=4)
+    assert find(case, draws=30).seen == "unclear"
+    words = _read(case).words("verdict")
+    assert "which chance could explain" in words
+    assert "the interval of that change includes zero" in words
+
+
+def test_a_test_part_that_contradicts_validation_is_said():
+    case = small_case(rows=1000, methods=("bias-gda",))
+    original = replace(case.original, test=case.result.test)
+    repair = replace(case.result, test=case.original.test)
+    words = _read(replace(case, original=original, repairs=(repair,))).words("verdict")
+    assert "did not get smaller" in words
+    assert "This contradicts the validation patients" in words
+
+
+def test_a_repair_that_changes_nothing_is_said():
+    case = small_case(methods=("bias-gda",))
+    same = replace(case.original, candidate=replace(case.original.candidate, method="bias-gda"))
+    read = _read(replace(case, repairs=(same,)))
+    assert "The repair changes no decision on the test patients" in read.words("verdict")
+    assert "No group's sensitivity or specificity fell" in read.words("verdict")
+
+
+def test_few_patients_are_insufficient_data_not_zero():
+    case = small_case(rows=60, groups=("M", "F", "X"), shares=(0.6, 0.38, 0.02), methods=("bias-gda",), patients=False)
+    read = _read(case)
+    assert "insufficient data" in read.words("groups")
+    assert "fewer than 5 positives in 'X'" in read.words("gaps")
+    assert "too few" not in read.words("verdict")
+    alone = _read(small_case(rows=40, shares=(0.95, 0.05), methods=("bias-gda",), seed=3)).words("verdict")
+    assert "There are too few test patients to say" in alone
+
+
+def test_a_goal_that_is_not_met_is_said_with_the_reason():
+    case = small_case(goal=Goal("eod", floor=0.99), methods=("bias-gda",))
+    words = _read(case).words("verdict")
+    assert "it was not met (no step of 13 reaches balanced accuracy 0.99" in words
+    assert "below the floor of 99.0%" in words
+
+
+def test_a_rule_by_lot_that_needs_the_group_is_said():
+    words = _read(small_case(chosen=3))
+    assert "The repaired rule must know each patient's sex to decide, and decides in part by lot" in words.words("verdict")
+    assert "expected numbers of decisions" in words.words("affected")
+
+
+@pytest.mark.parametrize("measure", GAPS)
+def test_every_measure_and_kind_of_goal_has_its_words(measure: str):
+    goals = [Goal(measure, "balanced_accuracy", floor=0.6), Goal(measure, "f1", bound=0.1), Goal(measure, "accuracy", floor=0.5, bound=0.2)]
+    for goal in goals:
+        words = _read(small_case(rows=200, goal=goal, methods=("bias-gda", "reject-option")), draws=10).words("verdict")
+        assert goal_words(goal) in words
+        assert "insufficient" not in words
+
+
+def test_a_measure_that_was_added_has_a_page(monkeypatch):
+    monkeypatch.setitem(GAPS, "my_gap", {"tpr": 1.0, "fpr": -1.0})
+    words = _read(small_case(rows=200, goal=Goal("my_gap", floor=0.6), methods=("bias-gda",)), draws=10).words("verdict")
+    assert "difference in my_gap" in words
+
+
+def test_no_page_speaks_of_fair():
+    for options in ({}, {"second": True, "missing": 0.1}, {"chosen": 3}, {"harm": 1.0}):
+        assert not re.search(r"\bfair", page(small_case(rows=200, **options), draws=10), re.IGNORECASE)
+
+
+def test_tables_hold_the_numbers_of_the_findings():
+    case = small_case(missing=0.1)
+    found = find(case, draws=30)
+    read = _read(case)
+    assert f"{amount(found.gap_after.detectable, 'size')}" in read.words("gaps")
+    for row in found.cohort["sex"]:
+        assert f"{row.test.rows:,}" in read.words("cohort")
+    assert "sex is not known for" in read.words("cohort")
+    for method in found.methods:
+        assert amount(method.gap.value, "points") in read.words("explorer")
+    for counts in found.affected[0].counts:
+        assert f"{counts.detected:,.0f}" in read.words("affected")
+    assert "sha256 " + "9f" * 32 in read.words("method")
+    assert case.provenance.command in read.words("method")
+    assert "12 rows were left out: no label" in read.words("method")
+    assert case.result.candidate.rule.describe() in read.words("method")
+
+
+def test_every_element_is_closed_and_every_figure_has_words():
+    read = _read(small_case(second=True, missing=0.05, pictures=True), thumbnails=True)
+    assert read.open == []
+    figures = [attributes for tag, attributes in read.tags if tag == "svg" and attributes.get("role") == "img"]
+    assert len(figures) > 30
+    assert all(attributes.get("aria-label") for attributes in figures)
+    assert all(attributes.get("alt") for tag, attributes in read.tags if tag == "img")
+    ids = [attributes["id"] for _, attributes in read.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    anchors = {attributes["href"][1:] for tag, attributes in read.tags if tag == "a"}
+    assert anchors <= set(ids)
+
+
+def test_nothing_is_fetched_and_only_the_pages_own_script_may_run():
+    html = page(small_case(pictures=True), draws=10, thumbnails=True)
+    read = Read(html)
+    for tag, attributes in read.tags:
+        assert tag not in {"link", "iframe", "object", "embed", "base"}
+        for name in ("src", "href"):
+            value = attributes.get(name) or "#"
+            assert value.startswith(("#", "data:image/png;base64,")), (tag, value)
+        assert not [name for name in attributes if name.startswith("on")]
+    assert "url(" not in html
+    assert "@import" not in html
+    policy = next(a["content"] for tag, a in read.tags if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy")
+    script = html.rsplit("<script>", 1)[1].split("</script>", 1)[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+
+
+def test_hostile_names_are_escaped_shortened_and_listed_whole():
+    html = page(small_case(hostile=True, pictures=True), draws=10, thumbnails=True)
+    read = Read(html)
+    assert [tag for tag, _ in read.tags].count("script") == 2
+    assert not [a for tag, a in read.tags if tag == "img" and not (a["src"] or "").startswith("data:")]
+    assert "b" not in {tag for tag, _ in read.tags}
+    assert html.count(HOSTILE[3]) == 1  # once, in the list of names
+    assert "\u202e" not in html
+    assert HOSTILE_NOTE.replace("\u202e", "\\u202e") in read.words("method")
+    assert "{{ 7 * 7 }}" in read.words("verdict")  # a template in a name is not run
+
+
+def test_data_for_the_script_cannot_end_it():
+    text = str(script_data({"a": "</script><!-- & \u2028", "b": [1.5, None]}))
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"a": "</script><!-- & \u2028", "b": [1.5, None]}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        script_data({"a": float("nan")})
+
+
+def test_images_and_ids_of_patients_are_in_it_only_if_allowed():
+    case = small_case(pictures=True)
+    html = page(case, draws=10)
+    assert not [row for row in case.original.test.ids if f">{row}<" in html]
+    assert not [p for p in set(case.original.test.patients) if p in html]
+    assert "The most changed patients" not in html
+    assert "Units that were switched off" in html
+    allowed = page(case, draws=10, thumbnails=True)
+    assert "The most changed patients" in allowed
+    assert sum(f">{row}<" in allowed for row in case.original.test.ids) == 12
+    without = replace(case, thumbnails={}, repairs=tuple(replace(r, units=()) for r in case.repairs))
+    assert 'id="images"' not in page(without, draws=10, thumbnails=True)
+
+
+def test_the_same_case_gives_the_same_page():
+    assert page(small_case(), draws=10) == page(small_case(), draws=10)
+
+
+def test_it_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch):
+    path = tmp_path / "new" / "report.html"
+    case = small_case(rows=100, methods=("bias-gda",))
+    write_page(case, path, draws=10)
+    assert path.read_text(encoding="utf-8") == page(case, draws=10)
+    path.write_text("old")
+    broken = replace(case, repairs=(replace(case.result, test=replace(case.result.test, ids=case.result.test.ids[::-1])),))
+    with pytest.raises(BadInput):
+        write_page(broken, path, draws=10)
+    assert path.read_text() == "old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_test_part_with_one_label_still_has_a_page():
+    case = small_case(rows=120, methods=("bias-gda",))
+    negative = [replace(r.test, y=np.zeros_like(r.test.y)) for r in (case.original, case.result)]
+    case = replace(case, original=replace(case.original, test=negative[0]), repairs=(replace(case.result, test=negative[1]),))
+    read = _read(case)
+    assert "There are too few test patients to say" in read.words("verdict")
+    assert "the floor" not in read.words("verdict")
+
+
+@pytest.mark.parametrize(
+    ("goal", "words"),
+    [
+        (Goal("spd", floor=0.7), "the smallest difference in share flagged with balanced accuracy of at least 70.0%"),
+        (Goal("eod", bound=0.05), "the best balanced accuracy with a difference in sensitivity of at most 5.0 points"),
+        (Goal("eod", "f1", 0.4, 0.05), "a difference in sensitivity of at most 5.0 points with F1 of at least 40.0%"),
+    ],
+)
+def test_a_goal_in_words(goal: Goal, words: str):
+    assert goal_words(goal) == words
+
+
+def test_a_part_of_a_change_in_words():
+    parts = [Part("F", rate, change, 0.1, False, True) for rate in ("tpr", "fpr", "selection") for change in (0.1, -0.1)]
+    assert len({part_words(part) for part in parts}) == 6
+    assert part_words(parts[1]) == "fewer of those with the finding are detected"

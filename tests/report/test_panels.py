@@ -1,0 +1,142 @@
+"""Panels: curves are where scikit-learn has them, and everything stays inside the drawing."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_curve
+
+from equipoise.measures.decision import Threshold
+from equipoise.report.panels import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    calibration_panel,
+    forest_range,
+    line,
+    roc_panel,
+    score_panel,
+    thresholds_of,
+    trajectory_panel,
+)
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cases import GOAL, small_case
+
+
+def _points(d: str) -> np.ndarray:
+    return np.array([[float(v) for v in pair] for pair in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", d)])
+
+
+def _unit(points: np.ndarray) -> np.ndarray:
+    """Points of a panel back as values from 0 to 1."""
+    return np.stack([(points[:, 0] - LEFT) / (WIDTH - RIGHT - LEFT), (HEIGHT - BOTTOM - points[:, 1]) / (HEIGHT - BOTTOM - TOP)], axis=1)
+
+
+@pytest.mark.parametrize("rows", [200, 5000])
+def test_roc_curves_are_those_of_scikit_learn(rows: int):
+    case = small_case(rows=rows, methods=("bias-gda",))
+    scores, attribute = case.original.test, case.original.test.attribute
+    panel = roc_panel("before", scores, case.original.decisions(), attribute)
+    curves = [mark for mark in panel.marks if mark.look == "curve"]
+    assert len(curves) == 2
+    for code, curve in enumerate(curves):
+        fpr, tpr, _ = roc_curve(scores.y[attribute.codes == code], scores.score[attribute.codes == code], drop_intermediate=False)
+        drawn = _unit(_points(curve.d))
+        assert drawn[0] == pytest.approx([0, 0], abs=1e-3)
+        assert drawn[-1] == pytest.approx([1, 1], abs=1e-3)
+        # Every drawn point lies on the true curve, to the tenth of a pixel that is written down.
+        nearest = np.sqrt(((drawn[:, None] - np.stack([fpr, tpr], axis=1)[None]) ** 2).sum(-1)).min(1)
+        assert nearest.max() < 1e-3
+
+
+def test_the_dot_is_where_the_rule_decides():
+    case = small_case()
+    scores, attribute = case.result.test, case.result.test.attribute
+    panel = roc_panel("after", scores, case.result.decisions(), attribute)
+    dots = [mark for mark in panel.marks if mark.look == "at"]
+    flagged = scores.score >= case.result.candidate.rule.value
+    for code, mark in enumerate(dots):
+        rows = attribute.codes == code
+        middle = _unit(_points(mark.d) + np.array([[4.5, 0.0]]))[0]
+        assert middle == pytest.approx([flagged[rows & (scores.y == 0)].mean(), flagged[rows & (scores.y == 1)].mean()], abs=2e-3)
+
+
+def test_a_group_with_one_label_has_no_curve():
+    case = small_case(rows=40, groups=("A", "B", "C"), shares=(0.49, 0.49, 0.02), methods=("bias-gda",))
+    scores, attribute = case.original.test, case.original.test.attribute
+    alone = [k for k in range(3) if len(np.unique(scores.y[attribute.codes == k])) < 2]
+    panel = roc_panel("before", scores, case.original.decisions(), attribute)
+    assert alone
+    assert sorted({m.colour for m in panel.marks if m.look == "curve"}) == [k for k in range(3) if k not in alone]
+
+
+def test_calibration_uses_bins_with_enough_rows():
+    case = small_case(rows=300, methods=("bias-gda",))
+    scores, attribute = case.original.test, case.original.test.attribute
+    panel = calibration_panel("before", scores, attribute, minimum=5)
+    for code, mark in enumerate(m for m in panel.marks if m.look == "curve"):
+        rows = attribute.codes == code
+        place = np.minimum((scores.score[rows] * 10).astype(int), 9)
+        wanted = [(scores.score[rows][place == b].mean(), scores.y[rows][place == b].mean()) for b in range(10) if (place == b).sum() >= 5]
+        assert _unit(_points(mark.d)) == pytest.approx(np.array(wanted), abs=1e-3)
+
+
+def test_each_rule_has_its_thresholds_for_a_group():
+    case = small_case()
+    rules = {repair.name: repair.candidate.rule for repair in case.repairs}
+    assert thresholds_of(Threshold(0.3), "F") == [0.3]
+    band = rules["reject-option"]
+    assert sorted([*thresholds_of(band, "F"), *thresholds_of(band, "M")]) == pytest.approx(
+        [band.threshold - band.margin, band.threshold + band.margin]
+    )
+    odds = rules["equalised-odds"]
+    assert thresholds_of(odds, "M") == list(odds.steps[odds.groups.index("M")].thresholds)
+
+
+@pytest.mark.parametrize("options", [{}, {"steps": 900}, {"rows": 50}])
+def test_nothing_is_drawn_outside_its_panel(options: dict):
+    case = small_case(**options)
+    scores, attribute = case.result.test, case.result.test.attribute
+    panels = [trajectory_panel(repair, GOAL) for repair in case.repairs]
+    panels += [
+        score_panel("F", scores, case.result.candidate.rule, attribute, 1),
+        roc_panel("r", scores, case.result.decisions(), attribute),
+    ]
+    for panel in panels:
+        assert panel.says
+        for mark in panel.marks:
+            points = _points(mark.d)
+            assert (points[:, 0] >= LEFT - 6).all()
+            assert (points[:, 0] <= WIDTH - RIGHT + 6).all()
+            assert (points[:, 1] >= TOP - 6).all()
+            assert (points[:, 1] <= HEIGHT - BOTTOM + 6).all()
+
+
+def test_a_long_trajectory_keeps_its_extremes():
+    case = small_case(steps=3000, methods=("bias-gda",))
+    trace = case.repairs[0].candidate.trace
+    panel = trajectory_panel(case.repairs[0], GOAL)
+    track = next(m for m in panel.marks if m.look == "track performance")
+    drawn = _points(track.d)
+    assert len(drawn) < 600
+    bottom = np.ceil(-(trace["gap"].min() - 0.03) * 10) / 10  # the axis goes from -bottom to 1
+    height = (HEIGHT - BOTTOM - TOP) * (1 - trace["performance"].max()) / (1 + bottom)
+    assert drawn[:, 1].min() == pytest.approx(TOP + height, abs=0.2)
+
+
+def test_a_path_breaks_where_a_value_is_missing():
+    assert line([(0, 0), (1, np.nan), (2, 2), (3, 3)]) == "M0 0M2 2L3 3"
+
+
+def test_the_axis_of_intervals_holds_them_and_stays_possible():
+    assert forest_range([0.62, 0.95, np.nan], "share") == (0.6, 1.0)
+    low, high = forest_range([-0.31, 0.12], "points")
+    assert low == -high
+    assert low <= -0.31
+    assert forest_range([np.nan], "share") == (0.0, 1.0)

@@ -1,0 +1,269 @@
+"""The repaired folder: whole or not at all, the old files safe, every failure named, and a README whose lines run."""
+
+import errno
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.splits import keep_aside
+from equipoise.errors import BadInput
+from equipoise.measures.audit import audit
+from equipoise.methods.base import Goal
+from equipoise.methods.rules import read_rule
+from equipoise.models.checkpoint import Checkpoint, load_model, read_checkpoint
+from equipoise.models.score import predict
+from equipoise.report import repaired
+from equipoise.report.case import Case, Provenance
+from equipoise.report.repaired import FILES, Options, Serving, check_folder, filling, write_repaired
+from equipoise.report.trial import run_trial
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import hospital
+
+QUIET = Options(onnx=False, draws=10)
+PROVENANCE = Provenance(
+    "equipoise debias ...", "net.py:build", 0, "2026-01-01T00:00:00+00:00", {"equipoise": "0"}, {"local.csv": "abc"}, ("one row",)
+)
+
+
+def _cohort(x: np.ndarray, frame: pd.DataFrame) -> Cohort:
+    return Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"], attribute="sex")
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory) -> tuple[Path, Case, Cohort]:
+    """A hospital's folder, a case of two methods, and the part kept aside."""
+    folder = tmp_path_factory.mktemp("hospital")
+    model = hospital.table(folder)
+    frame, x, _ = hospital.patients()
+    repair, test = keep_aside(_cohort(x, frame), 0.3)
+    found = run_trial(model, repair, test, {"bias-gda": {"epochs": 3, "rate": 0.02}, "reject-option": {}}, Goal("eod", floor=0.6))
+    return folder, found.case(title="Sick", label="sick", provenance=PROVENANCE), test
+
+
+@pytest.fixture
+def serving(tried) -> Serving:
+    folder, _, test = tried
+    came = read_checkpoint(folder / "nested.pt")
+    return Serving(f"{folder / 'net.py'}:build", "logit", test.inputs[:20], {"images": None, "features": ["a", "b", "c"]}, came=came)
+
+
+def _held(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+# what is in it
+
+
+def test_the_folder_holds_all_that_is_needed(tried, serving, tmp_path):
+    _, case, test = tried
+    written = write_repaired(case, tmp_path / "out", serving, Options(onnx=False, draws=20))
+    out = tmp_path / "out"
+    names = {"repaired.pt", "repaired.safetensors", "rule.json", "audit.json", "trace.csv", "report.html", "card.md", "card.xml"}
+    assert set(written.files) == {path.name for path in out.iterdir()} == names | {"README.txt", "run.json"}
+    assert written.failures == {}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert len({path.stat().st_mode for path in out.iterdir()}) == 1  # nobody is locked out of one of them
+
+    assert read_rule(out / "rule.json") == case.result.candidate.rule
+    document = json.loads((out / "audit.json").read_text())
+    assert document["after"]["eod"] == document["methods"][case.result.name]["test_part"]["eod"]
+    expected = audit(case.original.candidate, test, draws=20)
+    assert document["before"]["eod"]["value"] == expected["eod"].value
+    assert document["before"]["eod"]["low"] == expected["eod"].low
+    trace = pd.read_csv(out / "trace.csv")
+    assert trace.groupby("method")["chosen"].sum().to_dict() == {"standard": 1, "bias-gda": 1, "reject-option": 1}
+
+    run = json.loads((out / "run.json").read_text())
+    assert (run["command"], run["hashes"], run["limits"], run["seed"]) == (PROVENANCE.command, {"local.csv": "abc"}, ["one row"], 0)
+    assert run["parts"]["test"]["rows"] == len(test)
+    assert sorted(run["files"]) == sorted(written.files)
+    assert "<script" in (out / "report.html").read_text()
+
+
+def test_the_weights_are_those_of_the_chosen_network_in_their_old_nest(tried, serving, tmp_path):
+    folder, case, test = tried
+    write_repaired(case, tmp_path / "out", serving, QUIET)
+    found = torch.load(tmp_path / "out" / "repaired.pt", weights_only=True)
+    assert (found["epoch"], next(iter(found["state_dict"]))) == (7, "module.0.weight")
+    again = load_model(f"{folder}/net.py:build", tmp_path / "out" / "repaired.pt")
+    assert (predict(again, test).score == case.result.test.score).all()
+
+
+def _lines(readme: str) -> str:
+    """The indented lines: what the reader is told to run."""
+    return "\n".join(line[4:] for line in readme.splitlines() if line.startswith("    "))
+
+
+@pytest.mark.parametrize("kind", ["nested torch file", "safetensors", "masks"])
+def test_the_lines_in_the_readme_load_the_network_with_torch_alone(tried, serving, tmp_path, kind):
+    _, case, test = tried
+    factory, model, inputs = "build", case.result.candidate.model, test.inputs
+    if kind == "safetensors":
+        serving = Serving(serving.model, "logit", serving.sample, serving.inputs, came=Checkpoint(model.state_dict()))
+    if kind == "masks":
+        (tmp_path / "images").mkdir()
+        factory, model = "cnn", hospital.images(tmp_path / "images")
+        frame, _, pixels = hospital.patients()
+        x = ((pixels / 255 - 0.5) / 0.25).astype(np.float32)[:, None]
+        repair, test = keep_aside(_cohort(x, frame), 0.3)
+        goal = Goal("spd", floor=0.0)
+        found = run_trial(model, repair, test, {"pruning": {"steps": 4, "layers": ("0", "3"), "stop": 0.0}}, goal)
+        case = found.case(title="Masks", label="sick", provenance=PROVENANCE)
+        model, inputs = case.result.candidate.model, test.inputs
+        assert case.result.units
+        serving = Serving("net.py:cnn", "logit", inputs[:5], {"images": {}}, came=Checkpoint(hospital.network("cnn").state_dict()))
+    write_repaired(case, tmp_path / "out", serving, QUIET)
+    (tmp_path / "out" / "net.py").write_text(hospital.CODE)
+    torch.save(inputs, tmp_path / "out" / "x.pt")
+    last = (
+        "import sys, json, torch; print(json.dumps([model(torch.load('x.pt'))[:, 0].tolist(), any('equipoise' in m for m in sys.modules)]))"
+    )
+    code = f"import net\nmodel = net.{factory}()\n{_lines((tmp_path / 'out' / 'README.txt').read_text())}\n{last}"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "out", capture_output=True, text=True, env={"OMP_NUM_THREADS": "1"}, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    with torch.no_grad():
+        assert json.loads(ran.stdout) == [model(inputs)[:, 0].tolist(), False]
+
+
+def test_the_onnx_file_and_how_well_it_agrees_are_told(tried, serving, tmp_path):
+    pytest.importorskip("onnxscript")
+    _, case, _ = tried
+    written = write_repaired(case, tmp_path / "out", serving, Options(draws=10))
+    assert written.onnx.max_difference <= 1e-5
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["onnx"]["max_difference"] == written.onnx.max_difference
+    assert "differs from torch by at most" in (tmp_path / "out" / "README.txt").read_text()
+
+
+# what can go wrong
+
+
+@pytest.mark.parametrize(
+    ("broken", "what"), [("to_onnx", "model.onnx"), ("page", "report.html"), ("card", "card.md and card.xml"), ("extra", "model.onnx")]
+)
+def test_what_fails_is_named_and_all_else_is_written(tried, serving, tmp_path, monkeypatch, broken, what):
+    def fails(*_: object, **__: object) -> None:
+        raise ValueError("no such operator: bessel")
+
+    if broken == "extra":
+        real = importlib.util.find_spec
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name.startswith("onnx") else real(name, *rest))
+    else:
+        place = {
+            "to_onnx": "equipoise.report.repaired.to_onnx",
+            "page": "equipoise.report.page.write_page",
+            "card": "equipoise.report.card.write_cards",
+        }
+        monkeypatch.setattr(place[broken], fails)
+    options = Options(onnx=what == "model.onnx", draws=10)
+    written = write_repaired(tried[1], tmp_path / "out", serving, options, failures={"pruning": "no layers"})
+    assert list(written.failures) == ["pruning", what]
+    expected = "pip install 'equipoise[onnx]'" if broken == "extra" else "ValueError: no such operator: bessel"
+    assert expected in written.failures[what]
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["failures"] == written.failures
+    assert expected in (tmp_path / "out" / "README.txt").read_text()
+    assert {"repaired.pt", "rule.json", "audit.json", "run.json"} <= set(_held(tmp_path / "out"))
+
+
+def test_a_rule_that_is_no_threshold_cannot_go_into_the_network(tried, serving, tmp_path, monkeypatch):
+    _, case, _ = tried
+    monkeypatch.setattr(repaired, "to_onnx", lambda *_, **__: None)
+    grouped = Case(case.title, case.label, case.original, case.repairs, 1, case.provenance)
+    written = write_repaired(grouped, tmp_path / "out", serving, Options(onnx_rule=True, draws=10))
+    assert "only a plain threshold" in written.failures["the rule in model.onnx"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_full_disk_leaves_the_old_files_and_nothing_else(tried, serving, tmp_path, monkeypatch, there, number):
+    out = tmp_path / "out"
+    if there:
+        write_repaired(tried[1], out, serving, QUIET)
+    before = _held(out) if there else {}
+    original = Path.write_text
+
+    def full(self: Path, *arguments: object, **options: object) -> int:
+        if self.name == "README.txt":
+            raise OSError(number, os.strerror(number))
+        return original(self, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(BadInput, match=f"cannot write .*out: {os.strerror(number)}. Nothing was left behind") as caught:
+        write_repaired(tried[1], out, serving, Options(onnx=False, draws=10, overwrite=True))
+    assert ("Make room" in str(caught.value)) == (number == errno.ENOSPC)
+    assert (_held(out) if out.exists() else {}) == before
+    assert [path.name for path in tmp_path.iterdir()] == (["out"] if there else [])
+
+
+def test_an_interruption_leaves_nothing(tmp_path):
+    def interrupted() -> None:
+        with filling(tmp_path / "out") as place:
+            (place / "run.json").write_text("{}")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_overwriting_replaces_ours_removes_what_is_stale_and_leaves_others_alone(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("run.json", "model.onnx", "notes.txt"):
+        (out / name).write_text("old")
+    with filling(out) as place:
+        (place / "run.json").write_text("new")
+        (place / "rule.json").write_text("new")
+        assert (out / "run.json").read_text() == "old"
+    assert {path.name: path.read_text() for path in out.iterdir()} == {"run.json": "new", "rule.json": "new", "notes.txt": "old"}
+
+
+def test_a_folder_that_is_there_and_empty_is_filled(tmp_path):
+    (tmp_path / "out").mkdir()
+    check_folder(tmp_path / "out", overwrite=False)
+    with filling(tmp_path / "out") as place:
+        (place / "run.json").write_text("new")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["run.json"]
+
+
+def test_a_folder_that_will_not_do_is_refused_before_the_work(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("old")
+    cases = [("out", r"is not empty \(notes.txt\).*--overwrite"), ("file", "it is a file"), ("file/inside", "is a file, not a folder")]
+    for name, expected in cases:
+        with pytest.raises(BadInput, match=expected):
+            check_folder(tmp_path / name, overwrite=False)
+    check_folder(tmp_path / "out", overwrite=True)
+    with pytest.raises(BadInput, match=r"needs about .* MiB, and .* MiB are free"):
+        check_folder(tmp_path / "new", overwrite=False, needed=2**62)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(BadInput, match="may not be written to"):
+        check_folder(tmp_path / "new", overwrite=False)
+    assert not (tmp_path / "new").exists()
+
+
+def test_run_json_comes_last(tmp_path):
+    assert FILES[-1] == "run.json"
+    assert re.fullmatch(r"repaired\.(pt2|pt|safetensors)", FILES[0])
+
+
+def test_safetensors_hold_the_same_weights_as_the_torch_file(tried, serving, tmp_path):
+    write_repaired(tried[1], tmp_path / "out", serving, QUIET)
+    plain = load_file(tmp_path / "out" / "repaired.safetensors")
+    nested = torch.load(tmp_path / "out" / "repaired.pt", weights_only=True)["state_dict"]
+    assert plain.keys() == nested.keys()
+    assert all(torch.equal(plain[key], nested[key]) for key in plain)

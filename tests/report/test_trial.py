@@ -1,0 +1,178 @@
+"""A trial: chosen on the repair part alone, by the goal; a method that fails takes no other along."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.images import Images
+from equipoise.data.scores import Scores
+from equipoise.data.splits import keep_aside
+from equipoise.errors import BadInput
+from equipoise.measures.decision import Threshold
+from equipoise.methods import registry
+from equipoise.methods.base import Candidate, Goal
+from equipoise.methods.reject_option import RejectOption
+from equipoise.models.score import output_kind
+from equipoise.models.units import find_layers, switch_off
+from equipoise.report import trial
+from equipoise.report.case import Provenance, Repair
+from equipoise.report.trial import check_methods, choose, most_changed, run_trial, told_output, unit_maps, verified
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from hospital import network, patients, trained
+
+SCORES = Scores.from_arrays([1, 0, 1, 0], [0.9, 0.2, 0.4, 0.3], ["F", "F", "M", "M"], reference="M")
+GROUPED = RejectOption(0.5, 0.1, ("F",), ("M", "F"))
+QUICK = {"epochs": 3, "rate": 0.01}
+
+
+def _repair(name: str, gap: float, performance: float, grouped: bool = False) -> Repair:
+    trace = pd.DataFrame({"step": [0, 1], "gap": [0.4, gap], "performance": [0.9, performance], "threshold": [0.5, 0.5]})
+    rule = GROUPED if grouped else Threshold(0.5)
+    candidate = Candidate(name, nn.Identity(), rule, trace, 1, "", True, Goal(), 0)
+    return Repair(candidate, SCORES, SCORES)
+
+
+@pytest.fixture(scope="module")
+def parts() -> tuple[nn.Module, Cohort, Cohort]:
+    frame, x, _ = patients()
+    model = trained("build", torch.from_numpy(x), frame["sick"].to_numpy(), 60)
+    cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
+    return model, *keep_aside(cohort, 0.3, seed=0)
+
+
+# the choice
+
+
+@pytest.mark.parametrize(
+    ("goal", "found", "expected"),
+    [
+        (Goal(floor=0.7), [(0.10, 0.8), (-0.02, 0.75), (0.01, 0.6)], 1),  # the smallest |gap| among those above the floor
+        (Goal(floor=0.7, bound=0.05), [(0.10, 0.9), (-0.04, 0.75)], 1),  # both kept
+        (Goal(bound=0.05), [(0.04, 0.8), (0.0, 0.7), (0.2, 0.95)], 0),  # the best performance within the bound
+        (Goal(floor=0.7), [(0.0, 0.5), (0.1, 0.6)], 1),  # none reaches the floor: the best performance
+        (Goal(bound=0.05), [(0.3, 0.9), (-0.1, 0.5)], 1),  # none is within the bound: the smallest |gap|
+        (Goal(floor=0.7, bound=0.05), [(0.3, 0.9), (-0.1, 0.8), (0.0, 0.5)], 1),  # none keeps both: the floor first
+    ],
+)
+def test_the_choice_follows_the_goal(goal, found, expected):
+    assert choose([_repair(str(k), *values) for k, values in enumerate(found)], goal) == expected
+
+
+def test_a_rule_that_needs_no_group_wins_among_equals():
+    goal = Goal(floor=0.7)
+    assert choose([_repair("roc", 0.010, 0.8, grouped=True), _repair("gda", 0.014, 0.8)], goal) == 1
+    assert choose([_repair("roc", 0.010, 0.8, grouped=True), _repair("gda", 0.016, 0.8)], goal) == 0
+
+
+# the run
+
+
+def test_methods_are_run_on_the_repair_part_and_scored_on_both(parts):
+    model, repair, test = parts
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    methods = {"bias-gda": QUICK, "reject-option": {}, "equalised-odds": {}}
+    found = run_trial(model, repair, test, methods, Goal("eod", floor=0.6))
+    assert [r.name for r in found.repairs] == list(methods)
+    assert found.original.name == "standard"
+    for r in (found.original, *found.repairs):
+        assert (r.valid.ids.tolist(), r.test.ids.tolist()) == (repair.ids.tolist(), test.ids.tolist())
+    assert not found.failures
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    case = found.case(title="t", label="sick", provenance=Provenance("c", "m", 0, "now"))
+    assert case.result is found.repairs[found.chosen]
+
+
+def test_the_test_part_has_no_say_in_the_choice(parts):
+    model, repair, test = parts
+    methods = {"bias-gda": QUICK, "random": {"trials": 3}}
+    one = run_trial(model, repair, test, methods, Goal("eod", floor=0.6))
+    other = run_trial(model, repair, replace(test, y=1 - test.y), methods, Goal("eod", floor=0.6))
+    assert one.chosen == other.chosen
+    assert all(a.candidate.trace.equals(b.candidate.trace) for a, b in zip(one.repairs, other.repairs, strict=True))
+
+
+def test_a_method_that_fails_takes_no_other_along(parts, monkeypatch):
+    def fails(*_: object, **__: object) -> None:
+        raise BadInput("no room")
+
+    model, repair, test = parts
+    monkeypatch.setattr("equipoise.methods.random.run", fails)
+    found = run_trial(model, repair, test, {"random": {}, "reject-option": {}}, Goal("eod", floor=0.6))
+    assert ([r.name for r in found.repairs], found.failures) == (["reject-option"], {"random": "no room"})
+    with pytest.raises(BadInput, match="random: no room"):
+        run_trial(model, repair, test, {"random": {}}, Goal("eod"))
+
+
+def test_a_candidate_that_is_not_what_its_method_saw_loses_its_claim(parts):
+    model, repair, _ = parts
+    candidate = registry.debias(model, repair, method="standard", floor=0.6)
+    scores = trial.predict(model, repair)
+    assert verified(candidate, scores) is candidate
+    trace = candidate.trace.assign(performance=1.0, gap=0.0)
+    found = verified(replace(candidate, trace=trace, goal=Goal("eod", floor=0.99), met=True), scores)
+    assert not found.met
+    assert found.trace["performance"].iloc[0] == pytest.approx(candidate.trace["performance"].iloc[0])
+    assert "scored again it has" in found.why
+    assert "scored again it has" in found.notes[-1]
+
+
+def test_all_that_is_wrong_with_the_methods_is_said_before_anything_is_run():
+    with pytest.raises(BadInput) as caught:
+        check_methods(None, {"bias-gd": {}, "pruning": {"unit": 3}, "adversarial-training": {}}, train=False)
+    for part in ("Did you mean 'bias-gda'?", "Did you mean 'units'?", "--train train.csv"):
+        assert part in str(caught.value)
+
+
+# what is told of the network
+
+
+def test_what_the_user_says_of_the_output_is_what_methods_go_by():
+    bounded = nn.Sequential(nn.Linear(3, 1), nn.Sigmoid())
+    x = torch.randn(20, 3)
+    assert told_output(bounded, x) == "probability"
+    assert told_output(bounded, x, "logit") == "logit"
+    assert output_kind(bounded, x) == "logit"
+
+
+def test_a_network_whose_attribute_output_is_taken_is_not_broken():
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.output = nn.Linear(3, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.output(x)
+
+    assert told_output(Own(), torch.randn(20, 3), "logit") == "logit"
+    with pytest.raises(BadInput, match="cannot be told to give a probability"):
+        told_output(Own(), torch.randn(20, 3), "probability")
+
+
+def test_maps_of_switched_off_units_are_shares_of_channels():
+    model = network("cnn")
+    layers = find_layers(model, torch.zeros(2, 1, 12, 12), "0")
+    off = torch.zeros(4, 12, 12, dtype=torch.bool)
+    off[:2, 0, 0] = True
+    off[:, 5, 5] = True
+    switch_off(model, layers, off.reshape(-1))
+    (found,) = unit_maps(model)
+    assert (found.layer, found.kept.shape) == ("0", (12, 12))
+    assert (found.kept[0, 0], found.kept[5, 5], found.kept[1, 1]) == (0.5, 0.0, 1.0)
+
+
+def test_thumbnails_are_of_the_patients_whose_score_changed_most():
+    pixels = np.arange(4 * 9, dtype=np.uint8).reshape(4, 3, 3)
+    images = Cohort(Images(pixels), SCORES.y, SCORES.attributes, ids=np.array(["a", "b", "c", "d"], dtype=object))
+    after = replace(SCORES, score=np.array([0.9, 0.9, 0.5, 0.3]))
+    shown = most_changed(SCORES, after, images, 2)
+    assert list(shown) == ["b", "c"]
+    assert (shown["b"] == pixels[1]).all()
+    assert most_changed(SCORES, after, replace(images, source=torch.zeros(4, 2))) == {}

@@ -1,0 +1,28 @@
+"""What the command line sets otherwise reaches the data that take it, and is refused where none does."""
+
+from pathlib import Path
+
+import pytest
+
+from equipoise.errors import BadInput
+from equipoise.study.adjust import with_options, with_weights
+from equipoise.study.plan import make_plan, read_plan
+
+
+def test_options_go_where_they_are_taken() -> None:
+    plan = make_plan({"name": "x", "data": ["loh", "phantom", {"source": "nih", "options": {"finding": "mass"}}], "methods": ["standard"]})
+    assert with_options(plan, size=None, skip_broken=None) == plan
+    changed = with_options(plan, size=32, skip_broken=True)
+    assert [d.options for d in changed.data] == [{}, {"size": 32}, {"finding": "mass", "size": 32, "skip_broken": True}]
+    with pytest.raises(BadInput, match="mimic_iv is an option of none of the data: loh, phantom, nih"):
+        with_options(plan, mimic_iv="x")
+
+
+def test_weights_by_backbone(tmp_path: Path) -> None:
+    (tmp_path / "w.pth").write_bytes(b"w")
+    plan = with_weights(read_plan("nih"), [f"vgg-16={tmp_path / 'w.pth'}"])
+    assert plan.network("nih-any-vgg-16").pretrained == str(tmp_path / "w.pth")
+    assert plan.network("nih-any-resnet-18").pretrained == ""
+    with pytest.raises(BadInput) as caught:
+        with_weights(read_plan("nih"), ["densenet-121=none.pth", "vgg=w.pth"])
+    assert len(caught.value.problems) == 4

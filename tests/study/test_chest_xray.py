@@ -1,0 +1,165 @@
+"""The chest X-ray studies: settings as in the paper, and whole runs on trees of tiny images."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from equipoise.data.protocol import balanced_parts
+from equipoise.study.plan import narrow, read_plan
+from equipoise.study.replicate import _parts
+from equipoise.study.results import Folder, read_rows, read_timings
+from equipoise.study.schedule import Event, TasksFailed, run_study
+from equipoise.study.sources import load_source
+from equipoise.study.tasks import tasks_of
+
+
+def test_settings_of_the_paper() -> None:
+    plan = read_plan("paper-mimic-cxr")
+    assert (plan.splits, plan.measures, plan.fractions, plan.privileged) == (20, ("eod",), (0.5, 0.25, 0.25), (0.75, 0.5, 0.5))
+    assert (plan.protocol, plan.stack, plan.keep_networks) == ("balanced", 1, False)
+    assert plan.training | {"step": 7} == {
+        **{"epochs": 20, "batch": 32, "rate": 1e-4, "patience": 5},
+        **{"optimiser": "adamw", "schedule": "step", "step": 7, "augment": True},
+    }
+    options = {d.published: (plan.network(d.name).model, d.options["finding"]) for d in plan.data}
+    assert options == {
+        "mimic-cxr/sex/vgg-16": ("vgg-16", "enlarged cardiomediastinum"),
+        "mimic-cxr/ethnicity/vgg-16": ("vgg-16", "pneumonia"),
+        "mimic-cxr/sex/resnet-18": ("resnet-18", "enlarged cardiomediastinum"),
+        "mimic-cxr/ethnicity/resnet-18": ("resnet-18", "pneumonia"),
+    }
+    sex, ethnicity = "mimic-cxr-sex-vgg-16", "mimic-cxr-ethnicity-resnet-18"
+    prune, gda, adversarial = (plan.arm(name) for name in ("pruning", "bias-gda", "adversarial-finetune"))
+    assert prune.settings_for(sex) == {"units": 1500, "layers": "features.*"}
+    assert prune.settings_for(ethnicity) == {"units": 1500, "layers": "conv1"}
+    assert gda.settings_for(sex) == {"rate": 1e-5, "batch": 32, "epochs": 10, "evaluations": 3}
+    assert gda.settings_for(ethnicity) == {"rate": 7.5e-6, "batch": 32, "epochs": 8, "evaluations": 3}
+    assert adversarial.settings_for(sex) == {"rate": 1e-4, "epochs": 5, "bound": 0.03, "margin": 0.02}
+    assert adversarial.settings_for(ethnicity) == {"rate": 1e-3, "epochs": 4, "bound": 0.05, "margin": 0.01}
+    goals = [arm.goal(data, "eod", plan.performance) for arm in (prune, gda, adversarial) for data in (sex, ethnicity)]
+    assert [(goal.floor, goal.bound) for goal in goals] == [
+        (0.65, None),
+        (0.55, None),
+        (0.75, None),
+        (0.55, None),
+        (None, 0.03),
+        (None, 0.05),
+    ]
+
+
+def test_the_same_for_nih_without_floors() -> None:
+    plan = read_plan("nih")
+    assert len(plan.data) == 9
+    assert {(plan.network(d.name).model, d.options["finding"]) for d in plan.data} == {
+        (n, f) for n in ("resnet-18", "vgg-16", "squeezenet") for f in ("any", "effusion", "atelectasis")
+    }
+    prune = plan.arm("pruning")
+    assert prune.settings_for("nih-any-vgg-16") == {"units": 1500, "at_most": 60, "layers": "features.*"}
+    assert prune.settings_for("nih-effusion-resnet-18")["layers"] == "conv1"
+    goal = prune.goal("nih-any-vgg-16", "eod", plan.performance)
+    assert (goal.floor, goal.bound) == (None, None)  # performance may fall by 0.02
+    assert plan.arm("bias-gda").settings == read_plan("paper-mimic-cxr").arm("bias-gda").settings_for("mimic-cxr-sex-vgg-16")
+
+
+@pytest.fixture
+def nih(tiny_xrays, xrays: Path, tmp_path: Path) -> Folder:
+    return run_study(tiny_xrays(), tmp_path / "nih", runner="serial", root=xrays)
+
+
+def test_nih(nih: Folder, xrays: Path) -> None:
+    rows = read_rows(nih)
+    assert len(rows) == 2 * 2
+    assert rows["performance"].between(0, 1).all()
+    assert rows[["noise", "valid_noise"]].gt(0).all(axis=None)
+    assert rows["met"].any()
+    parts = balanced_parts(load_source("nih", xrays, {"finding": "effusion", "size": 16}), seed=1)
+    assert len(parts.test) >= 8
+    counts = len(parts.test) * rows.loc[rows["seed"] == 1, "test_accuracy"].to_numpy()
+    assert counts == pytest.approx(np.round(counts))  # of a test part of that size
+
+
+@pytest.mark.parametrize(("finding", "attribute"), [("enlarged cardiomediastinum", "sex"), ("pneumonia", "ethnicity")])
+def test_mimic_cxr(tiny_xrays, xrays: Path, tmp_path: Path, finding: str, attribute: str) -> None:
+    data = [{"source": "mimic-cxr", "name": "cxr", "options": {"finding": finding, "attribute": attribute, "size": 16}}]
+    arms = ["standard", {"method": "pruning", "settings": {"steps": 9}, "overrides": {"cxr": {"layers": "0", "steps": 2}}}]
+    plan = tiny_xrays(data=data, methods=arms, splits=1, keep_networks=False)
+    folder = run_study(plan, tmp_path / "out", runner="processes", workers=1, root=xrays)
+    rows = read_rows(folder).set_index("method")
+    assert set(rows.index) == {"standard", "pruning"}
+    told = json.loads(rows.loc["pruning", "settings"])
+    assert (told["layers"], told["steps"]) == ("0", 2)
+    assert rows.loc["pruning", "steps"] <= 3
+
+
+def test_networks_that_do_not_stay_change_no_row(tiny_xrays, nih: Folder, everything, xrays: Path, tmp_path: Path) -> None:
+    plan, at_once = tiny_xrays(keep_networks=False), list[int]()
+    out = tmp_path / "dropped"
+
+    def look(_: Event) -> None:
+        at_once.append(len(list(out.glob("models/*.safetensors"))))
+
+    dropped = run_study(plan, out, runner="serial", root=xrays, progress=look)
+    assert max(at_once) == 1  # the methods of a network come before the next training
+    assert list(out.glob("models/*.safetensors")) == []
+    pd.testing.assert_frame_equal(everything(nih), everything(dropped), check_exact=True)
+    assert set(read_timings(dropped)["method"]) == {"training", "standard", "bias-gda"}
+    # A run that is killed after a training: the network is there, and is used; before it: it is trained again.
+    methods = [task for task in tasks_of(plan) if task.method == "bias-gda"]
+    dropped.file(methods[0]).unlink()
+    again = run_study(plan, out, runner="serial", root=xrays)
+    pd.testing.assert_frame_equal(everything(nih), everything(again), check_exact=True)
+    assert list(out.glob("models/*.safetensors")) == []
+    # One that is killed just before it would have removed a network.
+    dropped.file(methods[0].training).write_bytes(nih.file(methods[0].training).read_bytes())
+    run_study(plan, out, runner="serial", root=xrays)
+    assert list(out.glob("models/*.safetensors")) == []
+
+
+def test_a_method_that_fails_keeps_its_network(tiny_xrays, xrays: Path, tmp_path: Path) -> None:
+    plan = tiny_xrays(keep_networks=False, splits=1, methods=["standard", {"method": "pruning", "settings": {"layers": "nothing"}}])
+    with pytest.raises(TasksFailed, match="no linear or convolutional layer matches 'nothing'"):
+        run_study(plan, tmp_path / "out", runner="serial", root=xrays)
+    assert len(list((tmp_path / "out" / "models").glob("*.safetensors"))) == 1
+
+
+def test_decoding_is_told(tiny_xrays, xrays: Path, tmp_path: Path) -> None:
+    events: list[Event] = []
+    run_study(tiny_xrays(splits=1), tmp_path / "out", runner="serial", root=xrays, progress=events.append)
+    told = [event.running[0] for event in events if event.running and "decoded" in event.running[0]]
+    assert told[-1] == "nih: 128 images decoded"
+    assert [event.done for event in events] == sorted(event.done for event in events)
+
+
+def test_phantoms_are_drawn_in_the_worker(tiny_xrays, tmp_path: Path) -> None:
+    data = [{"source": "phantom", "options": {"n": 200, "size": 16}, "redraw": True}]
+    rows = read_rows(run_study(tiny_xrays(data=data), tmp_path / "out", runner="serial"))
+    assert rows["gap"].notna().all()
+    assert rows.groupby("method")["gap"].nunique().max() == 2
+
+
+def test_the_network_of_the_phantom_study_runs(tmp_path: Path) -> None:
+    raw = narrow(read_plan("phantom"), splits=1, methods=["standard"])
+    small = {"n": 120, "size": 32}
+    plan = type(raw)(
+        **{**raw.__dict__, "data": (type(raw.data[0])(**{**raw.data[0].__dict__, "options": small}),), "training": {"epochs": 1}}
+    )
+    rows = read_rows(run_study(plan, tmp_path / "out", runner="serial"))
+    assert rows["performance"].between(0, 1).all()
+
+
+def test_images_need_a_network_for_images(tiny_xrays, xrays: Path, tmp_path: Path) -> None:
+    with pytest.raises(TasksFailed, match="'mlp' takes tables"):
+        run_study(tiny_xrays(model="mlp", splits=1), tmp_path / "out", runner="serial", root=xrays)
+
+
+def test_parts_of_the_real_images(data_root: Path) -> None:
+    if not (data_root / "cxr-nih" / "metadata.csv").is_file():
+        pytest.skip("no cxr-nih in EQUIPOISE_DATA")
+    plan = read_plan("nih")
+    cohort = load_source("nih", data_root, {"finding": "effusion", "size": 16})
+    parts = _parts(plan, "nih-effusion-resnet-18", cohort, 0)
+    assert [round(float((p.groups == "M").mean()), 2) for p in parts] == [0.75, 0.5, 0.5]
+    assert [float(p.y.mean()) for p in parts] == [0.5, 0.5, 0.5]

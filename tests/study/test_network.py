@@ -1,0 +1,53 @@
+"""Networks by name: the right shape, first weights from the seed alone, pretrained ones where a file is named."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from equipoise.errors import BadInput
+from equipoise.models.vision import backbone
+from equipoise.study.network import Network, checked
+
+
+def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_backbone_takes_the_channels_of_the_images_and_its_weights_from_the_seed(channels: int) -> None:
+    before = torch.random.get_rng_state()
+    one, again, other = (Network("squeezenet").build((9, channels, 64, 64), seed) for seed in (1, 1, 2))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert one.eval()(torch.zeros(2, channels, 64, 64)).numel() == 2
+    assert same(one, again)
+    assert not same(one, other)
+
+
+def test_pretrained_weights(tmp_path: Path) -> None:
+    trained = backbone("squeezenet", channels=3)
+    state = {k: v for k, v in trained.state_dict().items() if not k.startswith("classifier")}
+    torch.save(state | {"classifier.1.weight": torch.zeros(1000, 512, 1, 1), "classifier.1.bias": torch.zeros(1000)}, tmp_path / "w.pth")
+    network = Network("squeezenet", str(tmp_path / "w.pth"))
+    one, other = (network.build((5, 3, 64, 64), seed).state_dict() for seed in (0, 1))
+    assert all(torch.equal(one[k], v) for k, v in state.items())
+    assert not torch.equal(one["classifier.1.weight"], other["classifier.1.weight"])
+    fresh = network.build((5, 3, 64, 64), 0, pretrained=False)
+    assert same(fresh, Network("squeezenet").build((5, 3, 64, 64), 0))
+    assert network.content() != Network("squeezenet").content()
+    with pytest.raises(BadInput, match="does not fit"):
+        Network("resnet-18", str(tmp_path / "w.pth")).build((5, 3, 64, 64), 0)
+
+
+def test_tables_and_images_need_networks_of_their_own() -> None:
+    with pytest.raises(BadInput, match=r"'mlp' takes tables, and these inputs have the shape \(1, 64, 64\). Name a network for images"):
+        Network().build((5, 1, 64, 64), 0)
+    with pytest.raises(BadInput, match=r"'resnet-18' takes images, and these inputs have the shape \(21,\)"):
+        Network("resnet-18").build((5, 21), 0)
+
+
+def test_names() -> None:
+    assert [checked(name) for name in ("mlp", "vgg-16", "net.py:make")] == ["mlp", "vgg-16", "net.py:make"]
+    for bad in ("vgg16", "net.py", ":make", "net.py:"):
+        with pytest.raises(BadInput, match="a model is 'mlp'"):
+            checked(bad)

@@ -1,0 +1,249 @@
+"""`equipoise apply`: the repaired network's scores and its rule's decisions for new patients, with the group only where it must be."""
+
+import io
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from equipoise import cli
+from equipoise.methods.rules import read_rule
+
+sys.path.insert(0, str(Path(__file__).parent))
+import hospital
+
+ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid"]
+NETWORK = ["--model", "net.py:build", "--weights", "net.safetensors", "--no-onnx", "--draws", "10"]
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def _made(folder: Path, *arguments: object) -> None:
+    assert cli.run([str(a) for a in arguments]) == 0
+    assert (folder / "repaired" / "run.json").exists()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    """Hospitals with a repaired folder each, by method."""
+    made = {}
+    settings = {"bias-gda": ["--set", "bias-gda.epochs=2", "--set", "bias-gda.rate=0.01"], "reject-option": [], "equalised-odds": []}
+    with pytest.MonkeyPatch.context() as patch:
+        for method, given in settings.items():
+            made[method] = tmp_path_factory.mktemp(method)
+            hospital.table(made[method])
+            patch.chdir(made[method])
+            _made(made[method], "debias", "local.csv", *ROLES, "--id", "id", *NETWORK, "--method", method, *given, "--out", "repaired")
+        made["images"] = tmp_path_factory.mktemp("images")
+        hospital.images(made["images"])
+        patch.chdir(made["images"])
+        pictures = ["--images", "xrays", "--size", hospital.SIDE, "--model", "net.py:cnn", "--weights", "cnn.safetensors", "--no-onnx"]
+        pruning = ["--method", "pruning", "--set", "pruning.steps=4", "--set", "pruning.stop=0", "--measure", "spd", "--floor", 0]
+        _made(made["images"], "debias", "images.csv", *ROLES, *pictures, *pruning, "--draws", "10", "--out", "repaired")
+    return made
+
+
+@pytest.fixture
+def run(folders, capsys, monkeypatch, tmp_path) -> Callable[..., Ran]:
+    """Runs `apply` in a copy of a hospital's folder; the first argument is its method."""
+
+    def call(method: str, *arguments: object) -> Ran:
+        if not (tmp_path / method).exists():
+            shutil.copytree(folders[method], tmp_path / method)
+        monkeypatch.chdir(tmp_path / method)
+        monkeypatch.setenv("COLUMNS", "100")
+        capsys.readouterr()
+        return Ran(cli.run(["apply", *map(str, arguments)]), *capsys.readouterr())
+
+    return call
+
+
+def _scores(frame: pd.DataFrame) -> np.ndarray:
+    """What the repaired weights give, with nothing but torch."""
+    model = hospital.network("build")
+    model.load_state_dict(load_file("repaired/repaired.safetensors"))
+    with torch.no_grad():
+        return torch.sigmoid(model(torch.tensor(frame[["a", "b", "c"]].to_numpy(np.float32)))[:, 0].double()).numpy()
+
+
+def test_scores_and_decisions_without_the_group(run):
+    code, out, err = run("bias-gda", "repaired", "new.csv")
+    assert (code, err) == (0, "")
+    found, new = pd.read_csv(io.StringIO(out)), pd.read_csv("new.csv")
+    assert list(found.columns) == ["id", "pid", "score", "decision"]
+    assert found["id"].tolist() == new["id"].tolist()
+    np.testing.assert_allclose(found["score"], _scores(new), atol=1e-7)
+    assert found["decision"].tolist() == (found["score"] >= read_rule(Path("repaired/rule.json")).value).astype(int).tolist()
+    assert 0 < found["decision"].sum() < len(found)
+    new.drop(columns=["sex", "id", "pid"]).to_csv("bare.csv", index=False)
+    bare = pd.read_csv(io.StringIO(run("bias-gda", "repaired", "bare.csv").out))
+    assert list(bare.columns) == ["row", "score", "decision"]
+    assert bare["decision"].tolist() == found["decision"].tolist()
+
+
+def test_decisions_go_to_a_file_and_json_holds_the_same(run):
+    code, out, _ = run("bias-gda", "repaired", "new.csv", "--out", "new/decisions.csv")
+    assert code == 0
+    assert f"{hospital.ROWS} rows" in out
+    saved = pd.read_csv("new/decisions.csv")
+    document = json.loads(run("bias-gda", "repaired", "new.csv", "--json").out)
+    assert [row["decision"] for row in document["decisions"]] == saved["decision"].tolist()
+    assert (document["rows"], document["positive"]) == (len(saved), saved["decision"].sum())
+
+
+def test_a_rule_by_group_gives_each_its_own_threshold(run):
+    code, out, _ = run("reject-option", "repaired", "new.csv")
+    assert code == 0
+    found, new, rule = pd.read_csv(io.StringIO(out)), pd.read_csv("new.csv"), read_rule(Path("repaired/rule.json"))
+    cut = np.where(new["sex"].isin(rule.favoured), rule.threshold - rule.margin, rule.threshold + rule.margin)
+    assert found["decision"].tolist() == (found["score"] >= cut).astype(int).tolist()
+
+
+def test_one_group_alone_and_rows_without_one_are_decided(run):
+    run("reject-option", "repaired", "new.csv")
+    new = pd.read_csv("new.csv").query("sex == 'F'")
+    new.to_csv("women.csv", index=False)
+    assert run("reject-option", "repaired", "women.csv").code == 0
+    new.assign(sex=[None] + ["F"] * (len(new) - 1)).to_csv("gap.csv", index=False)
+    code, out, err = run("reject-option", "repaired", "gap.csv")
+    assert code == 0
+    assert "1 rows have no group" in err
+    first, rule = pd.read_csv(io.StringIO(out)).iloc[0], read_rule(Path("repaired/rule.json"))
+    assert first["decision"] == int(first["score"] >= rule.threshold)
+
+
+def test_randomised_decisions_are_drawn_with_the_seed(run):
+    one, two, other = (pd.read_csv(io.StringIO(run("equalised-odds", "repaired", "new.csv", "--seed", seed).out)) for seed in (1, 1, 2))
+    assert list(one.columns) == ["id", "pid", "score", "probability", "decision"]
+    assert one.equals(two)
+    assert one["probability"].equals(other["probability"])
+    sure = one["probability"].isin([0.0, 1.0])
+    assert (one["decision"][sure] == one["probability"][sure]).all()
+    if not sure.all():
+        assert not one["decision"].equals(other["decision"])
+
+
+def test_images_with_masks_score_as_the_repaired_network(run):
+    code, out, err = run("images", "repaired", "images.csv", "--images", "xrays")
+    assert (code, err) == (0, "")
+    found = pd.read_csv(io.StringIO(out))
+    assert list(found.columns) == ["pid", "image", "score", "decision"]
+    assert len(found) == hospital.ROWS
+    _, _, pixels = hospital.patients()
+    model, state = hospital.network("cnn").eval(), load_file("repaired/repaired.safetensors")
+    masks = {key.removesuffix(".unit_mask"): state.pop(key) for key in list(state) if key.endswith(".unit_mask")}
+    assert masks
+    model.load_state_dict(state)
+    for name, mask in masks.items():
+        model.get_submodule(name).register_forward_hook(lambda _m, _i, output, mask=mask: output * mask)
+    with torch.no_grad():
+        expected = torch.sigmoid(model(torch.from_numpy((pixels / 255 - 0.5) / 0.25).float()[:, None]))[:, 0]
+    np.testing.assert_allclose(found["score"], expected, atol=1e-6)
+
+
+def test_broken_images_are_left_out_only_when_allowed(run, tmp_path):
+    run("images", "repaired", "images.csv", "--images", "xrays")
+    (tmp_path / "images" / "xrays" / "3.png").write_bytes(b"no image")
+    code, _, err = run("images", "repaired", "images.csv", "--images", "xrays")
+    assert code == 2
+    assert "3.png" in err
+    code, out, err = run("images", "repaired", "images.csv", "--images", "xrays", "--skip-broken")
+    assert code == 0
+    assert "1 rows whose image cannot be read have no decision" in err
+    found = pd.read_csv(io.StringIO(out))
+    assert len(found) == hospital.ROWS - 1
+    assert "3.png" not in set(found["image"])
+
+
+# what is wrong
+
+
+def _edit(name: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[], None]:
+    return lambda: change(pd.read_csv("new.csv")).to_csv(name, index=False)
+
+
+BAD = {
+    "no group column": (
+        "reject-option",
+        ["n.csv"],
+        _edit("n.csv", lambda f: f.drop(columns="sex")),
+        ["needs the column 'sex'", "bias-gda"],
+    ),
+    "a group never seen": (
+        "reject-option",
+        ["n.csv"],
+        _edit("n.csv", lambda f: f.assign(sex=["X", *f["sex"][1:]])),
+        ["was fitted on the groups M, F", "rows of X, which it never saw"],
+    ),
+    "no input column": ("bias-gda", ["n.csv"], _edit("n.csv", lambda f: f.rename(columns={"b": "bb"})), ["no input column 'b'", "'bb'?"]),
+    "an input with a gap": (
+        "bias-gda",
+        ["n.csv"],
+        _edit("n.csv", lambda f: f.assign(a=[None, *f["a"][1:]])),
+        ["'a': 1 of 240 rows are empty"],
+    ),
+    "an input in words": ("bias-gda", ["n.csv"], _edit("n.csv", lambda f: f.assign(a="x")), ["'a' holds no numbers"]),
+    "images for a table": ("bias-gda", ["new.csv", "--images", "."], None, ["takes columns of numbers"]),
+    "no images": ("images", ["images.csv"], None, ["takes images. Name their folder"]),
+    "no such folder": ("bias-gda", ["new.csv"], lambda: shutil.rmtree("repaired"), ["no such folder: repaired"]),
+    "no run.json": ("bias-gda", ["new.csv"], lambda: Path("repaired/run.json").unlink(), ["has no run.json"]),
+    "another run.json": ("bias-gda", ["new.csv"], lambda: Path("repaired/run.json").write_text("{}"), ["is not of a repaired network"]),
+    "no rule": ("bias-gda", ["new.csv"], lambda: Path("repaired/rule.json").unlink(), ["no such file: repaired/rule.json"]),
+    "no weights": ("bias-gda", ["new.csv"], lambda: Path("repaired/repaired.safetensors").unlink(), ["holds no weights"]),
+    "another network": (
+        "bias-gda",
+        ["new.csv", "--model", "net.py:two"],
+        None,
+        ["2 weights of the network are not in the file: bias, weight", "fit nothing in the network: 0.bias"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_message_and_writes_nothing(run, case):
+    method, arguments, prepare, expected = BAD[case]
+    run(method, "--help")  # puts the folder in place
+    if prepare:
+        prepare()
+    code, out, err = run(method, "repaired", *arguments, "--out", "decisions.csv")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    for part in expected:
+        assert part in err
+    assert not Path("decisions.csv").exists()
+
+
+def test_the_networks_code_may_move_or_change(run, folders, monkeypatch, tmp_path):
+    run("bias-gda", "--help")
+    code = folders["bias-gda"] / "net.py"
+    content = code.read_text()
+    try:
+        code.write_text(content + "\n# a comment\n")
+        ran = run("bias-gda", "repaired", "new.csv")
+        assert ran.code == 0
+        assert "has changed since the repair" in ran.err
+        code.unlink()
+        ran = run("bias-gda", "repaired", "new.csv")
+        assert ran.code == 2
+        assert "--model file.py:build" in ran.err
+        assert run("bias-gda", "repaired", "new.csv", "--model", "net.py:build").code == 0
+    finally:
+        code.write_text(content)
+
+
+def test_help_shows_an_example(run):
+    code, out, _ = run("bias-gda", "--help")
+    assert code == 0
+    assert "Example: equipoise apply repaired/ new.csv" in " ".join(out.replace("│", " ").split())

@@ -1,0 +1,291 @@
+"""`equipoise debias` as an engineer types it: what is written, what is printed, and one clear message for everything wrong."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from equipoise import cli
+from equipoise.data.files import sha256
+
+sys.path.insert(0, str(Path(__file__).parent))
+import hospital
+
+ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid"]
+TABLE = ["debias", "local.csv", *ROLES, "--id", "id", "--model", "net.py:build", "--weights", "net.safetensors", "--out", "repaired"]
+IMAGES = ["debias", "images.csv", *ROLES, "--images", "xrays", "--size", hospital.SIDE, "--model", "net.py:cnn"]
+IMAGES += ["--weights", "cnn.safetensors", "--out", "repaired"]
+QUICK = ["--draws", 20, "--set", "bias-gda.epochs=3", "--set", "bias-gda.rate=0.01", "--floor", 0.6]
+FAST = [*QUICK, "--no-onnx"]
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Ran]:
+    """Runs one command in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
+
+    def call(*arguments: object) -> Ran:
+        capsys.readouterr()
+        return Ran(cli.run([str(a) for a in arguments]), *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def table(run, tmp_path):
+    """The run of a command in a folder with a table and its network."""
+    hospital.table(tmp_path)
+    return run
+
+
+# what is written and printed
+
+
+def test_a_table_and_several_methods(table, tmp_path):
+    pytest.importorskip("onnxscript")
+    code, out, err = table(*TABLE, *QUICK, "--method", "bias-gda,reject-option,equalised-odds")
+    assert (code, err) == (0, "")
+    for part in ("as it came", "(chosen)", "reject-option", "equalised-odds", "rows kept aside", "F minus M", "Written to repaired"):
+        assert part in out
+    names = {path.name for path in (tmp_path / "repaired").iterdir()}
+    weights, papers = {"repaired.safetensors", "model.onnx"}, {"report.html", "card.md", "card.xml", "README.txt"}
+    assert names == weights | papers | {"rule.json", "audit.json", "trace.csv", "run.json"}
+    assert set(load_file("repaired/repaired.safetensors")) == set(load_file("net.safetensors"))
+
+
+def test_run_json_says_how_to_do_it_again(table, tmp_path):
+    assert table(*TABLE, *FAST, "--weights", "nested.pt", "--seed", 3).code == 0
+    run = json.loads((tmp_path / "repaired" / "run.json").read_text())
+    assert run["command"].startswith("equipoise debias local.csv --label sick --group sex")
+    assert "--seed 3" in run["command"]
+    assert run["seed"] == 3
+    assert set(run["versions"]) == {"equipoise", "torch", "numpy", "pandas", "python"}
+    assert run["hashes"] == {name: sha256((tmp_path / name).read_bytes()) for name in ("local.csv", "nested.pt", "net.py")}
+    assert run["model"]["load"] == f"{tmp_path / 'net.py'}:build"
+    assert run["inputs"]["features"] == ["a", "b", "c"]
+    assert run["settings"]["epochs"] == 3
+    assert run["parts"]["repair"]["rows"] + run["parts"]["test"]["rows"] == hospital.ROWS
+    assert torch.load("repaired/repaired.pt", weights_only=True)["epoch"] == 7
+
+
+def test_json_is_one_document_and_the_same_again(table, tmp_path):
+    code, out, err = table(*TABLE, *FAST, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert {"value", "low", "high"} <= found["before"]["eod"].keys()
+    assert found["before"]["rows"] == found["after"]["rows"] == json.loads(Path("repaired/run.json").read_text())["parts"]["test"]["rows"]
+    assert found["methods"]["bias-gda"]["repair_part"]["performance"] >= 0.6
+    assert (found["out"], found["failures"]) == ("repaired", {})
+    assert sorted(found["files"]) == sorted(path.name for path in (tmp_path / "repaired").iterdir())
+    again = json.loads(table(*TABLE, *FAST, "--json", "--overwrite").out)
+    for entry in (found, again):
+        entry["methods"]["bias-gda"].pop("seconds")
+    assert again == found
+
+
+def test_a_goal_that_is_not_met_is_said_and_is_no_error(table):
+    code, out, _ = table(*TABLE, "--method", "bias-gda", "--no-onnx", "--draws", 20, "--floor", 0.999, "--set", "bias-gda.epochs=1")
+    assert code == 0
+    assert "The goal was NOT met" in out
+    assert json.loads(Path("repaired/run.json").read_text())["met"] is False
+
+
+def test_images_with_masks_and_thumbnails(run, tmp_path):
+    hospital.images(tmp_path)
+    code, out, err = run(
+        *IMAGES, "--method", "pruning", "--set", "pruning.steps=4", "--set", "pruning.stop=0", "--measure", "spd", "--floor", 0,
+        "--draws", 20, "--no-onnx", "--thumbnails", "--json",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    assert json.loads(out)["chosen"] == "pruning"
+    run_json = json.loads((tmp_path / "repaired" / "run.json").read_text())
+    assert run_json["inputs"]["images"] == {"size": hospital.SIDE, "channels": 1, "mean": [0.5], "std": [0.25]}
+    assert "list of images" in run_json["hashes"]
+    assert any(key.endswith(".unit_mask") for key in load_file("repaired/repaired.safetensors"))
+
+
+def test_whole_channels_leave_the_keys_as_they_were(run, tmp_path):
+    hospital.images(tmp_path)
+    settings = ["--set", "pruning.granularity=channel", "--set", "pruning.units=1", "--set", "pruning.stop=0"]
+    assert run(*IMAGES, "--method", "pruning", *settings, "--draws", 20, "--no-onnx", "--measure", "spd", "--floor", 0.5).code == 0
+    assert set(load_file("repaired/repaired.safetensors")) == set(load_file("cnn.safetensors"))
+
+
+def test_an_exported_program_comes_back_as_one(table, tmp_path):
+    import warnings
+
+    model = hospital.network("build")
+    model.load_state_dict(load_file("net.safetensors"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(model, (torch.randn(4, 3),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+        torch.export.save(program, "net.pt2")
+    arguments = ["debias", "local.csv", *ROLES, "--id", "id", "--model", "net.pt2", "--out", "repaired"]
+    assert table(*arguments, *FAST).code == 0
+    assert {"repaired.pt2", "repaired.safetensors"} <= {path.name for path in (tmp_path / "repaired").iterdir()}
+    code, _, err = table(*arguments, "--method", "pruning", "--overwrite")
+    assert code == 2
+    assert "an exported program has none left" in err
+
+
+def test_a_method_that_trains_gets_rows_to_train_on(table):
+    arguments = [*TABLE, "--no-onnx", "--draws", 20, "--method", "adversarial-training", "--set", "adversarial-training.epochs=2"]
+    code, _, err = table(*arguments)
+    assert code == 2
+    assert "--train train.csv" in err
+    assert table(*arguments, "--train", "local.csv").code == 0
+
+
+# a dry run
+
+
+def test_the_plan_says_who_and_what_and_does_nothing(table, tmp_path):
+    before = sorted(tmp_path.iterdir())
+    code, out, err = table(*TABLE, "--method", "bias-gda,reject-option", "--plan")
+    assert (code, err) == (0, "")
+    for part in ("repair", "test", "200 epochs", "another decision rule", "Nothing was done"):
+        assert part in " ".join(out.split())
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_plan_as_json(table):
+    found = json.loads(table(*TABLE, "--plan", "--json").out)
+    assert sum(row["rows"] for row in found["parts"]) == hospital.ROWS
+    assert found["seconds"] > 0
+
+
+# what is wrong
+
+BAD = {
+    "unknown method": (["--method", "bias-gd"], ["Did you mean 'bias-gda'?"]),
+    "unknown measure": (["--measure", "eodd"], ["Did you mean 'eod'?"]),
+    "a floor above 1": (["--floor", "75"], ["the floor of a goal lies in [0, 1]; got 75"]),
+    "no such fraction": (["--test-fraction", "1"], ["--test-fraction must lie between 0 and 1"]),
+    "a setting without a method": (["--set", "units=3"], ["METHOD.SETTING=VALUE", "'units=3'"]),
+    "a setting of another method": (["--set", "pruning.units=3"], ["'pruning'", "Valid: bias-gda"]),
+    "an unknown setting": (["--set", "bias-gda.epoch=3"], ["Did you mean 'epochs'?"]),
+    "a setting of another type": (["--set", "bias-gda.epochs=many"], ["bias-gda.epochs", "'many'"]),
+    "weights that do not fit": (["--weights", "other.pt"], ["1 weights of the network are not in the file: 2.bias", "extra"]),
+    "no weights file": (["--weights", "none.pt"], ["no such file: none.pt"]),
+    "a factory that raises": (["--model", "net.py:raises"], ["net.py:raises raised KeyError: 'no GPU'"]),
+    "a factory with arguments": (["--model", "net.py:needs"], ["needs the arguments width"]),
+    "a network with two outputs": (["--model", "net.py:two", "--weights", "two.pt"], ["it returned (2, 2)"]),
+    "no such column": (["--label", "ill"], ["no column 'ill'"]),
+    "no such card": (["--card", "none.toml"], ["none.toml"]),
+    "thumbnails of a table": (["--thumbnails"], ["--thumbnails goes with --images"]),
+    "several at once": (["--floor", "2", "--draws", "1", "--method", "prunning"], ["3 problems", "--draws", "floor", "'pruning'"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_message_and_writes_nothing(table, tmp_path, case):
+    arguments, expected = BAD[case]
+    state = hospital.network("build").state_dict()
+    state["extra"] = state.pop("2.bias")
+    torch.save(state, "other.pt")
+    torch.save(hospital.network("two").state_dict(), "two.pt")
+    before = sorted(tmp_path.iterdir())
+    code, out, err = table(*TABLE, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    for part in expected:
+        assert part in err
+    assert sorted(path for path in tmp_path.iterdir() if path.name != "__pycache__") == before
+
+
+def test_an_output_folder_that_is_not_empty_is_refused_before_the_network_is_even_built(table, tmp_path, monkeypatch):
+    (tmp_path / "repaired").mkdir()
+    (tmp_path / "repaired" / "thesis.txt").write_text("years of work")
+    monkeypatch.setattr("equipoise.models.checkpoint.build", lambda *_: pytest.fail("the network was built"))
+    code, _, err = table(*TABLE, *FAST)
+    assert code == 2
+    assert "repaired is not empty (thesis.txt)" in err
+    assert "--overwrite" in err
+
+
+def test_overwrite_replaces_a_run_and_leaves_other_files(table, tmp_path):
+    assert table(*TABLE, *FAST, "--weights", "net.pt").code == 0
+    (tmp_path / "repaired" / "thesis.txt").write_text("years of work")
+    assert table(*TABLE, *FAST, "--overwrite").code == 0
+    names = {path.name for path in (tmp_path / "repaired").iterdir()}
+    assert "thesis.txt" in names
+    assert "repaired.pt" not in names  # of the run before, whose weights came as a torch file
+
+
+def test_an_interruption_leaves_nothing_behind(table, tmp_path, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr("equipoise.report.card.write_cards", interrupted)
+    assert table(*TABLE, *FAST).code not in (0, 2)
+    assert sorted(path for path in tmp_path.iterdir() if path.name != "__pycache__") == before
+
+
+def test_an_operator_that_onnx_lacks_is_named_and_all_else_is_there(table, tmp_path):
+    pytest.importorskip("onnxscript")
+    torch.save(hospital.network("Odd").state_dict(), "odd.pt")
+    code, out, err = table(*TABLE, *QUICK, "--floor", 0, "--model", "net.py:Odd", "--weights", "odd.pt", "--json")
+    assert code == 0
+    assert "not done: model.onnx: the network cannot be written as ONNX" in err
+    assert "bessel_j0" in json.loads(out)["failures"]["model.onnx"]
+    names = {path.name for path in (tmp_path / "repaired").iterdir()}
+    assert "model.onnx" not in names
+    assert {"repaired.pt", "report.html", "run.json"} <= names
+
+
+def test_a_report_that_fails_is_no_success_but_the_network_is_there(table, tmp_path, monkeypatch):
+    def fails(*_: object, **__: object) -> None:
+        raise ValueError("no template")
+
+    monkeypatch.setattr("equipoise.report.page.write_page", fails)
+    code, _, err = table(*TABLE, *FAST)
+    assert code == 1
+    assert "not done: report.html: ValueError: no template" in err
+    assert (tmp_path / "repaired" / "repaired.safetensors").exists()
+
+
+def test_no_weights_means_those_of_the_factory(table, tmp_path):
+    (tmp_path / "ready.py").write_text(
+        "import torch\nfrom net import build as plain\nfrom safetensors.torch import load_file\n"
+        "def build():\n    model = plain()\n    model.load_state_dict(load_file('net.safetensors'))\n    return model\n"
+    )
+    arguments = ["debias", "local.csv", *ROLES, "--id", "id", "--model", "ready.py:build", "--out", "repaired"]
+    assert table(*arguments, *FAST).code == 0
+    assert set(load_file("repaired/repaired.safetensors")) == set(load_file("net.safetensors"))
+
+
+def test_help_shows_an_example(run):
+    code, out, _ = run("debias", "--help")
+    assert code == 0
+    assert "Example: equipoise debias local.csv --images xrays/" in " ".join(out.replace("│", " ").split())
+
+
+def test_the_split_is_by_patient(table):
+    assert table(*TABLE, *FAST).code == 0
+    parts = json.loads(Path("repaired/run.json").read_text())["parts"]
+    patients = pd.read_csv("local.csv")["pid"].nunique()
+    assert parts["repair"]["patients"] + parts["test"]["patients"] == patients
+    assert parts["test"]["rows"] == pytest.approx(0.3 * hospital.ROWS, abs=2)
+
+
+def test_a_network_in_half_precision_is_refused_with_the_remedy(table):
+    save_file({key: value.half() for key, value in load_file("net.safetensors").items()}, "half.safetensors")
+    Path("half.py").write_text("from net import build as plain\ndef build():\n    return plain().half()\n")
+    code, _, err = table(*TABLE, "--model", "half.py:build", "--weights", "half.safetensors")
+    assert code == 2
+    assert "Half" in err or "float16" in err
