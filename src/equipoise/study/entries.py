@@ -7,13 +7,14 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError, field_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core.core_schema import ValidationInfo
 
 from equipoise.errors import UnknownName, pick, raise_all
+from equipoise.models.recipe import Training
 from equipoise.study.network import checked
 from equipoise.study.sources import SOURCES, option_types
 
@@ -54,6 +55,15 @@ def typed(kind: str, given: Mapping[str, Any], types: Mapping[str, Any]) -> dict
     return values
 
 
+def _recipe(given: dict[str, Any]) -> dict[str, Any]:
+    values = typed("training setting", given, get_type_hints(Training))
+    Training(**values)  # what only it can check
+    return values
+
+
+Recipe = Annotated[dict[str, Any], AfterValidator(_recipe)]
+
+
 @dataclass(frozen=True, config=STRICT)
 class Known:
     """Data by the name of their source, with the options of its loader."""
@@ -67,6 +77,7 @@ class Known:
     published: str = ""  # where the paper's numbers for it are, such as adult/sex
     model: Model | None = None  # in place of the study's
     pretrained: str = ""  # the file of the weights that a backbone starts from
+    training: Recipe = Field(default_factory=dict)  # over the study's
 
     @field_validator("options")
     @classmethod
@@ -107,6 +118,7 @@ class Own:
     optional: bool = False
     model: Model | None = None
     pretrained: str = ""
+    training: Recipe = Field(default_factory=dict)
 
     redraw = False
     published = ""

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -38,7 +39,7 @@ from equipoise.study.tasks import Outcome, Work
 KEPT_BLOCKS = 2  # a process keeps the parts of the blocks that it worked on last
 
 
-def attempt(work: Work, cohort: bytes | None, trained: bytes | None) -> Outcome:
+def attempt(work: Work, cohort: bytes | None, trained: bytes | Path | None) -> Outcome:
     """The outcome of a task; problems are part of it, so that one bad task does not take the others along."""
     try:
         return Outcome(perform(work, cohort, trained))
@@ -48,13 +49,17 @@ def attempt(work: Work, cohort: bytes | None, trained: bytes | None) -> Outcome:
         return Outcome(problem=f"{type(error).__name__}: {error}", details=traceback.format_exc())
 
 
-def perform(work: Work, cohort: bytes | None, trained: bytes | None) -> bytes:
-    """The content of the task's file, from its cohort (pickled; None for a simulation) and the block's networks (None to train them)."""
+def perform(work: Work, cohort: bytes | None, trained: bytes | Path | None) -> bytes:
+    """The content of the task's file, from its cohort (pickled; None for a simulation) and the block's networks (None to train them).
+
+    The networks are the content of a file, or the file itself where this process can read it.
+    """
     with one_thread():
         parts = _block(work, cohort)
         if trained is None:
             return _trained(work, parts)
-        return rows.to_bytes(_repaired(work, parts, _networks(work, parts, trained)))
+        content = trained.read_bytes() if isinstance(trained, Path) else trained
+        return rows.to_bytes(_repaired(work, parts, _networks(work, parts, content)))
 
 
 @contextmanager
@@ -110,7 +115,8 @@ def _alike(parts: Sequence[Parts]) -> list[list[int]]:
 def _trained(work: Work, parts: Sequence[Parts]) -> bytes:
     plan, seeds = work.plan, work.task.seeds
     network = plan.network(work.task.data)
-    settings = replace(IMAGES if len(parts[0].train.inputs.shape) == 4 else Training(), **plan.training)
+    usual = IMAGES if len(parts[0].train.inputs.shape) == 4 else Training()
+    settings = replace(usual, **{**plan.training, **plan.named(work.task.data).training})
     start = time.perf_counter()
     models: dict[int, nn.Module] = {}
     for group in _alike(parts):

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, Protocol
 
 from equipoise.errors import BadInput, MissingExtra, pick
@@ -30,7 +31,12 @@ class Crew(Protocol):
     @property
     def slots(self) -> int: ...
 
-    def submit(self, work: Work, cohort: bytes | None, trained: bytes | None) -> None:
+    @property
+    def here(self) -> bool:
+        """Whether its workers can read the files of this machine."""
+        ...
+
+    def submit(self, work: Work, cohort: bytes | None, trained: bytes | Path | None) -> None:
         """Starts a task."""
         ...
 
@@ -67,11 +73,12 @@ class Serial:
     """One task after another, here."""
 
     slots = 1
+    here = True
 
     def __init__(self) -> None:
-        self._given: list[tuple[Work, bytes | None, bytes | None]] = []
+        self._given: list[tuple[Work, bytes | None, bytes | Path | None]] = []
 
-    def submit(self, work: Work, cohort: bytes | None, trained: bytes | None) -> None:
+    def submit(self, work: Work, cohort: bytes | None, trained: bytes | Path | None) -> None:
         self._given.append((work, cohort, trained))
 
     def next(self) -> tuple[Work, Outcome]:
@@ -91,12 +98,14 @@ class _Worker:
 class Processes:
     """Spawned processes with one compute thread each. They end with their parent, however it ends."""
 
+    here = True
+
     def __init__(self, workers: int | None) -> None:
         self.slots = workers or cores()
         self._idle: list[_Worker] = []
         self._busy: dict[_Worker, Work] = {}
 
-    def submit(self, work: Work, cohort: bytes | None, trained: bytes | None) -> None:
+    def submit(self, work: Work, cohort: bytes | None, trained: bytes | Path | None) -> None:
         worker = self._idle.pop() if self._idle else self._start()
         self._busy[worker] = work
         with suppress(BrokenPipeError, ConnectionResetError):  # it died while idle; `next` will see that
@@ -168,6 +177,8 @@ class OnRay:
     Cohorts and networks travel with the tasks, so that the machines of a cluster need Equipoise but not the data.
     """
 
+    here = False
+
     def __init__(self, workers: int | None, address: str | None) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -189,7 +200,7 @@ class OnRay:
         self._sent: dict[str, Any] = {}  # cohorts by data, each sent once
         self._running: dict[Any, Work] = {}
 
-    def submit(self, work: Work, cohort: bytes | None, trained: bytes | None) -> None:
+    def submit(self, work: Work, cohort: bytes | None, trained: bytes | Path | None) -> None:
         if cohort is not None and work.task.data not in self._sent:
             self._sent[work.task.data] = self._ray.put(cohort)
         self._running[self._attempt.remote(work, self._sent.get(work.task.data), trained)] = work

@@ -151,7 +151,9 @@ class _Run:
             del self.running[task.key]
             self._fail([task, *self._of_data(task.data)], str(error))
             return
-        trained = folder.file(task.training).read_bytes() if task.method else None
+        file = folder.file(task.training)
+        # Weights of half a gigabyte had better not go through a pipe, if they need not.
+        trained = None if not task.method else file.absolute() if workforce.here else file.read_bytes()
         workforce.submit(Work(folder.plan, folder.fingerprint, folder.version, task), cohort, trained)
 
     def _settle(self, task: Task, outcome: Outcome) -> str:

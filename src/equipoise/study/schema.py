@@ -8,17 +8,16 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, get_type_hints
 
-from pydantic import AfterValidator, Field, PlainValidator, field_validator
+from pydantic import AfterValidator, Field, PlainValidator, SerializerFunctionWrapHandler, field_validator, model_serializer
 from pydantic.dataclasses import dataclass
 from pydantic_core.core_schema import ValidationInfo
 
 from equipoise.errors import BadInput, raise_all
 from equipoise.measures.gaps import GAPS
 from equipoise.measures.performance import AT_THRESHOLD
-from equipoise.methods.base import Goal
+from equipoise.methods.base import SELECTIONS, Goal
 from equipoise.methods.registry import METHODS
-from equipoise.models.train import Training
-from equipoise.study.entries import STRICT, Data, Known, Model, Name, Own, one_of, typed
+from equipoise.study.entries import STRICT, Data, Known, Model, Name, Own, Recipe, one_of, typed
 from equipoise.study.network import MLP, Network, backbones
 
 Limit = float | Mapping[str, float | Mapping[str, float]]  # one number, or by data and measure
@@ -55,6 +54,7 @@ class Arm:
     overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)  # settings of its own for some data, by their name
     floor: Limits = None
     bound: Limits = None
+    selection: Annotated[str, one_of("selection", SELECTIONS)] = "paper"
 
     @field_validator("settings")
     @classmethod
@@ -77,13 +77,20 @@ class Arm:
         raise_all(problems)
         return values
 
+    @model_serializer(mode="wrap")
+    def _plain(self, as_usual: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the paper's selection: what is usual leaves the fingerprint of a study as it was."""
+        content: dict[str, Any] = as_usual(self)
+        return {key: value for key, value in content.items() if (key, value) != ("selection", "paper")}
+
     def settings_for(self, data: str) -> dict[str, Any]:
         """The settings on these data."""
         return {**self.settings, **self.overrides.get(data, {})}
 
     def goal(self, data: str, measure: str, performance: str) -> Goal:
         """What this arm is to reach on these data."""
-        return Goal(measure, performance, limit(self.floor, data, measure), limit(self.bound, data, measure))
+        limits = limit(self.floor, data, measure), limit(self.bound, data, measure)
+        return Goal(measure, performance, *limits, selection=self.selection)
 
 
 def _typed_settings(method: str, given: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,15 +135,8 @@ class Plan:
     model: Model = MLP  # or file.py:factory, or a backbone such as resnet-18
     pretrained: str | dict[str, str] = ""  # the file of the weights that backbones start from, or a table of files by backbone
     keep_networks: bool = True  # False: a network is removed once all of its methods are done
-    training: dict[str, Any] = Field(default_factory=dict)
+    training: Recipe = Field(default_factory=dict)
     about: str = ""
-
-    @field_validator("training")
-    @classmethod
-    def _training(cls, given: dict[str, Any]) -> dict[str, Any]:
-        values = typed("training setting", given, get_type_hints(Training))
-        Training(**values)  # what only it can check
-        return values
 
     @field_validator("fractions")
     @classmethod

@@ -1,0 +1,52 @@
+"""The tables of docs/chest-xray.md from the folders of finished `equipoise study run nih` runs, as Markdown.
+
+    python benchmarks/nih_tables.py results/resnet-18 results/squeezenet ...
+
+Intervals are 95 % t intervals of the mean over splits. Splits of the same patients overlap, so they are narrower than those of new
+patients would be: they tell methods apart on these data.
+"""
+
+import argparse
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from equipoise.study.results import opened, read_rows, read_timings
+
+
+def mean(values: pd.Series, signed: bool = True) -> str:
+    """A mean with its interval; as it is where there is one value."""
+    n, centre = len(values), values.mean()
+    if n < 2:
+        return f"{centre:+.3f}" if signed else f"{centre:.3f}"
+    half = stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n)
+    return f"{centre:+.3f} [{centre - half:+.3f}, {centre + half:+.3f}]" if signed else f"{centre:.3f} [{centre - half:.3f}, {centre + half:.3f}]"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+")
+    parser.add_argument("--least", type=int, default=2, help="leave out methods with fewer splits")
+    for folder in parser.parse_args().folders:
+        study = opened(folder)
+        rows = read_rows(study)
+        seconds = read_timings(study)
+        for data in [d for d in study.plan.data if d.name in set(rows["data"])]:
+            mine = rows[rows["data"] == data.name]
+            print(f"\n**{data.title}** ({mine.groupby('method').size().min()} to {mine.groupby('method').size().max()} splits)\n")
+            print("| method | EOD, validation | EOD, test | mean abs., test | noise floor | BA, validation | BA, test | seconds |")
+            print("|---|---|---|---|---|---|---|---|")
+            for arm in study.plan.methods:
+                one = mine[mine["method"] == arm.name]
+                if len(one) < parser.parse_args().least:
+                    continue
+                print(
+                    f"| {arm.name} | {mean(one['valid_gap'])} | {mean(one['gap'])} | {one['gap'].abs().mean():.3f} | {one['noise'].mean():.3f} "
+                    f"| {mean(one['valid_performance'], False)} | {mean(one['performance'], False)} | {one['seconds'].mean():.1f} |"
+                )
+        print(f"\n{len(rows)} rows of {study.plan.name}; {seconds['seconds'].sum():,.0f} seconds of work in all")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""The example scripts, run as a user runs them, and what they promise."""
+
+import ast
+import copy
+import importlib.util
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+from sklearn.metrics import recall_score
+
+import equipoise as eq
+from equipoise.cli import run
+from equipoise.data.phantom import phantom_parts
+from equipoise.measures.gaps import GAPS, MEANING
+from equipoise.methods.registry import METHODS
+from equipoise.models.torchvision_import import import_torchvision
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+QUICK = {
+    "audit_csv": ["--patients", "300"],
+    "debias_resnet": ["--images", "96", "--epochs", "1", "--steps", "1", "--floor", "0.5"],
+    "add_measure": ["--rows", "900", "--epochs", "4"],
+    "add_method": ["--rows", "900", "--epochs", "4"],
+}
+
+
+def run_script(name: str, folder: Path, *more: str) -> str:
+    """What a script prints; warnings are errors in it too."""
+    command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), *QUICK[name], *more]
+    ran = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    return ran.stdout
+
+
+def imported(name: str) -> ModuleType:
+    """A script as a module, under a name of its own."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def tables():
+    """The tables of measures and methods, put back afterwards."""
+    with patch.dict(GAPS), patch.dict(MEANING), patch.dict(METHODS):
+        yield
+
+
+@pytest.fixture(scope="module")
+def simulated() -> tuple[torch.nn.Module, eq.Parts]:
+    parts = eq.split(eq.load("loh", n=2_000, alpha=2.0, seed=0), seed=0)
+    return eq.train(parts.train, parts.valid, seed=0, settings=eq.Training(epochs=12)), parts
+
+
+def test_every_script_is_tested():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(QUICK)
+
+
+def test_audit_csv_finds_the_gap_that_is_in_its_file(tmp_path, capsys):
+    printed = run_script("audit_csv", tmp_path)
+    frame = pd.read_csv(tmp_path / "example-output" / "scores.csv")
+    recall = {sex: recall_score(rows["sick"], rows["p"] >= 0.5) for sex, rows in frame.groupby("sex")}
+    found = json.loads((tmp_path / "example-output" / "audit.json").read_text())
+    assert found["eod"]["value"] == pytest.approx(recall["F"] - recall["M"])
+    assert found["patients"] == frame["patient_id"].nunique() < len(frame)
+    assert "does not include zero" in printed
+
+    # The command that it prints gives the same.
+    command = shlex.split(printed.strip().splitlines()[-1])
+    assert command[0] == "equipoise"
+    assert run([command[1], str(tmp_path / command[2]), *command[3:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["eod"] == found["eod"]
+
+
+def test_debias_resnet_leaves_weights_that_load_where_the_old_ones_did(tmp_path):
+    printed = run_script("debias_resnet", tmp_path)
+    assert [line.split(":")[0] for line in printed.splitlines() if "on validation" in line] == ["standard", "bias-gda", "pruning"]
+    state = load_file(tmp_path / "example-output" / "repaired.safetensors")
+    network = import_torchvision().models.resnet18(num_classes=1)
+    network.conv1 = torch.nn.Conv2d(1, 64, 7, stride=2, padding=3, bias=False)
+    network.load_state_dict(state, strict=True)
+    with torch.no_grad():
+        scores = torch.sigmoid(network.eval()(phantom_parts(96, size=32, hardness=0.5, seed=0).test.inputs[:5]))[:, 0]
+    told = ast.literal_eval(printed.strip().splitlines()[-1].partition(": ")[2])
+    assert scores.tolist() == pytest.approx(told, abs=6e-4)
+
+
+def test_add_measure_runs(tmp_path):
+    printed = run_script("add_measure", tmp_path)
+    assert "bias-gda: harm_gap" in printed
+
+
+def test_the_added_measure_is_audited_and_debiased(tables, simulated):
+    imported("add_measure")
+    model, parts = simulated
+    found = eq.audit(model, parts.test, draws=50)
+    harm = 0.8 * (1 - found.groups["tpr"]) + 0.2 * found.groups["fpr"]
+    assert found["harm_gap"].value == pytest.approx(harm["A=0"] - harm["A=1"])
+    assert found["harm_gap"].low < found["harm_gap"].value < found["harm_gap"].high
+    result = eq.debias(model, parts.valid, method="bias-gda", measure="harm_gap", floor=0.52, rate=1e-4, epochs=3)
+    assert abs(result.trace["gap"].iloc[result.chosen]) < abs(result.trace["gap"].iloc[0])
+
+
+def test_add_method_runs(tmp_path):
+    printed = run_script("add_method", tmp_path)
+    assert "one-threshold: eod" in printed
+
+
+def test_the_added_method_is_short():
+    """From its settings to its entry in the table, blank lines left out."""
+    lines = (EXAMPLES / "add_method.py").read_text().splitlines()
+    start, end = lines.index("@dataclass(frozen=True)"), next(k for k, line in enumerate(lines) if line.startswith("METHODS["))
+    assert len([line for line in lines[start : end + 1] if line.strip()]) < 40
+
+
+def test_the_added_method_keeps_the_contract(tables, simulated):
+    name = imported("add_method").NAME
+    model, parts = simulated
+    before = copy.deepcopy(model.state_dict())
+    result = eq.debias(model, parts.valid, method=name, measure="eod", floor=0.55, seed=0)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert result.model is not model
+    assert not result.rule.needs_group
+
+    # By hand: of all thresholds with enough balanced accuracy, none has a smaller gap.
+    with torch.no_grad():
+        score = torch.sigmoid(result.model(parts.valid.inputs).double()).numpy().reshape(-1)
+    y, other = parts.valid.y == 1, parts.valid.groups == "A=0"
+
+    def look(threshold: float) -> tuple[float, float]:
+        positive = score >= threshold
+        tpr = [positive[y & group].mean() for group in (other, ~other)]
+        return tpr[0] - tpr[1], (positive[y].mean() + (~positive[~y]).mean()) / 2
+
+    everywhere = [look(threshold) for threshold in [*np.unique(score), 2.0]]
+    row = result.trace.iloc[result.chosen]
+    assert (row["gap"], row["performance"]) == pytest.approx(look(result.rule.value))
+    assert abs(row["gap"]) == pytest.approx(min(abs(gap) for gap, accuracy in everywhere if accuracy >= 0.55))
+    assert result.trace["performance"].iloc[0] == pytest.approx(max(accuracy for _, accuracy in everywhere))
+
+    # Its own setting is one like any other's.
+    higher = eq.debias(model, parts.valid, method=name, measure="eod", floor=0.5, least=0.4)
+    assert higher.trace["threshold"].iloc[1:].min() >= 0.4
+    with pytest.raises(eq.BadInput, match="unknown setting of one-threshold 'lest'"):
+        eq.debias(model, parts.valid, method=name, lest=0.4)
