@@ -1,11 +1,12 @@
-# make demo | test | lint | bench | clean. Everything that is needed is installed into .venv by the targets themselves.
+# make demo | test | lint | docs | bench | clean. Everything that is needed is installed into .venv by the targets themselves.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+CHECKED := src tests benchmarks docs examples
 # One compute thread a process: two that spin against a busy neighbour cost ten times the time.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint bench clean install
+.PHONY: demo test lint docs bench clean install browser
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -16,16 +17,23 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 install: $(VENV)/.installed
 
 demo: install
-	$(BIN)/equipoise demo --out demo-output
+	$(BIN)/equipoise demo --out demo-output --overwrite
 
-test: install lint
+test: install lint browser
 	$(BIN)/pytest --numprocesses 2 --quiet
 
+# Chromium for the tests of the report in a browser; where it cannot be installed they are skipped, and say why.
+browser:
+	bash scripts/browser.sh
+
 lint: install
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: install
+	$(BIN)/python docs/build.py
 
 # AIF360 needs older packages than the project, so it lives in an environment of its own.
 .venv-bench/.installed: benchmarks/environment.sh constraints.txt pyproject.toml
@@ -36,4 +44,4 @@ bench: install .venv-bench/.installed
 	.venv-bench/bin/python benchmarks/postprocessing.py
 
 clean:
-	rm -rf $(VENV) .venv-bench demo-output build dist src/*.egg-info
+	rm -rf $(VENV) .venv-bench demo-output example-output site build dist src/*.egg-info

@@ -34,7 +34,7 @@ def reselecting() -> Iterator[None]:
     ours = pruning.most_influential
 
     def theirs(influence, pruned, count):  # type: ignore[no-untyped-def]
-        return ours(influence, np.zeros_like(pruned), count)
+        return ours(influence, pruned & False, count)
 
     pruning.most_influential = theirs
     try:

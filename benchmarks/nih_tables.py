@@ -21,7 +21,9 @@ def mean(values: pd.Series, signed: bool = True) -> str:
     if n < 2:
         return f"{centre:+.3f}" if signed else f"{centre:.3f}"
     half = stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n)
-    return f"{centre:+.3f} [{centre - half:+.3f}, {centre + half:+.3f}]" if signed else f"{centre:.3f} [{centre - half:.3f}, {centre + half:.3f}]"
+    if signed:
+        return f"{centre:+.3f} [{centre - half:+.3f}, {centre + half:+.3f}]"
+    return f"{centre:.3f} [{centre - half:.3f}, {centre + half:.3f}]"
 
 
 def main() -> None:
@@ -42,7 +44,8 @@ def main() -> None:
                 if len(one) < parser.parse_args().least:
                     continue
                 print(
-                    f"| {arm.name} | {mean(one['valid_gap'])} | {mean(one['gap'])} | {one['gap'].abs().mean():.3f} | {one['noise'].mean():.3f} "
+                    f"| {arm.name} | {mean(one['valid_gap'])} | {mean(one['gap'])} "
+                    f"| {one['gap'].abs().mean():.3f} | {one['noise'].mean():.3f} "
                     f"| {mean(one['valid_performance'], False)} | {mean(one['performance'], False)} | {one['seconds'].mean():.1f} |"
                 )
         print(f"\n{len(rows)} rows of {study.plan.name}; {seconds['seconds'].sum():,.0f} seconds of work in all")

@@ -4,10 +4,10 @@ import gzip
 import io
 import json
 import os
-import shlex
 import subprocess
 import sys
 import urllib.error
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -222,6 +222,18 @@ def test_what_the_network_gives_may_be_said(run, network):
     assert "lie outside [0, 1]" in probability.err
 
 
+def test_an_exported_program_is_a_network_too(run, network):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of its export
+        program = torch.export.export(network, (torch.randn(4, 2),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+        torch.export.save(program, "net.pt2")
+    arguments = [argument if argument != "net.py:network" else "net.pt2" for argument in WITH_MODEL]
+    exported = run("audit", "data.csv", *arguments, "--json")
+    assert (exported.code, exported.err) == (0, "")
+    plain = run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--json")
+    assert json.loads(exported.out)["auroc"] == json.loads(plain.out)["auroc"]
+
+
 # everything that can be wrong with what is handed in
 
 
@@ -398,7 +410,7 @@ def test_the_version(run):
     assert run("--version") == (0, f"{__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", ["", "audit", "demo", "data", "data list", "data check", "data fetch", "data cache"])
+@pytest.mark.parametrize("command", ["", "audit", "debias", "apply", "demo", "data", "data list", "data check", "data fetch", "data cache"])
 def test_help_shows_an_example_of_the_command(run, command):
     code, out, _ = run(*command.split(), "--help")
     assert code == 0
@@ -499,29 +511,6 @@ def test_an_unknown_data_set_stops_before_anything_is_fetched(run, tiny, tmp_pat
     assert (code, out) == (2, "")
     assert err.startswith("error: unknown data set 'COMPAS'. Did you mean 'compas'? Valid: adult, ")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_demo_writes_scores_that_audit_to_the_same_result(run, tmp_path):
-    code, out, err = run("demo", "--rows", 600, "--out", "my demo")
-    assert (code, err) == (0, "")
-    folder = tmp_path / "my demo"
-    figures = {f"{name}.{kind}" for name in ("rates", "gaps", "thresholds") for kind in ("png", "svg", "html")}
-    assert {p.name for p in folder.iterdir()} == {"scores.csv", "audit.json"} | figures
-    command = next(line for line in out.splitlines() if "equipoise audit" in line)
-    assert "'my demo/scores.csv'" in command
-    again = json.loads(run(*shlex.split(command)[1:], "--json").out)
-    first = json.loads((folder / "audit.json").read_text())
-    for measure in ("eod", "spd", "balanced_accuracy", "auroc"):
-        assert again[measure] == first[measure]
-
-
-def test_a_demo_that_cannot_be_written_or_is_too_small_is_bad_input(run, tmp_path):
-    (tmp_path / "file").write_text("old")
-    assert "cannot write file/scores.csv" in run("demo", "--rows", 600, "--out", "file").err
-    code, _, err = run("demo", "--rows", 3)
-    assert code == 2
-    assert "at least 10 rows; got 3" in err
-    assert {p.name for p in tmp_path.iterdir()} == {"file"}
 
 
 # a real process

@@ -1,11 +1,23 @@
-"""Selection: the paper's rule, bounds, both, and what happens when nothing will do."""
+"""Selection: the paper's rule, bounds, both, levelling up, and what happens when nothing will do."""
+
+import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from equipoise.errors import BadInput, EmptyCell, UnknownName
+from equipoise.measures.cells import tabulate
+from equipoise.measures.sweep import at_threshold
 from equipoise.methods.base import Goal
+from equipoise.methods.level_up import highest_thresholds
+from equipoise.methods.registry import METHODS, debias
 from equipoise.methods.selection import Look, better, keep_best, select
+from equipoise.models.score import predict
+
+sys.path.insert(0, str(Path(__file__).parent))
+from networks import trained
 
 
 def _trace(gaps: list[float], performances: list[float]) -> pd.DataFrame:
@@ -54,3 +66,118 @@ def test_keeping_the_best_so_far_ends_where_selection_points(goal: Goal):
             best = keep_best(best, look, improved)
             kept = k if improved[0] else kept
         assert kept == select(_trace(list(gaps), list(performances)), goal).row
+
+
+@pytest.mark.parametrize("goal", [Goal("spd", floor=0.6, keep={"tpr": "before"}), Goal("spd", bound=0.1, keep={"tpr": "before"})])
+def test_keeping_the_best_so_far_ends_where_selection_points_when_rates_are_kept(goal: Goal):
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        gaps, performances = rng.normal(0, 0.2, 20), rng.uniform(0.5, 0.9, 20)
+        spare = rng.normal(-0.1, 0.1, 20)
+        best, kept = None, -1
+        for k in range(20):
+            look = Look(gaps[k : k + 1], performances[k : k + 1], np.array([0.5]), spare[k : k + 1])
+            improved = better(look, best, [goal])
+            best = keep_best(best, look, improved)
+            kept = k if improved[0] else kept
+        trace = _trace(list(gaps), list(performances)).assign(spare=spare)
+        chosen = select(trace, goal)
+        assert kept == chosen.row
+        enough = (spare >= 0) & ((performances >= 0.6) if goal.floor else (np.abs(gaps) <= 0.1))
+        assert chosen.met == enough.any()
+        if chosen.met:
+            assert spare[chosen.row] >= 0
+
+
+def test_constraints_that_exclude_each_other_are_named():
+    trace = _trace([-0.3, 0.1, 0.0], [0.8, 0.6, 0.6]).assign(spare=[-0.1, 0.1, 0.2])
+    chosen = select(trace, Goal("eod", floor=0.7, keep={"tpr": 0.9}))
+    assert (chosen.row, chosen.met) == (1, False)
+    assert "tpr not below 0.9" in chosen.why
+    assert "1 have the first, 2 the second" in chosen.why
+
+
+def test_goals_that_make_no_sense_are_refused_all_at_once():
+    with pytest.raises(BadInput, match=r"2 problems(.|\n)*bound of a goal(.|\n)*got 80 for tpr"):
+        Goal(bound=2, keep={"tpr": 80})
+    with pytest.raises(UnknownName, match="Did you mean 'tpr'"):
+        Goal(keep={"trp": 0.8})
+    with pytest.raises(UnknownName, match="Did you mean 'honest'"):
+        Goal(selection="onest")
+    asked = {"tpr": "before"}
+    goal = Goal(keep=asked)
+    asked["fpr"] = 0.1
+    assert goal.keep == {"tpr": "before"}
+    assert hash(goal) == hash(Goal(keep={"tpr": "before"}))
+
+
+def test_the_highest_threshold_that_keeps_rates_is_exact():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        scores, y, codes = np.round(rng.random((2, 60)), 1), rng.integers(0, 2, (2, 60)), rng.integers(0, 2, (2, 60))
+        least = rng.random((2, 4))
+        found = highest_thresholds({"tpr": 0.0, "selection": 0.0}, scores, y, codes, 2, least)
+        for r in range(2):
+            fine = []
+            for cut in np.unique(scores[r]):
+                decided = scores[r] >= cut
+                rates = [decided[(codes[r] == g) & (y[r] == 1)].mean() for g in (0, 1)] + [decided[codes[r] == g].mean() for g in (0, 1)]
+                fine += [cut] if (np.array(rates) >= least[r] - 1e-9).all() else []
+            assert found[r] == max(fine)
+
+
+LEVEL_UP = {
+    "bias-gda": {"epochs": 6, "rate": 2e-3, "batch": 64},
+    "pruning": {"steps": 10},
+    "random": {"trials": 10},
+    "adversarial-finetune": {"epochs": 2, "critic_steps": 3, "actor_steps": 3},
+    "adversarial-training": {"epochs": 2},
+    "auto": {"methods": ("pruning",), "settings": {"pruning": {"steps": 10}}},
+}
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return trained("mlp")
+
+
+@pytest.mark.parametrize("asked", [True, {"tpr": 0.7}], ids=str)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_goal_that_was_met_levels_up_whatever_the_method(method: str, asked, problem):
+    model, parts = problem
+    train = {"train": parts.train} if METHODS[method].needs_train else {}
+    settings = LEVEL_UP.get(method, {})
+    result = debias(model, parts.valid, method=method, measure="spd", floor=0.52, level_up=asked, seed=2, **train, **settings)
+    valid = parts.valid
+
+    def tpr(network, decide):
+        scores = predict(network, valid)
+        return tabulate(decide(scores), scores.y, scores.attribute).rate(1)
+
+    before = tpr(model, lambda scores: at_threshold(scores.score, result.trace["threshold"].iloc[0]))
+    after = tpr(result.model, result.rule.decide)
+    least = before if asked is True else np.full(2, 0.7)
+    if result.met:
+        assert (after >= least - 1e-6).all()
+    else:
+        assert "tpr" in result.why or "floor" in result.why or "reach" in result.why
+    assert result.goal.keep == ({"tpr": "before"} if asked is True else asked)
+
+
+def test_levelling_up_is_possible_here_and_changes_what_is_chosen(problem):
+    model, parts = problem
+    plain, up = (
+        debias(model, parts.valid, method="pruning", measure="spd", floor=0.52, level_up=level_up, steps=10) for level_up in (False, True)
+    )
+    assert up.met
+    assert up.chosen > 0
+    assert "spare" in up.trace
+    assert "spare" not in plain.trace
+    assert up.trace["spare"].iloc[up.chosen] >= 0
+
+
+def test_a_rate_that_a_group_cannot_have_is_an_error(problem):
+    model, parts = problem
+    lone = parts.valid.take((parts.valid.groups == "M") | (parts.valid.y == 0))
+    with pytest.raises(EmptyCell, match="'F' has none"):
+        debias(model, lone, method="pruning", measure="spd", level_up=True)

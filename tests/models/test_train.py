@@ -11,8 +11,9 @@ from equipoise.data.cohort import Cohort
 from equipoise.data.splits import Parts, split
 from equipoise.errors import BadInput
 from equipoise.models.mlp import MLP
+from equipoise.models.module_run import ModuleRun
 from equipoise.models.score import predict
-from equipoise.models.train import Training, best_cut, train
+from equipoise.models.train import IMAGES, Training, best_cut, train
 
 QUICK = Training(epochs=6, patience=3)
 
@@ -100,3 +101,35 @@ def test_images_need_a_network_of_their_own(parts: Parts):
     images = Cohort.from_arrays(torch.zeros(len(parts.train), 1, 8, 8), parts.train.y, parts.train.groups)
     with pytest.raises(BadInput, match=r"the default network takes tables; 'arrays' holds inputs of shape \(1, 8, 8\)"):
         train(images, images)
+
+
+def test_the_recipe_for_images():
+    assert (IMAGES.batch, IMAGES.rate, IMAGES.epochs, IMAGES.optimiser, IMAGES.schedule, IMAGES.augment) == (
+        32,
+        1e-4,
+        20,
+        "adamw",
+        "step",
+        True,
+    )
+    rng = np.random.default_rng(0)
+    images = Cohort.from_arrays(torch.randn(40, 1, 8, 8), rng.integers(0, 2, 40), rng.choice(["F", "M"], 40))
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 1))
+    run = ModuleRun(net, images, images, 0, Training(batch=16, rate=0.1, optimiser="adamw", schedule="step", step=2, augment=True), "logit")
+    rates = []
+    for _ in range(5):
+        rates.append(run.optimiser.param_groups[0]["lr"])
+        run.epoch()
+    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001])
+    assert isinstance(run.optimiser, torch.optim.AdamW)
+    with pytest.raises(BadInput, match="adamw"):
+        Training(optimiser="adamw2")
+
+
+def test_one_seed_gives_the_same_weights_with_augmentation_too():
+    rng = np.random.default_rng(0)
+    images = Cohort.from_arrays(torch.randn(40, 1, 8, 8), rng.integers(0, 2, 40), rng.choice(["F", "M"], 40))
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Dropout(0.2), nn.Linear(72, 1))
+    one, two, other = (train(images, images, seed=k, model=net).state_dict() for k in (0, 0, 1))
+    assert all(torch.equal(one[k], two[k]) for k in one)
+    assert not torch.equal(one["4.weight"], other["4.weight"])

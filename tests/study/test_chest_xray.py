@@ -61,7 +61,8 @@ def test_the_same_for_nih_without_floors() -> None:
     assert prune.settings_for("nih-effusion-resnet-18")["layers"] == "conv1"
     goal = prune.goal("nih-any-vgg-16", "eod", plan.performance)
     assert (goal.floor, goal.bound) == (None, None)  # performance may fall by 0.02
-    assert plan.arm("bias-gda").settings == read_plan("paper-mimic-cxr").arm("bias-gda").settings_for("mimic-cxr-sex-vgg-16")
+    papers = read_plan("paper-mimic-cxr").arm("bias-gda").settings_for("mimic-cxr-sex-vgg-16")
+    assert plan.arm("bias-gda").settings == {**papers, "evaluations": 10}  # networks from scratch change within few steps
 
 
 @pytest.fixture

@@ -24,7 +24,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="""Audit a trained classifier for group bias and repair it after training.
 
-    [bold]Example:[/bold] equipoise demo, then equipoise audit scores.csv --label y --score p --group sex""",
+    [bold]Example:[/bold] equipoise audit scores.csv --label y --score p --group sex
+
+    [bold]Then:[/bold] equipoise debias local.csv --images xrays/ --label pneumonia --group sex --reference M --patient patient_id
+    --model my_model.py:build --weights net.safetensors --out repaired/
+
+    [bold]With nothing of your own:[/bold] equipoise demo""",
 )
 app.command()(audit)
 app.command()(debias)

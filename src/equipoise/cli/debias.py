@@ -59,6 +59,13 @@ def debias(
         float | None, typer.Option(help="The least performance to keep.", show_default="0.02 under the original's, without a bound")
     ] = None,
     bound: Annotated[float | None, typer.Option(help="The largest |gap| to allow.", show_default="none: as small as possible")] = None,
+    level_up: Annotated[bool, typer.Option("--level-up", help="No group's sensitivity may fall below what it was.")] = False,
+    minimum: Annotated[
+        list[str] | None, typer.Option(help="A least rate of every group, as in tpr=0.8; repeat it for more.", show_default="none")
+    ] = None,
+    selection: Annotated[
+        str, typer.Option(help="How a step is chosen: paper, by the rows it was tuned on; honest or one-se, corrected by rows held out.")
+    ] = "paper",
     test_fraction: Annotated[float, typer.Option(help="Share of the patients that is kept aside for the verdict.")] = 0.3,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     settings: Annotated[
@@ -127,7 +134,7 @@ def debias(
         problems.append("--thumbnails goes with --images, and there are none. Leave it out.")
     if weights is not None and not weights.is_file():
         problems.append(f"no such file: {weights}. Name the file with the weights.")
-    goal = _collected(problems, lambda: Goal(measure, performance, floor, bound))
+    goal = _collected(problems, lambda: Goal(measure, performance, floor, bound, _kept(level_up, minimum or []), selection))
     _collected(problems, lambda: check_methods(None, methods, train is not None))
     _collected(problems, lambda: pick("--model-output", model_output or "auto", OUTPUTS))
     if card is not None:
@@ -189,6 +196,28 @@ def _collected(problems: list[str], check: Any) -> Any:
     except BadInput as error:
         problems += error.problems
         return None
+
+
+def _kept(level_up: bool, minimum: list[str]) -> dict[str, float | str]:
+    """The rates to keep, from --level-up and --minimum."""
+    from equipoise.methods.base import BEFORE
+
+    found: dict[str, float | str] = {"tpr": BEFORE} if level_up else {}
+    problems = []
+    for text in minimum:
+        rate, equals, value = text.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            problems.append(f"--minimum must be RATE=NUMBER, as in tpr=0.8; got {text!r}")
+        elif rate in found:
+            problems.append(f"{rate} has two limits, {found[rate]} and {number:g}; use one of them")
+        else:
+            found[rate] = number
+    raise_all(problems)
+    return found
 
 
 def _number_problems(fraction: float, draws: int, seed: int) -> list[str]:

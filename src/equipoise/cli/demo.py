@@ -1,57 +1,111 @@
-"""`equipoise demo`: from nothing to an audit."""
+"""`equipoise demo`: a classifier from another centre is audited, repaired and verified, with the commands that a hospital types."""
 
-import json
 import shlex
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from equipoise.cli.console import bar, out
-from equipoise.data import catalogue
-from equipoise.data.files import check_writable, write_text
-from equipoise.data.splits import split
-from equipoise.report.terminal import audit_view
+from equipoise.report.terminal import printable
+
+METHODS = "bias-gda,pruning,reject-option,equalised-odds"
+SETTINGS = (  # small steps and not too many of them, for this network
+    "bias-gda.rate=5e-5", "bias-gda.epochs=10", "bias-gda.evaluations=8", "pruning.units=10", "pruning.at_most=30",
+)  # fmt: skip
+FLOOR = 0.75
 
 
 def demo(
-    folder: Annotated[Path, typer.Option("--out", help="Where to write scores, audit and figures.")] = Path("demo-output"),
-    rows: Annotated[int, typer.Option(help="Simulated rows.")] = 12_000,
-    alpha: Annotated[float, typer.Option(help="How strongly the label depends on the group.")] = 1.0,
+    folder: Annotated[Path, typer.Option("--out", help="Where to write the data, the network and the repaired network.")] = Path(
+        "demo-output"
+    ),
+    rows: Annotated[int, typer.Option(help="Simulated X-rays at centre 2; centre 1 has three fifths as many.")] = 8_000,
+    epochs: Annotated[int, typer.Option(help="Epochs of training at centre 1.")] = 6,
+    draws: Annotated[int, typer.Option(help="Bootstrap draws for the intervals.")] = 1000,
+    onnx: Annotated[bool, typer.Option(help="Also write model.onnx.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier demo wrote into --out.")] = False,
 ) -> None:
-    """Simulate data, train a biased classifier on them, audit it: nothing to download, under a minute.
+    """Train a classifier at centre 1, audit it at centre 2, repair it there, verify it on patients kept aside: simulated chest X-rays.
+
+    Nothing is downloaded. The folder then holds what a hospital would have of its own, and the commands are printed as they are run.
 
     [bold]Example:[/bold] equipoise demo --out demo-output
     """
-    import pandas as pd
+    from equipoise.models.small_cnn import SIZE
+    from equipoise.report.repaired import check_folder
+    from equipoise.study import two_centres as centres
 
-    from equipoise.measures.audit import audit as run_audit
-    from equipoise.models.score import predict
-    from equipoise.models.train import Training, train
-    from equipoise.report.figures import save_audit_figures
+    start = time.perf_counter()
+    centres.check(rows, epochs, seed)
+    check_folder(folder, overwrite)
+    trained_on = max(centres.FEWEST, 3 * rows // 5)
+    one, two = centres.ONE, centres.TWO
+    _say("1. Centre 1 trains a classifier for a widened mediastinum")
+    _say(
+        f"{trained_on:,} simulated chest X-rays, {one.men:.0%} of them of men. {one.sick_men:.0%} of the men and {one.sick_women:.0%} of "
+        "the women have the finding there, so the network learns to expect it in men.",
+        plain=True,
+    )
+    with bar("training", epochs) as step:
+        network = centres.train_at_one(trained_on, epochs=epochs, seed=seed, progress=lambda epoch, _: step(epoch + 1, epochs))
+    _say("2. Centre 2 takes it over and audits it on its own patients")
+    _say(
+        f"{rows:,} X-rays of other patients with another exposure. {two.sick_women:.0%} of the women and {two.sick_men:.0%} of the men "
+        "have the finding here. Positive from the threshold that was best at centre 1.",
+        plain=True,
+    )
+    with bar("drawing X-rays") as step:
+        centres.write_hospital(folder, network, rows, seed=seed)
+        step(100, 100)
+    roles = ["--label", centres.LABEL, "--group", centres.GROUP, "--reference", centres.REFERENCE, "--patient", centres.PATIENT]
+    images = ["--images", str(folder / centres.XRAYS), "--size", str(SIZE)]
+    model = ["--model", f"{folder / centres.MODEL}:build", "--weights", str(folder / centres.WEIGHTS)]
+    local = [str(folder / centres.LOCAL), *images, *roles, *model]
+    audit = ["audit", *local, "--threshold", f"{network.threshold:.3f}", "--draws", str(draws)]
+    _run(audit)
+    _say("3. Centre 2 repairs it on three fifths of its patients, and verifies it on the others")
+    _say(
+        "'as it came' is the network at the threshold that is best on the patients to repair on, which lessens its gap already.", plain=True
+    )
+    repaired = folder / "repaired"
+    settings = [part for setting in SETTINGS for part in ("--set", setting)]
+    common = ["--floor", str(FLOOR), "--test-fraction", "0.4", "--seed", str(seed), "--draws", str(draws)]
+    options = [*([] if onnx else ["--no-onnx"]), "--thumbnails", "--title", "Widened mediastinum (simulated)"]
+    again = ["--overwrite"] if overwrite else []
+    _run(["debias", *local, "--method", METHODS, "--measure", "eod", *common, *settings, *options, "--out", str(repaired), *again])
+    _say("4. New patients come, of whom nobody knows the truth yet; their sex is used only if the chosen method needs it")
+    new = ["apply", str(repaired), str(folder / centres.NEW), *images[:2], "--out", str(folder / "decisions.csv")]
+    _run(new)
+    _say("What next")
+    _say(
+        f"All of it is simulated: nothing here says anything about women, men or a clinical classifier. {folder} holds what you would "
+        "have of your own: images, a table, scores, a network's code and weights. Try next:",
+        plain=True,
+    )
+    scores = ["audit", str(folder / centres.SCORES), "--score", "score", *roles, "--threshold", f"{network.threshold:.3f}"]
+    spd = ["debias", *local, "--method", "bias-gda", "--measure", "spd", *settings[:6], "--out", str(folder / "repaired-spd")]
+    for command in (scores, [*spd, "--plan"], spd, new):
+        out.print(Text(f"  {_typed(command)}"), soft_wrap=True)
+    _say(f"Done in {time.perf_counter() - start:.0f} s. The report, for any browser: {repaired / 'report.html'}")
 
-    check_writable(folder / "scores.csv")
-    cohort = catalogue.load("loh", n=rows, alpha=alpha, seed=seed)
-    parts = split(cohort, seed=seed)
-    why = "the label depends on the group" if alpha else "the label does not depend on the group"
-    out.print(f"Simulated {rows:,} people in two groups (Loh et al., alpha = {alpha:g}); {why}.", soft_wrap=True)
-    settings = Training()
-    with bar("training", settings.epochs) as step:
-        network = train(parts.train, parts.valid, seed=seed, settings=settings, progress=lambda epoch, _: step(epoch + 1, settings.epochs))
-    scores = predict(network, parts.test)
-    with bar("bootstrap") as step:
-        result = run_audit(scores, valid=predict(network, parts.valid), seed=seed, progress=step)
-    attribute = scores.attribute
-    frame = pd.DataFrame({"id": scores.ids, "y": scores.y, "score": scores.score, attribute.name: attribute.names})
-    write_text(folder / "scores.csv", frame.to_csv(index=False))
-    write_text(folder / "audit.json", json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n")
-    save_audit_figures(scores, result, folder, ("png", "svg", "html"))
-    out.print(audit_view(result))
-    written = Text(f"Written to {folder}/: scores.csv, audit.json, and the figures rates, gaps, thresholds (png, svg, html).")
-    out.print(written, soft_wrap=True)
-    out.print("The same audit from the file, as for scores of your own:")
-    command = ["equipoise", "audit", str(folder / "scores.csv"), "--label", "y", "--score", "score", "--group", attribute.name]
-    command += ["--reference", attribute.reference, "--id", "id", "--threshold", str(result.to_dict()["threshold"])]
-    out.print(Text(f"  {shlex.join(command)}"), soft_wrap=True)
+
+def _say(text: str, plain: bool = False) -> None:
+    out.print(Text(printable(text) if plain else f"\n{printable(text)}", style="" if plain else "bold"), soft_wrap=True)
+
+
+def _typed(arguments: list[str]) -> str:
+    return f"equipoise {shlex.join(arguments)}"
+
+
+def _run(arguments: list[str]) -> None:
+    """One command, shown as it would be typed."""
+    from equipoise.cli.app import app
+
+    out.print(Text(f"\n$ {_typed(arguments)}", style="cyan"), soft_wrap=True)
+    code: Any = app(arguments, prog_name="equipoise", standalone_mode=False, obj=arguments)
+    if code:
+        raise typer.Exit(int(code))

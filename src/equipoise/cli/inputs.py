@@ -31,7 +31,7 @@ PositiveOption = Annotated[str | None, typer.Option(help="The label value that c
 ModelOption = Annotated[
     str | None,
     typer.Option(
-        help="The network, as file.py:factory or package.module:factory, whose code is run; or a backbone: "
+        help="The network, as file.py:factory or package.module:factory, whose code is run; an exported program (.pt2); or a backbone: "
         "resnet-18, vgg-16, densenet-121, squeezenet.",
         rich_help_panel="Network",
     ),
@@ -212,7 +212,7 @@ def norm_of(text: str | None, channels: int) -> Norm:
 
 
 def network_of(model: str, weights: Path | None, inputs: Inputs, output_name: str | None = None) -> nn.Module:
-    """The network that the options name, in eval mode: a factory's or a backbone's, with its weights; one output of it if it has many."""
+    """The network that the options name, in eval mode: a factory's, a backbone's or an exported program's; one output if it has many."""
     from equipoise.models.checkpoint import load_model
     from equipoise.models.vision import BACKBONES, OneOutput
 

@@ -10,31 +10,51 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 from torch import nn
 
-from equipoise.errors import BadInput, pick
+from equipoise.errors import pick, raise_all
 from equipoise.measures.decision import Rule
-from equipoise.measures.gaps import GAPS
+from equipoise.measures.gaps import GAPS, RATES
 from equipoise.measures.performance import AT_THRESHOLD
 
 Progress = Callable[[int, int], None]  # steps done, steps at most
 KEEP = 0.02  # what a goal without a floor or a bound may lose of the original's performance
+BEFORE = "before"  # of a rate that is kept: its value under the original network
+SELECTIONS = ("paper", "honest", "one-se")
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What to reach: the smallest |gap| with performance at least `floor`; or the best performance with |gap| within `bound`; or both."""
+    """What to reach: the smallest |gap| with performance at least `floor`; or the best performance with |gap| within `bound`; or both.
+
+    `keep` levels up: no group's rate may fall below what it was before, {"tpr": "before"}, or below a minimum, {"tpr": 0.8}.
+    `selection` says how a step is chosen: "paper", by its values on the data it was tuned on; "honest", by confidence bounds on values
+    that rows held out have corrected; "one-se", as honest, but of steps that cannot be told from the best the best performing one.
+
+    >>> Goal("eod", bound=0.05, keep={"tpr": 0.8}).describe()
+    '|eod| <= 0.05 with tpr >= 0.8 in every group'
+    """
 
     measure: str = "eod"
     performance: str = "balanced_accuracy"
     floor: float | None = None
     bound: float | None = None
+    keep: Mapping[str, float | str] = field(default_factory=dict, hash=False)
+    selection: str = "paper"
 
     def __post_init__(self) -> None:
         pick("measure", self.measure, GAPS)
         pick("performance measure", self.performance, AT_THRESHOLD)
+        pick("selection", self.selection, SELECTIONS)
+        problems = []
         for name in ("floor", "bound"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
-                raise BadInput(f"the {name} of a goal lies in [0, 1]; got {value}")
+                problems.append(f"the {name} of a goal lies in [0, 1]; got {value}")
+        for rate, least in self.keep.items():
+            pick("rate to keep", rate, RATES)
+            if least != BEFORE and (isinstance(least, (str, bool)) or not 0 <= least <= 1):
+                problems.append(f"a rate is kept at its value {BEFORE!r} or at a minimum in [0, 1]; got {least!r} for {rate}")
+        raise_all(problems)
+        object.__setattr__(self, "keep", dict(self.keep))  # a copy, so that nobody changes it
 
     def settled(self, original: float) -> "Goal":
         """The goal itself, or with a floor a little under the original's performance where it has neither floor nor bound."""
@@ -47,7 +67,11 @@ class Goal:
         parts = [f"smallest |{self.measure}|" if self.bound is None else f"|{self.measure}| <= {self.bound:g}"]
         if self.floor is not None:
             parts.append(f"{self.performance.replace('_', ' ')} >= {self.floor:.3g}")
-        return " with ".join(parts)
+        parts += [
+            f"no group's {rate} lower than before" if least == BEFORE else f"{rate} >= {least:g} in every group"
+            for rate, least in self.keep.items()
+        ]
+        return " with ".join([parts[0], " and ".join(parts[1:])] if parts[1:] else parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +81,7 @@ class Candidate:
     method: str
     model: nn.Module
     rule: Rule
-    trace: pd.DataFrame  # one row a step: step, gap, performance, threshold
+    trace: pd.DataFrame  # one row a step: step, gap, performance, threshold; honest selection adds what it believes each to be
     chosen: int  # the row of the trace that was chosen
     why: str
     met: bool

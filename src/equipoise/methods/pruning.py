@@ -1,7 +1,8 @@
 """Pruning by bias influence: Algorithm 1 of Marcinkevics, Ozkan and Vogt (2022).
 
 Units are switched off one step after another, those whose pre-activation drives the gap most first (equation 5, by the sign of the
-original's gap); the influence is computed again after each step. Of all the states, the one with the smallest |gap| and enough
+original's gap, or with more than two groups of the one that is furthest from the reference at the step before); the influence is computed
+again after each step. Of all the states, the one with the smallest |gap| and enough
 performance is returned. Where we depart from the published code: a pruned unit is never chosen again; influence is weighted by the
 counts of the whole split; thresholds are swept exactly. Pruning a unit sets its pre-activation to zero (the paper's text for
 convolutions, its code for every layer); `cut="outgoing"` zeroes its outgoing weights instead (the paper's text for linear layers),
@@ -66,21 +67,22 @@ def run(
     search = Search(networks, cohorts, goal)
     scores = networks.evaluate()
     look = search.begin(scores)
-    weights = search.labels.weights(scores, look.threshold)
+    weights = search.labels.weights(scores, look.threshold) * np.sign(look.gap)[:, None]
     search.active = look.gap != 0
     _, influence = networks.influence(weights)
-    direction = torch.from_numpy(np.sign(look.gap)).to(influence)[:, None]
     pruned = torch.zeros_like(influence, dtype=torch.bool)
     steps = min(-(-total // a_step), settings.at_most or total)
     for step in range(1, steps + 1):
         if not search.active.any():
             break
         going = torch.from_numpy(search.active).to(pruned.device)
-        chosen = most_influential(direction * influence, pruned, a_step) & going[:, None]
+        chosen = most_influential(influence, pruned, a_step) & going[:, None]
         networks.prune(chosen, settings.cut == "outgoing")
         pruned |= chosen
         scores, influence = networks.influence(weights)
         look = search.step(step, scores)
+        if len(search.labels.levels) > 2:  # the group that is furthest from the reference now; its influence is known a step later
+            weights = search.labels.weights(scores, look.threshold) * np.sign(look.gap)[:, None]
         search.active &= look.performance >= settings.stop
         if progress:
             progress(step, steps)

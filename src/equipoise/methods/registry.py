@@ -2,14 +2,16 @@
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from torch import nn
 
 from equipoise.data.cohort import Cohort
 from equipoise.errors import BadInput, UnknownName, pick
-from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.base import BEFORE, Candidate, Goal, Progress
+from equipoise.methods.honest import run_honestly
+from equipoise.methods.level_up import levelled
 from equipoise.models.mlp import MLP
 
 
@@ -21,11 +23,14 @@ class Method:
     about: str
     needs_train: bool = False  # it trains from scratch, so it wants the train part as well
     needs_group: bool = False  # its rule must know each patient's group
+    runs_others: bool = False  # it chooses among other methods, which do the selecting
 
 
 METHODS: dict[str, Method] = {
     "standard": Method("equipoise.methods.standard", "the original network, threshold by best performance"),
     "bias-gda": Method("equipoise.methods.bias_gda", "fine-tuning on the gap alone, down or up (the paper's Algorithm 2)"),
+    "constrained": Method("equipoise.methods.constrained", "fine-tuning on the task with a multiplier a gap, all groups at once"),
+    "bias-score": Method("equipoise.methods.bias_score", "probes of label and groups, combined by the best attribute-blind rule"),
     "pruning": Method("equipoise.methods.pruning", "switching off the units that drive the gap (the paper's Algorithm 1)"),
     "random": Method("equipoise.methods.random", "the best of 101 random perturbations of the weights (Savani et al.)"),
     "adversarial-finetune": Method("equipoise.methods.adversarial_finetune", "fine-tuning against a critic of the gap (Savani et al.)"),
@@ -34,6 +39,8 @@ METHODS: dict[str, Method] = {
     ),
     "reject-option": Method("equipoise.methods.reject_option", "a band around the threshold decided by group (Kamiran)", needs_group=True),
     "equalised-odds": Method("equipoise.methods.equalised_odds", "randomised thresholds with equal TPR and FPR (Hardt)", needs_group=True),
+    "group-thresholds": Method("equipoise.methods.group_thresholds", "one threshold a group, exactly the best", needs_group=True),
+    "auto": Method("equipoise.methods.auto", "cheap methods first, then costly ones, until the goal is met with room", runs_others=True),
 }
 
 
@@ -46,6 +53,8 @@ def debias(
     performance: str = "balanced_accuracy",
     floor: float | None = None,
     bound: float | None = None,
+    level_up: bool | Mapping[str, float | str] = False,
+    selection: str = "paper",
     seed: int = 0,
     train: Cohort | None = None,
     progress: Progress | None = None,
@@ -53,12 +62,25 @@ def debias(
 ) -> Candidate:
     """A repaired network, or a decision rule for the same one, found on validation data. The network given in is not changed.
 
-    `floor` is the least performance to keep, `bound` the largest |gap| to allow; without either, performance may fall by 0.02. Further
-    keywords are the method's own settings. `train` is for methods that train from scratch.
+    `floor` is the least performance to keep, `bound` the largest |gap| to allow; without either, performance may fall by 0.02.
+    `level_up=True`: no group's sensitivity may fall below what it was; `level_up={"tpr": 0.8}`: nor below that minimum. `selection` says
+    how a step is chosen: "paper", by the rows it was tuned on, or "honest", with confidence and held-out rows, or not at all where
+    they cannot tell. Further keywords are the method's own settings. `train` is for methods that train from scratch.
     """
-    goal = Goal(measure, performance, floor, bound)
+    goal = Goal(measure, performance, floor, bound, kept(level_up), selection)
     trains = None if train is None else [train]
     return run_many(method, [model], [cohort], goal, seeds=[seed], trains=trains, settings=settings, progress=progress)[0]
+
+
+def kept(level_up: bool | Mapping[str, float | str]) -> Mapping[str, float | str]:
+    """The rates that a goal keeps, from what is said about levelling up.
+
+    >>> kept(True), kept(False), kept({"tpr": 0.8})
+    ({'tpr': 'before'}, {}, {'tpr': 0.8})
+    """
+    if isinstance(level_up, bool):
+        return {"tpr": BEFORE} if level_up else {}
+    return level_up
 
 
 def run_many(
@@ -74,22 +96,45 @@ def run_many(
 ) -> list[Candidate]:
     """The candidates of one method for each (model, cohort, seed); equal MLPs go through it as one stack."""
     method = METHODS[pick("method", name, METHODS)]
-    module = importlib.import_module(method.module)
     chosen = settings_of(name, settings or {})
     for model in models:
         if not isinstance(model, nn.Module):
             raise BadInput(f"{name} repairs a torch.nn.Module; got {type(model).__name__}")
     if method.needs_train and trains is None:
         raise BadInput(f"{name} trains from scratch and needs the train part: train=parts.train")
-    extra = {"trains": trains} if method.needs_train else {}
-    if stackable(models, cohorts):
-        found: list[Candidate] = module.run(models, cohorts, goal, seeds=seeds, settings=chosen, progress=progress, **extra)
+    plain = goal if method.runs_others else replace(goal, selection="paper")  # folds are dealt out here, not by the method
+
+    def run(which: Sequence[int], parts: Sequence[Cohort]) -> list[Candidate]:
+        some = [models[k] for k in which]
+        theirs = [trains[k] for k in which] if method.needs_train and trains is not None else None
+        return _run(method, some, parts, plain, [seeds[k] for k in which], theirs, chosen, progress)
+
+    if goal.selection != "paper" and not method.runs_others:
+        return run_honestly(run, models, cohorts, goal, seeds)
+    found = run(range(len(models)), cohorts)
+    if not goal.keep or method.runs_others:
         return found
-    one_by_one = []
-    for k, (model, cohort, seed) in enumerate(zip(models, cohorts, seeds, strict=True)):
-        part = {"trains": [trains[k]]} if method.needs_train and trains is not None else {}
-        one_by_one += module.run([model], [cohort], goal, seeds=[seed], settings=chosen, progress=progress, **part)
-    return one_by_one
+    return [levelled(candidate, model, cohort) for candidate, model, cohort in zip(found, models, cohorts, strict=True)]
+
+
+def _run(
+    method: Method,
+    models: Sequence[nn.Module],
+    cohorts: Sequence[Cohort],
+    goal: Goal,
+    seeds: Sequence[int],
+    trains: Sequence[Cohort] | None,
+    settings: Any,
+    progress: Progress | None,
+) -> list[Candidate]:
+    """The method on all networks at once where they can be stacked, one by one otherwise."""
+    module = importlib.import_module(method.module)
+    at_once = stackable(models, cohorts)
+    found: list[Candidate] = []
+    for part in [slice(0, len(models))] if at_once else [slice(k, k + 1) for k in range(len(models))]:
+        extra = {} if trains is None else {"trains": trains[part]}
+        found += module.run(models[part], cohorts[part], goal, seeds=seeds[part], settings=settings, progress=progress, **extra)
+    return found
 
 
 def settings_of(name: str, given: Mapping[str, Any]) -> Any:

@@ -7,8 +7,9 @@ from typing import Any
 
 from equipoise.errors import BadInput, pick
 from equipoise.measures.decision import THRESHOLD, Rule, Threshold
-from equipoise.methods import equalised_odds, reject_option
+from equipoise.methods import equalised_odds, group_thresholds, reject_option
 from equipoise.methods.equalised_odds import EqualisedOdds
+from equipoise.methods.group_thresholds import GroupThresholds
 from equipoise.methods.reject_option import RejectOption
 
 SCHEMA, SCHEMA_VERSION = "equipoise.rule", 1
@@ -16,6 +17,7 @@ KINDS: dict[str, Callable[[Mapping[str, Any]], Rule]] = {
     THRESHOLD: Threshold.from_dict,
     reject_option.KIND: RejectOption.from_dict,
     equalised_odds.KIND: EqualisedOdds.from_dict,
+    group_thresholds.KIND: GroupThresholds.from_dict,
 }
 
 

@@ -1,7 +1,7 @@
 """Looking at replicates on validation data, keeping the best state of each, and choosing a step by the goal."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,10 @@ from equipoise.errors import BadInput
 from equipoise.measures.cells import FloatArray, IntArray, tabulate, tabulate_codes
 from equipoise.measures.decision import Threshold
 from equipoise.measures.functional import gap_functional, gap_values, require_cells
-from equipoise.measures.sweep import sweep
-from equipoise.methods.base import Candidate, Goal
+from equipoise.measures.sweep import Sweep, sweep
+from equipoise.methods.base import BEFORE, Candidate, Goal
+from equipoise.methods.folds import Decided, Fold, Verdict
+from equipoise.methods.level_up import NOISE, Keep, highest_thresholds, kept_rates, limits, spare
 from equipoise.models.protocol import Replicas
 from equipoise.models.score import predict
 
@@ -29,13 +31,17 @@ class Labels:
     levels: tuple[str, ...]
     measure: str
     performance: str
+    keep: Keep = field(default_factory=dict)
 
     @classmethod
     def of(cls, cohorts: Sequence[Cohort], goal: Goal) -> "Labels":
         """The labels of these parts; an EmptyCell error where a part lacks what the measure needs."""
         for cohort in cohorts:
             attribute = cohort.attribute
-            require_cells(goal.measure, tabulate(np.zeros(len(cohort)), cohort.y, attribute), cohort.name)
+            cells = tabulate(np.zeros(len(cohort)), cohort.y, attribute)
+            require_cells(goal.measure, cells, cohort.name)
+            for rate in goal.keep:
+                require_cells({rate: 1.0}, cells, cohort.name)
             if len(np.unique(cohort.y)) < 2:
                 raise BadInput(
                     f"{goal.performance} needs positives and negatives; {cohort.name!r} holds one label in all {len(cohort):,} rows"
@@ -45,13 +51,26 @@ class Labels:
         if different:
             raise BadInput(f"replicates need the same groups and sizes; these differ from {cohorts[0].name!r}: {', '.join(different[:5])}")
         y, codes = np.stack([c.y for c in cohorts]), np.stack([c.attribute.codes for c in cohorts])
-        return cls(y, codes, levels, goal.measure, goal.performance)
+        return cls(y, codes, levels, goal.measure, goal.performance, goal.keep)
 
-    def look(self, scores: FloatArray, bound: float | None = None) -> "Look":
-        """Gap, performance and threshold (R,) of scores (R, n): the best performance, within a bound on |gap| if one is given."""
+    def look(self, scores: FloatArray, bound: float | None = None, least: FloatArray | None = None) -> "Look":
+        """Gap, performance and threshold (R,) of scores (R, n): the best performance, within a bound on |gap| if one is given.
+
+        Where rates are to be kept, `least` (R, rates * groups) says at what, and thresholds that are too high for that are passed over.
+        """
         swept = sweep(scores, self.y, self.codes, self.levels, (self.measure, self.performance))
+        if least is not None:
+            highest = highest_thresholds(self.keep, scores, self.y, self.codes, len(self.levels), least)
+            low = swept.thresholds <= highest[:, None]
+            swept = Sweep(swept.thresholds, {name: np.where(low, value, np.nan) for name, value in swept.values.items()})
         choice = swept.best(self.performance, gap=self.measure if bound is not None else None, bound=bound)
-        return Look(choice.values[self.measure], choice.values[self.performance], choice.threshold)
+        left = None if least is None else spare(self.rates(scores, choice.threshold), least)
+        return Look(choice.values[self.measure], choice.values[self.performance], choice.threshold, left)
+
+    def rates(self, scores: FloatArray, thresholds: FloatArray) -> FloatArray:
+        """The rates that are to be kept, of every group, at these thresholds (R, rates * groups)."""
+        decisions = (scores >= thresholds[:, None]).astype(np.float64)
+        return kept_rates(self.keep, tabulate_codes(decisions, self.y, self.codes, self.levels))
 
     def weights(self, scores: FloatArray, thresholds: FloatArray) -> FloatArray:
         """The weights w (R, n) of each replicate's gap; with many groups, of the group whose gap is now the largest."""
@@ -71,23 +90,26 @@ class Look:
     gap: FloatArray
     performance: FloatArray
     threshold: FloatArray
+    spare: FloatArray | None = None  # where rates are to be kept: by how much the scarcest of them is
 
 
 class Traces:
     """The steps of R replicates, some of which end early."""
 
     def __init__(self, replicates: int) -> None:
-        self.rows: list[list[tuple[int, float, float, float]]] = [[] for _ in range(replicates)]
+        self.rows: list[list[tuple[float, ...]]] = [[] for _ in range(replicates)]
 
     def add(self, step: int, look: Look, active: npt.NDArray[np.bool_] | None = None) -> None:
         """One more step of the replicates that still go on."""
         for r, rows in enumerate(self.rows):
             if active is None or active[r]:
-                rows.append((step, float(look.gap[r]), float(look.performance[r]), float(look.threshold[r])))
+                values = [look.gap, look.performance, look.threshold] + ([] if look.spare is None else [look.spare])
+                rows.append((step, *(float(value[r]) for value in values)))
 
     def frame(self, replicate: int) -> pd.DataFrame:
         """The trace of one replicate."""
-        return pd.DataFrame(self.rows[replicate], columns=["step", "gap", "performance", "threshold"])
+        rows = self.rows[replicate]
+        return pd.DataFrame(rows, columns=["step", "gap", "performance", "threshold", "spare"][: len(rows[0])])
 
 
 @dataclass(frozen=True)
@@ -103,29 +125,46 @@ def select(trace: pd.DataFrame, goal: Goal) -> Selection:
     """The paper's rule: the smallest |gap| among steps whose performance is at least the floor.
 
     With a bound alone: the best performance among steps within it. Where no step will do: the best performance (floor) or the smallest
-    |gap| (bound), and `met` is False.
+    |gap| (bound), and `met` is False. Where rates are to be kept, steps that do not keep them are out, and come last if all are.
     """
     size, performance = trace["gap"].abs().to_numpy(), trace["performance"].to_numpy()
     name = goal.performance.replace("_", " ")
+    kept = trace["spare"].to_numpy() >= -NOISE if "spare" in trace and goal.keep else np.ones(len(trace), bool)
+    pool = kept if kept.any() else np.ones(len(trace), bool)
     if goal.floor is None:
         assert goal.bound is not None  # a settled goal has one of them
         inside = size <= goal.bound
-        if inside.any():
-            row = int(np.where(inside, performance, -np.inf).argmax())
-            return Selection(row, f"best {name} of {int(inside.sum())} steps with |gap| <= {goal.bound:g}", True)
-        return Selection(
-            int(np.nanargmin(size)), f"no step of {len(trace)} has |gap| <= {goal.bound:g}; the smallest |gap| was taken", False
-        )
+        if (inside & kept).any():
+            row = int(np.where(inside & kept, performance, -np.inf).argmax())
+            return Selection(row, f"best {name} of {int((inside & kept).sum())} steps with |gap| <= {goal.bound:g}{_keeping(goal)}", True)
+        lacking = f"has |gap| <= {goal.bound:g}{_apart(inside, kept, goal)}"
+        nearest = int(np.nanargmin(np.where(pool, size, np.inf)))
+        return Selection(nearest, f"no step of {len(trace)} {lacking}; the smallest |gap| was taken", False)
     enough = performance >= goal.floor
-    if not enough.any():
-        best = int(np.nanargmax(performance))
-        why = f"no step of {len(trace)} reaches {name} {goal.floor:.3g} (the best has {performance[best]:.3f}); the best was taken"
-        return Selection(best, why, False)
-    row = int(np.where(enough, size, np.inf).argmin())
-    why = f"smallest |gap| of {int(enough.sum())} steps with {name} >= {goal.floor:.3g}"
+    if not (enough & kept).any():
+        best = int(np.nanargmax(np.where(pool, performance, -np.inf)))
+        lacking = f"reaches {name} {goal.floor:.3g}{_apart(enough, kept, goal)}"
+        return Selection(
+            best, f"no step of {len(trace)} {lacking} (the best{_keeping(goal)} has {performance[best]:.3f}); the best was taken", False
+        )
+    row = int(np.where(enough & kept, size, np.inf).argmin())
+    why = f"smallest |gap| of {int((enough & kept).sum())} steps with {name} >= {goal.floor:.3g}{_keeping(goal)}"
     if goal.bound is not None and size[row] > goal.bound:
         return Selection(row, f"{why}, but it is above the bound {goal.bound:g}", False)
     return Selection(row, why, True)
+
+
+def _keeping(goal: Goal) -> str:
+    """The rates that are kept, in words; empty where there are none."""
+    kept = [f"{rate} not below {'before' if least == BEFORE else f'{least:g}'}" for rate, least in goal.keep.items()]
+    return f" and {', '.join(kept)} in any group" if kept else ""
+
+
+def _apart(wanted: npt.NDArray[np.bool_], kept: npt.NDArray[np.bool_], goal: Goal) -> str:
+    """Which constraints stand against each other; empty where no rates are kept."""
+    if not goal.keep:
+        return ""
+    return f"{_keeping(goal)} ({int(wanted.sum())} have the first, {int(kept.sum())} the second)"
 
 
 def better(look: Look, best: "Look | None", goals: Sequence[Goal]) -> npt.NDArray[np.bool_]:
@@ -138,15 +177,16 @@ def better(look: Look, best: "Look | None", goals: Sequence[Goal]) -> npt.NDArra
 
 
 def _merit(look: Look, goals: Sequence[Goal]) -> FloatArray:
-    """(R, 2): feasible or not, and how good among its like."""
+    """(R, 2): feasible, or at least keeping the rates, or neither; and how good among its like."""
     rows = []
-    for gap, performance, goal in zip(np.abs(look.gap), look.performance, goals, strict=True):
+    kept = np.ones(len(look.gap), bool) if look.spare is None else look.spare >= -NOISE
+    for gap, performance, goal, keeps in zip(np.abs(look.gap), look.performance, goals, kept, strict=True):
         if goal.floor is None:
-            feasible = goal.bound is not None and gap <= goal.bound
-            rows.append((float(feasible), performance if feasible else -gap))
+            feasible = keeps and goal.bound is not None and gap <= goal.bound
+            rows.append((float(keeps) + feasible, performance if feasible else -gap))
         else:
-            feasible = performance >= goal.floor
-            rows.append((float(feasible), -gap if feasible else performance))
+            feasible = keeps and performance >= goal.floor
+            rows.append((float(keeps) + feasible, -gap if feasible else performance))
     return np.array(rows)
 
 
@@ -158,6 +198,7 @@ def keep_best(best: "Look | None", look: Look, improved: npt.NDArray[np.bool_]) 
         np.where(improved, look.gap, best.gap),
         np.where(improved, look.performance, best.performance),
         np.where(improved, look.threshold, best.threshold),
+        None if look.spare is None or best.spare is None else np.where(improved, look.spare, best.spare),
     )
 
 
@@ -171,7 +212,8 @@ class Search:
     """The steps that a method tries on R networks: looks at them, keeps a copy of the best state of each, and makes the candidates.
 
     With `within`, a bound on |gap|, the method maximises performance inside it (the constrained objective of Savani et al.) and must
-    leave the original behind; without, the goal decides, and the original counts as a step too.
+    leave the original behind; without, the goal decides, and the original counts as a step too. On a fold the decisions of each step are
+    written down as well; on a part whose verdict is known the state of that step is kept, and nothing is done after it.
     """
 
     def __init__(self, networks: Replicas, cohorts: Sequence[Cohort], goal: Goal, within: float | None = None) -> None:
@@ -180,11 +222,19 @@ class Search:
         self.traces = Traces(networks.size)
         self.active = np.ones(networks.size, bool)  # replicates that go on
         self.goals: list[Goal] = []
+        self._least: FloatArray | None = None  # of each rate that is kept
         self._best: Look | None = None
+        self._folds = [c for c in cohorts if isinstance(c, Fold)]
+        self._elsewhere = [fold.elsewhere.inputs for fold in self._folds if fold.elsewhere is not None]
+        self._verdicts = [c.verdict for c in cohorts if isinstance(c, Decided) and c.verdict is not None]
 
     def begin(self, scores: FloatArray) -> Look:
         """The look at the original networks, step 0."""
         look = self.labels.look(scores)
+        if self.goal.keep:
+            before = self.labels.rates(scores, look.threshold)
+            self._least = limits(self.goal.keep, before)
+            look = replace(look, spare=spare(before, self._least))
         self.traces.add(0, look)
         if self.within is None:
             self.goals = [self.goal.settled(float(p)) for p in look.performance]
@@ -195,33 +245,58 @@ class Search:
 
     def step(self, number: int, scores: FloatArray) -> Look:
         """The look at one more step of the replicates that go on; those that improved are kept."""
-        look = self.labels.look(scores, bound=self.within)
+        look = self.labels.look(scores, self.within, self._least)
         self.traces.add(number, look, self.active)
-        improved = better(look, self._best, self.goals) & self.active
+        if self._folds:
+            self._write_down(number, scores, look)
+        if self._verdicts:
+            improved = np.array([number <= verdict.step for verdict in self._verdicts]) & self.active
+        else:
+            improved = better(look, self._best, self.goals) & self.active
         self._best = keep_best(self._best, look, improved)
         self.networks.keep(improved)
+        if self._verdicts:
+            self.active &= np.array([number < verdict.step for verdict in self._verdicts])
         return look
 
-    def _exact(self, trace: pd.DataFrame, row: int, model: nn.Module, cohort: Cohort) -> pd.DataFrame:
+    def _write_down(self, number: int, scores: FloatArray, look: Look) -> None:
+        """How this step decides on the rows of each fold and on those held out."""
+        cut = look.threshold[:, None]
+        own = scores >= cut
+        held = self.networks.evaluate(self._elsewhere) >= cut if self._elsewhere else None
+        for r, fold in enumerate(self._folds):
+            if self.active[r]:
+                fold.add(number, own[r], None if held is None else held[r])
+
+    def _exact(self, trace: pd.DataFrame, row: int, model: nn.Module, cohort: Cohort, replicate: int) -> pd.DataFrame:
         """The trace with its chosen row looked at again in full precision, which is how the network will be used."""
-        look = self.labels.look(predict(model, cohort).score[None], bound=self.within)
+        least = None if self._least is None else self._least[[replicate]]
+        look = self.labels.look(predict(model, cohort).score[None], self.within, least)
         exact = trace.copy()
         exact.loc[row, ["gap", "performance", "threshold"]] = [look.gap[0], look.performance[0], look.threshold[0]]
         return exact
+
+    def _selected(self, replicate: int, trace: pd.DataFrame) -> Selection:
+        """What the goal or the verdict picks from a trace."""
+        if self._verdicts:
+            verdict: Verdict = self._verdicts[replicate]
+            return Selection(int((trace["step"] <= verdict.step).sum()) - 1, verdict.why, verdict.met)
+        first = 0 if self.within is None else 1
+        selection = select(trace.iloc[first:], self.goals[replicate])
+        return replace(selection, row=selection.row + first)
 
     def candidates(self, method: str, seeds: Sequence[int], settings: Any, note: Callable[[int], str] | None = None) -> list[Candidate]:
         """What was found for each network; `note` makes a remark from the number of the chosen step."""
         found = []
         for r, (model, cohort, seed) in enumerate(zip(self.networks.kept(), self.cohorts, seeds, strict=True)):
             trace, goal = self.traces.frame(r), self.goals[r]
-            first = 0 if self.within is None else 1
-            selection = select(trace.iloc[first:], goal)
-            row, met, why = selection.row + first, selection.met, selection.why
+            selection = self._selected(r, trace)
+            row, met, why = selection.row, selection.met, selection.why
             if self.networks.reduced:
-                trace = self._exact(trace, row, model, cohort)
-                met = select(trace.iloc[[row]], goal).met
+                trace = self._exact(trace, row, model, cohort, r)
+                met = select(trace.iloc[[row]], goal).met and (met or not self._verdicts)
             performance = float(trace["performance"].iloc[row])
-            if self.within is not None and self.goal.floor is not None and performance < self.goal.floor:
+            if not self._verdicts and self.within is not None and self.goal.floor is not None and performance < self.goal.floor:
                 met = False
                 why += f", but its {goal.performance.replace('_', ' ')} {performance:.3f} is under the floor {self.goal.floor:g}"
             asked = goal if (self.goal.floor is None and self.goal.bound is None) or self.within is None else self.goal

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+Slope = Callable[..., Tensor]  # logits (R, b) and what else is known of their rows, each (R, b): derivatives (R, b)
 
 
 class Optimiser(Protocol):
@@ -51,6 +52,14 @@ class Replicas(Protocol):
         """Leaves the gradient of the sum of weights (R, b) times scores of the rows index (R, b), in eval mode."""
         ...
 
+    def push(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
+        """Leaves the gradient of a loss whose derivative by the logits (R, b) of the rows index is `slope(logits, *given)`, in eval mode.
+
+        `given` (R, b) belongs to the rows as `index` does. `slope` is the same function at every step, takes each row for itself, and is
+        zero where all that is given is: rows are shared out among processes, and filled up, with zeros, to shapes that were met before.
+        """
+        ...
+
     def oppose(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
         """Leaves the gradient of `own` less its projection on that of `theirs` less `weight` times that of `theirs`.
 
@@ -58,7 +67,9 @@ class Replicas(Protocol):
         """
         ...
 
-    def optimiser(self, name: str, rate: float) -> Optimiser: ...
+    def optimiser(self, name: str, rate: float) -> Optimiser:
+        """One that steps down the gradients: adam, blockwise (see there) or sgd."""
+        ...
 
     def keep(self, replicates: BoolArray) -> None:
         """Copies the present state of some replicates, to be taken by `kept`."""

@@ -10,13 +10,16 @@ from torch import Tensor, nn
 from equipoise.data.images import Images
 from equipoise.errors import BadInput
 from equipoise.models import ranks
+from equipoise.models.blockwise import Blockwise
 from equipoise.models.capture import Captured, Pool
 from equipoise.models.feed import Feed, device_of, half, in_layout, workplace
-from equipoise.models.protocol import BoolArray, FloatArray, Optimiser
+from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Slope
 from equipoise.models.score import NUMBERS, feed_outputs, in_pieces, output_kind, rows_at_once, single_output, smaller
 from equipoise.models.units import Layer, find_layers, gap_gradients, switch_off
 
 AT_ONCE = {"cpu": 2**21, "cuda": 2**24}  # numbers of input of one pass with a graph, which keeps activations
+TINY = 1e-6  # how near to 0 or 1 a probability still has a logit
+Backward = Callable[..., None]  # from the raw outputs of some rows, and numbers of these rows, leaves gradients
 
 
 class SingleReplica:
@@ -34,7 +37,8 @@ class SingleReplica:
         self._original = copy.deepcopy(self.model)
         self._kept = copy.deepcopy(self.model)
         self._layers: list[Layer] = []
-        self._steps: dict[int, Captured] = {}
+        self._steps: dict[tuple[Backward, int], Captured] = {}
+        self._pushes: dict[Slope, Backward] = {}
         self._pool: Pool | None = None
         frozen = sum(not p.requires_grad for p in model.parameters())
         total = sum(1 for _ in model.parameters())
@@ -92,41 +96,60 @@ class SingleReplica:
         rows, w = ranks.share(index[0]), ranks.share(weights[0])
         wanted = w.nonzero()[:, 0]  # a row without weight adds nothing, and in eval mode changes nothing for the others
         rows, w = rows[wanted], w[wanted]
+        self._leave_gradient(self._tilted, rows, [w], max(8, index.shape[1] // 32 * 8))
+
+    def _tilted(self, raw: Tensor, w: Tensor) -> None:
+        ((raw if self.probability else torch.sigmoid(raw)) * w).sum().backward()
+
+    def push(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
+        if slope not in self._pushes:  # the same function each time, so that its steps are found again
+
+            def pushed(raw: Tensor, *shares: Tensor) -> None:
+                logits = torch.logit(raw, eps=TINY) if self.probability else raw
+                logits.backward(slope(logits.detach()[None], *(s[None] for s in shares))[0])
+
+            self._pushes[slope] = pushed
+        shares = [ranks.share(g[0]) for g in given]
+        self._leave_gradient(self._pushes[slope], ranks.share(index[0]), shares, max(8, index.shape[1] // 32 * 8))
+
+    def _leave_gradient(self, backward: Backward, rows: Tensor, given: Sequence[Tensor], unit: int) -> None:
+        """Runs the step of some rows, with one number a row of each that is given; on a GPU filled up to a multiple of `unit` rows."""
         if self.device.type == "cuda":
-            rows, w = self._padded(rows, w, max(8, index.shape[1] // 32 * 8))
+            rows, given = self._padded(rows, given, unit)
         try:
-            self._step(len(rows))(rows.to(self.device), w.to(self.device))
+            self._step(backward, len(rows), len(given))(rows.to(self.device), *(g.to(self.device) for g in given))
         except torch.OutOfMemoryError as error:
             raise too_large(len(rows)) from error
         ranks.add_up_gradients([p for p in self.model.parameters() if p.requires_grad])
 
-    def _padded(self, rows: Tensor, w: Tensor, unit: int) -> tuple[Tensor, Tensor]:
-        """Filled up with rows without weight to a multiple of `unit`, so that few shapes have to be recorded."""
+    def _padded(self, rows: Tensor, given: Sequence[Tensor], unit: int) -> tuple[Tensor, list[Tensor]]:
+        """Filled up with rows of zeros, which count for nothing, to a multiple of `unit`, so that few shapes have to be recorded."""
         more = -len(rows) % unit if len(rows) else unit
-        return torch.cat([rows, torch.zeros(more, dtype=rows.dtype)]), torch.cat([w, torch.zeros(more)])
+        return torch.cat([rows, torch.zeros(more, dtype=rows.dtype)]), [torch.cat([g, torch.zeros(more)]) for g in given]
 
-    def _step(self, rows: int) -> Captured:
-        """The step that leaves the gradient of the sum of weights times scores of so many rows."""
+    def _step(self, backward: Backward, rows: int, given: int) -> Captured:
+        """The step that leaves the gradient that `backward` makes from the outputs of so many rows."""
         mine = [p for p in self.model.parameters() if p.requires_grad]
         for p in mine:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
 
-        def step(index: Tensor, w: Tensor) -> None:
+        def step(index: Tensor, *numbers: Tensor) -> None:
             torch._foreach_zero_([p.grad for p in mine if p.grad is not None])
             if not len(index):
                 return
             with half(self.device):
                 raw = single_output(self.model(self.feed(index)), len(index)).float()
-            ((raw if self.probability else torch.sigmoid(raw)) * w).sum().backward()
+            backward(raw, *numbers)
 
         if self.device.type != "cuda" or not self.feed.resident:
             return Captured(step, [torch.empty(0)])
-        if rows not in self._steps:
-            examples = [torch.zeros(rows, dtype=torch.int64, device=self.device), torch.zeros(rows, device=self.device)]
+        key = (backward, rows)
+        if key not in self._steps:
+            zeros = [torch.zeros(rows, device=self.device) for _ in range(given)]
             self._pool = self._pool or torch.cuda.graph_pool_handle()
-            self._steps[rows] = Captured(step, examples, pool=self._pool)
-        return self._steps[rows]
+            self._steps[key] = Captured(step, [torch.zeros(rows, dtype=torch.int64, device=self.device), *zeros], pool=self._pool)
+        return self._steps[key]
 
     def _scores(self, feed: Feed, rows: Tensor) -> Tensor:
         raw = feed_outputs(self.model, feed, rows, fast=True).double()
@@ -165,6 +188,8 @@ class SingleReplica:
         fused = self.device.type == "cuda"
         if name == "adam":
             return _SingleSteps(torch.optim.Adam(wanted, lr=rate, fused=fused))
+        if name == "blockwise":
+            return _SingleSteps(Blockwise(wanted, rate))
         return _SingleSteps(torch.optim.SGD(wanted, lr=rate, fused=fused))
 
     def keep(self, replicates: BoolArray) -> None:

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from equipoise.models.blockwise import StackedBlockwise
 from equipoise.models.mlp import MLP
-from equipoise.models.protocol import BoolArray, FloatArray, Optimiser
+from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Slope
 from equipoise.models.stack import CHUNK, Snapshot, Stack, StackedAdam
 from equipoise.models.units import find_layers
 
@@ -38,6 +39,9 @@ class StackedReplicas:
             return weights * f * (1 - f)
 
         self.stack.fill_gradient(self._take(index), slope)
+
+    def push(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
+        self.stack.fill_gradient(self._take(index), lambda logits: slope(logits, *given))
 
     def _take(self, index: Tensor) -> Tensor:
         flat = (index + torch.arange(self.size)[:, None] * self.rows).reshape(-1)
@@ -128,12 +132,13 @@ class StackedReplicas:
 
 
 class _StackedSteps:
-    """Adam or plain gradient descent on a stack."""
+    """Adam, its blockwise kind or plain gradient descent on a stack."""
 
     def __init__(self, stack: Stack, name: str, rate: float) -> None:
         self.stack = stack
         self.rate = torch.full((stack.size,), rate)
-        self.adam = StackedAdam(stack, self.rate) if name == "adam" else None
+        kinds: dict[str, type[StackedAdam] | type[StackedBlockwise]] = {"adam": StackedAdam, "blockwise": StackedBlockwise}
+        self.adam = kinds[name](stack, self.rate) if name in kinds else None
 
     def step(self) -> None:
         if self.adam is not None:

@@ -396,7 +396,7 @@ def _date(when: str) -> str:
         moment = datetime.fromisoformat(when)
     except ValueError:
         return short(when)
-    return f"{moment.day} {moment:%B %Y, %H:%M}"
+    return f"{moment.day} {moment:%B %Y, %H:%M} {moment.tzname() or ''}".rstrip()
 
 
 def _read(name: str) -> str:

@@ -121,7 +121,6 @@ def _tried(
     original: Repair | None,
     bars: Bars,
 ) -> Repair:
-    extra = {"train": train} if METHODS[name].needs_train else {}
     with bars(name) as step:
         start = time.perf_counter()
         candidate = debias(
@@ -132,9 +131,11 @@ def _tried(
             performance=goal.performance,
             floor=goal.floor,
             bound=goal.bound,
+            level_up=goal.keep,
+            selection=goal.selection,
             seed=seed,
+            train=train if METHODS[name].needs_train else None,
             progress=step,
-            **extra,
             **settings,
         )
         seconds = time.perf_counter() - start
@@ -181,7 +182,9 @@ def choose(repairs: Sequence[Repair], goal: Goal) -> int:
     performance = np.array([float(row["performance"]) for row in rows])
     enough = np.ones(len(rows), bool) if goal.floor is None else performance >= goal.floor - 1e-12
     within = np.ones(len(rows), bool) if goal.bound is None else gap <= goal.bound + 1e-12
-    pool = next(some for some in (enough & within, enough, np.ones_like(enough)) if some.any())
+    beyond = bool(goal.keep) or goal.selection != "paper"  # what gap and performance alone do not tell
+    sure = np.array([repair.candidate.met or not beyond for repair in repairs])
+    pool = next(some for some in (enough & within & sure, enough & within, enough, np.ones_like(enough)) if some.any())
     met = bool((enough & within).any())
     by_performance = (goal.floor is None and met) or not enough.any()
     worse = np.where(pool, -performance if by_performance else gap, np.inf)

@@ -1,0 +1,154 @@
+"""The best method for a goal, without naming one: cheap methods first, then costly ones, chosen by the rule that chooses steps.
+
+Each method is tried on the same rows with the same goal and selection, and the best of what they found is taken: those that meet the goal
+first, by the smallest |gap| (a floor) or the best performance (a bound alone); with honest selection by confidence bounds. Costly methods
+are left out once the goal is met with room: |gap| within half of the bound or, without one, no larger than its standard error. What was
+tried, what came of it and why it was taken or not is in the candidate's notes. A rule that needs each patient's group is never taken
+unless that is allowed. Choosing among several methods on the same rows is one more choice: only patients kept aside can tell.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.errors import BadInput, EquipoiseError, pick
+from equipoise.measures.bootstrap import units_of
+from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.evidence import Evidence
+from equipoise.methods.honest import SURE
+from equipoise.models.score import predict
+
+CHEAP = ("standard", "bias-score", "group-thresholds")  # seconds
+COSTLY = ("pruning", "constrained", "bias-gda")  # many passes over the rows
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Whether the rule may need each patient's group, which methods to try, and the settings of some of them."""
+
+    allow_group: bool = False
+    methods: tuple[str, ...] | None = None  # in this order, in place of our own list
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in (*(self.methods or ()), *self.settings):
+            pick("method for auto", name, [*_known()])
+
+    def order(self) -> list[str]:
+        """The methods to try, the cheap ones first."""
+        known = _known()
+        wanted = self.methods if self.methods is not None else [name for name in (*CHEAP, *COSTLY) if name in known]
+        refused = [name for name in wanted if known[name].needs_group and not self.allow_group]
+        if self.methods is not None and refused:
+            raise BadInput(f"{', '.join(refused)} would need each patient's group: set allow_group=True, or leave it out of the methods")
+        return list(dict.fromkeys(["standard", *(name for name in wanted if name not in refused)]))
+
+
+def _known() -> Mapping[str, Any]:
+    from equipoise.methods.registry import METHODS  # which lists this method too
+
+    return {name: method for name, method in METHODS.items() if not method.runs_others and not method.needs_train}
+
+
+def run(
+    models: Sequence[nn.Module],
+    cohorts: Sequence[Cohort],
+    goal: Goal,
+    *,
+    seeds: Sequence[int],
+    settings: Settings,
+    progress: Progress | None = None,
+) -> list[Candidate]:
+    """The best of several methods for each network, with what was tried in the notes."""
+    from equipoise.methods.registry import run_many
+
+    order = settings.order()
+    tried: list[list[Candidate]] = [[] for _ in models]
+    remarks: list[list[str]] = [[] for _ in models]
+    going = list(range(len(models)))
+    for at, name in enumerate(order):
+        if not going:
+            break
+        try:
+            found = run_many(
+                name,
+                [models[k] for k in going],
+                [cohorts[k] for k in going],
+                goal,
+                seeds=[seeds[k] for k in going],
+                settings=settings.settings.get(name),
+            )
+        except EquipoiseError as error:
+            if name == "standard":  # the rows or the network will not do for any method
+                raise
+            for k in going:
+                remarks[k].append(f"{name} could not be run: {str(error).splitlines()[0]}")
+            continue
+        for k, candidate in zip(going, found, strict=True):
+            tried[k].append(candidate)
+        left = order[at + 1 :]
+        done = [k for k, candidate in zip(going, found, strict=True) if left and _with_room(candidate, cohorts[k])]
+        for k in done:
+            remarks[k].append(f"not tried, since {name} meets the goal with room: {', '.join(left)}")
+        going = [k for k in going if k not in done]
+        if progress:
+            progress(at + 1, len(order))
+    if progress:
+        progress(len(order), len(order))
+    return [_chosen(some, more, settings) for some, more in zip(tried, remarks, strict=True)]
+
+
+def _with_room(candidate: Candidate, cohort: Cohort) -> bool:
+    """Whether the goal is met and the |gap| is within half of the bound, or without a bound no larger than its standard error."""
+    if not candidate.met:
+        return False
+    row = candidate.trace.iloc[candidate.chosen]
+    if "gap_honest" in candidate.trace:
+        size, error = abs(row["gap_honest"]), row["gap_se"]
+    else:
+        size, error = abs(row["gap"]), _error(candidate, cohort)
+    if candidate.goal.bound is not None:
+        held = size + SURE * error if "gap_honest" in candidate.trace else size
+        return bool(held <= candidate.goal.bound / 2)
+    return bool(size <= SURE * error)
+
+
+def _error(candidate: Candidate, cohort: Cohort) -> float:
+    """The standard error of the gap on the rows that the candidate was chosen on."""
+    attribute = cohort.attribute
+    decisions = candidate.rule.decide(predict(candidate.model, cohort))
+    units = units_of(cohort.patients, len(cohort))
+    return float(Evidence(decisions[None], cohort.y, attribute.codes, attribute.levels, units, candidate.goal).gap_se()[0])
+
+
+def _merit(candidate: Candidate) -> tuple[float, float, float]:
+    """Sorts the best first: the goal met; then, by what the goal asks for, |gap| or performance; and the other of them."""
+    row, goal = candidate.trace.iloc[candidate.chosen], candidate.goal
+    if "gap_honest" in candidate.trace:  # with honest selection, the confidence bounds
+        size, performance = abs(row["gap_honest"]) + SURE * row["gap_se"], row["performance_honest"] - SURE * row["performance_se"]
+    else:
+        size, performance = abs(row["gap"]), row["performance"]
+    enough = goal.floor is None or row["performance"] >= goal.floor
+    first = -performance if (goal.floor is None and candidate.met) or not enough else size
+    return (0.0 if candidate.met else 1.0 if enough else 2.0, first, size if first != size else -performance)
+
+
+def _chosen(tried: Sequence[Candidate], remarks: Sequence[str], settings: Settings) -> Candidate:
+    best = min(tried, key=_merit)
+    notes = []
+    for candidate in tried:
+        if candidate is best:
+            place = "taken"
+        elif best.met and not candidate.met:
+            place = "not taken: the goal is not met"
+        else:
+            place = f"not taken: {best.method} is better"
+        notes.append(f"tried {candidate.method} ({place}): {candidate}")
+    head = f"{best.method} of {len(tried)} methods tried"
+    if not best.met:
+        head = f"none of {len(tried)} methods tried meets the goal; {best.method} is nearest"
+    told = {"chosen": best.method, "allow_group": settings.allow_group, "methods": settings.order(), **best.settings}
+    return replace(best, method="auto", why=f"{head}: {best.why}", settings=told, notes=(*best.notes, *notes, *remarks))

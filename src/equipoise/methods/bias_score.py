@@ -1,0 +1,253 @@
+"""Bias score: the best attribute-blind rule, u(x) - sum over gaps of lambda_k g_k(x) > 0, with probes on a frozen network for u and g.
+
+Performance and gaps are affine in the decisions, so that given x a positive decision is worth u(x) to performance and adds g_k(x) to gap k:
+u(x) is the expected weight of a row in the performance (for balanced accuracy P(1|x) / 2 pi_1 - P(0|x) / 2 pi_0), and g_k(x) that in the
+gap, P(label|x) (P(k|x, label) / P(k, label) - P(ref|x, label) / P(ref, label)) for each rate of the measure. The rule of best performance
+with all gaps within a bound is a threshold on u - lambda g (Menon and Williamson 2018 for two groups; OxonFair searches a grid of
+multipliers instead, which grows as a power of the number of groups). Here:
+
+- P(label|x) is a logistic regression on the features and the network's own logit, which is hardly penalised: with little data it is the
+  network recalibrated (Platt), with more it also corrects the network where groups differ. P(group|x, label) is a multinomial one on the
+  features of the rows with the label; a measure on selection rates needs no label. Penalties are chosen by log loss on rows held out.
+- All of it is cross-fitted, by patient: multipliers, thresholds and the step are chosen on probabilities from models that had not seen the
+  row. The final probes are fitted on all rows. In the trace, `held_out_gap` and `held_out_performance` are what the choice was made by;
+  `gap` and `performance` are those of the network that would come out, on the very rows that its probes were fitted on.
+- The multipliers of any number of gaps come from a linear program (see lambda_program), for one bound after another from the gap at the
+  start down to zero: the steps of the trace. The gaps that the program bounds are those of the probabilities plus what decisions by the
+  last multipliers show on the rows beyond that, so that a probe that is not well calibrated does not leave a gap behind.
+- For each bound the threshold is swept on the held-out scores: the best performance within the bound.
+
+The network that comes out is an ordinary module (models.bias_network) and needs no group.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from torch import nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.errors import BadInput, pick
+from equipoise.measures.cells import FloatArray, tabulate_codes
+from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, largest, performance_functional, performance_values
+from equipoise.measures.gaps import RATES, terms
+from equipoise.measures.sweep import sweep
+from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.lambda_program import solve
+from equipoise.methods.level_up import limits, spare
+from equipoise.methods.selection import Labels, Traces, plain_rule, select
+from equipoise.models.bias_network import BiasScore, Heads, value_of
+from equipoise.models.probes import DEPTHS, Reading, features, fit_probe, folds_of, reading_of
+from equipoise.models.replicas import check
+from equipoise.models.score import output_kind, predict
+
+NAME = "bias-score"
+CORRECTIONS = 2  # times that the multipliers of a bound are found anew with what the last ones left
+COLUMNS = ("step", "gap", "performance", "threshold")
+FINEST = 0.003  # a bound on |gap| at a threshold; less is within the noise of any data
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`depth` says which features the probes read; auto is the inputs and the last layer for tables, and hidden layers for images."""
+
+    depth: str = "auto"
+    layers: int = 6  # at most so many, evenly spaced
+    folds: int = 5
+    steps: int = 24  # bounds, from the gap at the start to zero
+
+    def __post_init__(self) -> None:
+        pick("depth", self.depth, DEPTHS)
+        if self.folds < 2 or self.steps < 1 or self.layers < 1:
+            raise BadInput(f"bias-score needs at least 2 folds, 1 step and 1 layer; got {self.folds}, {self.steps} and {self.layers}")
+
+
+@dataclass(frozen=True, eq=False)
+class Posteriors:
+    """What probes say of all rows: the chance of the label (n,), and of each group, one array (n, groups) a rate."""
+
+    chance: FloatArray
+    groups: tuple[FloatArray, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One validation part with its probes."""
+
+    cohort: Cohort
+    goal: Goal
+    heads: Heads
+    held_out: Posteriors
+    fitted: Posteriors
+    slope: float  # what a positive decision is worth per unit of chance above the centre
+
+    @cached_property
+    def stakes(self) -> FloatArray:
+        """(gaps, rates, groups): what the posterior of a group adds to a gap."""
+        codes, y, levels = self.cohort.attribute.codes, self.cohort.y, self.cohort.attribute.levels
+        n = tabulate_codes(np.zeros(()), y, codes, levels).n[:-1]
+        found = np.zeros((len(levels) - 1, len(self.heads.labels), len(levels)))
+        for r, (rate, sign) in enumerate(terms(self.goal.measure).items()):
+            label = RATES[rate]
+            counts = n.sum(1) if label is None else n[:, label]
+            for k in range(1, len(levels)):
+                found[k - 1, r, k], found[k - 1, r, 0] = sign / counts[k], -sign / counts[0]
+        # Rows without a group count for performance alone, and the probes speak of those with one.
+        scaled: FloatArray = found * n.sum()
+        return scaled
+
+    def worth(self, posteriors: Posteriors) -> tuple[FloatArray, FloatArray]:
+        """u (n,) and g (gaps, n), each times the number of rows."""
+        shares = [_share(label, posteriors.chance) for label in self.heads.labels]
+        seen = np.stack([share[:, None] * group for share, group in zip(shares, posteriors.groups, strict=True)])  # (rates, n, groups)
+        return self.slope * (posteriors.chance - self.heads.centre), np.einsum("krg,rng->kn", self.stakes, seen)
+
+    def cost(self, multipliers: FloatArray) -> FloatArray:
+        """(rates, groups): the cost of each group's posterior in units of chance."""
+        summed: FloatArray = np.einsum("k,krg->rg", multipliers, self.stakes) / self.slope
+        return summed
+
+    def score(self, posteriors: Posteriors, multipliers: FloatArray) -> FloatArray:
+        """The score (n,) with these multipliers."""
+        return value_of(posteriors.chance, posteriors.groups, self.heads, self.cost(multipliers))
+
+    def gaps(self, decisions: FloatArray) -> FloatArray:
+        """The gaps (gaps,) of decisions (n,) on these rows."""
+        attribute = self.cohort.attribute
+        return gap_values(self.goal.measure, tabulate_codes(decisions, self.cohort.y, attribute.codes, attribute.levels))
+
+
+def run(
+    models: Sequence[nn.Module],
+    cohorts: Sequence[Cohort],
+    goal: Goal,
+    *,
+    seeds: Sequence[int],
+    settings: Settings,
+    progress: Progress | None = None,
+) -> list[Candidate]:
+    """The networks with probes beside them."""
+    found = []
+    for r, (model, cohort, seed) in enumerate(zip(models, cohorts, seeds, strict=True)):
+        labels = Labels.of([cohort], goal)  # raises where the part lacks what the measure needs
+        check(model, cohort)
+        found.append(_repaired(model, cohort, goal, labels, seed, settings))
+        if progress:
+            progress(r + 1, len(models))
+    return found
+
+
+def _repaired(model: nn.Module, cohort: Cohort, goal: Goal, labels: Labels, seed: int, settings: Settings) -> Candidate:
+    original = predict(model, cohort).score[None]
+    start = labels.look(original)
+    least = None
+    if goal.keep:
+        before = labels.rates(original, start.threshold)
+        least = limits(goal.keep, before)
+        start = replace(start, spare=spare(before, least))
+    settled = goal.settled(float(start.performance[0]))
+    reading = reading_of(model, cohort.inputs, settings.depth, settings.layers)
+    problem = probed(model, cohort, goal, reading, folds_of(cohort, settings.folds, seed))
+
+    bounds, multipliers = path(problem, settings.steps)
+    traces = Traces(1)
+    traces.add(0, start)
+    for step, (bound, found) in enumerate(zip(bounds, multipliers, strict=True)):
+        scores = problem.score(problem.held_out, found)[None]
+        traces.add(step + 1, labels.look(scores, max(bound, finest(problem)), least))
+    held_out = traces.frame(0)
+    selection = select(held_out, settled)
+
+    trace = held_out.rename(columns={"gap": "held_out_gap", "performance": "held_out_performance"})
+    fitted = [_at(labels, problem.score(problem.fitted, m), t) for m, t in zip(multipliers, trace["threshold"].iloc[1:], strict=True)]
+    values = np.array([(float(start.gap[0]), float(start.performance[0])), *fitted])
+    trace["gap"], trace["performance"] = values.T
+    trace["bound"] = [np.nan, *bounds]
+    trace = trace[[*COLUMNS, *(name for name in trace.columns if name not in COLUMNS)]]
+    chosen, notes = copy.deepcopy(model), ["the original network was kept"]
+    if row := selection.row:
+        kind = output_kind(model, cohort.inputs)
+        chosen = BiasScore(chosen, reading, problem.heads, problem.cost(multipliers[row - 1]), kind).eval()
+        # Single precision may move a row across the threshold: what is told is true of the network that comes out.
+        trace.loc[row, ["gap", "performance"]] = _at(labels, predict(chosen, cohort).score, trace["threshold"][row])
+        notes = _notes(problem, reading, multipliers[row - 1], held_out.iloc[row], goal, settings.folds)
+    rule = plain_rule(NAME, trace, row, cohort, settled)
+    return Candidate(NAME, chosen, rule, trace, row, selection.why, selection.met, settled, seed, asdict(settings), tuple(notes))
+
+
+def probed(model: nn.Module, cohort: Cohort, goal: Goal, reading: Reading, folds: np.typing.NDArray[np.int64]) -> Problem:
+    """The probes of the label and of the groups, cross-fitted."""
+    logit, x = features(model, cohort.inputs, reading)
+    y, codes, groups = cohort.y, cohort.attribute.codes, len(cohort.attribute.levels)
+    beside = np.column_stack([x, logit])
+    task = fit_probe(beside, y, 2, folds, free=1)
+    labels = tuple(RATES[rate] for rate in terms(goal.measure))
+    rows = [(codes >= 0) & ((y == label) if label is not None else True) for label in labels]
+    probes = tuple(fit_probe(x, codes, groups, folds, here) for here in rows)
+    held_out = Posteriors(task.held_out[:, 1], tuple(probe.held_out for probe in probes))
+    fitted = Posteriors(task(beside)[:, 1], tuple(probe(x) for probe in probes))
+    slope, centre = _line(goal.performance, held_out.chance, cohort)
+    return Problem(cohort, goal, Heads(task, probes, labels, centre), held_out, fitted, slope)
+
+
+def _line(performance: str, chance: FloatArray, cohort: Cohort) -> tuple[float, float]:
+    """What a positive decision is worth, slope * (P(1|x) - centre), times the number of rows."""
+    if performance not in AFFINE_PERFORMANCE:
+        # F1 is a quotient; near its best value F, its numerator less F times its denominator has the same best rule:
+        # 2 TP - F (TP + FP + P).
+        attribute = cohort.attribute
+        best = sweep(chance, cohort.y, attribute.codes, attribute.levels, (performance,)).best(performance)
+        return 2.0, float(best.values[performance]) / 2
+    n = np.bincount(cohort.y, minlength=2).astype(np.float64)[None]
+    negative, positive = performance_functional(performance, n).w[0] * n.sum()
+    return float(positive - negative), float(-negative / (positive - negative))
+
+
+def path(problem: Problem, steps: int) -> tuple[list[float], list[FloatArray]]:
+    """Bounds from the gap at the start down to zero, and the multipliers (gaps,) of each, found on the rows held out."""
+    u, g = problem.worth(problem.held_out)
+    rows = len(u)
+    multipliers = np.zeros(len(g))
+    widest = float(np.abs(problem.gaps((u > 0).astype(np.float64))).max())
+    bounds: list[float] = []
+    found: list[FloatArray] = []
+    for bound in np.linspace(widest, 0.0, steps + 1)[1:] if widest else [0.0]:
+        for _ in range(CORRECTIONS):
+            decisions = (u - multipliers @ g > 0).astype(np.float64)
+            left = (problem.gaps(decisions) - g @ decisions / rows) * rows
+            solution = solve(u, g, -bound * rows - left, bound * rows - left, multipliers)
+            if solution is None:
+                return bounds, found  # nor will there be one for a smaller bound
+            multipliers = solution.multipliers
+        bounds.append(float(bound))
+        found.append(multipliers)
+    return bounds, found
+
+
+def finest(problem: Problem) -> float:
+    """The smallest bound on |gap| that a threshold is asked to keep: one row of the smallest group more or less."""
+    return max(FINEST, float(np.abs(problem.stakes).max() / (problem.cohort.attribute.codes >= 0).sum()))
+
+
+def _share(label: int | None, chance: FloatArray) -> FloatArray:
+    return np.ones_like(chance) if label is None else chance if label == 1 else 1 - chance
+
+
+def _at(labels: Labels, scores: FloatArray, threshold: float) -> tuple[float, float]:
+    """Gap and performance of scores (n,) at a threshold."""
+    cells = tabulate_codes((scores >= threshold).astype(np.float64), labels.y[0], labels.codes[0], labels.levels)
+    return float(largest(gap_values(labels.measure, cells))), float(performance_values(labels.performance, cells))
+
+
+def _notes(problem: Problem, reading: Reading, multipliers: FloatArray, row: pd.Series, goal: Goal, folds: int) -> list[str]:
+    levels = problem.cohort.attribute.levels
+    told = ", ".join(f"{level} {value:+.3g}" for level, value in zip(levels[1:], multipliers, strict=True))
+    name = goal.performance.replace("_", " ")
+    return [
+        f"probes read {reading}; multipliers: {told}",
+        f"chosen by rows held out in {folds} folds: {goal.measure} {row['gap']:+.3f}, {name} {row['performance']:.3f} there; "
+        "the trace's own columns are those on the rows that the probes were fitted on",
+    ]

@@ -1,0 +1,165 @@
+"""Constrained fine-tuning: the task loss stays as an anchor, and multipliers, one a gap, drive the gaps of all groups to zero.
+
+An augmented Lagrangian: class-balanced cross-entropy + sum_k (lambda_k G_k + rho / 2 G_k^2), with G_k the gap of group k against the
+reference, started from the trained weights. Bias GD/A follows the gap alone and lets performance go; here each step pays for both. The
+networks take steps on the differentiable proxy of G_k, at the threshold of the last look; the multipliers see the gap of the hard decisions
+there (the proxy-Lagrangian of Cotter, Jiang and Sridharan, 2019, "Two-Player Games for Efficient Non-Convex Constrained Optimization").
+
+The danger is learning the validation part by heart: its gap is then zero and that of other patients is not. Two things keep from it. The
+original network is a teacher: its score, shifted so that each group's scores add up to its positives, takes the place of the label in the
+weights of the proxy (with the label itself, the EOD moves the very positives of this part and no others), and of a part of the label in
+the task loss. And steps are `blockwise`: Adam's would serve an input of two rows as well as one of all. Dropout is off and batch norm is
+as it was trained. The number of steps is fixed, so that step 100 means the same on any fold of the data.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.special import expit, logit
+from torch import Tensor, nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.seeds import generator
+from equipoise.errors import BadInput, pick
+from equipoise.measures.cells import FloatArray, tabulate_codes
+from equipoise.measures.functional import gap_functional, gap_values
+from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.selection import Labels, Search
+from equipoise.models.replicas import replicas
+
+TINY = 1e-6  # how near to 0 or 1 a score still has a logit
+PACE = 20  # steps in which a gap that stays adds itself, times the penalty, to its multiplier: the networks need time to answer
+FAR = 30.0  # a shift of logits beyond which nothing changes
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Found on Adult, Bank, COMPAS and two simulations. `penalty` is rho, `teacher` the teacher's share in the labels of the task loss."""
+
+    rate: float = 1e-3
+    batch: int = 256
+    epochs: int = 15
+    evaluations: int = 3  # an epoch
+    penalty: float = 1.0
+    teacher: float = 0.8
+    optimiser: str = "blockwise"  # or adam, sgd
+
+    def __post_init__(self) -> None:
+        pick("optimiser", self.optimiser, ("blockwise", "adam", "sgd"))
+        if not 0 <= self.teacher <= 1:
+            raise BadInput(f"the teacher's share in the labels lies in [0, 1]; got {self.teacher}")
+
+
+def run(
+    models: Sequence[nn.Module],
+    cohorts: Sequence[Cohort],
+    goal: Goal,
+    *,
+    seeds: Sequence[int],
+    settings: Settings,
+    progress: Progress | None = None,
+) -> list[Candidate]:
+    """The fine-tuned networks."""
+    networks = replicas(models, cohorts)
+    search = Search(networks, cohorts, goal)
+    scores = networks.evaluate()
+    look = search.begin(scores)
+    balance = _Balance(search.labels, scores, look.threshold, settings)
+    balance.update(scores, look.threshold, steps=0)
+
+    optimiser = networks.optimiser(settings.optimiser, settings.rate)
+    shuffles = [generator(seed, "constrained") for seed in seeds]
+    search.active = look.gap != 0
+    optimiser.stop(~search.active)
+    batches = -(-networks.rows // settings.batch)
+    every = max(1, batches // settings.evaluations)
+    step = 0
+    for epoch in range(settings.epochs):
+        if not search.active.any():
+            break
+        order = torch.from_numpy(np.stack([g.permutation(networks.rows) for g in shuffles]))
+        for k, index in enumerate(order.split(settings.batch, dim=1)):
+            networks.push(index, slope, *balance.of(index))
+            optimiser.step()
+            step += 1
+            if (k + 1) % every:
+                continue
+            scores = networks.evaluate()
+            look = search.step(step, scores)
+            balance.update(scores, look.threshold, steps=every)
+        if progress:
+            progress(epoch + 1, settings.epochs)
+    return search.candidates("constrained", seeds, settings)
+
+
+def slope(logits: Tensor, weight: Tensor, target: Tensor, pull: Tensor, centre: Tensor, threshold: Tensor) -> Tensor:
+    """The derivative of the Lagrangian by the logits, row by row: cross-entropy around a centre, and scores around the threshold pulled."""
+    f = torch.sigmoid(logits - threshold)
+    return weight * torch.sigmoid(logits - centre) - target + pull * f * (1 - f)
+
+
+class _Balance:
+    """The task loss on one side, the gaps with their multipliers on the other, as numbers of each row."""
+
+    def __init__(self, labels: Labels, scores: FloatArray, thresholds: FloatArray, settings: Settings) -> None:
+        self.labels, self.penalty = labels, settings.penalty
+        y, codes, groups = labels.y, labels.codes, len(labels.levels)
+        original = logit(scores.clip(TINY, 1 - TINY))
+        taught = posterior(original, y, codes, groups)
+        n = tabulate_codes(np.zeros(y.shape), y, codes, labels.levels).n
+        self.multipliers = np.zeros((len(y), groups - 1))
+        self.weights = np.stack([expected_weights(labels.measure, n, k, codes, taught) for k in range(1, groups)], axis=1)  # (R, gaps, n)
+        # Both classes have half of the say. The loss is centred on the first threshold, so that it has no reason to move it.
+        share = y.mean(1, keepdims=True)
+        mixed = (1 - settings.teacher) * y + settings.teacher * taught
+        self.target = _tensor(0.5 * mixed / share)
+        self.weight = self.target + _tensor(0.5 * (1 - mixed) / (1 - share))
+        self.centre = _tensor(_logits(thresholds))
+
+    def update(self, scores: FloatArray, thresholds: FloatArray, steps: int) -> None:
+        """Moves the multipliers along the gaps of the decisions at these thresholds, by the steps since then; and the pull on each row."""
+        decisions = (scores >= thresholds[:, None]).astype(np.float64)
+        gaps = gap_values(self.labels.measure, tabulate_codes(decisions, self.labels.y, self.labels.codes, self.labels.levels))
+        self.multipliers += steps / PACE * self.penalty * gaps
+        force = self.multipliers + self.penalty * gaps
+        self.pull = _tensor((force[:, :, None] * self.weights).sum(1) * scores.shape[1])
+        self.threshold = _tensor(_logits(thresholds))
+
+    def of(self, index: Tensor) -> tuple[Tensor, ...]:
+        """What `slope` wants to know of some rows (R, b): means over the batch, and the centre and threshold of each row's network."""
+        count = index.shape[1]
+        means = (numbers.gather(1, index) / count for numbers in (self.weight, self.target, self.pull))
+        return (*means, self.centre.expand(-1, count), self.threshold.expand(-1, count))
+
+
+def posterior(logits: FloatArray, y: np.typing.NDArray[np.int64], codes: np.typing.NDArray[np.int64], groups: int) -> FloatArray:
+    """P(y = 1 | x) (R, n) by logits that are shifted, group by group, until the probabilities of a group add up to its positives."""
+    p: FloatArray = np.empty_like(logits)
+    for code in range(-1, groups):  # -1: rows whose group is missing
+        mine = codes == code
+        low, high = np.full((len(y), 1), -FAR), np.full((len(y), 1), FAR)
+        for _ in range(50):
+            middle = (low + high) / 2
+            few = (np.where(mine, expit(logits + middle) - y, 0.0).sum(1) < 0)[:, None]
+            low, high = np.where(few, middle, low), np.where(few, high, middle)
+        p = np.where(mine, expit(logits + low), p)
+    return p
+
+
+def expected_weights(measure: str, n: FloatArray, group: int, codes: np.typing.NDArray[np.int64], p: FloatArray) -> FloatArray:
+    """The weights w (R, n) of a group's gap where a row is positive with probability p instead of 0 or 1."""
+    functional = gap_functional(measure, n, group)
+    positive, negative = (functional.weights(np.full_like(codes, label), codes) for label in (1, 0))
+    mixed: FloatArray = p * positive + (1 - p) * negative
+    return mixed
+
+
+def _logits(thresholds: FloatArray) -> FloatArray:
+    cut: FloatArray = logit(thresholds.clip(TINY, 1 - TINY))[:, None]
+    return cut
+
+
+def _tensor(numbers: FloatArray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(numbers)).float()

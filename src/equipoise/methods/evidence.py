@@ -1,0 +1,147 @@
+"""What held-out decisions say of each step, and how sure that is: gap, performance and rates with standard errors, for all steps at once.
+
+Every one of these is a smooth function of the cell table, so its error is a sum over patients: a row adds w_i (f_i - rate of its cell) to a
+gap, and the variance is the sum of the squares of the patients' sums. For single rows that is the exact binomial variance of the cell
+rates; for several rows a patient it is what the patient bootstrap tends to with ever more draws, without drawing. Of two steps that
+decide nearly alike the difference is known much better than either value: `against` gives the standard error of that difference.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from equipoise.measures.bootstrap import BLOCK
+from equipoise.measures.cells import Cells, FloatArray, IntArray, tabulate_codes
+from equipoise.measures.functional import gap_values, performance_values
+from equipoise.measures.gaps import RATES, terms
+from equipoise.methods.base import Goal
+
+Parts = Callable[[slice], FloatArray]  # what each row adds to the error of a quantity at these steps, (b, n)
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Decisions of all steps on the same rows, the original's first, with what they say of the goal's measure and performance."""
+
+    f: FloatArray  # (steps, n) in [0, 1]
+    y: IntArray  # (n,)
+    codes: IntArray  # (n,)
+    levels: tuple[str, ...]
+    units: IntArray  # (n,) patients, or rows
+    goal: Goal
+
+    @cached_property
+    def cells(self) -> Cells:
+        """One cell table a step."""
+        return tabulate_codes(self.f, self.y, self.codes, self.levels)
+
+    @cached_property
+    def gap(self) -> FloatArray:
+        """The signed gap of the largest absolute value, (steps,)."""
+        taken: FloatArray = np.take_along_axis(self._gaps, self._worst[:, None], 1)[:, 0]
+        return taken
+
+    @cached_property
+    def performance(self) -> FloatArray:
+        """The goal's performance, (steps,)."""
+        return performance_values(self.goal.performance, self.cells)
+
+    def rate(self, name: str) -> FloatArray:
+        """A rate of each group, (steps, groups)."""
+        return self.cells.rate(RATES[name])
+
+    def gap_se(self, against: int | None = None) -> FloatArray:
+        """The standard error of |gap|, or of its difference from that of another step, (steps,)."""
+        spread = self._spread(self._gap_parts, against)
+        if against is not None:
+            return spread
+        unseen = np.zeros(len(spread))
+        for rate, weight in terms(self.goal.measure).items():
+            extra = self._unseen(rate)
+            unseen += weight**2 * (np.take_along_axis(extra, self._worst[:, None] + 1, 1)[:, 0] + extra[:, 0])
+        return np.sqrt(spread**2 + unseen)
+
+    def performance_se(self, against: int | None = None) -> FloatArray:
+        """The standard error of the performance, or of its difference from that of another step, (steps,)."""
+        return self._spread(self._performance_parts, against)
+
+    def rate_se(self, name: str, against: int | None = None) -> FloatArray:
+        """The standard errors of a rate of each group, or of its differences from those of another step, (steps, groups)."""
+
+        def of(group: int) -> Parts:
+            return lambda steps: self._rate_parts(name, np.full(len(self.gap), group), steps)
+
+        spread = np.stack([self._spread(of(group), against) for group in range(len(self.levels))], axis=-1)
+        return spread if against is not None else np.sqrt(spread**2 + self._unseen(name))
+
+    def _unseen(self, name: str) -> FloatArray:
+        """The variance of rates that are exactly 0 or 1, (steps, groups): ten of ten found sick is no proof of a sensitivity of 1.
+
+        That of the Jeffreys posterior Beta(1/2, n + 1/2), as in the bootstrap of the audit.
+        """
+        label, rate = RATES[name], self.rate(name)
+        cells = self.cells.n[:, :-1]
+        n = cells.sum(-1) if label is None else cells[..., label]
+        variance: FloatArray = np.where((rate == 0) | (rate == 1), 0.5 * (n + 0.5) / ((n + 1) ** 2 * (n + 2)), 0.0)
+        return variance
+
+    @cached_property
+    def _gaps(self) -> FloatArray:
+        return gap_values(self.goal.measure, self.cells)
+
+    @cached_property
+    def _worst(self) -> IntArray:
+        worst: IntArray = np.nanargmax(np.abs(self._gaps), axis=-1)
+        return worst
+
+    def _gap_parts(self, steps: slice) -> FloatArray:
+        """Of |gap|, whose sign is taken as known."""
+        sign = np.sign(self.gap[steps])[:, None]
+        everyone = np.zeros_like(self._worst)
+        found = np.zeros((len(sign), len(self.y)))
+        for rate, weight in terms(self.goal.measure).items():
+            found += weight * (self._rate_parts(rate, self._worst + 1, steps) - self._rate_parts(rate, everyone, steps))
+        return sign * found
+
+    def _rate_parts(self, name: str, group: IntArray, steps: slice) -> FloatArray:
+        """Of the rate of one group a step: (f - rate) / n for its rows with the label."""
+        label = RATES[name]
+        here = self.codes == group[steps, None]
+        if label is not None:
+            here = here & (self.y == label)
+        rate = np.take_along_axis(self.rate(name)[steps], group[steps, None], 1)
+        found: FloatArray = np.where(here, self.f[steps] - rate, 0.0) / here.sum(1, keepdims=True)
+        return found
+
+    def _performance_parts(self, steps: slice) -> FloatArray:
+        f, y = self.f[steps], self.y
+        found: FloatArray
+        if self.goal.performance == "f1":  # a quotient: its numerator less F1 times its denominator, over the denominator
+            found = (2 * f * y - self.performance[steps, None] * (f + y)) / (f + y).sum(1, keepdims=True)
+            return found
+        right = np.where(y == 1, f, 1 - f)
+        if self.goal.performance == "accuracy":
+            found = (right - right.mean(1, keepdims=True)) / len(y)
+            return found
+        positive = y == 1
+        shares = (right[:, positive].mean(1, keepdims=True), right[:, ~positive].mean(1, keepdims=True))
+        found = np.where(positive, (right - shares[0]) / positive.sum(), (right - shares[1]) / (~positive).sum()) / 2
+        return found
+
+    def _spread(self, parts: Parts, against: int | None) -> FloatArray:
+        """The root of the sum of the squares of patients' sums, a few steps at a time."""
+        patients = int(self.units.max()) + 1
+        order, starts = np.argsort(self.units, kind="stable"), np.searchsorted(np.sort(self.units), np.arange(patients))
+        other = None if against is None else parts(slice(against, against + 1))
+        total, block = len(self.f), max(1, BLOCK // len(self.y))
+        squares = np.empty(total)
+        for start in range(0, total, block):
+            steps = slice(start, min(start + block, total))
+            found = parts(steps) if other is None else parts(steps) - other
+            if patients < len(self.y):
+                found = np.add.reduceat(found[:, order], starts, axis=1)
+            squares[steps] = np.einsum("ij,ij->i", found, found)
+        spread: FloatArray = np.sqrt(squares * (patients / max(patients - 1, 1)))
+        return spread

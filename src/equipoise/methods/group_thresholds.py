@@ -1,0 +1,323 @@
+"""One threshold a group, exactly the best by the goal. The rule needs each patient's group.
+
+A group's rates depend on its own threshold alone, so that every gap (a signed sum of rates) is v_k(t_k) - v_0(t_0), a value of the group
+less one of the reference, and accuracy and balanced accuracy are a sum of one term a group. Hence: for each threshold of the reference,
+every other group takes the best of its thresholds whose value lies within the bound of the reference's, a maximum over a window of
+thresholds sorted by value. That is exact for any number of groups and any gap of the family, in O(n log n), because groups meet only in the
+reference. F1 is a quotient of two such sums; Dinkelbach's iteration makes it one sum at a time, and ends at the exact optimum.
+
+With a bound: the best performance with every |gap| within it, and of equals the smallest largest |gap|. With a floor: the smallest largest
+|gap| with performance at least that, found by halving the bound until no two attainable gaps lie between its ends; then the best
+performance at that |gap|. With both, the floor comes first, as for every method. Rates that are to be kept take thresholds that are too
+high out of each group's list. Rows without a group keep the original's threshold.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import nn
+
+from equipoise.data.attribute import MISSING
+from equipoise.data.cohort import Cohort
+from equipoise.data.scores import Scores
+from equipoise.errors import BadInput
+from equipoise.measures.cells import FloatArray, IntArray, tabulate
+from equipoise.measures.decision import codes_among
+from equipoise.measures.functional import gap_values, largest, performance_functional, performance_values
+from equipoise.measures.gaps import RATES, terms
+from equipoise.measures.sweep import at_threshold, sweep
+from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.level_up import kept_rates, limits, spare
+from equipoise.methods.selection import Labels, select
+from equipoise.models.score import predict
+
+KIND = "group-thresholds"
+NOISE = 1e-10  # sums of counts: the last bits say nothing, and two different gaps of a million rows are further apart
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Nothing to set."""
+
+
+@dataclass(frozen=True)
+class GroupThresholds:
+    """Positive where score >= the threshold of the row's group.
+
+    A row without a group gets the threshold in `missing`; a group that was not there when the rule was fitted is an error.
+
+    >>> GroupThresholds(("M", "F"), (0.5, 0.4), 0.45).describe()
+    'score >= 0.5 for M, >= 0.4 for F; >= 0.45 without a group (given)'
+    """
+
+    groups: tuple[str, ...]  # all that were seen, the reference first
+    thresholds: tuple[float, ...]
+    missing: float
+    origin: str = "given"
+
+    @property
+    def needs_group(self) -> bool:
+        return True
+
+    def decide(self, scores: Scores) -> FloatArray:
+        cuts = np.array([*self.thresholds, self.missing])  # a missing group has code -1, the last cut
+        return (scores.score >= cuts[codes_among(self.groups, scores, "group thresholds")]).astype(np.float64)
+
+    def describe(self) -> str:
+        parts = [f">= {cut:.4g} for {group}" for group, cut in zip(self.groups, self.thresholds, strict=True)]
+        return f"score {', '.join(parts)}; >= {self.missing:.4g} without a group ({self.origin})"
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {"kind": KIND, **asdict(self), "groups": list(self.groups), "thresholds": list(self.thresholds)}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "GroupThresholds":
+        """The rule that `to_dict` wrote down."""
+        if plain.get("kind") != KIND:
+            raise BadInput(f"expected a rule of kind {KIND!r}; got {plain.get('kind')!r}")
+        groups, cuts = tuple(map(str, plain["groups"])), tuple(map(float, plain["thresholds"]))
+        if len(groups) != len(cuts):
+            raise BadInput(f"a rule of kind {KIND!r} has one threshold a group; got {len(cuts)} for {len(groups)}")
+        return cls(groups, cuts, float(plain["missing"]), str(plain["origin"]))
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A rule and how it was found."""
+
+    rule: GroupThresholds
+    trace: pd.DataFrame  # step, gap, performance, threshold, and spare where rates are kept
+    chosen: int
+    why: str
+    met: bool
+    goal: Goal
+
+
+def run(
+    models: Sequence[nn.Module],
+    cohorts: Sequence[Cohort],
+    goal: Goal,
+    *,
+    seeds: Sequence[int],
+    settings: Settings,
+    progress: Progress | None = None,
+) -> list[Candidate]:
+    """The networks as they are, each with one threshold a group."""
+    found = []
+    for r, (model, cohort, seed) in enumerate(zip(models, cohorts, seeds, strict=True)):
+        Labels.of([cohort], goal)  # raises where the part lacks what the measure needs
+        fitted = fit(predict(model, cohort), goal)
+        notes = ("needs each patient's group",)
+        found.append(
+            Candidate(
+                KIND, copy.deepcopy(model), fitted.rule, fitted.trace, 1, fitted.why, fitted.met, fitted.goal, seed, asdict(settings), notes
+            )
+        )
+        if progress:
+            progress(r + 1, len(models))
+    return found
+
+
+def fit(scores: Scores, goal: Goal) -> Fit:
+    """The best thresholds for these scores, which should be validation scores."""
+    attribute = scores.attribute
+    start = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance)).best(goal.performance)
+    original = float(start.threshold)
+    settled = goal.settled(float(start.values[goal.performance]))
+    before = tabulate(at_threshold(scores.score, original), scores.y, attribute)
+    least = limits(goal.keep, kept_rates(goal.keep, before)) if goal.keep else None
+    search = _Thresholds(scores, settled, original, least)
+    rule = GroupThresholds(attribute.levels, tuple(search.best().tolist()), original, _origin(scores, settled))
+    after = tabulate(rule.decide(scores), scores.y, attribute)
+    rows = []
+    for step, cells in enumerate((before, after)):
+        left = [] if least is None else [float(spare(kept_rates(goal.keep, cells), least))]
+        gap, performance = largest(gap_values(goal.measure, cells)), performance_values(goal.performance, cells)
+        rows.append((step, float(gap), float(performance), original if step == 0 else np.nan, *left))
+    trace = pd.DataFrame(rows, columns=["step", "gap", "performance", "threshold", "spare"][: len(rows[0])])
+    eased = replace(settled, floor=_eased(settled.floor, -1), bound=_eased(settled.bound, 1))
+    met = select(trace.iloc[1:], eased).met
+    return Fit(rule, trace, 1, _why(trace.iloc[1], len(attribute.levels), settled), met, settled)
+
+
+def _eased(limit: float | None, sign: int) -> float | None:
+    return None if limit is None else min(1.0, max(0.0, limit + sign * NOISE))
+
+
+def _origin(scores: Scores, goal: Goal) -> str:
+    return f"chosen by {KIND} with {goal.describe()} on {len(scores):,} rows of {scores.name}"
+
+
+def _why(row: "pd.Series[float]", groups: int, goal: Goal) -> str:
+    name = goal.performance.replace("_", " ")
+    if goal.floor is not None and row["performance"] < goal.floor - NOISE:
+        return f"no {groups} thresholds reach {name} {goal.floor:.3g}; the best have {row['performance']:.3f} and were taken"
+    if goal.bound is not None and abs(row["gap"]) > goal.bound + NOISE:
+        with_floor = "" if goal.floor is None else f" with {name} >= {goal.floor:.3g}"
+        return f"no {groups} thresholds have |{goal.measure}| <= {goal.bound:g}{with_floor}; the smallest |gap| was taken"
+    if goal.floor is None:
+        return f"the best {name} of all {groups} thresholds with |{goal.measure}| <= {goal.bound:g}"
+    return f"the smallest |{goal.measure}| of all {groups} thresholds with {name} >= {goal.floor:.3g}"
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """The thresholds of one group in the order of their values, with what is counted at each."""
+
+    cuts: FloatArray  # (m,)
+    value: FloatArray  # (m,) ascending: what the gap compares
+    counted: FloatArray  # (m, 2) false and true positives
+
+
+class _Thresholds:
+    """All thresholds of all groups, and the best of them for a goal."""
+
+    def __init__(self, scores: Scores, goal: Goal, original: float, least: FloatArray | None) -> None:
+        attribute, y = scores.attribute, scores.y
+        self.goal = goal
+        self.groups = [_group(scores, code, goal, least) for code in range(len(attribute.levels))]
+        stray = attribute.codes == MISSING
+        decided = stray & (scores.score >= original)
+        self.strays = np.bincount(y[decided], minlength=2).astype(np.float64)  # rows without a group count for performance
+        self.totals = np.bincount(y, minlength=2).astype(np.float64)
+
+    def best(self) -> FloatArray:
+        """One threshold a group."""
+        goal, anything = self.goal, np.inf
+        top, places = self._best_performance(anything)
+        if goal.floor is not None:
+            if top < goal.floor - NOISE:
+                return self._cuts(self._narrowed(top, places))
+            return self._cuts(self._narrowed(goal.floor, places, sharpen=True))
+        assert goal.bound is not None  # a settled goal has one of them
+        top, inside = self._best_performance(goal.bound)
+        if np.isneginf(top):  # not even one pair of thresholds is that close, as it may be where rates are kept
+            return self._cuts(self._narrowed(-anything, places, sharpen=True))
+        return self._cuts(self._narrowed(top, inside))
+
+    def _cuts(self, places: IntArray) -> FloatArray:
+        return np.array([group.cuts[place] for group, place in zip(self.groups, places, strict=True)])
+
+    def _narrowed(self, floor: float, places: IntArray, sharpen: bool = False) -> IntArray:
+        """The places with the smallest largest |gap| whose performance is at least the floor, which these have; the best of them."""
+        low, high = 0.0, self._largest(places)
+        exact = self._reaching(low, floor)
+        if exact is not None:
+            return self._best_performance(low)[1] if sharpen else exact
+        while high - low > NOISE:
+            middle = (low + high) / 2
+            found = self._reaching(middle, floor)
+            if found is None:
+                low = middle
+            else:
+                places, high = found, min(middle, self._largest(found))
+        return self._best_performance(high)[1] if sharpen else places
+
+    def _largest(self, places: IntArray) -> float:
+        value = np.array([group.value[place] for group, place in zip(self.groups, places, strict=True)])
+        return float(np.abs(value[1:] - value[0]).max())
+
+    def _reaching(self, bound: float, floor: float) -> IntArray | None:
+        """Where the best performance within a bound is, if it is at least the floor."""
+        if self.goal.performance == "f1" and np.isfinite(floor):  # whether F1 can reach a level is one sum
+            top, places = self._best_sum(self._worth(floor), bound)
+            return places if top >= -NOISE * self.totals.sum() else None
+        top, places = self._best_performance(bound)
+        return places if top >= floor - NOISE and not np.isneginf(top) else None
+
+    def _best_performance(self, bound: float) -> tuple[float, IntArray]:
+        """The best performance with every |gap| within a bound, and where each group's threshold stands; -inf where there is none."""
+        if self.goal.performance != "f1":
+            return self._best_sum(self._worth(0.0), bound)
+        level = 0.0
+        while True:
+            top, places = self._best_sum(self._worth(level), bound)
+            if np.isneginf(top):
+                return top, places
+            reached = self._f1(places)
+            if reached <= level + NOISE:
+                return reached, places
+            level = reached
+
+    def _f1(self, places: IntArray) -> float:
+        false, true = self.strays + sum(group.counted[place] for group, place in zip(self.groups, places, strict=True))
+        return float(2 * true / (true + false + self.totals[1]))
+
+    def _worth(self, level: float) -> tuple[float, FloatArray]:
+        """A constant and what a false and a true positive are worth: to the performance, or to F1's lead over a level."""
+        if self.goal.performance == "f1":
+            return -level * self.totals[1], np.array([-level, 2.0 - level])
+        functional = performance_functional(self.goal.performance, self.totals[None])
+        return float(functional.offset), functional.w[0]
+
+    def _best_sum(self, worth: tuple[float, FloatArray], bound: float) -> tuple[float, IntArray]:
+        """The largest sum with every |gap| within a bound: for each threshold of the reference the best window of every other group."""
+        constant, each = worth
+        reference = self.groups[0]
+        total = constant + self.strays @ each + reference.counted @ each
+        chosen = [np.arange(len(total))]
+        for group in self.groups[1:]:
+            first = np.searchsorted(group.value, reference.value - bound - NOISE / 2, side="left")
+            last = np.searchsorted(group.value, reference.value + bound + NOISE / 2, side="right")
+            gains = group.counted @ each
+            at = _window_argmax(gains, first, last)
+            total = total + np.where(first < last, gains[at], -np.inf)
+            chosen.append(at)
+        row = int(total.argmax())
+        return float(total[row]), np.array([at[row] for at in chosen])
+
+
+def _group(scores: Scores, code: int, goal: Goal, least: FloatArray | None) -> _Group:
+    """All distinct thresholds of one group that keep its rates, in the order of their values."""
+    own = scores.attribute.codes == code
+    score, y = scores.score[own], scores.y[own]
+    codes = np.zeros(len(y), np.int64)
+    swept = sweep(score, y, codes, ("all",), ())  # the thresholds alone
+    cuts = swept.thresholds
+    order = np.argsort(-score, kind="stable")
+    above = np.searchsorted(-score[order], -cuts, side="right")  # rows at or above each cut
+    running = np.concatenate([np.zeros((1, 2)), np.cumsum(np.eye(2)[y[order]], axis=0)])
+    counted = running[above]
+    n = np.bincount(y, minlength=2).astype(np.float64)
+    rates = {name: _rate(counted, n, label) for name, label in RATES.items()}
+    value = np.sum([weight * rates[name] for name, weight in terms(goal.measure).items()], axis=0)
+    fine = np.ones(len(cuts), bool)
+    if least is not None:
+        groups = len(scores.attribute.levels)
+        for k, name in enumerate(goal.keep):
+            fine &= ~(rates[name] < least[k * groups + code] - 1e-9)
+    place = np.flatnonzero(fine)[np.argsort(value[fine], kind="stable")]
+    return _Group(cuts[place], value[place], counted[place])
+
+
+def _rate(counted: FloatArray, n: FloatArray, label: int | None) -> FloatArray:
+    """The share of positive decisions given a label at each threshold; 0 where the group has no such rows."""
+    if label is None:
+        share: FloatArray = counted.sum(-1) / n.sum()
+        return share
+    given: FloatArray = counted[:, label] / max(n[label], 1.0)
+    return given
+
+
+def _window_argmax(values: FloatArray, first: IntArray, last: IntArray) -> IntArray:
+    """Where the largest of values[first:last] stands, for many windows; anything for an empty one. A table of doubling lengths."""
+    tables = [np.arange(len(values))]
+    while 2 ** len(tables) <= len(values):
+        half = 2 ** (len(tables) - 1)
+        left, right = tables[-1][:-half], tables[-1][half:]
+        tables.append(np.where(values[left] >= values[right], left, right))
+    length = np.maximum(last - first, 1)
+    level = np.frexp(length)[1] - 1  # the longest table that fits
+    at = np.zeros(len(first), np.int64)
+    start = np.minimum(first, len(values) - 1)
+    for k, table in enumerate(tables):
+        here = level == k
+        if here.any():
+            left, right = table[start[here]], table[np.maximum(start[here], np.minimum(last[here], len(values)) - 2**k)]
+            at[here] = np.where(values[left] >= values[right], left, right)
+    return at

@@ -1,0 +1,103 @@
+"""A network that carries probes: its score is the chance of the label less what the posteriors of the groups cost.
+
+The network itself runs as it did, and the probes are small linear heads beside it, so that the whole is an ordinary module: it can be
+saved, copied and exported, and asks for no group.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from equipoise.errors import BadInput
+from equipoise.models.probes import Probe, Reading, logit_of, read
+from equipoise.models.protocol import FloatArray
+
+STEEP = 4.0  # the slope that makes a score move as fast around 1/2 as a probability does
+NEVER = -1e4  # the bias of a class that nobody was in: minus infinity is no number for a file
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """What a BiasScore adds to a network: the probes, and what each group's posterior costs."""
+
+    task: Probe  # of the label, from the features and the logit
+    groups: tuple[Probe, ...]  # of the group, one a rate
+    labels: tuple[int | None, ...]  # the label that each rate is conditional on
+    centre: float  # the probability at which a positive decision is worth nothing
+
+
+class BiasScore(nn.Module):
+    """A network whose score is P(y=1|x) less what the posteriors of the groups cost; 1/2 is where a decision is worth as much as it costs.
+
+    score = sigmoid(4 (P(1|x) - centre - sum over rates and groups of cost * P(label|x) P(group|x, label))), with probes for the
+    probabilities. It returns a logit where the network does, and a probability where that does, of the same shape.
+    """
+
+    cost: Tensor
+    centre: Tensor
+
+    def __init__(self, network: nn.Module, reading: Reading, heads: Heads, cost: FloatArray, output: str) -> None:
+        super().__init__()
+        self.network, self.reading, self.output = network, reading, output
+        self.labels = heads.labels
+        like = next((p for p in network.parameters()), torch.empty(0))
+        # Two classes: the label's logit is one row less the other, so that one output is enough.
+        self.task = _linear(np.diff(heads.task.weight, axis=0), np.diff(heads.task.bias), like)
+        self.groups = nn.ModuleList(_linear(probe.weight, probe.bias, like) for probe in heads.groups)
+        self.register_buffer("cost", torch.from_numpy(cost).to(like))  # (rates, groups)
+        self.register_buffer("centre", torch.tensor(heads.centre).to(like))
+
+    def to_dict(self) -> dict[str, object]:
+        """How it is built, as plain values for JSON; the numbers are in its state dict."""
+        shape = {"features": self.task.in_features - 1, "groups": self.cost.shape[1]}
+        reading = {"layers": list(self.reading.layers), "inputs": self.reading.inputs}
+        return {"kind": "bias-score", **reading, "labels": list(self.labels), "output": self.output, **shape}
+
+    @classmethod
+    def from_dict(cls, network: nn.Module, plain: Mapping[str, Any]) -> "BiasScore":
+        """A module built as `to_dict` says around a network, for a state dict to be loaded into."""
+        if plain.get("kind") != "bias-score":
+            raise BadInput(f"expected a network of kind 'bias-score'; got {plain.get('kind')!r}")
+        size, groups, labels = int(plain["features"]), int(plain["groups"]), tuple(plain["labels"])
+        empty = np.empty((0, 0))
+        task = Probe(np.zeros((2, size + 1)), np.zeros(2), empty, 0.0, 0.0)
+        each = Probe(np.zeros((groups, size)), np.zeros(groups), empty, 0.0, 0.0)
+        reading = Reading(tuple(plain["layers"]), bool(plain["inputs"]))
+        return cls(network, reading, Heads(task, (each,) * len(labels), labels, 0.0), np.zeros((len(labels), groups)), str(plain["output"]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        raw, seen = read(self.network, x, self.reading)
+        seen = seen.to(self.task.weight.dtype)
+        logit = logit_of(raw.reshape(seen.shape[0], 1).to(seen.dtype), self.output == "probability")
+        chance = torch.sigmoid(self.task(torch.cat([seen, logit], dim=1)))[:, 0]
+        value = chance - self.centre
+        for label, head, cost in zip(self.labels, self.groups, self.cost, strict=True):
+            share = 1.0 if label is None else chance if label == 1 else 1 - chance
+            value = value - share * (F.softmax(head(seen), dim=1) * cost).sum(1)
+        z = (STEEP * value).reshape(raw.shape)
+        return torch.sigmoid(z) if self.output == "probability" else z
+
+
+def _linear(weight: FloatArray, bias: FloatArray, like: Tensor) -> nn.Linear:
+    layer: nn.Linear = nn.utils.skip_init(
+        nn.Linear, weight.shape[1], weight.shape[0], device=like.device, dtype=like.dtype
+    )  # draws no numbers
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(weight))
+        layer.bias.copy_(torch.from_numpy(np.maximum(bias, NEVER)))
+    return layer
+
+
+def value_of(chance: FloatArray, posteriors: Sequence[FloatArray], heads: Heads, cost: FloatArray) -> FloatArray:
+    """The score (n,) of a BiasScore from the probabilities of the label (n,) and of the groups (n, groups), one array a rate."""
+    value = chance - heads.centre
+    for label, posterior, price in zip(heads.labels, posteriors, cost, strict=True):
+        share = 1.0 if label is None else chance if label == 1 else 1 - chance
+        value = value - share * (posterior @ price)
+    score: FloatArray = 1 / (1 + np.exp(-STEEP * value))
+    return score

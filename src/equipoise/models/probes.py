@@ -1,0 +1,218 @@
+"""Probes: what can be read from a network's features by logistic regression, cross-fitted.
+
+Features are what flows into the linear and convolutional layers (after activation and norm; the mean over positions of a convolution or
+over tokens), and for tables the inputs themselves. They are read while the network runs, so any module will do, exporters can follow, and
+nothing of the reading stays behind.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import get_ident
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.images import Images
+from equipoise.data.seeds import generator
+from equipoise.errors import BadInput, pick
+from equipoise.models.feed import Feed, placed, workplace
+from equipoise.models.protocol import BoolArray, FloatArray
+from equipoise.models.score import evaluating, in_pieces, output_kind, rows_at_once, single_output
+from equipoise.models.units import MASKED
+
+IntArray = np.typing.NDArray[np.int64]
+KINDS: tuple[type[nn.Module], ...] = (nn.Linear, *MASKED)
+WIDEST = 2048  # numbers that a layer may take in to be read, such as not the 25,088 of a VGG's first linear layer
+DEPTHS = ("auto", "inputs", "last", "inputs and last", "hidden", "all")
+PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # C of scikit-learn for standardised features: the larger, the freer
+WORSE = 1.02  # times the best loss: from there on freer probes are not tried
+FREE = 30.0  # the network's own logit counts for so much, so that the penalty hardly touches it
+EDGE = 1e-6  # of a network that ends in a probability, whose logit is to stay finite
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read from a network: the names of layers whose inputs are taken, and whether the network's inputs are."""
+
+    layers: tuple[str, ...]
+    inputs: bool
+
+    def __str__(self) -> str:
+        parts = ["the inputs"] if self.inputs else []
+        parts += [f"what enters {', '.join(self.layers)}"] if self.layers else []
+        return " and ".join(parts)
+
+
+def reading_of(model: nn.Module, inputs: Tensor | Images, depth: str = "auto", at_most: int = 6) -> Reading:
+    """Which features to read: `inputs`, the `last` layer, all `hidden` ones (evenly spaced where they are more than `at_most`), or `all`.
+
+    `auto` is the inputs and the last layer of a table, and the hidden layers of images, whose inputs are too many to be read one by one.
+    """
+    table = len(inputs.shape) == 2
+    chosen = pick("depth", depth, DEPTHS)
+    if chosen == "auto":
+        chosen = "inputs and last" if table else "hidden"
+    layers = [] if chosen == "inputs" else _layers(model, inputs, table)
+    if chosen in ("last", "inputs and last"):
+        layers = layers[-1:]
+    elif len(layers) > at_most:
+        layers = [layers[k] for k in np.linspace(0, len(layers) - 1, at_most).round().astype(int)]
+    found = Reading(tuple(layers), table and chosen in ("inputs", "inputs and last", "all"))
+    if not found.layers and not found.inputs:
+        raise BadInput(
+            "this network has no linear or convolutional layer whose inputs could be read"
+            + ('; use depth="inputs"' if table else "") + ". A method that reads no features will do, such as bias-gda."
+        )  # fmt: skip
+    return found
+
+
+def _layers(model: nn.Module, inputs: Tensor | Images, table: bool) -> list[str]:
+    """The layers that a row passes through once, in the order they run; of a table without the first, which takes the inputs in."""
+    named = {name: module for name, module in model.named_modules() if isinstance(module, KINDS)}
+    device = workplace(model, inputs)
+    few, working = Feed(inputs, device)(torch.arange(min(len(inputs), 2))), placed(model, device)
+    with evaluating(working), torch.no_grad(), _reading(working, list(named)) as seen:
+        working(few)
+    fit = [name for name, found in seen.items() if found.ndim == 2 and len(found) == len(few) and found.shape[1] <= WIDEST]
+    return fit[1:] if table and fit else fit
+
+
+@contextmanager
+def _reading(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+    """What enters these layers during the block, one vector a row, by name in the order they run; every hook is gone afterwards."""
+    seen: dict[str, Tensor] = {}
+    handles, thread = [], get_ident()  # a network may serve several threads at once
+
+    def watch(name: str) -> None:
+        layer = model.get_submodule(name)
+
+        def take(_module: nn.Module, args: tuple[object, ...]) -> None:
+            if get_ident() == thread and args and isinstance(args[0], Tensor) and name not in seen:
+                seen[name] = _pooled(args[0], isinstance(layer, nn.Linear))
+
+        handles.append(layer.register_forward_pre_hook(take))
+
+    try:
+        for name in names:
+            watch(name)
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _pooled(x: Tensor, linear: bool) -> Tensor:
+    """One vector a row: the mean over tokens or positions. Never a view: what comes after may write into it."""
+    if x.ndim <= 2:
+        return x.clone()
+    return x.flatten(1, -2).mean(1) if linear else x.flatten(2).mean(2)
+
+
+def read(model: nn.Module, x: Tensor, reading: Reading) -> tuple[Tensor, Tensor]:
+    """The network's raw output (rows,) or (rows, 1) and the features (rows, d)."""
+    with _reading(model, reading.layers) as seen:
+        raw: Tensor = model(x)
+    parts = [x.flatten(1)] if reading.inputs else []
+    return raw, torch.cat([*parts, *(seen[name] for name in reading.layers)], dim=1)
+
+
+def features(model: nn.Module, inputs: Tensor | Images, reading: Reading) -> tuple[FloatArray, FloatArray]:
+    """The logit (n,) and the features (n, d) of all rows, in eval mode and full precision."""
+    device = workplace(model, inputs)
+    working, feed = placed(model, device), Feed(inputs, device)
+    probability = output_kind(model, inputs) == "probability"
+    found: list[tuple[Tensor, Tensor]] = []
+
+    def show(rows: Tensor) -> None:
+        raw, seen = read(working, feed(rows), reading)
+        found.append((logit_of(single_output(raw, len(rows)), probability).double().cpu(), seen.double().cpu()))
+
+    with evaluating(working), torch.no_grad():
+        in_pieces(show, torch.arange(len(inputs)), rows_at_once(feed))
+    logits, seen = (torch.cat(parts).numpy() for parts in zip(*found, strict=True))
+    return logits, seen
+
+
+def logit_of(raw: Tensor, probability: bool) -> Tensor:
+    """The logit of a raw output."""
+    return torch.logit(raw, EDGE) if probability else raw
+
+
+def folds_of(cohort: Cohort, count: int, seed: int) -> IntArray:
+    """The fold (n,) of each row. A patient is in one fold, and so is a row that is there twice; groups and labels are spread evenly."""
+    names = cohort.ids if cohort.patients is None else cohort.patients
+    _, first, unit = np.unique(names.astype(str), return_index=True, return_inverse=True)
+    stratum = 2 * cohort.attribute.codes[first] + cohort.y[first]
+    shuffled = generator(seed, "probe folds").permutation(len(first))
+    order = shuffled[np.argsort(stratum[shuffled], kind="stable")]
+    fold = np.empty(len(first), np.int64)
+    fold[order] = np.arange(len(first)) % count
+    rows: IntArray = fold[unit]
+    return rows
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """A multinomial logistic regression on features, and the probabilities that models which had not seen a row gave to it."""
+
+    weight: FloatArray  # (classes, d), for features as they come
+    bias: FloatArray  # (classes,)
+    held_out: FloatArray  # (n, classes)
+    loss: float  # log loss of those
+    penalty: float
+
+    def __call__(self, x: FloatArray) -> FloatArray:
+        """The probabilities (n, classes) of the final model."""
+        return _chances(self.weight, self.bias, x)
+
+
+def fit_probe(x: FloatArray, target: IntArray, classes: int, folds: IntArray, rows: BoolArray | None = None, free: int = 0) -> Probe:
+    """The probe of a target in 0..classes-1 from features (n, d), learnt from some of the rows and applied to all.
+
+    The penalty is that with the best log loss on rows held out. The last `free` features are hardly penalised.
+    """
+    known = np.ones(len(x), bool) if rows is None else rows
+    mean, spread = x[known].mean(0), x[known].std(0)
+    scale = np.where(spread > 1e-6 * (1 + np.abs(mean)), spread, np.inf)  # a constant says nothing
+    if free:
+        scale[-free:] /= FREE
+    z = (x - mean) / scale
+    best: tuple[float, float, FloatArray] | None = None
+    for penalty in PENALTIES:
+        held_out = np.empty((len(x), classes))
+        for fold in range(int(folds.max()) + 1):
+            own = known & (folds != fold)
+            held_out[folds == fold] = _chances(*_fitted(z[own], target[own], classes, penalty), z[folds == fold])
+        loss = float(-np.log(np.clip(held_out[known, target[known]], 1e-12, None)).mean())
+        if best is None or loss < best[0]:
+            best = loss, penalty, held_out
+        elif loss > WORSE * best[0]:
+            break
+    assert best is not None  # there are penalties
+    weight, bias = _fitted(z[known], target[known], classes, best[1])
+    weight = weight / scale
+    return Probe(weight, bias - weight @ mean, best[2], best[0], best[1])
+
+
+def _fitted(z: FloatArray, target: IntArray, classes: int, penalty: float) -> tuple[FloatArray, FloatArray]:
+    """Weights (classes, d) and biases; a class that is not there gets no chance."""
+    from sklearn.linear_model import LogisticRegression
+
+    weight, bias = np.zeros((classes, z.shape[1])), np.full(classes, -np.inf)
+    there = np.unique(target)
+    bias[there] = 0.0
+    if len(there) > 1:
+        model = LogisticRegression(C=penalty, max_iter=1000, tol=1e-4).fit(z, target)
+        first = 1 if len(there) == 2 else 0  # of two, the second against the first
+        weight[there[first:]], bias[there[first:]] = model.coef_, model.intercept_
+    return weight, bias
+
+
+def _chances(weight: FloatArray, bias: FloatArray, z: FloatArray) -> FloatArray:
+    raw = z @ weight.T + bias
+    e = np.exp(raw - raw.max(1, keepdims=True))
+    chances: FloatArray = e / e.sum(1, keepdims=True)
+    return chances

@@ -1,0 +1,118 @@
+"""The paper's scenario on simulated chest X-rays: a classifier that is trained at one centre and used at another.
+
+Centre 1 sees few women and finds the disease in few of them, so that its network takes being a woman for a sign of health. At centre 2 as
+many women as men are sick, and the X-rays are exposed otherwise; there the network misses sick women. What centre 2 has is written as a
+hospital has it: images, a table, the network's code and weights.
+"""
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+
+from equipoise.data.attribute import Attribute
+from equipoise.data.cohort import Cohort
+from equipoise.data.files import write_text
+from equipoise.data.phantom import MEAN, SD, phantom
+from equipoise.data.seeds import child_seed, generator
+from equipoise.errors import raise_all
+from equipoise.models import small_cnn
+from equipoise.models.recipe import Progress, Training
+from equipoise.models.score import predict
+from equipoise.models.train import train
+
+LABEL, GROUP, REFERENCE, PATIENT = "widened_mediastinum", "sex", "M", "patient_id"
+MODEL, WEIGHTS, LOCAL, NEW, SCORES, XRAYS = "my_model.py", "net.safetensors", "local.csv", "new.csv", "scores.csv", "xrays"
+FEWEST = 40  # rows, so that every group has some of both labels in every part
+
+
+@dataclass(frozen=True)
+class Centre:
+    """Who comes to a centre, and how their X-rays look there."""
+
+    men: float  # their share
+    sick_men: float  # the share of men who are sick
+    sick_women: float
+    exposure: float = 1.0  # the film is raised to this power
+    hardness: float = 0.2  # of seeing the disease in women, as in `phantom`
+    separation: float = 1.9  # how much wider the sick are, as in `phantom`
+
+
+ONE = Centre(men=0.75, sick_men=0.5, sick_women=0.15)
+TWO = Centre(men=0.5, sick_men=0.5, sick_women=0.5, exposure=1.15)
+
+
+def admit(centre: Centre, rows: int, name: str, seed: int) -> Cohort:
+    """So many X-rays of patients of a centre, with the grain of 8 bits that an image file has."""
+    men = round(rows * centre.men)
+    shares = (("men", men, 1.0, centre.sick_men), ("women", rows - men, 0.0, centre.sick_women))
+    drawn = [
+        phantom(
+            count,
+            size=small_cnn.SIZE,
+            seed=child_seed(seed, f"{name} {who}"),
+            hardness=centre.hardness,
+            prevalence=sick,
+            share=share,
+            separation=centre.separation,
+            name=who,
+        )
+        for who, count, share, sick in shares
+    ]
+    order = generator(seed, f"{name} order").permutation(rows)
+    film = (torch.cat([part.inputs for part in drawn]) * SD + MEAN).clamp(0, 1) ** centre.exposure
+    inputs = ((film * 255).round() / 255 - MEAN) / SD
+    women = np.repeat([0, 1], [men, rows - men])[order]
+    patients = pd.factorize(np.concatenate([part.patients for part in drawn if part.patients is not None])[order])[0]
+    named = np.array([f"{name}-{k + 1:05}" for k in patients], dtype=object)
+    y = np.concatenate([part.y for part in drawn])[order]
+    return Cohort(inputs[torch.from_numpy(order)], y, (Attribute(GROUP, (REFERENCE, "F"), women),), named, name=name)
+
+
+def train_at_one(rows: int, *, epochs: int = 6, seed: int = 0, progress: Progress | None = None) -> nn.Module:
+    """The network of centre 1, trained on so many X-rays there; a quarter as many more are for validation."""
+    check(rows, epochs, seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(child_seed(seed, "weights"))
+        network = small_cnn.build()
+    settings = Training(epochs=epochs, rate=1e-3, patience=epochs, optimiser="adamw", schedule="step", step=5)
+    parts = admit(ONE, rows, "centre1", seed), admit(ONE, max(FEWEST, rows // 4), "centre1-valid", seed)
+    return train(*parts, seed=seed, model=network, settings=settings, progress=progress)
+
+
+def check(rows: int, epochs: int, seed: int) -> None:
+    """Raises all that is wrong with these numbers."""
+    checks = {
+        f"rows must be at least {FEWEST}, so that every group has patients with and without the disease; got {rows}": rows >= FEWEST,
+        f"epochs must be at least 1; got {epochs}": epochs >= 1,
+        f"seed must be at least 0; got {seed}": seed >= 0,
+    }
+    raise_all([problem for problem, fine in checks.items() if not fine])
+
+
+def write_hospital(folder: Path, network: nn.Module, rows: int, *, new: int = 40, seed: int = 0) -> None:
+    """What centre 2 has, as files: the network, `rows` X-rays with labels, their scores, and `new` ones without a label."""
+    (folder / XRAYS).mkdir(parents=True, exist_ok=True)
+    write_text(folder / MODEL, inspect.getsource(small_cnn))
+    save_file({key: value.contiguous() for key, value in network.state_dict().items()}, folder / WEIGHTS)
+    local = admit(TWO, rows, "centre2", seed)
+    table = _table(local, folder)
+    write_text(folder / LOCAL, table.to_csv(index=False))
+    write_text(folder / SCORES, table.drop(columns="image").assign(score=predict(network, local).score).to_csv(index=False))
+    arrivals = _table(admit(TWO, new, "new", seed), folder)
+    write_text(folder / NEW, arrivals.drop(columns=LABEL).to_csv(index=False))
+
+
+def _table(cohort: Cohort, folder: Path) -> pd.DataFrame:
+    """The rows of a cohort, whose images are written beside."""
+    names = [f"{cohort.name}-{k + 1:05}.png" for k in range(len(cohort))]
+    films = ((cohort.inputs[:][:, 0] * SD + MEAN) * 255).round().to(torch.uint8).numpy()
+    for name, film in zip(names, films, strict=True):
+        Image.fromarray(film).save(folder / XRAYS / name)
+    return pd.DataFrame({"image": names, PATIENT: cohort.patients, GROUP: cohort.groups, LABEL: cohort.y})

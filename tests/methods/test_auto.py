@@ -1,0 +1,106 @@
+"""auto: the best of several methods, with the reasons; never a rule that needs the group unless that is allowed."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from equipoise.errors import BadInput, UnknownName
+from equipoise.methods import auto
+from equipoise.methods.base import Goal
+from equipoise.methods.registry import METHODS, debias, run_many
+
+sys.path.insert(0, str(Path(__file__).parent))
+from networks import trained
+
+QUICK = {"bias-gda": {"epochs": 4, "rate": 2e-3, "batch": 64}, "pruning": {"steps": 10}}
+METHODS_TRIED = ("standard", "pruning", "bias-gda")
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return trained("mlp")
+
+
+def _auto(problem, measure="spd", **options):
+    model, parts = problem
+    options = {"settings": QUICK, "methods": METHODS_TRIED, **options}
+    return debias(model, parts.valid, method="auto", measure=measure, **options)
+
+
+def test_it_takes_what_the_same_rule_takes_of_the_methods_alone(problem):
+    model, parts = problem
+    result = _auto(problem, floor=0.53)
+    alone = {name: debias(model, parts.valid, method=name, measure="spd", floor=0.53, **QUICK.get(name, {})) for name in METHODS_TRIED}
+    gaps = {name: abs(c.trace["gap"].iloc[c.chosen]) for name, c in alone.items() if c.met}
+    told = [note for note in result.notes if note.startswith("tried ")]
+    tried = [note.split()[1] for note in told]
+    assert result.settings["chosen"] == min((name for name in gaps if name in tried), key=gaps.get)
+    assert sum("(taken)" in note for note in told) == 1
+    assert all("(taken)" in note or "not taken" in note for note in told)
+    assert result.met
+    assert result.method == "auto"
+    assert abs(result.trace["gap"].iloc[result.chosen]) == gaps[result.settings["chosen"]]
+    # What was not tried is said as well, with the reason.
+    if len(tried) < len(METHODS_TRIED):
+        assert any(note.startswith("not tried") for note in result.notes)
+
+
+def test_it_stops_once_the_goal_is_met_with_room(problem):
+    easy = _auto(problem, bound=1.0)
+    assert easy.settings["chosen"] == "standard"
+    assert "not tried, since standard meets the goal with room: pruning, bias-gda" in easy.notes
+
+
+def test_nothing_that_meets_the_goal_gives_the_nearest_and_the_list(problem):
+    result = _auto(problem, floor=0.999)
+    assert not result.met
+    assert "none of 3 methods tried meets the goal" in result.why
+    assert "0.999" in result.why
+    assert [note.split()[1] for note in result.notes if note.startswith("tried ")] == list(METHODS_TRIED)
+
+
+def test_the_group_is_needed_only_where_that_is_allowed(problem):
+    model, parts = problem
+    plain = debias(model, parts.valid, method="auto", measure="spd", bound=0.01, settings=QUICK)
+    assert not plain.rule.needs_group
+    assert not any("group-thresholds" in note for note in plain.notes)
+    allowed = debias(model, parts.valid, method="auto", measure="spd", bound=0.01, settings=QUICK, allow_group=True)
+    assert allowed.rule.needs_group
+    assert allowed.settings["chosen"] == "group-thresholds"
+    with pytest.raises(BadInput, match="allow_group=True"):
+        debias(model, parts.valid, method="auto", methods=("reject-option",))
+    with pytest.raises(UnknownName, match="'pruning'"):
+        debias(model, parts.valid, method="auto", methods=("prunning",))
+
+
+def test_cheap_methods_come_first_and_those_that_exist_alone():
+    order = auto.Settings(allow_group=True).order()
+    assert order[0] == "standard"
+    assert set(order) <= set(METHODS)
+    assert order.index("group-thresholds") < order.index("pruning")
+    assert ("bias-score" in order) == ("bias-score" in METHODS)
+
+
+def test_a_method_that_cannot_be_run_is_named_and_the_others_go_on(problem):
+    result = _auto(problem, floor=0.53, settings={**QUICK, "pruning": {"layers": "nowhere"}})
+    assert any(note.startswith("pruning could not be run: no linear or convolutional layer matches") for note in result.notes)
+    assert result.settings["chosen"] in ("standard", "bias-gda")
+
+
+def test_networks_of_a_stack_stop_on_their_own():
+    replicates = [trained("mlp", seed) for seed in range(3)]
+    models, cohorts = [m for m, _ in replicates], [p.valid for _, p in replicates]
+    gaps = [abs(c.trace["gap"].iloc[0]) for c in run_many("standard", models, cohorts, Goal("eod", bound=1.0), seeds=[1, 2, 3])]
+    bound = 2 * sorted(gaps)[0] + 1e-6  # one original is within half of it
+    settings = {"settings": QUICK, "methods": METHODS_TRIED}
+    found = run_many("auto", models, cohorts, Goal("eod", bound=bound), seeds=[1, 2, 3], settings=settings)
+    ended = [any("not tried, since standard" in note for note in candidate.notes) for candidate in found]
+    assert ended[gaps.index(min(gaps))]
+    assert not all(ended)
+
+
+def test_honest_selection_goes_through_to_the_methods(problem):
+    result = _auto(problem, floor=0.52, selection="honest", seed=3)
+    assert "gap_honest" in result.trace
+    assert result.goal.selection == "honest"

@@ -1,0 +1,234 @@
+"""The bias score: its worths are the project's functionals, its rule is the best one, and the choice is made on rows held out."""
+
+import copy
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.errors import BadInput, UnknownName
+from equipoise.measures.audit import audit
+from equipoise.measures.cells import tabulate
+from equipoise.measures.functional import gap_values, performance_functional
+from equipoise.measures.gaps import GAPS, RATES, terms
+from equipoise.methods import bias_score
+from equipoise.methods.base import Goal
+from equipoise.methods.bias_score import Posteriors, Problem, path, probed
+from equipoise.methods.registry import debias, settings_of
+from equipoise.models import probes
+from equipoise.models.bias_network import BiasScore, Heads
+from equipoise.models.probes import Probe, folds_of, reading_of
+from equipoise.models.score import predict
+
+sys.path.insert(0, str(Path(__file__).parent))
+from networks import trained
+
+EMPTY = Probe(np.zeros((2, 1)), np.zeros(2), np.zeros((0, 2)), 0.0, 1.0)
+
+
+class Plain(nn.Module):
+    """The first input as a logit."""
+
+    output = "logit"
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.last = nn.Linear(inputs, 1)
+        with torch.no_grad():
+            self.last.weight.zero_()
+            self.last.weight[0, 0] = 1.0
+            self.last.bias.zero_()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last(x)[:, 0]
+        return found
+
+
+def _cohort(n: int = 4000, groups: int = 2, seed: int = 0, missing: float = 0.0) -> Cohort:
+    """Groups are told by their own input, imperfectly; scores and labels depend on the group."""
+    rng = np.random.default_rng(seed)
+    code = rng.integers(0, groups, n)
+    x = rng.normal(size=(n, groups + 1)).astype(np.float32)
+    x[:, 0] += 1.2 * code / (groups - 1) - 0.6
+    x[np.arange(n), code + 1] += 2.0
+    y = (rng.random(n) < 1 / (1 + np.exp(-1.5 * x[:, 0]))).astype(int)
+    names = np.array([f"g{k}" for k in range(groups)], dtype=object)[code]
+    names[rng.random(n) < missing] = None
+    return Cohort.from_arrays(torch.from_numpy(x), y, names, reference="g0")
+
+
+def _known(cohort: Cohort, measure: str, chance: np.ndarray, groups: list[np.ndarray], slope: float = 1.0, centre: float = 0.5) -> Problem:
+    """A problem whose posteriors are given."""
+    labels = tuple(RATES[rate] for rate in terms(measure))
+    posteriors = Posteriors(chance, tuple(groups))
+    return Problem(cohort, Goal(measure), Heads(EMPTY, (EMPTY,) * len(labels), labels, centre), posteriors, posteriors, slope)
+
+
+@pytest.mark.parametrize("measure", GAPS)
+@pytest.mark.parametrize("groups", [2, 3])
+def test_if_label_and_group_were_known_the_worths_would_be_gap_and_performance(measure: str, groups: int):
+    cohort = _cohort(500, groups)
+    one_hot = np.eye(groups)[cohort.attribute.codes]
+    slope, centre = bias_score._line("balanced_accuracy", cohort.y.astype(float), cohort)
+    problem = _known(cohort, measure, cohort.y.astype(float), [one_hot] * len(terms(measure)), slope, centre)
+    u, g = problem.worth(problem.held_out)
+    f = np.random.default_rng(1).random(500)
+    cells = tabulate(f, cohort.y, cohort.attribute)
+    assert g @ f / 500 == pytest.approx(gap_values(measure, cells))
+    functional = performance_functional("balanced_accuracy", cells.n)
+    assert u @ f / 500 + functional.offset == pytest.approx(functional(cells))
+    accuracy = performance_functional("accuracy", cells.n)
+    assert bias_score._line("accuracy", f, cohort) == pytest.approx((2.0, 0.5))
+    assert (2 * cohort.y - 1) @ f / 500 + accuracy.offset == pytest.approx(accuracy(cells))
+
+
+def test_rows_without_a_group_count_for_performance_alone():
+    whole, some = _cohort(6000), _cohort(6000, missing=0.4)
+    f = (whole.inputs[:, 0].numpy() > 0).astype(float)
+    sure = Posteriors(np.full(6000, 0.5), (np.eye(2)[whole.attribute.codes],))  # of those without a group too
+    gaps = [_known(cohort, "spd", sure.chance, list(sure.groups)).worth(sure)[1] @ f / 6000 for cohort in (whole, some)]
+    assert abs(gaps[0][0]) > 0.3
+    assert gaps[1] == pytest.approx(gaps[0], abs=0.03)
+    assert set(some.attribute.codes) == {-1, 0, 1}
+    model = Plain(3)
+    result = debias(model, some, method="bias-score", measure="spd", floor=0.6)
+    assert abs(result.trace["held_out_gap"].iloc[result.chosen]) < 0.03
+
+
+@pytest.mark.parametrize("measure", ["spd", "eod"])
+def test_no_multiplier_and_threshold_do_better_than_those_found(measure: str):
+    """With posteriors that are right, against brute force over 401 multipliers and all thresholds."""
+    rng = np.random.default_rng(0)
+    n = 1500
+    chance, women = rng.random(n), rng.random(n)
+    women = np.clip(women * 0.7 + 0.3 * chance, 0.01, 0.99)
+    y, a = (rng.random(n) < chance).astype(int), rng.random(n) < women
+    cohort = Cohort.from_arrays(torch.zeros(n, 1), y, np.where(a, "F", "M"), reference="M")
+    problem = _known(cohort, measure, chance, [np.column_stack([1 - women, women])], 2.0, 0.5)
+    u, g = problem.worth(problem.held_out)
+    bounds, found = path(problem, 10)
+    assert len(bounds) == 10
+    for bound, multipliers in zip(bounds[3:], found[3:], strict=True):
+        decided = u - multipliers @ g > 0
+        left = np.abs(problem.gaps(decided.astype(float))).max()
+        assert left <= bound + 0.012  # a row or two on the line, and what the last correction left
+        # Of all rules u - lambda g > t, none with at most this much of the gap that has a price is worth more.
+        price, worth = np.sign(multipliers[0]), u @ decided
+        for lam in np.linspace(-3, 3, 401) * np.abs(u).max() / np.abs(g).max():
+            order = np.argsort(-(u - lam * g[0]))
+            total, gap = np.cumsum(u[order]), np.cumsum(g[0][order])
+            assert total[price * gap <= price * (g[0] @ decided)].max(initial=0.0) <= worth + 1e-9
+
+
+def test_the_gap_shrinks_on_patients_that_nobody_has_seen():
+    model, cohort, test = Plain(3), _cohort(seed=1), _cohort(seed=2)
+    for measure in ("spd", "eod", "fpr_gap", "aod"):
+        result = debias(model, cohort, method="bias-score", measure=measure, floor=0.6)
+        before = audit(debias(model, cohort, method="standard", measure=measure), test, draws=5)
+        after = audit(result, test, draws=5)
+        assert abs(before[measure].value) > 0.15
+        assert abs(after[measure].value) < 0.05
+        assert after["balanced_accuracy"].value > 0.6
+        assert result.met
+        assert isinstance(result.model, BiasScore)
+        assert result.rule.needs_group is False
+
+
+@pytest.mark.parametrize("groups", [3, 8])
+def test_all_gaps_of_many_groups_at_once(groups: int):
+    model, cohort, test = Plain(groups + 1), _cohort(4000, groups, seed=1), _cohort(6000, groups, seed=2)
+    result = debias(model, cohort, method="bias-score", measure="spd", floor=0.55)
+    scores = predict(result.model, test)
+    cells = tabulate(result.rule.decide(scores), test.y, test.attribute)
+    start = tabulate((test.inputs[:, 0].numpy() > 0).astype(float), test.y, test.attribute)
+    assert np.abs(gap_values("spd", start)).max() > 0.35
+    assert np.abs(gap_values("spd", cells)).max() < 0.1
+    assert (np.abs(gap_values("spd", cells)) < 0.1).all()
+
+
+def test_the_choice_is_made_on_rows_held_out(monkeypatch: pytest.MonkeyPatch):
+    """Inputs that say nothing of the group, and many of them: fitted, the probes seem to know it; held out, they do not."""
+    monkeypatch.setattr(probes, "PENALTIES", (1.0,))  # no help from the penalty
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 150)).astype(np.float32)
+    x[:, 0] *= 2
+    group = rng.integers(0, 2, 200)
+    y = (rng.random(200) < 1 / (1 + np.exp(-x[:, 0]))).astype(int)
+    cohort = Cohort.from_arrays(torch.from_numpy(x), y, np.where(group == 1, "M", "F"), reference="M")
+    model = Plain(150)
+    problem = probed(model, cohort, Goal("spd"), reading_of(model, cohort.inputs, "inputs"), folds_of(cohort, 5, 0))
+    codes = cohort.attribute.codes
+    fitted, held_out = (p.groups[0][np.arange(200), codes].mean() for p in (problem.fitted, problem.held_out))
+    assert held_out < 0.55
+    assert fitted > 0.8
+    result = debias(model, cohort, method="bias-score", measure="spd", floor=0.55)
+    assert {"held_out_gap", "held_out_performance", "bound"} <= set(result.trace.columns)
+    assert (result.trace["bound"].iloc[1:].diff().dropna() < 0).all()
+    row = result.trace.iloc[result.chosen]
+    assert row["held_out_performance"] >= 0.55
+    inside = result.trace[result.trace["held_out_performance"] >= 0.55]
+    assert abs(row["held_out_gap"]) == pytest.approx(inside["held_out_gap"].abs().min())
+
+
+def test_a_bound_a_rate_to_keep_and_other_performances():
+    model, cohort = Plain(3), _cohort(seed=1)
+    within = debias(model, cohort, method="bias-score", measure="spd", bound=0.1)
+    assert within.met
+    assert abs(within.trace["held_out_gap"].iloc[within.chosen]) <= 0.1
+    closest = debias(model, cohort, method="bias-score", measure="spd", floor=0.0)
+    assert within.trace["held_out_performance"].iloc[within.chosen] > closest.trace["held_out_performance"].iloc[closest.chosen]
+    for performance in ("accuracy", "f1"):
+        result = debias(model, cohort, method="bias-score", measure="eod", performance=performance, floor=0.6)
+        assert result.met
+        assert abs(result.trace["held_out_gap"].iloc[result.chosen]) < 0.02
+        assert result.trace["performance"].iloc[result.chosen] > 0.6
+    kept = debias(model, cohort, method="bias-score", measure="eod", floor=0.6, level_up={"tpr": 0.75})
+    assert kept.trace["spare"].iloc[kept.chosen] >= 0
+    scores = predict(kept.model, cohort)
+    rates = tabulate(kept.rule.decide(scores), cohort.y, cohort.attribute).rate(1)
+    assert (rates > 0.72).all()  # held out it is at least 0.75
+
+
+def test_a_network_without_a_gap_is_left_alone():
+    rng = np.random.default_rng(0)
+    x = np.repeat(rng.normal(size=(300, 2)).astype(np.float32), 2, axis=0)
+    y = np.repeat((rng.random(300) < 0.5).astype(int), 2)
+    cohort = Cohort.from_arrays(torch.from_numpy(x), y, np.resize(["F", "M"], 600), reference="M")
+    model = Plain(2)
+    result = debias(model, cohort, method="bias-score", measure="spd")
+    assert result.chosen == 0
+    assert type(result.model) is Plain
+    assert result.model is not model
+    assert "original" in result.notes[0]
+
+
+def test_it_says_what_it_read_and_refuses_what_it_cannot_do():
+    model, parts = trained("mlp")
+    result = debias(model, parts.valid, method="bias-score", measure="spd", floor=0.5, depth="hidden", layers=2)
+    assert "what enters linears.1, out" in result.notes[0]
+    assert "multipliers: F " in result.notes[0]
+    assert "held out in 5 folds" in result.notes[1]
+    with pytest.raises(UnknownName, match="depth"):
+        settings_of("bias-score", {"depth": "deep"})
+    with pytest.raises(BadInput, match="at least 2 folds"):
+        settings_of("bias-score", {"folds": 1})
+    with pytest.raises(BadInput, match=r"model\.float\(\)"):
+        debias(copy.deepcopy(model).half(), parts.valid, method="bias-score", measure="spd")
+
+
+def test_the_largest_gap_falls_in_either_direction():
+    """Groups that are ahead and behind the reference at once."""
+    cohort = _cohort(6000, 3, seed=3)
+    turned = replace(cohort, attributes=(replace(cohort.attribute, levels=("g1", "g0", "g2"), codes=_swap(cohort.attribute.codes)),))
+    result = debias(Plain(4), turned, method="bias-score", measure="spd", floor=0.55)
+    assert result.trace["gap"].iloc[0] != 0
+    assert abs(result.trace["held_out_gap"].iloc[result.chosen]) < 0.04
+
+
+def _swap(codes: np.ndarray) -> np.ndarray:
+    return np.array([1, 0, 2])[codes]

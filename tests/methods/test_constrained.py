@@ -1,0 +1,210 @@
+"""Constrained fine-tuning: its gradient against autograd, its multipliers, its teacher, and what it does to many groups."""
+
+import copy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from equipoise.data.cohort import Cohort
+from equipoise.errors import BadInput, UnknownName
+from equipoise.measures.cells import tabulate, tabulate_codes
+from equipoise.measures.functional import gap_functional, gap_values
+from equipoise.methods.base import Goal
+from equipoise.methods.constrained import PACE, Settings, _Balance, expected_weights, posterior, slope
+from equipoise.methods.registry import debias, run_many
+from equipoise.methods.selection import Labels
+from equipoise.models import ranks
+from equipoise.models.score import predict
+from equipoise.models.single import SingleReplica
+from equipoise.models.stacked import StackedReplicas
+
+sys.path.insert(0, str(Path(__file__).parent))
+from networks import biased_cohort, trained
+
+
+class Wrapped(nn.Module):
+    """The same network as a module of the user's own, which ends in a logit or in a probability."""
+
+    def __init__(self, inner: nn.Module, probability: bool = False) -> None:
+        super().__init__()
+        self.inner, self.output = inner, "probability" if probability else "logit"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.inner(x)
+        return torch.sigmoid(z) if self.output == "probability" else z
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return trained("mlp")
+
+
+def three_groups(parts) -> Cohort:
+    """F in two halves: those whose x[2] is low and those with a high one, whose gaps differ."""
+    groups = np.where(parts.valid.groups == "F", np.where(parts.valid.inputs[:, 2] > 0, "F1", "F2"), "M")
+    return Cohort.from_arrays(parts.valid.inputs, parts.valid.y, groups, reference="M", name="three")
+
+
+def flat(gradients) -> torch.Tensor:
+    return torch.cat([g.reshape(-1) for g in gradients])
+
+
+def test_the_gradient_is_that_of_the_lagrangian_by_autograd(problem):
+    model, parts = problem
+    cohort = three_groups(parts)
+    n = len(cohort)
+    networks = SingleReplica(Wrapped(model), cohort.inputs)
+    labels = Labels.of([cohort], Goal("eod"))
+    scores = networks.evaluate()
+    threshold = np.array([0.4])
+    balance = _Balance(labels, scores, threshold, Settings(teacher=0.3, penalty=2.0))
+    balance.update(scores, np.array([0.55]), steps=10)
+    networks.push(torch.arange(n)[None], slope, *balance.of(torch.arange(n)[None]))
+    ours = flat(p.grad for p in networks.model.parameters())
+
+    # The same from the definition: a weighted cross-entropy with mixed labels, and lambda G + rho / 2 G^2 with the hard gap's value.
+    own = copy.deepcopy(Wrapped(model)).eval()
+    z = own(cohort.inputs).double()
+    p = torch.from_numpy(posterior(torch.logit(torch.from_numpy(scores)).numpy(), labels.y, labels.codes, 3))[0]
+    mixed = 0.7 * torch.from_numpy(cohort.y) + 0.3 * p
+    share = cohort.y.mean()
+    weights = mixed * 0.5 / share + (1 - mixed) * 0.5 / (1 - share)
+    task = F.binary_cross_entropy_with_logits(z - np.log(0.4 / 0.6), mixed * 0.5 / share / weights, weight=weights)
+    f = torch.sigmoid(z - np.log(0.55 / 0.45))
+    hard = scores[0] >= 0.55
+    pressure = torch.zeros(())
+    for group in ("F1", "F2"):
+        rates = [(f * p)[cohort.groups == g].sum() / cohort.y[cohort.groups == g].sum() for g in (group, "M")]
+        gap = np.subtract(*[hard[(cohort.groups == g) & (cohort.y == 1)].mean() for g in (group, "M")])
+        multiplier = 10 / PACE * 2.0 * gap
+        pressure = pressure + (multiplier + 2.0 * gap) * (rates[0] - rates[1])
+    expected = flat(torch.autograd.grad(task + pressure, list(own.parameters())))
+    assert expected.norm() > 0.1
+    torch.testing.assert_close(ours, expected.float(), rtol=1e-3, atol=1e-6)
+
+
+def given_for(index: torch.Tensor) -> list[torch.Tensor]:
+    rng = torch.Generator().manual_seed(2)
+    return [torch.rand(index.shape, generator=rng) for _ in range(5)]
+
+
+def test_stacked_single_and_probability_networks_are_pushed_alike(problem):
+    model, parts = problem
+    x = parts.valid.inputs
+    index = torch.arange(30)[None]
+    stack = StackedReplicas([model], x[None])
+    stack.push(index, slope, *given_for(index))
+    single, probability = SingleReplica(Wrapped(model), x), SingleReplica(Wrapped(model, probability=True), x)
+    for networks in (single, probability):
+        networks.push(index, slope, *given_for(index))
+        torch.testing.assert_close(flat(p.grad for p in networks.model.parameters()), stack.stack.gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_shares_of_two_processes_add_up_to_the_whole(problem, monkeypatch):
+    model, parts = problem
+    index = torch.arange(31)[None]
+    whole = SingleReplica(Wrapped(model), parts.valid.inputs)
+    whole.push(index, slope, *given_for(index))
+    total = torch.zeros(())
+    for k in (0, 1):
+        monkeypatch.setattr(ranks, "share", lambda rows, k=k: rows[k::2])
+        part = SingleReplica(Wrapped(model), parts.valid.inputs)
+        part.push(index, slope, *given_for(index))
+        total = total + flat(p.grad for p in part.model.parameters())
+    torch.testing.assert_close(total, flat(p.grad for p in whole.model.parameters()), rtol=1e-4, atol=1e-5)
+
+
+def test_multipliers_gather_the_hard_gap_of_every_group(problem):
+    model, parts = problem
+    cohort = three_groups(parts)
+    labels = Labels.of([cohort], Goal("spd"))
+    scores = predict(model, cohort)
+    gaps = gap_values("spd", tabulate(scores.score >= 0.5, cohort.y, cohort.attribute))
+    balance = _Balance(labels, scores.score[None], np.array([0.5]), Settings(penalty=3.0))
+    for _ in range(2):
+        balance.update(scores.score[None], np.array([0.5]), steps=5)
+    np.testing.assert_allclose(balance.multipliers[0], 2 * 5 / PACE * 3.0 * gaps)
+    assert abs(gaps[0] - gaps[1]) > 0.01
+
+
+def test_the_teachers_probabilities_add_up_to_the_positives_of_each_group():
+    rng = np.random.default_rng(0)
+    codes, z = rng.integers(-1, 3, (2, 400)), rng.normal(size=(2, 400))
+    y = (rng.random((2, 400)) < 0.3).astype(int)
+    p = posterior(z, y, codes, 3)
+    for r in (0, 1):
+        for code in (-1, 0, 1, 2):
+            mine = codes[r] == code
+            assert p[r, mine].sum() == pytest.approx(y[r, mine].sum())
+            assert (np.argsort(p[r, mine]) == np.argsort(z[r, mine])).all()
+    none = np.where(codes == 1, 0, y)
+    assert posterior(z, none, codes, 3)[codes == 1].max() < 1e-9
+
+
+@pytest.mark.parametrize("measure", ["spd", "eod", "aod"])
+def test_certain_labels_give_the_weights_of_the_gap(measure: str):
+    rng = np.random.default_rng(1)
+    codes, y = rng.integers(0, 3, (1, 200)), rng.integers(0, 2, (1, 200))
+    n = tabulate_codes(np.zeros(y.shape), y, codes, ("M", "F1", "F2")).n
+    for group in (1, 2):
+        w = gap_functional(measure, n, group).weights(y, codes)
+        np.testing.assert_allclose(expected_weights(measure, n, group, codes, y.astype(float)), w)
+        unsure = expected_weights(measure, n, group, codes, np.full(y.shape, 0.5))
+        assert np.allclose(unsure, w) == (measure == "spd")
+
+
+def test_the_gaps_of_all_groups_fall_at_once_and_performance_stays(problem):
+    model, parts = problem
+    cohort = three_groups(parts)
+    result = debias(model, cohort, method="constrained", measure="spd", floor=0.6, epochs=30, batch=64)
+    before, after = (
+        gap_values("spd", tabulate(s.score >= t, cohort.y, cohort.attribute))
+        for s, t in ((predict(m, cohort), result.trace["threshold"].iloc[row]) for m, row in ((model, 0), (result.model, result.chosen)))
+    )
+    assert np.abs(before).min() > 0.1
+    assert np.abs(after).max() < 0.05
+    assert result.trace["performance"].iloc[result.chosen] >= 0.6
+
+
+def test_more_performance_is_left_than_by_bias_gda_at_the_same_gap(problem):
+    model, parts = problem
+    goal = Goal("spd", bound=0.03)
+    kept = {}
+    for method, settings in (("bias-gda", {"rate": 1e-3, "epochs": 40}), ("constrained", {"epochs": 40})):
+        result = run_many(method, [model], [parts.valid], goal, seeds=[0], settings={"batch": 64, **settings})[0]
+        assert result.met
+        kept[method] = result.trace["performance"].iloc[result.chosen]
+    assert kept["constrained"] > kept["bias-gda"] + 0.01
+
+
+def test_a_network_without_a_gap_is_left_alone():
+    cohort = biased_cohort()
+    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 1))
+    nn.init.zeros_(model[2].weight)
+    model.output = "logit"
+    result = debias(model, cohort, method="constrained", measure="spd", floor=0.5, epochs=2)
+    assert len(result.trace) == 1
+    assert all(torch.equal(a, b) for a, b in zip(result.model.parameters(), model.parameters(), strict=True))
+
+
+def test_the_number_of_looks_depends_on_the_settings_alone(problem):
+    """Honest selection compares the steps of two folds by their numbers."""
+    model, parts = problem
+    steps = [
+        debias(model, parts.valid, method="constrained", measure=m, floor=f, epochs=3, batch=32).trace["step"].tolist()
+        for m, f in (("spd", 0.5), ("eod", 0.99))
+    ]
+    assert steps[0] == steps[1]
+    assert len(steps[0]) == 1 + 3 * (-(-len(parts.valid) // 32) // 1)
+
+
+def test_wrong_settings_are_clear_errors():
+    with pytest.raises(BadInput, match=r"\[0, 1\]; got 1\.5"):
+        Settings(teacher=1.5)
+    with pytest.raises(UnknownName, match="blockwise"):
+        Settings(optimiser="blockwize")

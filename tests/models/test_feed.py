@@ -1,0 +1,108 @@
+"""Rows reach the network as they are, on any device; memory that is too small is named or worked around."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.images import Images
+from equipoise.errors import BadInput
+from equipoise.methods.registry import debias
+from equipoise.models.feed import Feed, workplace
+from equipoise.models.recipe import Training
+from equipoise.models.score import outputs
+from equipoise.models.train import train
+
+CPU = torch.device("cpu")
+
+
+def pictures(n: int = 60, size: int = 12) -> Images:
+    return Images(np.random.default_rng(0).integers(0, 256, (n, size, size), dtype=np.uint8))
+
+
+def cohort_of(images: Images) -> Cohort:
+    rng = np.random.default_rng(1)
+    plain = Cohort.from_arrays(
+        torch.zeros(len(images), 0), rng.integers(0, 2, len(images)), rng.choice(["F", "M"], len(images)), reference="M"
+    )
+    return Cohort(images, plain.y, plain.attributes)
+
+
+class Greedy(nn.Module):
+    """A network that runs out of memory with more than so many rows."""
+
+    output = "logit"
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most, self.seen = most, []
+        self.layer = nn.Linear(144, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(len(x))
+        if len(x) > self.most:
+            raise torch.OutOfMemoryError("out of memory")
+        found: torch.Tensor = self.layer(x.flatten(1))
+        return found
+
+
+def test_a_feed_gives_what_its_inputs_give():
+    images = pictures()
+    index = torch.tensor([5, 3, 59])
+    assert torch.equal(Feed(images, CPU)(index), images[index])
+    table = torch.randn(10, 4)
+    assert torch.equal(Feed(table, CPU)(torch.tensor([1, 1, 7])), table[[1, 1, 7]])
+    parts = list(torch.arange(len(images)).split(25))
+    for (rows, x), part in zip(Feed(images, CPU).batches(parts), parts, strict=True):
+        assert torch.equal(rows, part)
+        assert torch.equal(x, images[part])
+
+
+def test_the_workplace_is_the_networks_own_device_unless_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("EQUIPOISE_DEVICE", raising=False)
+    assert workplace(nn.Linear(3, 1), torch.zeros(5, 3)) == CPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert workplace(nn.Linear(3, 1), torch.zeros(5, 3)) == CPU  # a table is not worth the journey
+    assert workplace(nn.Conv2d(1, 1, 3), pictures()) == torch.device("cuda:1")
+    monkeypatch.setenv("EQUIPOISE_DEVICE", "cpu")
+    assert workplace(nn.Conv2d(1, 1, 3), pictures()) == CPU
+
+
+def test_scores_come_in_smaller_pieces_where_memory_is_too_small(caplog: pytest.LogCaptureFixture):
+    images, model = pictures(), Greedy(8)
+    found = outputs(model, images)
+    assert max(model.seen) == 60
+    assert all(rows <= 8 for rows in model.seen[-8:])
+    assert torch.allclose(found, model.layer(images[:].flatten(1)).reshape(-1), atol=1e-6)
+    assert "too small" in caplog.text
+    with pytest.raises(BadInput, match="a single row"):
+        outputs(Greedy(0), images)
+
+
+def test_training_and_fine_tuning_name_a_batch_that_would_fit():
+    cohort = cohort_of(pictures())
+    with pytest.raises(BadInput, match="batch=10 or less"):
+        train(cohort, cohort, model=Greedy(8), settings=Training(epochs=1, batch=20))
+    with pytest.raises(BadInput, match="batch=16 or less"):
+        debias(Greedy(20), cohort, method="bias-gda", measure="spd", batch=32, epochs=1, stop=0.0)
+
+
+def test_influence_comes_in_smaller_pieces_where_memory_is_too_small():
+    class Small(Greedy):
+        def __init__(self, most: int) -> None:
+            super().__init__(most)
+            torch.manual_seed(0)
+            self.conv, self.layer = nn.Conv2d(1, 2, 3), nn.Linear(200, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if len(x) > self.most:
+                raise torch.OutOfMemoryError("out of memory")
+            found: torch.Tensor = self.layer(torch.relu(self.conv(x)).flatten(1))
+            return found
+
+    cohort = cohort_of(pictures())
+    settings = {"method": "pruning", "measure": "eod", "units": 20, "layers": "conv", "at_most": 3, "stop": 0.0, "floor": 0.0}
+    large, small = (debias(Small(most), cohort, **settings) for most in (100, 16))
+    np.testing.assert_allclose(small.trace["gap"], large.trace["gap"], atol=1e-12)

@@ -1,0 +1,163 @@
+"""Probes: which features are read, folds by patient, and regressions that have not seen the rows they speak of."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.errors import BadInput, UnknownName
+from equipoise.models import probes
+from equipoise.models.mlp import MLP
+from equipoise.models.probes import Reading, features, fit_probe, folds_of, read, reading_of
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "methods"))
+from networks import cnn, perceptron
+
+
+def test_what_is_read():
+    x = torch.randn(5, 6)
+    model = MLP(6, width=8, depth=2)
+    assert reading_of(model, x) == Reading(("out",), True)
+    assert reading_of(model, x, "inputs") == Reading((), True)
+    assert reading_of(model, x, "last") == Reading(("out",), False)
+    assert reading_of(model, x, "all") == Reading(("linears.1", "linears.2", "out"), True)
+    assert reading_of(model, x, "hidden", at_most=2) == Reading(("linears.1", "out"), False)
+    assert reading_of(cnn(), torch.randn(5, 1, 8, 8)) == Reading(("0", "3", "6", "9"), False)
+    with pytest.raises(UnknownName, match="Did you mean 'hidden'"):
+        reading_of(model, x, "hiden")
+    with pytest.raises(BadInput, match='use depth="inputs"'):
+        reading_of(nn.Sequential(nn.Linear(6, 1)), x, "last")
+
+
+def test_features_are_what_enters_a_layer_pooled_over_positions():
+    model, x = cnn().eval(), torch.randn(7, 1, 8, 8)
+    with torch.no_grad():
+        first = model[:3](x)
+        expected = torch.cat([x.mean((2, 3)), first.mean((2, 3)), model[:6](x), model[:9](x)], 1)
+    logit, seen = features(model, x, reading_of(model, x))
+    assert seen == pytest.approx(expected.double().numpy(), abs=1e-6)
+    assert logit == pytest.approx(model(x).detach().double().numpy()[:, 0], abs=1e-6)
+    assert not any(m._forward_pre_hooks for m in model.modules())
+
+
+def test_a_table_is_read_with_its_inputs_and_a_probability_as_a_logit():
+    model, x = perceptron().eval(), torch.randn(9, 6)
+    logit, seen = features(model, x, reading_of(model, x))
+    with torch.no_grad():
+        assert seen == pytest.approx(torch.cat([x, model[:5](x)], 1).numpy(), abs=1e-6)
+        assert logit == pytest.approx(model[:6](x).numpy()[:, 0], abs=1e-4)
+
+
+class InPlace(nn.Module):
+    """Overwrites what entered a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        y = self.second(h)
+        h.zero_()
+        return y
+
+
+def test_what_was_read_is_not_overwritten():
+    model, x = InPlace(), torch.randn(4, 3)
+    with torch.no_grad():
+        _, seen = read(model, x, Reading(("second",), False))
+        assert torch.equal(seen, model.first(x))
+
+
+def test_a_network_that_fails_leaves_no_hook():
+    model = MLP(6, width=8, depth=1)
+    with pytest.raises(RuntimeError):
+        read(model, torch.randn(3, 5), Reading(("out",), True))
+    assert not any(m._forward_pre_hooks for m in model.modules())
+
+
+def test_folds_keep_patients_together_and_spread_groups_and_labels():
+    rng = np.random.default_rng(0)
+    patient = rng.integers(0, 150, 400)
+    group, label = np.where(patient % 3 == 0, "F", "M"), (rng.random(400) < 0.3).astype(int)
+    cohort = Cohort.from_arrays(torch.zeros(400, 1), label, group, patients=patient)
+    fold = folds_of(cohort, 5, 0)
+    assert all(len(set(fold[patient == p])) == 1 for p in set(patient))
+    assert np.array_equal(fold, folds_of(cohort, 5, 0))
+    assert not np.array_equal(fold, folds_of(cohort, 5, 1))
+    rows = Cohort.from_arrays(torch.zeros(400, 1), label, group)
+    for value in ("F", "M"):
+        for y in (0, 1):
+            here = (group == value) & (label == y)
+            sizes = np.bincount(folds_of(rows, 5, 0)[here], minlength=5)
+            assert sizes.max() - sizes.min() <= 1
+    twice = rows.take(np.resize(np.arange(100), 400))  # the same rows over again, as in a fold of honest selection
+    fold = folds_of(twice, 5, 0)
+    assert np.array_equal(fold[:100], fold[100:200])
+
+
+def _drawn(n: int = 600, classes: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 4)) * [1, 10, 0.1, 1] + [0, 5, 0, 0]
+    target = np.argmax(x[:, :1] * np.arange(classes) + rng.gumbel(size=(n, classes)), axis=1)
+    return x, target, np.arange(n) % 5
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_probe_is_logistic_regression_on_standardised_features(classes: int):
+    x, target, folds = _drawn(classes=classes)
+    probe = fit_probe(x, target, classes, folds)
+    oracle = make_pipeline(StandardScaler(), LogisticRegression(C=probe.penalty, max_iter=1000))
+    assert probe(x) == pytest.approx(oracle.fit(x, target).predict_proba(x), abs=1e-4)
+    held_out = np.empty((len(x), classes))
+    for k in range(5):  # standardised over all rows, which know nothing of the target
+        z = StandardScaler().fit_transform(x)
+        model = LogisticRegression(C=probe.penalty, max_iter=1000).fit(z[folds != k], target[folds != k])
+        held_out[folds == k] = model.predict_proba(z[folds == k])
+    assert probe.held_out == pytest.approx(held_out, abs=1e-4)
+    assert probe.loss == pytest.approx(-np.log(held_out[np.arange(len(x)), target]).mean(), abs=1e-4)
+
+
+def test_held_out_probabilities_do_not_know_the_rows_own_target(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(probes, "PENALTIES", (0.1,))
+    x, target, folds = _drawn()
+    other = target.copy()
+    other[folds == 0] = np.random.default_rng(1).permutation(other[folds == 0])
+    before, after = fit_probe(x, target, 3, folds), fit_probe(x, other, 3, folds)
+    assert np.array_equal(before.held_out[folds == 0], after.held_out[folds == 0])
+    assert not np.array_equal(before.held_out[folds == 1], after.held_out[folds == 1])
+
+
+def test_the_penalty_is_that_of_the_best_loss_and_free_features_hardly_have_one(monkeypatch: pytest.MonkeyPatch):
+    rng = np.random.default_rng(0)
+    signal = rng.normal(size=300)
+    target = (rng.random(300) < 1 / (1 + np.exp(-2 * signal))).astype(int)
+    noise = rng.normal(size=(300, 80))
+    folds = np.arange(300) % 5
+    assert fit_probe(np.column_stack([noise, signal]), target, 2, folds).penalty < 1.0
+    monkeypatch.setattr(probes, "PENALTIES", (1e-4,))
+    held, free = (fit_probe(np.column_stack([noise, signal]), target, 2, folds, free=k) for k in (0, 1))
+    slope = LogisticRegression(C=1e6).fit(signal[:, None], target).coef_[0, 0]
+    assert abs(np.diff(held.weight[:, -1])[0]) < 0.1
+    assert np.diff(free.weight[:, -1])[0] == pytest.approx(slope, rel=0.35)
+    assert np.abs(np.diff(free.weight[:, :-1], axis=0)).max() < 0.02
+
+
+def test_rows_that_are_left_out_and_classes_that_are_not_there():
+    x, target, folds = _drawn()
+    known = target != 2
+    probe = fit_probe(x, target, 3, folds, known)
+    assert (probe(x)[:, 2] == 0).all()
+    assert probe(x)[:, :2].sum(1) == pytest.approx(np.ones(len(x)))
+    assert probe.held_out.shape == (len(x), 3)
+    lonely = np.where(np.arange(len(x)) == 0, 2, target * known)  # class 2 once: one training fold lacks it
+    assert np.isfinite(fit_probe(x, lonely, 3, folds).held_out).all()
+    constant = np.column_stack([x, np.full(len(x), 7.0)])
+    assert (fit_probe(constant, target, 3, folds).weight[:, -1] == 0).all()

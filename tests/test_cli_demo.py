@@ -1,0 +1,111 @@
+"""`equipoise demo` in small: the folder that it leaves, and the commands that it prints, which must run as they are printed."""
+
+import io
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import pytest
+
+from equipoise import cli
+
+SMALL = ["--rows", "240", "--epochs", "1", "--draws", "20", "--no-onnx"]
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def _run(*arguments: str) -> Ran:
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = cli.run(list(arguments))
+    return Ran(code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+    """One small demo, in a folder with a space; the tests of this file start beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("demo"))
+        patch.setenv("COLUMNS", "100")
+        yield _run("demo", "--out", "my demo", *SMALL)
+
+
+def _commands(shown: Ran) -> list[list[str]]:
+    """What it ran, and what it tells to try next."""
+    return [shlex.split(line.strip().removeprefix("$ ")) for line in shown.out.splitlines() if "equipoise " in line[:14]]
+
+
+def test_the_demo_tells_the_whole_story(shown):
+    assert (shown.code, shown.err) == (0, "")
+    for part in ("Centre 1 trains", "audits it", "repairs it", "as it came", "(chosen)", "New patients", "simulated"):
+        assert part in shown.out
+    assert shown.out.rstrip().endswith("my demo/repaired/report.html")
+    assert [command[1] for command in _commands(shown)] == ["audit", "debias", "apply", "audit", "debias", "debias", "apply"]
+
+
+def test_the_folder_holds_a_hospitals_files_and_the_repaired_network(shown):
+    assert {path.name for path in Path("my demo").iterdir()} == {
+        "local.csv", "new.csv", "scores.csv", "xrays", "my_model.py", "net.safetensors", "decisions.csv", "repaired",
+    }  # fmt: skip
+    names = {path.name for path in Path("my demo/repaired").iterdir()}
+    assert names >= {"report.html", "card.md", "card.xml", "rule.json", "audit.json", "trace.csv", "run.json", "repaired.safetensors"}
+    tried = json.loads(Path("my demo/repaired/audit.json").read_text())["methods"]
+    assert list(tried) == ["bias-gda", "pruning", "reject-option", "equalised-odds"]
+    assert "equipoise debias 'my demo/local.csv'" in json.loads(Path("my demo/repaired/run.json").read_text())["command"]
+    assert len(pd.read_csv("my demo/decisions.csv")) == len(pd.read_csv("my demo/new.csv")) == 40
+
+
+def test_no_patient_is_both_repaired_on_and_judged(shown):
+    parts = json.loads(Path("my demo/repaired/run.json").read_text())["parts"]
+    patients = pd.read_csv("my demo/local.csv")["patient_id"].nunique()
+    assert parts["repair"]["patients"] + parts["test"]["patients"] == patients
+    assert parts["repair"]["rows"] + parts["test"]["rows"] == 240
+
+
+def test_images_and_scores_audit_to_the_same(shown):
+    commands = _commands(shown)
+    of_images, of_scores = (json.loads(_run(*command[1:], "--json").out) for command in (commands[0], commands[3]))
+    assert of_images["eod"]["value"] == pytest.approx(of_scores["eod"]["value"])
+    assert of_images["auroc"]["value"] == pytest.approx(of_scores["auroc"]["value"], abs=1e-6)
+
+
+def test_what_to_try_next_runs_as_it_is_printed(shown):
+    plan, repair, decide = _commands(shown)[4:]
+    planned = _run(*plan[1:])
+    assert (planned.code, planned.err) == (0, "")
+    assert "Nothing was done" in planned.out
+    assert not Path("my demo/repaired-spd").exists()
+    quick = ["--set", "bias-gda.epochs=2", "--draws", "20", "--no-onnx"]
+    assert _run(*repair[1:], *quick).code == 0
+    assert Path("my demo/repaired-spd/report.html").exists()
+    before = Path("my demo/decisions.csv").read_text()
+    Path("my demo/decisions.csv").unlink()
+    assert _run(*decide[1:]).code == 0
+    assert Path("my demo/decisions.csv").read_text() == before
+
+
+def test_a_folder_in_use_is_refused_and_an_earlier_demo_replaced_if_asked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine").mkdir()
+    Path("mine/notes.txt").write_text("keep")
+    refused = _run("demo", "--out", "mine", *SMALL)
+    assert (refused.code, refused.out) == (2, "")
+    assert "mine is not empty (notes.txt)" in refused.err
+    assert "--overwrite" in refused.err
+    assert [path.name for path in Path("mine").iterdir()] == ["notes.txt"]
+
+
+def test_too_few_rows_stop_it_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = _run("demo", "--rows", "3", "--epochs", "0")
+    assert code == 2
+    assert "at least 40" in err
+    assert "epochs must be at least 1" in err
+    assert list(tmp_path.iterdir()) == []
