@@ -1,6 +1,6 @@
 """Experiments with bias-score that docs/beyond.md quotes. Usage: EQUIPOISE_DATA=... python benchmarks/bias_score.py NAME SPLITS [DATA ...]
 
-table: bias-score beside the original and one threshold a group. depths: which features the probes need. without: no cross-fitting, the
+table: bias-score beside the original and one threshold a group. floors: what a higher floor costs. depths: which features the probes need. without: no cross-fitting, the
 network's own score alone for the label, no correction of the gaps. groups: seconds of the multipliers for 2 to 8 groups at 9,000 rows.
 boosting: how much more gradient boosting would read from a table. Networks are trained once and kept in the folder EQUIPOISE_NETWORKS.
 """
@@ -95,6 +95,15 @@ def table(splits: int, names: Sequence[str]) -> None:
             tried(name, measure, "standard", parts, models, "standard", 0.0)
             tried(name, measure, f"bias-score, floor {floor:g}", parts, models)
             tried(name, measure, "group thresholds (need the group)", parts, models, "group-thresholds")
+
+
+def floors(splits: int, names: Sequence[str]) -> None:
+    print(HEAD)
+    for name in names:
+        parts, models = prepared(name, splits)
+        for measure, floor in FLOORS[DATA[name][0]].items():
+            for more in (-0.02, 0.0, 0.005, 0.01):
+                tried(name, measure, f"floor {floor + more:g}", parts, models, floor=floor + more)
 
 
 def depths(splits: int, names: Sequence[str]) -> None:
@@ -199,5 +208,5 @@ def boosting(splits: int, names: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    chosen = {"table": table, "depths": depths, "without": without, "groups": groups, "boosting": boosting}[sys.argv[1]]
+    chosen = {"table": table, "floors": floors, "depths": depths, "without": without, "groups": groups, "boosting": boosting}[sys.argv[1]]
     chosen(int(sys.argv[2]), sys.argv[3:] or list(DATA))

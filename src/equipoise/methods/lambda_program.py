@@ -35,7 +35,7 @@ def solve(u: FloatArray, g: FloatArray, low: FloatArray, high: FloatArray, start
     >>> u, g = np.array([3.0, 2.0, 1.0, -1.0]), np.array([[1.0, 1.0, -1.0, -1.0]])
     >>> found = solve(u, g, np.array([0.0]), np.array([0.0]))
     >>> found.decisions.tolist(), found.multipliers.tolist(), found.value
-    ([1.0, 0.0, 1.0, 0.0], [2.0], 4.0)
+    ([1.0, 1.0, 1.0, 1.0], [1.0], 5.0)
     """
     guess = np.zeros(len(g)) if start is None else start
     margin = u - guess @ g
