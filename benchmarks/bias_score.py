@@ -1,8 +1,9 @@
 """Experiments with bias-score that docs/beyond.md quotes. Usage: EQUIPOISE_DATA=... python benchmarks/bias_score.py NAME SPLITS [DATA ...]
 
-table: bias-score beside the original and one threshold a group. floors: what a higher floor costs. depths: which features the probes need. without: no cross-fitting, the
-network's own score alone for the label, no correction of the gaps. groups: seconds of the multipliers for 2 to 8 groups at 9,000 rows.
-boosting: how much more gradient boosting would read from a table. Networks are trained once and kept in the folder EQUIPOISE_NETWORKS.
+table: bias-score beside the original and one threshold a group. floors: what a higher floor costs. depths: which features the probes
+need. without: no cross-fitting, the network's own score alone for the label, no correction of the gaps. groups: seconds of the multipliers
+for 2 to 8 groups at 9,000 rows. boosting: how much more gradient boosting would read from a table. Networks are trained once and kept in
+the folder EQUIPOISE_NETWORKS.
 """
 
 import os
