@@ -12,7 +12,7 @@ from cases import GOAL, HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case
 from equipoise.methods.base import Goal
 from equipoise.methods.selection import select
 from equipoise.report.case import Case
-from equipoise.report.explorer import thin
+from equipoise.report.explorer import explorer_data, thin
 from equipoise.report.page import write_page
 from equipoise.report.words import amount, number
 
@@ -180,8 +180,11 @@ def test_steps_can_be_looked_at_one_by_one_and_under_the_pointer(open_report):
     page.locator("#walk").fill("17")
     row = case.repairs[1].candidate.trace.iloc[17]
     said = page.locator("#walk-says").text_content()
+    margins = explorer_data(case, "")["margin"]
+    gap, performance = (f"± {100 * margins[key]:.1f} at most" for key in ("gap", "performance"))
     assert said.startswith(
-        f"pruning, step 17: difference {amount(row['gap'], 'points')} points, balanced accuracy {amount(row['performance'])}"
+        f"pruning, step 17: difference {amount(row['gap'], 'points')} {gap} points, "
+        f"balanced accuracy {amount(row['performance'])} {performance}"
     )
     page.locator("#plot").scroll_into_view_if_needed()
     box = page.locator("#plot .now").first.bounding_box()

@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from equipoise.data.scores import Scores
 from equipoise.measures.cells import FloatArray, IntArray
+from equipoise.measures.gaps import GAPS, RATES
 from equipoise.methods.selection import select
 from equipoise.report.case import Case, Repair
 from equipoise.report.words import plain, short
@@ -69,8 +71,53 @@ def explorer_data(case: Case, unit: str) -> dict[str, object]:
     methods = [_method(repair, case) for repair in case.repairs]
     return {
         "goal": {"floor": goal.floor, "bound": goal.bound, "measure": goal.measure, "performance": unit},
+        "margin": {
+            "gap": gap_margin(case.result.valid, goal.measure),
+            "performance": performance_margin(case.result.valid, goal.performance),
+        },
         "methods": methods,
     }
+
+
+def gap_margin(scores: Scores, measure: str) -> float | None:
+    """Half of a 95 % interval of a gap on these patients, at most; None where a cell is empty.
+
+    A step's decisions are not kept, so its rates are not known: this is the interval of rates of a half, the widest that there is, with
+    patients, not rows, as the number.
+
+    >>> four = Scores.from_arrays([1, 0] * 800, [0.5] * 1600, ["F"] * 800 + ["M"] * 800, reference="M")
+    >>> gap_margin(four, "eod"), performance_margin(four, "balanced_accuracy")  # 1.96 * sqrt(0.5 / 400), 1.96 * sqrt(0.125 / 800)
+    (0.0693, 0.0245)
+    """
+    attribute = scores.attribute
+    widest = 0.0
+    for other in range(1, len(attribute.levels)):
+        variance = 0.0
+        for rate, weight in GAPS[measure].items():
+            for code in (0, other):
+                count = _patients(scores, (attribute.codes == code) & _of_label(scores, RATES[rate]))
+                if not count:
+                    return None
+                variance += weight**2 * 0.25 / count
+        widest = max(widest, 1.96 * variance**0.5)
+    return round(widest, 4)
+
+
+def performance_margin(scores: Scores, performance: str) -> float | None:
+    """The same for balanced accuracy and accuracy; None for what is no mean of rates."""
+    shares = {"balanced_accuracy": ((1, 0.5), (0, 0.5)), "accuracy": ((None, 1.0),)}.get(performance)
+    if shares is None:
+        return None
+    counts = [(_patients(scores, _of_label(scores, label)), weight) for label, weight in shares]
+    return None if any(n == 0 for n, _ in counts) else round(1.96 * sum(w**2 * 0.25 / n for n, w in counts) ** 0.5, 4)
+
+
+def _of_label(scores: Scores, label: int | None) -> npt.NDArray[np.bool_]:
+    return np.ones(len(scores), bool) if label is None else scores.y == label
+
+
+def _patients(scores: Scores, rows: npt.NDArray[np.bool_]) -> int:
+    return int(rows.sum()) if scores.patients is None else len(set(scores.patients[rows]))
 
 
 def _method(repair: Repair, case: Case) -> dict[str, object]:

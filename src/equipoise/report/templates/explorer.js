@@ -189,7 +189,8 @@
       (best ? ` The ${state.floor === null ? "best performance" : "smallest difference"} is that of ${best.name} at step ${best.step.toLocaleString("en")}: ${points(best.gap)} points with ${percent(best.performance)}.` : "");
   }
 
-  const describe = (m, i) => `${m.name}, step ${m.steps[i].toLocaleString("en")}: difference ${points(m.gap[i])} points, ${data.goal.performance} ${percent(m.performance[i])}, threshold ${cut(m.threshold[i])}`;
+  const within = (half) => (half === null ? "" : ` ± ${(100 * half).toFixed(1)} at most`);
+  const describe = (m, i) => `${m.name}, step ${m.steps[i].toLocaleString("en")}: difference ${points(m.gap[i])}${within(data.margin.gap)} points, ${data.goal.performance} ${percent(m.performance[i])}${within(data.margin.performance)}, threshold ${cut(m.threshold[i])}`;
 
   function look(k, i) {
     const m = methods[k];
