@@ -315,7 +315,7 @@ def _choice(repair: Repair, result: Repair) -> dict[str, Any]:
 
 
 def _explorer_notes(data: dict[str, Any]) -> list[str]:
-    notes = []
+    notes = ["“± … at most” beside a step: half of the widest 95% interval that this many patients of the validation part allow."]
     for method in data["methods"]:
         drawn = sum(method["drawn"])
         if drawn < method["total"]:
