@@ -14,8 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from equipoise import cli
+from equipoise import Cohort, cli, debias
+from equipoise.data.splits import keep_aside
 from equipoise.methods.rules import read_rule
+from equipoise.models.export import HEADS
 
 sys.path.insert(0, str(Path(__file__).parent))
 import hospital
@@ -40,6 +42,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     """Hospitals with a repaired folder each, by method."""
     made = {}
     settings = {"bias-gda": ["--set", "bias-gda.epochs=2", "--set", "bias-gda.rate=0.01"], "reject-option": [], "equalised-odds": []}
+    settings |= {"bias-score": ["--floor", "0.6"], "group-thresholds": []}
     with pytest.MonkeyPatch.context() as patch:
         for method, given in settings.items():
             made[method] = tmp_path_factory.mktemp(method)
@@ -108,6 +111,37 @@ def test_a_rule_by_group_gives_each_its_own_threshold(run):
     assert code == 0
     found, new, rule = pd.read_csv(io.StringIO(out)), pd.read_csv("new.csv"), read_rule(Path("repaired/rule.json"))
     cut = np.where(new["sex"].isin(rule.favoured), rule.threshold - rule.margin, rule.threshold + rule.margin)
+    assert found["decision"].tolist() == (found["score"] >= cut).astype(int).tolist()
+
+
+def test_a_bias_score_is_that_of_python(run):
+    code, out, err = run("bias-score", "repaired", "new.csv")
+    assert (code, err) == (0, "")
+    found, new = pd.read_csv(io.StringIO(out)), pd.read_csv("new.csv")
+
+    model = hospital.network("build").eval()
+    model.load_state_dict(load_file("net.safetensors"))
+    frame, x, _ = hospital.patients()
+    cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
+    candidate = debias(model, keep_aside(cohort, 0.3, seed=0)[0], method="bias-score", floor=0.6)
+    assert candidate.chosen > 0
+    with torch.no_grad():
+        raw = candidate.model(torch.tensor(new[["a", "b", "c"]].to_numpy(np.float32)))[:, 0].double()
+    np.testing.assert_allclose(found["score"], torch.sigmoid(raw), atol=1e-6)
+    assert found["decision"].tolist() == (found["score"] >= candidate.rule.value).astype(int).tolist()
+
+    plain = load_file("repaired/repaired.safetensors")  # the network's own weights are untouched, under their own keys
+    hospital.network("build").load_state_dict(plain, strict=True)
+    assert all(torch.equal(value, plain[key]) for key, value in load_file("net.safetensors").items())
+    assert np.abs(found["score"] - _scores(new)).max() > 0.01
+
+
+def test_a_threshold_a_group(run):
+    code, out, _ = run("group-thresholds", "repaired", "new.csv")
+    assert code == 0
+    found, new, rule = pd.read_csv(io.StringIO(out)), pd.read_csv("new.csv"), read_rule(Path("repaired/rule.json"))
+    cut = new["sex"].map(dict(zip(rule.groups, rule.thresholds, strict=True)))
+    assert cut.nunique() == 2
     assert found["decision"].tolist() == (found["score"] >= cut).astype(int).tolist()
 
 
@@ -202,6 +236,8 @@ BAD = {
     "another run.json": ("bias-gda", ["new.csv"], lambda: Path("repaired/run.json").write_text("{}"), ["is not of a repaired network"]),
     "no rule": ("bias-gda", ["new.csv"], lambda: Path("repaired/rule.json").unlink(), ["no such file: repaired/rule.json"]),
     "no weights": ("bias-gda", ["new.csv"], lambda: Path("repaired/repaired.safetensors").unlink(), ["holds no weights"]),
+    "no heads": ("bias-score", ["new.csv"], lambda: Path("repaired", HEADS).unlink(), [HEADS, "Without it the network is not repaired"]),
+    "other heads": ("bias-score", ["new.csv"], lambda: shutil.copy("net.safetensors", f"repaired/{HEADS}"), ["holds no heads"]),
     "another network": (
         "bias-gda",
         ["new.csv", "--model", "net.py:two"],

@@ -11,8 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from equipoise import cli
+from equipoise import Cohort, cli, debias
 from equipoise.data.files import sha256
+from equipoise.data.splits import keep_aside
+from equipoise.methods.rules import read_rule
+from equipoise.models.export import HEADS
+from equipoise.models.exported import load_exported
+from equipoise.models.score import predict
 
 sys.path.insert(0, str(Path(__file__).parent))
 import hospital
@@ -137,6 +142,14 @@ def test_an_exported_program_comes_back_as_one(table, tmp_path):
     arguments = ["debias", "local.csv", *ROLES, "--id", "id", "--model", "net.pt2", "--out", "repaired"]
     assert table(*arguments, *FAST).code == 0
     assert {"repaired.pt2", "repaired.safetensors"} <= {path.name for path in (tmp_path / "repaired").iterdir()}
+    assert table(*arguments, "--no-onnx", "--draws", 20, "--floor", 0.6, "--method", "bias-score", "--overwrite").code == 0
+    assert all(torch.equal(value, load_file("net.safetensors")[key]) for key, value in load_file("repaired/repaired.safetensors").items())
+    frame, x, _ = hospital.patients()
+    cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
+    candidate = debias(load_exported("net.pt2"), keep_aside(cohort, 0.3)[0], method="bias-score", floor=0.6)
+    assert candidate.chosen > 0
+    found = json.loads(table("apply", "repaired", "local.csv", "--json").out)
+    assert [row["score"] for row in found["decisions"]] == pytest.approx(predict(candidate.model, cohort).score, abs=1e-6)
     code, _, err = table(*arguments, "--method", "pruning", "--overwrite")
     assert code == 2
     assert "an exported program has none left" in err
@@ -148,6 +161,50 @@ def test_a_method_that_trains_gets_rows_to_train_on(table):
     assert code == 2
     assert "--train train.csv" in err
     assert table(*arguments, "--train", "local.csv").code == 0
+
+
+# beyond the paper: auto, honest selection, levelling up
+
+
+@pytest.mark.parametrize("chosen", ["bias-score", "group-thresholds", "bias-gda"])
+def test_auto_writes_the_folder_of_the_method_that_it_takes(table, tmp_path, chosen):
+    options = ["--set", f"auto.methods=standard, {chosen}", "--set", "auto.allow_group=true", "--floor", 0.6, "--no-onnx", "--draws", 20]
+    own = {"bias-gda": {"epochs": 3, "rate": 0.01}}
+    code, out, err = table(*TABLE, "--method", "auto", *options, "--set", f"auto.settings={json.dumps(own)}")
+    assert (code, err) == (0, "")
+    assert f"auto ({chosen}) changed eod" in out
+    run = json.loads(Path("repaired/run.json").read_text())
+    assert (run["method"], run["settings"]["chosen"]) == ("auto", chosen)
+    assert (HEADS in run["files"]) == (tmp_path / "repaired" / HEADS).exists() == (chosen == "bias-score")
+    assert json.loads(Path("repaired/rule.json").read_text())["needs_group"] == (chosen == "group-thresholds")
+    assert set(load_file("repaired/repaired.safetensors")) == set(load_file("net.safetensors"))
+    page = Path("repaired/report.html").read_text()
+    assert f"tried {chosen} (taken)" in page
+    assert "tried standard (not taken" in page
+    assert table("apply", "repaired", "new.csv").code == 0
+
+
+def test_honest_selection_says_what_rows_held_out_have_corrected(table):
+    assert table(*TABLE, *FAST, "--selection", "honest").code == 0
+    assert json.loads(Path("repaired/run.json").read_text())["goal"]["selection"] == "honest"
+    trace = pd.read_csv("repaired/trace.csv").query("method == 'bias-gda'")
+    assert trace[["gap_honest", "gap_se", "performance_honest", "performance_se"]].notna().all(axis=None)
+
+
+@pytest.mark.parametrize(("option", "least"), [(["--level-up"], None), (["--minimum", "tpr=0.8"], 0.8)])
+def test_no_group_falls_below_what_is_kept(table, option, least):
+    assert table(*TABLE, "--method", "group-thresholds", "--no-onnx", "--draws", 20, *option).code == 0
+    run, rule = json.loads(Path("repaired/run.json").read_text()), read_rule(Path("repaired/rule.json"))
+    assert run["met"]
+    assert run["goal"]["keep"] == {"tpr": least or "before"}
+    model, (frame, x, _) = hospital.network("build").eval(), hospital.patients()
+    model.load_state_dict(load_file("net.safetensors"))
+    cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
+    scores = predict(model, keep_aside(cohort, 0.3)[0])
+    before = scores.score >= pd.read_csv("repaired/trace.csv").query("method == 'standard'")["threshold"].iloc[0]
+    for group in ("M", "F"):
+        sick = (scores.attribute.codes == scores.attribute.levels.index(group)) & (scores.y == 1)
+        assert rule.decide(scores)[sick].mean() >= (before[sick].mean() if least is None else least)
 
 
 # a dry run
@@ -187,6 +244,14 @@ BAD = {
     "no such column": (["--label", "ill"], ["no column 'ill'"]),
     "no such card": (["--card", "none.toml"], ["none.toml"]),
     "thumbnails of a table": (["--thumbnails"], ["--thumbnails goes with --images"]),
+    "an unknown selection": (["--selection", "honestly"], ["Did you mean 'honest'?"]),
+    "a minimum without a number": (["--minimum", "tpr"], ["--minimum must be RATE=NUMBER, as in tpr=0.8; got 'tpr'"]),
+    "a minimum in words": (["--minimum", "tpr=high"], ["--minimum must be RATE=NUMBER", "'tpr=high'"]),
+    "a minimum above 1": (["--minimum", "tpr=80"], ["a minimum in [0, 1]; got 80"]),
+    "a minimum of no rate": (["--minimum", "tprr=0.8"], ["Did you mean 'tpr'?"]),
+    "two limits of one rate": (["--level-up", "--minimum", "tpr=0.8"], ["tpr has two limits, before and 0.8"]),
+    "two minima and a fraction": (["--minimum", "a", "--minimum", "b", "--draws", "1"], ["3 problems", "'a'", "'b'", "--draws"]),
+    "an unknown method for auto": (["--method", "auto", "--set", "auto.methods=bias-gd"], ["Did you mean 'bias-gda'?"]),
     "several at once": (["--floor", "2", "--draws", "1", "--method", "prunning"], ["3 problems", "--draws", "floor", "'pruning'"]),
 }
 

@@ -7,15 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
+from equipoise.data.splits import Parts
 from equipoise.errors import BadInput
 from equipoise.measures.functional import proxy
 from equipoise.methods.base import Goal
 from equipoise.methods.pruning import Settings, most_influential
 from equipoise.methods.registry import debias
 from equipoise.methods.selection import Labels
+from equipoise.models import single
+from equipoise.models.protocol import FloatArray, Replicas
 from equipoise.models.replicas import replicas
 from equipoise.models.single import SingleReplica
+from equipoise.models.units import CRITERIA
 
 sys.path.insert(0, str(Path(__file__).parent))
 from networks import trained
@@ -78,6 +83,13 @@ def test_settings():
         Settings(units=0)
     with pytest.raises(BadInput, match="at_most=0"):
         Settings(at_most=0)
+    with pytest.raises(BadInput, match="taylor"):
+        Settings(criterion="tailor")
+    with pytest.raises(BadInput, match=r"(?s)not of layers.*has one way to cut") as several:
+        Settings(granularity="input", layers="linears.*", cut="outgoing")
+    assert len(several.value.problems) == 2
+    with pytest.raises(BadInput, match="takes criterion gradient or taylor; got 'second-order'"):
+        Settings(granularity="head", criterion="second-order")
 
 
 def test_steps_can_be_limited():
@@ -108,9 +120,9 @@ def test_the_influence_of_a_channel_is_the_sum_over_its_units():
     model, parts = trained("cnn")
     labels = Labels.of([parts.valid], Goal("spd"))
     influences = []
-    for channels in (False, True):
+    for granularity in ("unit", "channel"):
         network = SingleReplica(model, parts.valid.inputs)
-        count = network.units("0", channels)
+        count = network.units("0", granularity)
         scores = network.evaluate()
         influences.append(network.influence(labels.weights(scores, labels.look(scores).threshold))[1][0])
         assert len(influences[-1]) == count
@@ -136,3 +148,256 @@ def test_scores_beside_influence_tell_nothing_that_the_network_does_not(kind: st
     assert len(np.unique(scores)) == 1
     np.testing.assert_array_equal(scores, networks.evaluate())
     assert labels.look(scores).performance == pytest.approx(0.5)
+
+
+def gap_weights(network: Replicas, parts: Parts, measure: str) -> FloatArray:
+    labels = Labels.of([parts.valid], Goal(measure))
+    scores = network.evaluate()
+    return labels.weights(scores, labels.look(scores).threshold)
+
+
+def shrunk(model: nn.Module, layer: str, unit: int, x: Tensor, w: FloatArray, share: float) -> float:
+    """The proxy if the pre-activation of a unit (or channel) is scaled by 1 - share at every input."""
+    changed = copy.deepcopy(model).double().eval()
+    with torch.no_grad():
+        for parameter in changed.get_submodule(layer).parameters():
+            parameter[unit] *= 1 - share
+        return float(proxy(torch.sigmoid(changed(x.double()).reshape(-1)), torch.from_numpy(w[0])))
+
+
+def paths(kind: str, parts: Parts, model: nn.Module) -> list[Replicas]:
+    """Every way in which a network of this kind may be under repair."""
+    alone = SingleReplica(model, parts.valid.inputs)
+    return [alone, replicas([model], [parts.valid])] if kind == "mlp" else [alone]
+
+
+UNITS = {"mlp": [("linears.0", 3), ("linears.1", 1), ("linears.2", 7)], "cnn": [("0", 2), ("3", 1), ("6", 5)]}
+STARTS = {"mlp": {"linears.0": 0, "linears.1": 8, "linears.2": 16}, "cnn": {"0": 0, "3": 4, "6": 8}}
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+@pytest.mark.parametrize("measure", ["spd", "eod"])
+def test_taylor_and_second_order_equal_finite_differences_of_the_proxy(kind: str, measure: str):
+    """What the proxy does when a unit is scaled by 1 - share: its slope and its curvature in the share, at 0."""
+    model, parts = trained(kind)
+    x, n, step = parts.valid.inputs, len(parts.valid), 1e-5
+    for network in paths(kind, parts, model):
+        network.units("*", "channel")
+        w = gap_weights(network, parts, measure)
+        first, second = (network.influence(w, criterion)[1][0] * n for criterion in ("taylor", "second-order"))
+        assert float((first - second).abs().max()) > 1e-3
+        for layer, unit in UNITS[kind]:
+            below, here, above = (shrunk(model, layer, unit, x, w, share) for share in (-step, 0.0, step))
+            slope, curvature = (above - below) / (2 * step), (above - 2 * here + below) / step**2
+            at = STARTS[kind][layer] + unit
+            assert float(first[at]) == pytest.approx(-slope, abs=1e-5)
+            assert float(second[at]) == pytest.approx(-(slope + curvature / 2), abs=1e-4)
+
+
+def test_the_second_order_says_better_than_the_first_what_pruning_does():
+    """In the last hidden layer, where the logit is linear in each unit."""
+    model, parts = trained("mlp")
+    (network,) = paths("mlp", parts, model)[:1]
+    network.units("linears.2")
+    w, n, x = gap_weights(network, parts, "spd"), len(parts.valid), parts.valid.inputs
+    true = [shrunk(model, "linears.2", unit, x, w, 0.0) - shrunk(model, "linears.2", unit, x, w, 1.0) for unit in range(8)]
+    errors = [np.abs(network.influence(w, c)[1][0].numpy() * n - true).max() for c in ("gradient", "taylor", "second-order")]
+    assert errors[2] < errors[1] < errors[0]
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_difference_equals_a_direct_computation(kind: str):
+    """The mean pre-activation of one group less that of the other, turned by whether the unit raises scores."""
+    model, parts = trained(kind)
+    layer = UNITS[kind][1][0]
+    cohort, seen = parts.valid, []
+    with torch.no_grad():  # a unit that lowers scores is to be among them
+        model.get_submodule(layer).weight[0] *= -1
+    handle = model.get_submodule(layer).register_forward_hook(lambda _m, _i, output: seen.append(output) or output.clone())
+    f = torch.sigmoid(model.eval()(cohort.inputs).reshape(-1))
+    handle.remove()
+    positive, second = cohort.y == 1, cohort.attribute.codes == 1
+    groups = [torch.from_numpy(positive & (second == which)) for which in (False, True)]
+    slope = torch.autograd.grad(sum(f[rows].mean() for rows in groups), seen[0])[0]
+    over = (2, 3) if kind == "cnn" else ()
+    a, g = (t.detach().sum(over) if over else t.detach() for t in (seen[0], slope))
+    expected = (a[groups[1]].mean(0) - a[groups[0]].mean(0)) * g.sum(0).sign()
+    assert len(g.sum(0).sign().unique()) == 2
+    for network in paths(kind, parts, model):
+        network.units(layer, "channel")
+        w = gap_weights(network, parts, "eod")
+        found = network.influence(w, "difference")[1][0] * len(cohort)
+        sign = np.sign(w[0][(positive & second).argmax()])  # which of the two is taken from the other
+        np.testing.assert_allclose(found, expected * sign, atol=2e-5)
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize("granularity", ["unit", "input"])
+def test_in_pieces_and_in_a_stack_every_criterion_is_the_same(criterion: str, granularity: str, monkeypatch: pytest.MonkeyPatch):
+    model, parts = trained("mlp")
+    alone, stack = paths("mlp", parts, model)
+    found = []
+    for network, at_once in ((alone, 2**21), (alone, 1), (stack, 1)):
+        monkeypatch.setattr(single, "AT_ONCE", {"cpu": at_once})
+        assert network.units("*", granularity) == (6 if granularity == "input" else 24)
+        found.append(network.influence(gap_weights(network, parts, "eod"), criterion)[1])
+    for other in found[1:]:
+        torch.testing.assert_close(found[0].double(), other.double(), rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize("kind", ["mlp", "perceptron"])
+def test_dropped_columns_of_the_input_have_no_say(kind: str, criterion: str):
+    model, parts = trained(kind)
+    result = debias(
+        model, parts.valid, method="pruning", measure="spd", floor=0.0, units=1, stop=0.0, granularity="input", criterion=criterion
+    )
+    assert {k: v.shape for k, v in result.model.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
+    first, before = ((m.linears if kind == "mlp" else m)[0] for m in (result.model, model))
+    off = (first.weight == 0).all(0)
+    step = int(result.trace["step"].iloc[result.chosen])
+    assert step == int(off.sum()) > 0
+    assert len(result.trace) == 7
+    assert f"{step} of 6 columns of the input switched off" in result.notes[-1]
+    assert torch.equal(first.weight[:, ~off], before.weight[:, ~off])
+    assert torch.equal(first.bias, before.bias)
+    changed = parts.valid.inputs.clone()
+    changed[:, off] = 7.0
+    with torch.no_grad():
+        assert torch.equal(result.model(changed), result.model(parts.valid.inputs))
+
+
+def test_the_column_that_holds_the_group_goes_first():
+    """Column 1 of the cohort is the group and noise, and nothing else depends on the group but by way of the label."""
+    model, parts = trained("perceptron")
+    network = SingleReplica(model, parts.valid.inputs)
+    network.units("*", "input")
+    w = gap_weights(network, parts, "eod")
+    gap = Labels.of([parts.valid], Goal("eod")).look(network.evaluate()).gap
+    for criterion in ("taylor", "second-order", "difference"):
+        assert int((network.influence(w, criterion)[1][0] * np.sign(gap[0])).argmax()) == 1
+
+
+class Around(nn.Module):
+    """A network that sees its input twice."""
+
+    output = "logit"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(6, 4), nn.Linear(10, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.cat([torch.relu(self.first(x)), x], 1))
+
+
+def test_columns_need_a_linear_layer_that_takes_in_the_whole_input():
+    model, parts = trained("cnn")
+    with pytest.raises(BadInput, match=r"no linear layer of this Sequential takes its inputs of shape \(1, 8, 8\)"):
+        debias(model, parts.valid, method="pruning", measure="spd", granularity="input")
+    _, parts = trained("perceptron")
+    with pytest.raises(BadInput, match="no linear layer of this Sequential takes its inputs"):
+        debias(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 1)), parts.valid, method="pruning", measure="spd", granularity="input")
+    with pytest.raises(BadInput, match="around its layer 'first' as well"):
+        debias(Around(), parts.valid, method="pruning", measure="spd", granularity="input")
+
+
+class Attentive(nn.Module):
+    """The six columns as tokens, one layer of attention with four heads of three, and the mean of what it says."""
+
+    output = "logit"
+
+    def __init__(self, bias: bool = True) -> None:
+        super().__init__()
+        self.spread = nn.Parameter(torch.randn(6, 12))
+        self.attention = nn.MultiheadAttention(12, 4, batch_first=True, bias=bias)
+        self.out = nn.Linear(12, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = torch.tanh(x[:, :, None] * self.spread)
+        return self.out(torch.relu(self.attention(tokens, tokens, tokens, need_weights=False)[0]).mean(1))
+
+    def by_hand(self, x: Tensor, head: int, scale: float, shift: float) -> Tensor:
+        """The logits if what a head says is scaled and shifted before it is projected, without torch's attention."""
+        tokens = torch.tanh(x[:, :, None] * self.spread)
+        q, k, v = (tokens @ self.attention.in_proj_weight.T + self.attention.in_proj_bias).chunk(3, -1)
+        q, k, v = (t.unflatten(-1, (4, 3)).transpose(1, 2) for t in (q, k, v))
+        said = torch.softmax(q @ k.transpose(-1, -2) / 3**0.5, -1) @ v
+        said = torch.stack([said[:, h] * scale + shift if h == head else said[:, h] for h in range(4)], 2).flatten(2)
+        return self.out(torch.relu(said @ self.attention.out_proj.weight.T + self.attention.out_proj.bias).mean(1))[:, 0]
+
+
+def attentive(bias: bool = True) -> Attentive:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return Attentive(bias).eval()
+
+
+def test_the_influence_of_heads_equals_finite_differences_of_an_attention_by_hand():
+    _, parts = trained("perceptron")
+    model, step = attentive(), 1e-5
+    network = SingleReplica(model, parts.valid.inputs)
+    assert network.units("*", "head") == 4
+    w, exact, x = gap_weights(network, parts, "eod"), copy.deepcopy(model).double(), parts.valid.inputs.double()
+    np.testing.assert_allclose(network.influence(w)[0], network.evaluate(), atol=1e-6)
+    for criterion, moved in (("taylor", lambda t: (1 + t, 0.0)), ("gradient", lambda t: (1.0, t))):
+        influence = network.influence(w, criterion)[1][0] * len(parts.valid)
+        for head in range(4):
+            with torch.no_grad():
+                up, down = (proxy(torch.sigmoid(exact.by_hand(x, head, *moved(t))), torch.from_numpy(w[0])) for t in (step, -step))
+            assert float(influence[head]) == pytest.approx(float(up - down) / (2 * step), abs=1e-5)
+
+
+def test_pruned_heads_have_no_say_and_the_state_dict_keeps_its_shape():
+    _, parts = trained("perceptron")
+    model = attentive()
+    result = debias(
+        model, parts.valid, method="pruning", measure="spd", floor=0.0, units=1, stop=0.0, granularity="head", criterion="taylor"
+    )
+    assert {k: v.shape for k, v in result.model.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
+    off = (result.model.attention.out_proj.weight == 0).all(0).view(4, 3)
+    step = int(result.trace["step"].iloc[result.chosen])
+    assert int(off.all(1).sum()) == int(off.any(1).sum()) == step
+    assert f"{step} of 4 heads of attention" in result.notes[-1]
+    network = SingleReplica(model, parts.valid.inputs)
+    network.units("attention", "head")
+    network.prune(torch.tensor([[False, True, False, False]]))
+    with torch.no_grad():
+        torch.testing.assert_close(network.model(parts.valid.inputs)[:, 0], model.by_hand(parts.valid.inputs, 1, 0.0, 0.0))
+
+
+def test_heads_need_attention_and_for_the_gradient_a_bias():
+    model, parts = trained("perceptron")
+    with pytest.raises(BadInput, match=r"nn.MultiheadAttention; none matches '\*'; the network's are: none"):
+        debias(model, parts.valid, method="pruning", measure="spd", granularity="head")
+    with pytest.raises(BadInput, match='use criterion="taylor"'):
+        debias(attentive(bias=False), parts.valid, method="pruning", measure="spd", granularity="head")
+
+
+class TokensFirst(nn.Module):
+    """A layer whose output has the rows second."""
+
+    output = "logit"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(1, 4), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.relu(self.inner(x.T[:, :, None])).mean(0))
+
+
+def test_a_layer_in_which_rows_cannot_be_told_apart_is_named_where_that_matters():
+    _, parts = trained("perceptron")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = TokensFirst()
+    with pytest.raises(BadInput, match="layer 'inner' gives"):
+        debias(model, parts.valid, method="pruning", measure="spd", criterion="second-order")
+    network, x = SingleReplica(model, parts.valid.inputs), parts.valid.inputs
+    network.units("inner")
+    w = gap_weights(network, parts, "spd")
+    influence = network.influence(w, "taylor")[1][0] * len(x)
+    for unit in range(4):
+        slope = (shrunk(model, "inner", unit, x, w, 1e-5) - shrunk(model, "inner", unit, x, w, -1e-5)) / 2e-5
+        assert float(influence[unit]) == pytest.approx(-slope, abs=1e-5)

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from equipoise.errors import BadInput, MissingExtra
 from equipoise.models import export
+from equipoise.models.bias_network import BiasScore
 from equipoise.models.checkpoint import Checkpoint, load_model, read_checkpoint
-from equipoise.models.export import MASKED_LOADING, ExportFailed, masks_in, save_weights, state_like, to_onnx
+from equipoise.models.export import HEADS, MASKED_LOADING, ExportFailed, load_heads, masks_in, save_weights, state_like, to_onnx
 from equipoise.models.units import find_layers, switch_off
 from equipoise.models.vision import OneOutput
 
@@ -31,6 +32,15 @@ def masked() -> nn.Module:
     total = layers[-1].start + layers[-1].size
     switch_off(model, layers, torch.arange(total) % 3 == 0)
     return model
+
+
+def headed(inner: nn.Module | None = None, layer: str = "2") -> BiasScore:
+    """The network of three inputs with heads of random numbers around it, which read its inputs and its last layer."""
+    plain = {"kind": "bias-score", "layers": [layer], "inputs": True, "labels": [1, None], "output": "logit", "features": 11, "groups": 2}
+    model = BiasScore.from_dict(inner or network("build").eval(), plain)
+    heads = {key: torch.randn(value.shape) for key, value in model.state_dict().items() if not key.startswith("network.")}
+    model.load_state_dict(heads, strict=False)
+    return model.eval()
 
 
 def elsewhere(folder: Path, code: str) -> object:
@@ -173,6 +183,64 @@ def test_a_file_that_cannot_be_written_is_a_clear_error(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "save", fails)
     with pytest.raises(BadInput, match=r"cannot write .*repaired\.pt: PytorchStreamWriter failed"):
         save_weights(network("build"), tmp_path, Checkpoint(network("build").state_dict(), whole={}))
+
+
+# heads around a network
+
+
+def test_heads_lie_beside_weights_that_load_as_before_and_come_back_the_same(tmp_path):
+    model, x = headed(), torch.randn(7, 3)
+    plain = network("build").state_dict()
+    came = Checkpoint({f"module.{key}": value for key, value in plain.items()}, {"epoch": 7, "state_dict": {}}, "state_dict")
+    written = save_weights(model, tmp_path, came)
+    assert {path.name for path in written} == {"repaired.safetensors", "repaired.pt", HEADS}
+    nested = torch.load(tmp_path / "repaired.pt", weights_only=True)["state_dict"]
+    assert list(nested) == list(came.state)
+    fresh = network("build")
+    fresh.load_state_dict({key.removeprefix("module."): value for key, value in nested.items()}, strict=True)
+    assert all(torch.equal(value, plain[key]) for key, value in fresh.state_dict().items())
+    with torch.no_grad():
+        assert torch.equal(load_heads(fresh.eval(), tmp_path / HEADS)(x), model(x))
+        assert not torch.allclose(fresh(x), model(x))
+
+
+def test_heads_around_a_wrapper_of_ours_leave_the_owners_keys(tmp_path):
+    inner = network("build")
+    model = headed(OneOutput(inner, 0), "inner.2")
+    save_weights(model, tmp_path, Checkpoint(inner.state_dict()))
+    assert set(load_file(tmp_path / "repaired.safetensors")) == set(inner.state_dict())
+    x = torch.randn(5, 3)
+    with torch.no_grad():
+        assert torch.equal(load_heads(OneOutput(network("build"), 0), tmp_path / HEADS)(x), model(x))
+
+
+def test_heads_that_came_with_the_network_are_its_own_weights(tmp_path):
+    model = headed()
+    assert set(state_like(model.state_dict(), model)) == set(model.state_dict())
+    assert [path.name for path in save_weights(model, tmp_path, Checkpoint(model.state_dict()))] == ["repaired.safetensors"]
+
+
+def test_heads_that_do_not_fit_are_refused(tmp_path):
+    model = headed()
+    save_weights(model, tmp_path)
+    with pytest.raises(BadInput, match=r"reads? what enters the layer '2', which this network does not have"):
+        load_heads(nn.Linear(3, 1), tmp_path / HEADS)
+    with pytest.raises(BadInput, match=r"no such file: .*none.* Without it the network is not repaired"):
+        load_heads(network("build"), tmp_path / "none.safetensors")
+    with pytest.raises(BadInput, match="holds no heads of a network"):
+        load_heads(network("build"), tmp_path / "repaired.safetensors")
+    state = load_file(tmp_path / HEADS)
+    state["task.weight"], state["more"] = state["task.weight"][:, 1:].contiguous(), state.pop("centre")
+    save_file(state, tmp_path / "other.safetensors", {"heads": json.dumps(model.to_dict())})
+    with pytest.raises(BadInput, match="3 problems") as caught:
+        load_heads(network("build"), tmp_path / "other.safetensors")
+    for part in ("'centre' is missing", "'more' fits nothing", "'task.weight' is (1, 11), not (1, 12)"):
+        assert part in str(caught.value)
+
+
+def test_onnx_holds_the_heads(tmp_path):
+    pytest.importorskip("onnxscript")
+    assert to_onnx(headed(), torch.randn(9, 3), tmp_path / "model.onnx").max_difference < 1e-5
 
 
 # ONNX

@@ -57,6 +57,42 @@ def test_the_work_is_what_the_settings_say(parts, monkeypatch):
     assert found["reject-option"].rows == n
 
 
+def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
+    monkeypatch.setattr(module, "seconds_a_row", lambda *_, gradients=False: 0.004 if gradients else 0.001)
+    monkeypatch.setattr(module, "seconds_a_look", lambda *_: 0.5)
+    monkeypatch.setattr(module, "seconds_a_probe", lambda *_: 10.0)
+    model, repair, test = parts
+    n, m = len(repair), len(test)
+    chosen = {"methods": ("bias-score", "constrained"), "settings": {"constrained": {"epochs": 2, "batch": 60, "evaluations": 1}}}
+    methods = {"constrained": {"epochs": 2, "batch": 60, "evaluations": 1}, "bias-score": {"steps": 8}, "group-thresholds": {}}
+
+    def steps(selection: str) -> dict[str, module.Step]:
+        found = forecast(model, repair, test, {**methods, "auto": chosen}, Goal("aod", selection=selection)).steps
+        return {step.method: step for step in found}
+
+    once = steps("paper")
+    assert once["constrained"].rows == 2 * n * (4 + 1) + n + m
+    assert once["bias-score"].rows == 3 * n + n + m
+    assert once["bias-score"].seconds == pytest.approx(0.001 * (4 * n + m) + 24 * 0.5 + 3 * 10.0)  # aod: the label, and the group twice
+    assert once["group-thresholds"].rows == n
+    assert once["auto"].rows == n + 3 * n + 10 * n + 3 * n + n + m  # the original, both, a pass each to see how sure, and the report
+    assert once["auto"].what.startswith("standard, bias-score, constrained, one after the other")
+
+    honest = steps("honest")
+    assert honest["constrained"].rows == 4 * 10 * n + n + m
+    assert honest["constrained"].what.startswith("up to 4 runs, for honest selection, of: 2 epochs")
+    assert honest["auto"].rows == n + 4 * (3 * n + 10 * n) + 3 * n + n + m
+
+
+def test_the_plan_tells_the_whole_goal(parts):
+    found = forecast(*parts, {"reject-option": {}}, Goal(keep={"tpr": 0.8}))
+    assert found.to_dict()["goal"] == "smallest |eod| with tpr >= 0.8 in every group"
+
+
+def test_probes_are_measured(parts):
+    assert forecast(*parts, {"bias-score": {}}, Goal()).steps[-1].seconds > 0
+
+
 def test_of_a_method_that_nobody_counted_nothing_is_claimed(parts, monkeypatch):
     monkeypatch.setitem(registry.METHODS, "own", registry.Method("equipoise.methods.standard", "a method of one's own"))
     found = forecast(*parts, {"own": {}}, Goal())

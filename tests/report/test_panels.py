@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from sklearn.metrics import roc_curve
 
 from equipoise.measures.decision import Threshold
+from equipoise.methods.group_thresholds import GroupThresholds
 from equipoise.report.panels import (
     BOTTOM,
     HEIGHT,
@@ -97,6 +99,28 @@ def test_each_rule_has_its_thresholds_for_a_group():
     )
     odds = rules["equalised-odds"]
     assert thresholds_of(odds, "M") == list(odds.steps[odds.groups.index("M")].thresholds)
+
+
+def test_a_threshold_a_group_is_marked_in_the_figures_of_that_group():
+    scores = small_case(methods=("bias-gda",)).original.test
+    rule, attribute = GroupThresholds(("M", "F"), (0.6, 0.3), 0.5), scores.attribute
+    assert (thresholds_of(rule, "M"), thresholds_of(rule, "F"), thresholds_of(rule, "X")) == ([0.6], [0.3], [])
+    for code, cut in enumerate((0.6, 0.3)):
+        marks = [mark for mark in score_panel("s", scores, rule, attribute, code).marks if mark.look == "cut"]
+        assert [_unit(_points(mark.d))[0, 0] for mark in marks] == pytest.approx([cut], abs=1e-3)
+    dots = [mark for mark in roc_panel("r", scores, rule.decide(scores), attribute).marks if mark.look == "at"]
+    for code, (mark, cut) in enumerate(zip(dots, (0.6, 0.3), strict=True)):
+        rows = attribute.codes == code
+        middle = _unit(_points(mark.d) + np.array([[4.5, 0.0]]))[0]
+        expected = [(scores.score[rows & (scores.y == label)] >= cut).mean() for label in (0, 1)]
+        assert middle == pytest.approx(expected, abs=2e-3)
+
+
+@pytest.mark.parametrize(("chosen", "look"), [("group-thresholds", "try gap"), ("bias-score", "track gap")])
+def test_the_trace_of_auto_is_drawn_as_that_of_the_method_it_took(chosen: str, look: str):
+    repair = small_case(methods=("bias-gda",)).repairs[0]
+    told = replace(repair.candidate, method="auto", settings={"chosen": chosen})
+    assert look in {mark.look for mark in trajectory_panel(replace(repair, candidate=told), GOAL).marks}
 
 
 @pytest.mark.parametrize("options", [{}, {"steps": 900}, {"rows": 50}])

@@ -22,6 +22,7 @@ from equipoise.measures.audit import audit
 from equipoise.methods.base import Goal
 from equipoise.methods.rules import read_rule
 from equipoise.models.checkpoint import Checkpoint, load_model, read_checkpoint
+from equipoise.models.export import HEADS
 from equipoise.models.score import predict
 from equipoise.report import repaired
 from equipoise.report.case import Case, Provenance
@@ -137,6 +138,34 @@ def test_the_lines_in_the_readme_load_the_network_with_torch_alone(tried, servin
     assert ran.returncode == 0, ran.stderr
     with torch.no_grad():
         assert json.loads(ran.stdout) == [model(inputs)[:, 0].tolist(), False]
+
+
+def test_heads_are_told_of_and_the_lines_in_the_readme_put_them_around_the_network(tried, serving, tmp_path, monkeypatch):
+    folder, case, test = tried
+    model = load_model(f"{folder / 'net.py'}:build", folder / "nested.pt")
+    frame, x, _ = hospital.patients()
+    repair, _ = keep_aside(_cohort(x, frame), 0.3)
+    found = run_trial(model, repair, test, {"bias-score": {}}, Goal("eod", floor=0.6))
+    out, headed = tmp_path / "out", found.case(title="Heads", label="sick", provenance=PROVENANCE)
+    written = write_repaired(headed, out, serving, QUIET)
+    assert HEADS in written.files
+    run = json.loads((out / "run.json").read_text())
+    assert (run["heads"]["file"], run["heads"]["kind"]) == (HEADS, "bias-score")
+    readme = (out / "README.txt").read_text()
+    assert "LOADED ALONE THEY ARE THE NETWORK BEFORE THE REPAIR" in readme
+
+    place: dict[str, object] = {"model": hospital.network("build")}
+    monkeypatch.chdir(out)
+    exec(_lines(readme), place)
+    with torch.no_grad():
+        score = torch.sigmoid(place["model"](test.inputs)[:, 0].double()).numpy()  # type: ignore[operator]
+    np.testing.assert_allclose(score, headed.result.test.score, atol=1e-7)
+    assert np.abs(score - headed.original.test.score).max() > 0.01
+
+    again = write_repaired(case, out, serving, Options(onnx=False, draws=10, overwrite=True))  # a repair without heads leaves none behind
+    assert HEADS not in again.files
+    assert not (out / HEADS).exists()
+    assert json.loads((out / "run.json").read_text())["heads"] is None
 
 
 def test_the_onnx_file_and_how_well_it_agrees_are_told(tried, serving, tmp_path):

@@ -1,6 +1,7 @@
 """A trial: chosen on the repair part alone, by the goal; a method that fails takes no other along."""
 
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from equipoise.measures.decision import Threshold
 from equipoise.methods import registry
 from equipoise.methods.base import Candidate, Goal
 from equipoise.methods.reject_option import RejectOption
+from equipoise.models.exported import ExportedNetwork
 from equipoise.models.score import output_kind
 from equipoise.models.units import find_layers, switch_off
 from equipoise.report import trial
@@ -73,6 +75,27 @@ def test_a_rule_that_needs_no_group_wins_among_equals():
 
 
 # the run
+
+
+def test_a_program_of_images_has_no_layers_for_heads_to_read():
+    frame, _, pixels = patients()
+    inputs = torch.from_numpy(pixels).float()[:, None] / 255
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(network("cnn").eval(), (inputs[:4],), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    model = ExportedNetwork(program, "net.pt2")
+    parts = keep_aside(Cohort.from_arrays(inputs, frame["sick"], frame["sex"], reference="M", patients=frame["pid"]), 0.3)
+    with pytest.raises(BadInput, match="bias-score: this network has no linear or convolutional layer whose inputs could be read"):
+        run_trial(model, *parts, {"bias-score": {}}, Goal("spd", floor=0.0))
+
+
+def test_auto_may_take_a_rule_by_group_where_that_is_allowed(parts):
+    methods = {"auto": {"allow_group": True, "methods": ("group-thresholds",)}}
+    found = run_trial(*parts, methods, Goal(floor=0.6))
+    candidate = found.repairs[0].candidate
+    assert (candidate.method, candidate.settings["chosen"]) == ("auto", "group-thresholds")
+    assert candidate.rule.needs_group
+    assert (found.repairs[0].test.score == found.original.test.score).all()
 
 
 def test_methods_are_run_on_the_repair_part_and_scored_on_both(parts):

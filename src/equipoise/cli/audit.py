@@ -12,7 +12,7 @@ from equipoise.cli.console import JsonOption, bar, notes, out
 from equipoise.data.files import check_writable, read_table, write_text
 from equipoise.data.scores import Scores
 from equipoise.errors import pick, raise_all
-from equipoise.report.terminal import audit_view, printable
+from equipoise.report.terminal import audit_view, encoding_view, printable
 
 
 def audit(
@@ -45,6 +45,12 @@ def audit(
     norm: given.NormOption = None,
     skip_broken: given.SkipBrokenOption = False,
     cache: given.CacheOption = None,
+    probe: Annotated[
+        bool,
+        typer.Option(
+            "--probe", help="Also say how well the group can be read from each layer of the --model, which is not whether it is used."
+        ),
+    ] = False,
     draws: Annotated[int, typer.Option(help="Bootstrap draws for the intervals.")] = 1000,
     level: Annotated[float, typer.Option(help="Level of the intervals, between 0 and 1.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
@@ -61,6 +67,7 @@ def audit(
     --patient patient_id --model my_model.py:build --weights net.safetensors
     """
     from equipoise.measures.audit import audit as run_audit
+    from equipoise.measures.encoding import encoding
     from equipoise.models.score import OUTPUTS
 
     inputs = given.Inputs(
@@ -87,6 +94,7 @@ def audit(
         "--model-output": model_output,
         "--model-output-name": model_output_name,
         "--images": images,
+        "--probe": probe,
     }
     problems = _role_problems(score, model, with_model) + inputs.problems()
     problems += _number_problems(threshold, draws, level, seed, minimum)
@@ -119,7 +127,13 @@ def audit(
                 minimum=minimum,
                 progress=step,
             )
+        layers = None
+        if probe and network is not None:
+            with bar("probes") as step:
+                layers = encoding(network, opened[file].cohort, draws=draws, level=level, seed=seed, minimum=minimum, progress=step)
     told = result.to_dict()
+    if layers is not None:
+        told["encoding"] = json.loads(layers.to_json(orient="records", double_precision=15))
     if images:
         told |= opened[file].to_dict()
         told |= {f"valid_{key}": value for key, value in opened[valid].to_dict().items()} if valid else {}
@@ -134,6 +148,8 @@ def audit(
         print(text)
     else:
         out.print(audit_view(result))
+        if layers is not None:
+            out.print(encoding_view(layers, level))
         for path, rows in opened.items():
             for line in rows.lines():
                 out.print(Text(printable(f"{path.name}: {line}")), soft_wrap=True)

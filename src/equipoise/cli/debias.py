@@ -4,6 +4,7 @@ import json
 import platform
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, datetime
 from importlib import import_module
@@ -256,9 +257,14 @@ def _value(method: str, key: str, text: str) -> Any:
 
     settings = import_module(METHODS[method].module).Settings
     pick(f"setting of {method}", key, [f.name for f in fields(settings)])
+    declared: TypeAdapter[Any] = TypeAdapter(get_type_hints(settings)[key])
     try:
-        return TypeAdapter(get_type_hints(settings)[key]).validate_python(text)
+        return declared.validate_python(text)
     except ValidationError as error:
+        with suppress(ValidationError):
+            return declared.validate_json(text)
+        with suppress(ValidationError):  # several values with commas
+            return declared.validate_python([part.strip() for part in text.split(",")])
         raise BadInput(f"--set {method}.{key}: {text!r} will not do: {error.errors()[0]['msg']}") from None
 
 

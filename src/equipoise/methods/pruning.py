@@ -7,6 +7,9 @@ performance is returned. Where we depart from the published code: a pruned unit 
 counts of the whole split; thresholds are swept exactly. Pruning a unit sets its pre-activation to zero (the paper's text for
 convolutions, its code for every layer); `cut="outgoing"` zeroes its outgoing weights instead (the paper's text for linear layers),
 which differs where batch norm follows the activation.
+
+Beyond the paper: other criteria of a unit's influence (`criterion`, defined in models.units), and other units (`granularity`): columns of
+the input of a table, which drops variables, and heads of attention.
 """
 
 from collections.abc import Sequence
@@ -17,10 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.data.cohort import Cohort
-from equipoise.errors import BadInput, pick
+from equipoise.errors import pick, raise_all
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.selection import Search
 from equipoise.models.replicas import replicas
+from equipoise.models.units import CRITERIA, GRANULARITIES
+
+NAMES = {"unit": "units", "channel": "units", "input": "columns of the input", "head": "heads of attention"}
 
 
 @dataclass(frozen=True)
@@ -30,19 +36,31 @@ class Settings:
     units: int | None = None
     steps: int | None = None
     layers: str | tuple[str, ...] = "*"
-    granularity: str = "unit"  # or channel: whole channels of convolutions, which needs no mask
+    granularity: str = "unit"  # or channel: whole channels of convolutions, which needs no mask; input: columns of a table; head
+    criterion: str = "gradient"  # equation (5); or taylor, second-order, difference
     cut: str = "pre-activation"  # or outgoing
     stop: float = 0.52  # performance under which a replicate ends
     at_most: int | None = None  # steps, where there are more units than there is time
 
     def __post_init__(self) -> None:
-        pick("granularity", self.granularity, ("unit", "channel"))
+        pick("granularity", self.granularity, GRANULARITIES)
+        pick("criterion", self.criterion, CRITERIA)
         pick("cut", self.cut, ("pre-activation", "outgoing"))
+        problems = []
         if self.units is not None and self.steps is not None:
-            raise BadInput("pruning takes units a step or a number of steps, not both")
+            problems.append("pruning takes units a step or a number of steps, not both")
+        if self.granularity == "input" and self.layers != "*":
+            problems.append(f'granularity="input" prunes columns of the input, not of layers; got layers={self.layers!r}, leave it out')
+        if self.granularity in ("input", "head") and self.cut == "outgoing":
+            problems.append(
+                f'cut="outgoing" is for units of hidden layers; granularity={self.granularity!r} has one way to cut, leave it out'
+            )
+        if self.granularity == "head" and self.criterion not in ("gradient", "taylor"):
+            problems.append(f'granularity="head" takes criterion gradient or taylor; got {self.criterion!r}')
         if min(1 if n is None else n for n in (self.units, self.steps, self.at_most)) < 1:
             given = f"units={self.units}, steps={self.steps}, at_most={self.at_most}"
-            raise BadInput(f"pruning needs at least one unit a step and one step; got {given}")
+            problems.append(f"pruning needs at least one unit a step and one step; got {given}")
+        raise_all(problems)
 
     def a_step(self, total: int) -> int:
         """How many units one step switches off."""
@@ -62,14 +80,14 @@ def run(
 ) -> list[Candidate]:
     """The pruned networks."""
     networks = replicas(models, cohorts)
-    total = networks.units(settings.layers, settings.granularity == "channel")
+    total = networks.units(settings.layers, settings.granularity)
     a_step = settings.a_step(total)
     search = Search(networks, cohorts, goal)
     scores = networks.evaluate()
     look = search.begin(scores)
     weights = search.labels.weights(scores, look.threshold) * np.sign(look.gap)[:, None]
     search.active = look.gap != 0
-    _, influence = networks.influence(weights)
+    _, influence = networks.influence(weights, settings.criterion)
     pruned = torch.zeros_like(influence, dtype=torch.bool)
     steps = min(-(-total // a_step), settings.at_most or total)
     for step in range(1, steps + 1):
@@ -79,7 +97,7 @@ def run(
         chosen = most_influential(influence, pruned, a_step) & going[:, None]
         networks.prune(chosen, settings.cut == "outgoing")
         pruned |= chosen
-        scores, influence = networks.influence(weights)
+        scores, influence = networks.influence(weights, settings.criterion)
         look = search.step(step, scores)
         if len(search.labels.levels) > 2:  # the group that is furthest from the reference now; its influence is known a step later
             weights = search.labels.weights(scores, look.threshold) * np.sign(look.gap)[:, None]
@@ -88,7 +106,8 @@ def run(
             progress(step, steps)
     if progress:
         progress(steps, steps)
-    return search.candidates("pruning", seeds, settings, lambda step: f"{min(step * a_step, total)} of {total} units switched off")
+    what = NAMES[settings.granularity]
+    return search.candidates("pruning", seeds, settings, lambda step: f"{min(step * a_step, total)} of {total} {what} switched off")
 
 
 def most_influential(influence: Tensor, pruned: Tensor, count: int) -> Tensor:

@@ -2,10 +2,13 @@
 
 Keys and shapes stay as they came for every method but one: switching single units of a convolution off leaves a mask beside its weights,
 `<layer>.unit_mask`. `MASKED_LOADING` are the five lines that load such weights with nothing but torch; in ONNX the mask is a constant.
+Heads that a repair puts around a network (BiasScore) leave its weights as they were and go into a file of their own, `HEADS`: how they are
+built as JSON in its metadata, the numbers as tensors. `load_heads` puts them around the network again; in ONNX they are part of it.
 """
 
 import copy
 import io
+import json
 import logging
 import shutil
 import warnings
@@ -19,12 +22,15 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.errors import BadInput, EquipoiseError, MissingExtra, raise_all
+from equipoise.models.bias_network import BiasScore
 from equipoise.models.checkpoint import MASK, PREFIX, Checkpoint, prefix_of
 from equipoise.models.exported import SUFFIX, program_in, save_exported, weights_of
 from equipoise.models.score import evaluating, single_output
 
 TOLERANCE = 1e-5  # of the largest output, or of 1 where that is larger
 WRAPPED = "inner."  # before the keys of a network inside OneOutput or Repeated, which its owner knows nothing of
+HEADS = "bias_score.safetensors"  # beside the weights of a network that has heads around it
+INSIDE = "network."  # before the keys of the network that heads are around
 ONE_FILE = 2**30  # bytes of weights that an ONNX file holds itself; a larger network's lie beside it
 MASKED_LOADING = """\
 masks = {k.removesuffix(".unit_mask"): state.pop(k) for k in list(state) if k.endswith(".unit_mask")}
@@ -58,6 +64,8 @@ class Exported:
 def state_like(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """The network's weights under the keys, in the order and with the prefix of the original's. Masks of convolutions come last.
 
+    Heads around the network are none of its weights: `heads_of` has them, and `save_weights` writes them beside these.
+
     >>> list(state_like({"module.weight": torch.ones(1, 2), "module.bias": torch.ones(1)}, nn.Linear(2, 1)))
     ['module.weight', 'module.bias']
     """
@@ -84,10 +92,27 @@ def state_prefix(original: Mapping[str, Tensor], model: nn.Module) -> str:
 
 
 def _unwrapped(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    own = weights_of(model)
+    heads = heads_of(model, original)
+    own = weights_of(model if heads is None else heads.network)
     if all(key.startswith(WRAPPED) for key in own) and not any(key.removeprefix(PREFIX).startswith(WRAPPED) for key in original):
         return {key.removeprefix(WRAPPED): value for key, value in own.items()}
     return own
+
+
+def heads_of(model: nn.Module, original: Mapping[str, Tensor] | None = None) -> BiasScore | None:
+    """The heads that a repair has put around a network, with the network inside. Heads that came with the original are its own."""
+    if not isinstance(model, BiasScore):
+        return None
+    came = {key.removeprefix(PREFIX) for key in original or ()}
+    return None if came >= model.state_dict().keys() else model
+
+
+def plain_weights(model: nn.Module, came: Checkpoint | None = None) -> Mapping[str, Tensor]:
+    """The weights that came or, where nothing is known of them, those of the network without heads."""
+    if came is not None:
+        return came.state
+    heads = heads_of(model)
+    return weights_of(model if heads is None else heads.network)
 
 
 def masks_in(state: Mapping[str, Tensor]) -> list[str]:
@@ -96,10 +121,14 @@ def masks_in(state: Mapping[str, Tensor]) -> list[str]:
 
 
 def save_weights(model: nn.Module, folder: Path, came: Checkpoint | None = None) -> list[Path]:
-    """Writes `repaired.safetensors`, and beside it the kind of file that came: `repaired.pt` with the same nesting, or `repaired.pt2`."""
+    """Writes `repaired.safetensors`, and beside it the kind of file that came: `repaired.pt` with the same nesting, or `repaired.pt2`.
+
+    Heads around the network go into `bias_score.safetensors`.
+    """
     from safetensors.torch import save_file
 
-    state = state_like(weights_of(model) if came is None else came.state, model)
+    original = plain_weights(model, came)
+    state = state_like(original, model)
     plain = folder / "repaired.safetensors"
     with writing(plain):
         save_file(state, plain)
@@ -113,7 +142,51 @@ def save_weights(model: nn.Module, folder: Path, came: Checkpoint | None = None)
         whole = state if came.under is None else {**_as_dict(came.whole), came.under: state}
         with writing(written[-1]):
             torch.save(whole, written[-1])
+    if heads := heads_of(model, original):
+        written.append(folder / HEADS)
+        with writing(written[-1]):
+            save_file(_head_weights(heads), written[-1], {"format": "pt", "heads": json.dumps(heads.to_dict())})
     return written
+
+
+def _head_weights(heads: BiasScore) -> dict[str, Tensor]:
+    return {key: value.detach().cpu().contiguous().clone() for key, value in heads.state_dict().items() if not key.startswith(INSIDE)}
+
+
+def load_heads(network: nn.Module, path: str | Path) -> BiasScore:
+    """The network with the heads of a file around it, in eval mode; or an error where the file or the network is another one."""
+    from safetensors import safe_open
+
+    path = Path(path)
+    if not path.is_file():
+        raise BadInput(f"no such file: {path}. Without it the network is not repaired. Name the file that lies beside the weights.")
+    try:
+        with safe_open(path, "pt") as file:
+            plain = json.loads((file.metadata() or {})["heads"])
+            state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (it is no dict)
+        layers = plain["layers"]
+        found = BiasScore.from_dict(network, plain)
+    except BadInput:
+        raise
+    except Exception as error:  # not of ours, or damaged: safetensors, JSON and torch each have their own
+        reason = (str(error).splitlines() or [""])[0]
+        raise BadInput(
+            f"{path} holds no heads of a network: {type(error).__name__}: {reason}. Use the file that Equipoise wrote."
+        ) from error
+    there = {name for name, _ in network.named_modules()}
+    problems = [f"they read what enters the layer {name!r}, which this network does not have" for name in layers if name not in there]
+    wanted = _head_weights(found)
+    problems += [f"{key!r} is missing" for key in wanted if key not in state] + [
+        f"{key!r} fits nothing" for key in state if key not in wanted
+    ]
+    problems += [
+        f"{key!r} is {tuple(state[key].shape)}, not {tuple(wanted[key].shape)}"
+        for key in wanted
+        if key in state and state[key].shape != wanted[key].shape
+    ]
+    raise_all(problems, f"{path}, heads for a network")
+    found.load_state_dict(state, strict=False)  # the network inside has its own weights already
+    return found.eval()
 
 
 def _as_dict(whole: object) -> dict[Any, Any]:

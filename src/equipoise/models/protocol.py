@@ -79,12 +79,18 @@ class Replicas(Protocol):
         """The networks as they were last kept."""
         ...
 
-    def units(self, pattern: str | Sequence[str], channels: bool = False) -> int:
-        """Makes the units (or whole channels) of the layers that match ready for pruning, and says how many there are a network."""
+    def units(self, pattern: str | Sequence[str], granularity: str = "unit") -> int:
+        """Makes the units of the layers that match ready for pruning, and says how many there are a network.
+
+        Or its whole channels, columns of the input, or heads of attention: granularity unit, channel, input or head.
+        """
         ...
 
-    def influence(self, weights: FloatArray) -> tuple[FloatArray, Tensor]:
-        """The scores (R, rows), and equation (5): the mean gradient of sum_i w_i f_i with respect to every unit (R, units)."""
+    def influence(self, weights: FloatArray, criterion: str = "gradient") -> tuple[FloatArray, Tensor]:
+        """The scores (R, rows), and equation (5): the mean gradient of sum_i w_i f_i with respect to every unit (R, units).
+
+        Or another criterion of what units have to do with that sum (see units).
+        """
         ...
 
     def prune(self, units: Tensor, outgoing: bool = False) -> None:

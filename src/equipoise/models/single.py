@@ -15,7 +15,7 @@ from equipoise.models.capture import Captured, Pool
 from equipoise.models.feed import Feed, device_of, half, in_layout, workplace
 from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Slope
 from equipoise.models.score import NUMBERS, feed_outputs, in_pieces, output_kind, rows_at_once, single_output, smaller
-from equipoise.models.units import Layer, find_layers, gap_gradients, switch_off
+from equipoise.models.units import Layer, find_units, gap_gradients, settled, sums, switch_off
 
 AT_ONCE = {"cpu": 2**21, "cuda": 2**24}  # numbers of input of one pass with a graph, which keeps activations
 TINY = 1e-6  # how near to 0 or 1 a probability still has a logit
@@ -205,18 +205,18 @@ class SingleReplica:
             model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         return model.to(self.home)
 
-    def units(self, pattern: str | Sequence[str], channels: bool = False) -> int:
-        self._layers = find_layers(self.model, self.feed(torch.arange(min(2, self.rows))), pattern, channels)
+    def units(self, pattern: str | Sequence[str], granularity: str = "unit") -> int:
+        self._layers = find_units(self.model, self.feed(torch.arange(min(2, self.rows))), pattern, granularity)
         return self._layers[-1].start + self._layers[-1].size
 
-    def influence(self, weights: FloatArray) -> tuple[FloatArray, Tensor]:
+    def influence(self, weights: FloatArray, criterion: str = "gradient") -> tuple[FloatArray, Tensor]:
         w = torch.from_numpy(weights[0]).float()
         # Rows without weight need no backward pass and go last.
         order = torch.cat([ranks.share(w.nonzero()[:, 0]), ranks.share((w == 0).nonzero()[:, 0])])
         batch = self._batch(AT_ONCE)
         while True:
             try:
-                raw, total = self._influence(order, w, min(batch, max(1, len(order))))
+                raw, total = self._influence(order, w, min(batch, max(1, len(order))), criterion)
                 break
             except torch.OutOfMemoryError as error:
                 batch = smaller(batch, error)
@@ -224,22 +224,24 @@ class SingleReplica:
         scores = raw.double() if self.probability else torch.sigmoid(raw.double())
         everyone = torch.zeros(self.rows, dtype=torch.float64)
         everyone[order] = scores.cpu()
-        return self._added(everyone).numpy()[None], total[None] / self.rows
+        return self._added(everyone).numpy()[None], settled(criterion, total)[None] / self.rows
 
-    def _influence(self, order: Tensor, w: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-        """Raw outputs of the rows in this order, and the gradient of the sum of w_i f_i with respect to every unit.
+    def _influence(self, order: Tensor, w: Tensor, batch: int, criterion: str) -> tuple[Tensor, Tensor]:
+        """Raw outputs of the rows in this order, and the sums (sums, units) of which the criterion is made.
 
         All pieces have the same size (the last is filled up), so that rounding cannot differ between rows with and without weight, which
         for EOD are positives and negatives: a network that tells nothing any more would seem to tell them apart.
         """
-        total = torch.zeros(self._layers[-1].start + self._layers[-1].size, dtype=torch.float64, device=self.device)
+        units = self._layers[-1].start + self._layers[-1].size
+        total = torch.zeros(sums(criterion), units, dtype=torch.float64, device=self.device)
+        heads = self._layers[0].kind == "head"  # without gradients torch takes another way through attention, with other rounding
         found = []
         filled = torch.cat([order, order[:1].expand(-len(order) % batch)])
         weighted = torch.cat([w[order], torch.zeros(len(filled) - len(order))])
         for part, weight in zip(filled.split(batch), weighted.split(batch), strict=True):
-            if weight.any():
-                raw, gradient = gap_gradients(self.model, self._layers, self.feed(part), weight, self.probability)
-                total.add_(gradient)
+            if heads or weight.any():
+                raw, found_here = gap_gradients(self.model, self._layers, self.feed(part), weight, self.probability, criterion)
+                total.add_(found_here)
             else:
                 with torch.no_grad(), half(self.device):
                     raw = single_output(self.model(self.feed(part)), len(part)).float()

@@ -10,7 +10,7 @@ from equipoise.models.blockwise import StackedBlockwise
 from equipoise.models.mlp import MLP
 from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Slope
 from equipoise.models.stack import CHUNK, Snapshot, Stack, StackedAdam
-from equipoise.models.units import find_layers
+from equipoise.models.units import find_units, row_parts, settled, sums
 
 
 class StackedReplicas:
@@ -24,7 +24,7 @@ class StackedReplicas:
         self.size, self.rows = len(models), x.shape[1]
         self._original = Snapshot.of(self.stack)
         self._kept = Snapshot.of(self.stack)
-        self._layers: list[int] = []
+        self._layers: list[int] = []  # hidden layers whose units may be pruned; none where columns of the input may
         self._numbers = [(self.stack.owner == r).nonzero()[:, 0] for r in range(self.size)]
 
     def soft(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
@@ -84,19 +84,20 @@ class StackedReplicas:
         self.stack.load(present, everyone)
         return models
 
-    def units(self, pattern: str | Sequence[str], channels: bool = False) -> int:
-        found = find_layers(self.stack.unstack()[0], self.x[0], pattern, channels)
-        self._layers = [int(layer.name.split(".")[1]) for layer in found]
-        return len(self._layers) * self.stack.width
+    def units(self, pattern: str | Sequence[str], granularity: str = "unit") -> int:
+        found = find_units(self.stack.unstack()[0], self.x[0, :2].clone(), pattern, granularity)
+        self._layers = [] if granularity == "input" else [int(layer.name.split(".")[1]) for layer in found]
+        return sum(layer.size for layer in found)
 
-    def influence(self, weights: FloatArray) -> tuple[FloatArray, Tensor]:
+    def influence(self, weights: FloatArray, criterion: str = "gradient") -> tuple[FloatArray, Tensor]:
         w = torch.from_numpy(weights)
         # Rows without weight need no backward pass: they go last, and the graph is made for the others alone.
         order = torch.argsort((w == 0).to(torch.uint8), dim=1, stable=True)
         needed = int((w != 0).sum(1).max())
         w = w.gather(1, order).float()
         logits = torch.empty(self.size, self.rows)
-        total = torch.zeros(self.size, len(self._layers) * self.stack.width)
+        units = len(self._layers) * self.stack.width or self.stack.inputs
+        total = torch.zeros(sums(criterion), self.size, units)
         for start in range(0, self.rows, CHUNK):
             part = slice(start, min(start + CHUNK, self.rows))
             x = self._take(order[:, part])
@@ -105,15 +106,25 @@ class StackedReplicas:
                     logits[:, part] = self.stack.logits(x)
                 continue
             seen: list[Tensor] = []
-            out = self.stack.logits(x, kept=seen)
-            chosen = [seen[k] for k in self._layers]
-            gradients = torch.autograd.grad((torch.sigmoid(out) * w[:, part]).sum(), chosen)
-            total += torch.cat([g.sum(2) for g in gradients], dim=1)
+            columns = x.transpose(1, 2).requires_grad_(not self._layers)
+            out = self.stack.logits(columns.transpose(1, 2), kept=seen)
+            chosen = [seen[k] for k in self._layers] or [columns]
+            f = torch.sigmoid(out)
+            gradients = torch.autograd.grad((f * w[:, part]).sum(), chosen)
+            if criterion == "gradient":
+                total[0] += torch.cat([g.sum(2) for g in gradients], dim=1)
+            else:
+                a, wg = (torch.cat(found, dim=1).transpose(1, 2)[..., None] for found in ([c.detach() for c in chosen], gradients))
+                total += row_parts(criterion, a, wg, w[:, part, None], f.detach()[..., None]).sum(2)
             logits[:, part] = out.detach()
         scores = torch.empty_like(logits).scatter_(1, order, logits)
-        return torch.sigmoid(scores.double()).numpy(), total.double() / self.rows
+        return torch.sigmoid(scores.double()).numpy(), settled(criterion, total).double() / self.rows
 
     def prune(self, units: Tensor, outgoing: bool = False) -> None:
+        if not self._layers:
+            with torch.no_grad():
+                self.stack.parameters["linears.0.weight"].masked_fill_(units[:, None, :], 0.0)
+            return
         marked = units.view(self.size, len(self._layers), self.stack.width)
         with torch.no_grad():
             for position, k in enumerate(self._layers):

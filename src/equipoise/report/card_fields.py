@@ -67,4 +67,6 @@ def kind_of_test(facts: Facts) -> str:
 def bibliography(found: Findings, facts: Facts) -> str:
     """BibTeX: the user's entries, and the paper of the method. Empty if there is neither."""
     own = "" if facts.resources.citation == NOT_PROVIDED else facts.resources.citation.strip()
-    return "\n\n".join(entry for entry in (own, PAPERS.get(found.case.result.name, "")) if entry)
+    candidate = found.case.result.candidate
+    method = str(candidate.settings.get("chosen", candidate.method)) if candidate.method == "auto" else candidate.method
+    return "\n\n".join(entry for entry in (own, PAPERS.get(method, "")) if entry)

@@ -30,10 +30,25 @@ _HARDT = """@inproceedings{hardt2016equality,
   booktitle = {Advances in Neural Information Processing Systems},
   year      = {2016}
 }"""
+_COTTER = """@inproceedings{cotter2019two,
+  title     = {Two-Player Games for Efficient Non-Convex Constrained Optimization},
+  author    = {Cotter, Andrew and Jiang, Heinrich and Sridharan, Karthik},
+  booktitle = {International Conference on Algorithmic Learning Theory},
+  year      = {2019}
+}"""
+_MENON = """@inproceedings{menon2018cost,
+  title     = {The Cost of Fairness in Binary Classification},
+  author    = {Menon, Aditya Krishna and Williamson, Robert C.},
+  booktitle = {Conference on Fairness, Accountability and Transparency},
+  year      = {2018}
+}"""
 
+# The search of group-thresholds is our own, and auto is the method that it takes: they have none.
 PAPERS: dict[str, str] = {
     "bias-gda": _PAPER,
     "pruning": _PAPER,
+    "constrained": _COTTER,
+    "bias-score": _MENON,
     "random": _SAVANI,
     "adversarial-finetune": _SAVANI,
     "adversarial-training": _ZHANG,

@@ -15,6 +15,7 @@ from equipoise.measures.cells import FloatArray
 from equipoise.measures.decision import Rule, Threshold
 from equipoise.methods.base import Goal
 from equipoise.methods.equalised_odds import EqualisedOdds
+from equipoise.methods.group_thresholds import GroupThresholds
 from equipoise.methods.reject_option import RejectOption
 from equipoise.report.case import Repair
 from equipoise.report.words import amount, number, short
@@ -24,7 +25,7 @@ LEFT, RIGHT, TOP, BOTTOM = 48, 18, 12, 38
 POINTS = 240  # of a curve
 BARS = 30  # of a distribution
 BINS = 10  # of a calibration curve
-TRIES = ("standard", "random", "reject-option", "equalised-odds")  # their steps do not follow from one another
+TRIES = ("standard", "random", "reject-option", "equalised-odds", "group-thresholds")  # their steps do not follow from one another
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,8 @@ def thresholds_of(rule: Rule, group: str) -> list[float]:
         return [rule.threshold - rule.margin if group in rule.favoured else rule.threshold + rule.margin]
     if isinstance(rule, EqualisedOdds) and group in rule.groups:
         return list(rule.steps[rule.groups.index(group)].thresholds)
+    if isinstance(rule, GroupThresholds) and group in rule.groups:
+        return [rule.thresholds[rule.groups.index(group)]]
     return []
 
 
@@ -203,6 +206,7 @@ def trajectory_panel(repair: Repair, goal: Goal) -> Panel:
     """The gap and the performance of a method against its step on validation, with the step that was chosen."""
     candidate = repair.candidate
     trace = candidate.trace
+    tries = candidate.settings.get("chosen", repair.name) in TRIES  # of a method that chooses among others, the one whose trace this is
     step, gap, performance = (trace[name].to_numpy(dtype=np.float64) for name in ("step", "gap", "performance"))
     keep = _visible(gap, performance, candidate.chosen)
     first, last = float(np.nanmin(step)), float(max(np.nanmax(step), np.nanmin(step) + 1))
@@ -221,7 +225,7 @@ def trajectory_panel(repair: Repair, goal: Goal) -> Panel:
     marks.append(Mark("chosen", line([(x, TOP), (x, HEIGHT - BOTTOM)]), title=f"chosen: step {int(step[candidate.chosen])}"))
     for look, values in (("gap", gap), ("performance", performance)):
         spots = [(along(s, first, last), up(v, low, 1)) for s, v in zip(step[keep], values[keep], strict=True)]
-        if repair.name in TRIES:
+        if tries:
             marks += [Mark(f"try {look}", dot(a, b, 1.6)) for a, b in spots if not np.isnan(b)]
         else:
             marks.append(Mark(f"track {look}", line(spots)))
@@ -229,13 +233,13 @@ def trajectory_panel(repair: Repair, goal: Goal) -> Panel:
     count = min(5, int(last - first) + 1)
     axis = tuple(Tick(along(v, first, last), number(v, 0)) for v in np.unique(np.linspace(first, last, count).round()))
     at = candidate.chosen
-    kind = "points tried" if repair.name in TRIES else "steps"
+    kind = "points tried" if tries else "steps"
     says = (
         f"{short(repair.name)}: {len(trace):,} {kind} on validation. At the first the gap is {amount(gap[0], 'points')} points "
         f"and performance {amount(performance[0])}; at the chosen step {int(step[at])} they are "
         f"{amount(gap[at], 'points')} points and {amount(performance[at])}."
     )
-    return Panel(short(repair.name), says, axis, ticks, "step" if repair.name not in TRIES else "try", "percent", tuple(marks))
+    return Panel(short(repair.name), says, axis, ticks, "try" if tries else "step", "percent", tuple(marks))
 
 
 def _visible(gap: FloatArray, performance: FloatArray, chosen: int) -> IntArray:

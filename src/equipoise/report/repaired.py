@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
-from torch import Tensor
+from torch import Tensor, nn
 
 from equipoise.data.files import check_writable
 from equipoise.errors import BadInput, EquipoiseError
@@ -28,8 +28,19 @@ from equipoise.measures.audit import Audit, audit
 from equipoise.measures.decision import Threshold
 from equipoise.methods.rules import randomised, rule_to_dict
 from equipoise.models.checkpoint import Checkpoint
-from equipoise.models.export import MASKED_LOADING, Exported, masks_in, save_weights, state_like, state_prefix, to_onnx
-from equipoise.models.exported import program_in, weights_of
+from equipoise.models.export import (
+    HEADS,
+    MASKED_LOADING,
+    Exported,
+    heads_of,
+    masks_in,
+    plain_weights,
+    save_weights,
+    state_like,
+    state_prefix,
+    to_onnx,
+)
+from equipoise.models.exported import program_in
 from equipoise.report.case import Case, Repair
 from equipoise.report.trial import Bars
 
@@ -38,6 +49,7 @@ WEIGHTS = ("repaired.pt2", "repaired.pt", "repaired.safetensors")  # in the orde
 PAGES = ("report.html", "card.md", "card.xml", "README.txt")
 FILES = (
     *WEIGHTS,
+    HEADS,
     "model.onnx",
     "model.onnx.data",
     "rule.json",
@@ -298,6 +310,7 @@ def _run(
         "hashes": dict(provenance.hashes),
         "limits": list(provenance.limits),
         "model": {"named": provenance.model, "load": serving.model, "output": serving.output, "output_name": serving.output_name},
+        "heads": _heads(candidate.model, serving),
         "inputs": dict(serving.inputs),
         "groups": [attribute.name for attribute in case.result.test.attributes],
         "method": candidate.method,
@@ -313,6 +326,12 @@ def _run(
     }
 
 
+def _heads(model: nn.Module, serving: Serving) -> dict[str, object] | None:
+    """What lies around the network beside its own weights, for `apply` to know that it must be there."""
+    heads = heads_of(model, plain_weights(model, serving.came))
+    return None if heads is None else {"file": HEADS, **heads.to_dict()}
+
+
 def _size(scores: Any) -> dict[str, int | None]:
     return {"rows": len(scores), "patients": None if scores.patients is None else len(set(scores.patients))}
 
@@ -323,8 +342,9 @@ def verdict(case: Case) -> str:
     first, row = candidate.trace.iloc[0], candidate.trace.iloc[candidate.chosen]
     attribute = case.result.valid.attribute
     who = f"{', '.join(attribute.others)} minus {attribute.reference}" if len(attribute.others) < 4 else f"{attribute.name}, the largest"
+    name = f"{candidate.method} ({candidate.settings['chosen']})" if "chosen" in candidate.settings else candidate.method
     return (
-        f"{candidate.method} changed {candidate.goal.measure} ({who}) from {first['gap']:+.3f} to {row['gap']:+.3f} "
+        f"{name} changed {candidate.goal.measure} ({who}) from {first['gap']:+.3f} to {row['gap']:+.3f} "
         f"on the {len(case.result.valid):,} rows that it was repaired on; "
         f"the goal ({candidate.goal.describe()}) was {'met' if candidate.met else 'NOT met'} there."
     )
@@ -339,7 +359,8 @@ def _readme(
         loader=PackageLoader("equipoise.report"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
     )  # plain text
     model, rule, came = case.result.candidate.model, case.result.candidate.rule, serving.came
-    original = weights_of(model) if came is None else came.state
+    original = plain_weights(model, came)
+    heads = heads_of(model, original)
     program = "repaired.pt2" if program_in(model) else None
     return environment.get_template("README.txt.j2").render(
         title=case.title,
@@ -351,6 +372,9 @@ def _readme(
         randomised=randomised(rule),
         program=program,
         file=next(name for name in WEIGHTS[1:] if (place / name).exists()),
+        heads=HEADS if heads else None,
+        reading=str(heads.reading) if heads else "",
+        output_name=serving.output_name,
         under=came.under if came is not None else None,
         prefix=state_prefix(original, model),
         masks=masks_in(state_like(original, model)),

@@ -20,6 +20,7 @@ from equipoise.measures.cells import FloatArray
 from equipoise.measures.decision import Rule
 from equipoise.methods.rules import randomised, read_rule
 from equipoise.models.checkpoint import load_model
+from equipoise.models.export import HEADS, load_heads
 from equipoise.models.score import outputs
 from equipoise.report.repaired import SCHEMA, SCHEMA_VERSION, WEIGHTS
 
@@ -73,6 +74,8 @@ def open_repaired(folder: Path, model: str | None = None) -> Repaired:
 
         name = str(run["model"]["output_name"])
         network = OneOutput(network, int(name) if name.lstrip("-").isdigit() else name).eval()
+    if run.get("heads"):  # the repair is in them alone: without their file there is nothing to serve
+        network = load_heads(network, folder / HEADS)
     return Repaired(network, rule, run, tuple(_remarks(run, model)))
 
 

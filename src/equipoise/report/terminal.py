@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.measures.audit import Audit
+from equipoise.measures.encoding import GIVEN, READ_IS_NOT_USED
 from equipoise.measures.estimates import GROUP_MEASURES, INSUFFICIENT
 from equipoise.measures.gaps import GAPS, MEANING
 
@@ -32,6 +33,7 @@ PERFORMANCE_NAMES = {
     "auroc": "AUROC",
     "average_precision": "average precision",
 }
+GIVEN_NAMES = {None: "everybody", 1: "positives", 0: "negatives"}
 INTERVAL = len("0.123 [0.123, 0.123]")
 GAP_INTERVAL = len("-0.123 [-0.123, -0.123]")
 LONGEST_NAME = 60
@@ -47,6 +49,29 @@ def audit_view(audit: Audit) -> RenderableType:
     parts += [_gaps(rows) for _, rows in audit.gaps.groupby("attribute", sort=False)]
     parts += _remarks(audit)
     return Group(*parts)
+
+
+def encoding_view(layers: pd.DataFrame, level: float = 0.95) -> RenderableType:
+    """How well each attribute can be read from each layer, and that this is not whether it is used."""
+    parts: list[RenderableType] = []
+    for name, rows in layers.groupby("attribute", sort=False):
+        table = _table(f"How well {short_name(name)} can be read from what enters a layer: AUROC of a probe, {percent(level)} intervals")
+        for column in ("depth", "layer", "width", "among", "AUROC"):
+            table.add_column(column, justify="left" if column in ("layer", "among") else "right", overflow="fold")
+        table.columns[-1].width = INTERVAL
+        for _, row in rows.iterrows():
+            where = (str(row["depth"]), short_name(row["layer"]), f"{row['width']:,}")
+            for k, (measure, label) in enumerate(GIVEN.items()):
+                found = _interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"])
+                if row[f"{measure}_low"] > row["chance"]:
+                    found.stylize("bold")
+                table.add_row(*(where if k == 0 else ("", "", "")), GIVEN_NAMES[label], found)
+        parts.append(table)
+        parts += [Text(f"{short_name(name)}: {printable(note)}.", style="dim") for note in dict.fromkeys(rows["note"]) if note]
+    chance = (
+        "Chance is 0.5 (bold: the interval is above it), and so is less. Among rows of one label a difference in prevalence tells nothing."
+    )
+    return Group(*parts, Text(f"{chance} {READ_IS_NOT_USED}", style="dim"))
 
 
 def printable(text: str) -> str:

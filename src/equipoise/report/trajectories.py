@@ -9,7 +9,7 @@ import pandas as pd
 from equipoise.report.figures import save_figure
 from equipoise.study.schema import Plan
 
-TRIES = ("standard", "random", "reject-option", "equalised-odds")  # their steps do not follow from one another
+TRIES = ("standard", "random", "reject-option", "equalised-odds", "group-thresholds", "auto")  # their steps do not follow from one another
 A_LINE = 4  # panels
 STEPS = 150  # drawn at most; a panel has a line a split, so more would only make the file large
 ORANGE, GREEN = "#d95f02", "#1b9e77"

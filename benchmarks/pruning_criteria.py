@@ -1,0 +1,77 @@
+"""Criteria and units of pruning for docs/beyond.md. Usage: EQUIPOISE_DATA=... python benchmarks/pruning_criteria.py SPLITS [DATA ...]
+
+Every criterion with hidden units and with columns of the input, on the same networks (trained once), chosen on validation with the paper's
+floors and looked at on test. Seconds are of the processor, a split.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+
+import equipoise as eq
+from equipoise.measures.cells import tabulate
+from equipoise.measures.functional import gap_values, largest, performance_values
+from equipoise.methods.registry import run_many
+from equipoise.models.score import predict
+from equipoise.models.train import train_stack
+from equipoise.models.units import CRITERIA
+from equipoise.study.paper import PRUNING_FLOORS
+
+DATA = ("compas", "bank")
+HEAD = (
+    "| data | measure | units | criterion | test gap (sd) | mean absolute gap | BA (sd) | on validation: mean absolute gap, BA "
+    "| switched off | s a split |\n|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def looked(measure: str, found: Sequence[eq.Candidate], parts: Sequence[eq.Parts]) -> tuple[np.ndarray, np.ndarray]:
+    """Gap and balanced accuracy (splits, 2) on test, and the chosen step, gap and balanced accuracy (splits, 3) on validation."""
+    test, valid = [], []
+    for candidate, part in zip(found, parts, strict=True):
+        scores = predict(candidate.model, part.test)
+        cells = tabulate(candidate.rule.decide(scores), scores.y, scores.attribute)
+        test.append((float(largest(gap_values(measure, cells))), float(performance_values("balanced_accuracy", cells))))
+        row = candidate.trace.iloc[candidate.chosen]
+        valid.append((row["step"], row["gap"], row["performance"]))
+    return np.array(test), np.array(valid)
+
+
+def tried(data: str, measure: str, units: str, criterion: str, parts: Sequence[eq.Parts], models: Sequence[torch.nn.Module]) -> None:
+    """One line of the table."""
+    settings = {} if units == "none" else {"granularity": units, "criterion": criterion, "units": 1}
+    start = time.process_time()
+    valids, goal = [part.valid for part in parts], eq.Goal(measure, floor=PRUNING_FLOORS[data][measure])
+    found = run_many("pruning" if settings else "standard", models, valids, goal, seeds=range(len(parts)), settings=settings)
+    seconds = (time.process_time() - start) / len(parts)
+    test, valid = looked(measure, found, parts)
+    (gap, ba), (spread, ba_spread) = test.mean(0), test.std(0, ddof=1)
+    print(
+        f"| {data} | {measure} | {units} | {criterion} | {gap:+.3f} ({spread:.3f}) | {np.abs(test[:, 0]).mean():.3f} "
+        f"| {ba:.3f} ({ba_spread:.3f}) | {np.abs(valid[:, 1]).mean():.3f}, {valid[:, 2].mean():.3f} | {valid[:, 0].mean():.0f} "
+        f"| {seconds:.2f} |",
+        flush=True,
+    )
+
+
+def main() -> None:
+    splits, names = int(sys.argv[1]), sys.argv[2:] or DATA
+    print(HEAD)
+    for data in names:
+        whole = eq.load(data)
+        parts = [eq.split(whole, seed=seed) for seed in range(splits)]
+        models = list(train_stack([(part.train, part.valid, seed) for seed, part in enumerate(parts)]))
+        for measure in PRUNING_FLOORS[data]:
+            tried(data, measure, "none", "original", parts, models)
+            for units in ("unit", "input"):
+                for criterion in CRITERIA:
+                    tried(data, measure, units, criterion, parts, models)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""`equipoise audit --probe`: the table, the JSON, and what it says of itself."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from equipoise import cli
+
+BUILD = """
+import torch
+from torch import nn
+
+def build():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+"""
+AUDIT = ["--label", "y", "--group", "sex", "--reference", "M", "--patient", "pid", "--draws", 20, "--model", "net.py:build"]
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Ran]:
+    """Runs one command in a folder with a data file and a network. The group is one of the two inputs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    rng, n = np.random.default_rng(0), 120
+    sex = np.repeat(["F", "M"], n // 2)
+    frame = pd.DataFrame(
+        {"pid": np.arange(n) // 2, "y": rng.integers(0, 2, n), "sex": sex, "a": (sex == "F") * 1.0, "b": rng.normal(size=n)}
+    )
+    frame.to_csv("data.csv", index=False)
+    frame.loc[(frame["sex"] == "F") & (np.arange(n) >= 3), "y"] = 0
+    frame.to_csv("few.csv", index=False)
+    Path("net.py").write_text(BUILD)
+
+    def call(*arguments: object) -> Ran:
+        capsys.readouterr()
+        return Ran(cli.run([str(a) for a in arguments]), *capsys.readouterr())
+
+    return call
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_table_names_every_layer_and_says_that_read_is_not_used(run):
+    code, out, err = run("audit", "data.csv", *AUDIT, "--probe")
+    assert (code, err) == (0, "")
+    words = _words(out)
+    assert "How well sex can be read from what enters a layer" in words
+    assert "0 inputs 2 everybody 1.000 [1.000, 1.000]" in words
+    assert "1 2 3 everybody" in words
+    assert "2 output 1 everybody" in words
+    assert "What can be read is not thereby used" in words
+    assert "Chance is 0.5" in words
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_json_holds_a_record_a_layer_and_nothing_else_changes(run):
+    plain = json.loads(run("audit", "data.csv", *AUDIT, "--json").out)
+    code, out, err = run("audit", "data.csv", *AUDIT, "--probe", "--json", "--out", "result.json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found == json.loads(Path("result.json").read_text())
+    layers = found.pop("encoding")
+    assert found == plain
+    assert [row["layer"] for row in layers] == ["inputs", "2", "output"]
+    assert layers[0]["auroc"] == 1.0
+    for row in layers:
+        assert 0 <= row["auroc_low"] <= row["auroc"] <= row["auroc_high"] <= 1
+
+
+def test_few_patients_are_said(run):
+    ran = run("audit", "few.csv", *AUDIT, "--probe")
+    assert ran.code == 0
+    assert "positives insufficient data" in _words(ran.out)
+    assert "sex: insufficient data: fewer than 5 patients with positives in 'F'." in _words(ran.out)
+    layers = json.loads(run("audit", "few.csv", *AUDIT, "--probe", "--json").out)["encoding"]
+    assert [row["auroc_positives"] for row in layers] == [None] * 3
+
+
+def test_scores_have_no_layers(run):
+    code, _, err = run("audit", "data.csv", "--label", "y", "--group", "sex", "--score", "a", "--probe")
+    assert code == 2
+    assert "--probe goes with --model, and there is none. Leave it out." in _words(err.replace("│", " "))
