@@ -42,6 +42,7 @@ docs: install
 bench: install .venv-bench/.installed
 	$(BIN)/python benchmarks/measures.py
 	.venv-bench/bin/python benchmarks/postprocessing.py
+	.venv-bench/bin/python benchmarks/peers.py .bench-networks
 
 clean:
-	rm -rf $(VENV) .venv-bench demo-output example-output site build dist src/*.egg-info
+	rm -rf $(VENV) .venv-bench .bench-networks demo-output example-output site build dist src/*.egg-info
