@@ -18,9 +18,9 @@ import equipoise as eq
 from equipoise.measures.cells import tabulate
 from equipoise.measures.functional import gap_values, largest, performance_values
 from equipoise.methods.registry import run_many
+from equipoise.models.influence import CRITERIA
 from equipoise.models.score import predict
 from equipoise.models.train import train_stack
-from equipoise.models.units import CRITERIA
 from equipoise.study.paper import PRUNING_FLOORS
 
 DATA = ("compas", "bank")

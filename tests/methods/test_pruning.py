@@ -17,10 +17,10 @@ from equipoise.methods.pruning import Settings, most_influential
 from equipoise.methods.registry import debias
 from equipoise.methods.selection import Labels
 from equipoise.models import single
+from equipoise.models.influence import CRITERIA
 from equipoise.models.protocol import FloatArray, Replicas
 from equipoise.models.replicas import replicas
 from equipoise.models.single import SingleReplica
-from equipoise.models.units import CRITERIA
 
 sys.path.insert(0, str(Path(__file__).parent))
 from networks import trained

@@ -15,9 +15,9 @@ import pytest
 from equipoise.errors import BadInput
 from equipoise.measures.gaps import GAPS
 from equipoise.methods.base import Goal
-from equipoise.report.affected import Part
 from equipoise.report.findings import find
-from equipoise.report.page import goal_words, page, part_words, script_data, write_page
+from equipoise.report.page import page, script_data, write_page
+from equipoise.report.views import goal_words
 from equipoise.report.words import amount
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -282,21 +282,3 @@ def test_a_test_part_with_one_label_still_has_a_page():
     read = _read(case)
     assert "There are too few test patients to say" in read.words("verdict")
     assert "the floor" not in read.words("verdict")
-
-
-@pytest.mark.parametrize(
-    ("goal", "words"),
-    [
-        (Goal("spd", floor=0.7), "the smallest difference in share flagged with balanced accuracy of at least 70.0%"),
-        (Goal("eod", bound=0.05), "the best balanced accuracy with a difference in sensitivity of at most 5.0 points"),
-        (Goal("eod", "f1", 0.4, 0.05), "a difference in sensitivity of at most 5.0 points with F1 of at least 40.0%"),
-    ],
-)
-def test_a_goal_in_words(goal: Goal, words: str):
-    assert goal_words(goal) == words
-
-
-def test_a_part_of_a_change_in_words():
-    parts = [Part("F", rate, change, 0.1, False, True) for rate in ("tpr", "fpr", "selection") for change in (0.1, -0.1)]
-    assert len({part_words(part) for part in parts}) == 6
-    assert part_words(parts[1]) == "fewer of those with the finding are detected"

@@ -108,7 +108,8 @@ def debias(
     from equipoise.data.splits import keep_aside
     from equipoise.methods.base import Goal
     from equipoise.models.score import OUTPUTS
-    from equipoise.report.repaired import Options, Serving, check_folder, write_repaired
+    from equipoise.report.folder import check_folder
+    from equipoise.report.repaired import Options, Serving, write_repaired
     from equipoise.report.trial import check_methods, most_changed, run_trial, told_output
 
     inputs = given.Inputs(

@@ -36,7 +36,7 @@ def demo(
     [bold]Example:[/bold] equipoise demo --out demo-output
     """
     from equipoise.models.small_cnn import SIZE
-    from equipoise.report.repaired import check_folder
+    from equipoise.report.folder import check_folder
     from equipoise.study import two_centres as centres
 
     start = time.perf_counter()

@@ -8,8 +8,8 @@ counts of the whole split; thresholds are swept exactly. Pruning a unit sets its
 convolutions, its code for every layer); `cut="outgoing"` zeroes its outgoing weights instead (the paper's text for linear layers),
 which differs where batch norm follows the activation.
 
-Beyond the paper: other criteria of a unit's influence (`criterion`, defined in models.units), and other units (`granularity`): columns of
-the input of a table, which drops variables, and heads of attention.
+Beyond the paper: other criteria of a unit's influence (`criterion`, defined in models.influence), and other units (`granularity`): columns
+of the input of a table, which drops variables, and heads of attention.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,9 @@ from equipoise.data.cohort import Cohort
 from equipoise.errors import pick, raise_all
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.selection import Search
+from equipoise.models.influence import CRITERIA
 from equipoise.models.replicas import replicas
-from equipoise.models.units import CRITERIA, GRANULARITIES
+from equipoise.models.units import GRANULARITIES
 
 NAMES = {"unit": "units", "channel": "units", "input": "columns of the input", "head": "heads of attention"}
 

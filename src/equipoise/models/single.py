@@ -13,9 +13,10 @@ from equipoise.models import ranks
 from equipoise.models.blockwise import Blockwise
 from equipoise.models.capture import Captured, Pool
 from equipoise.models.feed import Feed, device_of, half, in_layout, workplace
+from equipoise.models.influence import gap_gradients, settled, sums
 from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Slope
 from equipoise.models.score import NUMBERS, feed_outputs, in_pieces, output_kind, rows_at_once, single_output, smaller
-from equipoise.models.units import Layer, find_units, gap_gradients, settled, sums, switch_off
+from equipoise.models.units import Layer, find_units, switch_off
 
 AT_ONCE = {"cpu": 2**21, "cuda": 2**24}  # numbers of input of one pass with a graph, which keeps activations
 TINY = 1e-6  # how near to 0 or 1 a probability still has a logit

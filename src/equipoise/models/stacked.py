@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.models.blockwise import StackedBlockwise
+from equipoise.models.influence import row_parts, settled, sums
 from equipoise.models.mlp import MLP
 from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Slope
 from equipoise.models.stack import CHUNK, Snapshot, Stack, StackedAdam
-from equipoise.models.units import find_units, row_parts, settled, sums
+from equipoise.models.units import find_units
 
 
 class StackedReplicas:

@@ -1,17 +1,10 @@
 """The folder of a repaired network: weights as they came, the rule, the audits, the report, and all that is needed to do it again.
 
-Everything is written into a hidden folder first and moved at the end, so that an interruption leaves nothing half-written. What cannot be
-made (an operator that ONNX lacks) is named in run.json; the rest is written all the same.
+What cannot be made (an operator that ONNX lacks) is named in run.json; the rest is written all the same.
 """
 
-import errno
 import json
 import math
-import os
-import shutil
-import signal
-import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -22,8 +15,7 @@ from typing import Any
 import pandas as pd
 from torch import Tensor, nn
 
-from equipoise.data.files import check_writable
-from equipoise.errors import BadInput, EquipoiseError
+from equipoise.errors import EquipoiseError
 from equipoise.measures.audit import Audit, audit
 from equipoise.measures.decision import Threshold
 from equipoise.methods.rules import randomised, rule_to_dict
@@ -42,23 +34,10 @@ from equipoise.models.export import (
 )
 from equipoise.models.exported import program_in
 from equipoise.report.case import Case, Repair
+from equipoise.report.folder import WEIGHTS, check_folder, filling
 from equipoise.report.trial import Bars
 
 SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 1
-WEIGHTS = ("repaired.pt2", "repaired.pt", "repaired.safetensors")  # in the order in which `apply` looks for them
-PAGES = ("report.html", "card.md", "card.xml", "README.txt")
-FILES = (
-    *WEIGHTS,
-    HEADS,
-    "model.onnx",
-    "model.onnx.data",
-    "rule.json",
-    "audit.json",
-    "trace.csv",
-    *PAGES,
-    "run.json",
-)  # where the last is, all are
-ROOM = 2**25  # bytes for everything but the weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,26 +77,6 @@ class Written:
     onnx: Exported | None = None
 
 
-def check_folder(folder: Path, overwrite: bool, needed: int = 0) -> None:
-    """Raises before a long run what would go wrong after it: a folder that is not empty, not writable, or on a full disk. Makes nothing."""
-    if folder.exists() and not folder.is_dir():
-        raise BadInput(f"cannot write {folder}: it is a file. Name a folder.")
-    check_writable(folder / "run.json")
-    held = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    if held and not overwrite:
-        shown = ", ".join(held[:5]) + (" ..." if len(held) > 5 else "")
-        raise BadInput(
-            f"{folder} is not empty ({shown}). Name another folder, or replace what an earlier run wrote there with --overwrite."
-        )
-    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())
-    free = shutil.disk_usage(there).free
-    if free < needed + ROOM:
-        raise BadInput(
-            f"{folder} needs about {(needed + ROOM) / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB are free there. "
-            "Name another place or make room."
-        )
-
-
 def write_repaired(case: Case, folder: Path, serving: Serving, options: Options = Options(), *, failures: Mapping[str, str] | None = None,
                    bars: Bars | None = None) -> Written:  # fmt: skip
     """Writes the folder. `failures` are those of the trial; those of writing are added to them."""
@@ -148,64 +107,6 @@ def write_repaired(case: Case, folder: Path, serving: Serving, options: Options 
         _json(place / "run.json", _run(case, serving, options, onnx, found, sorted(path.name for path in place.iterdir())))
         files = tuple(sorted(path.name for path in place.iterdir()))
     return Written(folder, files, before, after, document, found, onnx)
-
-
-@contextmanager
-def filling(folder: Path) -> Iterator[Path]:
-    """A hidden folder whose files take their place in `folder` when the block ends well, and vanish when it does not.
-
-    A new folder appears whole. In one that is there, files of an earlier run are replaced and other files left alone.
-    """
-    new = not folder.exists()
-    home = folder.absolute().parent if new else folder
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        place = Path(tempfile.mkdtemp(prefix=".equipoise.", dir=home))
-    except OSError as error:
-        raise BadInput(f"cannot write {folder}: {error.strerror or error}. Choose another place.") from error
-    try:
-        yield place
-        umask = os.umask(0)
-        os.umask(umask)
-        for path, mode in ((place, 0o777), *((made, 0o666) for made in place.iterdir())):
-            path.chmod(mode & ~umask)
-        with _uninterrupted():
-            if new:
-                place.rename(folder)
-            else:
-                _move(place, folder)
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def _move(place: Path, folder: Path) -> None:
-    made = {path.name for path in place.iterdir()}
-    for name in FILES[::-1]:  # run.json goes first and comes last
-        if name not in made:
-            (folder / name).unlink(missing_ok=True)
-    for name in sorted(made, key=lambda name: FILES.index(name) if name in FILES else -1):
-        (place / name).replace(folder / name)
-
-
-def _cannot_write(folder: Path, error: OSError) -> BadInput:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    todo = "Make room there, or name another place." if full else "Choose another place."
-    return BadInput(f"cannot write {folder}: {error.strerror or error}. Nothing was left behind. {todo}")
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Without Ctrl-C for the moment that renaming takes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

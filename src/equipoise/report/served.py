@@ -22,7 +22,8 @@ from equipoise.methods.rules import randomised, read_rule
 from equipoise.models.checkpoint import load_model
 from equipoise.models.export import HEADS, load_heads
 from equipoise.models.score import outputs
-from equipoise.report.repaired import SCHEMA, SCHEMA_VERSION, WEIGHTS
+from equipoise.report.folder import WEIGHTS
+from equipoise.report.repaired import SCHEMA, SCHEMA_VERSION
 
 WHERE = "Name the folder that `equipoise debias` wrote."
 

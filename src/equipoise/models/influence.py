@@ -1,0 +1,189 @@
+"""Influence: attribute a gap to the units of a module, by one of CRITERIA, in one backward pass a batch.
+
+In all of them f_i is the score of row i, w_i its weight in the gap's proxy P = sum_i w_i f_i, a_i the unit's pre-activation and g_i the
+derivative of f_i with respect to it:
+
+gradient      sum_i w_i g_i: equation (5) of the paper. How P moves if the pre-activation of every row grows by the same small amount.
+taylor        sum_i w_i a_i g_i: how much P falls, to first order, if the unit is set to zero.
+second-order  sum_i w_i (a_i g_i - a_i^2 h_i / 2) with h_i the second derivative of f_i: the same to second order. For f = sigmoid(z),
+              h = f (1 - f) (1 - 2 f) z'^2 + f (1 - f) z'', and g = f (1 - f) z'. The second term is left out, which leaves
+              h = (1 - 2 f) g^2 / (f (1 - f)). That is exact where the logit z is linear in the unit (ReLU and batch norm of fixed
+              statistics, between two kinks), and misses what kinks and curved layers do. Diagonal: what two units do together is left
+              out too; within a unit of many positions (a channel) it is not, since the row's derivative along all of them is taken.
+difference    sum_i w_i a_i times the sign of sum_i |w_i| g_i: how much larger the unit is in one of the groups that the gap compares than
+              in the other, as a difference if it raises scores on the whole, and against it if it lowers them.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.errors import BadInput
+from equipoise.models.feed import half
+from equipoise.models.score import evaluating
+from equipoise.models.units import Layer, frozen
+
+CRITERIA = ("gradient", "taylor", "difference", "second-order")
+SURE = 1e-12  # f (1 - f) of a score that is 0 or 1 in this precision; its derivatives are zero all the same
+
+
+def gap_gradients(
+    model: nn.Module, layers: Sequence[Layer], x: Tensor, weight: Tensor, probability: bool, criterion: str = "gradient"
+) -> tuple[Tensor, Tensor]:
+    """Raw outputs (rows,) of a batch, and the sums over its rows of which a criterion is made (sums, units), for `settled`.
+
+    Parameters get no gradient: the graph starts at the first of the layers. A layer's gradient is summed up as the backward pass comes
+    by and is not kept; of its pre-activations a copy is, for this batch, where the criterion needs them.
+    """
+    if layers[0].kind == "head":
+        return _head_gradients(model, layers, x, weight, probability, criterion)
+    tally = _Tally(criterion, weight.to(x.device), torch.zeros(sums(criterion), layers[-1].start + layers[-1].size, device=x.device))
+    with evaluating(model), frozen(model), _tapped(model, layers, tally) as leaves, torch.enable_grad(), half(x.device):
+        raw = model(x).reshape(len(x)).float()
+        f = raw if probability else torch.sigmoid(raw)
+        tally.scores = f.detach()
+        torch.autograd.grad((f * weight.to(f)).sum(), leaves, allow_unused=True)
+    return raw.detach(), tally.total
+
+
+def _head_gradients(
+    model: nn.Module, layers: Sequence[Layer], x: Tensor, weight: Tensor, probability: bool, criterion: str
+) -> tuple[Tensor, Tensor]:
+    """As `gap_gradients` for heads of attention, whose output projection torch applies without calling it, so that no hook sees it.
+
+    A gate on a head's columns of the projection's weight has, where it is 1, the derivative sum_i w_i a_i g_i over the head's outputs;
+    a number added to all the head's outputs, which is the same as one added to the bias by way of the weight, has sum_i w_i g_i.
+    """
+    if criterion not in ("gradient", "taylor"):
+        raise BadInput(f'with granularity="head", criterion must be gradient or taylor; got {criterion!r}')
+    gates, changed = [], {}
+    with torch.enable_grad():
+        for layer in layers:
+            projection = model.get_submodule(layer.name).get_submodule("out_proj")
+            w = projection.get_parameter("weight").detach()
+            gate = torch.zeros(layer.size, device=w.device, dtype=w.dtype, requires_grad=True)
+            spread = gate.repeat_interleave(w.shape[1] // layer.size)
+            if criterion == "taylor":
+                changed[f"{layer.name}.out_proj.weight"] = w * (1 + spread)
+            elif projection.bias is None:
+                raise BadInput(f'attention {layer.name!r} has no bias, which criterion="gradient" needs for heads; use criterion="taylor"')
+            else:
+                changed[f"{layer.name}.out_proj.bias"] = projection.get_parameter("bias").detach() + w @ spread
+            gates.append(gate)
+        with evaluating(model), frozen(model), half(x.device):
+            raw = torch.func.functional_call(model, changed, (x,)).reshape(len(x)).float()
+            f = raw if probability else torch.sigmoid(raw)
+            found = torch.autograd.grad((f * weight.to(f)).sum(), gates, allow_unused=True)
+    slopes = [torch.zeros_like(gate) if slope is None else slope for gate, slope in zip(gates, found, strict=True)]
+    return raw.detach(), torch.cat(slopes).float()[None]
+
+
+def sums(criterion: str) -> int:
+    """Of how many sums over rows a criterion is made."""
+    return 2 if criterion == "difference" else 1
+
+
+def settled(criterion: str, total: Tensor) -> Tensor:
+    """The criterion (..., units) from its sums over all rows (sums, ..., units)."""
+    return total[0] * total[1].sign() if criterion == "difference" else total[0]
+
+
+def row_parts(criterion: str, a: Tensor, wg: Tensor, weight: Tensor, f: Tensor) -> Tensor:
+    """What each row adds to the sums of a criterion (sums, ..., rows, units).
+
+    From pre-activations and weighted derivatives w_i g_i, both (..., rows, units, positions), and weights and scores (..., rows, 1).
+    """
+    if criterion == "difference":
+        return torch.stack([weight * a.sum(-1), weight.sign() * wg.sum(-1)])
+    fall = (a * wg).sum(-1)
+    if criterion == "second-order":
+        alone = fall / torch.where(weight == 0, 1, weight)  # without its weight; zero where that is
+        fall = fall * (1 - 0.5 * (1 - 2 * f) * alone / (f * (1 - f)).clamp(min=SURE))
+    return fall[None]
+
+
+@dataclass
+class _Tally:
+    """What is summed up over a batch (sums, units), and what a backward pass has to know of its rows for that."""
+
+    criterion: str
+    weight: Tensor
+    total: Tensor
+    scores: Tensor | None = None
+
+    def add(self, layer: Layer, module: nn.Module, gradient: Tensor, a: Tensor | None) -> None:
+        """Adds a layer's part, from the gradient that came by and its pre-activation, or the input if the units are its columns."""
+        where = slice(layer.start, layer.start + layer.size)
+        if a is None or self.scores is None:
+            self.total[0, where] += _by_unit(gradient, module, layer)
+            return
+        if self.criterion == "taylor":  # wherever the rows are
+            self.total[0, where] += _by_unit(a.float() * gradient, module, layer)
+            return
+        rows = len(self.weight)
+        if len(gradient) != rows:
+            shape = tuple(gradient.shape)
+            raise BadInput(
+                f"layer {layer.name!r} gives {shape} for {rows} rows, so that rows cannot be told apart in it, which "
+                f'criterion={self.criterion!r} needs; name other layers, or use criterion="taylor" or "gradient"'
+            )
+
+        def apart(t: Tensor) -> Tensor:
+            """As (rows, units, positions)."""
+            t = t.float()
+            return t.reshape(rows, -1, layer.size).transpose(1, 2) if isinstance(module, nn.Linear) else t.reshape(rows, layer.size, -1)
+
+        self.total[:, where] += row_parts(self.criterion, apart(a), apart(gradient), self.weight[:, None], self.scores[:, None]).sum(1)
+
+
+def _by_unit(gradient: Tensor, module: nn.Module, layer: Layer) -> Tensor:
+    """A gradient summed over rows, and over positions where a unit is a channel (units,)."""
+    if isinstance(module, nn.Linear):
+        return gradient.reshape(-1, gradient.shape[-1]).sum(0, dtype=torch.float32)
+    summed = _over_rows(gradient) if gradient.is_cuda and gradient.ndim == 4 else gradient.sum(0, dtype=torch.float32)
+    return summed.reshape(*layer.shape, -1).sum(-1).reshape(-1)
+
+
+def _over_rows(gradient: Tensor) -> Tensor:
+    """The sum over rows of (rows, c, h, w) in channels-last layout, as a product with ones: many times faster there than a sum."""
+    rows, c, h, w = gradient.shape
+    flat = gradient.permute(0, 2, 3, 1).reshape(rows, -1)
+    return (gradient.new_ones(1, rows) @ flat).float().view(h, w, c).permute(2, 0, 1)
+
+
+@contextmanager
+def _tapped(model: nn.Module, layers: Sequence[Layer], tally: _Tally) -> Iterator[list[Tensor]]:
+    """Adds every unit's part to the tally in a backward pass to the leaves that come back; no hook stays."""
+    leaves: list[Tensor] = []
+    handles = []
+
+    def tap(layer: Layer) -> None:
+        module = model.get_submodule(layer.name)
+
+        def watched(value: Tensor) -> Tensor:
+            """The same value, whose gradient is added when it comes by."""
+            # A copy as it is now, since an activation may overwrite it in place.
+            a = None if tally.criterion == "gradient" else value.detach().clone()
+            if value.requires_grad:
+                value.register_hook(lambda gradient: tally.add(layer, module, gradient, a))
+                return value
+            leaves.append(value.requires_grad_(True))
+            copied = value.clone()  # a leaf must not be overwritten by an activation in place
+            copied.register_hook(lambda gradient: tally.add(layer, module, gradient, a))
+            return copied
+
+        if layer.kind == "input":
+            handles.append(module.register_forward_pre_hook(lambda _module, inputs: (watched(inputs[0].detach()),)))
+        else:
+            handles.append(module.register_forward_hook(lambda _module, _inputs, output: watched(output)))
+
+    try:
+        for layer in layers:
+            tap(layer)
+        yield leaves
+    finally:
+        for handle in handles:
+            handle.remove()
