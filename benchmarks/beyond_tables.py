@@ -1,0 +1,53 @@
+"""The table of docs/beyond.md from the folder of a finished study, as Markdown: every method beside the network as it came, split by split.
+
+    equipoise study run benchmarks/beyond.toml --out results
+    python benchmarks/beyond_tables.py results
+
+Intervals are 95 % t intervals of the mean over splits, which share rows. "Paired": the original's figure minus the method's, on the same splits.
+"""
+
+import argparse
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from equipoise.study.results import opened, read_rows
+
+ORIGINAL = "standard"
+
+
+def interval(values: pd.Series) -> str:
+    """A mean with its interval."""
+    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return f"{values.mean():+.3f} [{values.mean() - half:+.3f}, {values.mean() + half:+.3f}]"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder")
+    study = opened(parser.parse_args().folder)
+    rows = read_rows(study)
+    print("| data, measure | method (floor) | test gap | mean abs. | noise floor | BA | abs. gap closed, paired | BA lost, paired | s a split |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for data in study.plan.data:
+        for measure in study.plan.measures:
+            here = rows[(rows["data"] == data.name) & (rows["measure"] == measure)]
+            before = here[here["method"] == ORIGINAL].set_index("seed")
+            for arm in study.plan.methods:
+                one = here[here["method"] == arm.name].set_index("seed")
+                floor = arm.goal(data.name, measure, study.plan.performance).floor
+                closed = lost = ""
+                if arm.name != ORIGINAL:
+                    both = before.index.intersection(one.index)
+                    closed = interval(before.loc[both, "gap"].abs() - one.loc[both, "gap"].abs())
+                    lost = interval(before.loc[both, "performance"] - one.loc[both, "performance"])
+                print(
+                    f"| {data.title or data.name}, {measure} | {arm.name}{'' if floor is None else f' ({floor:g})'} | {interval(one['gap'])} "
+                    f"| {one['gap'].abs().mean():.3f} | {one['noise'].mean():.3f} | {one['performance'].mean():.3f} "
+                    f"| {closed} | {lost} | {one['seconds'].mean():.1f} |"
+                )
+
+
+if __name__ == "__main__":
+    main()
