@@ -3,7 +3,8 @@
     equipoise study run benchmarks/beyond.toml --out results
     python benchmarks/beyond_tables.py results
 
-Intervals are 95 % t intervals of the mean over splits, which share rows. "Paired": the original's figure minus the method's, on the same splits.
+Intervals are 95 % t intervals of the mean over splits, which share rows. "Paired": the original's figure minus the method's, on the
+same splits.
 """
 
 import argparse
@@ -28,8 +29,8 @@ def main() -> None:
     parser.add_argument("folder")
     study = opened(parser.parse_args().folder)
     rows = read_rows(study)
-    print("| data, measure | method (floor) | test gap | mean abs. | noise floor | BA | abs. gap closed, paired | BA lost, paired | s a split |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| data, measure | method (floor) | test gap | mean abs. | noise floor | BA ", end="")
+    print("| abs. gap closed, paired | BA lost, paired | s a split |\n|---|---|---|---|---|---|---|---|---|")
     for data in study.plan.data:
         for measure in study.plan.measures:
             here = rows[(rows["data"] == data.name) & (rows["measure"] == measure)]
@@ -42,8 +43,9 @@ def main() -> None:
                     both = before.index.intersection(one.index)
                     closed = interval(before.loc[both, "gap"].abs() - one.loc[both, "gap"].abs())
                     lost = interval(before.loc[both, "performance"] - one.loc[both, "performance"])
+                method = arm.name if floor is None else f"{arm.name} ({floor:g})"
                 print(
-                    f"| {data.title or data.name}, {measure} | {arm.name}{'' if floor is None else f' ({floor:g})'} | {interval(one['gap'])} "
+                    f"| {data.title or data.name}, {measure} | {method} | {interval(one['gap'])} "
                     f"| {one['gap'].abs().mean():.3f} | {one['noise'].mean():.3f} | {one['performance'].mean():.3f} "
                     f"| {closed} | {lost} | {one['seconds'].mean():.1f} |"
                 )
