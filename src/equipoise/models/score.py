@@ -14,6 +14,7 @@ from equipoise.data.images import Images
 from equipoise.data.scores import Scores
 from equipoise.errors import BadInput
 from equipoise.models.feed import Feed, half, placed, workplace
+from equipoise.models.fused import can_fuse, fused
 
 log = logging.getLogger(__name__)
 OUTPUTS = ("auto", "logit", "probability")
@@ -54,7 +55,8 @@ def feed_outputs(model: nn.Module, feed: Feed, rows: Tensor, batch: int | None =
     def show(part: Tensor) -> None:
         found.append(_shown(model, feed(part)))
 
-    with evaluating(model), torch.no_grad(), half(feed.device) if fast else nullcontext():
+    one_pass = fused(model) if fast and can_fuse(feed.device) else nullcontext()
+    with evaluating(model), torch.no_grad(), half(feed.device) if fast else nullcontext(), one_pass:
         in_pieces(show, rows, batch or rows_at_once(feed, NUMBERS.get(feed.device.type, NUMBERS["cpu"])))
     return torch.cat(found).cpu() if found else torch.empty(0)
 
