@@ -47,6 +47,16 @@ def test_features_are_what_enters_a_layer_pooled_over_positions():
     assert not any(m._forward_pre_hooks for m in model.modules())
 
 
+def test_images_are_read_as_small_pictures():
+    model, x = cnn().eval(), torch.randn(7, 1, 8, 8)
+    assert reading_of(model, x, "inputs") == Reading((), True)
+    assert features(model, x, Reading((), True))[1] == pytest.approx(x.flatten(1).numpy(), abs=1e-6)
+    large = torch.randn(3, 2, 50, 70)  # 3 x 3 pixels each: 16 of them fit into the shorter side
+    _, seen = read(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 1)), large, Reading((), True))
+    assert seen.shape == (3, 2 * 16 * 23)
+    assert seen[1, 0] == pytest.approx(float(large[1, 0, :3, :3].mean()), abs=1e-6)
+
+
 def test_a_table_is_read_with_its_inputs_and_a_probability_as_a_logit():
     model, x = perceptron().eval(), torch.randn(9, 6)
     logit, seen = features(model, x, reading_of(model, x))

@@ -119,7 +119,7 @@ def _layers(model: nn.Module, cohort: Cohort, at_most: int) -> list[_Layer]:
     few = inputs[torch.arange(min(2, len(cohort)))]
     outputs(model, few)  # says what is wrong where the network cannot take these inputs, or gives another shape
     try:
-        whole = reading_of(model, inputs, "all", at_most=maxsize)
+        whole = reading_of(model, inputs, "all" if len(inputs.shape) == 2 else "hidden", at_most=maxsize)
     except BadInput:  # no layer that can be read: the output still can
         return [_Layer("output", 1, outputs(model, inputs).double().numpy()[:, None])]
     names = [*(["inputs"] if whole.inputs else []), *whole.layers]
