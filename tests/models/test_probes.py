@@ -15,6 +15,7 @@ from equipoise.data.cohort import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.models import probes
 from equipoise.models.mlp import MLP
+from equipoise.models.picture import picture
 from equipoise.models.probes import Reading, features, fit_probe, folds_of, read, reading_of
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "methods"))
@@ -29,7 +30,9 @@ def test_what_is_read():
     assert reading_of(model, x, "last") == Reading(("out",), False)
     assert reading_of(model, x, "all") == Reading(("linears.1", "linears.2", "out"), True)
     assert reading_of(model, x, "hidden", at_most=2) == Reading(("linears.1", "out"), False)
-    assert reading_of(cnn(), torch.randn(5, 1, 8, 8)) == Reading(("0", "3", "6", "9"), False)
+    images = torch.randn(5, 1, 8, 8)
+    assert reading_of(cnn(), images) == Reading(("9",), True)
+    assert reading_of(cnn(), images, "hidden") == Reading(("0", "3", "6", "9"), False)
     with pytest.raises(UnknownName, match="Did you mean 'hidden'"):
         reading_of(model, x, "hiden")
     with pytest.raises(BadInput, match='use depth="inputs"'):
@@ -41,20 +44,16 @@ def test_features_are_what_enters_a_layer_pooled_over_positions():
     with torch.no_grad():
         first = model[:3](x)
         expected = torch.cat([x.mean((2, 3)), first.mean((2, 3)), model[:6](x), model[:9](x)], 1)
-    logit, seen = features(model, x, reading_of(model, x))
+    logit, seen = features(model, x, reading_of(model, x, "hidden"))
     assert seen == pytest.approx(expected.double().numpy(), abs=1e-6)
     assert logit == pytest.approx(model(x).detach().double().numpy()[:, 0], abs=1e-6)
     assert not any(m._forward_pre_hooks for m in model.modules())
 
 
-def test_images_are_read_as_small_pictures():
+def test_images_are_read_as_pictures():
     model, x = cnn().eval(), torch.randn(7, 1, 8, 8)
     assert reading_of(model, x, "inputs") == Reading((), True)
-    assert features(model, x, Reading((), True))[1] == pytest.approx(x.flatten(1).numpy(), abs=1e-6)
-    large = torch.randn(3, 2, 50, 70)  # 3 x 3 pixels each: 16 of them fit into the shorter side
-    _, seen = read(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 1)), large, Reading((), True))
-    assert seen.shape == (3, 2 * 16 * 23)
-    assert seen[1, 0] == pytest.approx(float(large[1, 0, :3, :3].mean()), abs=1e-6)
+    assert features(model, x, Reading((), True))[1] == pytest.approx(picture(x).numpy(), abs=1e-6)
 
 
 def test_a_table_is_read_with_its_inputs_and_a_probability_as_a_logit():

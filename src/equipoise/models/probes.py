@@ -1,8 +1,8 @@
 """Probes: what can be read from a network's features by logistic regression, cross-fitted.
 
 Features are what flows into the linear and convolutional layers (after activation and norm; the mean over positions of a convolution or
-over tokens), and the inputs themselves: the columns of a table, or a picture made small. They are read while the network runs, so any
-module will do, exporters can follow, and nothing of the reading stays behind.
+over tokens), and the inputs themselves: the columns of a table, or of images the picture made small and its edges (see picture). They are
+read while the network runs, so any module will do, exporters can follow, and nothing of the reading stays behind.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,20 +13,19 @@ from threading import get_ident
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from equipoise.data.cohort import Cohort
 from equipoise.data.images import Images
 from equipoise.data.seeds import generator
 from equipoise.errors import BadInput, pick
 from equipoise.models.feed import Feed, placed, workplace
+from equipoise.models.picture import picture
 from equipoise.models.protocol import BoolArray, FloatArray
 from equipoise.models.score import evaluating, in_pieces, output_kind, rows_at_once, single_output
 from equipoise.models.units import MASKED
 
 IntArray = np.typing.NDArray[np.int64]
 KINDS: tuple[type[nn.Module], ...] = (nn.Linear, *MASKED)
-PIXELS = 16  # a side of the small picture that is read of an image, about
 WIDEST = 2048  # numbers that a layer may take in to be read, such as not the 25,088 of a VGG's first linear layer
 DEPTHS = ("auto", "inputs", "last", "inputs and last", "hidden", "all")
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # C of scikit-learn for standardised features: the larger, the freer
@@ -51,12 +50,12 @@ class Reading:
 def reading_of(model: nn.Module, inputs: Tensor | Images, depth: str = "auto", at_most: int = 6) -> Reading:
     """Which features to read: `inputs`, the `last` layer, all `hidden` ones (evenly spaced where they are more than `at_most`), or `all`.
 
-    `auto` is the inputs and the last layer of a table, and the hidden layers of images. The inputs of images are read as small pictures.
+    `auto` is the inputs and the last layer. The inputs of images are read as small pictures and their edges.
     """
     table = len(inputs.shape) == 2
     chosen = pick("depth", depth, DEPTHS)
     if chosen == "auto":
-        chosen = "inputs and last" if table else "hidden"
+        chosen = "inputs and last"
     layers = [] if chosen == "inputs" else _layers(model, inputs, table)
     if chosen in ("last", "inputs and last"):
         layers = layers[-1:]
@@ -113,16 +112,11 @@ def _pooled(x: Tensor, linear: bool) -> Tensor:
     return x.flatten(1, -2).mean(1) if linear else x.flatten(2).mean(2)
 
 
-def _small(x: Tensor) -> Tensor:
-    """Images with about PIXELS positions a side, each the mean of those it stands for; tables as they are."""
-    return F.avg_pool2d(x, max(1, min(x.shape[2:]) // PIXELS)) if x.ndim == 4 else x
-
-
 def read(model: nn.Module, x: Tensor, reading: Reading) -> tuple[Tensor, Tensor]:
     """The network's raw output (rows,) or (rows, 1) and the features (rows, d)."""
     with _reading(model, reading.layers) as seen:
         raw: Tensor = model(x)
-    parts = [_small(x).flatten(1)] if reading.inputs else []
+    parts = [picture(x) if x.ndim == 4 else x.flatten(1)] if reading.inputs else []
     return raw, torch.cat([*parts, *(seen[name] for name in reading.layers)], dim=1)
 
 
