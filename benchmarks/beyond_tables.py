@@ -4,7 +4,9 @@
     python benchmarks/beyond_tables.py results
 
 Intervals are 95 % t intervals of the mean over splits, which share rows. "Paired": the original's figure minus the method's, on the
-same splits.
+same splits. "Excess": the mean absolute gap minus its noise floor. "Below the limit": the best balanced accuracy that any rule which knows
+the group reaches with the original network's scores on the same test rows, at the method's own gap, minus the method's; a negative figure
+is above it. Rows from before there was such a column have none.
 """
 
 import argparse
@@ -24,13 +26,19 @@ def interval(values: pd.Series) -> str:
     return f"{values.mean():+.3f} [{values.mean() - half:+.3f}, {values.mean() + half:+.3f}]"
 
 
+def number(value: float, sign: str = "") -> str:
+    """A number; nothing where rows from before its column have none."""
+    return "" if np.isnan(value) else f"{value:{sign}.3f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     study = opened(parser.parse_args().folder)
     rows = read_rows(study)
-    print("| data, measure | method (floor) | test gap | mean abs. | noise floor | BA ", end="")
-    print("| abs. gap closed, paired | BA lost, paired | s a split |\n|---|---|---|---|---|---|---|---|---|")
+    print("| data, measure | method (floor) | test gap | mean abs. | noise floor | excess | BA ", end="")
+    print("| below the limit, mean | abs. gap closed, paired | BA lost, paired | s a split |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for data in study.plan.data:
         for measure in study.plan.measures:
             here = rows[(rows["data"] == data.name) & (rows["measure"] == measure)]
@@ -43,11 +51,13 @@ def main() -> None:
                     both = before.index.intersection(one.index)
                     closed = interval(before.loc[both, "gap"].abs() - one.loc[both, "gap"].abs())
                     lost = interval(before.loc[both, "performance"] - one.loc[both, "performance"])
+                size, noise = one["gap"].abs().mean(), one["noise"].mean()
+                below = (one["limit"] - one["performance"]).mean()
                 method = arm.name if floor is None else f"{arm.name} ({floor:g})"
                 print(
                     f"| {data.title or data.name}, {measure} | {method} | {interval(one['gap'])} "
-                    f"| {one['gap'].abs().mean():.3f} | {one['noise'].mean():.3f} | {one['performance'].mean():.3f} "
-                    f"| {closed} | {lost} | {one['seconds'].mean():.1f} |"
+                    f"| {size:.3f} | {number(noise)} | {number(size - noise, '+')} | {one['performance'].mean():.3f} "
+                    f"| {number(below, '+')} | {closed} | {lost} | {one['seconds'].mean():.1f} |"
                 )
 
 

@@ -354,3 +354,36 @@ def test_a_network_in_half_precision_is_refused_with_the_remedy(table):
     code, _, err = table(*TABLE, "--model", "half.py:build", "--weights", "half.safetensors")
     assert code == 2
     assert "Half" in err or "float16" in err
+
+
+def test_gaps_stand_beside_chance_and_beside_the_best_rule(table, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    code, out, err = table(*TABLE, *FAST, "--method", "bias-gda,reject-option")
+    assert (code, err) == (0, "")
+    document = json.loads(Path("repaired/audit.json").read_text())
+    second = out[out.index("Beside chance") :]
+    for name, found, limit in (
+        ("as it came", document["before"], document["limit"]),
+        ("reject-option", document["methods"]["reject-option"]["test_part"], document["methods"]["reject-option"]["limit"]),
+    ):
+        line = next(line for line in second.splitlines() if line.strip().startswith(name))
+        eod = found["eod"]
+        assert line.split()[-4:] == [f"{abs(eod['value']):.3f}", f"{eod['noise']:.3f}", f"{eod['excess']:+.3f}", f"{-limit['below']:+.3f}"]
+        assert limit["below"] >= -1e-12  # the same scores
+        assert limit["performance"] == pytest.approx(found["balanced_accuracy"]["value"] + limit["below"])
+    assert "best rule that knows the group (linear program)" in " ".join(out.split())
+    assert "encoding" not in document
+
+
+def test_probes_go_into_the_report_and_the_audit(table):
+    code, _, err = table(*TABLE, *FAST, "--probe")
+    assert (code, err) == (0, "")
+    html = Path("repaired/report.html").read_text()
+    assert 'section id="probes"' in html
+    assert "What can be read is not thereby used" in html
+    layers = json.loads(Path("repaired/audit.json").read_text())["encoding"]
+    assert set(layers) == {"before", "after"}
+    for rows in layers.values():
+        assert rows[0]["layer"] == "inputs"
+        assert rows[-1]["layer"] == "output"
+        assert all(0 <= row["auroc"] <= 1 for row in rows)

@@ -82,6 +82,9 @@ def test_run_and_show(run: Callable[..., Ran], tmp_path: Path) -> None:
     assert all(0 <= line["noise"] < 1 for line in told["table"])
     assert any(line["noise"] for line in told["table"])
     assert "noise" in shown.out
+    assert "excess" in shown.out
+    assert all(line["excess"] == pytest.approx(line["abs_gap_mean"] - line["noise"]) for line in told["table"])
+    assert all(line["below_limit"] is not None for line in told["table"])
     valid = json.loads(run("show", "results", "--json", "--part", "validation").out)
     assert (valid["part"], told["part"]) == ("validation", "test")
     assert [line["gap_mean"] for line in valid["table"]] != [line["gap_mean"] for line in told["table"]]

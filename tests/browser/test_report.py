@@ -13,6 +13,7 @@ from equipoise.methods.base import Goal
 from equipoise.methods.selection import select
 from equipoise.report.case import Case
 from equipoise.report.explorer import explorer_data, thin
+from equipoise.report.limits import below_limit, limit_words
 from equipoise.report.page import write_page
 from equipoise.report.words import amount, number
 
@@ -60,7 +61,8 @@ def _expected(case: Case, goal: Goal) -> list[list[str]]:
         row = trace.iloc[picked.row]
         threshold = "—" if np.isnan(row["threshold"]) else number(row["threshold"], 3)
         met = "met" if picked.met else "not met"
-        rows.append([f"{int(row['step']):,}", amount(row["gap"], "points"), amount(row["performance"]), threshold, met])
+        below = limit_words(below_limit(case.original.valid, goal, float(row["gap"]), float(row["performance"])))
+        rows.append([f"{int(row['step']):,}", amount(row["gap"], "points"), amount(row["performance"]), threshold, met, below])
     return rows
 
 
@@ -144,7 +146,7 @@ def test_the_lines_are_sliders_for_the_keyboard(open_report):
     assert _rows(page) == _expected(case, replace(GOAL, floor=0.77))
     page.keyboard.press("End")
     assert line.get_attribute("aria-valuenow") == line.get_attribute("aria-valuemax")
-    assert {row[-1] for row in _rows(page)} == {"not met"}
+    assert {row[4] for row in _rows(page)} == {"not met"}
     page.keyboard.press("PageDown")
     assert float(line.get_attribute("aria-valuenow")) == pytest.approx(float(line.get_attribute("aria-valuemax")) - 5, abs=0.11)
 
@@ -301,3 +303,19 @@ def test_what_is_folded_is_open_on_paper(open_report):
     assert page.locator("details:not([open])").count() == 0
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.locator("details:not([open])").count() > 0
+
+
+def test_the_best_rule_is_a_line_where_there_is_one(open_report):
+    case = small_case(steps=60)
+    page = open_report(case).page
+    corners = "b = path.getBBox(), s = path.ownerSVGElement.viewBox.baseVal"
+    script = f"path => {{ const {corners}; return [b.x, b.y, b.x + b.width, b.y + b.height, s.width, s.height]; }}"
+    left, top, right, bottom, width, height = page.eval_on_selector("#plot path.best", script)
+    assert 0 < left < 0.2 * width
+    assert 0.9 * width < right <= width
+    assert 0 <= top <= bottom < height
+    assert "best rule that knows the group (linear program)" in page.locator("#legend").inner_text()
+    page = open_report(small_case(goal=Goal("eod", "f1", floor=0.4))).page
+    assert page.locator("#plot path.best").count() == 0
+    assert "best rule" not in page.locator("#legend").inner_text()
+    assert {len(row) for row in _rows(page)} == {5}

@@ -62,16 +62,47 @@ def test_a_column_without_any_value_is_an_error():
         Attribute.of([None, np.nan], name="sex")
 
 
-def test_numbers_of_many_values_must_be_binned():
-    with pytest.raises(BadInput, match=r"'age' holds 21 different numbers.*pd\.cut"):
-        Attribute.of(range(21), name="age")
+@pytest.mark.parametrize("kind", [int, str, object, float])
+def test_numbers_of_many_values_must_be_binned_however_they_are_stored(kind):
+    with pytest.raises(BadInput, match=r"'age' holds 21 different numbers.*pd\.qcut\(df\['age'\], 4\), which cuts at 5, 10 and 15"):
+        Attribute.of(np.arange(21).astype(kind), name="age")
     assert len(Attribute.of(list(range(20)) * 2, name="age").levels) == 20
+
+
+def test_a_few_measurements_must_be_binned_too_but_a_few_levels_need_not():
+    with pytest.raises(BadInput, match="'bmi' holds 5 different numbers"):
+        Attribute.of([21.5, 30.1, 24.4, None, 27.9, 33.0], name="bmi")
+    assert Attribute.of([0.5, 1.5, 0.5, 1.5]).levels == ("0.5", "1.5")
+    assert Attribute.of([1, 2, 3]).levels == ("1", "2", "3")
+
+
+@pytest.mark.parametrize("written", ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%Y-%m-%d %H:%M", None])
+def test_dates_are_no_groups_but_a_few_years_are(written: str | None):
+    dates = pd.Series(pd.date_range("2020-01-01", periods=30))
+    column = dates if written is None else dates.dt.strftime(written)
+    with pytest.raises(BadInput, match=r"'seen' holds 30 different dates.*pd\.to_datetime\(df\['seen'\]\)\.dt\.year"):
+        Attribute.of(column, name="seen")
+    assert Attribute.of([2020, 2020, 2021, 2022]).levels == ("2020", "2021", "2022")
+    assert len(Attribute.of(pd.to_datetime(["2020-01-01", "2021-01-01"] * 4)).levels) == 2
 
 
 def test_an_identifier_is_no_group_but_many_sites_are():
     with pytest.raises(BadInput, match=r"'name' holds 30 different values in 30 rows, like an identifier"):
         Attribute.of([f"p{i}" for i in range(30)], name="name")
-    assert len(Attribute.of([f"site {i}" for i in range(30)] * 2).levels) == 30
+    assert len(Attribute.of([f"site {i}" for i in range(30)] * 10).levels) == 30
+
+
+def test_many_groups_most_of_them_small_say_which_to_keep():
+    values = ["a"] * 40 + ["b"] * 10 + [f"c{k}" for k in range(20) for _ in range(3)]
+    with pytest.raises(BadInput) as caught:
+        Attribute.of(values, name="origin")
+    assert str(caught.value) == (
+        "column 'origin' holds 22 different groups, 20 of which have fewer than 10 rows. "
+        "Those large enough to keep are 'a' (40), 'b' (10). Merge the others into one group, such as 'other'."
+    )
+    assert len(Attribute.of(["a"] * 40 + [f"c{k}" for k in range(19) for _ in range(3)]).levels) == 20
+    with pytest.raises(BadInput, match=r"30 different groups in 90 rows, none of which has 10 rows"):
+        Attribute.of([f"c{k}" for k in range(30)] * 3)
 
 
 def test_an_intersection_has_the_cells_that_occur_and_the_reference_of_each():

@@ -16,6 +16,7 @@ from equipoise.measures.audit import audit
 from equipoise.measures.decision import best_threshold
 from equipoise.measures.estimates import GROUP_MEASURES
 from equipoise.measures.gaps import GAPS
+from equipoise.measures.noise import noise_floor
 from equipoise.measures.performance import PERFORMANCE
 
 
@@ -188,3 +189,29 @@ def test_every_empty_cell_is_named_at_once_and_rows_are_not_called_patients():
     assert "patients" not in notes["eod"]
     grouped = audit(_scores(frame.assign(pid=range(len(frame))), patient="pid"), threshold=0.5, draws=10).gaps.set_index("measure")["note"]
     assert "fewer than 5 patients with positives in 'F'" in grouped["eod"]
+
+
+def test_beside_each_gap_stands_what_chance_shows_and_what_is_above_it():
+    frame = _frame(2000)
+    found = audit(_scores(frame), threshold=0.5, draws=20)
+    for row in found.gaps.itertuples():
+        floor = noise_floor(
+            (frame["p"] >= 0.5).astype(float), frame["y"], (frame["sex"] == "F").astype(int), ("M", "F"), None, row.measure, draws=2000
+        )
+        assert row.noise == pytest.approx(floor, rel=0.15)
+        assert row.excess == pytest.approx(abs(row.value) - row.noise)
+        told = found[row.measure].to_dict()
+        assert (told["noise"], told["excess"]) == pytest.approx((row.noise, row.excess))
+    same = audit(_scores(frame), threshold=0.5, draws=20)
+    assert same["eod"].noise == found["eod"].noise
+    assert "noise" not in found["accuracy"].to_dict()
+
+
+def test_a_group_with_too_few_patients_does_not_raise_the_floor_of_the_largest_gap():
+    frame = _frame(2000)
+    few = pd.DataFrame({"y": [1, 0, 1], "p": [0.9, 0.2, 0.1], "sex": "X"})
+    two = audit(_scores(frame), threshold=0.5, draws=20)["eod"]
+    three = audit(_scores(pd.concat([frame, few.reindex(columns=frame.columns)], ignore_index=True)), threshold=0.5, draws=20)
+    assert three["eod"].noise == pytest.approx(two.noise, rel=0.2)
+    short = three.gaps[(three.gaps["measure"] == "eod") & (three.gaps["group"] == "X")]
+    assert short[["value", "noise", "excess"]].isna().all(axis=None)

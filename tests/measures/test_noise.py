@@ -8,7 +8,7 @@ import pytest
 from equipoise.data.attribute import Attribute
 from equipoise.measures.cells import tabulate
 from equipoise.measures.functional import gap_values
-from equipoise.measures.noise import noise_floor
+from equipoise.measures.noise import dealt_gaps, mean_size, noise_floor
 
 LEVELS = ("M", "F")
 
@@ -87,3 +87,48 @@ def test_the_seed_decides_and_blocks_do_not(monkeypatch: pytest.MonkeyPatch) -> 
     assert one != other
     monkeypatch.setattr("equipoise.measures.noise.BLOCK", 700)
     assert noise_floor(f, y, codes, LEVELS, None, "aod", seed=1) == pytest.approx(one, rel=1e-12)
+
+
+def _many_gaps(draws: int, seed: int = 0) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(1)
+    patient = rng.integers(0, 60, 120)
+    f, y, codes = rng.integers(0, 2, 120).astype(float), rng.integers(0, 2, 120), patient % 3
+    return (
+        f,
+        y,
+        codes,
+        patient.astype(object),
+        dealt_gaps(f, y, codes, ("a", "b", "c"), patient.astype(object), ["eod", "spd"], draws, seed),
+    )
+
+
+def test_deals_by_kind_of_patient_are_those_of_the_patients(monkeypatch: pytest.MonkeyPatch) -> None:
+    *data, by_kind = _many_gaps(4_000)
+    monkeypatch.setattr("equipoise.measures.noise.MOST_KINDS", 0)
+    monkeypatch.setattr("equipoise.measures.noise.MOST_DEALS", 4_000)
+    *_, by_patient = _many_gaps(4_000)
+    for measure in ("eod", "spd"):
+        assert by_kind[measure].shape == by_patient[measure].shape == (4_000, 2)
+        np.testing.assert_allclose(by_kind[measure].mean(0), 0, atol=0.01)
+        np.testing.assert_allclose(by_kind[measure].std(0), by_patient[measure].std(0), rtol=0.05)
+        correlation = [np.corrcoef(found[measure].T)[0, 1] for found in (by_kind, by_patient)]
+        assert correlation[0] == pytest.approx(correlation[1], abs=0.05)  # both have the reference in common
+        f, y, codes, patients = data
+        floor = noise_floor(f, y, codes, ("a", "b", "c"), patients, measure, draws=4_000)
+        assert mean_size(by_kind[measure]) == pytest.approx(floor, rel=0.05)
+
+
+@pytest.mark.parametrize("measure", ["spd", "eod", "fpr_gap"])
+def test_deals_by_kind_have_the_mean_over_every_deal(measure: str) -> None:
+    f, y = np.array([1.0, 0, 1, 0, 1, 0.5]), np.array([1, 1, 1, 0, 1, 0])
+    codes = np.array([0, 0, 0, 1, 1, 1])
+    every = [_gap(measure, f, y, np.array(deal)) for deal in set(permutations(codes.tolist()))]
+    assert mean_size(dealt_gaps(f, y, codes, LEVELS, None, [measure], 20_000)[measure]) == pytest.approx(np.nanmean(every), abs=0.01)
+
+
+def test_deals_are_the_same_for_the_same_seed_and_have_no_gap_without_groups() -> None:
+    one, again, other = (_many_gaps(50, seed)[-1]["eod"] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, again)
+    assert (one != other).any()
+    assert np.isnan(dealt_gaps([1.0], [1], [-1], LEVELS, None, ["eod"], 5)["eod"]).all()
+    assert np.isnan(mean_size(np.zeros((5, 0))))

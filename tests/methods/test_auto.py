@@ -1,14 +1,19 @@
 """auto: the best of several methods, with the reasons; never a rule that needs the group unless that is allowed."""
 
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from equipoise.data.cohort import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.methods import auto
 from equipoise.methods.base import Goal
 from equipoise.methods.registry import METHODS, debias, run_many
+from equipoise.models.score import predict
 
 sys.path.insert(0, str(Path(__file__).parent))
 from networks import trained
@@ -57,6 +62,10 @@ def test_nothing_that_meets_the_goal_gives_the_nearest_and_the_list(problem):
     assert not result.met
     assert "none of 3 methods tried meets the goal" in result.why
     assert "0.999" in result.why
+    for name in METHODS_TRIED:  # what each reached is told as well
+        assert f"{name} has spd" in result.why
+    best = max(float(p) for p in re.findall(r"has spd [+-]\d\.\d+ and balanced accuracy (\d\.\d+)", result.why))
+    assert result.trace["performance"].iloc[result.chosen] == pytest.approx(best, abs=5e-4)
     assert [note.split()[1] for note in result.notes if note.startswith("tried ")] == list(METHODS_TRIED)
 
 
@@ -104,3 +113,33 @@ def test_honest_selection_goes_through_to_the_methods(problem):
     result = _auto(problem, floor=0.52, selection="honest", seed=3)
     assert "gap_honest" in result.trace
     assert result.goal.selection == "honest"
+
+
+def test_where_nothing_meets_the_goal_one_that_keeps_the_rates_is_nearer_than_one_that_reaches_the_floor(problem):
+    parts = problem[1]
+    result = _auto(problem, floor=0.7, level_up={"tpr": 0.99})
+    assert not result.met
+    assert result.settings["chosen"] != "standard"  # whose tpr is far below, though it reaches the floor
+    decisions = result.rule.decide(predict(result.model, parts.valid))
+    for group in ("M", "F"):
+        assert decisions[(parts.valid.groups == group) & (parts.valid.y == 1)].mean() >= 0.99
+
+
+def test_what_meets_the_goal_is_compared_by_the_goal_whatever_else_it_has(problem):
+    model, parts = problem
+    standard = debias(model, parts.valid, method="standard", measure="spd", floor=0.5)
+    near, far = (
+        replace(standard, trace=standard.trace.assign(gap=gap, performance=performance)) for gap, performance in ((0.01, 0.52), (0.4, 0.47))
+    )
+    assert auto._merit(near, True) < auto._merit(far, True)
+
+
+def test_all_problems_of_a_method_that_cannot_be_run_are_told(problem):
+    model, parts = problem
+    groups = parts.valid.groups.astype(object)
+    groups[np.flatnonzero((groups == "F") & (parts.valid.y == 0))[:20]] = "X"
+    cohort = Cohort.from_arrays(parts.valid.inputs, parts.valid.y, groups, reference="M")
+    result = debias(model, cohort, method="auto", measure="spd", floor=0.5, methods=("equalised-odds",), allow_group=True)
+    [note] = [note for note in result.notes if note.startswith("equalised-odds could not be run: ")]
+    assert "'X' has 0 and 20" in note
+    assert "Merge 'X' (0 positives) and 'F'" in note

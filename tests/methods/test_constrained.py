@@ -150,11 +150,11 @@ def test_the_teachers_probabilities_add_up_to_the_positives_of_each_group():
 def test_certain_labels_give_the_weights_of_the_gap(measure: str):
     rng = np.random.default_rng(1)
     codes, y = rng.integers(0, 3, (1, 200)), rng.integers(0, 2, (1, 200))
-    n = tabulate_codes(np.zeros(y.shape), y, codes, ("M", "F1", "F2")).n
+    cells = tabulate_codes(np.zeros(y.shape), y, codes, ("M", "F1", "F2"))
     for group in (1, 2):
-        w = gap_functional(measure, n, group).weights(y, codes)
-        np.testing.assert_allclose(expected_weights(measure, n, group, codes, y.astype(float)), w)
-        unsure = expected_weights(measure, n, group, codes, np.full(y.shape, 0.5))
+        w = gap_functional(measure, cells.n, group).weights(y, codes)
+        np.testing.assert_allclose(expected_weights(measure, cells, group, codes, y.astype(float)), w)
+        unsure = expected_weights(measure, cells, group, codes, np.full(y.shape, 0.5))
         assert np.allclose(unsure, w) == (measure == "spd")
 
 

@@ -10,11 +10,12 @@ from torch import nn
 from equipoise.data.attribute import Attribute
 from equipoise.data.scores import Scores
 from equipoise.measures.decision import Threshold
+from equipoise.measures.encoding import COLUMNS, GIVEN
 from equipoise.measures.sweep import sweep
 from equipoise.methods import equalised_odds, reject_option
 from equipoise.methods.base import Candidate, Goal
 from equipoise.methods.selection import select
-from equipoise.report.case import Case, Provenance, Repair, UnitMap
+from equipoise.report.case import Case, Probes, Provenance, Repair, UnitMap
 
 HOSTILE_COLUMN = "<script>alert('column')</script>"
 HOSTILE = (
@@ -173,6 +174,22 @@ def _post_processed(method: str, valid: _Part, test: _Part, goal: Goal, seed: in
         method, nn.Linear(2, 1), fitted.rule, fitted.trace, row, fitted.why, fitted.met, fitted.goal, seed, {"bound": 0.05}, notes
     )
     return Repair(found, valid.scores(0), test.scores(0), 2.0)
+
+
+def some_probes(attribute: str = "sex", layers: Sequence[str] = ("inputs", "2", "output"), after: Sequence[str] | None = None) -> Probes:
+    """Readings that are easy to tell apart: 0.6 among everybody before, 0.5 after, and a step up with the depth."""
+
+    def frame(names: Sequence[str], start: float) -> pd.DataFrame:
+        rows = []
+        for depth, layer in enumerate(names):
+            found = {}
+            for k, name in enumerate(GIVEN):
+                value = start + 0.04 * depth + 0.1 * k
+                found |= {name: value, f"{name}_low": value - 0.02, f"{name}_high": value + 0.02}
+            rows.append({"attribute": attribute, "layer": layer, "depth": depth, "width": 2 + depth, **found, "chance": 0.5, "note": ""})
+        return pd.DataFrame(rows, columns=COLUMNS)
+
+    return Probes(frame(layers, 0.6), frame(after or layers, 0.5))
 
 
 def _maps(rng: np.random.Generator) -> tuple[UnitMap, ...]:

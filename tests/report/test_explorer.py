@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.data.scores import Scores
 from equipoise.measures.audit import audit
+from equipoise.measures.limit import limit
 from equipoise.methods.base import Goal
 from equipoise.methods.selection import select
 from equipoise.report.explorer import explorer_data, gap_margin, performance_margin, selectable, thin
@@ -102,3 +104,26 @@ def test_a_cell_without_patients_has_no_margin():
     assert gap_margin(scores, "eod") is None
     assert gap_margin(scores, "spd") == round(1.96 * (0.5 / 2) ** 0.5, 4)
     assert performance_margin(scores, "f1") is None
+
+
+def test_the_line_is_that_of_the_validation_scores_as_they_came_and_reaches_the_last_point():
+    case = small_case(steps=700)
+    data = json.loads(json.dumps(explorer_data(case, "balanced accuracy"), allow_nan=False))
+    scores, goal = case.original.valid, case.result.candidate.goal
+
+    def best(gaps: list[float]) -> np.ndarray:
+        codes, levels = scores.attribute.codes, scores.attribute.levels
+        return limit(scores.score, scores.y, codes, levels, goal.measure, goal.performance, np.abs(gaps))
+
+    line = data["limit"]
+    assert line["performance"] == pytest.approx(best(line["gap"]), abs=1e-6)
+    assert line["gap"][0] == 0
+    assert line["gap"][-1] > max(abs(gap) for method in data["methods"] for gap in method["gap"])
+    for method in data["methods"]:
+        assert method["limit"] == pytest.approx(best(method["gap"]), abs=1e-6)
+
+
+def test_f1_has_no_line():
+    data = explorer_data(small_case(goal=Goal("eod", "f1", floor=0.4)), "F1")
+    assert data["limit"] is None
+    assert {method["limit"] for method in data["methods"]} == {None}

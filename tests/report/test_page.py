@@ -16,12 +16,13 @@ from equipoise.errors import BadInput
 from equipoise.measures.gaps import GAPS
 from equipoise.methods.base import Goal
 from equipoise.report.findings import find
+from equipoise.report.limits import below_limit, limit_words
 from equipoise.report.page import page, script_data, write_page
 from equipoise.report.views import goal_words
 from equipoise.report.words import amount
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cases import HOSTILE, HOSTILE_NOTE, small_case
+from cases import HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case, some_probes
 
 VOID = {"meta", "img", "input", "br", "line", "circle", "rect", "link"}
 
@@ -167,7 +168,7 @@ def test_every_measure_and_kind_of_goal_has_its_words(measure: str):
 def test_a_measure_that_was_added_has_a_page(monkeypatch):
     monkeypatch.setitem(GAPS, "my_gap", {"tpr": 1.0, "fpr": -1.0})
     words = _read(small_case(rows=200, goal=Goal("my_gap", floor=0.6), methods=("bias-gda",)), draws=10).words("verdict")
-    assert "difference in my_gap" in words
+    assert "difference in sensitivity - false positive rate" in words
 
 
 def test_no_page_speaks_of_fair():
@@ -282,3 +283,51 @@ def test_a_test_part_with_one_label_still_has_a_page():
     read = _read(case)
     assert "There are too few test patients to say" in read.words("verdict")
     assert "the floor" not in read.words("verdict")
+
+
+def test_the_distance_to_the_best_rule_is_told_for_every_method():
+    case = small_case(rows=1500)
+    read = _read(case)
+    words = read.words("explorer")
+    assert "The dotted line is the best rule that knows the group (linear program)" in words
+    for row in find(case, draws=30).methods:
+        assert limit_words(row.below) in words
+    chosen = case.result.candidate.trace.iloc[case.result.candidate.chosen]
+    below = below_limit(case.original.valid, case.result.candidate.goal, float(chosen["gap"]), float(chosen["performance"]))
+    assert f"{case.result.name} as chosen in this run is {limit_words(below, 'balanced accuracy')}." in words
+
+
+def test_without_a_line_the_page_says_why_and_has_no_column_for_it():
+    words = _read(small_case(goal=Goal("eod", "f1", floor=0.4))).words("explorer")
+    assert "There is no line of the best rule that knows the group" in words
+    assert "dotted" not in words
+    assert not re.search(r"[0-9] (below|above)", words)
+
+
+def test_what_chance_shows_stands_beside_the_differences():
+    case = small_case(rows=1500)
+    found = find(case, draws=30)
+    read = _read(case)
+    [row] = [row for row in found.gaps["sex"] if row.target]
+    excess = f"excess {amount(row.before.excess, 'points')} → {amount(row.after.excess, 'points')}"
+    assert f"{amount(row.after.noise, 'size')} {excess}" in read.words("gaps")
+    assert f"a classifier without any difference would show one of {amount(found.gap_after.noise, 'size')} points" in read.words("verdict")
+
+
+def test_probes_are_shown_where_they_were_asked_for():
+    case = small_case()
+    assert "probes" not in _read(case).text
+    read = _read(replace(case, probes=some_probes()))
+    words = read.words("probes")
+    assert "What can be read is not thereby used" in words
+    assert "inputs 2 wide0.600 0.580 to 0.6200.500 0.480 to 0.520" in words
+    assert "among those with the finding" in words
+    assert read.open == []
+
+
+def test_probes_of_hostile_names_are_text():
+    case = small_case(hostile=True)
+    html = page(replace(case, probes=some_probes(HOSTILE_COLUMN, ("inputs", HOSTILE[1], "output"))), draws=30)
+    assert Read(html).words("probes")
+    assert "<img src=x" not in html
+    assert "<script>alert" not in html

@@ -3,6 +3,7 @@
 import io
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
@@ -115,12 +116,28 @@ def test_the_noise_floor_stands_beside_the_gap(plan: Plan, tmp_path: Path) -> No
     assert "noise" not in study_text(plan, rows).partition("Bold")[0]  # results from before there was one
     rows = rows.assign(noise=[0.031, 0.033])
     lines = [line for line in study_text(plan, rows).splitlines() if "pruning" in line]
-    assert lines[0].split()[:6] == ["pruning", "+0.020", "±", "0.014", "0.020", "0.032"]
+    assert lines[0].split()[:7] == ["pruning", "+0.020", "±", "0.014", "0.020", "0.032", "-0.012"]
     assert study_table(plan, rows)["noise"].tolist() == pytest.approx([0.032])
     save_csv(plan, rows, tmp_path)
-    assert pd.read_csv(tmp_path / "table.csv")["noise"].tolist() == pytest.approx([0.032])
+    table = pd.read_csv(tmp_path / "table.csv")
+    assert table[["noise", "excess"]].iloc[0].tolist() == pytest.approx([0.032, -0.012])
+    assert table["below_limit"].isna().all()
     save_latex(plan, rows, tmp_path)
-    assert "noise" not in (tmp_path / "spd-bias.tex").read_text()
+    text = (tmp_path / "spd-bias.tex").read_text()
+    assert "noise" not in text
+    assert "excess" not in text
+
+
+def test_the_distance_to_the_limit_is_that_of_the_test_part(plan: Plan) -> None:
+    rows = rows_of(plan, {"pruning": 0.02, "standard": 0.1}, {"pruning": 0.8, "standard": 0.8})
+    rows["limit"] = rows["performance"] + np.where(rows["method"] == "pruning", 0.03, -0.01)
+    below = study_table(plan, rows).set_index("method")["below_limit"]
+    assert below.to_dict() == pytest.approx({"pruning": 0.03, "standard": -0.01})
+    assert (
+        study_table(plan, rows.assign(valid_gap=0.1, valid_performance=0.7, noise=0.1, valid_noise=0.1), "validation")["below_limit"]
+        .isna()
+        .all()
+    )
 
 
 def test_the_validation_part_beside_its_published_numbers(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from equipoise.data.scores import Scores
 from equipoise.data.splits import keep_aside
 from equipoise.errors import BadInput
 from equipoise.measures.decision import Threshold
+from equipoise.measures.encoding import encoding
 from equipoise.methods import registry
 from equipoise.methods.base import Candidate, Goal
 from equipoise.methods.reject_option import RejectOption
@@ -77,7 +78,7 @@ def test_a_rule_that_needs_no_group_wins_among_equals():
 # the run
 
 
-def test_a_program_of_images_has_no_layers_for_heads_to_read():
+def test_a_program_of_images_has_no_layers_to_read_but_its_pictures():
     frame, _, pixels = patients()
     inputs = torch.from_numpy(pixels).float()[:, None] / 255
     with warnings.catch_warnings():
@@ -86,7 +87,9 @@ def test_a_program_of_images_has_no_layers_for_heads_to_read():
     model = ExportedNetwork(program, "net.pt2")
     parts = keep_aside(Cohort.from_arrays(inputs, frame["sick"], frame["sex"], reference="M", patients=frame["pid"]), 0.3)
     with pytest.raises(BadInput, match="bias-score: this network has no linear or convolutional layer whose inputs could be read"):
-        run_trial(model, *parts, {"bias-score": {}}, Goal("spd", floor=0.0))
+        run_trial(model, *parts, {"bias-score": {"depth": "last"}}, Goal("spd", floor=0.0))
+    found = run_trial(model, *parts, {"bias-score": {}}, Goal("spd", floor=0.0))
+    assert "probes read the inputs" in " ".join(found.repairs[0].candidate.notes)
 
 
 def test_auto_may_take_a_rule_by_group_where_that_is_allowed(parts):
@@ -199,3 +202,17 @@ def test_thumbnails_are_of_the_patients_whose_score_changed_most():
     assert list(shown) == ["b", "c"]
     assert (shown["b"] == pixels[1]).all()
     assert most_changed(SCORES, after, replace(images, source=torch.zeros(4, 2))) == {}
+
+
+# probes
+
+
+def test_probes_are_of_both_networks_on_the_part_kept_aside(parts):
+    model, repair, test = parts
+    found = run_trial(model, repair, test, {"bias-gda": {"epochs": 3, "rate": 0.05}, "reject-option": {}}, Goal("eod", floor=0.5))
+    probes = replace(found, chosen=0).probes(test, draws=10, seed=1)
+    pd.testing.assert_frame_equal(probes.before, encoding(model, test, draws=10, seed=1))
+    pd.testing.assert_frame_equal(probes.after, encoding(found.repairs[0].candidate.model, test, draws=10, seed=1))
+    assert not probes.before.equals(probes.after)
+    same = replace(found, chosen=1).probes(test, draws=10, seed=1)  # another rule of the same network
+    pd.testing.assert_frame_equal(same.before, same.after)

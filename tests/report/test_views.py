@@ -1,10 +1,16 @@
-"""What the templates are given: a goal and a part of a change in words."""
+"""What the templates are given: a goal and a part of a change in words, and what probes read."""
+
+import sys
+from pathlib import Path
 
 import pytest
 
 from equipoise.methods.base import Goal
 from equipoise.report.affected import Part
-from equipoise.report.views import goal_words, part_words
+from equipoise.report.views import goal_words, part_words, probe_views
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cases import some_probes
 
 
 @pytest.mark.parametrize(
@@ -23,3 +29,22 @@ def test_a_part_of_a_change_in_words():
     parts = [Part("F", rate, change, 0.1, False, True) for rate in ("tpr", "fpr", "selection") for change in (0.1, -0.1)]
     assert len({part_words(part) for part in parts}) == 6
     assert part_words(parts[1]) == "fewer of those with the finding are detected"
+
+
+def test_probes_stand_side_by_side_layer_by_layer():
+    view = probe_views(some_probes())["sex"]
+    assert [block.among for block in view.blocks] == ["Among everybody", "Among those with the finding", "Among those without it"]
+    everybody = view.blocks[0].rows
+    assert [(row.layer, row.width) for row in everybody] == [("inputs", 2), ("2", 3), ("output", 4)]
+    assert [row.before.value for row in everybody] == pytest.approx([0.6, 0.64, 0.68])
+    assert [row.after.value for row in everybody] == pytest.approx([0.5, 0.54, 0.58])
+    assert view.scale.low <= 0.48
+    assert probe_views(None) == {}
+
+
+def test_a_layer_that_only_the_repaired_network_has_stays_empty_before():
+    view = probe_views(some_probes(layers=("inputs", "2", "output"), after=("inputs", "2", "head", "output")))["sex"]
+    rows = {row.layer: row for row in view.blocks[0].rows}
+    assert list(rows) == ["inputs", "2", "head", "output"]
+    assert rows["head"].before.value != rows["head"].before.value  # NaN
+    assert rows["head"].after.value == pytest.approx(0.58)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from equipoise.measures.gaps import GAPS
+from equipoise.measures.gaps import GAPS, QUOTIENTS
 from equipoise.report.words import LONGEST, MINUS, SHARE, SHORT_GAP, amount, count, gap_words, number, plain, share_words, short, span
 
 
@@ -43,6 +43,6 @@ def test_names_stand_on_one_line_are_short_and_keep_their_direction():
 
 
 def test_every_measure_has_words_and_a_new_one_its_own_name():
-    assert set(SHARE) == set(SHORT_GAP) == set(GAPS)
+    assert set(SHARE) == set(SHORT_GAP) == {*GAPS, *QUOTIENTS}
     assert gap_words("my_gap") == "my_gap"
     assert share_words("my_gap") == ("my_gap, in the detection of ", "")

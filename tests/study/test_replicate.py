@@ -11,7 +11,9 @@ import torch
 
 import equipoise as eq
 from equipoise.errors import BadInput
+from equipoise.measures.limit import limit
 from equipoise.methods.registry import run_many
+from equipoise.models.score import predict
 from equipoise.models.train import Training, train_stack
 from equipoise.study import rows, weights
 from equipoise.study.plan import make_plan
@@ -60,6 +62,12 @@ def test_rows_are_what_the_public_functions_give(tiny, method: str) -> None:
         assert row["floor"] == pytest.approx(candidate.goal.floor)
         np.testing.assert_array_equal(row["trace_gap"], candidate.trace["gap"])
         assert row["stack"] == 2
+        scores = predict(models[row["seed"]], part.test)  # of the original network, whatever the method did
+        codes, levels = scores.attribute.codes, scores.attribute.levels
+        [best] = limit(scores.score, scores.y, codes, levels, "eod", "balanced_accuracy", [abs(row["gap"])])
+        assert row["limit"] == pytest.approx(best, abs=1e-12)
+        if method != "bias-gda":
+            assert row["performance"] <= row["limit"] + 1e-12
         assert row["seconds"] == row["task_seconds"] / 2
 
 
@@ -78,6 +86,7 @@ def test_f1_as_the_performance(tiny) -> None:
     network = eq.train(part, part, settings=Training(epochs=0))
     network.load_state_dict(states[1])
     assert about["task"] == "loh@0000-0001"
+    assert found["limit"].isna().all()  # F1 has none
     assert found["performance"].iloc[1] == pytest.approx(eq.audit(network, part, threshold=found["threshold"].iloc[1], draws=2)["f1"].value)
 
 

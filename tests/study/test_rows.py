@@ -1,21 +1,22 @@
-"""Rows survive the way to a file and back; what is no file of rows is refused, and one from before the noise floor is read."""
+"""Rows survive the way to a file and back; what is no file of rows is refused; those from before the noise floor or the limit are read."""
 
 from io import BytesIO
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
 from equipoise.errors import BadInput
 from equipoise.study import rows
 
-ROW = {"data": "d", "seed": 1, "gap": 0.1, "noise": 0.02, "valid_noise": 0.03, "trace_step": [0, 1], "trace_gap": [0.1, 0.0]}
+ROW = {"data": "d", "seed": 1, "gap": 0.1, "noise": 0.02, "valid_noise": 0.03, "limit": 0.8, "trace_step": [0, 1], "trace_gap": [0.1, 0.0]}
 
 
 def test_there_and_back() -> None:
     frame = rows.from_bytes(rows.to_bytes([ROW]), "x")
     assert list(frame.columns) == rows.SCHEMA.names
-    assert frame[["data", "seed", "gap", "noise", "valid_noise"]].iloc[0].tolist() == ["d", 1, 0.1, 0.02, 0.03]
+    assert frame[["data", "seed", "gap", "noise", "valid_noise", "limit"]].iloc[0].tolist() == ["d", 1, 0.1, 0.02, 0.03, 0.8]
 
 
 def without(*columns: str) -> bytes:
@@ -25,14 +26,22 @@ def without(*columns: str) -> bytes:
 
 
 def test_rows_from_before_the_noise_floor_are_read() -> None:
-    frame = rows.from_bytes(without("noise", "valid_noise"), "x")
+    frame = rows.from_bytes(without("noise", "valid_noise", "limit"), "x")
     assert list(frame.columns) == rows.SCHEMA.names
     assert frame["gap"].iloc[0] == 0.1
     assert np.isnan(frame["noise"].iloc[0])
     assert frame["valid_noise"].dtype == np.float64
 
 
+def test_rows_from_before_the_limit_are_read_and_go_with_newer_ones() -> None:
+    old = rows.from_bytes(without("limit"), "x")
+    assert list(old.columns) == rows.SCHEMA.names
+    assert old["noise"].iloc[0] == 0.02
+    both = pd.concat([old, rows.from_bytes(rows.to_bytes([ROW]), "y")], ignore_index=True)
+    assert both["limit"].isna().tolist() == [True, False]
+
+
 def test_anything_else_is_refused() -> None:
-    for columns in (("noise",), ("gap",), ("noise", "valid_noise", "gap")):
+    for columns in (("noise",), ("gap",), ("noise", "valid_noise"), ("limit", "gap"), ("noise", "valid_noise", "limit", "gap")):
         with pytest.raises(BadInput, match="x does not hold the rows of a study"):
             rows.from_bytes(without(*columns), "x")

@@ -29,7 +29,10 @@ def audit(
         Path | None, typer.Option(help="File like FILE with validation rows, on which to choose the threshold by best balanced accuracy.")
     ] = None,
     measure: Annotated[
-        list[str] | None, typer.Option(help="Only these measures (spd, eod, aod, fpr_gap, ...); an empty cell is then an error.")
+        list[str] | None,
+        typer.Option(
+            help="Only these measures (spd, eod, fpr_gap, ppv_gap, ... or a sum of rates such as tpr-fpr); an empty cell is then an error."
+        ),
     ] = None,
     model: given.ModelOption = None,
     weights: given.WeightsOption = None,

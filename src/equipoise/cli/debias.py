@@ -22,7 +22,7 @@ from equipoise.cli import inputs as given
 from equipoise.cli.console import JsonOption, bar, err, notes, out
 from equipoise.data.cohort import Cohort
 from equipoise.errors import BadInput, UnknownName, pick, raise_all
-from equipoise.report.terminal import printable, short_name
+from equipoise.report.terminal import NOISE_WORDS, printable, short_name
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from equipoise.report.repaired import Written
 
 ROWS_CHECKED = 64  # of the part kept aside, to compare ONNX with torch
+BEST_RULE = (
+    "best rule: performance above (+) or below (-) the best rule that knows the group (linear program), found on the scores as they came "
+    "and on these very rows, at the same |gap|."
+)
+NO_BEST_RULE = "best rule: none, as this gap or performance is no sum of rates, or a cell is empty."
 FOR_THE_COMMITTEE = ("report.html", "card.md and card.xml")  # without these the work is not done
 
 
@@ -54,7 +59,9 @@ def debias(
     id: given.IdOption = None,
     positive: given.PositiveOption = None,
     method: Annotated[str, typer.Option(help="A method, or several to compare, as in bias-gda,pruning,reject-option.")] = "bias-gda",
-    measure: Annotated[str, typer.Option(help="The gap to reduce: eod, spd, aod, fpr_gap, ...")] = "eod",
+    measure: Annotated[
+        str, typer.Option(help="The gap to reduce: eod, spd, aod, fpr_gap, ppv_gap, ... or a sum of rates: tpr-fpr, 0.5*tpr+0.5*selection.")
+    ] = "eod",
     performance: Annotated[str, typer.Option(help="What must not be lost: balanced_accuracy, accuracy or f1.")] = "balanced_accuracy",
     floor: Annotated[
         float | None, typer.Option(help="The least performance to keep.", show_default="0.02 under the original's, without a bound")
@@ -89,6 +96,12 @@ def debias(
     title: Annotated[str | None, typer.Option(help="What the report calls the network.", show_default="label and model")] = None,
     thumbnails: Annotated[
         bool, typer.Option("--thumbnails", help="Put images of the patients whose score changed most into the report.")
+    ] = False,
+    probe: Annotated[
+        bool,
+        typer.Option(
+            "--probe", help="Put into the report how well the group can be read from each layer, which is not whether it is used."
+        ),
     ] = False,
     card: Annotated[Path | None, typer.Option(help="TOML file with what the model card needs and Equipoise cannot know.")] = None,
     onnx: Annotated[bool, typer.Option(help="Also write model.onnx.")] = True,
@@ -163,12 +176,14 @@ def debias(
             return
         trial = run_trial(network, repair, test, methods, goal, seed=seed, train=trained, bars=bar)
         shown = most_changed(trial.original.test, trial.repairs[trial.chosen].test, test) if thumbnails else None
+        probes = trial.probes(test, draws=draws, seed=seed, bars=bar) if probe else None
         arguments = ["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])]
         case = trial.case(
             title=title or f"{label}, {model}",
             label=label,
             provenance=_provenance(arguments, model, file, weights, train, opened, seed, remarks),
             thumbnails=shown,
+            probes=probes,
         )
         serving = Serving(
             model=_findable(model),
@@ -391,23 +406,25 @@ def _print_plan(found: "Forecast", folder: Path, as_json: bool) -> None:
 def _print_result(case: "Case", written: "Written", remarks: list[str]) -> None:
     from equipoise.report.repaired import verdict
 
-    goal = case.result.candidate.goal
-    table = Table(
-        title=f"The {len(case.result.test):,} rows kept aside, with 95% intervals",
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title_style="bold",
+    goal, document = case.result.candidate.goal, dict[str, Any](written.document)
+    performance = goal.performance.replace("_", " ")
+    table = _plain_table(
+        f"The {len(case.result.test):,} rows kept aside, with 95% intervals", "", goal.measure, performance, "goal", "needs the group"
     )
-    for column in ("", goal.measure, goal.performance.replace("_", " "), "goal", "needs the group"):
-        table.add_column(column)
-    methods: Any = written.document["methods"]
-    rows: list[tuple[str, Any, str, bool]] = [("as it came", written.before.to_dict(), "", False)]
-    rows += [(name, entry["test_part"], "met" if entry["met"] else "NOT met", entry["needs_group"]) for name, entry in methods.items()]
-    for name, found, met, needs in rows:
-        chosen = name == case.result.name
-        cells = (_interval(found[goal.measure], "+"), _interval(found[goal.performance], ""), met, "yes" if needs else "no")
-        table.add_row(Text(f"{name} (chosen)" if chosen else name), *cells, style="bold" if chosen else "")
-    out.print(table)
+    table.columns[-1].max_width = len("needs")
+    beside = _plain_table("Beside chance, and the best rule that knows the group", "", f"|{goal.measure}|", "noise", "excess", "best rule")
+    rows: list[tuple[str, Any, Any, str, bool]] = [("as it came", written.before.to_dict(), document["limit"], "", False)]
+    for name, entry in document["methods"].items():
+        rows.append((name, entry["test_part"], entry["limit"], "met" if entry["met"] else "NOT met", entry["needs_group"]))
+    for name, found, limit, met, needs in rows:
+        gap, chosen = found[goal.measure], name == case.result.name
+        head, style = Text(f"{name} (chosen)" if chosen else name), "bold" if chosen else ""
+        table.add_row(head, _interval(gap, "+"), _interval(found[goal.performance], ""), met, "yes" if needs else "no", style=style)
+        size = None if gap["value"] is None else abs(gap["value"])
+        cells = (_number(size, ""), _number(gap["noise"], ""), _number(gap["excess"], "+"), _number(limit and -limit["below"], "+"))
+        beside.add_row(head, *cells, style=style)
+    out.print(Group(table, beside))
+    out.print(Text(f"{NOISE_WORDS} {BEST_RULE if document['limit'] else NO_BEST_RULE}", style="dim"))
     out.print(Text(printable(verdict(case))), soft_wrap=True)
     if not case.result.candidate.met:
         out.print(Text(f"The goal was NOT met: {printable(case.result.candidate.why)}.", style="bold yellow"), soft_wrap=True)
@@ -418,11 +435,23 @@ def _print_result(case: "Case", written: "Written", remarks: list[str]) -> None:
     out.print(Text(f"Written to {printable(str(written.folder))}: {', '.join(written.files)}"), soft_wrap=True)
 
 
+def _plain_table(title: str, *columns: str) -> Table:
+    # Nothing to spare: with intervals and names of methods whole, it just fits into 80.
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", collapse_padding=True, pad_edge=False)
+    for k, column in enumerate(columns):
+        table.add_column(column, no_wrap=k in (1, 2), overflow="fold")
+    return table
+
+
 def _interval(estimate: Mapping[str, Any], sign: str) -> str:
     if estimate["value"] is None:
         return "insufficient data"
     low, high = (("?" if estimate[end] is None else f"{estimate[end]:{sign}.3f}") for end in ("low", "high"))
     return f"{estimate['value']:{sign}.3f} [{low}, {high}]"
+
+
+def _number(value: float | None, sign: str) -> str:
+    return "" if value is None else f"{value:{sign}.3f}"
 
 
 def duration(seconds: float) -> str:

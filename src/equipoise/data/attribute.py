@@ -11,7 +11,10 @@ from equipoise.errors import BadInput, UnknownName
 
 IntArray = npt.NDArray[np.int64]
 MISSING = -1
-MANY = 20  # levels; more of them in a column of numbers or of all different values are no groups
+MANY = 20  # levels; more of them in a column of numbers or dates, or of all different values, are no groups
+FEW = 10  # rows; a column of many levels most of which have fewer is no grouping yet
+DATE = r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?"  # 2026-11-15, 15.11.2026, with or without a time
+SHOWN = 8  # levels that a message names
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,16 +45,8 @@ class Attribute:
                 f"column {name!r} holds a single group, {counts.index[0]!r} ({counts.iloc[0]:,} rows); "
                 "a gap needs at least two. Use another column, or rows of every group."
             )
-        if len(counts) > MANY and pd.api.types.is_numeric_dtype(column):
-            raise BadInput(
-                f"column {name!r} holds {len(counts):,} different numbers; a group needs a few levels. "
-                f"Bin it first, for example pd.cut(df[{name!r}], [0, 40, 60, 80, 120])."
-            )
-        if len(counts) > MANY and len(counts) > len(column) / 2:
-            raise BadInput(
-                f"column {name!r} holds {len(counts):,} different values in {len(column):,} rows, like an identifier; "
-                "a group needs a few levels. Use another column."
-            )
+        if problem := _no_groups(column, names, counts, name):
+            raise BadInput(problem)
         named = reference is not None
         chosen = level_name(reference) if named else str(counts.index[0])
         if chosen not in counts.index:
@@ -112,3 +107,43 @@ def level_name(value: object) -> str:
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         return str(int(value))
     return str(value).strip()
+
+
+def _no_groups(column: "pd.Series[object]", names: "pd.Series[object]", counts: "pd.Series[int]", name: str) -> str:
+    """Why the values of a column are no groups, and how to make some of them; empty where they are groups."""
+    levels, rows, column_of = len(counts), int(counts.sum()), f"df[{name!r}]"
+    many = levels > MANY
+    scattered = levels > 2 and levels > rows / 2  # nearly every row has a value of its own
+    # Numbers may come as text or as objects, so they are told by their values and not by the type of the column.
+    numbers = pd.to_numeric(counts.index.to_series(), errors="coerce").to_numpy(np.float64)
+    if not np.isnan(numbers).any() and (many or (scattered and (numbers != np.round(numbers)).any())):
+        cuts = np.quantile(np.repeat(numbers, counts), [0.25, 0.5, 0.75], method="nearest")
+        return (
+            f"column {name!r} holds {levels:,} different numbers; a group needs a few levels. Bin it first, for example "
+            f"pd.qcut({column_of}, 4), which cuts at {cuts[0]:.4g}, {cuts[1]:.4g} and {cuts[2]:.4g}, or pd.cut with edges of your own."
+        )
+    dates = pd.api.types.is_datetime64_any_dtype(column) or counts.index.str.fullmatch(DATE).all()
+    if dates and (many or scattered):
+        return (
+            f"column {name!r} holds {levels:,} different dates; a group needs a few levels. Make a few of them, for example the year, "
+            f"pd.to_datetime({column_of}).dt.year, or an age in bins, pd.cut(age, [0, 40, 60, 80, 120])."
+        )
+    if many and levels > rows / 2:
+        return (
+            f"column {name!r} holds {levels:,} different values in {len(names):,} rows, like an identifier; "
+            "a group needs a few levels. Use another column."
+        )
+    small = int((counts < FEW).sum())
+    if not many or small <= levels / 2:
+        return ""
+    large = [f"{level!r} ({count:,})" for level, count in counts[counts >= FEW].items()]
+    if not large:
+        return (
+            f"column {name!r} holds {levels:,} different groups in {rows:,} rows, none of which has {FEW} rows. "
+            "Merge them into a few, or use another column."
+        )
+    kept = ", ".join(large[:SHOWN]) + (f" and {len(large) - SHOWN} more" if len(large) > SHOWN else "")
+    return (
+        f"column {name!r} holds {levels:,} different groups, {small:,} of which have fewer than {FEW} rows. Those large enough to keep are "
+        f"{kept}. Merge the others into one group, such as 'other'."
+    )

@@ -11,22 +11,25 @@ from equipoise.data.attribute import Attribute
 from equipoise.data.cohort import Cohort
 from equipoise.data.scores import Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures.cells import FloatArray, tabulate
+from equipoise.measures.cells import Cells, FloatArray, tabulate
 from equipoise.measures.decision import Rule, Threshold, best_threshold
 from equipoise.measures.estimates import Estimate, Settings, estimate_attribute, estimate_performance
-from equipoise.measures.functional import require_cells
-from equipoise.measures.gaps import GAPS
+from equipoise.measures.functional import gap_values, predictive, require_cells
+from equipoise.measures.gaps import GAPS, QUOTIENTS, Gap, is_quotient, named
+from equipoise.measures.noise import dealt_gaps, mean_size
 from equipoise.measures.performance import PERFORMANCE
 from equipoise.models.score import predict
 
 SCHEMA_VERSION = 1
+NOISE_DRAWS = 200  # the floor is then known to about a twentieth of itself
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
     """What an audit found. `audit["eod"]` is a gap or a performance measure with its interval; `groups` has one row a group.
 
-    With more than two groups (or several attributes) `audit["eod"]` is the gap with the largest absolute value; `gaps` has all.
+    With more than two groups (or several attributes) `audit["eod"]` is the gap with the largest absolute value; `gaps` has all. Beside each
+    gap stands its noise floor, what a classifier without a gap shows on these rows by chance, and `excess`, the size of the gap minus that.
     """
 
     estimates: dict[str, Estimate]
@@ -41,10 +44,11 @@ class Audit:
     name: str
     settings: Settings
 
-    def __getitem__(self, measure: str) -> Estimate:
-        if measure not in self.estimates:
-            raise UnknownName("measure in this audit", measure, self.estimates)
-        return self.estimates[measure]
+    def __getitem__(self, measure: Gap) -> Estimate:
+        name = measure if isinstance(measure, str) and measure in self.estimates else _named(measure)
+        if name not in self.estimates:
+            raise UnknownName("measure in this audit", name, self.estimates)
+        return self.estimates[name]
 
     def __str__(self) -> str:
         lines = [f"Audit of {self.name}: {self.rows:,} rows; positive if {self.rule.describe()}"]
@@ -84,7 +88,8 @@ def audit(
     *,
     threshold: float | None = None,
     valid: Cohort | Scores | None = None,
-    measures: Sequence[str] | None = None,
+    measures: Sequence[Gap] | None = None,
+    also: Sequence[Gap] = (),
     optimise: str = "balanced_accuracy",
     draws: int = 1000,
     level: float = 0.95,
@@ -97,7 +102,8 @@ def audit(
 
     The decision is the result's own rule; or `score >= threshold`; or the threshold that is best by `optimise` on `valid`; or the
     threshold that `train` chose on its validation part; or 0.5. The audit says which. A cell with fewer than
-    `minimum` patients is "insufficient data". Naming `measures` makes an empty cell an error instead.
+    `minimum` patients is "insufficient data". Naming `measures` makes an empty cell an error instead; `also` adds to those that are usual,
+    and so does the measure that a result was to lower. A measure is a name, or a signed sum of rates such as "tpr-fpr".
 
     >>> rng = np.random.default_rng(0)
     >>> frame = pd.DataFrame({"y": rng.integers(0, 2, 400), "p": rng.random(400), "sex": rng.choice(["F", "M"], 400)})
@@ -113,10 +119,11 @@ def audit(
         rule = _choose_rule(model, threshold, valid, optimise, output)
     elif threshold is not None:
         raise BadInput("a debiasing result has a decision rule of its own; do not give a threshold as well")
-    wanted = tuple(measures) if measures is not None else (*GAPS, *PERFORMANCE)
-    for measure in wanted:
-        if measure not in GAPS and measure not in PERFORMANCE:
-            raise UnknownName("measure", measure, [*GAPS, *PERFORMANCE])
+    asked = getattr(getattr(subject, "goal", None), "measure", None)
+    more = (*also, *((asked,) if isinstance(asked, str) and measures is None else ()))
+    usual: tuple[Gap, ...] = (*GAPS, *PERFORMANCE) if measures is None else tuple(measures)
+    listed = [m if isinstance(m, str) and m in PERFORMANCE else named(m, beside=PERFORMANCE) for m in (*usual, *more)]
+    wanted = tuple(dict.fromkeys(listed))
     settings = Settings(draws=draws, level=level, seed=seed, minimum=minimum)
     return _audit(scores, rule, wanted, settings, strict=measures is not None, progress=progress)
 
@@ -128,7 +135,7 @@ def _audit(
     attributes = list(scores.attributes)
     if len(attributes) > 1:
         attributes.append(Attribute.crossed(attributes))
-    gap_names = [m for m in wanted if m in GAPS]
+    gap_names = [m for m in wanted if m not in PERFORMANCE]
     if strict:
         _require(scores, f, gap_names)
     performance_names = [m for m in wanted if m in PERFORMANCE]
@@ -137,7 +144,7 @@ def _audit(
     for k, attribute in enumerate(attributes):
         groups, gaps = estimate_attribute(scores, f, attribute, gap_names, settings)
         group_frames.append(groups)
-        gap_frames.append(gaps)
+        gap_frames.append(_with_noise(gaps, scores, f, attribute, settings))
         if progress:
             progress(k + 1, steps)
     gaps = pd.concat(gap_frames, ignore_index=True)
@@ -160,6 +167,21 @@ def _audit(
     )
 
 
+def _with_noise(gaps: pd.DataFrame, scores: Scores, f: FloatArray, attribute: Attribute, settings: Settings) -> pd.DataFrame:
+    """The gaps with their noise floors, what is above them, and the floor of the largest gap among the groups that have one."""
+    measures = list(dict.fromkeys(gaps["measure"]))
+    dealt = dealt_gaps(f, scores.y, attribute.codes, attribute.levels, scores.patients, measures, NOISE_DRAWS, settings.seed)
+    known = gaps["value"].notna().to_numpy()
+    own, largest = np.full(len(gaps), np.nan), np.full(len(gaps), np.nan)
+    for measure in measures:
+        rows = np.flatnonzero(gaps["measure"] == measure)  # one a group, in the order of the columns of the deals
+        usable = np.flatnonzero(known[rows])
+        largest[rows] = mean_size(dealt[measure][:, usable])
+        own[rows[usable]] = [mean_size(dealt[measure][:, [k]]) for k in usable]
+    noted = gaps.assign(noise=own, excess=gaps["value"].abs() - own, noise_of_largest=largest)
+    return noted[[*(name for name in noted if name != "note"), "note"]]
+
+
 def _require(scores: Scores, f: FloatArray, gaps: Sequence[str]) -> None:
     """Raises every empty cell that a measure which was asked for needs, in one error."""
     problems: list[str] = []
@@ -170,8 +192,33 @@ def _require(scores: Scores, f: FloatArray, gaps: Sequence[str]) -> None:
                 require_cells(gap, cells, scores.name)
             except EmptyCell as error:
                 problems += error.problems
+            else:
+                problems += _undecided(gap, cells, scores.name)
     if problems:
         raise EmptyCell(*problems)
+
+
+def _undecided(gap: str, cells: Cells, part: str) -> list[str]:
+    """The groups of which nobody is decided so that a quotient had a value."""
+    if not is_quotient(gap) or not np.isnan(gap_values(gap, cells)).any():
+        return []
+    label = QUOTIENTS[gap]
+    decided, other = ("positive", "lower") if label else ("negative", "higher")
+    lacking = np.isnan(predictive(label, cells))
+    return [
+        f"{gap} needs rows that are decided {decided} in every group; {level!r} has none of {int(cells.n[code].sum()):,} rows in {part}. "
+        f"Use a {other} threshold, more data, or merge groups"
+        for code, level in enumerate(cells.levels)
+        if lacking[code]
+    ]
+
+
+def _named(measure: Gap) -> str:
+    """The name of a measure; what cannot be read stays as it is, for an error that lists what there is."""
+    try:
+        return named(measure)
+    except BadInput:
+        return str(measure)
 
 
 def _headline(gaps: pd.DataFrame, measure: str) -> Estimate:
@@ -190,6 +237,7 @@ def _headline(gaps: pd.DataFrame, measure: str) -> Estimate:
         str(chosen["group"]),
         str(chosen["reference"]),
         float(chosen["detectable"]),
+        float(chosen["noise_of_largest"]),
     )
 
 

@@ -12,7 +12,7 @@ from equipoise.data.scores import Scores
 from equipoise.measures.bootstrap import by_unit, interval, multiplicities, units_of, widen_extremes
 from equipoise.measures.cells import Cells, FloatArray, cell_index, ratio, tabulate
 from equipoise.measures.functional import performance_functional
-from equipoise.measures.gaps import labels_needed, terms
+from equipoise.measures.gaps import QUOTIENTS, is_quotient, labels_needed, terms
 from equipoise.measures.performance import Ranking, f1
 
 BINS = 10  # of equal width, for the calibration error
@@ -42,6 +42,12 @@ class Estimate:
     group: str = ""
     reference: str = ""
     detectable: float = float("nan")  # the smallest gap that this many patients would have shown, 4 times in 5
+    noise: float = float("nan")  # the noise floor of a gap: its mean size on these rows if the groups were dealt out at random
+
+    @property
+    def excess(self) -> float:
+        """How far the size of a gap is above its noise floor; at or below 0 it is no sign of one."""
+        return abs(self.value) - self.noise
 
     def __float__(self) -> float:
         return self.value
@@ -57,7 +63,7 @@ class Estimate:
         """Plain values, None for NaN."""
         numbers = {"value": self.value, "low": self.low, "high": self.high}
         if self.group:
-            numbers["detectable"] = self.detectable
+            numbers |= {"detectable": self.detectable, "noise": self.noise, "excess": self.excess}
         plain: dict[str, object] = {k: None if np.isnan(v) else v for k, v in numbers.items()}
         if self.group:
             plain |= {"group": self.group, "reference": self.reference, "direction": "group minus reference"}
@@ -88,7 +94,7 @@ def estimate_attribute(
 
     unit = "rows" if scores.patients is None else "patients"
     groups = _group_frame(attribute, cells, value, draws, enough, settings, unit)
-    gap_rows = [_gap_rows(name, attribute, value, draws, patients, settings, unit) for name in gaps]
+    gap_rows = [_gap_rows(name, attribute, value, draws, patients, enough, settings, unit) for name in gaps]
     return groups, pd.DataFrame([row for rows in gap_rows for row in rows], columns=GAP_COLUMNS)
 
 
@@ -258,15 +264,17 @@ def _gap_rows(
     value: dict[str, FloatArray],
     draws: dict[str, FloatArray],
     patients: FloatArray,
+    enough: dict[str, FloatArray],
     settings: Settings,
     unit: str,
 ) -> list[tuple[object, ...]]:
     name_of = {"selection": "selection_rate"}
-    signed = [(sign, name_of.get(rate, rate)) for rate, sign in terms(gap).items()]
+    quotient = _predictive(gap) if is_quotient(gap) else ""
+    signed = [(1.0, quotient)] if quotient else [(sign, name_of.get(rate, rate)) for rate, sign in terms(gap).items()]
     point: FloatArray = np.sum([sign * (value[r][1:] - value[r][0]) for sign, r in signed], axis=0)
     drawn: FloatArray = np.sum([sign * (draws[r][:, 1:] - draws[r][:, :1]) for sign, r in signed], axis=0)
     needed = labels_needed(gap)
-    counts = patients[:, list(needed)].min(-1) if needed else patients.sum(-1)
+    counts = enough[quotient] if quotient else patients[:, list(needed)].min(-1) if needed else patients.sum(-1)
     usable = np.minimum(counts[1:], counts[0]) >= settings.minimum
     point = np.where(usable, point, np.nan)
     low, high = interval(drawn, point, settings.level)
@@ -277,6 +285,13 @@ def _gap_rows(
         short = [lvl for lvl, c in ((level, counts[k + 1]), (attribute.reference, counts[0])) if c < settings.minimum]
         label = " and ".join("positives" if label else "negatives" for label in needed)
         what = unit if not label else f"{unit} with {label}" if unit == "patients" else label
+        if quotient:
+            what = f"{unit} decided {'positive' if quotient == 'ppv' else 'negative'}"
         note = f"{INSUFFICIENT}: fewer than {settings.minimum} {what} in {', '.join(map(repr, short))}" if short else ""
         rows.append((gap, attribute.name, level, attribute.reference, point[k], low[k], high[k], POWER * spread[k], note))
     return rows
+
+
+def _predictive(gap: str) -> str:
+    """The rate of a group that a quotient compares."""
+    return "ppv" if QUOTIENTS[gap] else "npv"

@@ -2,6 +2,9 @@
 
 With hard f it is the measure, with soft f its differentiable proxy (equations 3 and 4 of the paper): the same w. The gradient of the proxy
 with respect to the scores is w; a mini-batch estimate is (N / M) * sum over the batch of w_i f_i, unbiased and never NaN.
+
+Predictive parity is a difference of quotients of two such functionals. `linearised` is the affine functional that touches it at the present
+decisions, with the same value and the same slopes; for a signed sum of rates it is the gap itself.
 """
 
 from dataclasses import dataclass
@@ -10,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from equipoise.errors import EmptyCell, UnknownName
+from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures.cells import Cells, FloatArray, cell_index, ratio
-from equipoise.measures.gaps import RATES, Gap, labels_needed, terms
+from equipoise.measures.gaps import QUOTIENTS, RATES, Gap, is_quotient, labels_needed, terms
 from equipoise.measures.performance import f1
 
 AFFINE_PERFORMANCE = ("balanced_accuracy", "accuracy")
+HANDFUL = 5  # decided so in a group, under which a method takes no PPV or NPV for known; the audit's minimum
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +48,8 @@ class Affine:
 
 def gap_functional(gap: Gap, n: FloatArray, group: int) -> Affine:
     """The gap of a group (by its code) against the reference (code 0), from the cell counts n (..., groups + 1, 2)."""
+    if is_quotient(gap):
+        raise BadInput(f"{gap} is a quotient, which counts alone do not make affine; use linearised, with the decisions")
     w = np.zeros_like(n)
     for rate, sign in terms(gap).items():
         label = RATES[rate]
@@ -52,6 +58,25 @@ def gap_functional(gap: Gap, n: FloatArray, group: int) -> Affine:
             count = n[..., code, where].sum(-1, keepdims=True)
             w[..., code, where] += ratio(np.full_like(count, direction), count)
     return Affine(np.zeros(n.shape[:-2]), w)
+
+
+def linearised(gap: Gap, cells: Cells, group: int) -> Affine:
+    """The gap of a group against the reference, to first order around the decisions in a cell table; exact for a signed sum of rates.
+
+    d PPV / d f_i = (y_i - PPV) / (positive decisions of the group), and the like for NPV and negative decisions.
+    """
+    if not is_quotient(gap):
+        return gap_functional(gap, cells.n, group)
+    label = QUOTIENTS[str(gap)]
+    side, share = _decided(label, cells), predictive(label, cells)
+    w = np.zeros_like(cells.n)
+    for code, direction in ((group, 1.0), (0, -1.0)):
+        total = side[..., code, :].sum(-1)
+        for y in (0, 1):
+            slope = ratio((y == label) - share[..., code], total)  # of one more row of this label that is decided so
+            w[..., code, y] = direction * (slope if label else -slope)
+    value = share[..., group] - share[..., 0]
+    return Affine(value - (w * cells.s)[..., [0, group], :].sum((-2, -1)), w)
 
 
 def performance_functional(name: str, n: FloatArray) -> Affine:
@@ -72,10 +97,26 @@ def performance_functional(name: str, n: FloatArray) -> Affine:
 
 
 def gap_values(gap: Gap, cells: Cells) -> FloatArray:
-    """The gap of every group but the reference, (..., groups - 1); NaN where a cell it needs is empty."""
+    """The gap of every group but the reference, (..., groups - 1); NaN where a cell it needs is empty, or nobody is decided so."""
+    if is_quotient(gap):
+        share = predictive(QUOTIENTS[str(gap)], cells)
+        difference: FloatArray = share[..., 1:] - share[..., :1]
+        return difference
     signed = [sign * (rate := cells.rate(RATES[name]))[..., 1:] - sign * rate[..., :1] for name, sign in terms(gap).items()]
     total: FloatArray = np.sum(signed, axis=0)
     return total
+
+
+def predictive(label: int, cells: Cells) -> FloatArray:
+    """PPV (label 1) or NPV (label 0) of each group, (..., groups); NaN where nobody of a group is decided so."""
+    side = _decided(label, cells)
+    return ratio(side[..., label], side.sum(-1))
+
+
+def _decided(label: int, cells: Cells) -> FloatArray:
+    """How many rows of each group and label are decided positive (label 1) or negative (label 0), (..., groups, 2)."""
+    n, s = cells.n[..., :-1, :], cells.s[..., :-1, :]
+    return s if label else n - s
 
 
 def performance_values(name: str, cells: Cells) -> FloatArray:
@@ -90,6 +131,23 @@ def largest(gaps: FloatArray) -> FloatArray:
     size = np.where(np.isnan(gaps), -1.0, np.abs(gaps))
     picked: FloatArray = np.take_along_axis(gaps, size.argmax(-1)[..., None], axis=-1)[..., 0]
     return picked
+
+
+def furthest(gap: Gap, cells: Cells) -> FloatArray:
+    """The signed gap of the group that is furthest from the reference, (...): what a method lowers.
+
+    Of a quotient it is NaN where any group has fewer than a handful decided so: to decide one patient of a group positive, and rightly, is
+    no way to be rid of its gap. A group of fewer rows has to have all of them decided so.
+    """
+    worst = largest(gap_values(gap, cells))
+    return np.where(handful(QUOTIENTS[str(gap)], cells).all(-1), worst, np.nan) if is_quotient(gap) else worst
+
+
+def handful(label: int, cells: Cells) -> npt.NDArray[np.bool_]:
+    """Whether enough of a group are decided positive (label 1) or negative (label 0) for its PPV or NPV to be told, (..., groups)."""
+    rows = cells.n[..., :-1, :].sum(-1)
+    enough: npt.NDArray[np.bool_] = (_decided(label, cells).sum(-1) >= np.minimum(rows, HANDFUL) - 1e-9) & (rows > 0)
+    return enough
 
 
 def require_cells(gap: Gap, cells: Cells, part: str = "the data") -> None:

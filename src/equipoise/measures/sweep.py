@@ -1,4 +1,8 @@
-"""Every threshold at once: gaps and performance are cumulative sums of w in score order. Exact, O(n log n), no grid."""
+"""Every threshold at once: gaps and performance are cumulative sums of w in score order. Exact, O(n log n), no grid.
+
+Of a quotient, such as the gap in PPV, what is above and below the line are two sums each. It has no value (NaN) at thresholds where nobody,
+or less than a handful, of some group is decided so.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.errors import pick
-from equipoise.measures.cells import FloatArray, IntArray, cell_index, tabulate_codes
-from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_functional, largest, performance_functional
-from equipoise.measures.gaps import GAPS, Gap
+from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index, tabulate_codes
+from equipoise.measures.functional import AFFINE_PERFORMANCE, furthest, gap_functional, largest, performance_functional
+from equipoise.measures.gaps import GAPS, Gap, is_quotient, named
 from equipoise.measures.performance import AT_THRESHOLD, f1
 
 
@@ -68,7 +72,8 @@ def sweep(
     s = np.asarray(score, dtype=np.float64)
     known: dict[str, Gap] = {**{name: name for name in GAPS}, **(own or {})}
     for name in measures:
-        pick("measure for a sweep", name, [*known, *AT_THRESHOLD])
+        if name not in known and name not in AT_THRESHOLD:
+            known[name] = named(name, beside=[*(own or ()), *AT_THRESHOLD])
     order = np.argsort(-s, axis=-1)
     ranked = np.take_along_axis(s, order, -1)
     cell = np.take_along_axis(np.broadcast_to(cell_index(y, codes, len(levels)), s.shape), order, -1)
@@ -83,6 +88,9 @@ def sweep(
             positive = np.broadcast_to(np.arange(2) == 1, (*n.shape[-2:],)).astype(float)
             tp, fp = (_cumulated(w, np.zeros(()), cell) for w in (positive, 1 - positive))
             values[name] = f1(tp, fp, n[..., 1].sum(-1)[..., None])
+        elif is_quotient(known[name]):
+            above = np.stack([_cumulated(w.reshape(n.shape[-2:]), np.zeros(()), cell) for w in np.eye(2 * (len(levels) + 1))], axis=-1)
+            values[name] = furthest(known[name], Cells(levels, n[..., None, :, :], above.reshape(*above.shape[:-1], *n.shape[-2:])))
         else:
             each = []
             for k in range(1, len(levels)):

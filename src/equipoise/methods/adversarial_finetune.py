@@ -3,7 +3,8 @@
 A critic learns to tell the gap of a mini-batch from the network's features of it; the network is then fine-tuned on the cross-entropy
 times max(1, lambda * (|critic| - bound + margin) + 1), so that predicted bias makes every mistake dearer. In turns, for some epochs.
 Departures: the gap of a mini-batch is weighted by the counts of the whole split; after every epoch the network is evaluated in eval
-mode with the exact sweep, and the best epoch by the constrained objective is kept instead of the last.
+mode with the exact sweep, and the best epoch by the constrained objective is kept instead of the last. The weights of a quotient, such as
+the gap in PPV, are those around the decisions after the last epoch.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,9 @@ from torch.nn import functional as F
 
 from equipoise.data.cohort import Cohort
 from equipoise.data.seeds import generator
+from equipoise.measures.cells import FloatArray
 from equipoise.measures.functional import proxy
+from equipoise.measures.gaps import is_quotient
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.selection import Labels, Search
 from equipoise.models.critics import Critics
@@ -55,11 +58,14 @@ def run(
     search = Search(networks, cohorts, goal, within)
     scores = networks.evaluate()
     look = search.begin(scores)
-    turns = _Turns(networks, search.labels, search.labels.weights(scores, look.threshold), seeds, settings, within)
+    turns = _Turns(networks, search.labels, search.labels.functional(scores, look.threshold), seeds, settings, within)
     for epoch in range(1, settings.epochs + 1):
         turns.train_critic()
         turns.train_actor()
-        search.step(epoch, networks.evaluate())
+        scores = networks.evaluate()
+        look = search.step(epoch, scores)
+        if is_quotient(goal.measure):
+            turns.look_at(search.labels.functional(scores, look.threshold))
         if progress:
             progress(epoch, settings.epochs)
     return search.candidates("adversarial-finetune", seeds, settings)
@@ -69,10 +75,10 @@ class _Turns:
     """The critic's and the network's turns."""
 
     def __init__(
-        self, networks: Replicas, labels: Labels, weights: np.typing.NDArray[np.float64], seeds: Sequence[int], s: Settings, bound: float
+        self, networks: Replicas, labels: Labels, gap: tuple[FloatArray, FloatArray], seeds: Sequence[int], s: Settings, bound: float
     ) -> None:
         self.networks, self.settings, self.bound = networks, s, bound
-        self.weights = torch.from_numpy(weights).float()
+        self.look_at(gap)
         self.y = torch.from_numpy(labels.y).float()
         self.batch = min(s.batch, networks.rows)
         self.draws = [generator(seed, "adversarial batches") for seed in seeds]
@@ -83,6 +89,10 @@ class _Turns:
         self.critic = Critics(sizes, [generator(seed, "critic") for seed in seeds], dropout=0.2).to(f.device)
         self.critic_optimiser = torch.optim.Adam(self.critic.parameters())
         self.actor_optimiser = networks.optimiser("adam", s.rate)
+
+    def look_at(self, gap: tuple[FloatArray, FloatArray]) -> None:
+        """Offsets (R,) and weights (R, n) of the gaps that the critic is to tell."""
+        self.offset, self.weights = (torch.from_numpy(numbers).float() for numbers in gap)
 
     def _index(self) -> torch.Tensor:
         return torch.from_numpy(np.stack([g.integers(0, self.networks.rows, self.batch) for g in self.draws]))
@@ -97,7 +107,7 @@ class _Turns:
             index = self._index()
             with torch.no_grad():
                 f, features = look(index)
-                gap = proxy(f, self.weights.gather(1, index).to(f.device)) * self.networks.rows / self.batch
+                gap = proxy(f, self.weights.gather(1, index).to(f.device)) * self.networks.rows / self.batch + self.offset.to(f.device)
             self.critic_optimiser.zero_grad()
             ((self._verdict(features) - gap) ** 2).sum().backward()
             self.critic_optimiser.step()

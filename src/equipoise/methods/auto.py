@@ -9,6 +9,7 @@ unless that is allowed. Choosing among several methods on the same rows is one m
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isnan
 from typing import Any
 
 from torch import nn
@@ -19,6 +20,7 @@ from equipoise.measures.bootstrap import units_of
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.honest import SURE
+from equipoise.methods.level_up import levelled
 from equipoise.models.score import predict
 
 CHEAP = ("standard", "bias-score", "group-thresholds")  # seconds
@@ -85,7 +87,7 @@ def run(
             if name == "standard":  # the rows or the network will not do for any method
                 raise
             for k in going:
-                remarks[k].append(f"{name} could not be run: {str(error).splitlines()[0]}")
+                remarks[k].append(f"{name} could not be run: {_problems(error)}")
             continue
         for k, candidate in zip(going, found, strict=True):
             tried[k].append(candidate)
@@ -98,7 +100,12 @@ def run(
             progress(at + 1, len(order))
     if progress:
         progress(len(order), len(order))
-    return [_chosen(some, more, settings) for some, more in zip(tried, remarks, strict=True)]
+    return [_chosen(*each, settings) for each in zip(tried, remarks, models, cohorts, strict=True)]
+
+
+def _problems(error: EquipoiseError) -> str:
+    """All that was wrong, in one line."""
+    return "; ".join(error.problems) if isinstance(error, BadInput) else str(error).splitlines()[0]
 
 
 def _with_room(candidate: Candidate, cohort: Cohort) -> bool:
@@ -124,20 +131,27 @@ def _error(candidate: Candidate, cohort: Cohort) -> float:
     return float(Evidence(decisions[None], cohort.y, attribute.codes, attribute.levels, units, candidate.goal).gap_se()[0])
 
 
-def _merit(candidate: Candidate) -> tuple[float, float, float]:
-    """Sorts the best first: the goal met; then, by what the goal asks for, |gap| or performance; and the other of them."""
+def _merit(candidate: Candidate, keeps: bool) -> tuple[float, float, float]:
+    """Sorts the best first: the goal met, or the rates kept and the floor reached; then what the goal asks for, and what it does not."""
     row, goal = candidate.trace.iloc[candidate.chosen], candidate.goal
     if "gap_honest" in candidate.trace:  # with honest selection, the confidence bounds
         size, performance = abs(row["gap_honest"]) + SURE * row["gap_se"], row["performance_honest"] - SURE * row["performance_se"]
     else:
         size, performance = abs(row["gap"]), row["performance"]
-    enough = goal.floor is None or row["performance"] >= goal.floor
-    first = -performance if (goal.floor is None and candidate.met) or not enough else size
-    return (0.0 if candidate.met else 1.0 if enough else 2.0, first, size if first != size else -performance)
+    size = float("inf") if isnan(size) else size  # a quotient without a value is no small one
+    enough = candidate.met or goal.floor is None or row["performance"] >= goal.floor
+    place = 0.0 if candidate.met else 1.0 + (not enough) + 2.0 * (not keeps)  # as for steps: rates that are kept come before a floor
+    by_performance = (goal.floor is None and candidate.met) or not enough
+    return (place, -performance, size) if by_performance else (place, size, -performance)
 
 
-def _chosen(tried: Sequence[Candidate], remarks: Sequence[str], settings: Settings) -> Candidate:
-    best = min(tried, key=_merit)
+def _keeps(candidate: Candidate, model: nn.Module, cohort: Cohort) -> bool:
+    """Whether no rate that is to be kept falls short on the rows that the candidate was chosen on."""
+    return not candidate.goal.keep or levelled(candidate, model, cohort) is candidate
+
+
+def _chosen(tried: Sequence[Candidate], remarks: Sequence[str], model: nn.Module, cohort: Cohort, settings: Settings) -> Candidate:
+    best = min(tried, key=lambda candidate: _merit(candidate, candidate.met or _keeps(candidate, model, cohort)))
     notes = []
     for candidate in tried:
         if candidate is best:
@@ -149,6 +163,12 @@ def _chosen(tried: Sequence[Candidate], remarks: Sequence[str], settings: Settin
         notes.append(f"tried {candidate.method} ({place}): {candidate}")
     head = f"{best.method} of {len(tried)} methods tried"
     if not best.met:
-        head = f"none of {len(tried)} methods tried meets the goal; {best.method} is nearest"
+        reached = "; ".join(f"{candidate.method} has {_reached(candidate)}" for candidate in tried)
+        head = f"none of {len(tried)} methods tried meets the goal ({reached}); {best.method} is nearest"
     told = {"chosen": best.method, "allow_group": settings.allow_group, "methods": settings.order(), **best.settings}
     return replace(best, method="auto", why=f"{head}: {best.why}", settings=told, notes=(*best.notes, *notes, *remarks))
+
+
+def _reached(candidate: Candidate) -> str:
+    row, goal = candidate.trace.iloc[candidate.chosen], candidate.goal
+    return f"{goal.measure} {row['gap']:+.3f} and {goal.performance.replace('_', ' ')} {row['performance']:.3f}"

@@ -12,7 +12,7 @@ from torch import nn
 
 from equipoise.errors import pick, raise_all
 from equipoise.measures.decision import Rule
-from equipoise.measures.gaps import GAPS, RATES
+from equipoise.measures.gaps import RATES, named
 from equipoise.measures.performance import AT_THRESHOLD
 
 Progress = Callable[[int, int], None]  # steps done, steps at most
@@ -25,6 +25,7 @@ SELECTIONS = ("paper", "honest", "one-se")
 class Goal:
     """What to reach: the smallest |gap| with performance at least `floor`; or the best performance with |gap| within `bound`; or both.
 
+    `measure` is the name of a gap or a signed sum of rates, "tpr-fpr" or {"tpr": 1, "fpr": -1}, which gets a name too: 'tpr-fpr'.
     `keep` levels up: no group's rate may fall below what it was before, {"tpr": "before"}, or below a minimum, {"tpr": 0.8}.
     `selection` says how a step is chosen: "paper", by its values on the data it was tuned on; "honest", by confidence bounds on values
     that rows held out have corrected; "one-se", as honest, but of steps that cannot be told from the best the best performing one.
@@ -41,7 +42,7 @@ class Goal:
     selection: str = "paper"
 
     def __post_init__(self) -> None:
-        pick("measure", self.measure, GAPS)
+        object.__setattr__(self, "measure", named(self.measure))
         pick("performance measure", self.performance, AT_THRESHOLD)
         pick("selection", self.selection, SELECTIONS)
         problems = []

@@ -4,7 +4,8 @@ The network is fine-tuned on the differentiable proxy of the gap alone, down or 
 learning rate; of all the states seen, the one with the smallest |gap| and enough performance is returned. We depart from the published
 code in three places: mini-batches are weighted by the counts of the whole split, so that a batch without a group is no problem; the
 network is fine-tuned in eval mode, without dropout and with the batch norm it was trained with; thresholds are swept exactly. With more
-than two groups the gap is that of the group which is furthest from the reference, chosen anew at every look.
+than two groups the gap is that of the group which is furthest from the reference, chosen anew at every look; the weights of a
+quotient, such as the gap in PPV, are those around the decisions of the last look.
 """
 
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ def run(
                 continue
             scores = networks.evaluate()
             look = search.step(step, scores)
-            if len(search.labels.levels) > 2:
+            if search.labels.moving:
                 weights = torch.from_numpy(search.labels.weights(scores, look.threshold)).float()
                 direction = torch.from_numpy(np.sign(look.gap)).float()[:, None]
             search.active &= look.performance > settings.stop

@@ -15,6 +15,7 @@ multipliers instead, which grows as a power of the number of groups). Here:
 - The multipliers of any number of gaps come from a linear program (see lambda_program), for one bound after another from the gap at the
   start down to zero: the steps of the trace. The gaps that the program bounds are those of the probabilities plus what decisions by the
   last multipliers show on the rows beyond that, so that a probe that is not well calibrated does not leave a gap behind.
+- Predictive parity is a quotient; how it becomes a program of the same kind is in parity_path.
 - For each bound the threshold is swept on the held-out scores: the best performance within the bound.
 
 The network that comes out is an ordinary module (models.bias_network) and needs no group.
@@ -32,13 +33,14 @@ from torch import nn
 from equipoise.data.cohort import Cohort
 from equipoise.errors import BadInput, pick
 from equipoise.measures.cells import FloatArray, tabulate_codes
-from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, largest, performance_functional, performance_values
-from equipoise.measures.gaps import RATES, terms
+from equipoise.measures.functional import AFFINE_PERFORMANCE, furthest, gap_values, performance_functional, performance_values
+from equipoise.measures.gaps import QUOTIENTS, RATES, is_quotient, terms
 from equipoise.measures.sweep import sweep
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.lambda_program import solve
 from equipoise.methods.level_up import limits, spare
-from equipoise.methods.selection import Labels, Traces, plain_rule, select
+from equipoise.methods.parity_path import parity_path
+from equipoise.methods.selection import Labels, Look, Traces, plain_rule, select
 from equipoise.models.bias_network import BiasScore, Heads, value_of
 from equipoise.models.probes import DEPTHS, Reading, features, fit_probe, folds_of, reading_of
 from equipoise.models.replicas import check
@@ -52,7 +54,7 @@ FINEST = 0.003  # a bound on |gap| at a threshold; less is within the noise of a
 
 @dataclass(frozen=True)
 class Settings:
-    """`depth` says which features the probes read; auto is the inputs and the last layer for tables, and hidden layers for images."""
+    """`depth` says which features the probes read; auto is the inputs and the last layer for tables, the inputs for images."""
 
     depth: str = "auto"
     layers: int = 6  # at most so many, evenly spaced
@@ -112,7 +114,11 @@ class Problem:
 
     def score(self, posteriors: Posteriors, multipliers: FloatArray) -> FloatArray:
         """The score (n,) with these multipliers."""
-        return value_of(posteriors.chance, posteriors.groups, self.heads, self.cost(multipliers))
+        return self.priced(posteriors, self.cost(multipliers))
+
+    def priced(self, posteriors: Posteriors, cost: FloatArray) -> FloatArray:
+        """The score (n,) with these prices (rates, groups) of the groups' posteriors."""
+        return value_of(posteriors.chance, posteriors.groups, self.heads, cost)
 
     def gaps(self, decisions: FloatArray) -> FloatArray:
         """The gaps (gaps,) of decisions (n,) on these rows."""
@@ -152,17 +158,26 @@ def _repaired(model: nn.Module, cohort: Cohort, goal: Goal, labels: Labels, seed
     reading = reading_of(model, cohort.inputs, settings.depth, settings.layers)
     problem = probed(model, cohort, goal, reading, folds_of(cohort, settings.folds, seed))
 
-    bounds, multipliers = path(problem, settings.steps)
+    def look(scores: FloatArray, bound: float) -> Look:
+        return labels.look(scores[None], max(bound, narrowest), least)
+
+    narrowest = finest(problem)
+    if is_quotient(goal.measure):
+        priced = parity_path(problem, settings.steps, look)
+        bounds, costs = [p.bound for p in priced], [p.cost for p in priced]
+        told = [f"every group held to a {'PPV' if QUOTIENTS[goal.measure] else 'NPV'} of {p.level:.3f}" for p in priced]
+    else:
+        bounds, multipliers = path(problem, settings.steps)
+        costs, told = [problem.cost(m) for m in multipliers], [_multipliers(cohort.attribute.levels, m) for m in multipliers]
     traces = Traces(1)
     traces.add(0, start)
-    for step, (bound, found) in enumerate(zip(bounds, multipliers, strict=True)):
-        scores = problem.score(problem.held_out, found)[None]
-        traces.add(step + 1, labels.look(scores, max(bound, finest(problem)), least))
+    for step, (bound, cost) in enumerate(zip(bounds, costs, strict=True)):
+        traces.add(step + 1, look(problem.priced(problem.held_out, cost), bound))
     held_out = traces.frame(0)
     selection = select(held_out, settled)
 
     trace = held_out.rename(columns={"gap": "held_out_gap", "performance": "held_out_performance"})
-    fitted = [_at(labels, problem.score(problem.fitted, m), t) for m, t in zip(multipliers, trace["threshold"].iloc[1:], strict=True)]
+    fitted = [_at(labels, problem.priced(problem.fitted, c), t) for c, t in zip(costs, trace["threshold"].iloc[1:], strict=True)]
     values = np.array([(float(start.gap[0]), float(start.performance[0])), *fitted])
     trace["gap"], trace["performance"] = values.T
     trace["bound"] = [np.nan, *bounds]
@@ -170,10 +185,10 @@ def _repaired(model: nn.Module, cohort: Cohort, goal: Goal, labels: Labels, seed
     chosen, notes = copy.deepcopy(model), ["the original network was kept"]
     if row := selection.row:
         kind = output_kind(model, cohort.inputs)
-        chosen = BiasScore(chosen, reading, problem.heads, problem.cost(multipliers[row - 1]), kind).eval()
+        chosen = BiasScore(chosen, reading, problem.heads, costs[row - 1], kind).eval()
         # Single precision may move a row across the threshold: what is told is true of the network that comes out.
         trace.loc[row, ["gap", "performance"]] = _at(labels, predict(chosen, cohort).score, trace["threshold"][row])
-        notes = _notes(problem, reading, multipliers[row - 1], held_out.iloc[row], goal, settings.folds)
+        notes = _notes(reading, told[row - 1], held_out.iloc[row], goal, settings.folds)
     rule = plain_rule(NAME, trace, row, cohort, settled)
     return Candidate(NAME, chosen, rule, trace, row, selection.why, selection.met, settled, seed, asdict(settings), tuple(notes))
 
@@ -184,7 +199,7 @@ def probed(model: nn.Module, cohort: Cohort, goal: Goal, reading: Reading, folds
     y, codes, groups = cohort.y, cohort.attribute.codes, len(cohort.attribute.levels)
     beside = np.column_stack([x, logit])
     task = fit_probe(beside, y, 2, folds, free=1)
-    labels = tuple(RATES[rate] for rate in terms(goal.measure))
+    labels = (1, 0) if is_quotient(goal.measure) else tuple(RATES[rate] for rate in terms(goal.measure))
     rows = [(codes >= 0) & ((y == label) if label is not None else True) for label in labels]
     probes = tuple(fit_probe(x, codes, groups, folds, here) for here in rows)
     held_out = Posteriors(task.held_out[:, 1], tuple(probe.held_out for probe in probes))
@@ -229,6 +244,11 @@ def path(problem: Problem, steps: int) -> tuple[list[float], list[FloatArray]]:
 
 def finest(problem: Problem) -> float:
     """The smallest bound on |gap| that a threshold is asked to keep: one row of the smallest group more or less."""
+    if is_quotient(problem.goal.measure):
+        label, attribute = QUOTIENTS[problem.goal.measure], problem.cohort.attribute
+        decided = (problem.held_out.chance > problem.heads.centre) == bool(label)
+        counts = np.bincount(attribute.codes[decided & (attribute.codes >= 0)], minlength=len(attribute.levels))
+        return max(FINEST, float(1 / max(counts.min(), 1)))
     return max(FINEST, float(np.abs(problem.stakes).max() / (problem.cohort.attribute.codes >= 0).sum()))
 
 
@@ -239,15 +259,17 @@ def _share(label: int | None, chance: FloatArray) -> FloatArray:
 def _at(labels: Labels, scores: FloatArray, threshold: float) -> tuple[float, float]:
     """Gap and performance of scores (n,) at a threshold."""
     cells = tabulate_codes((scores >= threshold).astype(np.float64), labels.y[0], labels.codes[0], labels.levels)
-    return float(largest(gap_values(labels.measure, cells))), float(performance_values(labels.performance, cells))
+    return float(furthest(labels.measure, cells)), float(performance_values(labels.performance, cells))
 
 
-def _notes(problem: Problem, reading: Reading, multipliers: FloatArray, row: pd.Series, goal: Goal, folds: int) -> list[str]:
-    levels = problem.cohort.attribute.levels
-    told = ", ".join(f"{level} {value:+.3g}" for level, value in zip(levels[1:], multipliers, strict=True))
+def _multipliers(levels: tuple[str, ...], multipliers: FloatArray) -> str:
+    return "multipliers: " + ", ".join(f"{level} {value:+.3g}" for level, value in zip(levels[1:], multipliers, strict=True))
+
+
+def _notes(reading: Reading, told: str, row: pd.Series, goal: Goal, folds: int) -> list[str]:
     name = goal.performance.replace("_", " ")
     return [
-        f"probes read {reading}; multipliers: {told}",
+        f"probes read {reading}; {told}",
         f"chosen by rows held out in {folds} folds: {goal.measure} {row['gap']:+.3f}, {name} {row['performance']:.3f} there; "
         "the trace's own columns are those on the rows that the probes were fitted on",
     ]

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from equipoise.data.cohort import Cohort
 from equipoise.data.seeds import generator
 from equipoise.errors import BadInput, pick
-from equipoise.measures.cells import FloatArray, tabulate_codes
-from equipoise.measures.functional import gap_functional, gap_values
+from equipoise.measures.cells import Cells, FloatArray, tabulate_codes
+from equipoise.measures.functional import gap_values, linearised
+from equipoise.measures.gaps import is_quotient
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.selection import Labels, Search
 from equipoise.models.replicas import replicas
@@ -107,10 +108,9 @@ class _Balance:
         self.labels, self.penalty = labels, settings.penalty
         y, codes, groups = labels.y, labels.codes, len(labels.levels)
         original = logit(scores.clip(TINY, 1 - TINY))
-        taught = posterior(original, y, codes, groups)
-        n = tabulate_codes(np.zeros(y.shape), y, codes, labels.levels).n
+        self.taught = taught = posterior(original, y, codes, groups)
         self.multipliers = np.zeros((len(y), groups - 1))
-        self.weights = np.stack([expected_weights(labels.measure, n, k, codes, taught) for k in range(1, groups)], axis=1)  # (R, gaps, n)
+        self.weights = self._weights(tabulate_codes(_decisions(scores, thresholds), y, codes, labels.levels))  # (R, gaps, n)
         # Both classes have half of the say. The loss is centred on the first threshold, so that it has no reason to move it.
         share = y.mean(1, keepdims=True)
         mixed = (1 - settings.teacher) * y + settings.teacher * taught
@@ -120,12 +120,19 @@ class _Balance:
 
     def update(self, scores: FloatArray, thresholds: FloatArray, steps: int) -> None:
         """Moves the multipliers along the gaps of the decisions at these thresholds, by the steps since then; and the pull on each row."""
-        decisions = (scores >= thresholds[:, None]).astype(np.float64)
-        gaps = gap_values(self.labels.measure, tabulate_codes(decisions, self.labels.y, self.labels.codes, self.labels.levels))
+        cells = tabulate_codes(_decisions(scores, thresholds), self.labels.y, self.labels.codes, self.labels.levels)
+        gaps = gap_values(self.labels.measure, cells)
+        if is_quotient(self.labels.measure):  # its weights are those around these decisions
+            self.weights = self._weights(cells)
         self.multipliers += steps / PACE * self.penalty * gaps
         force = self.multipliers + self.penalty * gaps
         self.pull = _tensor((force[:, :, None] * self.weights).sum(1) * scores.shape[1])
         self.threshold = _tensor(_logits(thresholds))
+
+    def _weights(self, cells: Cells) -> FloatArray:
+        """The weights of every gap, by the teacher's probabilities, (R, gaps, n)."""
+        measure, codes, others = self.labels.measure, self.labels.codes, range(1, len(self.labels.levels))
+        return np.stack([expected_weights(measure, cells, k, codes, self.taught) for k in others], axis=1)
 
     def of(self, index: Tensor) -> tuple[Tensor, ...]:
         """What `slope` wants to know of some rows (R, b): means over the batch, and the centre and threshold of each row's network."""
@@ -148,12 +155,16 @@ def posterior(logits: FloatArray, y: np.typing.NDArray[np.int64], codes: np.typi
     return p
 
 
-def expected_weights(measure: str, n: FloatArray, group: int, codes: np.typing.NDArray[np.int64], p: FloatArray) -> FloatArray:
+def expected_weights(measure: str, cells: Cells, group: int, codes: np.typing.NDArray[np.int64], p: FloatArray) -> FloatArray:
     """The weights w (R, n) of a group's gap where a row is positive with probability p instead of 0 or 1."""
-    functional = gap_functional(measure, n, group)
+    functional = linearised(measure, cells, group)
     positive, negative = (functional.weights(np.full_like(codes, label), codes) for label in (1, 0))
     mixed: FloatArray = p * positive + (1 - p) * negative
     return mixed
+
+
+def _decisions(scores: FloatArray, thresholds: FloatArray) -> FloatArray:
+    return (scores >= thresholds[:, None]).astype(np.float64)
 
 
 def _logits(thresholds: FloatArray) -> FloatArray:

@@ -14,7 +14,8 @@ Where we depart from Hardt and from AIF360:
 - The corners of a hull are the blocks of the isotonic regression of label on score, so ties and constant scores are no special case.
 - A row without a group gets the mixture of all groups' rules, each weighted by its share of the fitted rows.
 - AIF360 flips a fixed share of the rows it is given; `draw` decides row by row.
-The program does not look at the goal's measure: a gap in selection rate (spd) stays where the groups differ in prevalence.
+The program does not look at the goal's measure: a gap in selection rate (spd) stays where the groups differ in prevalence. One in PPV or
+NPV is then fixed by the prevalences, so that it cannot be a goal of this method.
 """
 
 import copy

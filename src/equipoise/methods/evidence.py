@@ -13,9 +13,9 @@ from functools import cached_property
 import numpy as np
 
 from equipoise.measures.bootstrap import BLOCK
-from equipoise.measures.cells import Cells, FloatArray, IntArray, tabulate_codes
-from equipoise.measures.functional import gap_values, performance_values
-from equipoise.measures.gaps import RATES, terms
+from equipoise.measures.cells import Cells, FloatArray, IntArray, ratio, tabulate_codes
+from equipoise.measures.functional import gap_values, handful, performance_values, predictive
+from equipoise.measures.gaps import QUOTIENTS, RATES, is_quotient, terms
 from equipoise.methods.base import Goal
 
 Parts = Callable[[slice], FloatArray]  # what each row adds to the error of a quantity at these steps, (b, n)
@@ -39,8 +39,10 @@ class Evidence:
 
     @cached_property
     def gap(self) -> FloatArray:
-        """The signed gap of the largest absolute value, (steps,)."""
+        """The signed gap of the largest absolute value, (steps,); NaN where too few of some group are decided so."""
         taken: FloatArray = np.take_along_axis(self._gaps, self._worst[:, None], 1)[:, 0]
+        if is_quotient(self.goal.measure):
+            return np.where(handful(QUOTIENTS[self.goal.measure], self.cells).all(-1), taken, np.nan)
         return taken
 
     @cached_property
@@ -58,10 +60,16 @@ class Evidence:
         if against is not None:
             return spread
         unseen = np.zeros(len(spread))
-        for rate, weight in terms(self.goal.measure).items():
-            extra = self._unseen(rate)
+        for weight, extra in self._unseen_terms():
             unseen += weight**2 * (np.take_along_axis(extra, self._worst[:, None] + 1, 1)[:, 0] + extra[:, 0])
         return np.sqrt(spread**2 + unseen)
+
+    def _unseen_terms(self) -> list[tuple[float, FloatArray]]:
+        """The weight of each rate in the measure, and its variance where it is exactly 0 or 1."""
+        if not is_quotient(self.goal.measure):
+            return [(weight, self._unseen(rate)) for rate, weight in terms(self.goal.measure).items()]
+        positive, n = self.cells.s[:, :-1].sum(-1), self.cells.n[:, :-1].sum(-1)
+        return [(1.0, _jeffreys(self._predictive, positive if QUOTIENTS[self.goal.measure] else n - positive))]
 
     def performance_se(self, against: int | None = None) -> FloatArray:
         """The standard error of the performance, or of its difference from that of another step, (steps,)."""
@@ -84,8 +92,7 @@ class Evidence:
         label, rate = RATES[name], self.rate(name)
         cells = self.cells.n[:, :-1]
         n = cells.sum(-1) if label is None else cells[..., label]
-        variance: FloatArray = np.where((rate == 0) | (rate == 1), 0.5 * (n + 0.5) / ((n + 1) ** 2 * (n + 2)), 0.0)
-        return variance
+        return _jeffreys(rate, n)
 
     @cached_property
     def _gaps(self) -> FloatArray:
@@ -93,13 +100,20 @@ class Evidence:
 
     @cached_property
     def _worst(self) -> IntArray:
-        worst: IntArray = np.nanargmax(np.abs(self._gaps), axis=-1)
+        worst: IntArray = np.where(np.isnan(self._gaps), -1.0, np.abs(self._gaps)).argmax(-1)
         return worst
+
+    @cached_property
+    def _predictive(self) -> FloatArray:
+        """PPV or NPV of every group, (steps, groups), where the measure compares them."""
+        return predictive(QUOTIENTS[self.goal.measure], self.cells)
 
     def _gap_parts(self, steps: slice) -> FloatArray:
         """Of |gap|, whose sign is taken as known."""
         sign = np.sign(self.gap[steps])[:, None]
         everyone = np.zeros_like(self._worst)
+        if is_quotient(self.goal.measure):
+            return sign * (self._quotient_parts(self._worst + 1, steps) - self._quotient_parts(everyone, steps))
         found = np.zeros((len(sign), len(self.y)))
         for rate, weight in terms(self.goal.measure).items():
             found += weight * (self._rate_parts(rate, self._worst + 1, steps) - self._rate_parts(rate, everyone, steps))
@@ -114,6 +128,14 @@ class Evidence:
         rate = np.take_along_axis(self.rate(name)[steps], group[steps, None], 1)
         found: FloatArray = np.where(here, self.f[steps] - rate, 0.0) / here.sum(1, keepdims=True)
         return found
+
+    def _quotient_parts(self, group: IntArray, steps: slice) -> FloatArray:
+        """Of PPV or NPV of one group a step: its numerator less its value times its denominator, over the denominator."""
+        label = QUOTIENTS[self.goal.measure]
+        decided = self.f[steps] if label else 1 - self.f[steps]
+        here = np.where(self.codes == group[steps, None], decided, 0.0)
+        value = np.take_along_axis(self._predictive[steps], group[steps, None], 1)
+        return ratio(here * ((self.y == label) - value), here.sum(1, keepdims=True))
 
     def _performance_parts(self, steps: slice) -> FloatArray:
         f, y = self.f[steps], self.y
@@ -145,3 +167,9 @@ class Evidence:
             squares[steps] = np.einsum("ij,ij->i", found, found)
         spread: FloatArray = np.sqrt(squares * (patients / max(patients - 1, 1)))
         return spread
+
+
+def _jeffreys(rate: FloatArray, n: FloatArray) -> FloatArray:
+    """The variance of Beta(1/2, n + 1/2) where a rate of n rows is exactly 0 or 1; nothing elsewhere."""
+    variance: FloatArray = np.where((rate == 0) | (rate == 1), 0.5 * (n + 0.5) / ((n + 1) ** 2 * (n + 2)), 0.0)
+    return variance

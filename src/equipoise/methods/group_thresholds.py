@@ -25,10 +25,10 @@ from equipoise.data.attribute import MISSING
 from equipoise.data.cohort import Cohort
 from equipoise.data.scores import Scores
 from equipoise.errors import BadInput
-from equipoise.measures.cells import FloatArray, IntArray, tabulate
+from equipoise.measures.cells import FloatArray, IntArray, ratio, tabulate
 from equipoise.measures.decision import codes_among
-from equipoise.measures.functional import gap_values, largest, performance_functional, performance_values
-from equipoise.measures.gaps import RATES, terms
+from equipoise.measures.functional import HANDFUL, furthest, performance_functional, performance_values
+from equipoise.measures.gaps import QUOTIENTS, RATES, is_quotient, terms
 from equipoise.measures.sweep import at_threshold, sweep
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.level_up import kept_rates, limits, spare
@@ -126,7 +126,8 @@ def run(
 def fit(scores: Scores, goal: Goal) -> Fit:
     """The best thresholds for these scores, which should be validation scores."""
     attribute = scores.attribute
-    start = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance)).best(goal.performance)
+    swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance))
+    start = swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
     original = float(start.threshold)
     settled = goal.settled(float(start.values[goal.performance]))
     before = tabulate(at_threshold(scores.score, original), scores.y, attribute)
@@ -137,7 +138,7 @@ def fit(scores: Scores, goal: Goal) -> Fit:
     rows = []
     for step, cells in enumerate((before, after)):
         left = [] if least is None else [float(spare(kept_rates(goal.keep, cells), least))]
-        gap, performance = largest(gap_values(goal.measure, cells)), performance_values(goal.performance, cells)
+        gap, performance = furthest(goal.measure, cells), performance_values(goal.performance, cells)
         rows.append((step, float(gap), float(performance), original if step == 0 else np.nan, *left))
     trace = pd.DataFrame(rows, columns=["step", "gap", "performance", "threshold", "spare"][: len(rows[0])])
     eased = replace(settled, floor=_eased(settled.floor, -1), bound=_eased(settled.bound, 1))
@@ -285,8 +286,15 @@ def _group(scores: Scores, code: int, goal: Goal, least: FloatArray | None) -> _
     counted = running[above]
     n = np.bincount(y, minlength=2).astype(np.float64)
     rates = {name: _rate(counted, n, label) for name, label in RATES.items()}
-    value = np.sum([weight * rates[name] for name, weight in terms(goal.measure).items()], axis=0)
+    if is_quotient(goal.measure):
+        label = QUOTIENTS[goal.measure]
+        side = counted if label else n - counted
+        value = ratio(side[:, label], side.sum(-1))
+    else:
+        value = np.sum([weight * rates[name] for name, weight in terms(goal.measure).items()], axis=0)
     fine = np.ones(len(cuts), bool)
+    if is_quotient(goal.measure):  # of less than a handful decided so there is none to be told
+        fine = side.sum(-1) >= min(HANDFUL, len(y))
     if least is not None:
         groups = len(scores.attribute.levels)
         for k, name in enumerate(goal.keep):

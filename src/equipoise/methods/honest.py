@@ -122,7 +122,7 @@ def choose(evidence: Evidence, steps: Sequence[int], goal: Goal) -> Verdict:
     size, error = np.abs(evidence.gap), evidence.gap_se()
     upper = size + SURE * error
     enough, kept = _enough(evidence, goal), _kept(evidence, goal)
-    fine = enough & kept
+    fine = enough & kept & ~np.isnan(size)  # a quotient without a value is no small gap
     if not fine.any():
         return Verdict(steps[0], f"{_lacking(evidence, settled, enough, kept)}; the original was kept", False, settled)
     certain = fine & (upper <= settled.bound + NOISE) if settled.bound is not None else fine

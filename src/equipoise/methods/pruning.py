@@ -100,7 +100,7 @@ def run(
         pruned |= chosen
         scores, influence = networks.influence(weights, settings.criterion)
         look = search.step(step, scores)
-        if len(search.labels.levels) > 2:  # the group that is furthest from the reference now; its influence is known a step later
+        if search.labels.moving:  # the group that is furthest from the reference now; its influence is known a step later
             weights = search.labels.weights(scores, look.threshold) * np.sign(look.gap)[:, None]
         search.active &= look.performance >= settings.stop
         if progress:

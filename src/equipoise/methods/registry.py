@@ -8,10 +8,12 @@ from typing import Any
 from torch import nn
 
 from equipoise.data.cohort import Cohort
-from equipoise.errors import BadInput, UnknownName, pick
+from equipoise.errors import BadInput, EmptyCell, UnknownName, pick
+from equipoise.measures.gaps import Gap, is_quotient, named
 from equipoise.methods.base import BEFORE, Candidate, Goal, Progress
 from equipoise.methods.honest import run_honestly
 from equipoise.methods.level_up import levelled
+from equipoise.methods.remarks import advice, remarked
 from equipoise.models.mlp import MLP
 
 
@@ -24,6 +26,8 @@ class Method:
     needs_train: bool = False  # it trains from scratch, so it wants the train part as well
     needs_group: bool = False  # its rule must know each patient's group
     runs_others: bool = False  # it chooses among other methods, which do the selecting
+    quotients: bool = True  # it can lower a gap in PPV or NPV, whose weights change with the decisions
+    without_group: str = ""  # by what its rule decides a row whose group is missing
 
 
 METHODS: dict[str, Method] = {
@@ -35,11 +39,30 @@ METHODS: dict[str, Method] = {
     "random": Method("equipoise.methods.random", "the best of 101 random perturbations of the weights (Savani et al.)"),
     "adversarial-finetune": Method("equipoise.methods.adversarial_finetune", "fine-tuning against a critic of the gap (Savani et al.)"),
     "adversarial-training": Method(
-        "equipoise.methods.adversarial_training", "training from scratch against an adversary (Zhang et al.)", needs_train=True
+        "equipoise.methods.adversarial_training",
+        "training from scratch against an adversary (Zhang et al.)",
+        needs_train=True,
+        quotients=False,
     ),
-    "reject-option": Method("equipoise.methods.reject_option", "a band around the threshold decided by group (Kamiran)", needs_group=True),
-    "equalised-odds": Method("equipoise.methods.equalised_odds", "randomised thresholds with equal TPR and FPR (Hardt)", needs_group=True),
-    "group-thresholds": Method("equipoise.methods.group_thresholds", "one threshold a group, exactly the best", needs_group=True),
+    "reject-option": Method(
+        "equipoise.methods.reject_option",
+        "a band around the threshold decided by group (Kamiran)",
+        needs_group=True,
+        without_group="its threshold without the band",
+    ),
+    "equalised-odds": Method(
+        "equipoise.methods.equalised_odds",
+        "randomised thresholds with equal TPR and FPR (Hardt)",
+        needs_group=True,
+        without_group="the mean of all groups' probabilities, weighted by the groups' sizes",
+        quotients=False,
+    ),
+    "group-thresholds": Method(
+        "equipoise.methods.group_thresholds",
+        "one threshold a group, exactly the best",
+        needs_group=True,
+        without_group="the original's threshold",
+    ),
     "auto": Method("equipoise.methods.auto", "cheap methods first, then costly ones, until the goal is met with room", runs_others=True),
 }
 
@@ -49,7 +72,7 @@ def debias(
     cohort: Cohort,
     *,
     method: str = "bias-gda",
-    measure: str = "eod",
+    measure: Gap = "eod",
     performance: str = "balanced_accuracy",
     floor: float | None = None,
     bound: float | None = None,
@@ -62,14 +85,20 @@ def debias(
 ) -> Candidate:
     """A repaired network, or a decision rule for the same one, found on validation data. The network given in is not changed.
 
+    `measure` is the name of a gap, or a signed sum of rates: "tpr-fpr", {"tpr": 1, "fpr": -1}.
     `floor` is the least performance to keep, `bound` the largest |gap| to allow; without either, performance may fall by 0.02.
     `level_up=True`: no group's sensitivity may fall below what it was; `level_up={"tpr": 0.8}`: nor below that minimum. `selection` says
     how a step is chosen: "paper", by the rows it was tuned on, or "honest", with confidence and held-out rows, or not at all where
     they cannot tell. Further keywords are the method's own settings. `train` is for methods that train from scratch.
     """
-    goal = Goal(measure, performance, floor, bound, kept(level_up), selection)
+    goal = Goal(named(measure), performance, floor, bound, kept(level_up), selection)
     trains = None if train is None else [train]
     return run_many(method, [model], [cohort], goal, seeds=[seed], trains=trains, settings=settings, progress=progress)[0]
+
+
+def takes(name: str, measure: str) -> bool:
+    """Whether a method can lower this measure."""
+    return METHODS[name].quotients or not is_quotient(measure)
 
 
 def kept(level_up: bool | Mapping[str, float | str]) -> Mapping[str, float | str]:
@@ -100,6 +129,9 @@ def run_many(
     for model in models:
         if not isinstance(model, nn.Module):
             raise BadInput(f"{name} repairs a torch.nn.Module; got {type(model).__name__}")
+    if not takes(name, goal.measure):
+        able = ", ".join(other for other in METHODS if takes(other, goal.measure))
+        raise BadInput(f"{name} cannot lower {goal.measure}, a quotient in which decisions stand below the line too. Use one of: {able}")
     if method.needs_train and trains is None:
         raise BadInput(f"{name} trains from scratch and needs the train part: train=parts.train")
     plain = goal if method.runs_others else replace(goal, selection="paper")  # folds are dealt out here, not by the method
@@ -109,12 +141,18 @@ def run_many(
         theirs = [trains[k] for k in which] if method.needs_train and trains is not None else None
         return _run(method, some, parts, plain, [seeds[k] for k in which], theirs, chosen, progress)
 
-    if goal.selection != "paper" and not method.runs_others:
-        return run_honestly(run, models, cohorts, goal, seeds)
-    found = run(range(len(models)), cohorts)
-    if not goal.keep or method.runs_others:
-        return found
-    return [levelled(candidate, model, cohort) for candidate, model, cohort in zip(found, models, cohorts, strict=True)]
+    if method.runs_others:  # which come through here themselves
+        return run(range(len(models)), cohorts)
+    try:
+        if goal.selection != "paper":
+            found = run_honestly(run, models, cohorts, goal, seeds)
+        else:
+            found = run(range(len(models)), cohorts)
+    except EmptyCell as error:
+        raise EmptyCell(*error.problems, *advice(cohorts, goal)) from error
+    if goal.keep and goal.selection == "paper":
+        found = [levelled(candidate, model, cohort) for candidate, model, cohort in zip(found, models, cohorts, strict=True)]
+    return [remarked(candidate, cohort, goal, method.without_group) for candidate, cohort in zip(found, cohorts, strict=True)]
 
 
 def _run(

@@ -30,8 +30,8 @@ from equipoise.data.scores import Scores
 from equipoise.errors import BadInput, pick
 from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index, tabulate
 from equipoise.measures.decision import codes_among
-from equipoise.measures.functional import gap_values, largest, performance_values
-from equipoise.measures.gaps import terms
+from equipoise.measures.functional import furthest, gap_values, performance_values
+from equipoise.measures.gaps import QUOTIENTS, is_quotient, terms
 from equipoise.measures.sweep import at_threshold, sweep
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.selection import Labels
@@ -152,7 +152,8 @@ def run(
 def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     """The best threshold and margin for these scores, which should be validation scores."""
     attribute = scores.attribute
-    start = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance)).best(goal.performance)
+    swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance))
+    start = swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
     original = (0, float(start.values[goal.measure]), float(start.values[goal.performance]), float(start.threshold), 0.0)
     settled = goal.settled(original[2])
     bound = settings.bound if goal.bound is None else goal.bound
@@ -191,8 +192,9 @@ def _sides(scores: Scores, threshold: float, measure: str, direction: str) -> np
     if direction == "kamiran":
         return np.arange(groups)[None] > 0
     cells = tabulate(at_threshold(scores.score, threshold), scores.y, scores.attribute)
-    # A miss rate falls as positive decisions are added: who is behind is told by positives, not by the sign of the measure.
-    sign = np.sign(sum(terms(measure).values())) or 1.0
+    # A miss rate falls as positive decisions are added, and so does a PPV, since those at the threshold are the least sure: who is behind
+    # is told by positives, not by the sign of the measure.
+    sign = (-1.0 if QUOTIENTS[measure] else 1.0) if is_quotient(measure) else np.sign(sum(terms(measure).values())) or 1.0
     ahead = np.append(sign * gap_values(measure, cells), 0.0)
     order = np.append(np.arange(1, groups), 0)[np.argsort(ahead, kind="stable")]  # the reference last among equals
     place = np.argsort(order)
@@ -220,20 +222,20 @@ def _evaluate(
     for side in sides:
         favoured = np.append(side, False)[:, None]
         cells = Cells(attribute.levels, above[0], np.where(missing[:, None], plain, np.where(favoured, low, high)))  # (m, t, groups + 1, 2)
-        gaps.append(largest(gap_values(goal.measure, cells)))
+        gaps.append(furthest(goal.measure, cells))
         performances.append(performance_values(goal.performance, cells))
     return np.concatenate(gaps, -1), np.concatenate(performances, -1)
 
 
 def _rank(gap: FloatArray, performance: FloatArray, floor: float | None, bound: float) -> IntArray:
-    """2: floor and bound are kept; 1: the floor alone; 0: not even that."""
+    """2: floor and bound are kept; 1: the floor alone; 0: not even that; -1: the gap has no value there."""
     enough = np.ones(gap.shape, bool) if floor is None else performance >= floor - NOISE
-    return np.where(enough, 1 + (np.abs(gap) <= bound + NOISE), 0)
+    return np.where(np.isnan(gap), -1, np.where(enough, 1 + (np.abs(gap) <= bound + NOISE), 0))
 
 
 def _best(rank: IntArray, gap: FloatArray, performance: FloatArray) -> IntArray:
     """Of each row (..., points) the best point: highest rank; then best performance, or smallest |gap| in rank 1; then smallest |gap|."""
-    size = np.abs(gap)
+    size = np.where(np.isnan(gap), np.inf, np.abs(gap))
     value = np.where(rank == rank.max(-1, keepdims=True), np.where(rank == 1, -size, performance), -np.inf)
     level = value >= value.max(-1, keepdims=True) - NOISE
     index: IntArray = np.where(level, size, np.inf).argmin(-1)

@@ -11,9 +11,10 @@ from torch import nn
 
 from equipoise.data.cohort import Cohort
 from equipoise.errors import BadInput
-from equipoise.measures.cells import FloatArray, IntArray, tabulate, tabulate_codes
+from equipoise.measures.cells import Cells, FloatArray, IntArray, tabulate, tabulate_codes
 from equipoise.measures.decision import Threshold
-from equipoise.measures.functional import gap_functional, gap_values, require_cells
+from equipoise.measures.functional import gap_values, linearised, require_cells
+from equipoise.measures.gaps import is_quotient
 from equipoise.measures.sweep import Sweep, sweep
 from equipoise.methods.base import BEFORE, Candidate, Goal
 from equipoise.methods.folds import Decided, Fold, Verdict
@@ -63,7 +64,9 @@ class Labels:
             highest = highest_thresholds(self.keep, scores, self.y, self.codes, len(self.levels), least)
             low = swept.thresholds <= highest[:, None]
             swept = Sweep(swept.thresholds, {name: np.where(low, value, np.nan) for name, value in swept.values.items()})
-        choice = swept.best(self.performance, gap=self.measure if bound is not None else None, bound=bound)
+        # A threshold at which a quotient has no value is passed over; everybody is decided positive at the lowest, so that there is one.
+        counts = bound is not None or is_quotient(self.measure)
+        choice = swept.best(self.performance, gap=self.measure if counts else None, bound=bound)
         left = None if least is None else spare(self.rates(scores, choice.threshold), least)
         return Look(choice.values[self.measure], choice.values[self.performance], choice.threshold, left)
 
@@ -72,15 +75,25 @@ class Labels:
         decisions = (scores >= thresholds[:, None]).astype(np.float64)
         return kept_rates(self.keep, tabulate_codes(decisions, self.y, self.codes, self.levels))
 
+    @property
+    def moving(self) -> bool:
+        """Whether the weights change with the decisions: of a quotient, and with many groups."""
+        return len(self.levels) > 2 or is_quotient(self.measure)
+
     def weights(self, scores: FloatArray, thresholds: FloatArray) -> FloatArray:
         """The weights w (R, n) of each replicate's gap; with many groups, of the group whose gap is now the largest."""
+        return self.functional(scores, thresholds)[1]
+
+    def functional(self, scores: FloatArray, thresholds: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The offset (R,) and the weights w (R, n) of each replicate's gap around its decisions at these thresholds."""
         decisions = (scores >= thresholds[:, None]).astype(np.float64)
         cells = tabulate_codes(decisions, self.y, self.codes, self.levels)
         worst = np.nanargmax(np.abs(gap_values(self.measure, cells)), axis=-1) + 1
-        rows = np.empty(self.y.shape)
+        rows, offsets = np.empty(self.y.shape), np.empty(len(self.y))
         for r, group in enumerate(worst):
-            rows[r] = gap_functional(self.measure, cells.n[r], int(group)).weights(self.y[r], self.codes[r])
-        return rows
+            affine = linearised(self.measure, Cells(self.levels, cells.n[r], cells.s[r]), int(group))
+            offsets[r], rows[r] = affine.offset, affine.weights(self.y[r], self.codes[r])
+        return offsets, rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +140,7 @@ def select(trace: pd.DataFrame, goal: Goal) -> Selection:
     With a bound alone: the best performance among steps within it. Where no step will do: the best performance (floor) or the smallest
     |gap| (bound), and `met` is False. Where rates are to be kept, steps that do not keep them are out, and come last if all are.
     """
-    size, performance = trace["gap"].abs().to_numpy(), trace["performance"].to_numpy()
+    size, performance = trace["gap"].abs().fillna(np.inf).to_numpy(), trace["performance"].to_numpy()  # no value is no small gap
     name = goal.performance.replace("_", " ")
     kept = trace["spare"].to_numpy() >= -NOISE if "spare" in trace and goal.keep else np.ones(len(trace), bool)
     pool = kept if kept.any() else np.ones(len(trace), bool)
@@ -180,7 +193,7 @@ def _merit(look: Look, goals: Sequence[Goal]) -> FloatArray:
     """(R, 2): feasible, or at least keeping the rates, or neither; and how good among its like."""
     rows = []
     kept = np.ones(len(look.gap), bool) if look.spare is None else look.spare >= -NOISE
-    for gap, performance, goal, keeps in zip(np.abs(look.gap), look.performance, goals, kept, strict=True):
+    for gap, performance, goal, keeps in zip(_size(look.gap), look.performance, goals, kept, strict=True):
         if goal.floor is None:
             feasible = keeps and goal.bound is not None and gap <= goal.bound
             rows.append((float(keeps) + feasible, performance if feasible else -gap))
@@ -188,6 +201,12 @@ def _merit(look: Look, goals: Sequence[Goal]) -> FloatArray:
             feasible = keeps and performance >= goal.floor
             rows.append((float(keeps) + feasible, -gap if feasible else performance))
     return np.array(rows)
+
+
+def _size(gap: FloatArray) -> FloatArray:
+    """|gap|; a quotient without a value is no small one."""
+    size: FloatArray = np.where(np.isnan(gap), np.inf, np.abs(gap))
+    return size
 
 
 def keep_best(best: "Look | None", look: Look, improved: npt.NDArray[np.bool_]) -> Look:

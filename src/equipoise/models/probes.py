@@ -50,12 +50,12 @@ class Reading:
 def reading_of(model: nn.Module, inputs: Tensor | Images, depth: str = "auto", at_most: int = 6) -> Reading:
     """Which features to read: `inputs`, the `last` layer, all `hidden` ones (evenly spaced where they are more than `at_most`), or `all`.
 
-    `auto` is the inputs and the last layer. The inputs of images are read as small pictures and their edges.
+    `auto` is the inputs and the last layer of a table, and of images the inputs, which are read as small pictures and their edges.
     """
     table = len(inputs.shape) == 2
     chosen = pick("depth", depth, DEPTHS)
     if chosen == "auto":
-        chosen = "inputs and last"
+        chosen = "inputs and last" if table else "inputs"
     layers = [] if chosen == "inputs" else _layers(model, inputs, table)
     if chosen in ("last", "inputs and last"):
         layers = layers[-1:]

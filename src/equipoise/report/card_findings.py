@@ -6,6 +6,7 @@ import numpy as np
 
 from equipoise.measures.audit import Audit, audit
 from equipoise.measures.estimates import Estimate
+from equipoise.measures.gaps import is_quotient
 from equipoise.methods.base import Goal
 from equipoise.report.affected import Affected, Part, Shift, affected, paired
 from equipoise.report.case import Case, Repair
@@ -66,7 +67,7 @@ def find(case: Case, before: Audit | None = None, after: Audit | None = None) ->
         (first, last),
         pair.gap_change(measure),
         tuple(pair.shifts()),
-        () if np.isnan(first.value) else tuple(pair.parts(measure, first.group)),
+        () if np.isnan(first.value) or is_quotient(measure) else tuple(pair.parts(measure, first.group)),
         turned,
         _shared(case.result),
     )
@@ -74,7 +75,7 @@ def find(case: Case, before: Audit | None = None, after: Audit | None = None) ->
 
 def audit_of(repair: Repair) -> Audit:
     """The audit of a repair on the test part, with its own decision rule."""
-    return audit(Decided(repair.test, repair.candidate.rule))
+    return audit(Decided(repair.test, repair.candidate.rule), also=[repair.candidate.goal.measure])
 
 
 def _shared(repair: Repair) -> int | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from equipoise.data.scores import Scores
 from equipoise.measures.cells import FloatArray
@@ -39,6 +40,14 @@ class Repair:
         return self.candidate.rule.decide(self.test)
 
 
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """How well each attribute can be read from each layer, as `encoding` tells it, of the network as it came and of the repaired one."""
+
+    before: pd.DataFrame
+    after: pd.DataFrame
+
+
 @dataclass(frozen=True)
 class Provenance:
     """What is needed to do it again."""
@@ -63,6 +72,7 @@ class Case:
     chosen: int  # position in `repairs`
     provenance: Provenance
     thumbnails: Mapping[object, npt.NDArray[np.uint8]] = field(default_factory=dict)  # id: gray image (h, w), if the user allows it
+    probes: Probes | None = None  # on the test part, if the user asks for it
 
     @property
     def result(self) -> Repair:

@@ -5,6 +5,7 @@ their order, so the page chooses among the kept ones exactly what `select` choos
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +13,15 @@ import pandas as pd
 
 from equipoise.data.scores import Scores
 from equipoise.measures.cells import FloatArray, IntArray
-from equipoise.measures.gaps import GAPS, RATES
+from equipoise.measures.gaps import RATES, is_quotient, terms
 from equipoise.methods.selection import select
 from equipoise.report.case import Case, Repair
+from equipoise.report.limits import limit_at
 from equipoise.report.words import plain, short
 
 SHOWN = 600  # points drawn a method, about
+FARTHEST, BEYOND = 0.06, 1.06  # the figure's axis of gaps: its least width, and the air behind the last point
+LINE = 61  # points of the line of the best rule that knows the group
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,18 +73,31 @@ def explorer_data(case: Case, unit: str) -> dict[str, object]:
     """Plain values for the page's script: the goal, and of each method its points. Nothing of a patient is in it."""
     goal = case.result.candidate.goal
     methods = [_method(repair, case) for repair in case.repairs]
+    widest = max([FARTHEST, goal.bound or 0.0, *(abs(gap) for method in methods for gap in _drawn(method))])
+    line = np.linspace(0, min(1.0, widest * BEYOND), LINE)
+    best = limit_at(case.original.valid, goal, line)
     return {
         "goal": {"floor": goal.floor, "bound": goal.bound, "measure": goal.measure, "performance": unit},
         "margin": {
             "gap": gap_margin(case.result.valid, goal.measure),
             "performance": performance_margin(case.result.valid, goal.performance),
         },
+        "limit": None if best is None or np.isnan(best).any() else {"gap": _rounded(line), "performance": _rounded(best)},
         "methods": methods,
     }
 
 
+def _drawn(method: dict[str, Any]) -> list[float]:
+    return [gap for gap, drawn in zip(method["gap"], method["drawn"], strict=True) if drawn]
+
+
+def _rounded(values: FloatArray) -> list[float | None]:
+    """Six digits are more than a page can show, and make a small file."""
+    return [None if np.isnan(v) else round(float(v), 6) for v in values]
+
+
 def gap_margin(scores: Scores, measure: str) -> float | None:
-    """Half of a 95 % interval of a gap on these patients, at most; None where a cell is empty.
+    """Half of a 95 % interval of a gap on these patients, at most; None where a cell is empty, or where the decisions choose the patients.
 
     A step's decisions are not kept, so its rates are not known: this is the interval of rates of a half, the widest that there is, with
     patients, not rows, as the number.
@@ -89,11 +106,13 @@ def gap_margin(scores: Scores, measure: str) -> float | None:
     >>> gap_margin(four, "eod"), performance_margin(four, "balanced_accuracy")  # 1.96 * sqrt(0.5 / 400), 1.96 * sqrt(0.125 / 800)
     (0.0693, 0.0245)
     """
+    if is_quotient(measure):
+        return None
     attribute = scores.attribute
     widest = 0.0
     for other in range(1, len(attribute.levels)):
         variance = 0.0
-        for rate, weight in GAPS[measure].items():
+        for rate, weight in terms(measure).items():
             for code in (0, other):
                 count = _patients(scores, (attribute.codes == code) & _of_label(scores, RATES[rate]))
                 if not count:
@@ -120,17 +139,19 @@ def _patients(scores: Scores, rows: npt.NDArray[np.bool_]) -> int:
     return int(rows.sum()) if scores.patients is None else len(set(scores.patients[rows]))
 
 
-def _method(repair: Repair, case: Case) -> dict[str, object]:
+def _method(repair: Repair, case: Case) -> dict[str, Any]:
     candidate = repair.candidate
     kept = thin(candidate.trace, candidate.chosen)
     rows = candidate.trace.iloc[kept.rows]
     picked = select(candidate.trace, case.result.candidate.goal)
     columns = {name: [None if np.isnan(v) else float(v) for v in rows[name]] for name in ("gap", "performance", "threshold")}
+    best = limit_at(case.original.valid, case.result.candidate.goal, rows["gap"].to_numpy())
     return {
         "name": short(repair.name),
         "full": plain(repair.name),
         "steps": [int(step) for step in rows["step"]],
         **columns,
+        "limit": None if best is None else _rounded(best),  # of the best rule that knows the group, at the same size of the gap
         "drawn": [bool(drawn) for drawn in kept.drawn],
         "total": len(candidate.trace),
         "chosen": int(np.searchsorted(kept.rows, candidate.chosen)),

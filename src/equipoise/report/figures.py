@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import MISSING, Attribute
 from equipoise.data.files import replacing
 from equipoise.data.scores import Scores
 from equipoise.errors import BadInput
 from equipoise.measures.audit import Audit
 from equipoise.measures.decision import Threshold
 from equipoise.measures.sweep import sweep
+from equipoise.report.limits import with_enough_data
 from equipoise.report.terminal import ROW_NAMES, percent, short_name
 
 FORMATS = ("png", "svg", "html")
@@ -69,7 +69,7 @@ def gaps_figure(audit: Audit) -> Any:
     tooltip = [
         "label:N",
         *[alt.Tooltip(f"{end}:Q", format="+.3f") for end in ("value", "low", "high")],
-        alt.Tooltip("detectable:Q", format=".3f"),
+        *[alt.Tooltip(f"{beside}:Q", format=".3f") for beside in ("detectable", "noise", "excess")],
     ]
     zero = alt.Chart(pd.DataFrame({"x": [0]})).mark_rule(strokeDash=[4, 4], color="#777").encode(x="x:Q")
     whiskers = base.mark_rule(strokeWidth=2, color=BLUE).encode(x=alt.X("low:Q", title="group's rate minus the reference's"), x2="high:Q")
@@ -82,7 +82,7 @@ def thresholds_figure(scores: Scores, audit: Audit, gap: str = "eod", points: in
     """A gap and the balanced accuracy at every threshold (thinned for drawing), with the threshold in use."""
     import altair as alt
 
-    attribute = _with_enough_data(scores.attribute, audit, gap)
+    attribute = with_enough_data(scores.attribute, audit, gap)
     swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (gap, "balanced_accuracy"))
     # A value holds for every threshold above the next lower score, up to and with its own; the first one holds for nobody.
     upto = np.concatenate([[np.inf], np.unique(scores.score)[::-1]]).clip(0, 1)
@@ -115,17 +115,6 @@ def thresholds_figure(scores: Scores, audit: Audit, gap: str = "eod", points: in
         layers += alt.Chart(used).mark_rule(color="#333").encode(x=alt.X("x:Q", title="threshold"))
     title = f"{short_name(audit.name)}: every threshold; the upright line is the one in use"
     return layers.properties(width=460, height=260, title=title)
-
-
-def _with_enough_data(attribute: Attribute, audit: Audit, gap: str) -> Attribute:
-    """The attribute without the groups for which the audit says 'insufficient data', whose gaps would outshine the others."""
-    rows = audit.gaps[(audit.gaps["measure"] == gap) & (audit.gaps["attribute"] == attribute.name)]
-    short = set(rows.loc[rows["value"].isna(), "group"])
-    levels = tuple(level for level in attribute.levels if level not in short)
-    if len(levels) < 2:
-        return attribute
-    codes = np.array([*(levels.index(level) if level in levels else MISSING for level in attribute.levels), MISSING])
-    return Attribute(attribute.name, levels, codes[attribute.codes], attribute.named)
 
 
 class _ScriptSafe(json.JSONEncoder):

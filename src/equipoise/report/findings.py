@@ -12,9 +12,10 @@ from equipoise.measures.bootstrap import bootstrap_cells, interval, units_of
 from equipoise.measures.cells import Cells, ratio, tabulate
 from equipoise.measures.decision import Rule
 from equipoise.measures.estimates import GROUP_MEASURES, Estimate, Settings
-from equipoise.measures.gaps import GAPS
+from equipoise.measures.gaps import is_quotient
 from equipoise.report.affected import Affected, Part, Shift, affected, all_attributes, paired
 from equipoise.report.case import Case, Repair
+from equipoise.report.limits import below_limit, with_enough_data
 from equipoise.report.words import ALMOST, RATE_OF_GAP, RATES
 
 NONE = Estimate(float("nan"), float("nan"), float("nan"))
@@ -89,6 +90,7 @@ class MethodRow:
     valid_performance: float
     gap: Estimate
     performance: Estimate
+    below: float | None  # the best rule that knows the group, on the scores as they came; None where there is none to compare with
     needs_group: bool
     changed: float
     expected: bool
@@ -198,7 +200,7 @@ def find(case: Case, *, draws: int = 1000) -> Findings:
         gap_change=pair.gap_change(goal.measure),
         performance_change=pair.performance_change(goal.performance),
         shifts=tuple(pair.shifts()),
-        parts=tuple(pair.parts(goal.measure, furthest)) if furthest else (),
+        parts=tuple(pair.parts(goal.measure, furthest)) if furthest and not is_quotient(goal.measure) else (),
         rates={a.name: _rates(case, a, before, after, settings) for a in all_attributes(case.original.test)},
         gaps={a.name: _gaps(a, before, after, goal.measure, a.name == attribute.name) for a in all_attributes(case.original.test)},
         cohort=_cohort(case.original.valid, case.original.test),
@@ -219,12 +221,19 @@ def headline(found: Audit, measure: str, attribute: str) -> Estimate:
     short = len(rows) - len(known)
     note = f"{short} of {len(rows)} groups have insufficient data" if short and len(known) else str(row["note"])
     return Estimate(
-        float(row["value"]), float(row["low"]), float(row["high"]), note, str(row["group"]), str(row["reference"]), float(row["detectable"])
+        float(row["value"]),
+        float(row["low"]),
+        float(row["high"]),
+        note,
+        str(row["group"]),
+        str(row["reference"]),
+        float(row["detectable"]),
+        float(row["noise_of_largest"]),
     )
 
 
 def _audited(repair: Repair, draws: int) -> Audit:
-    return audit(Decided(repair.test, repair.candidate.rule), draws=draws)
+    return audit(Decided(repair.test, repair.candidate.rule), also=[repair.candidate.goal.measure], draws=draws)
 
 
 def _chosen_row(repair: Repair) -> "pd.Series[float]":
@@ -271,10 +280,10 @@ def _calibration_in_the_large(scores: Scores, attribute: Attribute, settings: Se
 
 def _gaps(attribute: Attribute, before: Audit, after: Audit, measure: str, main: bool) -> tuple[GapRow, ...]:
     rows = []
-    for name in [measure, *(gap for gap in GAPS if gap != measure)]:
+    for name in dict.fromkeys([measure, *before.gaps["measure"]]):
         pairs = (found.gaps[(found.gaps["measure"] == name) & (found.gaps["attribute"] == attribute.name)] for found in (before, after))
         for old, new in zip(*(frame.itertuples() for frame in pairs), strict=True):
-            first, last = (Estimate(r.value, r.low, r.high, r.note, r.group, r.reference, r.detectable) for r in (old, new))
+            first, last = (Estimate(r.value, r.low, r.high, r.note, r.group, r.reference, r.detectable, r.noise) for r in (old, new))
             rows.append(GapRow(name, old.group, old.reference, first, last, main and name == measure))
     return tuple(rows)
 
@@ -308,6 +317,8 @@ def _size(scores: Scores, rows: np.typing.NDArray[np.bool_]) -> Size:
 def _method(case: Case, repair: Repair, found: Audit, attribute: str) -> MethodRow:
     candidate, goal = repair.candidate, case.result.candidate.goal
     row = _chosen_row(repair)
+    gap = headline(found, goal.measure, attribute)
+    among = with_enough_data(case.original.test.attribute, found, goal.measure)
     before, after = case.original.decisions(), repair.decisions()
     return MethodRow(
         repair.name,
@@ -315,8 +326,9 @@ def _method(case: Case, repair: Repair, found: Audit, attribute: str) -> MethodR
         candidate.met,
         float(row["gap"]),
         float(row["performance"]),
-        headline(found, goal.measure, attribute),
+        gap,
         found[goal.performance],
+        below_limit(case.original.test, goal, gap.value, found[goal.performance].value, among),
         candidate.rule.needs_group,
         float((before + after - 2 * before * after).sum()),
         bool((after % 1 != 0).any()),

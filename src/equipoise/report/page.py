@@ -17,9 +17,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from equipoise.data.files import write_text
+from equipoise.measures.encoding import READ_IS_NOT_USED
 from equipoise.report.case import Case
 from equipoise.report.explorer import explorer_data
 from equipoise.report.findings import Findings, find
+from equipoise.report.limits import LIMIT_WORDS, limit_words
 from equipoise.report.panels import calibration_panel, roc_panel, score_panel, trajectory_panel
 from equipoise.report.terminal import percent
 from equipoise.report.views import (
@@ -30,6 +32,7 @@ from equipoise.report.views import (
     gap_view,
     goal_words,
     part_words,
+    probe_views,
     rate_views,
     unit_maps,
     widest_change,
@@ -51,6 +54,7 @@ CONTENTS = {
     "explorer": "The trade-off, to explore",
     "trajectories": "How the methods went",
     "curves": "Scores and thresholds",
+    "probes": "What the layers hold",
     "images": "Images and units",
     "method": "Method, settings and limits",
 }
@@ -89,7 +93,15 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"amount": amount, "count": count, "plain": plain, "short": short, "span": span, "sentence": _sentence}
+    environment.filters |= {
+        "amount": amount,
+        "count": count,
+        "plain": plain,
+        "short": short,
+        "span": span,
+        "sentence": _sentence,
+        "limit_words": limit_words,
+    }
     environment.tests["nan"] = math.isnan
     return environment
 
@@ -107,7 +119,8 @@ def _context(case: Case, found: Findings, thumbnails: bool) -> dict[str, Any]:
     data = explorer_data(case, performance)
     pictures = changed_pictures(case) if thumbnails and case.thumbnails else []
     maps = unit_maps(case)
-    shown = [anchor for anchor in CONTENTS if anchor != "images" or pictures or maps]
+    absent = {"images": not (pictures or maps), "probes": case.probes is None}
+    shown = [anchor for anchor in CONTENTS if not absent.get(anchor)]
     codes = range(min(len(attribute.levels), DRAWN))
     sides = (("Before", case.original), ("After", case.result))
     return {
@@ -122,6 +135,7 @@ def _context(case: Case, found: Findings, thumbnails: bool) -> dict[str, Any]:
         "patients": case.original.test.patients is not None and case.original.valid.patients is not None,
         "performance": performance,
         "share_words": share_words,
+        "best_rule": LIMIT_WORDS,
         "gap_words": gap_words,
         "rates": RATES,
         "rate_words": RATE_WORDS.get(found.rate or "", ""),
@@ -146,7 +160,11 @@ def _context(case: Case, found: Findings, thumbnails: bool) -> dict[str, Any]:
         "left_out": max(0, len(attribute.levels) - DRAWN),
         "trajectories": [trajectory_panel(repair, goal) for repair in case.repairs if len(repair.candidate.trace) > SHORT_PATH],
         "one_step": [repair.name for repair in case.repairs if len(repair.candidate.trace) <= SHORT_PATH],
-        "choices": [choice(repair, case.result) for repair in case.repairs],
+        "choices": [choice(repair, case.result, case.original) for repair in case.repairs],
+        "result_below": choice(case.result, case.result, case.original)["below"],
+        "has_limit": data["limit"] is not None,
+        "probes": probe_views(case.probes),
+        "read_is_not_used": READ_IS_NOT_USED,
         "step_total": f"{sum(len(r.candidate.trace) for r in case.repairs):,}",
         "explorer_notes": explorer_notes(data),
         "pictures": pictures,

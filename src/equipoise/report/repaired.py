@@ -34,7 +34,9 @@ from equipoise.models.export import (
 )
 from equipoise.models.exported import program_in
 from equipoise.report.case import Case, Repair
+from equipoise.report.findings import headline
 from equipoise.report.folder import WEIGHTS, check_folder, filling
+from equipoise.report.limits import LIMIT_WORDS, below_limit, with_enough_data
 from equipoise.report.trial import Bars
 
 SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 1
@@ -145,7 +147,8 @@ def _audits(case: Case, draws: int, bars: Bars) -> list[Audit]:
     with bars("bootstrap") as step:
         done = []
         for k, repair in enumerate(repairs):
-            done.append(audit(SimpleNamespace(model=repair.test, rule=repair.candidate.rule), draws=draws, seed=case.provenance.seed))
+            subject = SimpleNamespace(model=repair.test, rule=repair.candidate.rule, goal=repair.candidate.goal)
+            done.append(audit(subject, draws=draws, seed=case.provenance.seed))
             step(k + 1, len(repairs))
     return done
 
@@ -162,11 +165,25 @@ def audit_document(case: Case, audits: list[Audit]) -> dict[str, object]:
         "goal": {"words": candidate.goal.describe(), **vars(candidate.goal)},
         "before": audits[0].to_dict(),
         "after": audits[1 + case.chosen].to_dict(),
-        "methods": {repair.name: _method(repair, found) for repair, found in zip(case.repairs, audits[1:], strict=True)},
+        "limit": _limit(case, audits[0]),
+        "methods": {repair.name: _method(case, repair, found) for repair, found in zip(case.repairs, audits[1:], strict=True)},
+        **({} if case.probes is None else {"encoding": {side: _records(frame) for side, frame in vars(case.probes).items()}}),
     }
 
 
-def _method(repair: Repair, found: Audit) -> dict[str, object]:
+def _limit(case: Case, found: Audit) -> dict[str, object] | None:
+    """The best rule that knows the group at the same |gap|, on the test scores as they came, and how far below it this is."""
+    goal, attribute = case.result.candidate.goal, case.original.test.attribute
+    gap, performance = headline(found, goal.measure, attribute.name).value, found[goal.performance].value
+    below = below_limit(case.original.test, goal, gap, performance, with_enough_data(attribute, found, goal.measure))
+    return None if below is None else {"performance": performance + below, "below": below, "what": LIMIT_WORDS}
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, object]]:
+    return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
+
+
+def _method(case: Case, repair: Repair, found: Audit) -> dict[str, object]:
     candidate = repair.candidate
     row = candidate.trace.iloc[candidate.chosen]
     return {
@@ -179,6 +196,7 @@ def _method(repair: Repair, found: Audit) -> dict[str, object]:
         "settings": dict(candidate.settings),
         "notes": list(candidate.notes),
         "seconds": repair.seconds,
+        "limit": _limit(case, found),
         "test_part": found.to_dict(),
     }
 

@@ -5,7 +5,7 @@ Best is the smallest |mean gap|, or the highest mean performance, of all methods
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 
@@ -18,16 +18,25 @@ from rich.text import Text
 
 from equipoise.data.files import write_text
 from equipoise.report.terminal import printable
-from equipoise.study.compare import compare, summarise
+from equipoise.study.compare import CELL, compare, summarise
 from equipoise.study.paper import published
+from equipoise.study.rows import LIMIT
 from equipoise.study.schema import Plan
 
 DIGITS = 3
 STANDARD = "standard"
 QUANTITIES = {"gap": "bias", "performance": "performance"}
 RANKS = {1: "bold", 2: "italic"}
-HEADERS = {"size": "|bias|", "noise": "noise", "published": "published", "difference": "diff."}
-WIDTHS = {"name": 24, "ours": 17, "size": 8, "noise": 7, "published": 16, "difference": 9}  # of columns, with the space between them
+HEADERS = {"size": "|bias|", "noise": "noise", "excess": "excess", "published": "published", "difference": "diff."}
+WIDTHS = {
+    "name": 24,
+    "ours": 17,
+    "size": 8,
+    "noise": 7,
+    "excess": 8,
+    "published": 16,
+    "difference": 9,
+}  # of columns, with the space between them
 
 
 def study_table(plan: Plan, rows: pd.DataFrame, part: str = "test") -> pd.DataFrame:
@@ -41,6 +50,8 @@ def study_table(plan: Plan, rows: pd.DataFrame, part: str = "test") -> pd.DataFr
         frame[f"published_{quantity}"] = [np.nan if p is None else getattr(p, field) for p in paper]
         frame[f"published_{quantity}_sd"] = [np.nan if p is None else getattr(p, f"{field}_sd") for p in paper]
         frame[f"{quantity}_difference"] = frame[f"{quantity}_mean"] - frame[f"published_{quantity}"]
+    frame["excess"] = frame["abs_gap_mean"] - frame["noise"]
+    frame["below_limit"] = _below_limit(frame, rows) if part == "test" and LIMIT in rows else np.nan
     original = frame["method"].map(methods) == STANDARD
     for quantity in QUANTITIES:
         merit = -frame["gap_mean"].abs() if quantity == "gap" else frame["performance_mean"]
@@ -48,6 +59,12 @@ def study_table(plan: Plan, rows: pd.DataFrame, part: str = "test") -> pd.DataFr
         places = merit.groupby([frame["data"], frame["measure"]]).rank(method="dense", ascending=False)
         frame[f"{quantity}_rank"] = places.where(places <= 2, 0).fillna(0).astype(int)
     return frame
+
+
+def _below_limit(frame: pd.DataFrame, rows: pd.DataFrame) -> list[float]:
+    """How far each method is on average below the best rule that knows the group; NaN for rows from before there was such a column."""
+    below = (rows[LIMIT] - rows["performance"]).groupby([rows[name] for name in CELL]).mean()
+    return [float(below[tuple(row)]) for row in frame[CELL].itertuples(index=False)]
 
 
 def study_view(plan: Plan, rows: pd.DataFrame, width: int = 140, part: str = "test") -> RenderableType:
@@ -97,6 +114,7 @@ class Cell:
     ours: str = ""
     size: str = ""  # the mean |gap|
     noise: str = ""  # what it would be if the groups had nothing to do with the decisions
+    excess: str = ""  # by how much it is larger than that
     published: str = ""
     difference: str = ""
     rank: int = 0
@@ -130,6 +148,9 @@ def _layouts(plan: Plan, frame: pd.DataFrame, measure: str, quantity: str, width
     title = f"{measure.upper()}, {what} on the {part} part, mean ± sd over splits"
     names = list(across)
     whole = Layout("", "", (), (), (tuple(found.values()),))
+    if WIDTHS["name"] + sum(WIDTHS[name] for name in whole.shown) > width:  # a narrow terminal: it can be told from the two beside it
+        found = {key: replace(cell, excess="") for key, cell in found.items()}
+        whole = Layout("", "", (), (), (tuple(found.values()),))
     side_by_side = max(1, (width - WIDTHS["name"]) // sum(WIDTHS[name] for name in whole.shown)) if found else 1
     for start in range(0, len(names), side_by_side):
         chunk = names[start : start + side_by_side]
@@ -142,11 +163,12 @@ def _cell(row: dict[str, float], quantity: str) -> Cell:
     ours = _spread(row[f"{quantity}_mean"], row[f"{quantity}_sd"], DIGITS, sign)
     size = f"{row['abs_gap_mean']:.{DIGITS}f}" if quantity == "gap" else ""
     noise = f"{row['noise']:.{DIGITS}f}" if quantity == "gap" and not np.isnan(row["noise"]) else ""
+    excess = f"{row['excess']:+.{DIGITS}f}" if noise else ""
     rank = int(row[f"{quantity}_rank"])
     if np.isnan(row[f"published_{quantity}"]):
-        return Cell(ours, size, noise, rank=rank)
+        return Cell(ours, size, noise, excess, rank=rank)
     paper = _spread(row[f"published_{quantity}"], row[f"published_{quantity}_sd"], 2, sign)
-    return Cell(ours, size, noise, paper, f"{row[f'{quantity}_difference']:+.{DIGITS}f}", rank)
+    return Cell(ours, size, noise, excess, paper, f"{row[f'{quantity}_difference']:+.{DIGITS}f}", rank)
 
 
 def _spread(mean: float, sd: float, digits: int, sign: str) -> str:
@@ -169,7 +191,7 @@ def _rich(layout: Layout) -> Table:
 
 
 def _latex(layout: Layout) -> str:
-    shown = [part for part in layout.shown if part != "noise"]
+    shown = [part for part in layout.shown if part not in ("noise", "excess")]
     header = [layout.corner, *(HEADERS.get(part, name) for name in layout.columns for part in shown)]
     lines = [
         f"% {layout.title}",
@@ -205,7 +227,7 @@ def _remarks(plan: Plan, rows: pd.DataFrame) -> Sequence[str]:
     lines = [
         "Bold: best, italic: second best, of all methods but the original network. |bias|: mean of the absolute values, "
         "which scatter around 0 cannot hide. Noise: what it would be for the same decisions if the groups were dealt out to patients at "
-        "random; a |bias| at or below it is no sign of any. Diff.: ours minus published."
+        "random; excess: |bias| minus noise, and at or below 0 no sign of any. Diff.: ours minus published."
     ]
     missing = len(plan.data) * len(plan.measures) * len(plan.methods) * plan.splits - int(done.sum())
     if missing:

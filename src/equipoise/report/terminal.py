@@ -13,7 +13,7 @@ from rich.text import Text
 from equipoise.measures.audit import Audit
 from equipoise.measures.encoding import GIVEN, READ_IS_NOT_USED
 from equipoise.measures.estimates import GROUP_MEASURES, INSUFFICIENT
-from equipoise.measures.gaps import GAPS, MEANING
+from equipoise.measures.gaps import meaning
 
 ROW_NAMES = {
     "selection_rate": "decided positive",
@@ -36,14 +36,19 @@ PERFORMANCE_NAMES = {
 GIVEN_NAMES = {None: "everybody", 1: "positives", 0: "negatives"}
 INTERVAL = len("0.123 [0.123, 0.123]")
 GAP_INTERVAL = len("-0.123 [-0.123, -0.123]")
+LONGEST_HEADER = len("smallest gap")
 LONGEST_NAME = 60
+NOISE_WORDS = (
+    "noise: the size of gap that a classifier without any shows on these rows by chance, on average; excess: |gap| minus noise, and at or "
+    "below 0 no sign of a gap."
+)
 UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # controls, colours and changes of direction
 
 
 def audit_view(audit: Audit) -> RenderableType:
     """The whole audit: what was audited, a table of rates, a table of gaps, and what to mind."""
     parts: list[RenderableType] = [_headline(audit)]
-    if set(audit.estimates) - set(GAPS):
+    if any(name in PERFORMANCE_NAMES for name in audit.estimates):
         parts.append(_performance(audit))
     parts += [_GroupTables(rows, audit) for _, rows in audit.groups.groupby("attribute", sort=False)]
     parts += [_gaps(rows) for _, rows in audit.gaps.groupby("attribute", sort=False)]
@@ -104,8 +109,8 @@ def _performance(audit: Audit) -> Table:
     table.add_column("")
     table.add_column("value", justify="right")
     for name, estimate in audit.estimates.items():
-        if name not in GAPS:
-            table.add_row(PERFORMANCE_NAMES.get(name, name), _interval(estimate.value, estimate.low, estimate.high))
+        if name in PERFORMANCE_NAMES:
+            table.add_row(PERFORMANCE_NAMES[name], _interval(estimate.value, estimate.low, estimate.high))
     return table
 
 
@@ -142,14 +147,17 @@ def _gaps(rows: pd.DataFrame) -> Table:
     table.add_column("measure", no_wrap=True)
     table.add_column("between", overflow="fold")
     table.add_column("gap", justify="right", width=GAP_INTERVAL)
-    table.add_column("smallest gap these data could show", justify="right", max_width=GAP_INTERVAL)
+    table.add_column("smallest gap these data could show", justify="right", max_width=LONGEST_HEADER)
+    table.add_column("noise", justify="right")
+    table.add_column("excess", justify="right")
     for row in rows.itertuples():
         known = not np.isnan(row.value)
         gap = _interval(row.value, row.low, row.high, sign="+")
         if known and (row.low > 0 or row.high < 0):
             gap.stylize("bold")
         between = Text(f"{short_name(row.group)} minus {short_name(row.reference)}")
-        table.add_row(str(row.measure), between, gap, f"{row.detectable:.3f}" if known else "")
+        beside = [f"{row.detectable:.3f}", f"{row.noise:.3f}", f"{row.excess:+.3f}"]
+        table.add_row(str(row.measure), between, gap, *(beside if known else [""] * len(beside)))
     return table
 
 
@@ -170,7 +178,9 @@ def _remarks(audit: Audit) -> list[RenderableType]:
             lines.append(f"{short_name(attribute)} {short_name(group)}: {_in_words(str(note))}.")
     drawn = "rows" if audit.patients is None else "patients"
     lines.append(f"Intervals: {audit.settings.draws:,} bootstrap draws of {drawn}. Bold: the interval leaves out 0.")
-    meanings = [f"{name} = {MEANING[name]}" for name in audit.gaps["measure"].unique() if name in MEANING]
+    if len(audit.gaps):
+        lines.append(NOISE_WORDS)
+    meanings = [f"{name} = {meaning(name)}" for name in audit.gaps["measure"].unique()]
     if meanings:
         lines.append("; ".join(meanings) + ".")
     return [Text(line, style="dim") for line in lines]

@@ -18,6 +18,7 @@ from equipoise.data.images import Images
 from equipoise.data.scores import Scores
 from equipoise.errors import BadInput, EquipoiseError, pick, raise_all
 from equipoise.measures.cells import tabulate
+from equipoise.measures.encoding import encoding
 from equipoise.measures.functional import gap_values, largest, performance_values
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.registry import METHODS, debias, settings_of
@@ -25,7 +26,7 @@ from equipoise.methods.selection import select
 from equipoise.models.exported import ExportedNetwork
 from equipoise.models.score import output_kind, predict
 from equipoise.models.units import MASKED
-from equipoise.report.case import Case, Provenance, Repair, UnitMap
+from equipoise.report.case import Case, Probes, Provenance, Repair, UnitMap
 
 EQUAL = 0.005  # what two methods may differ by and still count as equally good
 SAME = 1e-9  # what sums of counts may differ by
@@ -43,10 +44,27 @@ class Trial:
     failures: Mapping[str, str]
 
     def case(
-        self, *, title: str, label: str, provenance: Provenance, thumbnails: Mapping[object, npt.NDArray[np.uint8]] | None = None
+        self,
+        *,
+        title: str,
+        label: str,
+        provenance: Provenance,
+        thumbnails: Mapping[object, npt.NDArray[np.uint8]] | None = None,
+        probes: Probes | None = None,
     ) -> Case:
         """What reports are written from."""
-        return Case(title, label, self.original, self.repairs, self.chosen, provenance, thumbnails or {})
+        return Case(title, label, self.original, self.repairs, self.chosen, provenance, thumbnails or {}, probes)
+
+    def probes(self, test: Cohort, *, draws: int = 1000, seed: int = 0, bars: Bars | None = None) -> Probes:
+        """How well each attribute can be read from each layer before and after the chosen repair, on the part kept aside."""
+        bars = bars or (lambda _: nullcontext(lambda _done, _of: None))
+        with bars("probes") as step:
+            before = encoding(self.original.candidate.model, test, draws=draws, seed=seed, progress=step)
+        result = self.repairs[self.chosen]
+        if result.test is self.original.test:  # the same network with another rule
+            return Probes(before, before)
+        with bars("probes after repair") as step:
+            return Probes(before, encoding(result.candidate.model, test, draws=draws, seed=seed, progress=step))
 
 
 def check_methods(model: nn.Module | None, methods: Mapping[str, Mapping[str, Any]], train: bool) -> None:

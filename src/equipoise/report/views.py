@@ -9,14 +9,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from PIL import Image
 
 from equipoise.measures.cells import FloatArray
+from equipoise.measures.encoding import GIVEN
 from equipoise.measures.estimates import Estimate
 from equipoise.methods.base import Goal
 from equipoise.report.affected import Part, most_changed
-from equipoise.report.case import Case, Repair
+from equipoise.report.case import Case, Probes, Repair
 from equipoise.report.findings import Findings, GapRow, GroupRate, RateBlock
+from equipoise.report.limits import below_limit
 from equipoise.report.panels import Tick, forest_range
 from equipoise.report.words import LONGEST, PERFORMANCE, RATES, amount, gap_words, number, plain
 
@@ -117,7 +120,7 @@ def widest_change(found: Findings) -> float:
     return max(0.01, *shares) if shares else 1.0
 
 
-def choice(repair: Repair, result: Repair) -> dict[str, Any]:
+def choice(repair: Repair, result: Repair, original: Repair) -> dict[str, Any]:
     row = repair.candidate.trace.iloc[repair.candidate.chosen]
     threshold = float(row["threshold"])
     return {
@@ -126,13 +129,76 @@ def choice(repair: Repair, result: Repair) -> dict[str, Any]:
         "gap": float(row["gap"]),
         "performance": float(row["performance"]),
         "threshold": "—" if math.isnan(threshold) else number(threshold, 3),
+        "below": below_limit(original.valid, result.candidate.goal, float(row["gap"]), float(row["performance"])),
         "met": repair.candidate.met,
         "result": repair is result,
     }
 
 
+@dataclass(frozen=True)
+class ProbeRow:
+    """How well a group can be read from one layer, before and after."""
+
+    layer: str
+    width: int
+    before: Estimate
+    after: Estimate
+
+
+@dataclass(frozen=True)
+class ProbeBlock:
+    """The layers among one kind of rows, on the axis that all blocks of an attribute share."""
+
+    among: str
+    rows: Sequence[ProbeRow]
+
+
+@dataclass(frozen=True)
+class ProbeView:
+    """What can be read of one attribute."""
+
+    scale: Scale
+    blocks: Sequence[ProbeBlock]
+    notes: Sequence[str]
+
+
+AMONG = {None: "Among everybody", 1: "Among those with the finding", 0: "Among those without it"}
+UNREAD = Estimate(math.nan, math.nan, math.nan)
+
+
+def probe_views(probes: Probes | None) -> dict[str, ProbeView]:
+    """By attribute: each layer that was read in the network before or after the repair, among everybody and among rows of one label."""
+    if probes is None:
+        return {}
+    views = {}
+    for name in dict.fromkeys(probes.before["attribute"]):
+        sides = [frame[frame["attribute"] == name].set_index("layer") for frame in (probes.before, probes.after)]
+        layers = list(dict.fromkeys([*(layer for layer in sides[0].index if layer != "output"), *sides[1].index, "output"]))
+        widths = {**sides[1]["width"].to_dict(), **sides[0]["width"].to_dict()}
+        blocks = []
+        for measure, label in GIVEN.items():
+            rows = [ProbeRow(layer, int(widths[layer]), *(_probed(side, layer, measure) for side in sides)) for layer in layers]
+            blocks.append(ProbeBlock(AMONG[label], rows))
+        ends = [e for block in blocks for row in block.rows for e in (row.before, row.after)]
+        notes = dict.fromkeys(note for side in sides for note in side["note"] if note)
+        views[str(name)] = ProbeView(Scale.of([*ends, Estimate(0.5, 0.5, 0.5)], "area"), blocks, list(notes))
+    return views
+
+
+def _probed(side: pd.DataFrame, layer: str, measure: str) -> Estimate:
+    if layer not in side.index:
+        return UNREAD
+    value, low, high = (float(side.loc[layer, f"{measure}{end}"]) for end in ("", "_low", "_high"))
+    return Estimate(value, low, high)
+
+
 def explorer_notes(data: dict[str, Any]) -> list[str]:
     notes = ["“± … at most” beside a step: half of the widest 95% interval that this many patients of the validation part allow."]
+    if data["limit"] is None:
+        notes.append(
+            "There is no line of the best rule that knows the group: it needs patients of every group with and without the finding, and a "
+            "difference and a performance that are sums of rates, which predictive values and F1 are not."
+        )
     for method in data["methods"]:
         drawn = sum(method["drawn"])
         if drawn < method["total"]:

@@ -2,7 +2,8 @@
 
 import math
 
-from equipoise.measures.gaps import MEANING
+from equipoise.errors import BadInput
+from equipoise.measures.gaps import meaning, terms
 from equipoise.report.terminal import printable
 
 INSUFFICIENT = "insufficient data"
@@ -18,6 +19,8 @@ SHARE: dict[str, tuple[str, str]] = {
     "fpr_gap": ("of the patients who do not have ", ", the share that gets a false alarm"),
     "tnr_gap": ("of the patients who do not have ", ", the share that is rightly cleared"),
     "fnr_gap": ("of the patients who have ", ", the share that is missed"),
+    "ppv_gap": ("of the patients who are flagged for ", ", the share that has it"),
+    "npv_gap": ("of the patients who are cleared of ", ", the share that does not have it"),
 }
 SHORT_GAP = {
     "eod": "sensitivity",
@@ -26,8 +29,18 @@ SHORT_GAP = {
     "fpr_gap": "false alarm rate",
     "tnr_gap": "specificity",
     "fnr_gap": "miss rate",
+    "ppv_gap": "positive predictive value",
+    "npv_gap": "negative predictive value",
 }
-RATE_OF_GAP = {"eod": "tpr", "spd": "selection_rate", "fpr_gap": "fpr", "tnr_gap": "tnr", "fnr_gap": "fnr"}  # aod is a mean of two
+RATE_OF_GAP = {  # aod is a mean of two, and so is many a sum of the user's own
+    "eod": "tpr",
+    "spd": "selection_rate",
+    "fpr_gap": "fpr",
+    "tnr_gap": "tnr",
+    "fnr_gap": "fnr",
+    "ppv_gap": "ppv",
+    "npv_gap": "npv",
+}
 
 # The rates of a group that the page shows: name, what it is, and whether it is a share (percent), an area or a difference.
 RATES: dict[str, tuple[str, str, str]] = {
@@ -51,17 +64,30 @@ PERFORMANCE = {"balanced_accuracy": "balanced accuracy", "accuracy": "accuracy",
 
 
 def share_words(measure: str) -> tuple[str, str]:
-    """What a measure compares, before and after the name of the finding; a measure that was added later by its own name.
+    """What a measure compares, before and after the name of the finding; a sum of rates is spelled out, anything else has its own name.
 
     >>> "pneumonia".join(share_words("eod"))
     'of the patients who have pneumonia, the share that is detected'
     """
-    return SHARE.get(measure, (f"{MEANING.get(measure, measure)}, in the detection of ", ""))
+    return SHARE.get(measure, (f"{_spelled(measure)}, in the detection of ", ""))
 
 
 def gap_words(measure: str) -> str:
-    """A measure in a few words."""
-    return SHORT_GAP.get(measure, measure)
+    """A measure in a few words.
+
+    >>> gap_words("tpr-0.5fpr")
+    'sensitivity - 0.5 times false positive rate'
+    """
+    return SHORT_GAP.get(measure, _spelled(measure))
+
+
+def _spelled(measure: str) -> str:
+    """A signed sum of rates in words; the name itself where it is none."""
+    try:
+        terms(measure)
+    except BadInput:
+        return measure
+    return meaning(measure).removeprefix("difference in ")
 
 
 def plain(value: object) -> str:

@@ -5,6 +5,7 @@ and looks at the result on the test parts. Neither writes anything: who leads th
 """
 
 import json
+import math
 import pickle
 import time
 import traceback
@@ -19,12 +20,14 @@ from torch import nn
 
 from equipoise.data.cohort import Cohort
 from equipoise.data.protocol import balanced_parts
+from equipoise.data.scores import Scores
 from equipoise.data.splits import Parts, split
 from equipoise.errors import EquipoiseError
 from equipoise.measures.cells import Cells, tabulate
 from equipoise.measures.decision import Threshold
 from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, largest, performance_values
 from equipoise.measures.gaps import GAPS
+from equipoise.measures.limit import limit
 from equipoise.measures.noise import noise_floor
 from equipoise.methods.base import Candidate
 from equipoise.methods.registry import METHODS, run_many, settings_of
@@ -175,19 +178,25 @@ def _repaired(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -
         "seconds": seconds / len(parts),
         "task_seconds": seconds,
     }
-    return [{**common, "seed": seed, **_row(found[k], parts[k], task.measure, plan.performance, seed)} for k, seed in enumerate(task.seeds)]
+    return [
+        {**common, "seed": seed, **_row(found[k], models[k], parts[k], task.measure, plan.performance, seed)}
+        for k, seed in enumerate(task.seeds)
+    ]
 
 
-def _row(candidate: Candidate, parts: Parts, measure: str, performance: str, seed: int) -> dict[str, object]:
-    (valid, valid_noise), (test, noise) = (_looked(candidate, part, measure, seed) for part in (parts.valid, parts.test))
+def _row(candidate: Candidate, model: nn.Module, parts: Parts, measure: str, performance: str, seed: int) -> dict[str, object]:
+    valid_scores, scores = (predict(candidate.model, part) for part in (parts.valid, parts.test))
+    (valid, valid_noise), (test, noise) = (_looked(candidate, some, measure, seed) for some in (valid_scores, scores))
     trace, rule, goal = candidate.trace, candidate.rule, candidate.goal
+    gap = _gap(measure, test)
     return {
-        "gap": _gap(measure, test),
+        "gap": gap,
         "performance": float(performance_values(performance, test)),
         "valid_gap": _gap(measure, valid),
         "valid_performance": float(performance_values(performance, valid)),
         "noise": noise,
         "valid_noise": valid_noise,
+        rows.LIMIT: _limit(scores if _alike_networks(candidate.model, model) else predict(model, parts.test), measure, performance, gap),
         **{f"test_{name}": _gap(name, test) for name in GAPS},
         **{f"test_{name}": float(performance_values(name, test)) for name in AFFINE_PERFORMANCE},
         "met": bool(candidate.met),
@@ -204,12 +213,26 @@ def _row(candidate: Candidate, parts: Parts, measure: str, performance: str, see
     }
 
 
-def _looked(candidate: Candidate, part: Cohort, measure: str, seed: int) -> tuple[Cells, float]:
+def _looked(candidate: Candidate, scores: Scores, measure: str, seed: int) -> tuple[Cells, float]:
     """The cell table of the decisions (for a randomised rule, of their expectations), and their noise floor."""
-    scores = predict(candidate.model, part)
     f, attribute = candidate.rule.decide(scores), scores.attribute
     floor = noise_floor(f, scores.y, attribute.codes, attribute.levels, scores.patients, measure, seed=seed)
     return tabulate(f, scores.y, attribute), floor
+
+
+def _alike_networks(one: nn.Module, other: nn.Module) -> bool:
+    """Whether the scores of one are those of the other: a rule of its own leaves the network as it was."""
+    mine, theirs = one.state_dict(), other.state_dict()
+    return type(one) is type(other) and mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def _limit(scores: Scores, measure: str, performance: str, gap: float) -> float | None:
+    """What the best rule that knows the group reaches with the original network's scores within a |gap|; None where there is no line."""
+    attribute = scores.attribute
+    if math.isnan(gap):
+        return None
+    best = limit(scores.score, scores.y, attribute.codes, attribute.levels, measure, performance, [abs(gap)])
+    return None if best is None or math.isnan(best[0]) else float(best[0])
 
 
 def _gap(measure: str, cells: Cells) -> float:

@@ -16,7 +16,9 @@ from equipoise.errors import BadInput
 from equipoise.measures.gaps import GAPS
 
 TIMINGS = ("seconds", "task_seconds")  # of the method alone: a split's share, and the whole stack
-NOISE = ("noise", "valid_noise")  # files from before these columns are read, and have none
+NOISE = ("noise", "valid_noise")
+LIMIT = "limit"  # the best performance of any rule that knows the group, on the original network's test scores, within the row's own |gap|
+ADDED = ((LIMIT,), (LIMIT, *NOISE))  # columns that files from before them lack: they are read, and have none
 TRACE = {"trace_step": "step", "trace_gap": "gap", "trace_performance": "performance", "trace_threshold": "threshold"}
 _TEXT, _REAL, _WHOLE = pa.string(), pa.float64(), pa.int64()
 SCHEMA = pa.schema(
@@ -31,7 +33,7 @@ SCHEMA = pa.schema(
         ("performance", _REAL),
         ("valid_gap", _REAL),
         ("valid_performance", _REAL),
-        *((name, _REAL) for name in NOISE),
+        *((name, _REAL) for name in (*NOISE, LIMIT)),
         *((f"test_{name}", _REAL) for name in (*GAPS, "balanced_accuracy", "accuracy")),
         ("met", pa.bool_()),
         ("step", _WHOLE),
@@ -68,8 +70,9 @@ def from_bytes(content: bytes, source: str) -> pd.DataFrame:
         reason = str(error).splitlines()[0]
         raise BadInput(f"{source} is damaged ({reason}). Run the study again to have it redone.") from error
     frame = table.to_pandas()
-    if table.schema.names == [name for name in SCHEMA.names if name not in NOISE]:
-        return frame.reindex(columns=SCHEMA.names).astype(dict.fromkeys(NOISE, "float64"))
+    for added in ADDED:
+        if table.schema.names == [name for name in SCHEMA.names if name not in added]:
+            return frame.reindex(columns=SCHEMA.names).astype(dict.fromkeys(added, "float64"))
     if table.schema.names != SCHEMA.names:
         raise BadInput(f"{source} does not hold the rows of a study. Remove it, or use another folder.")
     return frame

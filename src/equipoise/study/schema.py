@@ -8,12 +8,20 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, get_type_hints
 
-from pydantic import AfterValidator, Field, PlainValidator, SerializerFunctionWrapHandler, field_validator, model_serializer
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+)
 from pydantic.dataclasses import dataclass
 from pydantic_core.core_schema import ValidationInfo
 
 from equipoise.errors import BadInput, raise_all
-from equipoise.measures.gaps import GAPS
+from equipoise.measures.gaps import named
 from equipoise.measures.performance import AT_THRESHOLD
 from equipoise.methods.base import SELECTIONS, Goal
 from equipoise.methods.registry import METHODS
@@ -39,6 +47,13 @@ def _some(value: tuple[Any, ...]) -> tuple[Any, ...]:
     if not value:
         raise ValueError("is empty; name at least one")
     return value
+
+
+def _measure(value: Any) -> str:
+    """The one name of a measure, or of a signed sum of rates that a study writes out."""
+    if not isinstance(value, (str, Mapping)):
+        raise ValueError(f"should be a measure or a signed sum of rates such as 'tpr-fpr'; got {value!r}")
+    return named(value)
 
 
 Limits = Annotated[Limit | None, PlainValidator(_limit)]
@@ -124,7 +139,7 @@ class Plan:
     name: Name
     data: Annotated[tuple[Data, ...], AfterValidator(_some)]
     methods: Annotated[tuple[Arm, ...], AfterValidator(_some)]
-    measures: Annotated[tuple[Annotated[str, one_of("measure", GAPS)], ...], AfterValidator(_some)] = ("spd", "eod")
+    measures: Annotated[tuple[Annotated[str, BeforeValidator(_measure)], ...], AfterValidator(_some)] = ("spd", "eod")
     splits: Annotated[int, Field(ge=1)] = 20
     first_seed: Annotated[int, Field(ge=0)] = 0
     protocol: Annotated[str, one_of("protocol", PROTOCOLS)] = "split"

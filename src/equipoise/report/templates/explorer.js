@@ -33,6 +33,8 @@
 
   // The ranges hold every point that is drawn and the goal's lines, with air around them.
   let widest = Math.max(0.06, run.bound ?? 0), lowest = run.floor ?? 1, highest = run.floor ?? 0;
+  const best = data.limit; // of the best rule that knows the group
+  if (best) highest = Math.max(highest, ...best.performance);
   for (const m of methods) m.gap.forEach((g, i) => {
     if (!m.drawn[i]) return;
     widest = Math.max(widest, Math.abs(g));
@@ -79,6 +81,10 @@
     make("text", { class: "title", transform: `translate(11 ${(box.top + box.bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, svg, data.goal.performance);
 
     const shades = { floor: make("rect", { class: "shade" }, svg), bound: make("rect", { class: "shade" }, svg) };
+    if (best) {
+      const d = best.gap.map((g, i) => `${i ? "L" : "M"}${geometry.x(Math.min(g, xMax)).toFixed(1)} ${geometry.y(best.performance[i]).toFixed(1)}`).join("");
+      make("title", {}, make("path", { class: "best", d }, svg), "best rule that knows the group (linear program)");
+    }
     methods.forEach((m, k) => {
       const dots = make("g", { class: "points", style: `--c: var(--g${k % 7})` }, svg);
       // One path a method: thousands of points stay quick.
@@ -172,7 +178,7 @@
       parts.now[k].setAttribute("d", shape(k % 4, geometry.x(Math.abs(m.gap[row])), geometry.y(m.performance[row]), 6));
       parts.now[k].dataset.step = m.steps[row];
       const line = document.querySelector(`#choices tr[data-method="${k}"]`);
-      const values = [m.steps[row].toLocaleString("en"), points(m.gap[row]), percent(m.performance[row]), cut(m.threshold[row]), found.met ? "met" : "not met"];
+      const values = [m.steps[row].toLocaleString("en"), points(m.gap[row]), percent(m.performance[row]), cut(m.threshold[row]), found.met ? "met" : "not met", beside(m, row)];
       line.querySelectorAll("td").forEach((cell, i) => { cell.textContent = values[i]; });
       line.classList.toggle("moved", row !== m.chosen);
       if (found.met) {
@@ -189,6 +195,12 @@
       (best ? ` The ${state.floor === null ? "best performance" : "smallest difference"} is that of ${best.name} at step ${best.step.toLocaleString("en")}: ${points(best.gap)} points with ${percent(best.performance)}.` : "");
   }
 
+  // How far a step is from the best rule that knows the group, at the same size of the difference.
+  const beside = (m, i) => {
+    const below = m.limit && m.limit[i] !== null ? m.limit[i] - m.performance[i] : null;
+    if (below === null) return "—";
+    return Math.abs(below) < 5e-4 ? "at it" : `${(100 * Math.abs(below)).toFixed(1)} ${below > 0 ? "below" : "above"}`;
+  };
   const within = (half) => (half === null ? "" : ` ± ${(100 * half).toFixed(1)} at most`);
   const describe = (m, i) => `${m.name}, step ${m.steps[i].toLocaleString("en")}: difference ${points(m.gap[i])}${within(data.margin.gap)} points, ${data.goal.performance} ${percent(m.performance[i])}${within(data.margin.performance)}, threshold ${cut(m.threshold[i])}`;
 
@@ -230,6 +242,13 @@
     const name = document.createElement("bdi");
     name.textContent = m.name; item.appendChild(name); $("legend").appendChild(item);
   });
+  if (best) {
+    const item = document.createElement("span");
+    const sign = make("svg", { width: 26, height: 10, "aria-hidden": "true", class: "best-key" }, item);
+    make("path", { class: "best", d: "M1 5h24" }, sign);
+    item.append("best rule that knows the group (linear program)");
+    $("legend").appendChild(item);
+  }
   const rest = document.createElement("span");
   rest.textContent = "large: chosen with these lines; outlined: chosen in this run";
   $("legend").appendChild(rest);

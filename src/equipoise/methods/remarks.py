@@ -1,0 +1,185 @@
+"""What is to be said of the rows that a method was given, whichever method it is: cells too small for their gap, and rows without a group.
+
+A gap of a group with three positives is computed like any other and is mostly noise, and a method that makes it small has tuned on that
+noise. So every candidate's notes name such cells, with the standard error of the gap and what to merge; where a cell is empty there is no
+gap, and the same advice stands in the error. Rows without a group count for performance and never for a gap, which is said as well.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from equipoise.data.attribute import FEW, MISSING
+from equipoise.data.cohort import Cohort
+from equipoise.measures.bootstrap import units_of
+from equipoise.measures.cells import Cells
+from equipoise.measures.functional import linearised
+from equipoise.measures.gaps import RATES, is_quotient, labels_needed, terms
+from equipoise.methods.base import Candidate, Goal
+from equipoise.methods.evidence import Evidence
+from equipoise.methods.nearness import nearness
+from equipoise.models.score import predict
+
+SHOWN = 6  # cells, before the rest is only counted
+
+
+@dataclass(frozen=True)
+class Cell:
+    """How many patients, or rows where there are no patient ids, a group has of a label. `rate` is what rests on them."""
+
+    code: int
+    group: str
+    label: int | None  # None: whatever the label
+    count: int
+    rate: str
+    unit: str  # rows or patients
+
+    @property
+    def counted(self) -> str:
+        """The count in words: '3 positives', '1 patient with negatives', '4 rows'."""
+        ending = "" if self.count == 1 else "s"
+        if self.label is None:
+            return f"{self.count:,} {self.unit.removesuffix('s')}{ending}"
+        what = "positive" if self.label else "negative"
+        return f"{self.count:,} {what}{ending}" if self.unit == "rows" else f"{self.count:,} patient{ending} with {what}s"
+
+
+def remarked(candidate: Candidate, cohort: Cohort, goal: Goal, without_group: str = "") -> Candidate:
+    """The candidate with notes on the rows it was chosen on and, where the goal is not met, with how near its steps came to it.
+
+    `goal` is the goal as it was given; `without_group` says by what the candidate's rule decides a row that has no group.
+    """
+    notes = [*_missing_note(candidate, cohort, without_group), *_small_note(candidate, cohort)]
+    near = "" if candidate.met else nearness(candidate, goal)
+    why = f"{candidate.why}; {near}" if near else candidate.why
+    return replace(candidate, why=why, notes=(*candidate.notes, *notes))
+
+
+def advice(cohorts: Iterable[Cohort], goal: Goal) -> list[str]:
+    """Which cells are empty or too small and what to merge, for the first of these cohorts that has any; nothing if none has."""
+    for cohort in cohorts:
+        for rates in (_rates(goal), ("tpr", "fpr")):  # a method may ask for more labels than the measure does, as equalised odds does
+            cells = cells_of(cohort, rates)
+            small = [cell for cell in cells if cell.count < FEW]
+            if small:
+                return [f"too few in {cohort.name}: {_listed([''] * len(small), small)}. {merging(cohort, cells)}"]
+    return []
+
+
+def cells_of(cohort: Cohort, rates: Sequence[str]) -> list[Cell]:
+    """Every cell that these rates need, with its size."""
+    attribute, units = cohort.attribute, units_of(cohort.patients, len(cohort))
+    unit = "rows" if cohort.patients is None else "patients"
+    found: dict[tuple[int, int | None], Cell] = {}
+    for rate in rates:
+        label = RATES[rate]
+        here = np.ones(len(cohort), bool) if label is None else cohort.y == label
+        for code, group in enumerate(attribute.levels):
+            count = len(np.unique(units[here & (attribute.codes == code)]))
+            found.setdefault((code, label), Cell(code, group, label, count, rate, unit))
+    return list(found.values())
+
+
+def merging(cohort: Cohort, cells: Sequence[Cell], measure: str | None = None) -> str:
+    """Which groups to merge so that none of these cells is too small, in words, and what else could be done."""
+    attribute = cohort.attribute
+    of = [[cell for cell in cells if cell.code == code] for code in range(len(attribute.levels))]
+    by_size = sorted(range(1, len(of)), key=lambda code: _least(of[code]).count)
+    pool = [code for code in by_size if _least(of[code]).count < FEW]
+    large = by_size[len(pool) :]
+    todo = []
+    if _least(of[0]).count < FEW:
+        instead = f"take a larger one, such as {_named(of[large[-1]])}" if large else "use more rows, for no group is larger"
+        todo.append(f"every gap is measured from the reference {attribute.reference!r}: {instead}")
+    while pool and large and (len(pool) == 1 or not _enough(of, pool)):
+        pool.append(large.pop(0))  # the smallest of those that could stand alone
+    if len(pool) > 1:
+        names = [_named(of[code]) for code in pool]
+        last = names.pop() if len(names) <= SHOWN else f"{len(names) - SHOWN} more"
+        short = "" if _enough(of, pool) else ", and use more rows, for together they are too few as well"
+        todo.append(f"merge {', '.join(names[:SHOWN])} and {last} into 'other'{short}")
+    elif pool:
+        todo.append(f"use more rows of {attribute.levels[pool[0]]!r}, for there is no group to merge it with")
+    choices = ["; ".join(todo)]
+    if measure is not None and labels_needed(measure):
+        choices.append("measure spd, which needs no label")
+    if len(cohort.attributes) > 1:
+        choices.append(f"take the attributes one at a time ({', '.join(a.name for a in cohort.attributes)})")
+    text = ", or ".join(choices)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _least(own: Sequence[Cell]) -> Cell:
+    return min(own, key=lambda cell: cell.count)
+
+
+def _named(own: Sequence[Cell]) -> str:
+    return f"{own[0].group!r} ({_least(own).counted})"
+
+
+def _enough(of: Sequence[Sequence[Cell]], pool: Sequence[int]) -> bool:
+    """Whether these groups together have enough in every cell."""
+    return all(sum(cell.count for cell in same) >= FEW for same in zip(*(of[code] for code in pool), strict=True))
+
+
+def _listed(remarks: Sequence[str], cells: Sequence[Cell]) -> str:
+    told = [f"{cell.group!r} has {cell.counted}{remark}" for cell, remark in zip(cells, remarks, strict=True)]
+    return ", ".join(told[:SHOWN]) + (f" and {len(told) - SHOWN} more cells are as small" if len(told) > SHOWN else "")
+
+
+def _rates(goal: Goal) -> tuple[str, ...]:
+    return (*_measured(goal), *goal.keep)
+
+
+def _measured(goal: Goal) -> tuple[str, ...]:
+    """The rates of the measure; a quotient needs rows, like a selection rate."""
+    return ("selection",) if is_quotient(goal.measure) else tuple(terms(goal.measure))
+
+
+def _missing_note(candidate: Candidate, cohort: Cohort, without_group: str) -> list[str]:
+    attribute, goal = cohort.attribute, candidate.goal
+    missing = int((attribute.codes == MISSING).sum())
+    if not missing:
+        return []
+    decided = f"; the rule decides such rows by {without_group}" if candidate.rule.needs_group and without_group else ""
+    name, have = goal.performance.replace("_", " "), "has" if missing == 1 else "have"
+    return [f"{missing:,} of {len(cohort):,} rows {have} no {attribute.name}: they count for {name} and not for {goal.measure}{decided}"]
+
+
+def _small_note(candidate: Candidate, cohort: Cohort) -> list[str]:
+    cells = cells_of(cohort, _rates(candidate.goal))
+    small = [cell for cell in cells if cell.count < FEW]
+    if not small:
+        return []
+    errors = _errors(candidate, cohort, small)
+    listed = _listed([f" ({text})" for text in errors], small)
+    return [f"too few to tell a gap from noise: {listed}. {merging(cohort, cells, candidate.goal.measure)}"]
+
+
+def _errors(candidate: Candidate, cohort: Cohort, small: Sequence[Cell]) -> list[str]:
+    """The standard error of what rests on each of these cells, in words."""
+    goal, attribute = candidate.goal, cohort.attribute
+    decisions = candidate.rule.decide(predict(candidate.model, cohort))
+    evidence = Evidence(decisions[None], cohort.y, attribute.codes, attribute.levels, units_of(cohort.patients, len(cohort)), goal)
+    of_measure = {RATES[rate] for rate in _measured(goal)}
+    told = []
+    for cell in small:
+        if cell.label not in of_measure:  # a rate that is kept
+            told.append(f"standard error of its {cell.rate} {evidence.rate_se(cell.rate)[0, cell.code]:.2f}")
+        elif cell.code:
+            told.append(f"standard error of its {goal.measure} {gap_error(evidence, cell.code):.2f}")
+        else:
+            largest = max(gap_error(evidence, code) for code in range(1, len(attribute.levels)))
+            told.append(f"standard error of each {goal.measure} up to {largest:.2f}")
+    return told
+
+
+def gap_error(evidence: Evidence, code: int) -> float:
+    """The standard error of one group's gap: that of the patients who happened to be here, and of the coins of a randomised rule."""
+    pair = np.where(evidence.codes == code, 1, np.where(evidence.codes == 0, 0, MISSING))
+    sampled = replace(evidence, codes=pair, levels=(evidence.levels[0], evidence.levels[code])).gap_se()[0]
+    f = evidence.f[0]
+    cells = Cells(evidence.levels, evidence.cells.n[0], evidence.cells.s[0])
+    weight = linearised(evidence.goal.measure, cells, code).weights(evidence.y, evidence.codes)
+    return float(np.hypot(sampled, np.sqrt((weight**2 * f * (1 - f)).sum())))

@@ -1,0 +1,87 @@
+"""Measures of the user's own: signed sums of rates, however they are written, have one name and the value of the sum."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.errors import BadInput, UnknownName
+from equipoise.measures.cells import tabulate
+from equipoise.measures.functional import gap_values
+from equipoise.measures.gaps import GAPS, MEANING, QUOTIENTS, RATES, is_quotient, labels_needed, meaning, named, terms
+from equipoise.measures.sweep import sweep
+from equipoise.methods.base import Goal
+
+sys.path.insert(0, str(Path(__file__).parent))
+from random_scores import Sample, samples
+
+WEIGHTS = st.dictionaries(st.sampled_from(list(RATES)), st.floats(-4, 4).filter(lambda w: abs(w) > 1e-3), min_size=1)
+
+
+@pytest.mark.parametrize(
+    ("given_", "name"),
+    [
+        ("tpr-fpr", "tpr-fpr"),
+        (" tpr - fpr ", "tpr-fpr"),
+        ("-fpr+tpr", "tpr-fpr"),
+        ({"fpr": -1, "tpr": 1}, "tpr-fpr"),
+        ("0.25*tpr + 0.75*fpr", "0.25tpr+0.75fpr"),
+        (".25 tpr+0.75fpr", "0.25tpr+0.75fpr"),
+        ("tpr+tpr+fpr", "2tpr+fpr"),
+        ("tpr + 0*fpr", "eod"),
+        ("0.5*tpr + 0.5*fpr", "aod"),  # what has a name keeps it
+        ({"selection": 1.0}, "spd"),
+        ("-fpr", "tnr_gap"),
+        ("ppv_gap", "ppv_gap"),
+        ("1e-3tpr-fpr", "0.001tpr-fpr"),
+    ],
+)
+def test_one_measure_has_one_name(given_, name: str):
+    assert named(given_) == name
+    assert named(name) == name
+    assert Goal(given_).measure == name
+    assert Goal(given_) == Goal(name)
+
+
+@given(weights=WEIGHTS, sample=samples(missing=True))
+def test_a_sum_of_rates_is_the_sum_of_its_gaps(weights: dict[str, float], sample: Sample):
+    cells = tabulate(sample.score, sample.y, sample.attribute)
+    name = named(weights)
+    assert dict(terms(name)) == pytest.approx(weights, rel=1e-11)
+    single = {"selection": "spd", "tpr": "eod", "fpr": "fpr_gap"}
+    expected = sum(w * gap_values(single[rate], cells) for rate, w in weights.items())
+    np.testing.assert_allclose(gap_values(name, cells), expected, atol=1e-10)
+    assert labels_needed(name) == labels_needed(weights)
+    codes, levels = sample.attribute.codes, sample.attribute.levels
+    swept = sweep(sample.score, sample.y, codes, levels, (name, "mine"), own={"mine": weights})
+    np.testing.assert_allclose(np.abs(swept.values[name]), np.abs(swept.values["mine"]), atol=1e-10)
+
+
+def test_what_is_no_measure_is_said_with_the_rates_and_an_example():
+    with pytest.raises(UnknownName, match=r"Did you mean 'eod'\?.* sum of the rates selection, tpr, fpr, such as 'tpr-fpr'"):
+        named("eodd")
+    with pytest.raises(UnknownName, match=r"'tpr-frp'.*'frp'. Did you mean 'fpr'"):
+        named("tpr-frp")
+    with pytest.raises(UnknownName, match="unknown rate 'ppv'"):
+        named({"ppv": 1.0})
+    for text in ("", "tpr fpr", "tpr+-fpr", "2*", "tpr-", "0.5", "ppv_gap + eod"):
+        with pytest.raises(BadInput):
+            named(text)
+    with pytest.raises(BadInput, match="at least one that counts"):
+        named("tpr-tpr")
+    with pytest.raises(BadInput, match="is a number; got nan"):
+        named({"tpr": float("nan")})
+    with pytest.raises(BadInput, match="is a number; got '1'"):
+        named({"tpr": "1"})  # type: ignore[dict-item]
+    with pytest.raises(UnknownName, match="Did you mean 'ppv_gap'"):
+        Goal("ppv")
+
+
+def test_every_measure_has_a_meaning():
+    assert set(MEANING) == {*GAPS, *QUOTIENTS}
+    assert meaning("eod") == MEANING["eod"]
+    assert meaning("2tpr-fpr") == "difference in 2 times sensitivity - false positive rate"
+    assert [is_quotient(m) for m in ("ppv_gap", "npv_gap", "eod", "tpr-fpr")] == [True, True, False, False]

@@ -1,0 +1,290 @@
+"""What every method does with rows that cannot bear its goal: small and empty cells, missing groups, demands that exclude each other."""
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from equipoise import Cohort, cli
+from equipoise.data.attribute import MISSING
+from equipoise.data.splits import Parts
+from equipoise.errors import BadInput, EmptyCell
+from equipoise.methods.base import Candidate
+from equipoise.methods.registry import METHODS, debias
+from equipoise.models.score import predict
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import hospital
+from networks import trained
+
+QUICK = {
+    "bias-gda": {"epochs": 4, "rate": 1e-3, "batch": 64},
+    "constrained": {"epochs": 3},
+    "bias-score": {"steps": 6},
+    "pruning": {"steps": 6},
+    "random": {"trials": 5},
+    "adversarial-finetune": {"epochs": 2, "critic_steps": 3, "actor_steps": 3},
+    "adversarial-training": {"epochs": 2},
+}
+QUICK["auto"] = {"settings": {name: QUICK[name] for name in ("bias-gda", "constrained", "bias-score", "pruning")}}
+
+
+@pytest.fixture(scope="module")
+def problem() -> tuple[nn.Module, Parts]:
+    return trained("mlp")
+
+
+def _grouped(part: Cohort, groups: np.ndarray, reference: str = "M") -> Cohort:
+    return Cohort.from_arrays(part.inputs, part.y, groups, reference=reference, attribute="sex", name=part.name)
+
+
+def _split_off(part: Cohort, **sizes: tuple[int, int]) -> Cohort:
+    """The part with some women in groups of their own, each with so many negatives and positives."""
+    groups = part.groups.astype(object)
+    for name, counts in sizes.items():
+        for label, count in enumerate(counts):
+            groups[np.flatnonzero((groups == "F") & (part.y == label))[:count]] = name
+    return _grouped(part, groups)
+
+
+def _run(method: str, model: nn.Module, cohort: Cohort, train: Cohort, measure: str = "eod", **goal: object) -> Candidate:
+    extra = {"train": train} if METHODS[method].needs_train else {}
+    goal = goal or {"floor": 0.5}
+    return debias(model, cohort, method=method, measure=measure, seed=3, **goal, **extra, **QUICK.get(method, {}))
+
+
+def _by_hand(candidate: Candidate, cohort: Cohort) -> tuple[float, float]:
+    """EOD of the rows with a group and balanced accuracy of all, by counting."""
+    f, y, group = candidate.rule.decide(predict(candidate.model, cohort)), cohort.y, cohort.groups
+    gap = f[(group == "F") & (y == 1)].mean() - f[(group == "M") & (y == 1)].mean()
+    return float(gap), float((f[y == 1].mean() + 1 - f[y == 0].mean()) / 2)
+
+
+# rows without a group
+
+
+@pytest.fixture(scope="module")
+def some_missing(problem) -> tuple[Cohort, Cohort]:
+    """Validation and train part with one row in twenty without a group."""
+    rng, found = np.random.default_rng(0), []
+    for part in (problem[1].valid, problem[1].train):
+        groups = part.groups.astype(object)
+        groups[rng.choice(len(groups), len(groups) // 20, replace=False)] = None
+        found.append(_grouped(part, groups))
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rows_without_a_group_count_for_performance_alone_and_that_is_said_once(method: str, problem, some_missing):
+    cohort, train = some_missing
+    result = _run(method, problem[0], cohort, train)
+    row = result.trace.iloc[result.chosen]
+    assert (row["gap"], row["performance"]) == pytest.approx(_by_hand(result, cohort), abs=1e-9)
+    missing = int(sum(group is None for group in cohort.groups))
+    said = [note for note in result.notes if "no sex" in note]
+    assert len(said) == 1
+    assert said[0].startswith(f"{missing} of {len(cohort)} rows have no sex: they count for balanced accuracy and not for eod")
+    assert ("the rule decides such rows by" in said[0]) == METHODS[method].needs_group
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_with_every_group_known_and_large_nothing_is_said_of_the_rows(method: str, problem):
+    model, parts = problem
+    notes = " ".join(_run(method, model, parts.valid, parts.train).notes)
+    assert "rows have no" not in notes
+    assert "too few" not in notes
+
+
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.needs_group])
+def test_a_rule_by_group_decides_a_row_without_one_as_its_note_says(method: str, problem, some_missing):
+    cohort, train = some_missing
+    result = _run(method, problem[0], cohort, train)
+    scores, levels = predict(result.model, cohort), cohort.attribute.levels
+
+    def decided(code: int) -> np.ndarray:
+        everyone = replace(cohort.attribute, codes=np.full(len(cohort), code))
+        return result.rule.decide(replace(scores, attributes=(everyone,)))
+
+    counts = np.array([(cohort.groups == level).sum() for level in levels])
+    expected = {
+        "reject-option": scores.score >= result.rule.threshold if method == "reject-option" else None,
+        "group-thresholds": scores.score >= result.trace["threshold"].iloc[0],
+        "equalised-odds": counts @ np.stack([decided(code) for code in range(len(levels))]) / counts.sum(),
+    }
+    np.testing.assert_allclose(decided(MISSING), np.asarray(expected[method], float), atol=1e-12)
+
+
+# groups that are too small
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_small_cells_are_named_with_their_standard_error_and_what_to_merge(method: str, problem):
+    model, parts = problem
+    cohort, train = (_split_off(part, X=(20, 3), Y=(12, 8)) for part in (parts.valid, parts.train))
+    result = _run(method, model, cohort, train)
+    [note] = [note for note in result.notes if note.startswith("too few")]
+    assert note.count("Merge 'X' (3 positives) and 'Y' (8 positives) into 'other'") == 1
+    assert "'F' has" not in note  # which is large enough
+    f = result.rule.decide(predict(result.model, cohort))
+    for group, count in (("X", 3), ("Y", 8)):
+        told = re.search(rf"'{group}' has {count} positives \(standard error of its eod (\d\.\d\d)\)", note)
+        shares = {g: f[(cohort.groups == g) & (cohort.y == 1)] for g in (group, "M")}
+        variances = [_variance(share) for share in shares.values()]
+        assert float(told[1]) == pytest.approx(sum(variances) ** 0.5, abs=0.02)
+    assert "'X'" not in " ".join(_run(method, model, cohort, train, measure="spd").notes)  # enough rows, if few positives
+
+
+def _variance(f: np.ndarray) -> float:
+    """Of the share decided positive: binomial, coins included; of a share of 0 or 1 that of Beta(1/2, n + 1/2)."""
+    n, share = len(f), f.mean()
+    return 0.5 * (n + 0.5) / ((n + 1) ** 2 * (n + 2)) if share in (0, 1) else share * (1 - share) / n
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_group_with_one_label_is_an_error_for_eod_that_says_what_to_merge(method: str, problem):
+    model, parts = problem
+    cohort, train = (_split_off(part, X=(20, 0), Y=(12, 4)) for part in (parts.valid, parts.train))
+    with pytest.raises(EmptyCell) as caught:
+        _run(method, model, cohort, train)
+    assert "eod needs positives in every group; 'X' has none of 20 rows" in str(caught.value)
+    assert str(caught.value).count("'X' has 0 positives, 'Y' has 4 positives. Merge 'X' (0 positives), 'Y' (4 positives) and 'F' (") == 1
+    if method == "equalised-odds":  # whatever the measure: it equalises sensitivity
+        with pytest.raises(EmptyCell, match=r"(?s)'X' has 0 and 20.*Merge 'X' \(0 positives\)"):
+            _run(method, model, cohort, train, measure="spd")
+    else:
+        assert np.isfinite(_run(method, model, cohort, train, measure="spd").trace["gap"]).all()
+
+
+@pytest.mark.parametrize("selection", ["honest", "one-se"])
+def test_honest_selection_gives_the_same_advice(selection: str, problem):
+    model, parts = problem
+    with pytest.raises(EmptyCell, match=r"(?s)honest selection.*Merge 'X' \(1 positive\) and 'F' \("):
+        _run("bias-gda", model, _split_off(parts.valid, X=(20, 1)), parts.train, floor=0.5, selection=selection)
+
+
+# demands that exclude each other
+
+
+def _demands(method: str, problem, **goal: object) -> Candidate:
+    model, parts = problem
+    result = _run(method, model, parts.valid, parts.train, **goal)
+    assert not result.met
+    return result
+
+
+@pytest.mark.parametrize("selection", ["paper", "honest"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_floor_and_a_bound_out_of_reach_are_told_with_the_nearest_values(method: str, selection: str, problem):
+    result = _demands(method, problem, floor=0.99, bound=0.0, selection=selection)
+    surely = "surely " if selection == "honest" else ""
+    assert f"none has {surely}balanced accuracy >= 0.99" in result.why
+    assert re.search(rf"(none has|\d+ have|1 has) {surely}\|eod\| <= 0", result.why)
+    told = re.findall(
+        r"balanced accuracy (?:at least )?(\d\.\d{3}), \|eod\| (?:at most )?(\d\.\d{3})", result.why.split("the nearest: ")[1]
+    )
+    trace = result.trace.dropna(subset=["gap_honest"]) if selection == "honest" else result.trace
+    size, performance = trace["gap"].abs(), trace["performance"]
+    if selection == "honest":
+        size, performance = trace["gap_honest"].abs() + trace["gap_se"], trace["performance_honest"] - trace["performance_se"]
+    assert f"{performance.max():.3f}" in [near[0] for near in told]
+    assert f"{size.min():.3f}" in [near[1] for near in told]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_rate_to_keep_against_a_floor_is_told_with_the_nearest_values(method: str, problem):
+    result = _demands(method, problem, floor=0.7, level_up={"tpr": 0.99})
+    row = result.trace.iloc[result.chosen]
+    if "spare" in result.trace:
+        assert "1 has balanced accuracy >= 0.7" in result.why or "have balanced accuracy >= 0.7" in result.why
+        assert "tpr >= 0.99 in every group, none all of it" in result.why
+        assert f"{row['performance']:.3f}, all rates kept" in result.why
+    else:
+        assert re.search(r"tpr of 'M' is 0\.\d{3}, not 0\.990, tpr of 'F' is 0\.\d{3}, not 0\.990", result.why)
+
+
+# as it is typed
+
+
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """`equipoise debias` on a table whose columns are replaced; exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+    hospital.table(tmp_path)
+    frame = pd.read_csv("local.csv")
+
+    def call(*arguments: object, group: str = "sex", **columns: object) -> tuple[int, str, str]:
+        frame.assign(**columns).to_csv("local.csv", index=False)
+        given = ["debias", "local.csv", "--label", "sick", "--group", group, "--patient", "pid", "--id", "id", "--model", "net.py:build"]
+        given += ["--weights", "net.safetensors", "--out", "repaired", "--no-onnx", "--draws", 20, "--json"]
+        given += [text for name in "abc" for text in ("--feature", name)]
+        capsys.readouterr()
+        code = cli.run([str(a) for a in [*given, *arguments]])
+        return code, *capsys.readouterr()
+
+    return frame, call
+
+
+def test_the_command_writes_the_remarks_of_every_method(typed):
+    frame, call = typed
+    sex = frame["sex"].where(frame["pid"] >= 6)
+    methods = [name for name in METHODS if not METHODS[name].needs_train]
+    quick = ["bias-gda.epochs=2", "constrained.epochs=2", "pruning.steps=2", "random.trials=3", "adversarial-finetune.epochs=1"]
+    code, out, _ = call("--method", ",".join(methods), "--floor", 0.5, *(text for s in quick for text in ("--set", s)), sex=sex)
+    found = json.loads(out)
+    assert code == 0
+    for name in methods:
+        assert sum("rows have no sex: they count for balanced accuracy" in note for note in found["methods"][name]["notes"]) == 1
+
+
+def test_auto_that_meets_nothing_is_told_and_is_no_error(typed):
+    _, call = typed
+    code, out, _ = call("--method", "auto", "--floor", 0.99, "--bound", 0)
+    found = json.loads(out)["methods"]["auto"]
+    assert code == 0
+    assert found["met"] is False
+    for name in ("standard", "bias-score", "pruning", "constrained", "bias-gda"):
+        assert f"{name} has eod" in found["why"]
+
+
+def test_what_is_no_group_is_one_clear_message_and_exit_code_2(typed):
+    frame, call = typed
+    rng, patients = np.random.default_rng(0), frame["pid"].nunique()
+    pid = frame["pid"].to_numpy()
+    days = pd.to_timedelta(rng.integers(0, 20_000, patients)[pid], "D")
+    rare = rng.choice(["a", "b", *(f"c{k}" for k in range(40))], patients, p=[0.4, 0.3, *[0.3 / 40] * 40])[pid]
+    columns = {
+        "age": (rng.uniform(18, 90, patients)[pid], "different numbers.*pd.qcut"),
+        "born": (pd.Timestamp("1940-01-01") + days, "different dates.*dt.year"),
+        "origin": (rare, r"Those large enough to keep are 'a' \(\d+\), 'b' \(\d+\).* Merge the others"),
+        "sex": (frame["sex"].mask(frame.index == 1, "F").mask(frame.index == 0, "M"), "1 of 120 patients have more than one 'sex': 0"),
+    }
+    for name, (values, message) in columns.items():
+        code, out, err = call("--method", "standard", group=name, **{name: values})
+        assert (code, out) == (2, "")
+        assert re.search(message, err), err
+        assert "Traceback" not in err
+
+
+def test_every_method_is_stopped_by_an_empty_cell(typed):
+    frame, call = typed
+    sick = frame.groupby("pid")["sick"].transform("max")
+    race = np.where((sick == 0) & (frame["pid"] < 60), "x", "a")
+    for method in [name for name in METHODS if not METHODS[name].needs_train]:
+        code, _, err = call("--method", method, group="race", race=race)
+        assert code == 2
+        assert "eod needs positives in every group; 'x' has none of" in err
+        assert "Use more rows of 'x'" in err
+
+
+def test_arrays_of_numbers_are_refused_as_groups_as_columns_are(problem):
+    valid = problem[1].valid
+    with pytest.raises(BadInput, match=r"'group' holds 140 different numbers.*pd\.qcut"):
+        Cohort.from_arrays(valid.inputs, valid.y, torch.rand(len(valid)).numpy())

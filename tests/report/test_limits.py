@@ -1,0 +1,56 @@
+"""How far a repair is from the best rule that knows the group: by the limit's own numbers, and told with its direction."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from equipoise.data.attribute import Attribute
+from equipoise.data.scores import Scores
+from equipoise.measures.audit import audit
+from equipoise.measures.limit import limit
+from equipoise.methods.base import Goal
+from equipoise.report.findings import find
+from equipoise.report.limits import below_limit, limit_at, with_enough_data
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cases import small_case
+
+
+def test_the_methods_are_compared_on_the_test_scores_of_the_network_as_it_came():
+    case = small_case(rows=1500)
+    scores, goal = case.original.test, case.result.candidate.goal
+    for row in find(case, draws=20).methods:
+        size = [abs(row.gap.value)]
+        [best] = limit(scores.score, scores.y, scores.attribute.codes, scores.attribute.levels, goal.measure, goal.performance, size)
+        assert row.below == pytest.approx(best - row.performance.value)
+    kept = {row.name: row.below for row in find(case, draws=20).methods}
+    for name in ("standard", "reject-option", "equalised-odds"):  # the same scores, so that nothing is above
+        assert kept[name] >= -1e-12
+
+
+def test_a_repair_with_better_scores_may_stand_above():
+    scores = small_case(rows=1500).original.test
+    assert below_limit(scores, Goal("eod", floor=0.6), 0.0, 0.99) < 0
+
+
+def test_where_there_is_no_line_or_no_gap_there_is_no_distance():
+    scores = small_case().original.test
+    assert below_limit(scores, Goal("eod", "f1", floor=0.2), 0.1, 0.7) is None
+    assert below_limit(scores, Goal("ppv_gap", floor=0.2), 0.1, 0.7) is None
+    assert below_limit(scores, Goal("eod", floor=0.2), float("nan"), 0.7) is None
+    found = limit_at(scores, Goal("eod", floor=0.2), [np.nan, -0.1, 0.1])
+    assert np.isnan(found[0])
+    assert found[1] == found[2]
+
+
+def test_groups_with_too_few_patients_are_left_out_of_the_comparison():
+    rng = np.random.default_rng(0)
+    y, group = rng.integers(0, 2, 203), np.array(["M", "F"] * 100 + ["X"] * 3)
+    scores = Scores.from_arrays(y, rng.random(203), group, reference="M")
+    found = audit(scores, threshold=0.5, draws=10)
+    kept = with_enough_data(scores.attribute, found, "eod")
+    assert kept.levels == ("M", "F")
+    assert (kept.codes[-3:] == -1).all()
+    assert with_enough_data(Attribute("g", ("a", "b"), np.array([0, 1])), found, "eod").levels == ("a", "b")
