@@ -1,6 +1,7 @@
 """The tables of docs/chest-xray.md from the folders of finished `equipoise study run nih` runs, as Markdown.
 
     python benchmarks/nih_tables.py results/resnet-18 results/squeezenet ...
+    python benchmarks/nih_tables.py results/nih-folds      # a study by folds: all folds pooled
 
 Intervals are 95 % t intervals of the mean over splits. Splits of the same patients overlap, so they are narrower than those of new
 patients would be: they tell methods apart on these data. "Excess": the mean absolute gap minus its noise floor.
@@ -12,7 +13,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from equipoise.study.results import opened, read_rows, read_timings
+from equipoise.report.pooled_table import COLUMNS, lines
+from equipoise.study.results import Folder, opened, read_pooled, read_rows, read_timings
 
 
 def mean(values: pd.Series, signed: bool = True) -> str:
@@ -26,12 +28,27 @@ def mean(values: pd.Series, signed: bool = True) -> str:
     return f"{centre:.3f} [{centre - half:.3f}, {centre + half:.3f}]"
 
 
+def pooled(study: Folder) -> None:
+    """One table for all data of a study by folds."""
+    frame = read_pooled(study)
+    names = [{"gap": "signed gap", "|gap|": "abs. gap"}.get(name, name.replace("|gap|", "abs. gap")) for name in COLUMNS]
+    print(f"| data | {' | '.join(names)} |")
+    print("|---" * (len(COLUMNS) + 1) + "|")
+    for data, here in frame.groupby("data", sort=False):
+        for cells in lines(here):
+            print(f"| {study.plan.named(str(data)).title} | {' | '.join(cells)} |")
+    print(f"\n{frame['deals'].max()} deals; patients: {', '.join(f'{n:,}' for n in frame.groupby('data', sort=False)['patients'].first())}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+")
     parser.add_argument("--least", type=int, default=2, help="leave out methods with fewer splits")
     for folder in parser.parse_args().folders:
         study = opened(folder)
+        if study.plan.protocol == "folds":
+            pooled(study)
+            continue
         rows = read_rows(study)
         seconds = read_timings(study)
         for data in [d for d in study.plan.data if d.name in set(rows["data"])]:

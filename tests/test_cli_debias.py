@@ -184,6 +184,46 @@ def test_auto_writes_the_folder_of_the_method_that_it_takes(table, tmp_path, cho
     assert table("apply", "repaired", "new.csv").code == 0
 
 
+@pytest.mark.parametrize(
+    ("measure", "name", "words"),
+    [
+        ("tpr - fpr", "tpr-fpr", "difference in sensitivity - false positive rate"),
+        ("ppv_gap", "ppv_gap", "predictive parity difference (ppv_gap: positive predictive value"),
+    ],
+)
+def test_a_sum_of_rates_and_a_quotient_are_named_in_words(table, measure, name, words):
+    code, out, err = table(*TABLE, *FAST, "--measure", measure)
+    assert (code, err) == (0, "")
+    assert name in out
+    assert words in Path("repaired/card.md").read_text()
+
+    assert words.rpartition(": ")[2].removeprefix("difference in ") in Path("repaired/report.html").read_text()
+
+
+def test_what_is_to_be_minded_of_the_rows_is_printed_once(table, tmp_path):
+    frame = pd.read_csv("local.csv")
+    frame.loc[:9, "sex"] = None
+    frame = frame[(frame["sex"] != "F") | (frame["sick"] == 0) | (frame["pid"] < 22)]
+    frame.to_csv("local.csv", index=False)
+    code, out, _ = table(*TABLE, *FAST, "--method", "bias-gda,reject-option,equalised-odds")
+    assert code == 0
+    chosen = next(line.split()[0] for line in out.splitlines() if "(chosen)" in line)
+    notes = json.loads(Path("repaired/audit.json").read_text())["methods"][chosen]["notes"]
+    assert notes
+    for note in notes:
+        assert f"{chosen}: {note}" in out
+    assert out.count("too few to tell a gap from noise") == 1
+    ways = [way for way in ("its threshold without the band", "the mean of all groups' probabilities") if way in out]
+    assert len(ways) == 2  # how either rule decides a row without a group
+
+
+def test_what_may_be_lost_is_the_floor_of_the_run(table):
+    quick = ["--draws", 20, "--set", "bias-gda.epochs=3", "--no-onnx"]
+    assert table(*TABLE, *quick, "--lose", 0.1).code == 0
+    goal, trace = json.loads(Path("repaired/run.json").read_text())["goal"], pd.read_csv("repaired/trace.csv")
+    assert goal["floor"] == pytest.approx(trace["performance"].iloc[0] - 0.1)
+
+
 def test_honest_selection_says_what_rows_held_out_have_corrected(table):
     assert table(*TABLE, *FAST, "--selection", "honest").code == 0
     assert json.loads(Path("repaired/run.json").read_text())["goal"]["selection"] == "honest"
@@ -219,6 +259,12 @@ def test_the_plan_says_who_and_what_and_does_nothing(table, tmp_path):
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_the_plan_counts_the_probes(table):
+    code, out, _ = table(*TABLE, "--method", "reject-option", "--plan", "--probe", "--draws", 5)
+    assert code == 0
+    assert "the groups read from every layer" in out
+
+
 def test_the_plan_as_json(table):
     found = json.loads(table(*TABLE, "--plan", "--json").out)
     assert sum(row["rows"] for row in found["parts"]) == hospital.ROWS
@@ -231,6 +277,7 @@ BAD = {
     "unknown method": (["--method", "bias-gd"], ["Did you mean 'bias-gda'?"]),
     "unknown measure": (["--measure", "eodd"], ["Did you mean 'eod'?"]),
     "a floor above 1": (["--floor", "75"], ["the floor of a goal lies in [0, 1]; got 75"]),
+    "a loss beside a floor": (["--floor", "0.6", "--lose", "0.03"], ["lose is for goals without a floor and without a bound"]),
     "no such fraction": (["--test-fraction", "1"], ["--test-fraction must lie between 0 and 1"]),
     "a setting without a method": (["--set", "units=3"], ["METHOD.SETTING=VALUE", "'units=3'"]),
     "a setting of another method": (["--set", "pruning.units=3"], ["'pruning'", "Valid: bias-gda"]),
@@ -241,7 +288,7 @@ BAD = {
     "a factory that raises": (["--model", "net.py:raises"], ["net.py:raises raised KeyError: 'no GPU'"]),
     "a factory with arguments": (["--model", "net.py:needs"], ["needs the arguments width"]),
     "a network with two outputs": (["--model", "net.py:two", "--weights", "two.pt"], ["it returned (2, 2)"]),
-    "no such column": (["--label", "ill"], ["no column 'ill'"]),
+    "no such column": (["--patient", "ill"], ["no column 'ill'"]),
     "no such card": (["--card", "none.toml"], ["none.toml"]),
     "thumbnails of a table": (["--thumbnails"], ["--thumbnails goes with --images"]),
     "an unknown selection": (["--selection", "honestly"], ["Did you mean 'honest'?"]),

@@ -62,6 +62,19 @@ def test_list(run: Callable[..., Ran]) -> None:
     assert "nih-effusion-vgg-16" in found.out
 
 
+def test_sums_of_rates_and_quotients_run_and_show(run: Callable[..., Ran]) -> None:
+    measured = 'measures = ["tpr - fpr", "ppv_gap"]\n' + STUDY.partition('[[data]]\nsource = "loh"\nname')[0]
+    Path("sums.toml").write_text(measured.replace("floor = 0.5", 'floor = { "-fpr + tpr" = 0.5, ppv_gap = 0.6 }'))
+    ran = run("run", "sums.toml", "--out", "results", "--runner", "serial")
+    assert (ran.code, ran.err) == (0, "")
+    shown = run("show", "results")
+    assert shown.code == 0
+    assert "TPR-FPR, bias" in shown.out
+    assert "PPV_GAP, bias" in shown.out
+    told = json.loads(run("show", "results", "--json").out)
+    assert (told["rows"], {line["measure"] for line in told["table"]}) == (2 * 2 * 2, {"tpr-fpr", "ppv_gap"})
+
+
 def test_run_and_show(run: Callable[..., Ran], tmp_path: Path) -> None:
     ran = run("run", "mine.toml", "--out", "results", "--runner", "serial")
     assert (ran.code, ran.err) == (0, "")

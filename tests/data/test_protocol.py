@@ -1,13 +1,14 @@
 """The paper's parts: by patient, balanced in label, 75 % of the reference group in train and 50 % elsewhere."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.data.cohort import Cohort
-from equipoise.data.protocol import balanced_parts
+from equipoise.data.protocol import balanced_parts, fold_parts
 from equipoise.data.splits import split
 from equipoise.errors import BadInput
 
@@ -70,3 +71,39 @@ def test_a_cell_that_is_too_small_is_named():
 def test_shares_are_checked(shares):
     with pytest.raises(BadInput, match="privileged must be three shares between 0 and 1"):
         balanced_parts(_cohort(), privileged=shares)
+
+
+@given(st.integers(0, 14), st.sampled_from([0.3, 0.6]))
+def test_every_patient_is_in_one_test_fold_of_a_deal(seed: int, positive: float):
+    cohort = _cohort(positive=positive, seed=seed)
+    deal = [fold_parts(cohort, seed=seed // 5 * 5 + k) for k in range(5)]
+    tested = [set(parts.test.patients) for parts in deal]
+    assert sorted(p for some in tested for p in some) == sorted(set(cohort.patients))
+    assert sum(len(parts.test) for parts in deal) == len(cohort)  # whole, nobody twice
+    for parts in deal:
+        assert not set(parts.train.patients) & set(parts.valid.patients)
+        assert not set(parts.test.patients) & (set(parts.train.patients) | set(parts.valid.patients))
+        for part, share in ((parts.train, 0.75), (parts.valid, 0.5)):
+            assert part.y.sum() * 2 == len(part)
+            assert abs((part.groups == "M").mean() - share) <= 1 / len(part) + 1e-9
+    sizes = [len(some) for some in tested]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_deals_differ_and_come_again():
+    cohort = _cohort()
+    first, again, other = (set(fold_parts(cohort, seed=seed).test.patients) for seed in (0, 0, 5))
+    assert first == again
+    assert first != other
+
+
+def test_folds_of_tables_are_encoded_by_their_train_part():
+    frame = pd.DataFrame({"x": np.arange(400.0), "sex": list("FM") * 200, "sick": [0, 0, 1, 1] * 100})
+    parts = fold_parts(Cohort.from_frame(frame, label="sick", group="sex", reference="M"), seed=1)
+    assert abs(float(parts.train.inputs.mean())) < 0.3
+    assert parts.test.inputs.shape == (80, 1)
+
+
+def test_too_few_patients_for_folds():
+    with pytest.raises(BadInput, match=r"4 patients of .* are too few for 5 folds"):
+        fold_parts(Cohort.from_arrays(torch.zeros(8, 1), [0, 1] * 4, list("FFFFMMMM"), reference="M", patients=[1, 1, 2, 2, 3, 3, 4, 4]))

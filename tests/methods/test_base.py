@@ -54,6 +54,21 @@ def test_a_goal_without_either_may_lose_two_hundredths():
     assert Goal("spd", bound=0.1).settled(0.8).floor is None
 
 
+def test_a_goal_says_how_much_may_be_lost():
+    goal = Goal("spd", lose=0.05)
+    settled = goal.settled(0.8)
+    assert (settled.floor, settled.lose) == (pytest.approx(0.75), None)
+    assert settled.settled(0.6) == settled
+    assert Goal("spd", lose=0).settled(0.8).floor == 0.8
+    assert Goal("spd", lose=0.5).settled(0.3).floor == 0
+    assert goal.describe() == "smallest |spd| with balanced accuracy at most 0.05 lower"
+    with pytest.raises(BadInput, match=r"the lose of a goal lies in \[0, 1\]; got -1"):
+        Goal(lose=-1)
+    for limits in ({"floor": 0.7}, {"bound": 0.1}, {"floor": 0.7, "bound": 0.1}):
+        with pytest.raises(BadInput, match=r"lose is for goals without a floor and without a bound; got lose=0\.02 with"):
+            Goal(lose=0.02, **limits)
+
+
 @pytest.mark.parametrize("goal", [Goal("spd", floor=0.6), Goal("spd", bound=0.1), Goal("spd", floor=0.95)])
 def test_keeping_the_best_so_far_ends_where_selection_points(goal: Goal):
     rng = np.random.default_rng(0)
@@ -93,8 +108,20 @@ def test_constraints_that_exclude_each_other_are_named():
     trace = _trace([-0.3, 0.1, 0.0], [0.8, 0.6, 0.6]).assign(spare=[-0.1, 0.1, 0.2])
     chosen = select(trace, Goal("eod", floor=0.7, keep={"tpr": 0.9}))
     assert (chosen.row, chosen.met) == (1, False)
-    assert "tpr not below 0.9" in chosen.why
-    assert "1 have the first, 2 the second" in chosen.why
+    lacking = "no step of 3 reaches balanced accuracy 0.7 with tpr not below 0.9 in any group"
+    assert chosen.why == f"{lacking}; the best that keeps this has 0.600 and was taken"
+
+
+def test_what_counts_over_counts_make_of_a_limit_is_no_miss():
+    third = 0.1 + 0.2  # a little more than 0.3
+    trace = _trace([0.5, third], [0.9, 0.8])
+    for goal in (Goal("spd", bound=0.3), Goal("spd", bound=0.3, floor=0.5), Goal("spd", floor=0.8 + 1e-12)):
+        chosen = select(trace, goal)
+        assert chosen.met
+        looks = [Look(trace["gap"].to_numpy()[[k]], trace["performance"].to_numpy()[[k]], np.array([0.5])) for k in (0, 1)]
+        assert better(looks[1], looks[0], [goal])[0] == (chosen.row == 1)
+    assert select(trace, Goal("spd", bound=0.3)).why == "best balanced accuracy of 1 step with |gap| <= 0.3"
+    assert not select(trace, Goal("spd", bound=0.2999)).met
 
 
 def test_goals_that_make_no_sense_are_refused_all_at_once():
@@ -174,6 +201,17 @@ def test_levelling_up_is_possible_here_and_changes_what_is_chosen(problem):
     assert "spare" in up.trace
     assert "spare" not in plain.trace
     assert up.trace["spare"].iloc[up.chosen] >= 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_may_be_lost_is_each_methods_floor(method: str, problem):
+    model, parts = problem
+    train = {"train": parts.train} if METHODS[method].needs_train else {}
+    result = debias(model, parts.valid, method=method, measure="spd", lose=0.1, seed=2, **train, **LEVEL_UP.get(method, {}))
+    if result.goal.floor is None:  # these keep to a bound of their own
+        assert method in ("random", "adversarial-finetune", "adversarial-training")
+    else:
+        assert result.goal.floor == pytest.approx(result.trace["performance"].iloc[0] - 0.1)
 
 
 def test_a_rate_that_a_group_cannot_have_is_an_error(problem):

@@ -18,11 +18,11 @@ from equipoise.measures.functional import gap_values, performance_functional
 from equipoise.measures.gaps import GAPS, RATES, terms
 from equipoise.methods import bias_score
 from equipoise.methods.base import Goal
-from equipoise.methods.bias_score import Posteriors, Problem, path, probed
+from equipoise.methods.bias_score import Posteriors, Problem, _group_probe, path, probed
 from equipoise.methods.registry import debias, settings_of
 from equipoise.models import probes
 from equipoise.models.bias_network import BiasScore, Heads
-from equipoise.models.probes import Probe, folds_of, reading_of
+from equipoise.models.probes import Probe, fit_probe, folds_of, reading_of
 from equipoise.models.score import predict
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -171,6 +171,7 @@ def test_the_choice_is_made_on_rows_held_out(monkeypatch: pytest.MonkeyPatch):
     assert (result.trace["bound"].iloc[1:].diff().dropna() < 0).all()
     row = result.trace.iloc[result.chosen]
     assert row["held_out_performance"] >= 0.55
+    assert result.why.endswith("; values on rows held out decide")
     inside = result.trace[result.trace["held_out_performance"] >= 0.55]
     assert abs(row["held_out_gap"]) == pytest.approx(inside["held_out_gap"].abs().min())
 
@@ -232,3 +233,24 @@ def test_the_largest_gap_falls_in_either_direction():
 
 def _swap(codes: np.ndarray) -> np.ndarray:
     return np.array([1, 0, 2])[codes]
+
+
+def test_few_rows_of_a_label_are_helped_by_all_rows(monkeypatch: pytest.MonkeyPatch):
+    """The group is in the inputs, whatever the label: a probe of all rows knows it better than one of a handful of positives."""
+    rng = np.random.default_rng(0)
+    x, codes = rng.normal(size=(600, 40)), rng.integers(0, 2, 600)
+    x[:, :5] += 0.6 * codes[:, None]
+    positive, folds = rng.random(600) < 0.06, np.arange(600) % 5
+    wide = _group_probe(x, codes, 2, folds, positive)
+    assert wide.weight == pytest.approx(fit_probe(x, codes, 2, folds, codes >= 0).weight)
+    monkeypatch.setattr(bias_score, "FEW", 5)
+    assert _group_probe(x, codes, 2, folds, positive).weight == pytest.approx(fit_probe(x, codes, 2, folds, positive).weight)
+
+
+def test_a_label_that_changes_what_the_inputs_say_keeps_its_own_probe():
+    rng = np.random.default_rng(0)
+    codes, positive = rng.integers(0, 2, 1200), rng.random(1200) < 0.4
+    x = rng.normal(size=(1200, 3))
+    x[:, 0] += 2 * np.where(positive, 1, -1) * (2 * codes - 1)  # the other way round for negatives
+    folds = np.arange(1200) % 5
+    assert _group_probe(x, codes, 2, folds, positive).weight == pytest.approx(fit_probe(x, codes, 2, folds, positive).weight)

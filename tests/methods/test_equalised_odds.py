@@ -188,6 +188,8 @@ def test_missing_groups_are_weighted_by_the_shares_of_the_others():
     np.testing.assert_allclose(found.rule.shares, [(kept == "M").mean(), (kept == "F").mean()])
     each = [steps(scores.score[:20]) for steps in found.rule.steps]
     np.testing.assert_allclose(found.rule.decide(scored(scores.score, scores.y, groups))[:20], np.array(found.rule.shares) @ np.stack(each))
+    men, women = found.rule.shares
+    assert f"; without a group: the mean of these, weighted M {men:.3g}, F {women:.3g} (" in found.rule.describe()
 
 
 def test_a_group_that_was_never_seen_is_named():

@@ -105,3 +105,9 @@ def test_what_cannot_be_had_is_said():
     assert "0.99" in fit(scores, Goal("eod", floor=0.99)).why
     both = fit(scores, Goal("spd", bound=0.0, keep={"tpr": 1.0, "fpr": 0.0}))
     assert both.trace["spare"].iloc[1] >= 0
+
+
+def test_what_is_kept_is_said_where_it_stands_in_the_way():
+    scores = _scores(2, 24, 0)
+    assert "0.99 with tpr not below 1 in any group; the best have" in fit(scores, Goal("eod", floor=0.99, keep={"tpr": 1.0})).why
+    assert fit(scores, Goal("eod", floor=0.1, keep={"tpr": 0.5})).why.endswith(">= 0.1 and tpr not below 0.5 in any group")

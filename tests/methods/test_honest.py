@@ -134,6 +134,13 @@ def test_a_floor_and_a_bound_are_judged_by_their_confidence_bounds():
     assert "rows would tell" in tight.why
 
 
+def test_a_goal_that_may_lose_more_takes_a_step_that_others_decline():
+    repaired = (0.2, 0.62, 0.2, 0.62)  # 0.04 less of the balanced accuracy
+    assert _choose(Goal("eod"), repaired).step == 0
+    chosen = _choose(Goal("eod", lose=0.06), repaired)
+    assert (chosen.step, chosen.met, chosen.goal.floor) == (10, True, pytest.approx(0.69))
+
+
 def test_a_goal_without_either_judges_what_is_lost_against_the_original():
     """Performance less the original's is known far better than either: a loss of 0.005 surely is within 0.02."""
     repaired = (0.21, 0.76, 0.21, 0.64)
@@ -252,3 +259,18 @@ def test_a_part_that_is_too_small_for_two_folds_says_so(problem):
         debias(model, small, method="pruning", measure="eod", selection="honest")
     with pytest.raises(BadInput, match="Valid: paper, honest, one-se"):
         debias(model, small, selection="honets")
+
+
+@pytest.mark.parametrize("measure", ["eod", "ppv_gap"])
+def test_a_gap_of_exactly_nothing_is_no_surer_than_others(measure: str):
+    y, codes = np.tile([0, 1], 100), np.repeat([0, 1], 100)
+    f = np.where(np.arange(200) % 4 == 1, 1.0, 0.0)  # half of the positives of either group
+    f[[0, 100]] = 1
+    more = f.copy()
+    more[101 if measure == "ppv_gap" else 103] = 1 - more[101 if measure == "ppv_gap" else 103]
+    found = Evidence(np.stack([f, more]), y, codes, ("M", "F"), np.arange(200), Goal(measure))
+    assert found.gap[0] == 0
+    assert found.gap[1] != 0
+    assert found.gap_se()[0] == pytest.approx(found.gap_se()[1], rel=0.1)
+    if measure == "eod":
+        assert found.gap_se()[0] == pytest.approx(np.sqrt(2 * 0.25 / 50), rel=0.02)  # binomial, 25 of 50 in either group

@@ -28,6 +28,7 @@ from equipoise.methods.parity_path import parity_path
 from equipoise.methods.registry import METHODS, debias, takes
 from equipoise.methods.selection import Labels
 from equipoise.models.bias_network import Heads
+from equipoise.models.critics import Critics
 from equipoise.models.mlp import MLP
 from equipoise.models.probes import Probe
 from equipoise.models.score import predict
@@ -282,3 +283,28 @@ def test_an_unknown_measure_is_said_before_anything_is_done():
     model, parts = trained("mlp")
     with pytest.raises(BadInput, match=r"'frp'\. Did you mean 'fpr'"):
         debias(model, parts.valid, measure="tpr-frp")
+
+
+@pytest.mark.parametrize(("measure", "reads"), [("aod", 4), ("tpr-fpr", 4), ("0.7tpr+0.3fpr", 4), ("eod", 2), ("spd", 2)])
+def test_an_adversary_of_both_rates_sees_the_label(measure: str, reads: int, monkeypatch: pytest.MonkeyPatch):
+    model, parts = problem()
+    widths = []
+
+    def critics(sizes: list[int], *others: object) -> Critics:
+        widths.append(sizes[0])
+        return Critics(sizes, *others)
+
+    monkeypatch.setattr("equipoise.methods.adversarial_training.Critics", critics)
+    debias(model, parts.valid, method="adversarial-training", measure=measure, train=parts.train, epochs=1)
+    assert widths == [reads]
+
+
+def test_a_ppv_that_rests_on_few_decisions_is_remarked_on():
+    model, parts = problem()
+    men = parts.valid.groups == "M"
+    few = parts.valid.take(np.concatenate([np.flatnonzero(men), np.flatnonzero(~men)[:24]]))
+    result = debias(model, few, method="standard", measure="ppv_gap")
+    decided = int(result.rule.decide(predict(model, few))[few.groups == "F"].sum())
+    assert 0 < decided < 10 < 24  # there are rows enough, and few of them are decided positive
+    assert any(f"'F' has {decided} rows decided positive (standard error of its ppv_gap" in note for note in result.notes)
+    assert not any("too few" in note for note in debias(model, parts.valid, method="standard", measure="ppv_gap").notes)

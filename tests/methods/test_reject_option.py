@@ -211,6 +211,7 @@ def test_a_missing_group_gets_the_plain_threshold():
     rule = RejectOption(0.5, 0.25, ("F",), ("M", "F"))
     scores = scored([0.4, 0.6, 0.4, 0.6, 0.4, 0.6], [0, 1, 0, 1, 0, 1], ["F", "F", "M", "M", None, None])
     assert rule.decide(scores).tolist() == [1, 1, 0, 0, 0, 1]
+    assert ">= 0.75 for M, >= 0.5 without a group:" in rule.describe()
 
 
 def test_a_group_that_was_never_seen_is_named():

@@ -151,3 +151,24 @@ def test_no_gradient_is_kept_and_no_weight_is_changed():
 def test_a_network_without_parameters_lives_on_the_cpu():
     assert device_of(Given(lambda x: x)) == torch.device("cpu")
     assert device_of(nn.Linear(1, 1, device="meta")) == torch.device("meta")
+
+
+class Normed(nn.Module):
+    """A logit that lies in [0, 1] for inputs of any size, as those of a transformer may."""
+
+    def __init__(self, sigmoid: bool) -> None:
+        super().__init__()
+        self.norm, self.last, self.sigmoid = nn.LayerNorm(4), nn.Linear(4, 1), sigmoid
+        nn.init.constant_(self.last.weight, 1e-3)
+        nn.init.constant_(self.last.bias, 0.3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raw = self.last(self.norm(x))
+        return torch.sigmoid(raw) if self.sigmoid else raw
+
+
+@pytest.mark.parametrize("sigmoid", [False, True])
+def test_what_a_linear_layer_gives_is_a_logit_whatever_its_size(sigmoid: bool):
+    model = Normed(sigmoid)
+    assert output_kind(model, torch.randn(30, 4)) == ("probability" if sigmoid else "logit")
+    assert not any(m._forward_hooks for m in model.modules())

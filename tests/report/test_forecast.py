@@ -78,6 +78,10 @@ def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
     assert once["auto"].rows == n + 3 * n + 10 * n + 3 * n + n + m  # the original, both, a pass each to see how sure, and the report
     assert once["auto"].what.startswith("standard, bias-score, constrained, one after the other")
 
+    parity = forecast(model, repair, test, {"bias-score": {"steps": 8}}, Goal("ppv_gap")).steps[-1]  # the group given either label
+    assert parity.seconds == pytest.approx(once["bias-score"].seconds)
+    assert parity.what.startswith("3 probes")
+
     honest = steps("honest")
     assert honest["constrained"].rows == 4 * 10 * n + n + m
     assert honest["constrained"].what.startswith("up to 4 runs, for honest selection, of: 2 epochs")
@@ -91,6 +95,17 @@ def test_the_plan_tells_the_whole_goal(parts):
 
 def test_probes_are_measured(parts):
     assert forecast(*parts, {"bias-score": {}}, Goal()).steps[-1].seconds > 0
+
+
+def test_the_layers_that_are_read_for_the_report_count_too(parts, monkeypatch):
+    assert forecast(*parts, {"reject-option": {}}, Goal()).probes is None
+    assert module.seconds_to_read(parts[0], parts[2], 1000) > 0
+    monkeypatch.setattr(module, "seconds_to_read", lambda _model, cohort, draws: len(cohort) * draws)
+    found = forecast(*parts, {"reject-option": {}}, Goal(), probe_draws=50)
+    assert found.probes.seconds == 2 * len(parts[2]) * 50  # before and after
+    assert found.seconds == pytest.approx(sum(step.seconds for step in found.steps) + found.probes.seconds)
+    assert found.to_dict()["probes"]["seconds"] == found.probes.seconds
+    assert "probes" not in forecast(*parts, {"reject-option": {}}, Goal()).to_dict()
 
 
 def test_of_a_method_that_nobody_counted_nothing_is_claimed(parts, monkeypatch):

@@ -159,6 +159,11 @@ def test_all_problems_in_one_message(folder: Path) -> None:
         ({"data": ["loh", "loh"]}, "data: the name 'loh' is used more than once"),
         ({"methods": ["pruning", {"method": "standard", "name": "Pruning"}]}, "methods: the name 'pruning' is used more than once"),
         ({"methods": [{"method": "pruning", "settings": {"units": 1, "steps": 2}}]}, "methods[0].settings: pruning takes units a step or"),
+        (
+            {"methods": [{"method": "standard", "floor": 0.6, "lose": 0.03}]},
+            "methods[0].lose: lose is for goals without a floor and without a bound; this arm has a floor",
+        ),
+        ({"methods": [{"method": "standard", "lose": 2}]}, "methods[0].lose: should be a number from 0 to 1; got 2"),
         ({"methods": 3}, "methods: got 3; it should be a list"),
         ({"fractions": [0.5, 0.6, 0.1]}, "fractions: fractions must be three positive numbers that add up to 1"),
         ({"fractions": [0.5, 0.5]}, "fractions: got [0.5, 0.5]; it should have more values"),
@@ -170,6 +175,16 @@ def test_values_are_checked(raw: dict[str, object], expected: str) -> None:
     with pytest.raises(BadInput) as caught:
         make_plan({"name": "x", "data": ["loh"], "methods": ["standard"], **raw})
     assert any(p.startswith(expected) for p in caught.value.problems), caught.value.problems
+
+
+def test_an_arm_may_say_what_is_lost() -> None:
+    base = {"name": "x", "data": ["loh"], "measures": ["spd", "eod"]}
+    arms = [{"method": "standard", "floor": {"spd": 0.6}}, {"method": "standard", "floor": {"spd": 0.6}, "lose": 0.03}]
+    plain, losing = (make_plan({**base, "methods": [arm]}) for arm in arms)
+    goals = [losing.arm("standard").goal("loh", measure, "accuracy") for measure in ("spd", "eod")]
+    assert [(goal.floor, goal.lose) for goal in goals] == [(0.6, None), (None, 0.03)]
+    assert "lose" not in identity(plain, None)["methods"][0]  # so that studies from before it keep their fingerprints
+    assert identity(losing, None)["methods"][0]["lose"] == 0.03
 
 
 def test_a_file_that_is_no_study(tmp_path: Path) -> None:
@@ -194,6 +209,20 @@ def test_narrowing() -> None:
         narrow(plan, data=["adlt"], methods=["prunin"], measures=["aod"], splits=0)
     assert len(caught.value.problems) == 4
     assert "Did you mean 'adult'?" in str(caught.value)
+
+
+def test_measures_are_the_same_in_whatever_way_they_are_written() -> None:
+    arm = {"method": "standard", "floor": {"loh": {"-fpr + tpr": 0.6}, "ppv_gap": 0.7}, "bound": {"0.5*tpr + 0.5*fpr": 0.1}}
+    plan = make_plan({"name": "x", "data": ["loh"], "methods": [arm], "measures": ["tpr - fpr", "ppv_gap", "aod"]})
+    goals = {measure: plan.arm("standard").goal("loh", measure, "accuracy") for measure in plan.measures}
+    assert {name: (goal.floor, goal.bound) for name, goal in goals.items()} == {
+        "tpr-fpr": (0.6, None), "ppv_gap": (0.7, None), "aod": (None, 0.1),
+    }  # fmt: skip
+    few = narrow(plan, measures=["tpr - fpr"])
+    assert few.measures == ("tpr-fpr",)
+    assert few.methods[0].floor == {"loh": {"tpr-fpr": 0.6}}
+    with pytest.raises(BadInput, match="'eod' is neither data nor a measure of this study"):
+        make_plan({"name": "x", "data": ["loh"], "methods": [{"method": "standard", "floor": {"tpr": 0.6}}], "measures": ["spd"]})
 
 
 def test_what_changes_no_number_changes_no_fingerprint(folder: Path) -> None:

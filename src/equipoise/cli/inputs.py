@@ -18,8 +18,21 @@ from equipoise.data.images import BROKEN_ADVICE, UNIT_RANGE, XRAY_RANGE, Images,
 from equipoise.data.scores import Scores
 from equipoise.errors import BadInput, did_you_mean, raise_all
 
+
+def one_label(ctx: typer.Context, value: str) -> str:
+    """The label column; of several the last would be taken without a word."""
+    said = ctx.obj if isinstance(ctx.obj, list) else []
+    if sum(text == "--label" or text.startswith("--label=") for text in said) > 1:
+        raise BadInput(
+            "--label takes one column, and was given more than once. Several labels of one network are audited and repaired from Python:\n"
+            '  cohort = eq.Cohort.from_frame(df, label=["Effusion", "Mass"], group="sex", reference="M")\n'
+            '  result = eq.debias(net, cohort, method="constrained", measure="eod")'
+        )
+    return value
+
+
 FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file, one row a sample.")]
-LabelOption = Annotated[str, typer.Option(help="Column with the true label, 0 or 1.")]
+LabelOption = Annotated[str, typer.Option(help="Column with the true label, 0 or 1.", callback=one_label)]
 GroupOption = Annotated[list[str], typer.Option(help="Column with the protected attribute; repeat it for several and their intersections.")]
 ReferenceOption = Annotated[
     list[str] | None, typer.Option(help="The reference (privileged) group; one for each --group.", show_default="the largest group")

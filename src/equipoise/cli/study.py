@@ -112,6 +112,7 @@ def study_run(
     write_text(folder / "summary.csv", summarise(rows).to_csv(index=False))
     write_text(folder / "summary.txt", study_text(plan, rows))
     out.print(study_view(plan, rows, out.width))
+    _print_pooled(done)
     out.print(Text(f"results: {folder} (rows/, summary.csv, summary.txt); again: equipoise study show {folder}"), soft_wrap=True)
 
 
@@ -146,21 +147,33 @@ def study_show(
         print(json.dumps(_as_dict(study, baseline, part), indent=2, allow_nan=False))
         return
     out.print(study_view(study.plan, rows, out.width, part))
+    _print_pooled(study)
     for name, place in (("csv", csv), ("latex", latex), ("figures", figures)):
         if place:
             out.print(Text(f"{name}: {place}"), soft_wrap=True)
+
+
+def _print_pooled(study: "Folder") -> None:
+    """The folds put together, where the study is one by folds."""
+    if study.plan.protocol == "folds":
+        from equipoise.report.pooled_table import pooled_view
+        from equipoise.study.results import read_pooled
+
+        out.print(pooled_view(study.plan, read_pooled(study)))
 
 
 def _as_dict(study: "Folder", baseline: str, part: str) -> dict[str, object]:
     """Everything that `show` knows, as plain values."""
     from equipoise.report.study_tables import study_table
     from equipoise.study.compare import compare
-    from equipoise.study.results import read_rows, read_timings
+    from equipoise.study.results import read_pooled, read_rows, read_timings
 
     rows = read_rows(study)
     frames = {"table": study_table(study.plan, rows, part), "timings": read_timings(study)}
     if baseline in set(rows["method"]):
         frames["comparison"] = compare(rows, baseline, part=part)
+    if study.plan.protocol == "folds":
+        frames["pooled"] = read_pooled(study)
     plain = {name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}
     about = {"schema": "equipoise.study", "schema_version": 1, "study": study.plan.name, "fingerprint": study.fingerprint}
     counted = {"splits": study.plan.splits, "rows": len(rows), "part": part, "baseline": baseline}

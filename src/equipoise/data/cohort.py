@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,8 @@ from equipoise.data.columns import ObjectArray, read_columns
 from equipoise.data.image_files import find_files, of_view
 from equipoise.data.images import Images
 from equipoise.data.table import Encoder, Table
-from equipoise.errors import BadInput, did_you_mean, raise_all
+from equipoise.data.targets import UNKNOWN, Targets, read_array
+from equipoise.errors import BadInput, did_you_mean, pick, raise_all
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,9 @@ class Cohort:
     patients: ObjectArray | None = None
     ids: ObjectArray = field(default_factory=lambda: np.empty(0, dtype=object))
     name: str = "cohort"
+    labels: tuple[str, ...] = ()  # the names of several labels, or of classes in the order of the network's outputs
+    targets: IntArray | None = None  # (n, labels) 0 or 1, -1 where it is not known; y then stands for all of them
+    kind: str = "labels"  # or classes, of which a row has one
 
     def __post_init__(self) -> None:
         n = len(self.y)
@@ -43,6 +47,8 @@ class Cohort:
         lengths = {"inputs": len(self.source), "ids": len(self.ids), **{a.name: len(a.codes) for a in self.attributes}}
         if self.patients is not None:
             lengths["patients"] = len(self.patients)
+        if self.targets is not None:
+            lengths["targets"] = len(self.targets)
         raise_all([f"{what} has {size:,} rows, y has {n:,}" for what, size in lengths.items() if size != n])
 
     @classmethod
@@ -50,7 +56,7 @@ class Cohort:
         cls,
         frame: pd.DataFrame,
         *,
-        label: str,
+        label: str | Sequence[str],
         group: str | Sequence[str],
         reference: str | Sequence[str] | None = None,
         patient: str | None = None,
@@ -58,6 +64,7 @@ class Cohort:
         features: Sequence[str] | None = None,
         attribute_as_input: bool = False,
         positive: object = None,
+        classes: Sequence[object] | None = None,
         scale: bool = True,
         name: str = "frame",
     ) -> "Cohort":
@@ -65,9 +72,13 @@ class Cohort:
 
         Categories become one column a level and numbers z-scores; both are learnt from the train part when the cohort is
         split. `scale=False` passes numbers through, for a network with a preparation of its own.
+
+        For a network with several outputs, `label` may be a list of columns of 0 and 1 (NaN or -1: not known); or one column, with
+        `classes` in the order of the outputs.
         """
         groups = [group] if isinstance(group, str) else list(group)
-        kept = {label, patient, id} | (set() if attribute_as_input else set(groups))
+        labels = [label] if isinstance(label, str) else list(label)
+        kept = {*labels, patient, id} | (set() if attribute_as_input else set(groups))
         chosen = [c for c in frame.columns if c not in kept] if features is None else list(features)
         problems = [f"no feature column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in chosen if c not in frame.columns]
         if not chosen:
@@ -77,13 +88,21 @@ class Cohort:
         source = name if name != "frame" else ""
         try:
             read = read_columns(
-                frame, label=label, group=group, reference=reference, patient=patient, id=id, positive=positive, source=source
+                frame,
+                label=label,
+                group=group,
+                reference=reference,
+                patient=patient,
+                id=id,
+                positive=positive,
+                classes=classes,
+                source=source,
             )
         except BadInput as error:
             raise BadInput(*error.problems, *problems, source=source) from None
         raise_all(problems, source)
         table = Table(frame[chosen].reset_index(drop=True), scale=scale)
-        return cls(table, read.y, read.attributes, read.patients, read.ids, name)
+        return cls(table, read.y, read.attributes, read.patients, read.ids, name, **_several(read.targets))
 
     @classmethod
     def from_arrays(
@@ -95,10 +114,20 @@ class Cohort:
         reference: str | None = None,
         patients: object = None,
         attribute: str = "group",
+        labels: Sequence[str] | None = None,
+        classes: Sequence[object] | None = None,
         name: str = "arrays",
     ) -> "Cohort":
-        """The cohort of an input tensor (n, ...), labels, group names and patient ids, each in the same order."""
-        columns = {"y": pd.Series(np.asarray(y)), attribute: pd.Series(np.asarray(groups, dtype=object))}
+        """The cohort of an input tensor (n, ...), labels, group names and patient ids, each in the same order.
+
+        `labels` names the columns of y (n, labels), `classes` the values of y in the order of the network's outputs.
+        """
+        targets = None if labels is None and classes is None else read_array(y, labels, classes)
+        # What stands for several labels may be all positive, which is no problem of theirs.
+        one = np.asarray(y) if targets is None else np.arange(len(targets.values)) % 2
+        if one.ndim > 1:
+            raise BadInput(f"y has shape {one.shape}; one label a row is needed, or labels=[...], which names the columns")
+        columns = {"y": pd.Series(one), attribute: pd.Series(np.asarray(groups, dtype=object))}
         if patients is not None:
             columns["patient"] = pd.Series(np.asarray(patients, dtype=object))
         # pandas would fill shorter columns up with missing values.
@@ -109,7 +138,8 @@ class Cohort:
             pd.DataFrame(columns), label="y", group=attribute, reference=reference, patient="patient" if patients is not None else None
         )
         tensor = torch.as_tensor(inputs)
-        return cls(tensor, read.y, read.attributes, read.patients, read.ids, name)
+        y_read = read.y if targets is None else targets.y
+        return cls(tensor, y_read, read.attributes, read.patients, read.ids, name, **_several(targets))
 
     @classmethod
     def from_images(
@@ -118,12 +148,13 @@ class Cohort:
         *,
         folder: str | Path,
         image: str,
-        label: str,
+        label: str | Sequence[str],
         group: str | Sequence[str],
         reference: str | Sequence[str] | None = None,
         patient: str | None = None,
         view: str | None = None,
         positive: object = None,
+        classes: Sequence[object] | None = None,
         size: int = 224,
         channels: int = 1,
         mean: Sequence[float] = (),
@@ -137,7 +168,7 @@ class Cohort:
         """The cohort of a frame whose column `image` names files in a folder: paths in it, or names or their stems anywhere below.
 
         With a column `view`, rows stay whose view is frontal (PA, AP). See `Images.open` for the options of decoding; what
-        `skip_broken` leaves out is told in `cohort.source.broken`, by the row of the frame.
+        `skip_broken` leaves out is told in `cohort.source.broken`, by the row of the frame. Several labels and classes as in `from_frame`.
         """
         problems: list[str] = []
         rows = np.arange(len(frame))
@@ -152,7 +183,9 @@ class Cohort:
         chosen = frame.iloc[rows].reset_index(drop=True)
         source = name if len(rows) == len(frame) else f"{name}, {len(rows):,} frontal of {len(frame):,} rows"
         try:
-            read = read_columns(chosen, label=label, group=group, reference=reference, patient=patient, id=image, positive=positive)
+            read = read_columns(
+                chosen, label=label, group=group, reference=reference, patient=patient, id=image, positive=positive, classes=classes
+            )
         except BadInput as error:
             problems += error.problems
         try:
@@ -175,7 +208,7 @@ class Cohort:
             workers=workers,
             progress=progress,
         )
-        whole = cls(torch.empty(len(rows), 0), read.y, read.attributes, read.patients, read.ids, name)
+        whole = cls(torch.empty(len(rows), 0), read.y, read.attributes, read.patients, read.ids, name, **_several(read.targets))
         return replace(whole.take([at for at in range(len(rows)) if at not in images.broken]), source=images)
 
     def __len__(self) -> int:
@@ -215,7 +248,16 @@ class Cohort:
             None if self.patients is None else self.patients[rows],
             self.ids[rows],
             name or self.name,
+            self.labels,
+            None if self.targets is None else self.targets[rows],
+            self.kind,
         )
+
+    def labelled(self, label: str) -> "Cohort":
+        """The rows in which one of several labels is known, with that label alone; of a class, with whether a row is of it."""
+        column = self.column(label)
+        rows = np.flatnonzero(column != UNKNOWN)
+        return replace(self.take(rows, f"{self.name}, {label}"), y=column[rows], labels=(), targets=None, kind="labels")
 
     def encoded_by(self, encoder: Encoder) -> "Cohort":
         """The same rows seen through another part's encoder, as new data must be before a trained network sees it."""
@@ -223,3 +265,15 @@ class Cohort:
             kind = "images" if isinstance(self.source, Images) else "a tensor"
             raise BadInput(f"cohort {self.name!r} holds {kind} already; only a table can be encoded")
         return replace(self, source=self.source.encoded_by(encoder))
+
+    def column(self, label: str) -> IntArray:
+        """One of several labels in every row (n,): 0, 1, or -1 where it is not known."""
+        if self.targets is None:
+            raise BadInput(f"cohort {self.name!r} has one label, which is its y; several are given with label=[...] or classes=[...]")
+        found: IntArray = self.targets[:, self.labels.index(pick("label", label, self.labels))]
+        return found
+
+
+def _several(targets: Targets | None) -> dict[str, Any]:
+    """The fields of a cohort with several labels; none for one label."""
+    return {} if targets is None else {"labels": targets.names, "targets": targets.values, "kind": targets.kind}

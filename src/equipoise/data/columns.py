@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.attribute import Attribute, IntArray, level_name
+from equipoise.data.attribute import MANY, Attribute, IntArray, level_name
+from equipoise.data.targets import Targets, read_classes, read_labels
 from equipoise.errors import BadInput, did_you_mean, raise_all
 
 FloatArray = npt.NDArray[np.float64]
@@ -23,39 +24,67 @@ class Columns:
     patients: ObjectArray | None
     ids: ObjectArray
     score: FloatArray | None
+    targets: Targets | None = None  # several labels, or classes
 
 
 def read_columns(
     frame: pd.DataFrame,
     *,
-    label: str,
+    label: str | Sequence[str],
     group: str | Sequence[str],
     reference: str | Sequence[str] | None = None,
     patient: str | None = None,
     id: str | None = None,
     score: str | None = None,
     positive: object = None,
+    classes: Sequence[object] | None = None,
     source: str = "",
 ) -> Columns:
-    """The named columns of a frame, or one error that lists everything wrong with them."""
+    """The named columns of a frame, or one error that lists everything wrong with them.
+
+    Several label columns, or one with `classes`, are `targets`; y is then what stands for them all.
+    """
     groups = [group] if isinstance(group, str) else list(group)
+    labels = [label] if isinstance(label, str) else list(label)
     references = _references(groups, reference)
-    wanted = [name for name in (label, score, *groups, patient, id) if name is not None]
+    wanted = [name for name in (*labels, score, *groups, patient, id) if name is not None]
     problems = [_absent(name, frame) for name in dict.fromkeys(wanted) if name not in frame.columns]
     problems += [
         f"column {name!r} is there {count} times. Rename all but one."
         for name in dict.fromkeys(wanted)
         if (count := list(frame.columns).count(name)) > 1
     ]
-    problems += _shared_roles([("label", label), ("score", score), *(("group", name) for name in groups), ("patient", patient)])
+    problems += _shared_roles(
+        [
+            *(("label", name) for name in dict.fromkeys(labels)),
+            ("score", score),
+            *(("group", name) for name in groups),
+            ("patient", patient),
+        ]
+    )
     if not len(frame):
         problems.append("the table has no rows")
     if not groups:
         problems.append("no group column was named")
     raise_all(problems, source)
 
-    y, label_problem = _label(frame[label], label, positive)
-    problems += label_problem
+    targets: Targets | None = None
+    if isinstance(label, str) and classes is None:
+        y, label_problem = _label(frame[label], label, positive)
+        problems += label_problem
+    else:
+        y = np.zeros(len(frame), np.int64)
+        try:
+            if classes is not None and len(labels) != 1:
+                raise BadInput(f"classes are those of one label column; got {len(labels)} columns: {', '.join(labels)}")
+            targets = (
+                read_labels([frame[name] for name in labels], labels, positive)
+                if classes is None
+                else read_classes(frame[labels[0]], labels[0], classes)
+            )
+            y = targets.y
+        except BadInput as error:
+            problems += error.problems
     scores: FloatArray | None = None
     if score is not None:
         scores, score_problems = _score(frame[score], score)
@@ -73,7 +102,7 @@ def read_columns(
         problems += _id_problems(frame[id], id)
     raise_all(problems, source)
     ids = frame[id].to_numpy(dtype=object) if id else np.arange(len(frame)).astype(object)
-    return Columns(y, tuple(attributes), patients, ids, scores)
+    return Columns(y, tuple(attributes), patients, ids, scores, targets)
 
 
 def _references(groups: Sequence[str], reference: str | Sequence[str] | None) -> list[str | None]:
@@ -121,12 +150,25 @@ def _label(column: "pd.Series[object]", name: str, positive: object) -> tuple[In
             problems.append(
                 f"label column {name!r} must hold 0 and 1; {len(other):,} of {n:,} rows hold something else. It holds {_examples(found)}. "
                 f"If one of them is the positive value, name it: --positive {last} (in Python positive={last!r})."
+                f"{_classes_advice(found, name)}"
             )
             return y, problems
     if not problems and (y == y[0]).all():
         what = "only positives" if y[0] else "only negatives"
         problems.append(f"label column {name!r} holds {what} in all {n:,} rows. Both are needed: use more rows or another column.")
     return y, problems
+
+
+def _classes_advice(found: "pd.Series[object]", name: str) -> str:
+    """How a network of several classes is repaired, where a label has so few values that they may be classes."""
+    values = sorted(found.map(level_name).unique())
+    if not 2 < len(values) <= MANY:
+        return ""
+    return (
+        " Several classes are repaired from Python:\n"
+        f"  cohort = eq.Cohort.from_frame(df, label={name!r}, classes={values[:3]!r}, group=...)  # all, in the network's order\n"
+        '  result = eq.debias(net, cohort, method="constrained", measure="eod")'
+    )
 
 
 def _score(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str]]:

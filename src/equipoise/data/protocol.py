@@ -3,6 +3,9 @@
 Appendix "Implementation Details" of the paper: 50 % train, 25 % validation and 25 % test by patient; in every part positives and negatives
 are balanced; the reference group makes up 75 % of train and 50 % of validation and of test. Here both hold at once in every part, so the
 label and the group are independent in it. With more than two groups, all but the reference count as one.
+
+`fold_parts` is a second protocol for small data, with more power: five folds by patient, each of them the test part once, whole. The folds
+of one deal are pooled, so that every patient is judged once, by a network that has not seen them.
 """
 
 from collections.abc import Sequence
@@ -12,7 +15,7 @@ import numpy as np
 from equipoise.data.attribute import MISSING, IntArray
 from equipoise.data.cohort import Cohort
 from equipoise.data.seeds import generator
-from equipoise.data.splits import Parts, split
+from equipoise.data.splits import Parts, parted, split
 from equipoise.errors import BadInput, raise_all
 
 
@@ -31,16 +34,52 @@ def balanced_parts(
     if shares.shape != (3,) or not ((shares > 0) & (shares < 1)).all():
         raise BadInput(f"privileged must be three shares between 0 and 1, for train, validation and test; got {tuple(privileged)}")
     parts = split(cohort.take(cohort.attribute.codes != MISSING), seed=seed, fractions=fractions)
+    return _thinned(parts, shares.tolist(), seed, cohort.name)
+
+
+def _thinned(parts: Parts, shares: Sequence[float | None], seed: int, source: str) -> Parts:
+    """The parts with balanced labels and these shares of the reference group; a part without a share stays as it is."""
     thin: list[Cohort] = []
     problems: list[str] = []
-    for name, part, share in zip(("train", "valid", "test"), parts, shares.tolist(), strict=True):
+    for name, part, share in zip(("train", "valid", "test"), parts, shares, strict=True):
         try:
-            thin.append(part.take(_balanced(part, share, name, generator(seed, f"balance {name}"))))
+            thin.append(part if share is None else part.take(_balanced(part, share, name, generator(seed, f"balance {name}"))))
         except BadInput as error:
             problems += error.problems
-    raise_all(problems, cohort.name)
+    raise_all(problems, source)
     train, valid, test = thin
     return Parts(train, valid, test, parts.unseen)
+
+
+FOLDS = 5
+
+
+def fold_parts(cohort: Cohort, *, seed: int = 0, privileged: Sequence[float] = (0.75, 0.5, 0.5)) -> Parts:
+    """One of five folds: seeds 0 to 4 are the folds of the first deal of patients, 5 to 9 those of the second, and so on.
+
+    The fold itself is the test part, as it is; the next one is the validation part and the other three are the train part, both thinned
+    at random to balanced labels and these shares of the reference group (the third is not used). Rows without a group are left out.
+    """
+    known = cohort.take(cohort.attribute.codes != MISSING)
+    deal, fold = divmod(seed, FOLDS)
+    after = (_dealt(known, generator(deal, "folds")) - fold) % FOLDS  # 0 is the fold itself, 1 the next
+    parts = parted(known, np.where(after == 0, 2, np.where(after == 1, 1, 0)))
+    return _thinned(parts, (*privileged[:2], None), seed, cohort.name)
+
+
+def _dealt(cohort: Cohort, rng: np.random.Generator) -> IntArray:
+    """The fold (n,) of each row: that of its patient. Groups and labels are spread evenly."""
+    names = cohort.ids if cohort.patients is None else cohort.patients
+    _, first, unit = np.unique(names.astype(str), return_index=True, return_inverse=True)
+    if len(first) < FOLDS:
+        raise BadInput(f"{len(first)} patients of {cohort.name!r} are too few for {FOLDS} folds. Use more data.")
+    stratum = 2 * cohort.attribute.codes[first] + cohort.y[first]
+    shuffled = rng.permutation(len(first))
+    order = shuffled[np.argsort(stratum[shuffled], kind="stable")]
+    fold = np.empty(len(first), np.int64)
+    fold[order] = np.arange(len(first)) % FOLDS
+    rows: IntArray = fold[unit]
+    return rows
 
 
 def _balanced(part: Cohort, share: float, name: str, rng: np.random.Generator) -> IntArray:

@@ -37,11 +37,16 @@ def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0
         raise BadInput(f"fractions must be three positive numbers that add up to 1, for train, validation and test; got {tuple(fractions)}")
     unit = _units(cohort)
     part = _assign(_strata(cohort, unit), np.bincount(unit), shares, generator(seed, "split"))[unit]
-    rows = [np.flatnonzero(part == k) for k in range(3)]
-    if min(map(len, rows)) == 0:
+    if len(np.unique(part)) < 3:
         what = "rows" if cohort.patients is None else f"patients in {len(cohort):,} rows"
         raise BadInput(f"{unit.max() + 1:,} {what} of {cohort.name!r} are too few for parts of {tuple(fractions)}. Use more data.")
-    train, valid, test = (cohort.take(r, f"{cohort.name}/{n}") for r, n in zip(rows, ("train", "valid", "test"), strict=True))
+    return parted(cohort, part)
+
+
+def parted(cohort: Cohort, part: IntArray) -> Parts:
+    """The three parts by the number (n,) of each row's: 0, 1 or 2. Tables are encoded by what the first of them holds."""
+    names = ("train", "valid", "test")
+    train, valid, test = (cohort.take(np.flatnonzero(part == k), f"{cohort.name}/{name}") for k, name in enumerate(names))
     _check_disjoint(train, valid, test)
     if not isinstance(cohort.source, Table):
         return Parts(train, valid, test)
@@ -84,12 +89,14 @@ def _units(cohort: Cohort) -> IntArray:
 
 
 def _strata(cohort: Cohort, unit: IntArray) -> IntArray:
-    """A stratum a unit: its group and whether any of its rows is positive."""
+    """A stratum a unit: its group and whether any of its rows is positive; of classes, the last class among its rows."""
+    classes = cohort.targets is not None and cohort.kind == "classes"
+    level = cohort.targets.argmax(1) if cohort.targets is not None and classes else cohort.y
     positive = np.zeros(unit.max() + 1, np.int64)
-    np.maximum.at(positive, unit, cohort.y)
+    np.maximum.at(positive, unit, level)
     group = np.zeros_like(positive)
     group[unit] = cohort.attribute.codes + 1
-    return group * 2 + positive
+    return group * (len(cohort.labels) if classes else 2) + positive
 
 
 def _assign(stratum: IntArray, size: IntArray, shares: FloatArray, rng: np.random.Generator) -> IntArray:

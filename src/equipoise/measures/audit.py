@@ -1,7 +1,8 @@
 """The audit: rates of every group and gaps between them, with error bars, from scores alone or from a network and a cohort."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,8 @@ from equipoise.measures.functional import gap_values, predictive, require_cells
 from equipoise.measures.gaps import GAPS, QUOTIENTS, Gap, is_quotient, named
 from equipoise.measures.noise import dealt_gaps, mean_size
 from equipoise.measures.performance import PERFORMANCE
+from equipoise.measures.several import ARGMAX, Audits, Decided
+from equipoise.models.many_outputs import chosen_outputs, scores_of
 from equipoise.models.score import predict
 
 SCHEMA_VERSION = 1
@@ -96,6 +99,7 @@ def audit(
     seed: int = 0,
     minimum: int = 5,
     output: str = "auto",
+    outputs: Mapping[str, int | str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Audit:
     """The audit of scores, of a network on a cohort, or of a debiasing result on a cohort.
@@ -104,6 +108,8 @@ def audit(
     threshold that `train` chose on its validation part; or 0.5. The audit says which. A cell with fewer than
     `minimum` patients is "insufficient data". Naming `measures` makes an empty cell an error instead; `also` adds to those that are usual,
     and so does the measure that a result was to lower. A measure is a name, or a signed sum of rates such as "tpr-fpr".
+    On a cohort of several labels or classes there is an audit for each: `audit(...)["Effusion"]["eod"]`; `outputs` says which output of
+    the network is which label, where that cannot be told from their names or their number.
 
     >>> rng = np.random.default_rng(0)
     >>> frame = pd.DataFrame({"y": rng.integers(0, 2, 400), "p": rng.random(400), "sex": rng.choice(["F", "M"], 400)})
@@ -113,6 +119,11 @@ def audit(
     """
     if draws < 2 or not 0 < level < 1:
         raise BadInput(f"an interval needs at least 2 draws and a level between 0 and 1; got draws={draws}, level={level}")
+    if isinstance(cohort, Cohort) and cohort.targets is not None:
+        shared: dict[str, Any] = {"measures": measures, "also": also, "draws": draws, "level": level, "seed": seed, "minimum": minimum}
+        each = _decided(subject, cohort, threshold, valid, optimise, outputs)
+        made = {label: audit(decided, progress=progress, **shared) for label, decided in each.items()}
+        return cast(Audit, Audits(made, cohort.kind, cohort.name))
     model, rule = _parts_of(subject)
     scores = _scores_of(model, cohort, output)
     if rule is None:
@@ -126,6 +137,44 @@ def audit(
     wanted = tuple(dict.fromkeys(listed))
     settings = Settings(draws=draws, level=level, seed=seed, minimum=minimum)
     return _audit(scores, rule, wanted, settings, strict=measures is not None, progress=progress)
+
+
+def _decided(
+    subject: object,
+    cohort: Cohort,
+    threshold: float | None,
+    valid: Cohort | Scores | None,
+    optimise: str,
+    outputs: Mapping[str, int | str] | None,
+) -> dict[str, Decided]:
+    """The scores and the rule of each of several labels: those of a debiasing result, or of a network's outputs."""
+    own = getattr(subject, "labels", None)
+    if isinstance(own, Mapping) and own:
+        if threshold is not None or outputs is not None:
+            raise BadInput("a debiasing result has rules and outputs of its own; do not give a threshold or outputs as well")
+        unlike = [label for label in cohort.labels if label not in own]
+        if unlike:
+            raise BadInput(f"the result is one of {', '.join(own)}; {cohort.name!r} has other labels too: {', '.join(unlike)}")
+        scores = scores_of({label: own[label].model for label in cohort.labels}, cohort)
+        return {label: Decided(found, own[label].rule, own[label].goal) for label, found in scores.items()}
+    if not isinstance(subject, nn.Module):
+        kind = type(subject).__name__
+        raise BadInput(
+            f"a cohort of several labels is audited with a torch.nn.Module or with the result of debias on such a one; got {kind}"
+        )
+    chosen = chosen_outputs(subject, cohort.inputs, cohort.labels, cohort.kind, outputs)
+    views = {label: chosen.view(at) for at, label in enumerate(cohort.labels)}
+    scores = scores_of(views, cohort)
+    if cohort.kind == "classes":
+        if threshold is not None or valid is not None:
+            raise BadInput("classes are decided by argmax; leave out threshold and valid")
+        return {label: Decided(found, Threshold(0.5, ARGMAX)) for label, found in scores.items()}
+    if valid is None:
+        return {label: Decided(found, _choose_rule(None, threshold, None, optimise, "auto")) for label, found in scores.items()}
+    if threshold is not None or not isinstance(valid, Cohort) or valid.labels != cohort.labels:
+        raise BadInput(f"give a threshold, or a validation cohort with the labels {', '.join(cohort.labels)} to choose one each, not both")
+    found_there = scores_of(views, valid)
+    return {label: Decided(found, best_threshold(found_there[label], optimise)) for label, found in scores.items()}
 
 
 def _audit(

@@ -2,9 +2,9 @@
 
 An adversary reads the protected attribute from the predictor's logit; the predictor descends its own loss with the part that would help
 the adversary taken out of the gradient, and less `weight` times the adversary's gradient. For parity of selection (spd) the adversary
-sees everybody; for eod it sees the positives, for fpr_gap and tnr_gap the negatives, for aod everybody with the label as well. The
-predictor has the network's architecture with fresh weights. After every epoch the constrained objective (best performance with |gap|
-within the bound less a margin) is looked at on the validation part, and the best epoch is kept.
+sees everybody; for eod it sees the positives, for fpr_gap and tnr_gap the negatives, for aod and other sums of both rates everybody with
+the label as well. The predictor has the network's architecture with fresh weights. After every epoch the constrained objective (best
+performance with |gap| within the bound less a margin) is looked at on the validation part, and the best epoch is kept.
 """
 
 import copy
@@ -97,7 +97,7 @@ class _Game:
         self.y = torch.from_numpy(labels.y).float()
         self.group = torch.from_numpy(labels.codes)
         self.seen = torch.from_numpy(_audience(labels)).float() * (self.group >= 0)
-        self.conditional = labels.measure == "aod"
+        self.conditional = len(labels_needed(labels.measure)) == 2
         levels = len(labels.levels)
         self.shuffles = [generator(seed, "shuffle") for seed in seeds]
         self.dropout = [generator(seed, "dropout") for seed in seeds]

@@ -16,7 +16,7 @@ from equipoise.measures.gaps import RATES, named
 from equipoise.measures.performance import AT_THRESHOLD
 
 Progress = Callable[[int, int], None]  # steps done, steps at most
-KEEP = 0.02  # what a goal without a floor or a bound may lose of the original's performance
+KEEP = 0.02  # what a goal without a floor or a bound may lose of the original's performance, unless it says another loss
 BEFORE = "before"  # of a rate that is kept: its value under the original network
 SELECTIONS = ("paper", "honest", "one-se")
 
@@ -29,6 +29,7 @@ class Goal:
     `keep` levels up: no group's rate may fall below what it was before, {"tpr": "before"}, or below a minimum, {"tpr": 0.8}.
     `selection` says how a step is chosen: "paper", by its values on the data it was tuned on; "honest", by confidence bounds on values
     that rows held out have corrected; "one-se", as honest, but of steps that cannot be told from the best the best performing one.
+    `lose` is how much of the original's performance may be lost where neither `floor` nor `bound` is given; left out, 0.02.
 
     >>> Goal("eod", bound=0.05, keep={"tpr": 0.8}).describe()
     '|eod| <= 0.05 with tpr >= 0.8 in every group'
@@ -40,16 +41,20 @@ class Goal:
     bound: float | None = None
     keep: Mapping[str, float | str] = field(default_factory=dict, hash=False)
     selection: str = "paper"
+    lose: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "measure", named(self.measure))
         pick("performance measure", self.performance, AT_THRESHOLD)
         pick("selection", self.selection, SELECTIONS)
         problems = []
-        for name in ("floor", "bound"):
+        for name in ("floor", "bound", "lose"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
                 problems.append(f"the {name} of a goal lies in [0, 1]; got {value}")
+        if self.lose is not None and (self.floor is not None or self.bound is not None):
+            given = " and ".join(f"{name}={getattr(self, name)}" for name in ("floor", "bound") if getattr(self, name) is not None)
+            problems.append(f"lose is for goals without a floor and without a bound; got lose={self.lose} with {given}. Leave it out")
         for rate, least in self.keep.items():
             pick("rate to keep", rate, RATES)
             if least != BEFORE and (isinstance(least, (str, bool)) or not 0 <= least <= 1):
@@ -57,10 +62,15 @@ class Goal:
         raise_all(problems)
         object.__setattr__(self, "keep", dict(self.keep))  # a copy, so that nobody changes it
 
+    @property
+    def may_lose(self) -> float:
+        """How far performance may fall below the original's where there is neither floor nor bound."""
+        return KEEP if self.lose is None else self.lose
+
     def settled(self, original: float) -> "Goal":
         """The goal itself, or with a floor a little under the original's performance where it has neither floor nor bound."""
         if self.floor is None and self.bound is None:
-            return replace(self, floor=max(0.0, original - KEEP))
+            return replace(self, floor=max(0.0, original - self.may_lose), lose=None)
         return self
 
     def describe(self) -> str:
@@ -68,6 +78,8 @@ class Goal:
         parts = [f"smallest |{self.measure}|" if self.bound is None else f"|{self.measure}| <= {self.bound:g}"]
         if self.floor is not None:
             parts.append(f"{self.performance.replace('_', ' ')} >= {self.floor:.3g}")
+        if self.lose is not None:
+            parts.append(f"{self.performance.replace('_', ' ')} at most {self.lose:g} lower")
         parts += [
             f"no group's {rate} lower than before" if least == BEFORE else f"{rate} >= {least:g} in every group"
             for rate, least in self.keep.items()
@@ -90,12 +102,17 @@ class Candidate:
     seed: int
     settings: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    labels: Mapping[str, "Candidate"] = field(default_factory=dict)  # of a network with several outputs: what was found for each label
 
     def __str__(self) -> str:
-        row = self.trace.iloc[self.chosen]
+        if self.labels:
+            return "\n".join(f"{label}: {found}" for label, found in self.labels.items())
+        held_out = "held_out_gap" in self.trace  # a method with probes: what they say of rows that they have not seen
+        told = self.trace[["held_out_gap", "held_out_performance"] if held_out else ["gap", "performance"]].to_numpy()
+        (gap, performance), (found, kept) = told[0], told[self.chosen]
         state = "goal met" if self.met else "goal NOT met"
         return (
-            f"{self.method}: {self.goal.measure} {self.trace['gap'].iloc[0]:+.3f} -> {row['gap']:+.3f}, "
-            f"{self.goal.performance.replace('_', ' ')} {self.trace['performance'].iloc[0]:.3f} -> {row['performance']:.3f} "
-            f"on validation; {state}; {self.why}"
+            f"{self.method}: {self.goal.measure} {gap:+.3f} -> {found:+.3f}, "
+            f"{self.goal.performance.replace('_', ' ')} {performance:.3f} -> {kept:.3f} "
+            f"on validation{' rows held out' if held_out else ''}; {state}; {self.why}"
         )

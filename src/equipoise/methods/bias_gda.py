@@ -19,7 +19,7 @@ from equipoise.data.cohort import Cohort
 from equipoise.data.seeds import generator
 from equipoise.errors import pick
 from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.selection import Search
+from equipoise.methods.selection import search_for
 from equipoise.models.replicas import replicas
 
 
@@ -49,7 +49,7 @@ def run(
 ) -> list[Candidate]:
     """The fine-tuned networks."""
     networks = replicas(models, cohorts)
-    search = Search(networks, cohorts, goal)
+    search = search_for(networks, cohorts, goal)
     scores = networks.evaluate()
     look = search.begin(scores)
     weights = torch.from_numpy(search.labels.weights(scores, look.threshold)).float()
@@ -59,14 +59,13 @@ def run(
     shuffles = [generator(seed, "bias-gda") for seed in seeds]
     search.active = look.gap != 0
     optimiser.stop(~search.active)
-    batches = -(-networks.rows // settings.batch)
-    every = max(1, batches // settings.evaluations)
     step = 0
     for epoch in range(settings.epochs):
         if not search.active.any():
             break
-        order = torch.from_numpy(np.stack([g.permutation(networks.rows) for g in shuffles]))
-        for k, index in enumerate(order.split(settings.batch, dim=1)):
+        batches = list(networks.batches(shuffles, settings.batch))
+        every = max(1, len(batches) // settings.evaluations)
+        for k, index in enumerate(batches):
             networks.tilt(index, direction * weights.gather(1, index) * (networks.rows / index.shape[1]))
             optimiser.step()
             step += 1

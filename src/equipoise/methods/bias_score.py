@@ -8,7 +8,8 @@ multipliers instead, which grows as a power of the number of groups). Here:
 
 - P(label|x) is a logistic regression on the features and the network's own logit, which is hardly penalised: with little data it is the
   network recalibrated (Platt), with more it also corrects the network where groups differ. P(group|x, label) is a multinomial one on the
-  features of the rows with the label; a measure on selection rates needs no label. Penalties are chosen by log loss on rows held out.
+  features of the rows with the label, or of all rows if these are few and it does better; a measure on selection rates needs no label.
+  Penalties are chosen by log loss on rows held out.
 - All of it is cross-fitted, by patient: multipliers, thresholds and the step are chosen on probabilities from models that had not seen the
   row. The final probes are fitted on all rows. In the trace, `held_out_gap` and `held_out_performance` are what the choice was made by;
   `gap` and `performance` are those of the network that would come out, on the very rows that its probes were fitted on.
@@ -32,7 +33,7 @@ from torch import nn
 
 from equipoise.data.cohort import Cohort
 from equipoise.errors import BadInput, pick
-from equipoise.measures.cells import FloatArray, tabulate_codes
+from equipoise.measures.cells import FloatArray, IntArray, tabulate_codes
 from equipoise.measures.functional import AFFINE_PERFORMANCE, furthest, gap_values, performance_functional, performance_values
 from equipoise.measures.gaps import QUOTIENTS, RATES, is_quotient, terms
 from equipoise.measures.sweep import sweep
@@ -42,13 +43,15 @@ from equipoise.methods.level_up import limits, spare
 from equipoise.methods.parity_path import parity_path
 from equipoise.methods.selection import Labels, Look, Traces, plain_rule, select
 from equipoise.models.bias_network import BiasScore, Heads, value_of
-from equipoise.models.probes import DEPTHS, Reading, features, fit_probe, folds_of, reading_of
+from equipoise.models.probes import DEPTHS, Probe, Reading, features, fit_probe, folds_of, log_loss, reading_of
+from equipoise.models.protocol import BoolArray
 from equipoise.models.replicas import check
 from equipoise.models.score import output_kind, predict
 
 NAME = "bias-score"
 CORRECTIONS = 2  # times that the multipliers of a bound are found anew with what the last ones left
 COLUMNS = ("step", "gap", "performance", "threshold")
+FEW = 2_000  # rows with a label, up to which a probe of all rows is tried for them
 FINEST = 0.003  # a bound on |gap| at a threshold; less is within the noise of any data
 
 
@@ -175,6 +178,7 @@ def _repaired(model: nn.Module, cohort: Cohort, goal: Goal, labels: Labels, seed
         traces.add(step + 1, look(problem.priced(problem.held_out, cost), bound))
     held_out = traces.frame(0)
     selection = select(held_out, settled)
+    why = f"{selection.why}; values on rows held out decide"  # the chosen row's own, on the rows it was fitted on, may differ
 
     trace = held_out.rename(columns={"gap": "held_out_gap", "performance": "held_out_performance"})
     fitted = [_at(labels, problem.priced(problem.fitted, c), t) for c, t in zip(costs, trace["threshold"].iloc[1:], strict=True)]
@@ -190,10 +194,10 @@ def _repaired(model: nn.Module, cohort: Cohort, goal: Goal, labels: Labels, seed
         trace.loc[row, ["gap", "performance"]] = _at(labels, predict(chosen, cohort).score, trace["threshold"][row])
         notes = _notes(reading, told[row - 1], held_out.iloc[row], goal, settings.folds)
     rule = plain_rule(NAME, trace, row, cohort, settled)
-    return Candidate(NAME, chosen, rule, trace, row, selection.why, selection.met, settled, seed, asdict(settings), tuple(notes))
+    return Candidate(NAME, chosen, rule, trace, row, why, selection.met, settled, seed, asdict(settings), tuple(notes))
 
 
-def probed(model: nn.Module, cohort: Cohort, goal: Goal, reading: Reading, folds: np.typing.NDArray[np.int64]) -> Problem:
+def probed(model: nn.Module, cohort: Cohort, goal: Goal, reading: Reading, folds: IntArray) -> Problem:
     """The probes of the label and of the groups, cross-fitted."""
     logit, x = features(model, cohort.inputs, reading)
     y, codes, groups = cohort.y, cohort.attribute.codes, len(cohort.attribute.levels)
@@ -201,11 +205,25 @@ def probed(model: nn.Module, cohort: Cohort, goal: Goal, reading: Reading, folds
     task = fit_probe(beside, y, 2, folds, free=1)
     labels = (1, 0) if is_quotient(goal.measure) else tuple(RATES[rate] for rate in terms(goal.measure))
     rows = [(codes >= 0) & ((y == label) if label is not None else True) for label in labels]
-    probes = tuple(fit_probe(x, codes, groups, folds, here) for here in rows)
+    probes = tuple(_group_probe(x, codes, groups, folds, here) for here in rows)
     held_out = Posteriors(task.held_out[:, 1], tuple(probe.held_out for probe in probes))
     fitted = Posteriors(task(beside)[:, 1], tuple(probe(x) for probe in probes))
     slope, centre = _line(goal.performance, held_out.chance, cohort)
     return Problem(cohort, goal, Heads(task, probes, labels, centre), held_out, fitted, slope)
+
+
+def _group_probe(x: FloatArray, codes: IntArray, groups: int, folds: IntArray, rows: BoolArray) -> Probe:
+    """The posterior of the group given x among the rows with a label.
+
+    Where they are few, a probe of all rows, with any label, may know it better: given x, the label tells little more of the group. That
+    one is taken which has the smaller log loss on the rows with the label, held out.
+    """
+    own = fit_probe(x, codes, groups, folds, rows)
+    known = codes >= 0
+    if rows.sum() > FEW or (rows == known).all():
+        return own
+    wide = fit_probe(x, codes, groups, folds, known)
+    return wide if log_loss(wide.held_out[rows], codes[rows]) < own.loss else own
 
 
 def _line(performance: str, chance: FloatArray, cohort: Cohort) -> tuple[float, float]:

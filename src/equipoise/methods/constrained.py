@@ -9,11 +9,12 @@ The danger is learning the validation part by heart: its gap is then zero and th
 original network is a teacher: its score, shifted so that each group's scores add up to its positives, takes the place of the label in the
 weights of the proxy (with the label itself, the EOD moves the very positives of this part and no others), and of a part of the label in
 the task loss. And steps are `blockwise`: Adam's would serve an input of two rows as well as one of all. Dropout is off and batch norm is
-as it was trained. The number of steps is fixed, so that step 100 means the same on any fold of the data.
+as it was trained. The number of steps is fixed, so that step 100 means the same on any fold of the data. With several labels (see many)
+each has a task loss, a teacher and multipliers of its own, and all of them are added up.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from equipoise.measures.cells import Cells, FloatArray, tabulate_codes
 from equipoise.measures.functional import gap_values, linearised
 from equipoise.measures.gaps import is_quotient
 from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.selection import Labels, Search
+from equipoise.methods.selection import Labels, decided_at, search_for
 from equipoise.models.replicas import replicas
 
 TINY = 1e-6  # how near to 0 or 1 a score still has a logit
@@ -64,7 +65,7 @@ def run(
 ) -> list[Candidate]:
     """The fine-tuned networks."""
     networks = replicas(models, cohorts)
-    search = Search(networks, cohorts, goal)
+    search = search_for(networks, cohorts, goal)
     scores = networks.evaluate()
     look = search.begin(scores)
     balance = _Balance(search.labels, scores, look.threshold, settings)
@@ -74,14 +75,13 @@ def run(
     shuffles = [generator(seed, "constrained") for seed in seeds]
     search.active = look.gap != 0
     optimiser.stop(~search.active)
-    batches = -(-networks.rows // settings.batch)
-    every = max(1, batches // settings.evaluations)
     step = 0
     for epoch in range(settings.epochs):
         if not search.active.any():
             break
-        order = torch.from_numpy(np.stack([g.permutation(networks.rows) for g in shuffles]))
-        for k, index in enumerate(order.split(settings.batch, dim=1)):
+        batches = list(networks.batches(shuffles, settings.batch))
+        every = max(1, len(batches) // settings.evaluations)
+        for k, index in enumerate(batches):
             networks.push(index, slope, *balance.of(index))
             optimiser.step()
             step += 1
@@ -106,39 +106,69 @@ class _Balance:
 
     def __init__(self, labels: Labels, scores: FloatArray, thresholds: FloatArray, settings: Settings) -> None:
         self.labels, self.penalty = labels, settings.penalty
-        y, codes, groups = labels.y, labels.codes, len(labels.levels)
-        original = logit(scores.clip(TINY, 1 - TINY))
-        self.taught = taught = posterior(original, y, codes, groups)
-        self.multipliers = np.zeros((len(y), groups - 1))
-        self.weights = self._weights(tabulate_codes(_decisions(scores, thresholds), y, codes, labels.levels))  # (R, gaps, n)
-        # Both classes have half of the say. The loss is centred on the first threshold, so that it has no reason to move it.
-        share = y.mean(1, keepdims=True)
-        mixed = (1 - settings.teacher) * y + settings.teacher * taught
-        self.target = _tensor(0.5 * mixed / share)
-        self.weight = self.target + _tensor(0.5 * (1 - mixed) / (1 - share))
-        self.centre = _tensor(_logits(thresholds))
+        original, decisions = logit(scores.clip(TINY, 1 - TINY)), decided_at(scores, thresholds)
+        target, against = np.zeros(scores.shape), np.zeros(scores.shape)
+        self.sides: list[_Side] = []
+        for rows, own in labels.parts:
+            taught = posterior(original[:, rows], own.y, own.codes, len(own.levels))
+            side = _Side(rows, own, taught, np.zeros((len(own.y), len(own.levels) - 1)))
+            side.weigh(side.cells(decisions))
+            self.sides.append(side)
+            # Both classes have half of the say, and every label as much as any other: its mean over the rows where it is known.
+            share, say = own.y.mean(1, keepdims=True), scores.shape[1] / own.y.shape[1]
+            mixed = (1 - settings.teacher) * own.y + settings.teacher * taught
+            target[:, rows] = say * (0.5 * mixed / share)
+            against[:, rows] = say * (0.5 * (1 - mixed) / (1 - share))
+        self.target = _tensor(target)
+        self.weight = self.target + _tensor(against)
+        # The loss is centred on the first threshold, so that it has no reason to move it.
+        self.centre = _tensor(_logits(labels.centre(thresholds)))
+
+    @property
+    def multipliers(self) -> FloatArray:
+        """The multipliers of all gaps of all labels (R, gaps)."""
+        return np.concatenate([side.multipliers for side in self.sides], axis=1)
 
     def update(self, scores: FloatArray, thresholds: FloatArray, steps: int) -> None:
         """Moves the multipliers along the gaps of the decisions at these thresholds, by the steps since then; and the pull on each row."""
-        cells = tabulate_codes(_decisions(scores, thresholds), self.labels.y, self.labels.codes, self.labels.levels)
-        gaps = gap_values(self.labels.measure, cells)
-        if is_quotient(self.labels.measure):  # its weights are those around these decisions
-            self.weights = self._weights(cells)
-        self.multipliers += steps / PACE * self.penalty * gaps
-        force = self.multipliers + self.penalty * gaps
-        self.pull = _tensor((force[:, :, None] * self.weights).sum(1) * scores.shape[1])
+        decisions, pull = decided_at(scores, thresholds), np.zeros(scores.shape)
+        for side in self.sides:
+            cells = side.cells(decisions)
+            gaps = gap_values(side.labels.measure, cells)
+            if is_quotient(side.labels.measure):  # its weights are those around these decisions
+                side.weigh(cells)
+            side.multipliers += steps / PACE * self.penalty * gaps
+            force = side.multipliers + self.penalty * gaps
+            pull[:, side.rows] = (force[:, :, None] * side.weights).sum(1) * scores.shape[1]
+        self.pull = _tensor(pull)
         self.threshold = _tensor(_logits(thresholds))
-
-    def _weights(self, cells: Cells) -> FloatArray:
-        """The weights of every gap, by the teacher's probabilities, (R, gaps, n)."""
-        measure, codes, others = self.labels.measure, self.labels.codes, range(1, len(self.labels.levels))
-        return np.stack([expected_weights(measure, cells, k, codes, self.taught) for k in others], axis=1)
 
     def of(self, index: Tensor) -> tuple[Tensor, ...]:
         """What `slope` wants to know of some rows (R, b): means over the batch, and the centre and threshold of each row's network."""
         count = index.shape[1]
         means = (numbers.gather(1, index) / count for numbers in (self.weight, self.target, self.pull))
-        return (*means, self.centre.expand(-1, count), self.threshold.expand(-1, count))
+        places = (cut.gather(1, index) if cut.shape[1] > 1 else cut.expand(-1, count) for cut in (self.centre, self.threshold))
+        return (*means, *places)
+
+
+@dataclass
+class _Side:
+    """The gaps of one label: the rows that it has, what its teacher says of them, a multiplier a gap, and the weights of the gaps."""
+
+    rows: slice | np.typing.NDArray[np.int64]
+    labels: Labels
+    taught: FloatArray  # (R, n)
+    multipliers: FloatArray  # (R, gaps)
+    weights: FloatArray = field(default_factory=lambda: np.empty(0))  # (R, gaps, n)
+
+    def cells(self, decisions: FloatArray) -> Cells:
+        """The cell table of decisions on all rows."""
+        return tabulate_codes(decisions[:, self.rows], self.labels.y, self.labels.codes, self.labels.levels)
+
+    def weigh(self, cells: Cells) -> None:
+        """Finds the weights of every gap, by the teacher's probabilities."""
+        measure, codes, others = self.labels.measure, self.labels.codes, range(1, len(self.labels.levels))
+        self.weights = np.stack([expected_weights(measure, cells, k, codes, self.taught) for k in others], axis=1)
 
 
 def posterior(logits: FloatArray, y: np.typing.NDArray[np.int64], codes: np.typing.NDArray[np.int64], groups: int) -> FloatArray:
@@ -163,13 +193,9 @@ def expected_weights(measure: str, cells: Cells, group: int, codes: np.typing.ND
     return mixed
 
 
-def _decisions(scores: FloatArray, thresholds: FloatArray) -> FloatArray:
-    return (scores >= thresholds[:, None]).astype(np.float64)
-
-
 def _logits(thresholds: FloatArray) -> FloatArray:
-    cut: FloatArray = logit(thresholds.clip(TINY, 1 - TINY))[:, None]
-    return cut
+    cut: FloatArray = logit(thresholds.clip(TINY, 1 - TINY))
+    return cut if cut.ndim > 1 else cut[:, None]
 
 
 def _tensor(numbers: FloatArray) -> Tensor:

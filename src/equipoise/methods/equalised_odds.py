@@ -83,7 +83,8 @@ class EqualisedOdds:
     """Positive with a probability that is a step function of the score, one function a group.
 
     >>> EqualisedOdds(("M", "F"), (Steps((0.5,), (0.0, 1.0)), Steps((0.4, 0.6), (0.0, 0.25, 1.0))), (0.5, 0.5)).describe()
-    'positive with probability: M: 0, then 1 from score 0.5; F: 0, then 0.25 from score 0.4, then 1 from score 0.6 (given)'
+    'positive with probability: M: 0, then 1 from score 0.5; F: 0, then 0.25 from score 0.4, then 1 from score 0.6; without a group: the \
+mean of these, weighted M 0.5, F 0.5 (given)'
 
     A row without a group gets the average of all groups' probabilities, weighted by `shares`; a group that was not there when the rule
     was fitted is an error.
@@ -113,7 +114,8 @@ class EqualisedOdds:
 
     def describe(self) -> str:
         parts = [f"{group}: {steps}" for group, steps in zip(self.groups, self.steps, strict=True)]
-        return f"positive with probability: {'; '.join(parts)} ({self.origin})"
+        shares = ", ".join(f"{group} {share:.3g}" for group, share in zip(self.groups, self.shares, strict=True))
+        return f"positive with probability: {'; '.join(parts)}; without a group: the mean of these, weighted {shares} ({self.origin})"
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""

@@ -56,9 +56,9 @@ class Evidence:
 
     def gap_se(self, against: int | None = None) -> FloatArray:
         """The standard error of |gap|, or of its difference from that of another step, (steps,)."""
-        spread = self._spread(self._gap_parts, against)
         if against is not None:
-            return spread
+            return self._spread(self._gap_parts, against)
+        spread = self._spread(self._signed_parts, None)  # the sign says nothing of it: a gap of exactly 0 is no surer than others
         unseen = np.zeros(len(spread))
         for weight, extra in self._unseen_terms():
             unseen += weight**2 * (np.take_along_axis(extra, self._worst[:, None] + 1, 1)[:, 0] + extra[:, 0])
@@ -109,15 +109,20 @@ class Evidence:
         return predictive(QUOTIENTS[self.goal.measure], self.cells)
 
     def _gap_parts(self, steps: slice) -> FloatArray:
-        """Of |gap|, whose sign is taken as known."""
-        sign = np.sign(self.gap[steps])[:, None]
+        """Of |gap|, whose sign is taken as known; nothing where it is exactly 0, so that a difference from it is as sure as the other."""
+        found: FloatArray = np.sign(self.gap[steps])[:, None] * self._signed_parts(steps)
+        return found
+
+    def _signed_parts(self, steps: slice) -> FloatArray:
+        """Of the signed gap; NaN where it has no value."""
         everyone = np.zeros_like(self._worst)
         if is_quotient(self.goal.measure):
-            return sign * (self._quotient_parts(self._worst + 1, steps) - self._quotient_parts(everyone, steps))
-        found = np.zeros((len(sign), len(self.y)))
+            quotients = self._quotient_parts(self._worst + 1, steps) - self._quotient_parts(everyone, steps)
+            return np.where(np.isnan(self.gap[steps])[:, None], np.nan, quotients)
+        found = np.zeros((len(self.gap[steps]), len(self.y)))
         for rate, weight in terms(self.goal.measure).items():
             found += weight * (self._rate_parts(rate, self._worst + 1, steps) - self._rate_parts(rate, everyone, steps))
-        return sign * found
+        return found
 
     def _rate_parts(self, name: str, group: IntArray, steps: slice) -> FloatArray:
         """Of the rate of one group a step: (f - rate) / n for its rows with the label."""

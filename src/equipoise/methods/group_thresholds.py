@@ -32,7 +32,7 @@ from equipoise.measures.gaps import QUOTIENTS, RATES, is_quotient, terms
 from equipoise.measures.sweep import at_threshold, sweep
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.level_up import kept_rates, limits, spare
-from equipoise.methods.selection import Labels, select
+from equipoise.methods.selection import Labels, keeping, select
 from equipoise.models.score import predict
 
 KIND = "group-thresholds"
@@ -157,13 +157,14 @@ def _origin(scores: Scores, goal: Goal) -> str:
 def _why(row: "pd.Series[float]", groups: int, goal: Goal) -> str:
     name = goal.performance.replace("_", " ")
     if goal.floor is not None and row["performance"] < goal.floor - NOISE:
-        return f"no {groups} thresholds reach {name} {goal.floor:.3g}; the best have {row['performance']:.3f} and were taken"
+        lacking = f"{name} {goal.floor:.3g}{keeping(goal, 'with')}"
+        return f"no {groups} thresholds reach {lacking}; the best have {row['performance']:.3f} and were taken"
     if goal.bound is not None and abs(row["gap"]) > goal.bound + NOISE:
-        with_floor = "" if goal.floor is None else f" with {name} >= {goal.floor:.3g}"
-        return f"no {groups} thresholds have |{goal.measure}| <= {goal.bound:g}{with_floor}; the smallest |gap| was taken"
+        others = keeping(goal, "with") if goal.floor is None else f" with {name} >= {goal.floor:.3g}{keeping(goal)}"
+        return f"no {groups} thresholds have |{goal.measure}| <= {goal.bound:g}{others}; the smallest |gap| was taken"
     if goal.floor is None:
-        return f"the best {name} of all {groups} thresholds with |{goal.measure}| <= {goal.bound:g}"
-    return f"the smallest |{goal.measure}| of all {groups} thresholds with {name} >= {goal.floor:.3g}"
+        return f"the best {name} of all {groups} thresholds with |{goal.measure}| <= {goal.bound:g}{keeping(goal)}"
+    return f"the smallest |{goal.measure}| of all {groups} thresholds with {name} >= {goal.floor:.3g}{keeping(goal)}"
 
 
 @dataclass(frozen=True, eq=False)

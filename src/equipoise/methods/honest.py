@@ -34,7 +34,7 @@ from equipoise.data.scores import Scores
 from equipoise.errors import EmptyCell
 from equipoise.measures.bootstrap import units_of
 from equipoise.measures.cells import FloatArray
-from equipoise.methods.base import BEFORE, KEEP, Candidate, Goal
+from equipoise.methods.base import BEFORE, Candidate, Goal
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.folds import Fold, Verdict, as_inputs, decided, two_folds, whole_fold
 from equipoise.methods.selection import plain_rule
@@ -174,7 +174,7 @@ def _enough(evidence: Evidence, goal: Goal) -> BoolArray:
         return reached
     if goal.bound is not None:
         return np.ones(len(performance), bool)
-    lost: BoolArray = performance[0] - performance + SURE * evidence.performance_se(against=0) <= KEEP + NOISE
+    lost: BoolArray = performance[0] - performance + SURE * evidence.performance_se(against=0) <= goal.may_lose + NOISE
     return lost
 
 

@@ -106,7 +106,7 @@ def _stakes(label: int, level: float, half: float, groups: int) -> FloatArray:
 def _merit(look: Look, bound: float) -> tuple[bool, bool, float]:
     """Sorts the best last: rates kept, within the bound, performance; or the smallest |gap| where that is not within it."""
     size, kept = abs(float(look.gap[0])), look.spare is None or bool(look.spare[0] >= -NOISE)
-    inside = size <= bound
+    inside = size <= bound + NOISE
     return kept, inside, float(look.performance[0]) if inside else -size
 
 

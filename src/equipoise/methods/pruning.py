@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from equipoise.data.cohort import Cohort
 from equipoise.errors import pick, raise_all
 from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.selection import Search
+from equipoise.methods.selection import search_for
 from equipoise.models.influence import CRITERIA
 from equipoise.models.replicas import replicas
 from equipoise.models.units import GRANULARITIES
@@ -83,7 +83,7 @@ def run(
     networks = replicas(models, cohorts)
     total = networks.units(settings.layers, settings.granularity)
     a_step = settings.a_step(total)
-    search = Search(networks, cohorts, goal)
+    search = search_for(networks, cohorts, goal)
     scores = networks.evaluate()
     look = search.begin(scores)
     weights = search.labels.weights(scores, look.threshold) * np.sign(look.gap)[:, None]

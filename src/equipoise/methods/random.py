@@ -12,7 +12,7 @@ from torch import nn
 from equipoise.data.cohort import Cohort
 from equipoise.data.seeds import generator
 from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.selection import Search
+from equipoise.methods.selection import search_for
 from equipoise.models.replicas import replicas
 
 
@@ -38,7 +38,7 @@ def run(
     """The best of the perturbed networks."""
     networks = replicas(models, cohorts)
     bound = goal.bound if goal.bound is not None else settings.bound
-    search = Search(networks, cohorts, goal, within=max(0.0, bound - settings.margin))
+    search = search_for(networks, cohorts, goal, within=max(0.0, bound - settings.margin))
     search.begin(networks.evaluate())
     generators = [generator(seed, "random") for seed in seeds]
     for trial in range(1, settings.trials + 1):

@@ -78,20 +78,37 @@ def debias(
     bound: float | None = None,
     level_up: bool | Mapping[str, float | str] = False,
     selection: str = "paper",
+    lose: float | None = None,
     seed: int = 0,
     train: Cohort | None = None,
+    goals: Mapping[str, Goal] | None = None,
+    outputs: Mapping[str, int | str] | None = None,
     progress: Progress | None = None,
     **settings: Any,
 ) -> Candidate:
     """A repaired network, or a decision rule for the same one, found on validation data. The network given in is not changed.
 
     `measure` is the name of a gap, or a signed sum of rates: "tpr-fpr", {"tpr": 1, "fpr": -1}.
-    `floor` is the least performance to keep, `bound` the largest |gap| to allow; without either, performance may fall by 0.02.
+    `floor` is the least performance to keep, `bound` the largest |gap| to allow; without either, performance may fall by
+    `lose`, which is 0.02 unless given.
     `level_up=True`: no group's sensitivity may fall below what it was; `level_up={"tpr": 0.8}`: nor below that minimum. `selection` says
     how a step is chosen: "paper", by the rows it was tuned on, or "honest", with confidence and held-out rows, or not at all where
     they cannot tell. Further keywords are the method's own settings. `train` is for methods that train from scratch.
+
+    On a cohort of several labels or classes one repair serves them all, and `result.labels` has what was found for each. `goals` gives a
+    label a goal of its own; `outputs` says which output of the network is which label, by number or name.
     """
-    goal = Goal(named(measure), performance, floor, bound, kept(level_up), selection)
+    goal = Goal(named(measure), performance, floor, bound, kept(level_up), selection, lose)
+    if cohort.targets is not None:
+        from equipoise.methods.many import goals_of, repair  # which runs methods by name, as this does
+
+        wanted = goals_of(cohort, goal, goals)
+        return repair(model, cohort, method, wanted, outputs or {}, seed=seed, settings=settings, progress=progress)
+    if goals is not None or outputs is not None:
+        given = " and ".join(name for name, value in (("goals", goals), ("outputs", outputs)) if value is not None)
+        raise BadInput(
+            f"{given} is for cohorts of several labels or classes; {cohort.name!r} has one label. Give it label=[...] or classes=[...]"
+        )
     trains = None if train is None else [train]
     return run_many(method, [model], [cohort], goal, seeds=[seed], trains=trains, settings=settings, progress=progress)[0]
 

@@ -71,7 +71,7 @@ class RejectOption:
     A row without a group gets the plain threshold; a group that was not there when the rule was fitted is an error.
 
     >>> RejectOption(0.5, 0.125, favoured=("F",), groups=("M", "F")).describe()
-    'score >= 0.375 for F, >= 0.625 for M: threshold 0.5 with a band of 0.125 to each side (given)'
+    'score >= 0.375 for F, >= 0.625 for M, >= 0.5 without a group: threshold 0.5 with a band of 0.125 to each side (given)'
     """
 
     threshold: float
@@ -94,7 +94,8 @@ class RejectOption:
         others = [group for group in self.groups if group not in self.favoured]
         return (
             f"score >= {self.threshold - self.margin:.4g} for {', '.join(self.favoured)}, "
-            f">= {self.threshold + self.margin:.4g} for {', '.join(others)}: "
+            f">= {self.threshold + self.margin:.4g} for {', '.join(others)}, "
+            f">= {self.threshold:.4g} without a group: "
             f"threshold {self.threshold:.4g} with a band of {self.margin:.4g} to each side ({self.origin})"
         )
 

@@ -5,6 +5,7 @@ noise. So every candidate's notes name such cells, with the standard error of th
 gap, and the same advice stands in the error. Rows without a group count for performance and never for a gap, which is said as well.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,15 +14,18 @@ import numpy as np
 from equipoise.data.attribute import FEW, MISSING
 from equipoise.data.cohort import Cohort
 from equipoise.measures.bootstrap import units_of
-from equipoise.measures.cells import Cells
+from equipoise.measures.cells import Cells, FloatArray
 from equipoise.measures.functional import linearised
-from equipoise.measures.gaps import RATES, is_quotient, labels_needed, terms
+from equipoise.measures.gaps import QUOTIENTS, RATES, is_quotient, labels_needed, terms
 from equipoise.methods.base import Candidate, Goal
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.nearness import nearness
 from equipoise.models.score import predict
 
+SMALL = "too few to tell a gap from noise"  # how the remark on small cells begins
 SHOWN = 6  # cells, before the rest is only counted
+
+_NO_GROUP = re.compile(r"[\d,]+ of [\d,]+ rows (has|have) no .*: they count for ")
 
 
 @dataclass(frozen=True)
@@ -34,13 +38,14 @@ class Cell:
     count: int
     rate: str
     unit: str  # rows or patients
+    decided: str = ""  # positive or negative: only those decided so are counted, on whom a PPV or NPV rests
 
     @property
     def counted(self) -> str:
-        """The count in words: '3 positives', '1 patient with negatives', '4 rows'."""
+        """The count in words: '3 positives', '1 patient with negatives', '4 rows', '4 rows decided positive'."""
         ending = "" if self.count == 1 else "s"
         if self.label is None:
-            return f"{self.count:,} {self.unit.removesuffix('s')}{ending}"
+            return f"{self.count:,} {self.unit.removesuffix('s')}{ending}{f' decided {self.decided}' if self.decided else ''}"
         what = "positive" if self.label else "negative"
         return f"{self.count:,} {what}{ending}" if self.unit == "rows" else f"{self.count:,} patient{ending} with {what}s"
 
@@ -54,6 +59,11 @@ def remarked(candidate: Candidate, cohort: Cohort, goal: Goal, without_group: st
     near = "" if candidate.met else nearness(candidate, goal)
     why = f"{candidate.why}; {near}" if near else candidate.why
     return replace(candidate, why=why, notes=(*candidate.notes, *notes))
+
+
+def about_rows(candidate: Candidate) -> list[str]:
+    """Those of a candidate's notes that are about the rows it was given: on missing groups and on small cells."""
+    return [note for note in candidate.notes if note.startswith(SMALL) or _NO_GROUP.match(note)]
 
 
 def advice(cohorts: Iterable[Cohort], goal: Goal) -> list[str]:
@@ -148,19 +158,29 @@ def _missing_note(candidate: Candidate, cohort: Cohort, without_group: str) -> l
 
 
 def _small_note(candidate: Candidate, cohort: Cohort) -> list[str]:
-    cells = cells_of(cohort, _rates(candidate.goal))
+    decisions = candidate.rule.decide(predict(candidate.model, cohort))
+    cells = [_decided_so(cell, decisions, cohort, candidate.goal.measure) for cell in cells_of(cohort, _rates(candidate.goal))]
     small = [cell for cell in cells if cell.count < FEW]
     if not small:
         return []
-    errors = _errors(candidate, cohort, small)
+    errors = _errors(candidate.goal, decisions, cohort, small)
     listed = _listed([f" ({text})" for text in errors], small)
-    return [f"too few to tell a gap from noise: {listed}. {merging(cohort, cells, candidate.goal.measure)}"]
+    return [f"{SMALL}: {listed}. {merging(cohort, cells, candidate.goal.measure)}"]
 
 
-def _errors(candidate: Candidate, cohort: Cohort, small: Sequence[Cell]) -> list[str]:
+def _decided_so(cell: Cell, decisions: FloatArray, cohort: Cohort, measure: str) -> Cell:
+    """The cell; of a quotient's with those alone who are decided so, for the others do not count for it."""
+    if not is_quotient(measure) or cell.label is not None:
+        return cell
+    label = QUOTIENTS[measure]
+    here = (cohort.attribute.codes == cell.code) & ((decisions >= 0.5) == bool(label))
+    count = len(np.unique(units_of(cohort.patients, len(cohort))[here]))
+    return replace(cell, count=count, decided="positive" if label else "negative")
+
+
+def _errors(goal: Goal, decisions: FloatArray, cohort: Cohort, small: Sequence[Cell]) -> list[str]:
     """The standard error of what rests on each of these cells, in words."""
-    goal, attribute = candidate.goal, cohort.attribute
-    decisions = candidate.rule.decide(predict(candidate.model, cohort))
+    attribute = cohort.attribute
     evidence = Evidence(decisions[None], cohort.y, attribute.codes, attribute.levels, units_of(cohort.patients, len(cohort)), goal)
     of_measure = {RATES[rate] for rate in _measured(goal)}
     told = []

@@ -72,7 +72,7 @@ class Labels:
 
     def rates(self, scores: FloatArray, thresholds: FloatArray) -> FloatArray:
         """The rates that are to be kept, of every group, at these thresholds (R, rates * groups)."""
-        decisions = (scores >= thresholds[:, None]).astype(np.float64)
+        decisions = decided_at(scores, thresholds)
         return kept_rates(self.keep, tabulate_codes(decisions, self.y, self.codes, self.levels))
 
     @property
@@ -86,7 +86,7 @@ class Labels:
 
     def functional(self, scores: FloatArray, thresholds: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The offset (R,) and the weights w (R, n) of each replicate's gap around its decisions at these thresholds."""
-        decisions = (scores >= thresholds[:, None]).astype(np.float64)
+        decisions = decided_at(scores, thresholds)
         cells = tabulate_codes(decisions, self.y, self.codes, self.levels)
         worst = np.nanargmax(np.abs(gap_values(self.measure, cells)), axis=-1) + 1
         rows, offsets = np.empty(self.y.shape), np.empty(len(self.y))
@@ -94,6 +94,20 @@ class Labels:
             affine = linearised(self.measure, Cells(self.levels, cells.n[r], cells.s[r]), int(group))
             offsets[r], rows[r] = affine.offset, affine.weights(self.y[r], self.codes[r])
         return offsets, rows
+
+    @property
+    def parts(self) -> "list[tuple[slice | IntArray, Labels]]":
+        """The labels that there are, each with the rows that it has: one, with all of them."""
+        return [(slice(None), self)]
+
+    def centre(self, thresholds: FloatArray) -> FloatArray:
+        """The scores around which the task loss is to be centred, where these are the thresholds."""
+        return thresholds
+
+
+def decided_at(scores: FloatArray, thresholds: FloatArray) -> FloatArray:
+    """Hard decisions (R, n) of scores, by thresholds (R,) or by one for every row (R, n)."""
+    return (scores >= (thresholds if thresholds.ndim > 1 else thresholds[:, None])).astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,38 +160,34 @@ def select(trace: pd.DataFrame, goal: Goal) -> Selection:
     pool = kept if kept.any() else np.ones(len(trace), bool)
     if goal.floor is None:
         assert goal.bound is not None  # a settled goal has one of them
-        inside = size <= goal.bound
+        inside = size <= goal.bound + NOISE
         if (inside & kept).any():
             row = int(np.where(inside & kept, performance, -np.inf).argmax())
-            return Selection(row, f"best {name} of {int((inside & kept).sum())} steps with |gap| <= {goal.bound:g}{_keeping(goal)}", True)
-        lacking = f"has |gap| <= {goal.bound:g}{_apart(inside, kept, goal)}"
+            return Selection(row, f"best {name} of {_steps(inside & kept)} with |gap| <= {goal.bound:g}{keeping(goal)}", True)
+        lacking = f"has |gap| <= {goal.bound:g}{keeping(goal, 'with')}"
         nearest = int(np.nanargmin(np.where(pool, size, np.inf)))
         return Selection(nearest, f"no step of {len(trace)} {lacking}; the smallest |gap| was taken", False)
-    enough = performance >= goal.floor
+    enough = performance >= goal.floor - NOISE
     if not (enough & kept).any():
         best = int(np.nanargmax(np.where(pool, performance, -np.inf)))
-        lacking = f"reaches {name} {goal.floor:.3g}{_apart(enough, kept, goal)}"
-        return Selection(
-            best, f"no step of {len(trace)} {lacking} (the best{_keeping(goal)} has {performance[best]:.3f}); the best was taken", False
-        )
+        lacking = f"reaches {name} {goal.floor:.3g}{keeping(goal, 'with')}"
+        which = "the best that keeps this" if goal.keep and kept.any() else "the best"
+        return Selection(best, f"no step of {len(trace)} {lacking}; {which} has {performance[best]:.3f} and was taken", False)
     row = int(np.where(enough & kept, size, np.inf).argmin())
-    why = f"smallest |gap| of {int((enough & kept).sum())} steps with {name} >= {goal.floor:.3g}{_keeping(goal)}"
-    if goal.bound is not None and size[row] > goal.bound:
+    why = f"smallest |gap| of {_steps(enough & kept)} with {name} >= {goal.floor:.3g}{keeping(goal)}"
+    if goal.bound is not None and size[row] > goal.bound + NOISE:
         return Selection(row, f"{why}, but it is above the bound {goal.bound:g}", False)
     return Selection(row, why, True)
 
 
-def _keeping(goal: Goal) -> str:
-    """The rates that are kept, in words; empty where there are none."""
+def keeping(goal: Goal, word: str = "and") -> str:
+    """The rates that are kept, in words that go on after others with `word`; empty where there are none."""
     kept = [f"{rate} not below {'before' if least == BEFORE else f'{least:g}'}" for rate, least in goal.keep.items()]
-    return f" and {', '.join(kept)} in any group" if kept else ""
+    return f" {word} {', '.join(kept)} in any group" if kept else ""
 
 
-def _apart(wanted: npt.NDArray[np.bool_], kept: npt.NDArray[np.bool_], goal: Goal) -> str:
-    """Which constraints stand against each other; empty where no rates are kept."""
-    if not goal.keep:
-        return ""
-    return f"{_keeping(goal)} ({int(wanted.sum())} have the first, {int(kept.sum())} the second)"
+def _steps(which: npt.NDArray[np.bool_]) -> str:
+    return "1 step" if which.sum() == 1 else f"{int(which.sum())} steps"
 
 
 def better(look: Look, best: "Look | None", goals: Sequence[Goal]) -> npt.NDArray[np.bool_]:
@@ -195,10 +205,10 @@ def _merit(look: Look, goals: Sequence[Goal]) -> FloatArray:
     kept = np.ones(len(look.gap), bool) if look.spare is None else look.spare >= -NOISE
     for gap, performance, goal, keeps in zip(_size(look.gap), look.performance, goals, kept, strict=True):
         if goal.floor is None:
-            feasible = keeps and goal.bound is not None and gap <= goal.bound
+            feasible = keeps and goal.bound is not None and gap <= goal.bound + NOISE
             rows.append((float(keeps) + feasible, performance if feasible else -gap))
         else:
-            feasible = keeps and performance >= goal.floor
+            feasible = keeps and performance >= goal.floor - NOISE
             rows.append((float(keeps) + feasible, -gap if feasible else performance))
     return np.array(rows)
 
@@ -237,7 +247,7 @@ class Search:
 
     def __init__(self, networks: Replicas, cohorts: Sequence[Cohort], goal: Goal, within: float | None = None) -> None:
         self.networks, self.cohorts, self.goal, self.within = networks, cohorts, goal, within
-        self.labels = Labels.of(cohorts, goal)
+        self.labels = self._labelled()
         self.traces = Traces(networks.size)
         self.active = np.ones(networks.size, bool)  # replicates that go on
         self.goals: list[Goal] = []
@@ -246,6 +256,9 @@ class Search:
         self._folds = [c for c in cohorts if isinstance(c, Fold)]
         self._elsewhere = [fold.elsewhere.inputs for fold in self._folds if fold.elsewhere is not None]
         self._verdicts = [c.verdict for c in cohorts if isinstance(c, Decided) and c.verdict is not None]
+
+    def _labelled(self) -> Labels:
+        return Labels.of(self.cohorts, self.goal)
 
     def begin(self, scores: FloatArray) -> Look:
         """The look at the original networks, step 0."""
@@ -259,7 +272,7 @@ class Search:
             self.goals = [self.goal.settled(float(p)) for p in look.performance]
             self._best = look
         else:
-            self.goals = [replace(self.goal, floor=None, bound=self.within)] * self.networks.size
+            self.goals = [replace(self.goal, floor=None, bound=self.within, lose=None)] * self.networks.size
         return look
 
     def step(self, number: int, scores: FloatArray) -> Look:
@@ -323,3 +336,22 @@ class Search:
             rule = plain_rule(method, trace, row, cohort, goal)
             found.append(Candidate(method, model, rule, trace, row, why, met, asked, seed, asdict(settings), notes))
         return found
+
+
+@dataclass(frozen=True)
+class JointGoal(Goal):
+    """The goals of several labels at once, and the search that looks at all of them."""
+
+    names: tuple[str, ...] = ()
+    goals: tuple[Goal, ...] = ()
+    search: type[Search] = Search
+
+    def describe(self) -> str:
+        """One line in words."""
+        told = {name: goal.describe() for name, goal in zip(self.names, self.goals, strict=True)}
+        return next(iter(told.values())) if len(set(told.values())) == 1 else "; ".join(f"{name}: {text}" for name, text in told.items())
+
+
+def search_for(networks: Replicas, cohorts: Sequence[Cohort], goal: Goal, within: float | None = None) -> Search:
+    """The search for a goal; that of several labels brings its own."""
+    return (goal.search if isinstance(goal, JointGoal) else Search)(networks, cohorts, goal, within)

@@ -4,17 +4,19 @@ The network itself runs as it did, and the probes are small linear heads beside 
 saved, copied and exported, and asks for no group.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import expit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from equipoise.errors import BadInput
-from equipoise.models.probes import Probe, Reading, logit_of, read
+from equipoise.models.probes import Probe, Reading, logit_of, read, read_all
 from equipoise.models.protocol import FloatArray
 
 STEEP = 4.0  # the slope that makes a score move as fast around 1/2 as a probability does
@@ -71,7 +73,10 @@ class BiasScore(nn.Module):
         return cls(network, reading, Heads(task, (each,) * len(labels), labels, 0.0), np.zeros((len(labels), groups)), str(plain["output"]))
 
     def forward(self, x: Tensor) -> Tensor:
-        raw, seen = read(self.network, x, self.reading)
+        return self.score(*read(self.network, x, self.reading))
+
+    def score(self, raw: Tensor, seen: Tensor) -> Tensor:
+        """Its output, in the shape of the network's raw one, from that and the features (rows, d)."""
         seen = seen.to(self.task.weight.dtype)
         logit = logit_of(raw.reshape(seen.shape[0], 1).to(seen.dtype), self.output == "probability")
         chance = torch.sigmoid(self.task(torch.cat([seen, logit], dim=1)))[:, 0]
@@ -99,5 +104,55 @@ def value_of(chance: FloatArray, posteriors: Sequence[FloatArray], heads: Heads,
     for label, posterior, price in zip(heads.labels, posteriors, cost, strict=True):
         share = 1.0 if label is None else chance if label == 1 else 1 - chance
         value = value - share * (posterior @ price)
-    score: FloatArray = 1 / (1 + np.exp(-STEEP * value))
+    score: FloatArray = expit(STEEP * value)  # which does not overflow
     return score
+
+
+class ManyBiasScores(nn.Module):
+    """A network with several outputs, some of which are put in place by the heads of a bias score each; the others stay as they are.
+
+    The network runs once. It gives what it gave before, in the same shape, and names its outputs as before.
+    """
+
+    def __init__(self, network: nn.Module, heads: Mapping[int, BiasScore], output: str) -> None:
+        super().__init__()
+        self.network, self.output, self.columns = network, output, list(heads)
+        self.heads = nn.ModuleList(heads.values())  # around no network of their own
+        for name in ("pathologies", "targets"):
+            if (told := getattr(network, name, None)) is not None:
+                setattr(self, name, told)
+
+    @classmethod
+    def of(cls, network: nn.Module, found: Mapping[int, BiasScore], output: str, inside: str = "") -> "ManyBiasScores":
+        """The heads of bias scores that were found for one output each; `inside` comes before the network's own names in their readings."""
+        heads = {}
+        for column, one in found.items():
+            head = copy.deepcopy(one)
+            head.network = nn.Identity()
+            head.reading = Reading(tuple(name.removeprefix(inside) for name in one.reading.layers), one.reading.inputs)
+            heads[column] = head
+        return cls(network, heads, output)
+
+    def to_dict(self) -> dict[str, object]:
+        """How it is built, as plain values for JSON; the numbers are in its state dict."""
+        each = {str(column): head.to_dict() for column, head in zip(self.columns, self._heads, strict=True)}
+        return {"kind": "many-bias-scores", "output": self.output, "heads": each}
+
+    @classmethod
+    def from_dict(cls, network: nn.Module, plain: Mapping[str, Any]) -> "ManyBiasScores":
+        """A module built as `to_dict` says around a network, for a state dict to be loaded into."""
+        if plain.get("kind") != "many-bias-scores":
+            raise BadInput(f"expected a network of kind 'many-bias-scores'; got {plain.get('kind')!r}")
+        heads = {int(column): BiasScore.from_dict(nn.Identity(), head) for column, head in plain["heads"].items()}
+        return cls(network, heads, str(plain["output"]))
+
+    @property
+    def _heads(self) -> list[BiasScore]:
+        return [head for head in self.heads if isinstance(head, BiasScore)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        raw, seen = read_all(self.network, x, [head.reading for head in self._heads])
+        columns = list(raw.unbind(1))
+        for column, head, features in zip(self.columns, self._heads, seen, strict=True):
+            columns[column] = head.score(columns[column], features)
+        return torch.stack(columns, dim=1)

@@ -25,7 +25,8 @@ from equipoise.errors import BadInput, EquipoiseError, MissingExtra, raise_all
 from equipoise.models.bias_network import BiasScore
 from equipoise.models.checkpoint import MASK, PREFIX, Checkpoint, prefix_of
 from equipoise.models.exported import SUFFIX, program_in, save_exported, weights_of
-from equipoise.models.score import evaluating, single_output
+from equipoise.models.many_outputs import as_matrix
+from equipoise.models.score import evaluating
 
 TOLERANCE = 1e-5  # of the largest output, or of 1 where that is larger
 WRAPPED = "inner."  # before the keys of a network inside OneOutput or Repeated, which its owner knows nothing of
@@ -282,7 +283,7 @@ def _checked(model: nn.Module, sample: Tensor, path: Path, opset: int) -> Export
         path.unlink(missing_ok=True)
         raise ExportFailed(f"onnxruntime cannot run the ONNX file: {_root(error)}") from error
     with evaluating(model), torch.no_grad():
-        expected = single_output(model(sample.cpu()), len(sample)).double()
+        expected = as_matrix(model(sample.cpu()), len(sample)).reshape(-1).double()  # one output a row, or several
     return Exported(path, float((found - expected).abs().max()), float(expected.abs().max()), opset, len(sample))
 
 

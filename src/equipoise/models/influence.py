@@ -36,15 +36,18 @@ def gap_gradients(
     """Raw outputs (rows,) of a batch, and the sums over its rows of which a criterion is made (sums, units), for `settled`.
 
     Parameters get no gradient: the graph starts at the first of the layers. A layer's gradient is summed up as the backward pass comes
-    by and is not kept; of its pre-activations a copy is, for this batch, where the criterion needs them.
+    by and is not kept; of its pre-activations a copy is, for this batch, where the criterion needs them. Of a network with several outputs
+    a row, weights and raw outputs are (rows, outputs), and one column of the weights counts: the gap is that of one output.
     """
     if layers[0].kind == "head":
         return _head_gradients(model, layers, x, weight, probability, criterion)
-    tally = _Tally(criterion, weight.to(x.device), torch.zeros(sums(criterion), layers[-1].start + layers[-1].size, device=x.device))
+    column = int(weight.abs().sum(0).argmax()) if weight.ndim == 2 else None
+    own = weight if column is None else weight[:, column]
+    tally = _Tally(criterion, own.to(x.device), torch.zeros(sums(criterion), layers[-1].start + layers[-1].size, device=x.device))
     with evaluating(model), frozen(model), _tapped(model, layers, tally) as leaves, torch.enable_grad(), half(x.device):
-        raw = model(x).reshape(len(x)).float()
+        raw = model(x).reshape(weight.shape).float()
         f = raw if probability else torch.sigmoid(raw)
-        tally.scores = f.detach()
+        tally.scores = f.detach() if column is None else f.detach()[:, column]
         torch.autograd.grad((f * weight.to(f)).sum(), leaves, allow_unused=True)
     return raw.detach(), tally.total
 
@@ -74,7 +77,7 @@ def _head_gradients(
                 changed[f"{layer.name}.out_proj.bias"] = projection.get_parameter("bias").detach() + w @ spread
             gates.append(gate)
         with evaluating(model), frozen(model), half(x.device):
-            raw = torch.func.functional_call(model, changed, (x,)).reshape(len(x)).float()
+            raw = torch.func.functional_call(model, changed, (x,)).reshape(weight.shape).float()
             f = raw if probability else torch.sigmoid(raw)
             found = torch.autograd.grad((f * weight.to(f)).sum(), gates, allow_unused=True)
     slopes = [torch.zeros_like(gate) if slope is None else slope for gate, slope in zip(gates, found, strict=True)]

@@ -114,10 +114,16 @@ def _pooled(x: Tensor, linear: bool) -> Tensor:
 
 def read(model: nn.Module, x: Tensor, reading: Reading) -> tuple[Tensor, Tensor]:
     """The network's raw output (rows,) or (rows, 1) and the features (rows, d)."""
-    with _reading(model, reading.layers) as seen:
+    raw, (seen,) = read_all(model, x, [reading])
+    return raw, seen
+
+
+def read_all(model: nn.Module, x: Tensor, readings: Sequence[Reading]) -> tuple[Tensor, list[Tensor]]:
+    """The network's raw output and the features (rows, d) of several readings, in one pass."""
+    with _reading(model, list(dict.fromkeys(name for reading in readings for name in reading.layers))) as seen:
         raw: Tensor = model(x)
-    parts = [picture(x) if x.ndim == 4 else x.flatten(1)] if reading.inputs else []
-    return raw, torch.cat([*parts, *(seen[name] for name in reading.layers)], dim=1)
+    shown = [picture(x) if x.ndim == 4 else x.flatten(1)] if any(reading.inputs for reading in readings) else []
+    return raw, [torch.cat([*(shown if r.inputs else []), *(seen[name] for name in r.layers)], dim=1) for r in readings]
 
 
 def features(model: nn.Module, inputs: Tensor | Images, reading: Reading) -> tuple[FloatArray, FloatArray]:
@@ -187,7 +193,7 @@ def fit_probe(x: FloatArray, target: IntArray, classes: int, folds: IntArray, ro
         for fold in range(int(folds.max()) + 1):
             own = known & (folds != fold)
             held_out[folds == fold] = _chances(*_fitted(z[own], target[own], classes, penalty), z[folds == fold])
-        loss = float(-np.log(np.clip(held_out[known, target[known]], 1e-12, None)).mean())
+        loss = log_loss(held_out[known], target[known])
         if best is None or loss < best[0]:
             best = loss, penalty, held_out
         elif loss > WORSE * best[0]:
@@ -196,6 +202,11 @@ def fit_probe(x: FloatArray, target: IntArray, classes: int, folds: IntArray, ro
     weight, bias = _fitted(z[known], target[known], classes, best[1])
     weight = weight / scale
     return Probe(weight, bias - weight @ mean, best[2], best[0], best[1])
+
+
+def log_loss(chances: FloatArray, target: IntArray) -> float:
+    """The mean log loss of probabilities (n, classes)."""
+    return float(-np.log(np.clip(chances[np.arange(len(target)), target], 1e-12, None)).mean())
 
 
 def _fitted(z: FloatArray, target: IntArray, classes: int, penalty: float) -> tuple[FloatArray, FloatArray]:

@@ -3,11 +3,12 @@
 Methods are written once, for arrays with a leading axis of replicates. `stacked` does it for equal MLPs, `single` for any one module.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor, nn
 
 FloatArray = npt.NDArray[np.float64]
@@ -32,6 +33,10 @@ class Replicas(Protocol):
     rows: int
     notes: tuple[str, ...]
     reduced: bool  # scores on the way have a lower precision than those of the network that comes out
+
+    def batches(self, generators: Sequence[np.random.Generator], batch: int) -> Iterator[Tensor]:
+        """All rows once in the order of the generators, one a replicate, as indices (R, b) of at most `batch` rows."""
+        ...
 
     def soft(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
         """Scores (R, b) and features (R, b, k) of the rows index (R, b), with a graph.
@@ -100,3 +105,9 @@ class Replicas(Protocol):
     def perturb(self, generators: Sequence[np.random.Generator], spread: float) -> None:
         """Multiplies every original parameter by a draw from N(1, spread^2)."""
         ...
+
+
+def shuffled(rows: int, generators: Sequence[np.random.Generator], batch: int) -> Iterator[Tensor]:
+    """The numbers of all rows, shuffled by each generator, as indices (R, b)."""
+    order = torch.from_numpy(np.stack([g.permutation(rows) for g in generators]))
+    yield from order.split(batch, dim=1)

@@ -8,6 +8,7 @@ from torch import nn
 from equipoise.data.cohort import Cohort
 from equipoise.errors import BadInput, raise_all
 from equipoise.models.feed import device_of
+from equipoise.models.many_outputs import ChosenOutputs, ManyOutputs
 from equipoise.models.mlp import MLP
 from equipoise.models.protocol import Replicas
 from equipoise.models.score import evaluating, single_output
@@ -23,6 +24,8 @@ def replicas(models: Sequence[nn.Module], cohorts: Sequence[Cohort]) -> Replicas
         return StackedReplicas([m for m in models if isinstance(m, MLP)], torch.stack([c.inputs for c in cohorts]))
     if len(models) > 1:
         raise BadInput(f"only equal MLPs can be repaired as one; got {len(models)} networks of type {type(models[0]).__name__}")
+    if isinstance(models[0], ChosenOutputs):
+        return ManyOutputs(models[0], cohorts[0].inputs)
     return SingleReplica(models[0], cohorts[0].inputs)
 
 
@@ -38,7 +41,7 @@ def check(model: nn.Module, cohort: Cohort) -> None:
         try:
             with evaluating(model), torch.no_grad():
                 few = cohort.inputs[:4].to(device_of(model))
-                raw = single_output(model(few), len(few))
+                raw = model(few) if isinstance(model, ChosenOutputs) else single_output(model(few), len(few))
             if not torch.isfinite(raw).all():
                 problems.append(f"the network gives NaN or infinity for rows of {cohort.name!r}")
         except BadInput as error:

@@ -17,7 +17,9 @@ from equipoise.models.feed import Feed, half, placed, workplace
 from equipoise.models.fused import can_fuse, fused
 
 log = logging.getLogger(__name__)
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # which give sums, not probabilities
 OUTPUTS = ("auto", "logit", "probability")
+Taken = Callable[[object, int], Tensor]  # what a network returned, and for how many rows: what is taken of it
 NUMBERS = {"cpu": 2**24, "cuda": 2**25}  # of input that a network is shown at a time; a GPU wants more to be busy
 
 
@@ -48,12 +50,17 @@ def outputs(model: nn.Module, inputs: Tensor | Images, batch: int | None = None)
     return feed_outputs(placed(model, device), Feed(inputs, device), torch.arange(len(inputs)), batch)
 
 
-def feed_outputs(model: nn.Module, feed: Feed, rows: Tensor, batch: int | None = None, *, fast: bool = False) -> Tensor:
-    """One raw output for each of these rows of a feed, on the CPU; `fast` takes bfloat16 where the device has it."""
+def feed_outputs(
+    model: nn.Module, feed: Feed, rows: Tensor, batch: int | None = None, *, fast: bool = False, taken: Taken | None = None
+) -> Tensor:
+    """One raw output for each of these rows of a feed, on the CPU; `fast` takes bfloat16 where the device has it.
+
+    `taken` says what is taken from the network's outputs in place of one number a row.
+    """
     found: list[Tensor] = []
 
     def show(part: Tensor) -> None:
-        found.append(_shown(model, feed(part)))
+        found.append(_shown(model, feed(part), taken or single_output))
 
     one_pass = fused(model) if fast and can_fuse(feed.device) else nullcontext()
     with evaluating(model), torch.no_grad(), half(feed.device) if fast else nullcontext(), one_pass:
@@ -84,10 +91,10 @@ def smaller(batch: int, error: torch.OutOfMemoryError) -> int:
     return batch // 2
 
 
-def _shown(model: nn.Module, piece: Tensor) -> Tensor:
+def _shown(model: nn.Module, piece: Tensor, taken: Taken) -> Tensor:
     try:
         raw = model(piece)
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, BadInput):
         raise
     except Exception as error:  # any network, so any error; the shapes say more than a traceback
         reason = (str(error).splitlines() or ["no message"])[0]
@@ -95,7 +102,7 @@ def _shown(model: nn.Module, piece: Tensor) -> Tensor:
             f"the network raised {type(error).__name__} on inputs of shape {tuple(piece.shape)}, {piece.dtype}: {reason}. "
             "Give it the inputs that it was trained on, in the same order."
         ) from error
-    return single_output(raw, len(piece)).float()
+    return taken(raw, len(piece)).float()
 
 
 def single_output(raw: object, rows: int) -> Tensor:
@@ -113,8 +120,8 @@ def single_output(raw: object, rows: int) -> Tensor:
 def output_kind(model: nn.Module, inputs: Tensor | Images, asked: str = "auto") -> str:
     """'logit' or 'probability': as asked, as the network says in an attribute `output`, or by what it does.
 
-    Logits of a modest network may all lie in [0, 1] by chance, so a few inputs are also shown to it a thousand times as
-    large: a probability stays within bounds, a logit does not.
+    What a linear layer gives is a logit. Otherwise values tell: logits of a modest network may all lie in [0, 1] by chance, so a few
+    inputs are also shown to it a thousand times as large: a probability stays within bounds, a logit does not.
     """
     if asked not in OUTPUTS:
         raise BadInput(f"output must be one of {', '.join(OUTPUTS)}; got {asked!r}")
@@ -122,6 +129,8 @@ def output_kind(model: nn.Module, inputs: Tensor | Images, asked: str = "auto") 
     if isinstance(said, str) and said in ("logit", "probability"):
         return said
     few = inputs[:64]
+    if _ends_in_a_layer(model, few[:2]):
+        return "logit"
     seen = [outputs(model, few)]
     for scale in (1000, -1000) if few.is_floating_point() else ():
         with suppress(BadInput):  # a network may refuse what it was not trained on
@@ -129,6 +138,22 @@ def output_kind(model: nn.Module, inputs: Tensor | Images, asked: str = "auto") 
     values = torch.cat(seen)
     values = values[~values.isnan()]  # such as a logarithm of a negative input
     return "probability" if len(values) and bool(((values >= 0) & (values <= 1)).all()) else "logit"
+
+
+def _ends_in_a_layer(model: nn.Module, few: Tensor) -> bool:
+    """Whether the network gives back what its last linear or convolutional layer gave."""
+    last: list[Tensor] = []
+
+    def see(_module: nn.Module, _inputs: object, given: Tensor) -> None:
+        last[:] = [given]
+
+    handles = [m.register_forward_hook(see) for m in model.modules() if isinstance(m, LAYERS)]
+    try:
+        raw = outputs(model, few)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return bool(last) and last[0].numel() == len(raw) and torch.equal(last[0].detach().reshape(-1).float().cpu(), raw)
 
 
 def predict(model: nn.Module, cohort: Cohort, *, output: str = "auto", batch: int | None = None) -> Scores:

@@ -1,7 +1,7 @@
 """Any one module under repair: on a CPU, on a GPU, or shared by several processes (see ranks)."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from equipoise.models.blockwise import Blockwise
 from equipoise.models.capture import Captured, Pool
 from equipoise.models.feed import Feed, device_of, half, in_layout, workplace
 from equipoise.models.influence import gap_gradients, settled, sums
-from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Slope
+from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Slope, shuffled
 from equipoise.models.score import NUMBERS, feed_outputs, in_pieces, output_kind, rows_at_once, single_output, smaller
 from equipoise.models.units import Layer, find_units, switch_off
 
@@ -26,8 +26,11 @@ Backward = Callable[..., None]  # from the raw outputs of some rows, and numbers
 class SingleReplica:
     """Any one module."""
 
+    taken = staticmethod(single_output)  # what of the module's output belongs to its rows
+
     def __init__(self, model: nn.Module, inputs: Tensor | Images) -> None:
         self.size, self.rows, self.inputs = 1, len(inputs), inputs
+        self.grid: tuple[int, ...] = (len(inputs),)  # rows of input, and of each what it gives, where that is more than one number
         self.home, self.device = device_of(model), workplace(model, inputs)
         self.model = in_layout(copy.deepcopy(model).eval().to(self.device), inputs)
         ranks.agree(self.model)
@@ -44,6 +47,9 @@ class SingleReplica:
         frozen = sum(not p.requires_grad for p in model.parameters())
         total = sum(1 for _ in model.parameters())
         self.notes: tuple[str, ...] = (f"{frozen} of {total} parameter tensors are frozen and stay as they are",) if frozen else ()
+
+    def batches(self, generators: Sequence[np.random.Generator], batch: int) -> Iterator[Tensor]:
+        return shuffled(self.rows, generators, batch)
 
     def soft(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
         features: list[Tensor] = []
@@ -91,7 +97,7 @@ class SingleReplica:
         if id(wanted) not in self._feeds:  # a feed keeps its inputs, so that their id stays theirs
             self._feeds[id(wanted)] = Feed(wanted, self.device)
         feed = self._feeds[id(wanted)]
-        return self._gathered(feed, torch.arange(len(feed))).numpy()[None]
+        return self._gathered(feed, torch.arange(len(feed))).reshape(1, -1).numpy()
 
     def tilt(self, index: Tensor, weights: Tensor) -> None:
         rows, w = ranks.share(index[0]), ranks.share(weights[0])
@@ -103,22 +109,26 @@ class SingleReplica:
         ((raw if self.probability else torch.sigmoid(raw)) * w).sum().backward()
 
     def push(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
-        if slope not in self._pushes:  # the same function each time, so that its steps are found again
+        shares = [ranks.share(g[0]) for g in given]
+        self._leave_gradient(self._pushed(slope), ranks.share(index[0]), shares, max(8, index.shape[1] // 32 * 8))
+
+    def _pushed(self, slope: Slope) -> Backward:
+        """What leaves the gradient of a loss with this slope: the same function each time, so that its steps are found again."""
+        if slope not in self._pushes:
 
             def pushed(raw: Tensor, *shares: Tensor) -> None:
                 logits = torch.logit(raw, eps=TINY) if self.probability else raw
                 logits.backward(slope(logits.detach()[None], *(s[None] for s in shares))[0])
 
             self._pushes[slope] = pushed
-        shares = [ranks.share(g[0]) for g in given]
-        self._leave_gradient(self._pushes[slope], ranks.share(index[0]), shares, max(8, index.shape[1] // 32 * 8))
+        return self._pushes[slope]
 
     def _leave_gradient(self, backward: Backward, rows: Tensor, given: Sequence[Tensor], unit: int) -> None:
         """Runs the step of some rows, with one number a row of each that is given; on a GPU filled up to a multiple of `unit` rows."""
         if self.device.type == "cuda":
             rows, given = self._padded(rows, given, unit)
         try:
-            self._step(backward, len(rows), len(given))(rows.to(self.device), *(g.to(self.device) for g in given))
+            self._step(backward, len(rows), [g.shape for g in given])(rows.to(self.device), *(g.to(self.device) for g in given))
         except torch.OutOfMemoryError as error:
             raise too_large(len(rows)) from error
         ranks.add_up_gradients([p for p in self.model.parameters() if p.requires_grad])
@@ -126,9 +136,9 @@ class SingleReplica:
     def _padded(self, rows: Tensor, given: Sequence[Tensor], unit: int) -> tuple[Tensor, list[Tensor]]:
         """Filled up with rows of zeros, which count for nothing, to a multiple of `unit`, so that few shapes have to be recorded."""
         more = -len(rows) % unit if len(rows) else unit
-        return torch.cat([rows, torch.zeros(more, dtype=rows.dtype)]), [torch.cat([g, torch.zeros(more)]) for g in given]
+        return torch.cat([rows, torch.zeros(more, dtype=rows.dtype)]), [torch.cat([g, torch.zeros(more, *g.shape[1:])]) for g in given]
 
-    def _step(self, backward: Backward, rows: int, given: int) -> Captured:
+    def _step(self, backward: Backward, rows: int, given: Sequence[torch.Size]) -> Captured:
         """The step that leaves the gradient that `backward` makes from the outputs of so many rows."""
         mine = [p for p in self.model.parameters() if p.requires_grad]
         for p in mine:
@@ -140,25 +150,25 @@ class SingleReplica:
             if not len(index):
                 return
             with half(self.device):
-                raw = single_output(self.model(self.feed(index)), len(index)).float()
+                raw = self.taken(self.model(self.feed(index)), len(index)).float()
             backward(raw, *numbers)
 
         if self.device.type != "cuda" or not self.feed.resident:
             return Captured(step, [torch.empty(0)])
         key = (backward, rows)
         if key not in self._steps:
-            zeros = [torch.zeros(rows, device=self.device) for _ in range(given)]
+            zeros = [torch.zeros(shape, device=self.device) for shape in given]
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             self._steps[key] = Captured(step, [torch.zeros(rows, dtype=torch.int64, device=self.device), *zeros], pool=self._pool)
         return self._steps[key]
 
     def _scores(self, feed: Feed, rows: Tensor) -> Tensor:
-        raw = feed_outputs(self.model, feed, rows, fast=True).double()
+        raw = feed_outputs(self.model, feed, rows, fast=True, taken=self.taken).double()
         return raw if self.probability else torch.sigmoid(raw)
 
     def _gathered(self, feed: Feed, rows: Tensor) -> Tensor:
         """The scores of all rows of a feed, each process doing its share of `rows`; those not in `rows` are zero."""
-        scores = torch.zeros(len(feed), dtype=torch.float64)
+        scores = torch.zeros(len(feed), *self.grid[1:], dtype=torch.float64)
         mine = ranks.share(rows)
         scores[mine] = self._scores(feed, mine)
         return self._added(scores)
@@ -211,9 +221,10 @@ class SingleReplica:
         return self._layers[-1].start + self._layers[-1].size
 
     def influence(self, weights: FloatArray, criterion: str = "gradient") -> tuple[FloatArray, Tensor]:
-        w = torch.from_numpy(weights[0]).float()
+        w = torch.from_numpy(weights[0]).float().view(self.grid)
+        some = w.reshape(len(w), -1).any(1)
         # Rows without weight need no backward pass and go last.
-        order = torch.cat([ranks.share(w.nonzero()[:, 0]), ranks.share((w == 0).nonzero()[:, 0])])
+        order = torch.cat([ranks.share(some.nonzero()[:, 0]), ranks.share((~some).nonzero()[:, 0])])
         batch = self._batch(AT_ONCE)
         while True:
             try:
@@ -223,9 +234,9 @@ class SingleReplica:
                 batch = smaller(batch, error)
         ranks.add_up([total])
         scores = raw.double() if self.probability else torch.sigmoid(raw.double())
-        everyone = torch.zeros(self.rows, dtype=torch.float64)
+        everyone = torch.zeros(self.grid, dtype=torch.float64)
         everyone[order] = scores.cpu()
-        return self._added(everyone).numpy()[None], settled(criterion, total)[None] / self.rows
+        return self._added(everyone).reshape(1, -1).numpy(), settled(criterion, total)[None] / len(w)
 
     def _influence(self, order: Tensor, w: Tensor, batch: int, criterion: str) -> tuple[Tensor, Tensor]:
         """Raw outputs of the rows in this order, and the sums (sums, units) of which the criterion is made.
@@ -238,14 +249,14 @@ class SingleReplica:
         heads = self._layers[0].kind == "head"  # without gradients torch takes another way through attention, with other rounding
         found = []
         filled = torch.cat([order, order[:1].expand(-len(order) % batch)])
-        weighted = torch.cat([w[order], torch.zeros(len(filled) - len(order))])
+        weighted = torch.cat([w[order], torch.zeros(len(filled) - len(order), *w.shape[1:])])
         for part, weight in zip(filled.split(batch), weighted.split(batch), strict=True):
             if heads or weight.any():
                 raw, found_here = gap_gradients(self.model, self._layers, self.feed(part), weight, self.probability, criterion)
                 total.add_(found_here)
             else:
                 with torch.no_grad(), half(self.device):
-                    raw = single_output(self.model(self.feed(part)), len(part)).float()
+                    raw = self.taken(self.model(self.feed(part)), len(part)).float()
             found.append(raw)
         return torch.cat(found)[: len(order)] if found else torch.empty(0), total
 

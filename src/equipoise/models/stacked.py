@@ -1,6 +1,6 @@
 """Equal MLPs under repair, as one stack."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from equipoise.models.blockwise import StackedBlockwise
 from equipoise.models.influence import row_parts, settled, sums
 from equipoise.models.mlp import MLP
-from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Slope
+from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Slope, shuffled
 from equipoise.models.stack import CHUNK, Snapshot, Stack, StackedAdam
 from equipoise.models.units import find_units
 
@@ -27,6 +27,9 @@ class StackedReplicas:
         self._kept = Snapshot.of(self.stack)
         self._layers: list[int] = []  # hidden layers whose units may be pruned; none where columns of the input may
         self._numbers = [(self.stack.owner == r).nonzero()[:, 0] for r in range(self.size)]
+
+    def batches(self, generators: Sequence[np.random.Generator], batch: int) -> Iterator[Tensor]:
+        return shuffled(self.rows, generators, batch)
 
     def soft(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
         masks = None if generators is None else self.stack.masks(index.shape[1], generators)

@@ -43,6 +43,11 @@ def train(
     threshold with the best balanced accuracy on the validation part.
     """
     _check(train, valid)
+    if train.labels:
+        raise BadInput(
+            f"{train.name!r} has several {train.kind} ({', '.join(train.labels)}), and train trains one output. Train such a network "
+            f"by a loop of your own; one label alone: train(parts.train.labelled({train.labels[0]!r}), ...)"
+        )
     if settings is None:
         settings = IMAGES if len(train.inputs.shape) == 4 else Training()
     if model is None:

@@ -76,13 +76,18 @@ class Layer:
         return int(torch.tensor(self.shape).prod())
 
 
-def find_units(model: nn.Module, sample: Tensor, pattern: str | Sequence[str] = "*", granularity: str = "unit") -> list[Layer]:
-    """The layers that match a pattern with units of a granularity: unit, channel, input (of the whole network, a table) or head."""
+def find_units(
+    model: nn.Module, sample: Tensor, pattern: str | Sequence[str] = "*", granularity: str = "unit", outputs: int = 1
+) -> list[Layer]:
+    """The layers that match a pattern with units of a granularity: unit, channel, input (of the whole network, a table) or head.
+
+    A last layer that is as wide as the network's `outputs` holds no units, but what the network tells.
+    """
     if granularity == "input":
         return [_input_layer(model, sample[:2].to(device_of(model)))]
     if granularity == "head":
         return _attentions(model, [pattern] if isinstance(pattern, str) else list(pattern))
-    return find_layers(model, sample, pattern, granularity == "channel")
+    return find_layers(model, sample, pattern, granularity == "channel", outputs)
 
 
 def _input_layer(model: nn.Module, sample: Tensor) -> Layer:
@@ -133,7 +138,9 @@ def _attentions(model: nn.Module, patterns: Sequence[str]) -> list[Layer]:
     return layers
 
 
-def find_layers(model: nn.Module, sample: Tensor, pattern: str | Sequence[str] = "*", channels: bool = False) -> list[Layer]:
+def find_layers(
+    model: nn.Module, sample: Tensor, pattern: str | Sequence[str] = "*", channels: bool = False, width: int = 1
+) -> list[Layer]:
     """The linear and convolutional layers whose name matches a pattern, in the order they run, less the output layer.
 
     `sample` is a few rows of input, to learn the shapes of the pre-activations. With `channels`, a unit of a convolution is a whole
@@ -148,7 +155,7 @@ def find_layers(model: nn.Module, sample: Tensor, pattern: str | Sequence[str] =
         for name, outputs in seen.items():
             full = tuple(outputs[0].shape)
             ran.append((name, full[-1:] if isinstance(candidates[name], nn.Linear) else full[1:]))
-    hidden = ran[:-1] if ran and ran[-1][1][0] == 1 else ran
+    hidden = ran[:-1] if ran and ran[-1][1][0] == width else ran
     chosen = [(name, shape) for name, shape in hidden if any(fnmatchcase(name, p) for p in patterns)]
     if not chosen:
         names = ", ".join(name for name, _ in hidden) or "none"

@@ -127,7 +127,7 @@ class OneOutput(nn.Module):
         if self._bare:
             label = repr(known[which]) if known else str(which)
             log.warning("the network has no operating threshold for its output %s; its plain probability is used", label)
-        self.output = _said(inner) if output == "auto" else output
+        self.output = said_output(inner) if output == "auto" else output
 
     def forward(self, x: Tensor) -> Tensor:
         raw: Tensor = self._plain(x) if self._bare else self.inner(x)
@@ -142,7 +142,7 @@ class OneOutput(nn.Module):
         return plain
 
 
-def _said(network: nn.Module) -> str:
+def said_output(network: nn.Module) -> str:
     """What a network says that it gives, in our way or in torchxrayvision's."""
     if isinstance(getattr(network, "op_threshs", None), Tensor):
         return "probability"
@@ -165,7 +165,7 @@ class Calibrated(nn.Module):
 
     def __init__(self, inner: nn.Module, threshold: float, *, output: str = "auto") -> None:
         super().__init__()
-        given = _said(inner) if output == "auto" else output
+        given = said_output(inner) if output == "auto" else output
         problems = [] if 0 < threshold < 1 else [f"an operating threshold lies between 0 and 1; got {threshold}"]
         if given not in ("logit", "probability"):
             problems.append(f'the network does not say what it gives; say output="logit" or output="probability" (got {given!r})')

@@ -5,7 +5,7 @@ import numpy as np
 from equipoise.data.scores import Scores
 from equipoise.measures.audit import Audit
 from equipoise.measures.estimates import Estimate
-from equipoise.measures.gaps import MEANING
+from equipoise.measures.gaps import meaning
 from equipoise.methods.registry import METHODS
 from equipoise.report.affected import Shift
 from equipoise.report.card_findings import Findings
@@ -18,7 +18,7 @@ LISTED = 12  # worse rates that a paragraph names; the table has all
 
 def measure_words(measure: str) -> str:
     """A gap in words: its name, what it compares, and its direction."""
-    title, _, what = MEANING.get(measure, measure).partition(": ")
+    title, _, what = meaning(measure).partition(": ")
     inside = f"{name(measure)}: {what}" if what else name(measure)
     return f"{title} ({inside}, group minus reference)"
 

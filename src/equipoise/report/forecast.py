@@ -13,7 +13,8 @@ from torch import nn
 
 from equipoise.data.cohort import Cohort
 from equipoise.errors import EquipoiseError
-from equipoise.measures.gaps import terms
+from equipoise.measures.encoding import encoding
+from equipoise.measures.gaps import is_quotient, terms
 from equipoise.methods.base import Goal
 from equipoise.methods.registry import METHODS, settings_of
 from equipoise.methods.selection import Labels
@@ -23,6 +24,7 @@ from equipoise.models.units import find_units
 
 SAMPLE = {True: 32, False: 256}  # rows to measure on, images or a table: about as many as methods show at a time
 PROBED = {True: 128, False: 2000}  # rows to measure probes on, whose time grows with the rows only where they are many
+FEW_READ, DRAWN = 32, 20  # rows to warm up on, and draws to measure by
 HONEST_RUNS = 4  # two halves, all rows, and all rows again up to the step that was chosen
 
 
@@ -45,16 +47,18 @@ class Forecast:
     goal: Goal
     row_seconds: float  # for one row through the network
     look_seconds: float  # for the exact sweep of all thresholds on the repair part
+    probes: Step | None = None  # of the layers, for the report, where they are asked for
 
     @property
     def seconds(self) -> float | None:
         """About how long all of it takes at most, if that is known of every method."""
-        known = [step.seconds for step in self.steps]
+        known = [step.seconds for step in (*self.steps, *([] if self.probes is None else [self.probes]))]
         return None if None in known else float(sum(s for s in known if s is not None))
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         steps = [{"method": s.method, "what": s.what, "rows": s.rows, "seconds": s.seconds} for s in self.steps]
+        probes = {} if self.probes is None else {"probes": {"what": self.probes.what, "seconds": self.probes.seconds}}
         parts = self.parts.astype(object).where(self.parts.notna(), None).to_dict("records")
         return {
             "schema": "equipoise.plan",
@@ -62,14 +66,21 @@ class Forecast:
             "goal": self.goal.describe(),
             "parts": parts,
             "methods": steps,
+            **probes,
             "seconds": self.seconds,
         }
 
 
 def forecast(
-    model: nn.Module, repair: Cohort, test: Cohort, methods: Mapping[str, Mapping[str, Any]], goal: Goal, train: Cohort | None = None
+    model: nn.Module,
+    repair: Cohort,
+    test: Cohort,
+    methods: Mapping[str, Mapping[str, Any]],
+    goal: Goal,
+    train: Cohort | None = None,
+    probe_draws: int | None = None,
 ) -> Forecast:
-    """What a trial with these methods would do, from a few rows shown to the network."""
+    """What a trial with these methods would do, from a few rows shown to the network. With `probe_draws` its layers are probed too."""
     parts = {"repair": repair, "test": test} | ({} if train is None else {"train": train})
     a_row, a_look = seconds_a_row(model, repair), seconds_a_look(repair, goal)
     dearer = max(1.0, seconds_a_row(copy.deepcopy(model), repair, gradients=True) / a_row)
@@ -80,7 +91,8 @@ def forecast(
         total = None if work.rows is None else round(work.rows + after)
         steps.append(Step(name, work.what, total, None if total is None else total * a_row + work.looks * a_look + work.beside))
     counts = pd.concat([_counts(part, name) for name, part in parts.items()], ignore_index=True)
-    return Forecast(counts, tuple(steps), goal, a_row, a_look)
+    probes = None if probe_draws is None else _probes(model, test, probe_draws)
+    return Forecast(counts, tuple(steps), goal, a_row, a_look, probes)
 
 
 def seconds_a_row(model: nn.Module, cohort: Cohort, gradients: bool = False) -> float:
@@ -134,6 +146,25 @@ def seconds_a_probe(model: nn.Module, cohort: Cohort, settings: Any) -> float:
     return each * len(cohort) * (len(PENALTIES) * (int(settings.folds) - 1) + 1)
 
 
+def seconds_to_read(model: nn.Module, cohort: Cohort, draws: int) -> float:
+    """How long it takes to read the groups from every layer of a network, with so many draws for the intervals, from a few rows."""
+    count = min(len(cohort), PROBED[len(cohort.inputs.shape) > 2])
+    few = cohort.take(np.linspace(0, len(cohort) - 1, count).astype(int))  # not the first ones, who may all be of one group
+    encoding(model, few.take(range(min(count, FEW_READ))), draws=2)  # the first time, libraries are loaded
+    taken = []
+    for some in (2, 2 + DRAWN):
+        start = time.perf_counter()
+        encoding(model, few, draws=some)
+        taken.append(time.perf_counter() - start)
+    a_draw = max(0.0, taken[1] - taken[0]) / DRAWN
+    return (taken[0] + draws * a_draw) * len(cohort) / count
+
+
+def _probes(model: nn.Module, test: Cohort, draws: int) -> Step:
+    """Before the repair and after it, on the part kept aside."""
+    return Step("probes", "the groups read from every layer, before and after", None, 2 * seconds_to_read(model, test, draws))
+
+
 @dataclass(frozen=True)
 class _Work:
     """How many rows are shown to the network at most, how many looks are taken, what is done, and seconds that are neither."""
@@ -180,7 +211,7 @@ def _once(name: str, s: Any, model: nn.Module, repair: Cohort, goal: Goal, train
         most = "at most " if name == "bias-gda" else ""
         return _Work(s.epochs * n * (dearer + looks), s.epochs * looks, f"{most}{s.epochs} epochs of fine-tuning with {looks} looks each")
     if name == "bias-score":
-        probes = 1 + len(terms(goal.measure))
+        probes = 1 + (2 if is_quotient(goal.measure) else len(terms(goal.measure)))  # the label, and the groups given each
         beside = probes * seconds_a_probe(model, repair, s)
         what = f"{probes} probes in {s.folds} folds beside the network as it came, and {s.steps} bounds"
         return _Work(3 * n, 3 * s.steps, what, beside)  # scores before, features, scores after; a look, two points and a program a bound

@@ -151,6 +151,7 @@ def _tried(
             bound=goal.bound,
             level_up=goal.keep,
             selection=goal.selection,
+            lose=goal.lose,
             seed=seed,
             train=train if METHODS[name].needs_train else None,
             progress=step,

@@ -34,6 +34,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from equipoise.errors import BadInput, UnknownName, did_you_mean, raise_all
+from equipoise.measures.gaps import named
 from equipoise.study.entries import Known, Own
 from equipoise.study.network import MLP, backbones
 from equipoise.study.schema import PROTOCOLS, Arm, Limit, Plan
@@ -84,6 +85,7 @@ def narrow(
 ) -> Plan:
     """Some of a plan. Without names, all but the optional data."""
     problems = []
+    measures = None if measures is None else [_one_name(measure) for measure in measures]
     for kind, asked, known in (
         ("data in this study", data, [d.name for d in plan.data]),
         ("method in this study", methods, [a.name for a in plan.methods]),
@@ -130,9 +132,29 @@ def _tidied(raw: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
         if not isinstance(entries, (list, tuple)):
             continue
         tidy[key] = [_entry(e, kind, folder) for e in entries]
+    data = [str(e["name"]) for e in _entries(tidy, "data") if "name" in e]
+    for entry in _entries(tidy, "methods"):
+        for limit in ("floor", "bound"):
+            if isinstance(entry.get(limit), Mapping):
+                entry[limit] = _by_name(entry[limit], data)
     if isinstance(tidy.get("protocol"), str) and tidy["protocol"] in PROTOCOLS:
         tidy.setdefault("fractions", PROTOCOLS[tidy["protocol"]])
     return _placed(tidy, folder)
+
+
+def _by_name(table: Mapping[str, Any], data: Sequence[str]) -> dict[str, Any]:
+    """A table of limits whose measures have their one name each, in whatever way they are written; names of data stay."""
+    return {
+        key if key in data else _one_name(key): _by_name(value, ()) if isinstance(value, Mapping) else value for key, value in table.items()
+    }
+
+
+def _one_name(measure: Any) -> str:
+    """The one name of a measure; what is none stays, for others to name."""
+    try:
+        return named(measure)
+    except (BadInput, TypeError):
+        return str(measure)
 
 
 def _entry(entry: Any, kind: str, folder: Path | None) -> Any:
@@ -165,9 +187,9 @@ def _placed(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
     return values
 
 
-def _entries(tidy: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
+def _entries(tidy: Mapping[str, Any], key: str) -> Iterator[dict[str, Any]]:
     entries = tidy.get(key)
-    return (e for e in entries if isinstance(e, Mapping)) if isinstance(entries, list) else iter(())
+    return (e for e in entries if isinstance(e, dict)) if isinstance(entries, list) else iter(())
 
 
 def _paths(tidy: Mapping[str, Any]) -> Iterator[Path]:
@@ -183,7 +205,7 @@ def _paths(tidy: Mapping[str, Any]) -> Iterator[Path]:
 def _crossed(tidy: Mapping[str, Any]) -> Iterator[str]:
     """What no entry can know alone: names used twice, settings and limits for what is not in the study, weights for no backbone."""
     measures = tidy.get("measures")
-    listed = [str(m) for m in measures] if isinstance(measures, (list, tuple)) else ["spd", "eod"]
+    listed = [_one_name(m) for m in measures] if isinstance(measures, (list, tuple)) else ["spd", "eod"]
     data = [str(e["name"]) for e in _entries(tidy, "data") if "name" in e]
     arms = [str(e["name"]) for e in _entries(tidy, "methods") if "name" in e]
     for kind, names in (("data", data), ("methods", arms)):

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from equipoise.data.cohort import Cohort
-from equipoise.data.protocol import balanced_parts
+from equipoise.data.protocol import balanced_parts, fold_parts
 from equipoise.data.scores import Scores
 from equipoise.data.splits import Parts, split
 from equipoise.errors import EquipoiseError
@@ -34,7 +34,7 @@ from equipoise.methods.registry import METHODS, run_many, settings_of
 from equipoise.models.score import predict
 from equipoise.models.train import IMAGES, Training, train_stack
 from equipoise.models.train import train as train_one
-from equipoise.study import rows, weights
+from equipoise.study import pooled, rows, weights
 from equipoise.study.schema import Plan
 from equipoise.study.sources import load_source
 from equipoise.study.tasks import Outcome, Work
@@ -101,6 +101,8 @@ def _parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
         cohort = load_source(data.source, None, {**data.options, "seed": seed})  # type: ignore[union-attr]
     if plan.protocol == "balanced":
         parts = balanced_parts(cohort, seed=seed, fractions=plan.fractions, privileged=plan.privileged)
+    elif plan.protocol == "folds":
+        parts = fold_parts(cohort, seed=seed, privileged=plan.privileged)
     else:
         parts = split(cohort, seed=seed, fractions=plan.fractions)
     train, valid, test = (replace(part, source=part.inputs) for part in parts)  # the raw table is not needed any more
@@ -178,10 +180,11 @@ def _repaired(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -
         "seconds": seconds / len(parts),
         "task_seconds": seconds,
     }
-    return [
-        {**common, "seed": seed, **_row(found[k], models[k], parts[k], task.measure, plan.performance, seed)}
-        for k, seed in enumerate(task.seeds)
-    ]
+    made = []
+    for k, seed in enumerate(task.seeds):
+        own = pooled.to_row(found[k], parts[k].test, work.fingerprint) if plan.protocol == "folds" else {}
+        made.append({**common, "seed": seed, **_row(found[k], models[k], parts[k], task.measure, plan.performance, seed), **own})
+    return made
 
 
 def _row(candidate: Candidate, model: nn.Module, parts: Parts, measure: str, performance: str, seed: int) -> dict[str, object]:

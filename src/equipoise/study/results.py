@@ -23,6 +23,7 @@ from equipoise.errors import BadInput, raise_all
 from equipoise.study import rows, weights
 from equipoise.study.identity import differences, fingerprint, identity
 from equipoise.study.plan import make_plan
+from equipoise.study.pooled import pooled
 from equipoise.study.schema import Plan
 from equipoise.study.tasks import Task, tasks_of
 
@@ -117,6 +118,11 @@ def finished(folder: Folder) -> set[Task]:
 def read_rows(folder: Folder) -> pd.DataFrame:
     """All rows so far, without their traces, in the order of the study; one error with every file that is damaged."""
     return rows.split_traces(_read(folder))[0]
+
+
+def read_pooled(folder: Folder) -> pd.DataFrame:
+    """The folds put together, of a study by folds; a line a (data, measure, method)."""
+    return pooled(_read(folder))
 
 
 def read_traces(folder: Folder) -> pd.DataFrame:

@@ -18,7 +18,8 @@ from equipoise.measures.gaps import GAPS
 TIMINGS = ("seconds", "task_seconds")  # of the method alone: a split's share, and the whole stack
 NOISE = ("noise", "valid_noise")
 LIMIT = "limit"  # the best performance of any rule that knows the group, on the original network's test scores, within the row's own |gap|
-ADDED = ((LIMIT,), (LIMIT, *NOISE))  # columns that files from before them lack: they are read, and have none
+POOLED = ("test_cell", "test_decision", "test_patient")  # of each test row, where folds are to be pooled (see pooled)
+ADDED = (POOLED, (LIMIT, *POOLED), (LIMIT, *NOISE, *POOLED))  # columns that files from before them lack: they are read, and have none
 TRACE = {"trace_step": "step", "trace_gap": "gap", "trace_performance": "performance", "trace_threshold": "threshold"}
 _TEXT, _REAL, _WHOLE = pa.string(), pa.float64(), pa.int64()
 SCHEMA = pa.schema(
@@ -51,6 +52,7 @@ SCHEMA = pa.schema(
         *((name, _REAL) for name in TIMINGS),
         ("trace_step", pa.list_(_WHOLE)),
         *((name, pa.list_(_REAL)) for name in list(TRACE)[1:]),
+        *((name, pa.list_(kind)) for name, kind in zip(POOLED, (_WHOLE, _REAL, _WHOLE), strict=True)),
     ]
 )
 
@@ -72,7 +74,8 @@ def from_bytes(content: bytes, source: str) -> pd.DataFrame:
     frame = table.to_pandas()
     for added in ADDED:
         if table.schema.names == [name for name in SCHEMA.names if name not in added]:
-            return frame.reindex(columns=SCHEMA.names).astype(dict.fromkeys(added, "float64"))
+            kinds = {name: "object" if name in POOLED else "float64" for name in added}
+            return frame.reindex(columns=SCHEMA.names).astype(kinds)
     if table.schema.names != SCHEMA.names:
         raise BadInput(f"{source} does not hold the rows of a study. Remove it, or use another folder.")
     return frame
@@ -81,7 +84,7 @@ def from_bytes(content: bytes, source: str) -> pd.DataFrame:
 def split_traces(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows without their traces, and the traces, one line a step."""
     keys = ["data", "seed", "method", "measure"]
-    rows = frame.drop(columns=list(TRACE))
+    rows = frame.drop(columns=[*TRACE, *POOLED])
     steps = frame[[*keys, *TRACE]].explode(list(TRACE), ignore_index=True).rename(columns=TRACE)
     kinds = {"step": "int64", **dict.fromkeys(list(TRACE.values())[1:], "float64")}
     return rows, steps.dropna(subset="step").astype(kinds).reset_index(drop=True)

@@ -32,6 +32,7 @@ Limit = float | Mapping[str, float | Mapping[str, float]]  # one number, or by d
 PROTOCOLS = {  # how parts are made: the fractions of train, validation and test, unless the study says others
     "split": (0.6, 0.2, 0.2),
     "balanced": (0.5, 0.25, 0.25),  # the paper's chest X-rays: labels in balance, groups in the shares that `privileged` says
+    "folds": (0.6, 0.2, 0.2),  # five by patient, test parts as they are: five splits make a deal, and are pooled
 }
 
 
@@ -70,6 +71,7 @@ class Arm:
     floor: Limits = None
     bound: Limits = None
     selection: Annotated[str, one_of("selection", SELECTIONS)] = "paper"
+    lose: float | None = None  # of the original's performance, where there is neither floor nor bound
 
     @field_validator("settings")
     @classmethod
@@ -92,11 +94,21 @@ class Arm:
         raise_all(problems)
         return values
 
+    @field_validator("lose")
+    @classmethod
+    def _lose(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and not 0 <= value <= 1:
+            raise ValueError(f"should be a number from 0 to 1; got {value}")
+        everywhere = [key for key in ("floor", "bound") if isinstance(info.data.get(key), (int, float))]
+        if value is not None and everywhere:
+            raise ValueError(f"lose is for goals without a floor and without a bound; this arm has a {' and a '.join(everywhere)}")
+        return value
+
     @model_serializer(mode="wrap")
     def _plain(self, as_usual: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the paper's selection: what is usual leaves the fingerprint of a study as it was."""
+        """Without the paper's selection and without a loss that is not given: what is usual leaves a study's fingerprint as it was."""
         content: dict[str, Any] = as_usual(self)
-        return {key: value for key, value in content.items() if (key, value) != ("selection", "paper")}
+        return {key: value for key, value in content.items() if (key, value) not in (("selection", "paper"), ("lose", None))}
 
     def settings_for(self, data: str) -> dict[str, Any]:
         """The settings on these data."""
@@ -105,7 +117,8 @@ class Arm:
     def goal(self, data: str, measure: str, performance: str) -> Goal:
         """What this arm is to reach on these data."""
         limits = limit(self.floor, data, measure), limit(self.bound, data, measure)
-        return Goal(measure, performance, *limits, selection=self.selection)
+        lose = self.lose if limits == (None, None) else None  # a table of floors may leave some data out
+        return Goal(measure, performance, *limits, selection=self.selection, lose=lose)
 
 
 def _typed_settings(method: str, given: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,112 @@
+"""Where a repair comes from and how it is used again: the network and the file of its weights, the inputs, checksums and versions."""
+
+import platform
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from equipoise import __version__
+from equipoise.cli import inputs as given
+from equipoise.data.cohort import Cohort
+from equipoise.errors import BadInput
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from equipoise.models.checkpoint import Checkpoint
+
+
+def network_of(
+    model: str, weights: Path | None, inputs: given.Inputs, output_name: str | None
+) -> tuple["nn.Module", "Checkpoint | None", list[str]]:
+    """The network, the file that its weights came in, and a remark where they cannot go back the same way."""
+    from equipoise.models.checkpoint import Checkpoint, load_model, read_checkpoint
+    from equipoise.models.export import state_like
+    from equipoise.models.exported import SUFFIX, weights_of
+    from equipoise.models.vision import OneOutput
+
+    if model.endswith(SUFFIX):
+        network = load_model(model, weights)
+        if output_name is not None:
+            network = OneOutput(network, int(output_name) if output_name.lstrip("-").isdigit() else output_name).eval()
+    else:
+        network = given.network_of(model, weights, inputs, output_name)
+    if weights is None:
+        inner = network.inner if output_name is not None and isinstance(network, OneOutput) else network
+        return network, Checkpoint(weights_of(inner)), []
+    came = read_checkpoint(weights)
+    try:
+        state_like(came.state, network)
+    except BadInput as error:
+        return network, None, [f"the weights are written under the network's own keys, not as they came: {error.problems[0]}"]
+    return network, came, []
+
+
+def findable(model: str) -> str:
+    """The model's name with an absolute path, to be found from any folder."""
+    place, colon, name = model.rpartition(":")
+    if colon and (place.endswith(".py") or "/" in place):
+        return f"{Path(place).absolute()}:{name}"
+    return str(Path(model).absolute()) if model.endswith(".pt2") else model
+
+
+def plain(inputs: given.Inputs, cohort: Cohort) -> dict[str, object]:
+    """How new rows become inputs, for `equipoise apply`."""
+    from equipoise.data.images import Images
+    from equipoise.data.table import Table
+
+    names = {"patient": inputs.patient, "id": inputs.id}
+    if isinstance(cohort.source, Images):
+        source = cohort.source
+        how = {"size": int(source.shape[-1]), "channels": source.channels, "mean": list(source.mean), "std": list(source.std)}
+        return {**names, "images": how, "image_column": inputs.image_column}
+    assert isinstance(cohort.source, Table)
+    return {**names, "images": None, "features": [str(c) for c in cohort.source.frame.columns]}
+
+
+def provenance(
+    arguments: list[str],
+    model: str,
+    file: Path,
+    weights: Path | None,
+    train: Path | None,
+    opened: given.Opened,
+    seed: int,
+    remarks: list[str],
+) -> Any:
+    import numpy as np
+    import pandas as pd
+    import torch
+
+    from equipoise.data.images import Images
+    from equipoise.report.case import Provenance
+
+    code = model.rpartition(":")[0]
+    paths = [path for path in (file, weights, train, Path(code) if code.endswith(".py") else None) if path is not None]
+    hashes = {path.name: _sha256(path) for path in (*paths, *([Path(model)] if model.endswith(".pt2") else []))}
+    if isinstance(opened.cohort.source, Images):
+        hashes["list of images"] = _sha256_of("\n".join(map(str, opened.cohort.ids)))
+    versions = {"equipoise": __version__, "torch": torch.__version__, "numpy": np.__version__, "pandas": pd.__version__}
+    return Provenance(
+        command=shlex.join(arguments),
+        model=model,
+        seed=seed,
+        when=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions={**versions, "python": platform.python_version()},
+        hashes=hashes,
+        limits=(*opened.lines(), *remarks),
+    )
+
+
+def _sha256(path: Path) -> str:
+    import hashlib
+
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sha256_of(text: str) -> str:
+    from equipoise.data.files import sha256
+
+    return sha256(text.encode())

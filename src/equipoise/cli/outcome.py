@@ -1,0 +1,129 @@
+"""What `equipoise debias` prints: the plan, or the result on the patients kept aside with all that is to be minded of it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from equipoise.cli.console import out
+from equipoise.report.terminal import NOISE_WORDS, printable, short_name
+
+if TYPE_CHECKING:
+    from equipoise.report.case import Case
+    from equipoise.report.forecast import Forecast
+    from equipoise.report.repaired import Written
+
+BEST_RULE = (
+    "best rule: performance above (+) or below (-) the best rule that knows the group (linear program), found on the scores as they came "
+    "and on these very rows, at the same |gap|."
+)
+NO_BEST_RULE = "best rule: none, as this gap or performance is no sum of rates, or a cell is empty."
+
+
+def print_plan(found: "Forecast", folder: Path, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({**found.to_dict(), "out": str(folder)}, indent=2, allow_nan=False))
+        return
+    who = Table(title="Who is in which part", box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    for column in ("part", "group", "label", "rows", "patients"):
+        who.add_column(column, justify="right" if column in ("rows", "patients") else "left")
+    for row in found.parts.itertuples():
+        who.add_row(row.part, short_name(row.group), str(row.label), f"{row.rows:,}", "" if row.patients is None else f"{row.patients:,}")
+    what = Table(title="What will be done", box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    what.add_column("method")
+    what.add_column("steps")
+    what.add_column("at most about", justify="right")
+    for step in found.steps:
+        what.add_row(step.method, step.what, "not known" if step.seconds is None else duration(step.seconds))
+    if found.probes is not None and found.probes.seconds is not None:
+        what.add_row("probes", found.probes.what, duration(found.probes.seconds))
+    total = "not known" if found.seconds is None else duration(found.seconds)
+    out.print(Group(who, what))
+    out.print(
+        Text(f"goal: {found.to_dict()['goal']}; at most about {total} in all, the report aside; result in {printable(str(folder))}"),
+        soft_wrap=True,
+    )
+    out.print("Nothing was done. Leave out --plan to do it.")
+
+
+def print_result(case: "Case", written: "Written", remarks: list[str]) -> None:
+    from equipoise.report.repaired import verdict
+
+    goal, document = case.result.candidate.goal, dict[str, Any](written.document)
+    performance = goal.performance.replace("_", " ")
+    table = _plain_table(
+        f"The {len(case.result.test):,} rows kept aside, with 95% intervals", "", goal.measure, performance, "goal", "needs the group"
+    )
+    table.columns[-1].max_width = len("needs")
+    beside = _plain_table("Beside chance, and the best rule that knows the group", "", f"|{goal.measure}|", "noise", "excess", "best rule")
+    rows: list[tuple[str, Any, Any, str, bool]] = [("as it came", written.before.to_dict(), document["limit"], "", False)]
+    for name, entry in document["methods"].items():
+        rows.append((name, entry["test_part"], entry["limit"], "met" if entry["met"] else "NOT met", entry["needs_group"]))
+    for name, found, limit, met, needs in rows:
+        gap, chosen = found[goal.measure], name == case.result.name
+        head, style = Text(f"{name} (chosen)" if chosen else name), "bold" if chosen else ""
+        table.add_row(head, _interval(gap, "+"), _interval(found[goal.performance], ""), met, "yes" if needs else "no", style=style)
+        size = None if gap["value"] is None else abs(gap["value"])
+        cells = (_number(size, ""), _number(gap["noise"], ""), _number(gap["excess"], "+"), _number(limit and -limit["below"], "+"))
+        beside.add_row(head, *cells, style=style)
+    out.print(Group(table, beside))
+    out.print(Text(f"{NOISE_WORDS} {BEST_RULE if document['limit'] else NO_BEST_RULE}", style="dim"))
+    out.print(Text(printable(verdict(case))), soft_wrap=True)
+    if not case.result.candidate.met:
+        out.print(Text(f"The goal was NOT met: {printable(case.result.candidate.why)}.", style="bold yellow"), soft_wrap=True)
+    for line in [*remarks, *_notes(case)]:
+        out.print(Text(printable(line)), soft_wrap=True)
+    if written.onnx is not None:
+        out.print(f"model.onnx differs from torch by at most {written.onnx.max_difference:.1e} on {written.onnx.rows} rows.")
+    out.print(Text(f"Written to {printable(str(written.folder))}: {', '.join(written.files)}"), soft_wrap=True)
+
+
+def _notes(case: "Case") -> list[str]:
+    """All notes of the chosen method; of the others what is new about the rows, which they share."""
+    from equipoise.methods.remarks import SMALL, about_rows
+
+    chosen = case.result
+    found = [f"{chosen.name}: {note}" for note in dict.fromkeys(chosen.candidate.notes)]
+    told = list(chosen.candidate.notes)
+    for repair in case.repairs:
+        for note in about_rows(repair.candidate):
+            start = SMALL if note.startswith(SMALL) else note  # small cells are much the same for all
+            if not any(other.startswith(start) for other in told):
+                told.append(note)
+                found.append(f"{repair.name}: {note}")
+    return found
+
+
+def _plain_table(title: str, *columns: str) -> Table:
+    # Nothing to spare: with intervals and names of methods whole, it just fits into 80.
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", collapse_padding=True, pad_edge=False)
+    for k, column in enumerate(columns):
+        table.add_column(column, no_wrap=k in (1, 2), overflow="fold")
+    return table
+
+
+def _interval(estimate: Mapping[str, Any], sign: str) -> str:
+    if estimate["value"] is None:
+        return "insufficient data"
+    low, high = (("?" if estimate[end] is None else f"{estimate[end]:{sign}.3f}") for end in ("low", "high"))
+    return f"{estimate['value']:{sign}.3f} [{low}, {high}]"
+
+
+def _number(value: float | None, sign: str) -> str:
+    return "" if value is None else f"{value:{sign}.3f}"
+
+
+def duration(seconds: float) -> str:
+    """A rough duration in words.
+
+    >>> duration(0.2), duration(8), duration(700), duration(9000)
+    ('1 s', '8 s', '12 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{max(1.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,92 @@
+"""Several labels, or the classes of one label: a rule for each of them, and an audit for each of them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from equipoise.data.scores import Scores
+from equipoise.errors import BadInput, UnknownName
+from equipoise.measures.cells import FloatArray
+from equipoise.measures.decision import Rule
+
+if TYPE_CHECKING:
+    from equipoise.measures.audit import Audit
+
+ARGMAX = "argmax: the margin of this class over the next"  # where the threshold of a class comes from
+
+
+@dataclass(frozen=True, eq=False)
+class LabelRules(Mapping[str, Rule]):
+    """A decision rule for each label; classes are decided by argmax, of which each class's rule is a part."""
+
+    rules: Mapping[str, Rule]
+    kind: str = "labels"
+
+    def __getitem__(self, label: str) -> Rule:
+        if label not in self.rules:
+            raise UnknownName("label of this rule", label, self.rules)
+        return self.rules[label]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rules)
+
+    def __len__(self) -> int:
+        return len(self.rules)
+
+    @property
+    def needs_group(self) -> bool:
+        """Whether any of them must know each patient's group."""
+        return any(rule.needs_group for rule in self.rules.values())
+
+    def decide(self, scores: Scores) -> FloatArray:
+        """An error: scores are those of one label, and so is a rule."""
+        raise BadInput(
+            f"these are rules of {', '.join(self.rules)}, and {scores.name!r} holds scores of one label; use rule[label].decide(scores)"
+        )
+
+    def describe(self) -> str:
+        """One line a label."""
+        if self.kind == "classes":
+            return f"argmax of {', '.join(self.rules)}"
+        return "; ".join(f"{label}: {rule.describe()}" for label, rule in self.rules.items())
+
+
+@dataclass(frozen=True, eq=False)
+class Decided:
+    """Scores of one label with the rule that decides on them, and the goal that it was found for, if there was one."""
+
+    model: Scores
+    rule: Rule
+    goal: object = None
+
+
+@dataclass(frozen=True, eq=False)
+class Audits(Mapping[str, "Audit"]):
+    """The audit of each label: `audits["Effusion"]["eod"]`."""
+
+    audits: "Mapping[str, Audit]"
+    kind: str
+    name: str
+
+    def __getitem__(self, label: str) -> "Audit":
+        if label not in self.audits:
+            raise UnknownName("label in this audit", label, self.audits)
+        return self.audits[label]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.audits)
+
+    def __len__(self) -> int:
+        return len(self.audits)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{label}: {audit}" for label, audit in self.audits.items())
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON: the audit of each label under its name."""
+        return {
+            "schema": "equipoise.audits",
+            "name": self.name,
+            "kind": self.kind,
+            "labels": {k: v.to_dict() for k, v in self.audits.items()},
+        }

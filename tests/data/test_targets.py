@@ -1,0 +1,128 @@
+"""Several labels and classes as they come in frames and arrays."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.splits import keep_aside, split
+from equipoise.errors import BadInput
+from equipoise.models.train import train
+
+FRAME = pd.DataFrame(
+    {
+        "age": [41, 70, 55, 33, 61, 29],
+        "sex": ["F", "M", "M", "F", "F", "M"],
+        "Effusion": [1, 0, np.nan, 0, 1, 0],
+        "Mass": [0, -1, 1, 0, 0, 1],
+        "diagnosis": ["none", "effusion", "none", None, "mass", "effusion"],
+    }
+)
+
+
+def labels(frame: pd.DataFrame = FRAME, **roles: object) -> Cohort:
+    return Cohort.from_frame(frame, label=["Effusion", "Mass"], group="sex", features=["age"], **roles)
+
+
+def test_labels_that_are_not_known_are_minus_one_and_y_is_any_of_them():
+    cohort = labels()
+    assert cohort.targets.tolist() == [[1, 0], [0, -1], [-1, 1], [0, 0], [1, 0], [0, 1]]
+    assert cohort.y.tolist() == [1, 0, 1, 0, 1, 1]
+    assert (cohort.labels, cohort.kind) == (("Effusion", "Mass"), "labels")
+
+
+def test_one_label_alone_has_the_rows_where_it_is_known():
+    one = labels().labelled("Effusion")
+    assert one.y.tolist() == [1, 0, 0, 1, 0]
+    assert one.ids.tolist() == [0, 1, 3, 4, 5]
+    assert one.targets is None
+    with pytest.raises(BadInput, match="Did you mean 'Effusion'"):
+        labels().labelled("effusions")
+    with pytest.raises(BadInput, match="has one label"):
+        one.labelled("Effusion")
+
+
+@pytest.mark.parametrize("column", [FRAME["diagnosis"], FRAME["diagnosis"].map({"none": 0, "mass": 1, "effusion": 2})])
+def test_classes_by_name_or_number_in_the_order_that_is_given(column):
+    frame = FRAME.assign(diagnosis=column)
+    cohort = Cohort.from_frame(frame, label="diagnosis", classes=["none", "mass", "effusion"], group="sex", features=["age"])
+    assert cohort.targets.tolist() == [[1, 0, 0], [0, 0, 1], [1, 0, 0], [-1, -1, -1], [0, 1, 0], [0, 0, 1]]
+    assert cohort.y.tolist() == [0, 1, 0, 0, 1, 1]
+    assert cohort.kind == "classes"
+    assert cohort.labelled("effusion").y.tolist() == [0, 1, 0, 0, 1]
+
+
+def test_arrays_are_read_as_frames_are():
+    x, y = torch.zeros(6, 2), labels().targets.astype(float)
+    cohort = Cohort.from_arrays(x, np.where(y < 0, np.nan, y), FRAME["sex"], labels=["Effusion", "Mass"])
+    assert np.array_equal(cohort.targets, labels().targets)
+    by_class = Cohort.from_arrays(x, FRAME["diagnosis"], FRAME["sex"], classes=["none", "mass", "effusion"])
+    assert by_class.y.tolist() == [0, 1, 0, 0, 1, 1]
+    with pytest.raises(BadInput, match=r"3 labels .* need y of shape \(n, 3\); got \(6, 2\)"):
+        Cohort.from_arrays(x, y, FRAME["sex"], labels=["a", "b", "c"])
+    with pytest.raises(BadInput, match=r"labels=\[...\], which names the columns"):
+        Cohort.from_arrays(x, y, FRAME["sex"])
+    with pytest.raises(BadInput, match="not both"):
+        Cohort.from_arrays(x, y, FRAME["sex"], labels=["a"], classes=["b"])
+
+
+def test_labels_go_along_with_rows_and_encoders():
+    big = pd.concat([FRAME.assign(pid=np.arange(6) + 6 * k) for k in range(30)], ignore_index=True)
+    cohort = labels(big, patient="pid")
+    parts = split(cohort, seed=1)
+    for part in (*parts, *keep_aside(cohort)):
+        assert part.labels == cohort.labels
+        assert np.array_equal(part.targets, cohort.targets[part.ids.astype(int)])
+    assert np.array_equal(cohort.take([3, 1]).targets, cohort.targets[[3, 1]])
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    bad = FRAME.assign(Effusion=["yes"] * 6, Mass=[np.nan, 0, 0, 0, 0, 0])
+    with pytest.raises(BadInput) as caught:
+        labels(bad)
+    text = str(caught.value)
+    assert "'Effusion' must hold 0 and 1" in text
+    assert "'Mass' holds only negatives in all 5 rows where it is known" in text
+    with pytest.raises(BadInput, match=r"no column 'Efusion'. Did you mean 'Effusion'"):
+        Cohort.from_frame(FRAME, label=["Efusion", "Mass"], group="sex")
+    with pytest.raises(BadInput, match=r"more than one thing: label, group"):
+        Cohort.from_frame(FRAME, label=["sex", "Mass"], group="sex")
+    with pytest.raises(BadInput, match=r"none of the classes none, mass, efusion: effusion. Did you mean 'efusion'\?"):
+        Cohort.from_frame(FRAME, label="diagnosis", classes=["none", "mass", "efusion"], group="sex")
+    with pytest.raises(BadInput, match="holds no row of the classes nodule"):
+        Cohort.from_frame(FRAME, label="diagnosis", classes=["none", "mass", "effusion", "nodule"], group="sex")
+    with pytest.raises(BadInput, match="classes are those of one label column"):
+        Cohort.from_frame(FRAME, label=["Effusion", "Mass"], classes=["a", "b"], group="sex")
+
+
+def test_a_column_of_classes_without_their_names_is_told_how():
+    told = r"(?s)Several classes are repaired from Python:.*classes=\['effusion', 'mass', 'none'\].*eq.debias\("
+    with pytest.raises(BadInput, match=told):
+        Cohort.from_frame(FRAME.dropna(), label="diagnosis", group="sex")
+
+
+def test_a_positive_value_may_be_named():
+    frame = FRAME.assign(Effusion=["yes", "no", None, "no", "yes", "no"], Mass=["no", "no", "yes", None, "no", "yes"])
+    assert labels(frame, positive="yes").targets.tolist() == [[1, 0], [0, 0], [-1, 1], [0, -1], [1, 0], [0, 1]]
+
+
+def test_images_have_several_labels_too(tmp_path):
+    frame = FRAME.assign(image=[f"{k}.png" for k in range(6)])
+    for k, name in enumerate(frame["image"]):
+        if k != 2:
+            Image.fromarray(np.full((8, 8), 40 * k, np.uint8)).save(tmp_path / name)
+    (tmp_path / "2.png").write_bytes(b"no image")
+    read = {"folder": tmp_path, "image": "image", "group": "sex", "size": 8, "skip_broken": True}
+    cohort = Cohort.from_images(frame, label=["Effusion", "Mass"], **read)
+    assert cohort.targets.tolist() == [[1, 0], [0, -1], [0, 0], [1, 0], [0, 1]]  # the broken one is left out
+    by_class = Cohort.from_images(frame, label="diagnosis", classes=["none", "mass", "effusion"], **read)
+    assert by_class.column("effusion").tolist() == [0, 1, -1, 0, 1]
+
+
+def test_train_says_that_it_trains_one_output():
+    frame = pd.DataFrame({"x": np.arange(80.0), "sex": list("FM") * 40, "a": [0, 1] * 40, "b": [0, 0, 1, 1] * 20})
+    parts = split(Cohort.from_frame(frame, label=["a", "b"], group="sex", reference="M"), seed=0)
+    with pytest.raises(BadInput, match="has several labels \\(a, b\\), and train trains one output"):
+        train(parts.train, parts.valid)

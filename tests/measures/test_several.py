@@ -1,0 +1,64 @@
+"""Rules and audits of several labels at once."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.data.scores import Scores
+from equipoise.errors import BadInput
+from equipoise.measures.audit import audit
+from equipoise.measures.decision import Threshold
+from equipoise.measures.several import LabelRules
+
+
+@pytest.fixture
+def cohort() -> Cohort:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 2)).astype(np.float32)
+    y = np.where(rng.random((300, 2)) < 0.2, -1, (x + rng.normal(size=(300, 2)) > 0))
+    return Cohort.from_arrays(x, y, rng.choice(["F", "M"], 300), reference="M", labels=["a", "b"])
+
+
+def test_each_label_is_audited_as_it_would_be_alone(cohort):
+    found = audit(nn.Identity(), cohort, threshold=0.6, draws=10)
+    assert list(found) == ["a", "b"]
+    for at, label in enumerate("ab"):
+        part = cohort.labelled(label)
+        score = torch.sigmoid(cohort.inputs[torch.from_numpy(cohort.column(label) >= 0), at].double()).numpy()
+        alone = audit(Scores.of(part, score), threshold=0.6, draws=10)
+        assert found[label].to_dict() == alone.to_dict()
+    assert "b: Audit of arrays, b" in str(found)
+    assert json.loads(json.dumps(found.to_dict()))["labels"]["a"]["eod"]["value"] == found["a"]["eod"].value
+    with pytest.raises(BadInput, match="unknown label in this audit 'c'"):
+        found["c"]
+
+
+def test_thresholds_are_chosen_a_label_on_validation_data(cohort):
+    found = audit(nn.Identity(), cohort, valid=cohort, draws=2)
+    assert found["a"].rule.value != found["b"].rule.value
+    assert found["a"]["balanced_accuracy"].value >= audit(nn.Identity(), cohort, draws=2)["a"]["balanced_accuracy"].value
+
+
+def test_what_cannot_be_audited_is_said(cohort):
+    with pytest.raises(BadInput, match="not both"):
+        audit(nn.Identity(), cohort, threshold=0.5, valid=cohort)
+    with pytest.raises(BadInput, match=r"audited with a torch\.nn\.Module"):
+        audit("network", cohort)
+    classes = Cohort.from_arrays(cohort.inputs, np.arange(300) % 2, cohort.groups, classes=["no", "yes"])
+    with pytest.raises(BadInput, match="decided by argmax"):
+        audit(nn.Identity(), classes, threshold=0.4)
+    with pytest.raises(BadInput, match="gave NaN or infinity"):
+        audit(nn.Identity(), Cohort.from_arrays(cohort.inputs * torch.nan, cohort.targets, cohort.groups, labels=["a", "b"]))
+
+
+def test_rules_are_told_a_label(cohort):
+    rules = LabelRules({"a": Threshold(0.3), "b": Threshold(0.7)})
+    assert rules["b"].value == 0.7
+    assert rules.describe() == "a: score >= 0.3 (given); b: score >= 0.7 (given)"
+    assert not rules.needs_group
+    with pytest.raises(BadInput, match=r"use rule\[label\].decide"):
+        rules.decide(Scores.of(cohort.labelled("a"), np.zeros(len(cohort.labelled("a")))))

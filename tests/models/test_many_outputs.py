@@ -1,0 +1,126 @@
+"""Networks with several outputs: log odds, views, batches of whole images, and the kinds of output."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from equipoise.data.cohort import Cohort
+from equipoise.models.many_outputs import ChosenOutputs, ManyOutputs, OneClass, chosen_outputs, log_odds, scores_of
+from equipoise.models.score import predict
+
+
+def test_the_sigmoid_of_log_odds_is_the_softmax():
+    z = torch.randn(50, 4, dtype=torch.float64) * 5
+    torch.testing.assert_close(log_odds(z).sigmoid(), z.softmax(1))
+
+
+@pytest.mark.parametrize("output", ["logit", "probability"])
+def test_a_class_is_decided_where_it_is_the_argmax(output):
+    z = torch.tensor([[1.0, 1.0, 0.0], [0.0, 2.0, 2.0], [3.0, -1.0, 2.0], [0.0, 0.0, 0.0]])
+    raw = z if output == "logit" else z.softmax(1)
+    decided = torch.stack([OneClass(nn.Identity(), [0, 1, 2], k, output)(raw) >= 0 for k in range(3)], dim=1)
+    assert decided.sum(1).tolist() == [1, 1, 1, 1]
+    assert torch.equal(decided.int().argmax(1), raw.argmax(1))
+
+
+def test_batches_hold_whole_images_once_each():
+    networks = ManyOutputs(ChosenOutputs(nn.Linear(2, 3), [0, 1, 2], "labels", "logit"), torch.randn(11, 2))
+    parts = list(networks.batches([np.random.default_rng(0)], 8))
+    assert [part.shape[1] for part in parts] == [6, 6, 6, 6, 6, 3]
+    every = torch.cat(parts, dim=1)[0]
+    assert sorted(every.tolist()) == list(range(33))
+    assert torch.equal(every.view(-1, 3) % 3, torch.arange(3).expand(11, 3))
+    assert torch.equal((every.view(-1, 3) // 3)[:, 0], (every.view(-1, 3) // 3)[:, 2])
+
+
+@pytest.mark.parametrize("kind", ["labels", "classes"])
+def test_gradients_are_those_of_the_weighted_scores(kind):
+    x = torch.randn(9, 2)
+    net = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 3))
+    networks = ManyOutputs(ChosenOutputs(net, [2, 0, 1], kind, "logit"), x)
+    index, w = torch.arange(27)[None], torch.randn(1, 27)
+    networks.tilt(index, w)
+    raw = net(x)[:, [2, 0, 1]]
+    scores = raw.softmax(1) if kind == "classes" else raw.sigmoid()
+    expected = torch.autograd.grad((scores * w.view(9, 3)).sum(), list(net.parameters()))
+    for mine, theirs in zip(networks.model.parameters(), expected, strict=True):
+        torch.testing.assert_close(mine.grad, theirs)
+    np.testing.assert_allclose(networks.evaluate()[0], scores.detach().double().numpy().reshape(-1), atol=1e-6)
+
+
+def test_influence_is_that_of_the_one_output_which_has_weights():
+    x = torch.randn(20, 4)
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    many = ManyOutputs(ChosenOutputs(net, [0, 1], "labels", "logit"), x)
+    assert many.units("*") == 6  # not what the network tells
+    w = np.zeros((1, 20, 2))
+    w[0, :, 1] = np.random.default_rng(0).normal(size=20)
+    for criterion in ("gradient", "taylor", "second-order", "difference"):
+        scores, found = many.influence(w.reshape(1, -1), criterion)
+        alone = ManyOutputs(ChosenOutputs(net, [1], "labels", "logit"), x)
+        alone.units("*")
+        np.testing.assert_allclose(found, alone.influence(w[:, :, 1], criterion)[1], rtol=1e-5)
+        np.testing.assert_allclose(scores[0].reshape(20, 2), net(x).sigmoid().detach().numpy(), atol=1e-6)
+
+
+def test_batches_are_filled_up_with_rows_of_zeros():
+    """As on a GPU, where few shapes are recorded: the gradient is the same."""
+    net, x, w = nn.Linear(2, 3), torch.randn(5, 2), torch.randn(1, 15)
+    plain, padded = (ManyOutputs(ChosenOutputs(net, [0, 1, 2], "labels", "logit"), x) for _ in range(2))
+    plain.tilt(torch.arange(15)[None], w)
+    rows, (given,) = padded._padded(torch.arange(5), [w.view(5, 3)], 8)
+    assert (len(rows), given.shape) == (8, (8, 3))
+    padded._leave_gradient(padded._tilted, rows, [given], 8)
+    for mine, theirs in zip(padded.model.parameters(), plain.model.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+@pytest.mark.parametrize(("end", "kind", "expected"), [
+    (nn.Identity(), "labels", "logit"), (nn.Sigmoid(), "labels", "probability"),
+    (nn.Identity(), "classes", "logit"), (nn.Softmax(1), "classes", "probability"),
+])  # fmt: skip
+def test_what_the_outputs_are_is_found_out(end, kind, expected):
+    x = torch.randn(64, 2)
+    assert chosen_outputs(nn.Sequential(nn.Linear(2, 2), end), x, ["a", "b"], kind).output == expected
+
+
+def test_a_missing_operating_threshold_changes_nothing():
+    """As torchxrayvision's networks: outputs are moved so that their thresholds lie at 0.5, and NaN has none."""
+
+    class Calibrating(nn.Module):
+        pathologies = ("a", "b", "c")
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(2, 3)
+            self.register_buffer("op_threshs", torch.tensor([0.2, torch.nan, 0.5]))
+
+        def forward(self, x):
+            p, t = self.inner(x).sigmoid(), self.op_threshs
+            return torch.where(t.isnan(), 0.5, torch.where(p < t, p / (2 * t), 1 - (1 - p) / (2 * (1 - t))))
+
+    net, x = Calibrating(), torch.randn(8, 2)
+    chosen = chosen_outputs(net, x, ["c", "b"], "labels")
+    assert (chosen.columns, chosen.output) == ([2, 1], "probability")
+    torch.testing.assert_close(chosen(x), net.inner(x).sigmoid()[:, [2, 1]])
+
+
+def test_views_of_one_network_are_seen_in_one_pass_and_say_what_they_say_alone():
+    calls = []
+
+    class Counting(nn.Linear):
+        def forward(self, x):
+            calls.append(len(x))
+            return super().forward(x)
+
+    rng = np.random.default_rng(0)
+    y = np.where(rng.random((30, 3)) < 0.2, -1, rng.random((30, 3)) < 0.5)
+    cohort = Cohort.from_arrays(torch.randn(30, 2), y, rng.choice(["F", "M"], 30), labels=["a", "b", "c"])
+    chosen = chosen_outputs(Counting(2, 3), cohort.inputs, cohort.labels, "labels")
+    views = {name: chosen.view(at) for at, name in enumerate(cohort.labels)}
+    calls.clear()
+    found = scores_of(views, cohort)
+    assert calls == [30]
+    for name, view in views.items():
+        np.testing.assert_allclose(found[name].score, predict(view, cohort.labelled(name)).score, atol=1e-7)
