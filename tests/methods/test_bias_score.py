@@ -254,3 +254,21 @@ def test_a_label_that_changes_what_the_inputs_say_keeps_its_own_probe():
     x[:, 0] += 2 * np.where(positive, 1, -1) * (2 * codes - 1)  # the other way round for negatives
     folds = np.arange(1200) % 5
     assert _group_probe(x, codes, 2, folds, positive).weight == pytest.approx(fit_probe(x, codes, 2, folds, positive).weight)
+
+
+def test_what_may_be_lost_is_counted_from_what_probes_have_on_rows_held_out():
+    rng = np.random.default_rng(1)
+    y, codes = rng.integers(0, 2, 160), rng.integers(0, 2, 160)
+    x = rng.normal(size=(160, 60))  # so much to read, and so few rows, that probes do worse than the network beside them
+    x[:, 0] += 1.5 * y + 0.8 * codes
+    cohort = Cohort.from_arrays(torch.from_numpy(x).float(), y, np.array(["M", "F"])[codes], reference="M")
+    model = nn.Sequential(nn.Linear(60, 1)).eval()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(60)[:1])
+    reading, folds = reading_of(model, cohort.inputs, "inputs"), folds_of(cohort, 5, 0)
+    held_out = probed(model, cohort, Goal("spd"), reading, folds).held_out.chance
+    plain = max(((held_out >= t) == (y == 1))[y == 1].mean() / 2 + ((held_out >= t) == (y == 1))[y == 0].mean() / 2 for t in held_out)
+    found = debias(model, cohort, method="bias-score", measure="spd", depth="inputs")
+    assert plain < found.trace["performance"].iloc[0]
+    assert found.goal.floor == pytest.approx(plain - 0.02)
+    assert debias(model, cohort, method="bias-score", measure="spd", depth="inputs", floor=0.6).goal.floor == 0.6

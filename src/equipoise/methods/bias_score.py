@@ -157,9 +157,11 @@ def _repaired(model: nn.Module, cohort: Cohort, goal: Goal, labels: Labels, seed
         before = labels.rates(original, start.threshold)
         least = limits(goal.keep, before)
         start = replace(start, spare=spare(before, least))
-    settled = goal.settled(float(start.performance[0]))
     reading = reading_of(model, cohort.inputs, settings.depth, settings.layers)
     problem = probed(model, cohort, goal, reading, folds_of(cohort, settings.folds, seed))
+    # Steps are judged on rows held out, by probes of a part of the rows. What these lack before any cost is not lost by the repair.
+    plain = float(labels.look(problem.held_out.chance[None]).performance[0])
+    settled = goal.settled(min(float(start.performance[0]), plain))
 
     def look(scores: FloatArray, bound: float) -> Look:
         return labels.look(scores[None], max(bound, narrowest), least)
@@ -192,7 +194,7 @@ def _repaired(model: nn.Module, cohort: Cohort, goal: Goal, labels: Labels, seed
         chosen = BiasScore(chosen, reading, problem.heads, costs[row - 1], kind).eval()
         # Single precision may move a row across the threshold: what is told is true of the network that comes out.
         trace.loc[row, ["gap", "performance"]] = _at(labels, predict(chosen, cohort).score, trace["threshold"][row])
-        notes = _notes(reading, told[row - 1], held_out.iloc[row], goal, settings.folds)
+        notes = _notes(plain, reading, told[row - 1], held_out.iloc[row], goal, settings.folds)
     rule = plain_rule(NAME, trace, row, cohort, settled)
     return Candidate(NAME, chosen, rule, trace, row, why, selection.met, settled, seed, asdict(settings), tuple(notes))
 
@@ -284,10 +286,11 @@ def _multipliers(levels: tuple[str, ...], multipliers: FloatArray) -> str:
     return "multipliers: " + ", ".join(f"{level} {value:+.3g}" for level, value in zip(levels[1:], multipliers, strict=True))
 
 
-def _notes(reading: Reading, told: str, row: pd.Series, goal: Goal, folds: int) -> list[str]:
+def _notes(plain: float, reading: Reading, told: str, row: pd.Series, goal: Goal, folds: int) -> list[str]:
     name = goal.performance.replace("_", " ")
     return [
         f"probes read {reading}; {told}",
-        f"chosen by rows held out in {folds} folds: {goal.measure} {row['gap']:+.3f}, {name} {row['performance']:.3f} there; "
+        f"chosen by rows held out in {folds} folds: {goal.measure} {row['gap']:+.3f}, {name} {row['performance']:.3f} there, "
+        f"where the label's probe has {plain:.3f} before any cost; "
         "the trace's own columns are those on the rows that the probes were fitted on",
     ]
