@@ -23,7 +23,7 @@ from equipoise.models.score import predict
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import hospital
-from networks import trained
+from networks import biased_cohort, trained
 
 QUICK = {
     "bias-gda": {"epochs": 4, "rate": 1e-3, "batch": 64},
@@ -288,3 +288,9 @@ def test_arrays_of_numbers_are_refused_as_groups_as_columns_are(problem):
     valid = problem[1].valid
     with pytest.raises(BadInput, match=r"'group' holds 140 different numbers.*pd\.qcut"):
         Cohort.from_arrays(valid.inputs, valid.y, torch.rand(len(valid)).numpy())
+
+
+def test_arguments_the_wrong_way_round_are_told():
+    cohort = biased_cohort(60)
+    with pytest.raises(BadInput, match="a network and then a cohort; got Cohort and Linear"):
+        debias(cohort, nn.Linear(6, 1), method="standard")  # type: ignore[arg-type]

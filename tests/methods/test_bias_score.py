@@ -272,3 +272,21 @@ def test_what_may_be_lost_is_counted_from_what_probes_have_on_rows_held_out():
     assert plain < found.trace["performance"].iloc[0]
     assert found.goal.floor == pytest.approx(plain - 0.02)
     assert debias(model, cohort, method="bias-score", measure="spd", depth="inputs", floor=0.6).goal.floor == 0.6
+
+
+def test_probes_that_miss_a_gap_at_the_start_still_give_steps(monkeypatch: pytest.MonkeyPatch):
+    """Where the first program has no solution, since probes cannot make up for what they miss, the gaps are taken as they believe them."""
+    asked: list[float] = []
+    real = bias_score.solve
+
+    def refuses_first(u, g, low, high, start=None):
+        asked.append(float(high[0]))
+        return None if len(asked) == 1 else real(u, g, low, high, start)
+
+    model, parts = trained("mlp")
+    cohort = parts.valid
+    monkeypatch.setattr(bias_score, "solve", refuses_first)
+    found = debias(model, cohort, method="bias-score", measure="spd", floor=0.0, steps=3)
+    assert len(found.trace) == 4
+    monkeypatch.setattr(bias_score, "solve", lambda *_: None)
+    assert len(debias(model, cohort, method="bias-score", measure="spd", floor=0.0, steps=3).trace) == 1

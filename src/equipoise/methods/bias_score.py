@@ -254,6 +254,8 @@ def path(problem: Problem, steps: int) -> tuple[list[float], list[FloatArray]]:
             decisions = (u - multipliers @ g > 0).astype(np.float64)
             left = (problem.gaps(decisions) - g @ decisions / rows) * rows
             solution = solve(u, g, -bound * rows - left, bound * rows - left, multipliers)
+            if solution is None and not bounds:  # weak probes: what they miss at the start is more than they can make up for
+                solution = solve(u, g, np.full(len(g), -bound * rows), np.full(len(g), bound * rows), multipliers)
             if solution is None:
                 return bounds, found  # nor will there be one for a smaller bound
             multipliers = solution.multipliers

@@ -98,6 +98,8 @@ def debias(
     On a cohort of several labels or classes one repair serves them all, and `result.labels` has what was found for each. `goals` gives a
     label a goal of its own; `outputs` says which output of the network is which label, by number or name.
     """
+    if not isinstance(cohort, Cohort):
+        raise BadInput(f"debias takes a network and then a cohort; got {type(model).__name__} and {type(cohort).__name__}")
     goal = Goal(named(measure), performance, floor, bound, kept(level_up), selection, lose)
     if cohort.targets is not None:
         from equipoise.methods.many import goals_of, repair  # which runs methods by name, as this does
