@@ -18,9 +18,8 @@ The program does not look at the goal's measure: a gap in selection rate (spd) s
 NPV is then fixed by the prevalences, so that it cannot be a goal of this method.
 """
 
-import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,8 +38,8 @@ from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, larges
 from equipoise.measures.gaps import terms
 from equipoise.measures.sweep import sweep
 from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.selection import Labels, select
-from equipoise.models.score import predict
+from equipoise.methods.rule_fit import Fit, with_rules
+from equipoise.methods.selection import select
 
 KIND = "equalised-odds"
 BASES = ("score", "threshold")
@@ -141,17 +140,6 @@ class Corners:
     worth: FloatArray  # (corners, 2) false and true positives, those without a group included by this group's share
 
 
-@dataclass(frozen=True, eq=False)
-class Fit:
-    """A rule and how it was found."""
-
-    rule: EqualisedOdds
-    trace: pd.DataFrame  # step, gap, performance, threshold
-    why: str
-    met: bool
-    goal: Goal
-
-
 def run(
     models: Sequence[nn.Module],
     cohorts: Sequence[Cohort],
@@ -162,23 +150,23 @@ def run(
     progress: Progress | None = None,
 ) -> list[Candidate]:
     """The networks as they are, each with a randomised rule of its own."""
-    found = []
-    for r, (model, cohort, seed) in enumerate(zip(models, cohorts, seeds, strict=True)):
-        Labels.of([cohort], goal)  # raises where the part lacks what the measure needs
-        fitted = fit(predict(model, cohort), goal, settings)
-        notes = ["needs each patient's group; decisions are randomised: rule.draw(scores, seed)"]
-        if "selection" in terms(goal.measure):
-            notes.append(f"equalises sensitivity and false positive rate; {goal.measure} is not its target and need not shrink")
-        copied = copy.deepcopy(model)
-        found.append(
-            Candidate(KIND, copied, fitted.rule, fitted.trace, 1, fitted.why, fitted.met, fitted.goal, seed, asdict(settings), tuple(notes))
-        )
-        if progress:
-            progress(r + 1, len(models))
-    return found
+    notes = ["needs each patient's group; decisions are randomised: rule.draw(scores, seed)"]
+    if "selection" in terms(goal.measure):
+        notes.append(f"equalises sensitivity and false positive rate; {goal.measure} is not its target and need not shrink")
+    return with_rules(
+        KIND,
+        lambda scores: fit(scores, goal, settings),
+        lambda _: notes,
+        models,
+        cohorts,
+        goal,
+        seeds=seeds,
+        settings=settings,
+        progress=progress,
+    )
 
 
-def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
+def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit[EqualisedOdds]:
     """The rule of equal odds with the best performance on these scores, which should be validation scores."""
     _require(scores)
     attribute = scores.attribute
@@ -199,7 +187,7 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     result = (1, 0.0 if abs(gap) < DUST else gap, performance, np.nan)  # no single threshold
     trace = pd.DataFrame([original, result], columns=["step", "gap", "performance", "threshold"])
     met = select(trace.iloc[1:], settled).met
-    return Fit(rule, trace, _why(result[1], performance, len(steps), settled), met, settled)
+    return Fit(rule, trace, 1, _why(result[1], performance, len(steps), settled), met, settled)
 
 
 def _why(gap: float, performance: float, groups: int, goal: Goal) -> str:

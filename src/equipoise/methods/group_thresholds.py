@@ -12,7 +12,6 @@ performance at that |gap|. With both, the floor comes first, as for every method
 high out of each group's list. Rows without a group keep the original's threshold.
 """
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -32,8 +31,8 @@ from equipoise.measures.gaps import QUOTIENTS, RATES, is_quotient, terms
 from equipoise.measures.sweep import at_threshold, sweep
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.level_up import kept_rates, limits, spare
-from equipoise.methods.selection import Labels, keeping, select
-from equipoise.models.score import predict
+from equipoise.methods.rule_fit import Fit, with_rules
+from equipoise.methods.selection import keeping, select
 
 KIND = "group-thresholds"
 NOISE = 1e-10  # sums of counts: the last bits say nothing, and two different gaps of a million rows are further apart
@@ -86,18 +85,6 @@ class GroupThresholds:
         return cls(groups, cuts, float(plain["missing"]), str(plain["origin"]))
 
 
-@dataclass(frozen=True, eq=False)
-class Fit:
-    """A rule and how it was found."""
-
-    rule: GroupThresholds
-    trace: pd.DataFrame  # step, gap, performance, threshold, and spare where rates are kept
-    chosen: int
-    why: str
-    met: bool
-    goal: Goal
-
-
 def run(
     models: Sequence[nn.Module],
     cohorts: Sequence[Cohort],
@@ -108,22 +95,13 @@ def run(
     progress: Progress | None = None,
 ) -> list[Candidate]:
     """The networks as they are, each with one threshold a group."""
-    found = []
-    for r, (model, cohort, seed) in enumerate(zip(models, cohorts, seeds, strict=True)):
-        Labels.of([cohort], goal)  # raises where the part lacks what the measure needs
-        fitted = fit(predict(model, cohort), goal)
-        notes = ("needs each patient's group",)
-        found.append(
-            Candidate(
-                KIND, copy.deepcopy(model), fitted.rule, fitted.trace, 1, fitted.why, fitted.met, fitted.goal, seed, asdict(settings), notes
-            )
-        )
-        if progress:
-            progress(r + 1, len(models))
-    return found
+    notes = ("needs each patient's group",)
+    return with_rules(
+        KIND, lambda scores: fit(scores, goal), lambda _: notes, models, cohorts, goal, seeds=seeds, settings=settings, progress=progress
+    )
 
 
-def fit(scores: Scores, goal: Goal) -> Fit:
+def fit(scores: Scores, goal: Goal) -> Fit[GroupThresholds]:
     """The best thresholds for these scores, which should be validation scores."""
     attribute = scores.attribute
     swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance))

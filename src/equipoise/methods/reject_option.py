@@ -15,7 +15,6 @@ Where we depart from AIF360:
 - With more than two groups the band favours those with the lowest rates; how many of them is one more thing that the search chooses.
 """
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -34,8 +33,7 @@ from equipoise.measures.functional import furthest, gap_values, performance_valu
 from equipoise.measures.gaps import QUOTIENTS, is_quotient, terms
 from equipoise.measures.sweep import at_threshold, sweep
 from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.selection import Labels
-from equipoise.models.score import predict
+from equipoise.methods.rule_fit import Fit, with_rules
 
 KIND = "reject-option"
 DIRECTIONS = ("auto", "kamiran")
@@ -112,18 +110,6 @@ class RejectOption:
         return cls(float(plain["threshold"]), float(plain["margin"]), tuple(plain["favoured"]), groups, str(plain["origin"]))
 
 
-@dataclass(frozen=True, eq=False)
-class Fit:
-    """A rule and how it was found."""
-
-    rule: RejectOption
-    trace: pd.DataFrame  # step, gap, performance, threshold, margin
-    chosen: int
-    why: str
-    met: bool
-    goal: Goal
-
-
 def run(
     models: Sequence[nn.Module],
     cohorts: Sequence[Cohort],
@@ -134,23 +120,16 @@ def run(
     progress: Progress | None = None,
 ) -> list[Candidate]:
     """The networks as they are, each with a band of its own."""
-    found = []
-    for r, (model, cohort, seed) in enumerate(zip(models, cohorts, seeds, strict=True)):
-        Labels.of([cohort], goal)  # raises where the part lacks what the measure needs
-        fitted = fit(predict(model, cohort), goal, settings)
-        notes = (f"needs each patient's group; inside the band the positive decision goes to {', '.join(fitted.rule.favoured)}",)
-        copied = copy.deepcopy(model)
-        found.append(
-            Candidate(
-                KIND, copied, fitted.rule, fitted.trace, fitted.chosen, fitted.why, fitted.met, fitted.goal, seed, asdict(settings), notes
-            )
-        )
-        if progress:
-            progress(r + 1, len(models))
-    return found
+
+    def notes(rule: RejectOption) -> list[str]:
+        return [f"needs each patient's group; inside the band the positive decision goes to {', '.join(rule.favoured)}"]
+
+    return with_rules(
+        KIND, lambda scores: fit(scores, goal, settings), notes, models, cohorts, goal, seeds=seeds, settings=settings, progress=progress
+    )
 
 
-def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
+def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit[RejectOption]:
     """The best threshold and margin for these scores, which should be validation scores."""
     attribute = scores.attribute
     swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance))
