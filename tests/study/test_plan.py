@@ -156,6 +156,7 @@ def test_all_problems_in_one_message(folder: Path) -> None:
         ),
         ({"data": [{"source": "adult", "redraw": True}]}, "data[0].redraw: only a simulation can be drawn anew; adult takes no seed"),
         ({"data": []}, "data: is empty; name at least one"),
+        ({"measures": ["aod", "0.5*tpr + 0.5*fpr"]}, "measures: names aod more than once; name each measure once"),
         ({"data": ["loh", "loh"]}, "data: the name 'loh' is used more than once"),
         ({"methods": ["pruning", {"method": "standard", "name": "Pruning"}]}, "methods: the name 'pruning' is used more than once"),
         ({"methods": [{"method": "pruning", "settings": {"units": 1, "steps": 2}}]}, "methods[0].settings: pruning takes units a step or"),

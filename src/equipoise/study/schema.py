@@ -50,6 +50,13 @@ def _some(value: tuple[Any, ...]) -> tuple[Any, ...]:
     return value
 
 
+def _once(value: tuple[str, ...]) -> tuple[str, ...]:
+    """Measures that differ in spelling alone are the same."""
+    if twice := sorted({name for name in value if value.count(name) > 1}):
+        raise ValueError(f"names {', '.join(twice)} more than once; name each measure once, however it is written")
+    return _some(value)
+
+
 def _measure(value: Any) -> str:
     """The one name of a measure, or of a signed sum of rates that a study writes out."""
     if not isinstance(value, (str, Mapping)):
@@ -152,7 +159,7 @@ class Plan:
     name: Name
     data: Annotated[tuple[Data, ...], AfterValidator(_some)]
     methods: Annotated[tuple[Arm, ...], AfterValidator(_some)]
-    measures: Annotated[tuple[Annotated[str, BeforeValidator(_measure)], ...], AfterValidator(_some)] = ("spd", "eod")
+    measures: Annotated[tuple[Annotated[str, BeforeValidator(_measure)], ...], AfterValidator(_once)] = ("spd", "eod")
     splits: Annotated[int, Field(ge=1)] = 20
     first_seed: Annotated[int, Field(ge=0)] = 0
     protocol: Annotated[str, one_of("protocol", PROTOCOLS)] = "split"
