@@ -19,8 +19,8 @@ import equipoise as eq
 from equipoise.data.synthetic import zafar_chance, zafar_plane
 from equipoise.measures.cells import tabulate, tabulate_codes
 from equipoise.measures.functional import gap_values, performance_functional
+from equipoise.methods.looks import Labels, Look
 from equipoise.methods.registry import run_many
-from equipoise.methods.selection import Labels, Look
 from equipoise.models.score import predict
 from equipoise.models.train import train_stack
 from equipoise.study.paper import BIAS_GDA_FLOORS

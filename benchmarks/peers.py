@@ -46,7 +46,7 @@ from equipoise.measures.cells import FloatArray, tabulate
 from equipoise.measures.functional import gap_values, largest, performance_values
 from equipoise.measures.gaps import RATES, terms
 from equipoise.methods import bias_score, equalised_odds, group_thresholds, reject_option
-from equipoise.methods.selection import Labels
+from equipoise.methods.looks import Labels
 from equipoise.models.bias_network import Heads
 from equipoise.models.probes import Probe, features, reading_of
 from equipoise.models.score import predict

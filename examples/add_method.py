@@ -16,8 +16,9 @@ from torch import nn
 import equipoise as eq
 from equipoise.measures.sweep import sweep
 from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.looks import Labels
 from equipoise.methods.registry import METHODS, Method
-from equipoise.methods.selection import Labels, plain_rule, select
+from equipoise.methods.selection import plain_rule, select
 from equipoise.models.score import predict
 
 NAME = "one-threshold"

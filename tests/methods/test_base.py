@@ -12,8 +12,9 @@ from equipoise.measures.cells import tabulate
 from equipoise.measures.sweep import at_threshold
 from equipoise.methods.base import Goal
 from equipoise.methods.level_up import highest_thresholds
+from equipoise.methods.looks import Look
 from equipoise.methods.registry import METHODS, debias
-from equipoise.methods.selection import Look, better, keep_best, select
+from equipoise.methods.selection import better, keep_best, select
 from equipoise.models.score import predict
 
 sys.path.insert(0, str(Path(__file__).parent))

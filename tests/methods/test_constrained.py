@@ -16,8 +16,8 @@ from equipoise.measures.cells import tabulate, tabulate_codes
 from equipoise.measures.functional import gap_functional, gap_values
 from equipoise.methods.base import Goal
 from equipoise.methods.constrained import PACE, Settings, _Balance, expected_weights, posterior, slope
+from equipoise.methods.looks import Labels
 from equipoise.methods.registry import debias, run_many
-from equipoise.methods.selection import Labels
 from equipoise.models import ranks
 from equipoise.models.score import predict
 from equipoise.models.single import SingleReplica

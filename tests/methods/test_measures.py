@@ -24,9 +24,9 @@ from equipoise.methods.constrained import expected_weights
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.group_thresholds import fit
 from equipoise.methods.honest import choose
+from equipoise.methods.looks import Labels
 from equipoise.methods.parity_path import parity_path
 from equipoise.methods.registry import METHODS, debias, takes
-from equipoise.methods.selection import Labels
 from equipoise.models.bias_network import Heads
 from equipoise.models.critics import Critics
 from equipoise.models.mlp import MLP

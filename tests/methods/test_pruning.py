@@ -13,9 +13,9 @@ from equipoise.data.splits import Parts
 from equipoise.errors import BadInput
 from equipoise.measures.functional import proxy
 from equipoise.methods.base import Goal
+from equipoise.methods.looks import Labels
 from equipoise.methods.pruning import Settings, most_influential
 from equipoise.methods.registry import debias
-from equipoise.methods.selection import Labels
 from equipoise.models import single
 from equipoise.models.influence import CRITERIA
 from equipoise.models.protocol import FloatArray, Replicas

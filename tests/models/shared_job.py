@@ -10,9 +10,9 @@ from equipoise.data.cohort import Cohort
 from equipoise.data.phantom import phantom
 from equipoise.data.splits import split
 from equipoise.methods.base import Goal
+from equipoise.methods.looks import Labels
 from equipoise.methods.pruning import most_influential
 from equipoise.methods.registry import debias
-from equipoise.methods.selection import Labels
 from equipoise.models import ranks
 from equipoise.models.recipe import Training
 from equipoise.models.single import SingleReplica

@@ -4,7 +4,9 @@ import csv
 import gzip
 import hashlib
 import os
+import signal
 import tempfile
+import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -177,3 +179,16 @@ def user_cache() -> Path:
     override = os.environ.get("EQUIPOISE_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(override) if override else Path(base) / "equipoise"
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Without Ctrl-C for a moment: while a folder is renamed, or a process starts, which then never hears it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

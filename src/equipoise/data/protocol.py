@@ -15,7 +15,7 @@ import numpy as np
 from equipoise.data.attribute import MISSING, IntArray
 from equipoise.data.cohort import Cohort
 from equipoise.data.seeds import generator
-from equipoise.data.splits import Parts, parted, split
+from equipoise.data.splits import Parts, dealt, parted, split
 from equipoise.errors import BadInput, raise_all
 
 
@@ -62,24 +62,11 @@ def fold_parts(cohort: Cohort, *, seed: int = 0, privileged: Sequence[float] = (
     """
     known = cohort.take(cohort.attribute.codes != MISSING)
     deal, fold = divmod(seed, FOLDS)
-    after = (_dealt(known, generator(deal, "folds")) - fold) % FOLDS  # 0 is the fold itself, 1 the next
+    after = (dealt(known, FOLDS, generator(deal, "folds")) - fold) % FOLDS  # 0 is the fold itself, 1 the next
+    if (there := len(np.unique(after))) < FOLDS:
+        raise BadInput(f"{there} patients of {cohort.name!r} are too few for {FOLDS} folds. Use more data.")
     parts = parted(known, np.where(after == 0, 2, np.where(after == 1, 1, 0)))
     return _thinned(parts, (*privileged[:2], None), seed, cohort.name)
-
-
-def _dealt(cohort: Cohort, rng: np.random.Generator) -> IntArray:
-    """The fold (n,) of each row: that of its patient. Groups and labels are spread evenly."""
-    names = cohort.ids if cohort.patients is None else cohort.patients
-    _, first, unit = np.unique(names.astype(str), return_index=True, return_inverse=True)
-    if len(first) < FOLDS:
-        raise BadInput(f"{len(first)} patients of {cohort.name!r} are too few for {FOLDS} folds. Use more data.")
-    stratum = 2 * cohort.attribute.codes[first] + cohort.y[first]
-    shuffled = rng.permutation(len(first))
-    order = shuffled[np.argsort(stratum[shuffled], kind="stable")]
-    fold = np.empty(len(first), np.int64)
-    fold[order] = np.arange(len(first)) % FOLDS
-    rows: IntArray = fold[unit]
-    return rows
 
 
 def _balanced(part: Cohort, share: float, name: str, rng: np.random.Generator) -> IntArray:

@@ -81,6 +81,19 @@ def keep_aside(cohort: Cohort, fraction: float = 0.3, *, seed: int = 0) -> tuple
     return repair, test
 
 
+def dealt(cohort: Cohort, folds: int, rng: np.random.Generator) -> IntArray:
+    """The fold (n,) of each row. A patient is in one fold, and so is a row that is there twice; groups and labels are spread evenly."""
+    names = cohort.ids if cohort.patients is None else cohort.patients
+    _, first, unit = np.unique(names.astype(str), return_index=True, return_inverse=True)
+    stratum = 2 * cohort.attribute.codes[first] + cohort.y[first]
+    shuffled = rng.permutation(len(first))
+    order = shuffled[np.argsort(stratum[shuffled], kind="stable")]
+    fold = np.empty(len(first), np.int64)
+    fold[order] = np.arange(len(first)) % folds
+    rows: IntArray = fold[unit]
+    return rows
+
+
 def _units(cohort: Cohort) -> IntArray:
     """What is assigned as a whole: a patient, or a row where there are no patient ids."""
     if cohort.patients is None:

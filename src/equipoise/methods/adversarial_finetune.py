@@ -21,7 +21,8 @@ from equipoise.measures.cells import FloatArray
 from equipoise.measures.functional import proxy
 from equipoise.measures.gaps import is_quotient
 from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.selection import Labels, Search
+from equipoise.methods.looks import Labels
+from equipoise.methods.selection import Search
 from equipoise.models.critics import Critics
 from equipoise.models.protocol import Replicas
 from equipoise.models.replicas import replicas

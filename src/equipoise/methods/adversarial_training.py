@@ -21,7 +21,8 @@ from equipoise.data.seeds import child_seed, generator
 from equipoise.errors import BadInput
 from equipoise.measures.gaps import labels_needed
 from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.selection import Labels, Search
+from equipoise.methods.looks import Labels
+from equipoise.methods.selection import Search
 from equipoise.models.critics import Critics
 from equipoise.models.mlp import MLP
 from equipoise.models.protocol import Replicas

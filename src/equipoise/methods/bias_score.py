@@ -40,8 +40,9 @@ from equipoise.measures.sweep import sweep
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.lambda_program import solve
 from equipoise.methods.level_up import limits, spare
+from equipoise.methods.looks import Labels, Look, Traces
 from equipoise.methods.parity_path import parity_path
-from equipoise.methods.selection import Labels, Look, Traces, plain_rule, select
+from equipoise.methods.selection import plain_rule, select
 from equipoise.models.bias_network import BiasScore, Heads, value_of
 from equipoise.models.probes import DEPTHS, Probe, Reading, features, fit_probe, folds_of, log_loss, reading_of
 from equipoise.models.protocol import BoolArray

@@ -28,7 +28,8 @@ from equipoise.measures.cells import Cells, FloatArray, tabulate_codes
 from equipoise.measures.functional import gap_values, linearised
 from equipoise.measures.gaps import is_quotient
 from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.selection import Labels, decided_at, search_for
+from equipoise.methods.looks import Labels, decided_at
+from equipoise.methods.selection import search_for
 from equipoise.models.replicas import replicas
 
 TINY = 1e-6  # how near to 0 or 1 a score still has a logit

@@ -23,7 +23,8 @@ from equipoise.measures.functional import furthest, gap_values, largest, perform
 from equipoise.measures.several import ARGMAX, LabelRules
 from equipoise.methods.base import Candidate, Goal
 from equipoise.methods.level_up import NOISE, limits, spare
-from equipoise.methods.selection import JointGoal, Labels, Look, Search, decided_at, plain_rule
+from equipoise.methods.looks import Labels, Look, decided_at
+from equipoise.methods.selection import JointGoal, Search, plain_rule
 from equipoise.models.many_outputs import ChosenOutputs, ManyOutputs
 from equipoise.models.score import predict
 

@@ -22,7 +22,7 @@ from equipoise.measures.functional import furthest, predictive
 from equipoise.measures.gaps import QUOTIENTS
 from equipoise.methods.lambda_program import solve
 from equipoise.methods.level_up import NOISE
-from equipoise.methods.selection import Look
+from equipoise.methods.looks import Look
 
 if TYPE_CHECKING:
     from equipoise.methods.bias_score import Problem

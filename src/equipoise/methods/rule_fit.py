@@ -12,7 +12,7 @@ from equipoise.data.cohort import Cohort
 from equipoise.data.scores import Scores
 from equipoise.measures.decision import Rule
 from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.selection import Labels
+from equipoise.methods.looks import Labels
 from equipoise.models.score import predict
 
 R = TypeVar("R", bound=Rule)

@@ -9,7 +9,8 @@ from torch import nn
 
 from equipoise.data.cohort import Cohort
 from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.selection import Labels, Traces, plain_rule, select
+from equipoise.methods.looks import Labels, Traces
+from equipoise.methods.selection import plain_rule, select
 from equipoise.models.score import predict
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from equipoise.data.cohort import Cohort
 from equipoise.data.images import Images
 from equipoise.data.seeds import generator
+from equipoise.data.splits import dealt
 from equipoise.errors import BadInput, pick
 from equipoise.models.feed import Feed, placed, workplace
 from equipoise.models.picture import picture
@@ -149,16 +150,8 @@ def logit_of(raw: Tensor, probability: bool) -> Tensor:
 
 
 def folds_of(cohort: Cohort, count: int, seed: int) -> IntArray:
-    """The fold (n,) of each row. A patient is in one fold, and so is a row that is there twice; groups and labels are spread evenly."""
-    names = cohort.ids if cohort.patients is None else cohort.patients
-    _, first, unit = np.unique(names.astype(str), return_index=True, return_inverse=True)
-    stratum = 2 * cohort.attribute.codes[first] + cohort.y[first]
-    shuffled = generator(seed, "probe folds").permutation(len(first))
-    order = shuffled[np.argsort(stratum[shuffled], kind="stable")]
-    fold = np.empty(len(first), np.int64)
-    fold[order] = np.arange(len(first)) % count
-    rows: IntArray = fold[unit]
-    return rows
+    """The fold (n,) of each row, by patient."""
+    return dealt(cohort, count, generator(seed, "probe folds"))
 
 
 @dataclass(frozen=True, eq=False)

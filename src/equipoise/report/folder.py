@@ -6,14 +6,12 @@ Everything is written into a hidden folder first and moved at the end, so that a
 import errno
 import os
 import shutil
-import signal
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from equipoise.data.files import check_writable
+from equipoise.data.files import check_writable, uninterrupted
 from equipoise.errors import BadInput
 from equipoise.models.export import HEADS
 
@@ -72,7 +70,7 @@ def filling(folder: Path) -> Iterator[Path]:
         os.umask(umask)
         for path, mode in ((place, 0o777), *((made, 0o666) for made in place.iterdir())):
             path.chmod(mode & ~umask)
-        with _uninterrupted():
+        with uninterrupted():
             if new:
                 place.rename(folder)
             else:
@@ -96,16 +94,3 @@ def _cannot_write(folder: Path, error: OSError) -> BadInput:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     todo = "Make room there, or name another place." if full else "Choose another place."
     return BadInput(f"cannot write {folder}: {error.strerror or error}. Nothing was left behind. {todo}")
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Without Ctrl-C for the moment that renaming takes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -16,8 +16,8 @@ from equipoise.errors import EquipoiseError
 from equipoise.measures.encoding import encoding
 from equipoise.measures.gaps import is_quotient, terms
 from equipoise.methods.base import Goal
+from equipoise.methods.looks import Labels
 from equipoise.methods.registry import METHODS, settings_of
-from equipoise.methods.selection import Labels
 from equipoise.models.probes import PENALTIES, features, fit_probe, folds_of, reading_of
 from equipoise.models.score import evaluating, outputs
 from equipoise.models.units import find_units

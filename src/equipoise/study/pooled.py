@@ -12,26 +12,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.data.cohort import Cohort
 from equipoise.data.protocol import FOLDS
+from equipoise.data.scores import Scores
 from equipoise.measures.bootstrap import by_unit, interval, multiplicities
 from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index, tabulate_codes
 from equipoise.measures.functional import gap_values, largest, performance_values
 from equipoise.measures.noise import noise_floor
-from equipoise.methods.base import Candidate
-from equipoise.models.score import predict
 from equipoise.study.rows import POOLED
 
 BASELINE = "standard"
 
 
-def to_row(candidate: Candidate, test: Cohort, salt: str) -> dict[str, Any]:
+def to_row(scores: Scores, decisions: FloatArray, salt: str) -> dict[str, Any]:
     """What a row of a study by folds keeps of each test row."""
-    scores = predict(candidate.model, test)
     attribute = scores.attribute
-    names = test.ids if test.patients is None else test.patients
+    names = scores.ids if scores.patients is None else scores.patients
     patients = [int(hashlib.sha256(f"{salt}:{name}".encode()).hexdigest()[:15], 16) for name in names]
-    values = cell_index(scores.y, attribute.codes, len(attribute.levels)).tolist(), candidate.rule.decide(scores).tolist(), patients
+    values = cell_index(scores.y, attribute.codes, len(attribute.levels)).tolist(), decisions.tolist(), patients
     return dict(zip(POOLED, values, strict=True))
 
 

@@ -180,14 +180,17 @@ def _repaired(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -
         "seconds": seconds / len(parts),
         "task_seconds": seconds,
     }
-    made = []
-    for k, seed in enumerate(task.seeds):
-        own = pooled.to_row(found[k], parts[k].test, work.fingerprint) if plan.protocol == "folds" else {}
-        made.append({**common, "seed": seed, **_row(found[k], models[k], parts[k], task.measure, plan.performance, seed), **own})
-    return made
+    salt = work.fingerprint if plan.protocol == "folds" else None
+    return [
+        {**common, "seed": seed, **_row(found[k], models[k], parts[k], task.measure, plan.performance, seed, salt)}
+        for k, seed in enumerate(task.seeds)
+    ]
 
 
-def _row(candidate: Candidate, model: nn.Module, parts: Parts, measure: str, performance: str, seed: int) -> dict[str, object]:
+def _row(
+    candidate: Candidate, model: nn.Module, parts: Parts, measure: str, performance: str, seed: int, salt: str | None
+) -> dict[str, object]:
+    """What is told of one split; with a salt, for folds that are to be pooled, each of its decisions too."""
     valid_scores, scores = (predict(candidate.model, part) for part in (parts.valid, parts.test))
     (valid, valid_noise), (test, noise) = (_looked(candidate, some, measure, seed) for some in (valid_scores, scores))
     trace, rule, goal = candidate.trace, candidate.rule, candidate.goal
@@ -213,6 +216,7 @@ def _row(candidate: Candidate, model: nn.Module, parts: Parts, measure: str, per
         "bound": goal.bound,
         "notes": "\n".join(candidate.notes),
         **{column: trace[name].tolist() for column, name in rows.TRACE.items()},
+        **(pooled.to_row(scores, candidate.rule.decide(scores), salt) if salt is not None else {}),
     }
 
 

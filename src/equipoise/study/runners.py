@@ -7,7 +7,6 @@ import importlib
 import logging
 import multiprocessing
 import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Protocol
 
+from equipoise.data.files import uninterrupted
 from equipoise.errors import BadInput, MissingExtra, pick
 from equipoise.study.replicate import attempt
 from equipoise.study.tasks import Outcome, Work
@@ -137,23 +137,10 @@ class Processes:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_work, args=(theirs,), daemon=True)
-        with _deaf_to_interrupts():
+        with uninterrupted():  # Ctrl-C reaches every process of a terminal; this one leaves it to its parent
             process.start()
         theirs.close()
         return _Worker(process, ours)
-
-
-@contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Ctrl-C reaches every process of a terminal; what is started here leaves it to the parent, from its first moment on."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _work(pipe: "Connection[Any, Any]") -> None:
