@@ -23,7 +23,7 @@ import torch
 import equipoise as eq
 from equipoise.measures.cells import tabulate
 from equipoise.measures.functional import gap_values, largest, performance_values
-from equipoise.methods import bias_score
+from equipoise.methods import bias_problem, bias_score
 from equipoise.methods.lambda_program import solve
 from equipoise.methods.registry import run_many
 from equipoise.models.probes import Probe, features, fit_probe, folds_of, reading_of
@@ -127,28 +127,28 @@ def changed(where: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def without(splits: int, names: Sequence[str]) -> None:
-    probed, gaps = bias_score.probed, bias_score.Problem.gaps
+    probed, gaps = bias_score.probed, bias_problem.Problem.gaps
 
-    def in_sample(*given: Any) -> bias_score.Problem:
+    def in_sample(*given: Any) -> bias_problem.Problem:
         problem = probed(*given)
         return replace(problem, held_out=problem.fitted)
 
-    def recalibrated(x: Any, target: Any, classes: int, folds: Any, rows: Any = None, free: int = 0) -> Probe:
+    def recalibrated(x: Any, target: Any, classes: int, folds: Any, rows: Any = None, free: int = 0, more: Any = None) -> Probe:
         if not free:
-            return fit_probe(x, target, classes, folds, rows)
+            return fit_probe(x, target, classes, folds, rows, more=more)
         alone = np.zeros_like(x)
         alone[:, -free:] = x[:, -free:]  # features that are constant say nothing
         return fit_probe(alone, target, classes, folds, rows, free)
 
-    def believed(problem: bias_score.Problem, decisions: Any) -> Any:
+    def believed(problem: bias_problem.Problem, decisions: Any) -> Any:
         found = problem.worth(problem.held_out)[1] @ decisions / len(decisions)
         return found if np.abs(found).max() else gaps(problem, decisions)
 
     variants = {
         "as it is": (bias_score, "NAME", bias_score.NAME),
         "no cross-fitting": (bias_score, "probed", in_sample),
-        "the label from the network's score alone": (bias_score, "fit_probe", recalibrated),
-        "gaps as the probes believe them": (bias_score.Problem, "gaps", believed),
+        "the label from the network's score alone": (bias_problem, "fit_probe", recalibrated),
+        "gaps as the probes believe them": (bias_problem.Problem, "gaps", believed),
     }
     print(HEAD)
     for name in names:

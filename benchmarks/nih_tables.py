@@ -2,6 +2,7 @@
 
     python benchmarks/nih_tables.py results/resnet-18 results/squeezenet ...
     python benchmarks/nih_tables.py results/nih-folds      # a study by folds: all folds pooled
+    python benchmarks/nih_tables.py --left results/forty   # how much of the original's gap is left: all splits, and either half of them
 
 Intervals are 95 % t intervals of the mean over splits. Splits of the same patients overlap, so they are narrower than those of new
 patients would be: they tell methods apart on these data. "Excess": the mean absolute gap minus its noise floor.
@@ -40,14 +41,37 @@ def pooled(study: Folder) -> None:
     print(f"\n{frame['deals'].max()} deals; patients: {', '.join(f'{n:,}' for n in frame.groupby('data', sort=False)['patients'].first())}")
 
 
+def left(study: Folder) -> None:
+    """What methods leave of the original network's signed gap, in one table for all data."""
+    rows = read_rows(study)
+    seeds = np.sort(rows["seed"].unique())
+    halves = np.array_split(seeds, 2)
+    print(f"| task | method | test gap, {len(seeds)} splits | left | {' | '.join(f'splits {h[0]} to {h[-1]}' for h in halves)} ", end="")
+    print("| mean abs. | noise floor | BA | BA lost, paired |\n" + "|---" * 10 + "|")
+    for data in study.plan.data:
+        mine = rows[rows["data"] == data.name].set_index(["method", "seed"]).sort_index()
+        before = mine.loc["standard"]
+        for arm in study.plan.methods:
+            one = mine.loc[arm.name]
+            means = [(one.loc[some, "gap"].mean(), before.loc[some, "gap"].mean()) for some in (seeds, *halves)]
+            shares = ["" if arm.name == "standard" else f"{now / then:.0%}" for now, then in means]
+            parts = [f"{now:+.3f} ({share})".removesuffix(" ()") for (now, _), share in zip(means[1:], shares[1:], strict=True)]
+            lost = "" if arm.name == "standard" else mean(before["performance"] - one["performance"])
+            print(
+                f"| {data.title} | {arm.name} | {mean(one['gap'])} | {shares[0]} | {' | '.join(parts)} | {one['gap'].abs().mean():.3f} "
+                f"| {one['noise'].mean():.3f} | {one['performance'].mean():.3f} | {lost} |"
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+")
     parser.add_argument("--least", type=int, default=2, help="leave out methods with fewer splits")
+    parser.add_argument("--left", action="store_true", help="what is left of the original's gap, for studies of many splits")
     for folder in parser.parse_args().folders:
         study = opened(folder)
-        if study.plan.protocol == "folds":
-            pooled(study)
+        if study.plan.protocol == "folds" or parser.parse_args().left:
+            (left if parser.parse_args().left else pooled)(study)
             continue
         rows = read_rows(study)
         seconds = read_timings(study)

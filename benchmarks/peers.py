@@ -45,7 +45,7 @@ from equipoise.data.attribute import Attribute
 from equipoise.measures.cells import FloatArray, tabulate
 from equipoise.measures.functional import gap_values, largest, performance_values
 from equipoise.measures.gaps import RATES, terms
-from equipoise.methods import bias_score, equalised_odds, group_thresholds, reject_option
+from equipoise.methods import bias_problem, bias_score, equalised_odds, group_thresholds, reject_option
 from equipoise.methods.looks import Labels
 from equipoise.models.bias_network import Heads
 from equipoise.models.probes import Probe, features, reading_of
@@ -285,11 +285,11 @@ def our_multipliers(given: Simulated, bounds: int = 24) -> FloatArray:
     """Decisions by bias-score's path over so many bounds, the last of them zero, each with its best threshold within the bound."""
     goal = eq.Goal("spd", bound=BOUND)
     labels = Labels.of([given.cohort], goal)
-    posteriors = bias_score.Posteriors(given.chance, (given.posterior,))
+    posteriors = bias_problem.Posteriors(given.chance, (given.posterior,))
     nobody = Probe(np.zeros((2, 1)), np.zeros(2), np.zeros((0, 2)), 0.0, 0.0)  # the posteriors are given
-    slope, centre = bias_score._line(goal.performance, given.chance, given.cohort)
+    slope, centre = bias_problem._line(goal.performance, given.chance, given.cohort)
     heads = Heads(nobody, (nobody,), tuple(RATES[rate] for rate in terms(goal.measure)), centre)
-    problem = bias_score.Problem(given.cohort, goal, heads, posteriors, posteriors, slope)
+    problem = bias_problem.Problem(given.cohort, goal, heads, posteriors, posteriors, slope)
     best, decisions = -np.inf, np.zeros(ROWS)
     for multipliers in bias_score.path(problem, bounds)[1]:
         score = problem.score(posteriors, multipliers)

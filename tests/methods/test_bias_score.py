@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from equipoise.data.cohort import Cohort
@@ -16,9 +17,10 @@ from equipoise.measures.audit import audit
 from equipoise.measures.cells import tabulate
 from equipoise.measures.functional import gap_values, performance_functional
 from equipoise.measures.gaps import GAPS, RATES, terms
-from equipoise.methods import bias_score
+from equipoise.methods import bias_problem, bias_score
 from equipoise.methods.base import Goal
-from equipoise.methods.bias_score import Posteriors, Problem, _group_probe, path, probed
+from equipoise.methods.bias_problem import Posteriors, Problem, _group_probe, probed
+from equipoise.methods.bias_score import path
 from equipoise.methods.registry import debias, settings_of
 from equipoise.models import probes
 from equipoise.models.bias_network import BiasScore, Heads
@@ -74,7 +76,7 @@ def _known(cohort: Cohort, measure: str, chance: np.ndarray, groups: list[np.nda
 def test_if_label_and_group_were_known_the_worths_would_be_gap_and_performance(measure: str, groups: int):
     cohort = _cohort(500, groups)
     one_hot = np.eye(groups)[cohort.attribute.codes]
-    slope, centre = bias_score._line("balanced_accuracy", cohort.y.astype(float), cohort)
+    slope, centre = bias_problem._line("balanced_accuracy", cohort.y.astype(float), cohort)
     problem = _known(cohort, measure, cohort.y.astype(float), [one_hot] * len(terms(measure)), slope, centre)
     u, g = problem.worth(problem.held_out)
     f = np.random.default_rng(1).random(500)
@@ -83,7 +85,7 @@ def test_if_label_and_group_were_known_the_worths_would_be_gap_and_performance(m
     functional = performance_functional("balanced_accuracy", cells.n)
     assert u @ f / 500 + functional.offset == pytest.approx(functional(cells))
     accuracy = performance_functional("accuracy", cells.n)
-    assert bias_score._line("accuracy", f, cohort) == pytest.approx((2.0, 0.5))
+    assert bias_problem._line("accuracy", f, cohort) == pytest.approx((2.0, 0.5))
     assert (2 * cohort.y - 1) @ f / 500 + accuracy.offset == pytest.approx(accuracy(cells))
 
 
@@ -241,10 +243,10 @@ def test_few_rows_of_a_label_are_helped_by_all_rows(monkeypatch: pytest.MonkeyPa
     x, codes = rng.normal(size=(600, 40)), rng.integers(0, 2, 600)
     x[:, :5] += 0.6 * codes[:, None]
     positive, folds = rng.random(600) < 0.06, np.arange(600) % 5
-    wide = _group_probe(x, codes, 2, folds, positive)
+    wide = _group_probe(x, codes, 2, folds, positive, 1)
     assert wide.weight == pytest.approx(fit_probe(x, codes, 2, folds, codes >= 0).weight)
-    monkeypatch.setattr(bias_score, "FEW", 5)
-    assert _group_probe(x, codes, 2, folds, positive).weight == pytest.approx(fit_probe(x, codes, 2, folds, positive).weight)
+    monkeypatch.setattr(bias_problem, "FEW", 5)
+    assert _group_probe(x, codes, 2, folds, positive, 1).weight == pytest.approx(fit_probe(x, codes, 2, folds, positive).weight)
 
 
 def test_a_label_that_changes_what_the_inputs_say_keeps_its_own_probe():
@@ -253,7 +255,7 @@ def test_a_label_that_changes_what_the_inputs_say_keeps_its_own_probe():
     x = rng.normal(size=(1200, 3))
     x[:, 0] += 2 * np.where(positive, 1, -1) * (2 * codes - 1)  # the other way round for negatives
     folds = np.arange(1200) % 5
-    assert _group_probe(x, codes, 2, folds, positive).weight == pytest.approx(fit_probe(x, codes, 2, folds, positive).weight)
+    assert _group_probe(x, codes, 2, folds, positive, 1).weight == pytest.approx(fit_probe(x, codes, 2, folds, positive).weight)
 
 
 def test_what_may_be_lost_is_counted_from_what_probes_have_on_rows_held_out():
@@ -290,3 +292,96 @@ def test_probes_that_miss_a_gap_at_the_start_still_give_steps(monkeypatch: pytes
     assert len(found.trace) == 4
     monkeypatch.setattr(bias_score, "solve", lambda *_: None)
     assert len(debias(model, cohort, method="bias-score", measure="spd", floor=0.0, steps=3).trace) == 1
+
+
+def _pictures(rng: np.random.Generator, n: int, women: float, levels: str = "MF") -> Cohort:
+    """Rows of 40 numbers of which five tell the sex, and one the label."""
+    codes = (rng.random(n) < women).astype(int)
+    y = rng.integers(0, 2, n)
+    x = rng.normal(size=(n, 40))
+    x[:, :5] += 0.6 * codes[:, None]
+    x[:, 5] += 1.5 * y + 0.7 * codes * y
+    return Cohort.from_arrays(torch.from_numpy(x).float(), y, np.array(list(levels))[codes], reference=levels[0])
+
+
+def _sees_one() -> nn.Module:
+    model = nn.Sequential(nn.Linear(40, 1)).eval()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(40)[5:6])
+        model[0].bias.zero_()
+    return model
+
+
+def test_the_train_part_helps_to_tell_the_groups_apart():
+    rng = np.random.default_rng(3)
+    valid, train, test = _pictures(rng, 160, 0.5), _pictures(rng, 1500, 0.25), _pictures(rng, 4000, 0.5)
+    model = _sees_one()
+    reading, folds = reading_of(model, valid.inputs, "inputs"), folds_of(valid, 5, 0)
+    alone, helped = (probed(model, valid, Goal("eod"), reading, folds, part).heads.groups[0] for part in (None, train))
+    x = test.inputs.double().numpy()
+    loss = [-np.log(probe(x)[np.arange(len(x)), test.attribute.codes]).mean() for probe in (alone, helped)]
+    assert (alone.more, helped.more > 0) == (0, True)
+    assert loss[1] < loss[0] - 0.02
+    # A quarter of the train part are women, of the rows here half: the probe is right on average for these.
+    assert helped(x)[:, 1].mean() == pytest.approx(0.5, abs=0.05)
+    told = debias(model, valid, method="bias-score", measure="eod", depth="inputs", train=train).notes
+    assert "what tells the groups apart was learnt from" in told[-1]
+
+
+def test_a_probe_with_rows_from_elsewhere_is_a_weighted_regression_on_all_of_them():
+    rng = np.random.default_rng(5)
+    here, there = _pictures(rng, 200, 0.5), _pictures(rng, 300, 0.2)
+    x, more = (part.inputs.double().numpy() for part in (here, there))
+    codes, others, folds = here.attribute.codes, there.attribute.codes, np.arange(200) % 5
+    found = fit_probe(x, codes, 2, folds, more=(more, others))
+    both, target = np.concatenate([x, more]), np.concatenate([codes, others])
+    weight = np.ones(500)
+    for code in (0, 1):
+        weight[200:][others == code] = (codes == code).mean() / (others == code).mean()
+    z = (both - both.mean(0)) / both.std(0)
+    oracle = LogisticRegression(C=found.penalty, tol=1e-8, max_iter=5000)
+    assert found(x)[:, 1] == pytest.approx(oracle.fit(z, target, sample_weight=weight).predict_proba(z[:200])[:, 1], abs=2e-3)
+    kept = np.concatenate([folds != 2, np.ones(300, bool)])  # rows from elsewhere are never held out
+    held_out = oracle.fit(z[kept], target[kept], sample_weight=weight[kept]).predict_proba(z[:200][folds == 2])[:, 1]
+    assert found.held_out[folds == 2, 1] == pytest.approx(held_out, abs=2e-3)
+    assert found.held_out.shape == (200, 2)
+
+
+def test_groups_of_the_train_part_go_by_name():
+    """Another order of the groups, and one that the rows here do not have, change nothing."""
+    rng = np.random.default_rng(3)
+    valid, train = _pictures(rng, 160, 0.5), _pictures(rng, 400, 0.5)
+    names = train.groups
+    turned = Cohort.from_arrays(train.inputs, train.y, names, reference="F")
+    third = np.concatenate([names, np.full(50, "X")])
+    wider = Cohort.from_arrays(
+        torch.cat([train.inputs, torch.randn(50, 40)]), np.concatenate([train.y, np.ones(50, int)]), third, reference="M"
+    )
+    model = _sees_one()
+    reading, folds = reading_of(model, valid.inputs, "inputs"), folds_of(valid, 5, 0)
+    found = [probed(model, valid, Goal("eod"), reading, folds, part).heads.groups[0] for part in (train, turned, wider)]
+    assert all(probe.more for probe in found)
+    for probe in found[1:]:
+        assert probe.weight == pytest.approx(found[0].weight)
+
+
+def test_what_is_wrong_with_a_train_part_is_said():
+    rng = np.random.default_rng(3)
+    valid, train = _pictures(rng, 160, 0.5), _pictures(rng, 400, 0.5)
+    model = _sees_one()
+    shared = [replace(part, patients=np.arange(len(part)).astype(str).astype(object)) for part in (valid, train)]
+    with pytest.raises(BadInput, match="160 patients are in the train part and in the validation part"):
+        debias(model, shared[0], method="bias-score", measure="eod", train=shared[1])
+    apart = replace(train, patients=np.arange(1000, 1400).astype(str).astype(object))
+    assert debias(model, shared[0], method="bias-score", measure="eod", train=apart).met is not None
+    narrow = Cohort.from_arrays(train.inputs[:, :7], train.y, train.groups, reference="M")
+    with pytest.raises(BadInput, match=r"inputs of shape \(7,\), the validation part .* of \(40,\)"):
+        debias(model, valid, method="bias-score", measure="eod", train=narrow)
+
+
+def test_enough_rows_need_no_train_part(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bias_problem, "FEW", 10)
+    rng = np.random.default_rng(3)
+    valid, train = _pictures(rng, 160, 0.5), _pictures(rng, 400, 0.5)
+    found = debias(_sees_one(), valid, method="bias-score", measure="eod", train=train)
+    assert "the train part was not needed" in found.notes[-1]

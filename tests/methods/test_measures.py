@@ -19,7 +19,7 @@ from equipoise.measures.bootstrap import bootstrap_cells
 from equipoise.measures.cells import tabulate
 from equipoise.measures.functional import furthest, gap_values, linearised
 from equipoise.methods.base import Goal
-from equipoise.methods.bias_score import Posteriors, Problem
+from equipoise.methods.bias_problem import Posteriors, Problem
 from equipoise.methods.constrained import expected_weights
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.group_thresholds import fit

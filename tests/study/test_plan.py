@@ -165,6 +165,7 @@ def test_all_problems_in_one_message(folder: Path) -> None:
             "methods[0].lose: lose is for goals without a floor and without a bound; this arm has a floor",
         ),
         ({"methods": [{"method": "standard", "lose": 2}]}, "methods[0].lose: should be a number from 0 to 1; got 2"),
+        ({"methods": [{"method": "pruning", "train": True}]}, "methods[0].train: pruning makes no use of the train part; bias-score, "),
         ({"methods": 3}, "methods: got 3; it should be a list"),
         ({"fractions": [0.5, 0.6, 0.1]}, "fractions: fractions must be three positive numbers that add up to 1"),
         ({"fractions": [0.5, 0.5]}, "fractions: got [0.5, 0.5]; it should have more values"),

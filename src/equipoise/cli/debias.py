@@ -61,7 +61,13 @@ def debias(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A method's own setting, as in pruning.units=1500; repeat it for more.")
     ] = None,
-    train: Annotated[Path | None, typer.Option(help="File like FILE with rows to train on, for methods that train from scratch.")] = None,
+    train: Annotated[
+        Path | None,
+        typer.Option(
+            help="File like FILE with the rows that the network was trained on, for methods that train from scratch; bias-score learns "
+            "from it too what tells groups apart."
+        ),
+    ] = None,
     weights: given.WeightsOption = None,
     feature: given.FeatureOption = None,
     model_output: given.ModelOutputOption = None,

@@ -63,6 +63,7 @@ def run(
     seeds: Sequence[int],
     settings: Settings,
     progress: Progress | None = None,
+    trains: Sequence[Cohort] | None = None,
 ) -> list[Candidate]:
     """The best of several methods for each network, with what was tried in the notes."""
     from equipoise.methods.registry import run_many
@@ -81,6 +82,7 @@ def run(
                 [cohorts[k] for k in going],
                 goal,
                 seeds=[seeds[k] for k in going],
+                trains=None if trains is None else [trains[k] for k in going],
                 settings=settings.settings.get(name),
             )
         except EquipoiseError as error:

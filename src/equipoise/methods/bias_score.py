@@ -8,8 +8,8 @@ multipliers instead, which grows as a power of the number of groups). Here:
 
 - P(label|x) is a logistic regression on the features and the network's own logit, which is hardly penalised: with little data it is the
   network recalibrated (Platt), with more it also corrects the network where groups differ. P(group|x, label) is a multinomial one on the
-  features of the rows with the label, or of all rows if these are few and it does better; a measure on selection rates needs no label.
-  Penalties are chosen by log loss on rows held out.
+  features of the rows with the label; where these are few, of all rows, or of the train part's too, if that does better on rows held out.
+  A measure on selection rates needs no label. Penalties are chosen by log loss on rows held out.
 - All of it is cross-fitted, by patient: multipliers, thresholds and the step are chosen on probabilities from models that had not seen the
   row. The final probes are fitted on all rows. In the trace, `held_out_gap` and `held_out_performance` are what the choice was made by;
   `gap` and `performance` are those of the network that would come out, on the very rows that its probes were fitted on.
@@ -25,7 +25,6 @@ The network that comes out is an ordinary module (models.bias_network) and needs
 import copy
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -33,26 +32,24 @@ from torch import nn
 
 from equipoise.data.cohort import Cohort
 from equipoise.errors import BadInput, pick
-from equipoise.measures.cells import FloatArray, IntArray, tabulate_codes
-from equipoise.measures.functional import AFFINE_PERFORMANCE, furthest, gap_values, performance_functional, performance_values
-from equipoise.measures.gaps import QUOTIENTS, RATES, is_quotient, terms
-from equipoise.measures.sweep import sweep
+from equipoise.measures.cells import FloatArray, tabulate_codes
+from equipoise.measures.functional import furthest, performance_values
+from equipoise.measures.gaps import QUOTIENTS, is_quotient
 from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.bias_problem import Problem, probed
 from equipoise.methods.lambda_program import solve
 from equipoise.methods.level_up import limits, spare
 from equipoise.methods.looks import Labels, Look, Traces
 from equipoise.methods.parity_path import parity_path
 from equipoise.methods.selection import plain_rule, select
-from equipoise.models.bias_network import BiasScore, Heads, value_of
-from equipoise.models.probes import DEPTHS, Probe, Reading, features, fit_probe, folds_of, log_loss, reading_of
-from equipoise.models.protocol import BoolArray
+from equipoise.models.bias_network import BiasScore, Heads
+from equipoise.models.probes import DEPTHS, Reading, folds_of, reading_of
 from equipoise.models.replicas import check
 from equipoise.models.score import output_kind, predict
 
 NAME = "bias-score"
 CORRECTIONS = 2  # times that the multipliers of a bound are found anew with what the last ones left
 COLUMNS = ("step", "gap", "performance", "threshold")
-FEW = 2_000  # rows with a label, up to which a probe of all rows is tried for them
 FINEST = 0.003  # a bound on |gap| at a threshold; less is within the noise of any data
 
 
@@ -71,65 +68,6 @@ class Settings:
             raise BadInput(f"bias-score needs at least 2 folds, 1 step and 1 layer; got {self.folds}, {self.steps} and {self.layers}")
 
 
-@dataclass(frozen=True, eq=False)
-class Posteriors:
-    """What probes say of all rows: the chance of the label (n,), and of each group, one array (n, groups) a rate."""
-
-    chance: FloatArray
-    groups: tuple[FloatArray, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """One validation part with its probes."""
-
-    cohort: Cohort
-    goal: Goal
-    heads: Heads
-    held_out: Posteriors
-    fitted: Posteriors
-    slope: float  # what a positive decision is worth per unit of chance above the centre
-
-    @cached_property
-    def stakes(self) -> FloatArray:
-        """(gaps, rates, groups): what the posterior of a group adds to a gap."""
-        codes, y, levels = self.cohort.attribute.codes, self.cohort.y, self.cohort.attribute.levels
-        n = tabulate_codes(np.zeros(()), y, codes, levels).n[:-1]
-        found = np.zeros((len(levels) - 1, len(self.heads.labels), len(levels)))
-        for r, (rate, sign) in enumerate(terms(self.goal.measure).items()):
-            label = RATES[rate]
-            counts = n.sum(1) if label is None else n[:, label]
-            for k in range(1, len(levels)):
-                found[k - 1, r, k], found[k - 1, r, 0] = sign / counts[k], -sign / counts[0]
-        # Rows without a group count for performance alone, and the probes speak of those with one.
-        scaled: FloatArray = found * n.sum()
-        return scaled
-
-    def worth(self, posteriors: Posteriors) -> tuple[FloatArray, FloatArray]:
-        """u (n,) and g (gaps, n), each times the number of rows."""
-        shares = [_share(label, posteriors.chance) for label in self.heads.labels]
-        seen = np.stack([share[:, None] * group for share, group in zip(shares, posteriors.groups, strict=True)])  # (rates, n, groups)
-        return self.slope * (posteriors.chance - self.heads.centre), np.einsum("krg,rng->kn", self.stakes, seen)
-
-    def cost(self, multipliers: FloatArray) -> FloatArray:
-        """(rates, groups): the cost of each group's posterior in units of chance."""
-        summed: FloatArray = np.einsum("k,krg->rg", multipliers, self.stakes) / self.slope
-        return summed
-
-    def score(self, posteriors: Posteriors, multipliers: FloatArray) -> FloatArray:
-        """The score (n,) with these multipliers."""
-        return self.priced(posteriors, self.cost(multipliers))
-
-    def priced(self, posteriors: Posteriors, cost: FloatArray) -> FloatArray:
-        """The score (n,) with these prices (rates, groups) of the groups' posteriors."""
-        return value_of(posteriors.chance, posteriors.groups, self.heads, cost)
-
-    def gaps(self, decisions: FloatArray) -> FloatArray:
-        """The gaps (gaps,) of decisions (n,) on these rows."""
-        attribute = self.cohort.attribute
-        return gap_values(self.goal.measure, tabulate_codes(decisions, self.cohort.y, attribute.codes, attribute.levels))
-
-
 def run(
     models: Sequence[nn.Module],
     cohorts: Sequence[Cohort],
@@ -138,19 +76,22 @@ def run(
     seeds: Sequence[int],
     settings: Settings,
     progress: Progress | None = None,
+    trains: Sequence[Cohort] | None = None,
 ) -> list[Candidate]:
-    """The networks with probes beside them."""
+    """The networks with probes beside them. What tells the groups apart may be learnt from train parts too."""
     found = []
     for r, (model, cohort, seed) in enumerate(zip(models, cohorts, seeds, strict=True)):
         labels = Labels.of([cohort], goal)  # raises where the part lacks what the measure needs
         check(model, cohort)
-        found.append(_repaired(model, cohort, goal, labels, seed, settings))
+        found.append(_repaired(model, cohort, goal, labels, seed, settings, None if trains is None else trains[r]))
         if progress:
             progress(r + 1, len(models))
     return found
 
 
-def _repaired(model: nn.Module, cohort: Cohort, goal: Goal, labels: Labels, seed: int, settings: Settings) -> Candidate:
+def _repaired(
+    model: nn.Module, cohort: Cohort, goal: Goal, labels: Labels, seed: int, settings: Settings, train: Cohort | None
+) -> Candidate:
     original = predict(model, cohort).score[None]
     start = labels.look(original)
     least = None
@@ -159,7 +100,7 @@ def _repaired(model: nn.Module, cohort: Cohort, goal: Goal, labels: Labels, seed
         least = limits(goal.keep, before)
         start = replace(start, spare=spare(before, least))
     reading = reading_of(model, cohort.inputs, settings.depth, settings.layers)
-    problem = probed(model, cohort, goal, reading, folds_of(cohort, settings.folds, seed))
+    problem = probed(model, cohort, goal, reading, folds_of(cohort, settings.folds, seed), train)
     # Steps are judged on rows held out, by probes of a part of the rows. What these lack before any cost is not lost by the repair.
     plain = float(labels.look(problem.held_out.chance[None]).performance[0])
     settled = goal.settled(min(float(start.performance[0]), plain))
@@ -196,50 +137,10 @@ def _repaired(model: nn.Module, cohort: Cohort, goal: Goal, labels: Labels, seed
         # Single precision may move a row across the threshold: what is told is true of the network that comes out.
         trace.loc[row, ["gap", "performance"]] = _at(labels, predict(chosen, cohort).score, trace["threshold"][row])
         notes = _notes(plain, reading, told[row - 1], held_out.iloc[row], goal, settings.folds)
+    if train is not None:
+        notes.append(_learnt(problem.heads))
     rule = plain_rule(NAME, trace, row, cohort, settled)
     return Candidate(NAME, chosen, rule, trace, row, why, selection.met, settled, seed, asdict(settings), tuple(notes))
-
-
-def probed(model: nn.Module, cohort: Cohort, goal: Goal, reading: Reading, folds: IntArray) -> Problem:
-    """The probes of the label and of the groups, cross-fitted."""
-    logit, x = features(model, cohort.inputs, reading)
-    y, codes, groups = cohort.y, cohort.attribute.codes, len(cohort.attribute.levels)
-    beside = np.column_stack([x, logit])
-    task = fit_probe(beside, y, 2, folds, free=1)
-    labels = (1, 0) if is_quotient(goal.measure) else tuple(RATES[rate] for rate in terms(goal.measure))
-    rows = [(codes >= 0) & ((y == label) if label is not None else True) for label in labels]
-    probes = tuple(_group_probe(x, codes, groups, folds, here) for here in rows)
-    held_out = Posteriors(task.held_out[:, 1], tuple(probe.held_out for probe in probes))
-    fitted = Posteriors(task(beside)[:, 1], tuple(probe(x) for probe in probes))
-    slope, centre = _line(goal.performance, held_out.chance, cohort)
-    return Problem(cohort, goal, Heads(task, probes, labels, centre), held_out, fitted, slope)
-
-
-def _group_probe(x: FloatArray, codes: IntArray, groups: int, folds: IntArray, rows: BoolArray) -> Probe:
-    """The posterior of the group given x among the rows with a label.
-
-    Where they are few, a probe of all rows, with any label, may know it better: given x, the label tells little more of the group. That
-    one is taken which has the smaller log loss on the rows with the label, held out.
-    """
-    own = fit_probe(x, codes, groups, folds, rows)
-    known = codes >= 0
-    if rows.sum() > FEW or (rows == known).all():
-        return own
-    wide = fit_probe(x, codes, groups, folds, known)
-    return wide if log_loss(wide.held_out[rows], codes[rows]) < own.loss else own
-
-
-def _line(performance: str, chance: FloatArray, cohort: Cohort) -> tuple[float, float]:
-    """What a positive decision is worth, slope * (P(1|x) - centre), times the number of rows."""
-    if performance not in AFFINE_PERFORMANCE:
-        # F1 is a quotient; near its best value F, its numerator less F times its denominator has the same best rule:
-        # 2 TP - F (TP + FP + P).
-        attribute = cohort.attribute
-        best = sweep(chance, cohort.y, attribute.codes, attribute.levels, (performance,)).best(performance)
-        return 2.0, float(best.values[performance]) / 2
-    n = np.bincount(cohort.y, minlength=2).astype(np.float64)[None]
-    negative, positive = performance_functional(performance, n).w[0] * n.sum()
-    return float(positive - negative), float(-negative / (positive - negative))
 
 
 def path(problem: Problem, steps: int) -> tuple[list[float], list[FloatArray]]:
@@ -275,10 +176,6 @@ def finest(problem: Problem) -> float:
     return max(FINEST, float(np.abs(problem.stakes).max() / (problem.cohort.attribute.codes >= 0).sum()))
 
 
-def _share(label: int | None, chance: FloatArray) -> FloatArray:
-    return np.ones_like(chance) if label is None else chance if label == 1 else 1 - chance
-
-
 def _at(labels: Labels, scores: FloatArray, threshold: float) -> tuple[float, float]:
     """Gap and performance of scores (n,) at a threshold."""
     cells = tabulate_codes((scores >= threshold).astype(np.float64), labels.y[0], labels.codes[0], labels.levels)
@@ -297,3 +194,10 @@ def _notes(plain: float, reading: Reading, told: str, row: pd.Series, goal: Goal
         f"where the label's probe has {plain:.3f} before any cost; "
         "the trace's own columns are those on the rows that the probes were fitted on",
     ]
+
+
+def _learnt(heads: Heads) -> str:
+    rows = max(probe.more for probe in heads.groups)
+    if rows:
+        return f"what tells the groups apart was learnt from {rows:,} rows of the train part too"
+    return "the train part was not needed: the rows here tell the groups apart as well"

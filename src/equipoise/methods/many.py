@@ -63,6 +63,7 @@ def repair(
     *,
     seed: int,
     settings: Mapping[str, Any],
+    train: Cohort | None = None,
     progress: Progress | None = None,
 ) -> Candidate:
     """One repair of all labels of a cohort; `labels` of what comes back has an ordinary candidate for each."""
@@ -72,7 +73,7 @@ def repair(
     chosen = chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs)
     try:
         if method in APART:
-            return _apart(chosen, cohort, method, goal, seed, settings, progress)
+            return _apart(chosen, cohort, method, goal, seed, settings, train, progress)
         found = _together(chosen, cohort, method, goal, seed, settings, progress)
     except EmptyCell as error:
         more = [] if method in APART else [text for name, own in _goals(goal) for text in advice([cohort.labelled(name)], own)]
@@ -118,12 +119,20 @@ def _together(
 
 
 def _apart(
-    chosen: ChosenOutputs, cohort: Cohort, method: str, goal: JointGoal, seed: int, settings: Mapping[str, Any], progress: Progress | None
+    chosen: ChosenOutputs,
+    cohort: Cohort,
+    method: str,
+    goal: JointGoal,
+    seed: int,
+    settings: Mapping[str, Any],
+    train: Cohort | None,
+    progress: Progress | None,
 ) -> Candidate:
     """One label after another, put together."""
     alone: dict[str, Candidate] = {}
     for at, (name, own) in enumerate(_goals(goal)):
-        alone[name] = run_many(method, [chosen.view(at)], [cohort.labelled(name)], own, seeds=[seed], settings=settings)[0]
+        trains = None if train is None else [train.labelled(name)]
+        alone[name] = run_many(method, [chosen.view(at)], [cohort.labelled(name)], own, seeds=[seed], trains=trains, settings=settings)[0]
         if progress:
             progress(at + 1, len(goal.names))
     model = _put_together(chosen, alone)

@@ -13,19 +13,16 @@ last multipliers show on the rows beyond that.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from equipoise.measures.cells import Cells, FloatArray, tabulate_codes
 from equipoise.measures.functional import furthest, predictive
 from equipoise.measures.gaps import QUOTIENTS
+from equipoise.methods.bias_problem import Problem
 from equipoise.methods.lambda_program import solve
 from equipoise.methods.level_up import NOISE
 from equipoise.methods.looks import Look
-
-if TYPE_CHECKING:
-    from equipoise.methods.bias_score import Problem
 
 LEVELS = 7  # common levels that are tried for each bound
 BEYOND = 0.5  # of the distance between the groups' values: how far outside of them levels are tried
@@ -42,7 +39,7 @@ class Priced:
     level: float
 
 
-def parity_path(problem: "Problem", steps: int, look: Callable[[FloatArray, float], Look]) -> list[Priced]:
+def parity_path(problem: Problem, steps: int, look: Callable[[FloatArray, float], Look]) -> list[Priced]:
     """Prices for bounds from the gap at the start down to zero. `look` looks at held-out scores (n,) within a bound on |gap|."""
     u = problem.slope * (problem.held_out.chance - problem.heads.centre)
     cells = _table(problem, (u > 0).astype(np.float64))
@@ -67,9 +64,7 @@ def parity_path(problem: "Problem", steps: int, look: Callable[[FloatArray, floa
     return found
 
 
-def _solved(
-    problem: "Problem", u: FloatArray, level: float, bound: float, start: FloatArray | None
-) -> tuple[FloatArray, FloatArray] | None:
+def _solved(problem: Problem, u: FloatArray, level: float, bound: float, start: FloatArray | None) -> tuple[FloatArray, FloatArray] | None:
     """The multipliers, two a group, that hold every group within half a bound of the level, and the prices; None where nothing does."""
     label = QUOTIENTS[problem.goal.measure]
     stakes = _stakes(label, level, bound / 2, len(problem.cohort.attribute.levels))
@@ -110,6 +105,6 @@ def _merit(look: Look, bound: float) -> tuple[bool, bool, float]:
     return kept, inside, float(look.performance[0]) if inside else -size
 
 
-def _table(problem: "Problem", f: FloatArray) -> Cells:
+def _table(problem: Problem, f: FloatArray) -> Cells:
     attribute = problem.cohort.attribute
     return tabulate_codes(f, problem.cohort.y, attribute.codes, attribute.levels)

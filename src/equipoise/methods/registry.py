@@ -24,6 +24,7 @@ class Method:
     module: str
     about: str
     needs_train: bool = False  # it trains from scratch, so it wants the train part as well
+    takes_train: bool = False  # it can learn from the train part too, where there is one
     needs_group: bool = False  # its rule must know each patient's group
     runs_others: bool = False  # it chooses among other methods, which do the selecting
     quotients: bool = True  # it can lower a gap in PPV or NPV, whose weights change with the decisions
@@ -34,7 +35,9 @@ METHODS: dict[str, Method] = {
     "standard": Method("equipoise.methods.standard", "the original network, threshold by best performance"),
     "bias-gda": Method("equipoise.methods.bias_gda", "fine-tuning on the gap alone, down or up (the paper's Algorithm 2)"),
     "constrained": Method("equipoise.methods.constrained", "fine-tuning on the task with a multiplier a gap, all groups at once"),
-    "bias-score": Method("equipoise.methods.bias_score", "probes of label and groups, combined by the best attribute-blind rule"),
+    "bias-score": Method(
+        "equipoise.methods.bias_score", "probes of label and groups, combined by the best attribute-blind rule", takes_train=True
+    ),
     "pruning": Method("equipoise.methods.pruning", "switching off the units that drive the gap (the paper's Algorithm 1)"),
     "random": Method("equipoise.methods.random", "the best of 101 random perturbations of the weights (Savani et al.)"),
     "adversarial-finetune": Method("equipoise.methods.adversarial_finetune", "fine-tuning against a critic of the gap (Savani et al.)"),
@@ -42,6 +45,7 @@ METHODS: dict[str, Method] = {
         "equipoise.methods.adversarial_training",
         "training from scratch against an adversary (Zhang et al.)",
         needs_train=True,
+        takes_train=True,
         quotients=False,
     ),
     "reject-option": Method(
@@ -63,7 +67,12 @@ METHODS: dict[str, Method] = {
         needs_group=True,
         without_group="the original's threshold",
     ),
-    "auto": Method("equipoise.methods.auto", "cheap methods first, then costly ones, until the goal is met with room", runs_others=True),
+    "auto": Method(
+        "equipoise.methods.auto",
+        "cheap methods first, then costly ones, until the goal is met with room",
+        runs_others=True,
+        takes_train=True,
+    ),
 }
 
 
@@ -93,7 +102,8 @@ def debias(
     `lose`, which is 0.02 unless given.
     `level_up=True`: no group's sensitivity may fall below what it was; `level_up={"tpr": 0.8}`: nor below that minimum. `selection` says
     how a step is chosen: "paper", by the rows it was tuned on, or "honest", with confidence and held-out rows, or not at all where
-    they cannot tell. Further keywords are the method's own settings. `train` is for methods that train from scratch.
+    they cannot tell. Further keywords are the method's own settings. `train` is for methods that train from scratch, and for bias-score,
+    which learns from it too what tells groups apart where the rows of a label are few.
 
     On a cohort of several labels or classes one repair serves them all, and `result.labels` has what was found for each. `goals` gives a
     label a goal of its own; `outputs` says which output of the network is which label, by number or name.
@@ -105,7 +115,7 @@ def debias(
         from equipoise.methods.many import goals_of, repair  # which runs methods by name, as this does
 
         wanted = goals_of(cohort, goal, goals)
-        return repair(model, cohort, method, wanted, outputs or {}, seed=seed, settings=settings, progress=progress)
+        return repair(model, cohort, method, wanted, outputs or {}, seed=seed, settings=settings, train=train, progress=progress)
     if goals is not None or outputs is not None:
         given = " and ".join(name for name, value in (("goals", goals), ("outputs", outputs)) if value is not None)
         raise BadInput(
@@ -157,7 +167,7 @@ def run_many(
 
     def run(which: Sequence[int], parts: Sequence[Cohort]) -> list[Candidate]:
         some = [models[k] for k in which]
-        theirs = [trains[k] for k in which] if method.needs_train and trains is not None else None
+        theirs = [trains[k] for k in which] if method.takes_train and trains is not None else None
         return _run(method, some, parts, plain, [seeds[k] for k in which], theirs, chosen, progress)
 
     if method.runs_others:  # which come through here themselves

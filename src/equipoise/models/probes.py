@@ -32,6 +32,7 @@ DEPTHS = ("auto", "inputs", "last", "inputs and last", "hidden", "all")
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # C of scikit-learn for standardised features: the larger, the freer
 WORSE = 1.02  # times the best loss: from there on freer probes are not tried
 FREE = 30.0  # the network's own logit counts for so much, so that the penalty hardly touches it
+NEVER = -1  # the fold of rows that are never held out
 EDGE = 1e-6  # of a network that ends in a probability, whose logit is to stay finite
 
 
@@ -163,18 +164,34 @@ class Probe:
     held_out: FloatArray  # (n, classes)
     loss: float  # log loss of those
     penalty: float
+    more: int = 0  # rows from elsewhere that it has learnt from too
 
     def __call__(self, x: FloatArray) -> FloatArray:
         """The probabilities (n, classes) of the final model."""
         return _chances(self.weight, self.bias, x)
 
 
-def fit_probe(x: FloatArray, target: IntArray, classes: int, folds: IntArray, rows: BoolArray | None = None, free: int = 0) -> Probe:
+def fit_probe(
+    x: FloatArray,
+    target: IntArray,
+    classes: int,
+    folds: IntArray,
+    rows: BoolArray | None = None,
+    free: int = 0,
+    more: tuple[FloatArray, IntArray] | None = None,
+) -> Probe:
     """The probe of a target in 0..classes-1 from features (n, d), learnt from some of the rows and applied to all.
 
-    The penalty is that with the best log loss on rows held out. The last `free` features are hardly penalised.
+    The penalty is that with the best log loss on rows held out. The last `free` features are hardly penalised. `more` is features and
+    targets from elsewhere, which are learnt from as well, each class with the share that it has here.
     """
-    known = np.ones(len(x), bool) if rows is None else rows
+    n = len(x)
+    known = np.ones(n, bool) if rows is None else rows
+    weight = np.ones(n)
+    if more is not None:
+        weight = np.concatenate([weight, _shares(target[known], classes)[more[1]] / _shares(more[1], classes)[more[1]]])
+        x, target = np.concatenate([x, more[0]]), np.concatenate([target, more[1]])
+        known, folds = np.concatenate([known, np.ones(len(more[1]), bool)]), np.concatenate([folds, np.full(len(more[1]), NEVER)])
     mean, spread = x[known].mean(0), x[known].std(0)
     scale = np.where(spread > 1e-6 * (1 + np.abs(mean)), spread, np.inf)  # a constant says nothing
     if free:
@@ -182,19 +199,24 @@ def fit_probe(x: FloatArray, target: IntArray, classes: int, folds: IntArray, ro
     z = (x - mean) / scale
     best: tuple[float, float, FloatArray] | None = None
     for penalty in PENALTIES:
-        held_out = np.empty((len(x), classes))
+        held_out = np.empty((n, classes))
         for fold in range(int(folds.max()) + 1):
-            own = known & (folds != fold)
-            held_out[folds == fold] = _chances(*_fitted(z[own], target[own], classes, penalty), z[folds == fold])
-        loss = log_loss(held_out[known], target[known])
+            own, out = known & (folds != fold), np.flatnonzero(folds == fold)
+            held_out[out] = _chances(*_fitted(z[own], target[own], classes, penalty, weight[own]), z[out])
+        loss = log_loss(held_out[known[:n]], target[:n][known[:n]])
         if best is None or loss < best[0]:
             best = loss, penalty, held_out
         elif loss > WORSE * best[0]:
             break
     assert best is not None  # there are penalties
-    weight, bias = _fitted(z[known], target[known], classes, best[1])
-    weight = weight / scale
-    return Probe(weight, bias - weight @ mean, best[2], best[0], best[1])
+    slopes, bias = _fitted(z[known], target[known], classes, best[1], weight[known])
+    slopes = slopes / scale
+    return Probe(slopes, bias - slopes @ mean, best[2], best[0], best[1], len(x) - n)
+
+
+def _shares(target: IntArray, classes: int) -> FloatArray:
+    shares: FloatArray = np.bincount(target, minlength=classes) / len(target)
+    return shares
 
 
 def log_loss(chances: FloatArray, target: IntArray) -> float:
@@ -202,15 +224,15 @@ def log_loss(chances: FloatArray, target: IntArray) -> float:
     return float(-np.log(np.clip(chances[np.arange(len(target)), target], 1e-12, None)).mean())
 
 
-def _fitted(z: FloatArray, target: IntArray, classes: int, penalty: float) -> tuple[FloatArray, FloatArray]:
-    """Weights (classes, d) and biases; a class that is not there gets no chance."""
+def _fitted(z: FloatArray, target: IntArray, classes: int, penalty: float, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Weights (classes, d) and biases, with rows that count for so much; a class that is not there gets no chance."""
     from sklearn.linear_model import LogisticRegression
 
     weight, bias = np.zeros((classes, z.shape[1])), np.full(classes, -np.inf)
     there = np.unique(target)
     bias[there] = 0.0
     if len(there) > 1:
-        model = LogisticRegression(C=penalty, max_iter=1000, tol=1e-4).fit(z, target)
+        model = LogisticRegression(C=penalty, max_iter=1000, tol=1e-4).fit(z, target, sample_weight=rows)
         first = 1 if len(there) == 2 else 0  # of two, the second against the first
         weight[there[first:]], bias[there[first:]] = model.coef_, model.intercept_
     return weight, bias

@@ -153,7 +153,7 @@ def _tried(
             selection=goal.selection,
             lose=goal.lose,
             seed=seed,
-            train=train if METHODS[name].needs_train else None,
+            train=train,
             progress=step,
             **settings,
         )

@@ -73,6 +73,8 @@ BEYOND: list[dict[str, Any]] = [
     {"method": "constrained", "name": "constrained-honest", "settings": {"rate": 1e-4, "batch": 64}, "selection": "honest"},
     {"method": "bias-score"},
     {"method": "bias-score", "name": "bias-score-0.03", "lose": 0.03},
+    {"method": "bias-score", "name": "bias-score-train", "train": True},  # sex is learnt from the train part as well
+    {"method": "bias-score", "name": "bias-score-train-0.03", "lose": 0.03, "train": True},
     {"method": "group-thresholds"},
 ]
 CHEST_XRAYS: dict[str, dict[str, Any]] = {

@@ -19,6 +19,7 @@ method = "bias-gda"
 settings = { epochs = 50 }
 overrides = { icu = { rate = 1e-6 } }    # settings for these data alone
 floor = { icu = { eod = 0.70 } }         # or one number; by measure, by data, or by both
+train = false                            # true gives bias-score and auto the train part as well
 
 Data and methods may also be plain lists of names. An entry of data may have a `model` of its own; a backbone may start from the weights in
 a file, `pretrained`, of its data, of the study, or (a table) of the study by backbone. Paths count from the folder of the TOML file.

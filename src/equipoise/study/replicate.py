@@ -163,7 +163,7 @@ def _repaired(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -
             [parts[k].valid for k in group],
             goal,
             seeds=[task.seeds[k] for k in group],
-            trains=[parts[k].train for k in group] if METHODS[arm.method].needs_train else None,
+            trains=[parts[k].train for k in group] if arm.train or METHODS[arm.method].needs_train else None,
             settings=settings,
         )
         found |= zip(group, candidates, strict=True)

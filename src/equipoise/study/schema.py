@@ -67,6 +67,9 @@ def _measure(value: Any) -> str:
 Limits = Annotated[Limit | None, PlainValidator(_limit)]
 
 
+USUAL = (("selection", "paper"), ("lose", None), ("train", False))  # of an arm
+
+
 @dataclass(frozen=True, config=STRICT)
 class Arm:
     """A method with its settings and its goal. Two arms may use one method under different names."""
@@ -79,6 +82,7 @@ class Arm:
     bound: Limits = None
     selection: Annotated[str, one_of("selection", SELECTIONS)] = "paper"
     lose: float | None = None  # of the original's performance, where there is neither floor nor bound
+    train: bool = False  # whether it gets the train part too; what trains from scratch always does
 
     @field_validator("settings")
     @classmethod
@@ -111,11 +115,19 @@ class Arm:
             raise ValueError(f"lose is for goals without a floor and without a bound; this arm has a {' and a '.join(everywhere)}")
         return value
 
+    @field_validator("train")
+    @classmethod
+    def _train(cls, value: bool, info: ValidationInfo) -> bool:
+        method = info.data.get("method")
+        if value and method is not None and not METHODS[method].takes_train:
+            raise ValueError(f"{method} makes no use of the train part; {', '.join(n for n, m in METHODS.items() if m.takes_train)} do")
+        return value
+
     @model_serializer(mode="wrap")
     def _plain(self, as_usual: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the paper's selection and without a loss that is not given: what is usual leaves a study's fingerprint as it was."""
+        """Without what is usual, so that the fingerprint of a study from before there was a choice stays as it was."""
         content: dict[str, Any] = as_usual(self)
-        return {key: value for key, value in content.items() if (key, value) not in (("selection", "paper"), ("lose", None))}
+        return {key: value for key, value in content.items() if (key, value) not in USUAL}
 
     def settings_for(self, data: str) -> dict[str, Any]:
         """The settings on these data."""

@@ -1,0 +1,166 @@
+"""What bias-score chooses by: probes of the label and of the groups, and what a positive decision is then worth and adds to each gap."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from torch import nn
+
+from equipoise.data.attribute import MISSING
+from equipoise.data.cohort import Cohort
+from equipoise.errors import BadInput
+from equipoise.measures.cells import FloatArray, IntArray, tabulate_codes
+from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, performance_functional
+from equipoise.measures.gaps import RATES, is_quotient, terms
+from equipoise.measures.sweep import sweep
+from equipoise.methods.base import Goal
+from equipoise.models.bias_network import Heads, value_of
+from equipoise.models.probes import Probe, Reading, features, fit_probe, log_loss
+from equipoise.models.protocol import BoolArray
+
+FEW = 2_000  # rows with a label, up to which a probe of all rows, and of the train part, is tried for them
+
+
+@dataclass(frozen=True, eq=False)
+class Posteriors:
+    """What probes say of all rows: the chance of the label (n,), and of each group, one array (n, groups) a rate."""
+
+    chance: FloatArray
+    groups: tuple[FloatArray, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One validation part with its probes."""
+
+    cohort: Cohort
+    goal: Goal
+    heads: Heads
+    held_out: Posteriors
+    fitted: Posteriors
+    slope: float  # what a positive decision is worth per unit of chance above the centre
+
+    @cached_property
+    def stakes(self) -> FloatArray:
+        """(gaps, rates, groups): what the posterior of a group adds to a gap."""
+        codes, y, levels = self.cohort.attribute.codes, self.cohort.y, self.cohort.attribute.levels
+        n = tabulate_codes(np.zeros(()), y, codes, levels).n[:-1]
+        found = np.zeros((len(levels) - 1, len(self.heads.labels), len(levels)))
+        for r, (rate, sign) in enumerate(terms(self.goal.measure).items()):
+            label = RATES[rate]
+            counts = n.sum(1) if label is None else n[:, label]
+            for k in range(1, len(levels)):
+                found[k - 1, r, k], found[k - 1, r, 0] = sign / counts[k], -sign / counts[0]
+        # Rows without a group count for performance alone, and the probes speak of those with one.
+        scaled: FloatArray = found * n.sum()
+        return scaled
+
+    def worth(self, posteriors: Posteriors) -> tuple[FloatArray, FloatArray]:
+        """u (n,) and g (gaps, n), each times the number of rows."""
+        shares = [_share(label, posteriors.chance) for label in self.heads.labels]
+        seen = np.stack([share[:, None] * group for share, group in zip(shares, posteriors.groups, strict=True)])  # (rates, n, groups)
+        return self.slope * (posteriors.chance - self.heads.centre), np.einsum("krg,rng->kn", self.stakes, seen)
+
+    def cost(self, multipliers: FloatArray) -> FloatArray:
+        """(rates, groups): the cost of each group's posterior in units of chance."""
+        summed: FloatArray = np.einsum("k,krg->rg", multipliers, self.stakes) / self.slope
+        return summed
+
+    def score(self, posteriors: Posteriors, multipliers: FloatArray) -> FloatArray:
+        """The score (n,) with these multipliers."""
+        return self.priced(posteriors, self.cost(multipliers))
+
+    def priced(self, posteriors: Posteriors, cost: FloatArray) -> FloatArray:
+        """The score (n,) with these prices (rates, groups) of the groups' posteriors."""
+        return value_of(posteriors.chance, posteriors.groups, self.heads, cost)
+
+    def gaps(self, decisions: FloatArray) -> FloatArray:
+        """The gaps (gaps,) of decisions (n,) on these rows."""
+        attribute = self.cohort.attribute
+        return gap_values(self.goal.measure, tabulate_codes(decisions, self.cohort.y, attribute.codes, attribute.levels))
+
+
+@dataclass(frozen=True, eq=False)
+class Train:
+    """The train part as the groups' probes see it."""
+
+    x: FloatArray  # (rows, d)
+    codes: IntArray  # of the groups of the validation part
+    y: IntArray
+
+    @classmethod
+    def of(cls, model: nn.Module, train: Cohort, cohort: Cohort, reading: Reading) -> "Train":
+        """The rows whose group is one of the cohort's. A patient of both parts would be known to the probes that are to be held out."""
+        shape, own = tuple(train.inputs.shape[1:]), tuple(cohort.inputs.shape[1:])
+        if shape != own:
+            raise BadInput(f"the train part {train.name!r} holds inputs of shape {shape}, the validation part {cohort.name!r} of {own}")
+        if train.patients is not None and cohort.patients is not None:
+            shared = set(train.patients) & set(cohort.patients)
+            if shared:
+                raise BadInput(
+                    f"{len(shared):,} patients are in the train part and in the validation part, such as {min(map(str, shared))!r}; "
+                    "what is learnt of them there is no evidence here. Give parts of different patients, as split() does."
+                )
+        place = {level: code for code, level in enumerate(cohort.attribute.levels)}
+        names = train.attribute.levels
+        codes = np.array(
+            [place.get(names[code], MISSING) if code != MISSING else MISSING for code in train.attribute.codes], dtype=np.int64
+        )
+        known = train.take(np.flatnonzero(codes != MISSING))
+        return cls(features(model, known.inputs, reading)[1], codes[codes != MISSING], known.y)
+
+    def having(self, label: int | None) -> tuple[FloatArray, IntArray]:
+        """Features and groups of the rows with a label, or of all."""
+        rows = np.ones(len(self.y), bool) if label is None else self.y == label
+        return self.x[rows], self.codes[rows]
+
+
+def probed(model: nn.Module, cohort: Cohort, goal: Goal, reading: Reading, folds: IntArray, train: Cohort | None = None) -> Problem:
+    """The probes of the label and of the groups, cross-fitted; those of the groups may learn from a train part too."""
+    logit, x = features(model, cohort.inputs, reading)
+    y, codes, groups = cohort.y, cohort.attribute.codes, len(cohort.attribute.levels)
+    beside = np.column_stack([x, logit])
+    task = fit_probe(beside, y, 2, folds, free=1)
+    labels = (1, 0) if is_quotient(goal.measure) else tuple(RATES[rate] for rate in terms(goal.measure))
+    rows = [(codes >= 0) & ((y == label) if label is not None else True) for label in labels]
+    more = None if train is None or min(here.sum() for here in rows) > FEW else Train.of(model, train, cohort, reading)
+    probes = tuple(_group_probe(x, codes, groups, folds, here, label, more) for here, label in zip(rows, labels, strict=True))
+    held_out = Posteriors(task.held_out[:, 1], tuple(probe.held_out for probe in probes))
+    fitted = Posteriors(task(beside)[:, 1], tuple(probe(x) for probe in probes))
+    slope, centre = _line(goal.performance, held_out.chance, cohort)
+    return Problem(cohort, goal, Heads(task, probes, labels, centre), held_out, fitted, slope)
+
+
+def _group_probe(
+    x: FloatArray, codes: IntArray, groups: int, folds: IntArray, rows: BoolArray, label: int | None, train: Train | None = None
+) -> Probe:
+    """The posterior of the group given x among the rows with a label.
+
+    Where they are few, a probe of all rows, with any label, may know it better: given x, the label tells little more of the group. So may
+    one that learns from the train part too. That one is taken which has the smallest log loss on the rows with the label, held out.
+    """
+    found = [fit_probe(x, codes, groups, folds, rows)]
+    if rows.sum() <= FEW:
+        known = codes >= 0
+        others = [] if (rows == known).all() else [(known, None)]
+        found += [fit_probe(x, codes, groups, folds, here) for here, _ in others]
+        if train is not None:
+            found += [fit_probe(x, codes, groups, folds, here, more=train.having(which)) for here, which in [(rows, label), *others]]
+    return min(found, key=lambda probe: log_loss(probe.held_out[rows], codes[rows]))
+
+
+def _line(performance: str, chance: FloatArray, cohort: Cohort) -> tuple[float, float]:
+    """What a positive decision is worth, slope * (P(1|x) - centre), times the number of rows."""
+    if performance not in AFFINE_PERFORMANCE:
+        # F1 is a quotient; near its best value F, its numerator less F times its denominator has the same best rule:
+        # 2 TP - F (TP + FP + P).
+        attribute = cohort.attribute
+        best = sweep(chance, cohort.y, attribute.codes, attribute.levels, (performance,)).best(performance)
+        return 2.0, float(best.values[performance]) / 2
+    n = np.bincount(cohort.y, minlength=2).astype(np.float64)[None]
+    negative, positive = performance_functional(performance, n).w[0] * n.sum()
+    return float(positive - negative), float(-negative / (positive - negative))
+
+
+def _share(label: int | None, chance: FloatArray) -> FloatArray:
+    return np.ones_like(chance) if label is None else chance if label == 1 else 1 - chance
