@@ -20,6 +20,7 @@ from equipoise.data.seeds import generator
 from equipoise.data.splits import dealt
 from equipoise.errors import BadInput, pick
 from equipoise.models.feed import Feed, placed, workplace
+from equipoise.models.logistic import Fit, chances, fits
 from equipoise.models.picture import picture
 from equipoise.models.protocol import BoolArray, FloatArray
 from equipoise.models.score import evaluating, in_pieces, output_kind, rows_at_once, single_output
@@ -168,7 +169,7 @@ class Probe:
 
     def __call__(self, x: FloatArray) -> FloatArray:
         """The probabilities (n, classes) of the final model."""
-        return _chances(self.weight, self.bias, x)
+        return chances(self.weight, self.bias, x)
 
 
 def fit_probe(
@@ -187,9 +188,9 @@ def fit_probe(
     """
     n = len(x)
     known = np.ones(n, bool) if rows is None else rows
-    weight = np.ones(n)
+    counts = np.ones(n)
     if more is not None:
-        weight = np.concatenate([weight, _shares(target[known], classes)[more[1]] / _shares(more[1], classes)[more[1]]])
+        counts = np.concatenate([counts, _shares(target[known], classes)[more[1]] / _shares(more[1], classes)[more[1]]])
         x, target = np.concatenate([x, more[0]]), np.concatenate([target, more[1]])
         known, folds = np.concatenate([known, np.ones(len(more[1]), bool)]), np.concatenate([folds, np.full(len(more[1]), NEVER)])
     mean, spread = x[known].mean(0), x[known].std(0)
@@ -197,21 +198,18 @@ def fit_probe(
     if free:
         scale[-free:] /= FREE
     z = (x - mean) / scale
-    best: tuple[float, float, FloatArray] | None = None
-    for penalty in PENALTIES:
-        held_out = np.empty((n, classes))
-        for fold in range(int(folds.max()) + 1):
-            own, out = known & (folds != fold), np.flatnonzero(folds == fold)
-            held_out[out] = _chances(*_fitted(z[own], target[own], classes, penalty, weight[own]), z[out])
-        loss = log_loss(held_out[known[:n]], target[:n][known[:n]])
+    best: tuple[float, Fit] | None = None
+    for fit in fits(z, target, classes, folds, known, counts, PENALTIES):
+        loss = log_loss(fit.held_out[:n][known[:n]], target[:n][known[:n]])
         if best is None or loss < best[0]:
-            best = loss, penalty, held_out
+            best = loss, fit
         elif loss > WORSE * best[0]:
             break
     assert best is not None  # there are penalties
-    slopes, bias = _fitted(z[known], target[known], classes, best[1], weight[known])
-    slopes = slopes / scale
-    return Probe(slopes, bias - slopes @ mean, best[2], best[0], best[1], len(x) - n)
+    loss, fit = best
+    weight, bias = fit.final()
+    weight = weight / scale
+    return Probe(weight, bias - weight @ mean, fit.held_out[:n], loss, fit.penalty, len(x) - n)
 
 
 def _shares(target: IntArray, classes: int) -> FloatArray:
@@ -222,24 +220,3 @@ def _shares(target: IntArray, classes: int) -> FloatArray:
 def log_loss(chances: FloatArray, target: IntArray) -> float:
     """The mean log loss of probabilities (n, classes)."""
     return float(-np.log(np.clip(chances[np.arange(len(target)), target], 1e-12, None)).mean())
-
-
-def _fitted(z: FloatArray, target: IntArray, classes: int, penalty: float, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Weights (classes, d) and biases, with rows that count for so much; a class that is not there gets no chance."""
-    from sklearn.linear_model import LogisticRegression
-
-    weight, bias = np.zeros((classes, z.shape[1])), np.full(classes, -np.inf)
-    there = np.unique(target)
-    bias[there] = 0.0
-    if len(there) > 1:
-        model = LogisticRegression(C=penalty, max_iter=1000, tol=1e-4).fit(z, target, sample_weight=rows)
-        first = 1 if len(there) == 2 else 0  # of two, the second against the first
-        weight[there[first:]], bias[there[first:]] = model.coef_, model.intercept_
-    return weight, bias
-
-
-def _chances(weight: FloatArray, bias: FloatArray, z: FloatArray) -> FloatArray:
-    raw = z @ weight.T + bias
-    e = np.exp(raw - raw.max(1, keepdims=True))
-    chances: FloatArray = e / e.sum(1, keepdims=True)
-    return chances
