@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,10 +27,12 @@ from equipoise.data.nih import FINDINGS, _read
 from equipoise.models.vision import backbone
 
 LABELS = [FINDINGS[name] for name in ("infiltration", "effusion", "atelectasis")]
-METHODS = {
+TRAIN = "-train"
+METHODS: dict[str, dict[str, Any]] = {
     "constrained": {"rate": 1e-4, "batch": 64},
     "bias-gda": {"rate": 1e-5, "batch": 32, "epochs": 10, "evaluations": 10},
     "bias-score": {},
+    "bias-score-train": {},  # sex is learnt from the train part too
     "pruning": {"layers": "conv1", "units": 1_500, "at_most": 60},
     "group-thresholds": {},
 }
@@ -84,7 +87,10 @@ def measure(folder: Path, size: int, splits: range, epochs: int, methods: list[s
         tell(seed, "standard", eq.audit(net, parts.test, valid=parts.valid), 0.0)
         for method in methods:
             begin = time.perf_counter()
-            result = eq.debias(net, parts.valid, method=method, measure="eod", seed=seed, **METHODS[method])
+            train = parts.train if method.endswith(TRAIN) else None
+            result = eq.debias(
+                net, parts.valid, method=method.removesuffix(TRAIN), measure="eod", seed=seed, train=train, **METHODS[method]
+            )
             tell(seed, method, eq.audit(result, parts.test), time.perf_counter() - begin)
 
 

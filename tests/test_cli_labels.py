@@ -1,32 +1,217 @@
-"""Several labels and classes on the command line: one message that says how they are repaired from Python."""
+"""Several labels of one network on the command line: audited each, repaired in one go, a folder each that serves new patients."""
 
+import json
+from pathlib import Path
+
+import numpy as np
 import pandas as pd
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn import functional as F
 
+import equipoise as eq
 from equipoise.cli.app import run
+from equipoise.report.folder import folders
+from equipoise.report.served import open_repaired
+
+LABELS = ["Effusion", "Pleural thickening"]
+SIGNS = ["height", "sign a", "sign b"]
+CODE = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+
+def wide():
+    return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 4))
+"""
 
 
-@pytest.fixture
-def table(tmp_path):
+def _network(outputs: int = 2) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, outputs))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a file of patients, a network of two outputs, and the same with four, of which two are the labels."""
+    folder = tmp_path_factory.mktemp("labels")
+    rng, n = np.random.default_rng(0), 2_400
+    women = rng.random(n) < 0.5
+    frame = pd.DataFrame({"pid": np.arange(n), "sex": np.where(women, "F", "M"), "height": rng.normal(17.6 - 1.3 * women, 0.7)})
+    for label, sign, of_men, of_women in zip(LABELS, SIGNS[1:], (0.55, 0.25), (0.25, 0.5), strict=True):
+        sick = rng.random(n) < np.where(women, of_women, of_men)
+        frame[sign] = 1.4 * sick + rng.normal(size=n)
+        frame[label] = np.where(rng.random(n) < 0.1, np.nan, sick)  # not known of everybody
+    torch.manual_seed(0)
+    net = _network()
+    x, y = torch.tensor(frame[SIGNS].to_numpy()).float(), torch.tensor(frame[LABELS].to_numpy()).float()
+    optimiser = torch.optim.Adam(net.parameters(), 0.02)
+    for _ in range(150):
+        loss = F.binary_cross_entropy_with_logits(net(x), y.nan_to_num(0), weight=(~y.isnan()).float())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    (folder / "net.py").write_text(CODE)
+    save_file(net.state_dict(), folder / "net.safetensors")
+    wide = {key: value.clone() for key, value in net.state_dict().items()}
+    for key in ("2.weight", "2.bias"):  # the labels are its outputs 3 and 1
+        wide[key] = torch.zeros(4, *wide[key].shape[1:])
+        wide[key][[3, 1]] = net.state_dict()[key]
+    save_file(wide, folder / "wide.safetensors")
+    frame.to_csv(folder / "local.csv", index=False)
+    return folder
+
+
+def _options(place: Path, model: str = "build", weights: str = "net") -> list[str]:
+    labels = [word for label in LABELS for word in ("--label", label)]
+    network = ["--model", f"{place / 'net.py'}:{model}", "--weights", str(place / f"{weights}.safetensors")]
+    return [str(place / "local.csv"), *labels, "--group", "sex", "--reference", "M", "--patient", "pid", *network]
+
+
+def _cohort(place: Path) -> eq.Cohort:
+    frame = pd.read_csv(place / "local.csv")
+    return eq.Cohort.from_frame(frame, label=LABELS, group="sex", reference="M", patient="pid", scale=False, name="local.csv")
+
+
+def test_the_audit_of_each_label_is_that_of_python(place, capsys):
+    assert run(["audit", *_options(place), "--draws", "50", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["labels"]
+    net = _network()
+    net.load_state_dict(load_file(place / "net.safetensors"))
+    expected = eq.audit(net.eval(), _cohort(place), draws=50)
+    assert list(told) == LABELS
+    for label in LABELS:
+        assert told[label] == json.loads(json.dumps(expected[label].to_dict()))
+    assert run(["audit", *_options(place), "--draws", "50"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"\n{label}\n" in said for label in LABELS)
+
+
+def test_scores_of_several_labels_from_columns(place, tmp_path, capsys):
+    frame = pd.read_csv(place / "local.csv")
+    net = _network()
+    net.load_state_dict(load_file(place / "net.safetensors"))
+    scores = torch.sigmoid(net(torch.tensor(frame[SIGNS].to_numpy()).float())).detach().double().numpy()
+    frame["p"], frame["q"] = scores.T
+    frame.to_csv(tmp_path / "scored.csv", index=False)
+    asked = ["audit", str(tmp_path / "scored.csv"), "--label", LABELS[0], "--label", LABELS[1], "--group", "sex", "--reference", "M"]
+    assert run([*asked, "--score", "p", "--score", "q", "--patient", "pid", "--draws", "50", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["labels"]
+    assert run(["audit", *_options(place), "--draws", "50", "--json"]) == 0
+    expected = json.loads(capsys.readouterr().out)["labels"]
+    for label in LABELS:
+        assert told[label]["rows"] == expected[label]["rows"] < 2_400
+        assert told[label]["eod"]["value"] == pytest.approx(expected[label]["eod"]["value"])
+    assert run([*asked, "--score", "p"]) == 2
+    assert "2 --label and 1 --score do not go together" in capsys.readouterr().err
+
+
+def test_one_repair_for_all_labels_is_that_of_python_and_serves_new_patients(place, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run(["debias", *_options(place), "--method", "constrained", "--measure", "spd", "--draws", "50", "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "All labels" in said
+    from equipoise.data.splits import keep_aside
+
+    repair, test = keep_aside(_cohort(place), 0.3, seed=0)
+    net = _network()
+    net.load_state_dict(load_file(place / "net.safetensors"))
+    result = eq.debias(net.eval(), repair, method="constrained", measure="spd")
+    document = json.loads((out / "audit.json").read_text())
+    assert document["folders"] == {"Effusion": "Effusion", "Pleural thickening": "Pleural-thickening"}
+    for at, label in enumerate(LABELS):
+        served = open_repaired(out / document["folders"][label])
+        expected = torch.sigmoid(result.model(test.inputs)[:, at].detach().double())
+        assert served.score(test.inputs) == pytest.approx(expected.numpy(), abs=1e-6)
+        assert served.rule == result.rule[label]
+        assert document["labels"][label] == json.loads((out / document["folders"][label] / "audit.json").read_text())
+    weights = [load_file(out / name / "repaired.safetensors") for name in document["folders"].values()]
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])  # one network
+    assert run(["apply", str(out / "Effusion"), str(place / "local.csv"), "--out", str(tmp_path / "decided.csv")]) == 0
+    assert len(pd.read_csv(tmp_path / "decided.csv")) == 2_400
+
+
+def test_outputs_are_named_and_methods_compared(place, tmp_path, capsys):
+    out = tmp_path / "out"
+    which = ["--model-output-name", "Effusion=3,Pleural thickening=1"]
+    asked = ["debias", *_options(place, "wide", "wide"), "--method", "reject-option,group-thresholds", "--measure", "spd", "--draws", "50"]
+    assert run([*asked, *which, "--out", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["chosen"] in ("reject-option", "group-thresholds")
+    for label in LABELS:
+        methods = told["labels"][label]["methods"]
+        assert list(methods) == ["reject-option", "group-thresholds"]
+        assert "report.html" in told["files"][label]
+        assert abs(methods["group-thresholds"]["test_part"]["spd"]["value"]) < abs(told["labels"][label]["before"]["spd"]["value"])
+    wide = _network(4)
+    wide.load_state_dict(load_file(place / "wide.safetensors"))
+    x = torch.tensor(pd.read_csv(place / "local.csv")[SIGNS].to_numpy()).float()
+    served = open_repaired(out / "Effusion")
+    assert served.run["model"]["output_name"] == "3"
+    assert served.score(x) == pytest.approx(torch.sigmoid(wide(x)[:, 3]).detach().double().numpy(), abs=1e-6)  # as it came
+    assert run([*asked, "--out", str(tmp_path / "other")]) == 2
+    assert "the network has 4 outputs and does not name them" in capsys.readouterr().err
+
+
+def test_heads_of_each_label_are_in_its_folder(place, tmp_path, capsys):
+    out = tmp_path / "out"
+    asked = ["debias", *_options(place), "--method", "bias-score", "--measure", "spd", "--draws", "50", "--out", str(out), "--json"]
+    assert run(asked) == 0
+    told = json.loads(capsys.readouterr().out)
+    x = torch.tensor(pd.read_csv(place / "local.csv")[SIGNS].to_numpy()).float()
+    scores = []
+    for label in LABELS:
+        assert "bias_score.safetensors" in told["files"][label]
+        before, after = (told["labels"][label][side]["spd"]["value"] for side in ("before", "after"))
+        assert abs(after) < abs(before)
+        scores.append(open_repaired(out / told["folders"][label]).score(x))
+    assert np.abs(scores[0] - scores[1]).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (["--method", "auto"], "auto cannot repair several labels. Use one of: constrained"),
+        (["--selection", "honest"], "several labels are chosen with --selection paper alone"),
+        (["--label", "Effusion"], "--label Effusion was given twice"),
+        (["--plan"], "--plan is for one --label"),
+        (["--model-output-name", "Effusion"], "is LABEL=OUTPUT,..., as in Effusion=0; got 'Effusion'"),
+        (["--model-output-name", "Efusion=0"], "unknown label in --model-output-name 'Efusion'. Did you mean 'Effusion'?"),
+    ],
+)
+def test_what_several_labels_cannot_have_is_said_before_anything_runs(place, tmp_path, capsys, more, expected):
+    assert run(["debias", *_options(place), *more, "--out", str(tmp_path / "out")]) == 2
+    assert expected in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_label_that_misses_its_goal_is_named_on_the_page_and_no_name_is_markup(place, tmp_path, capsys):
+    frame = pd.read_csv(place / "local.csv").rename(columns={"Effusion": "<b>Effusion</b>"})
+    frame.to_csv(tmp_path / "local.csv", index=False)
+    asked = [str(tmp_path / "local.csv"), *_options(place)[1:]]
+    asked = ["<b>Effusion</b>" if word == "Effusion" else word for word in asked]
+    out = tmp_path / "out"
+    assert run(["debias", *asked, "--method", "bias-gda", "--floor", "0.99", "--draws", "50", "--no-onnx", "--out", str(out)]) == 0
+    page = (out / "report.html").read_text()
+    assert "0 of 2 labels met the goal" in page
+    assert page.count("goal not met.") == 2
+    assert "&lt;b&gt;Effusion&lt;/b&gt;" in page
+    assert "<b>" not in page
+    assert 'href="b-Effusion-b/report.html"' in page
+    assert (out / "b-Effusion-b" / "report.html").is_file()
+
+
+def test_folders_of_labels_never_meet():
+    names = ["a b", "a/b", "A-B", "..", "x"]
+    found = folders(Path("out"), names)
+    assert len({place.name.lower() for place in found.values()}) == 5
+    assert all(place.parent == Path("out") for place in found.values())
+
+
+def test_classes_are_told_how_they_are_repaired(tmp_path, capsys):
     path = tmp_path / "scores.csv"
-    frame = {"y": [1, 0, 1, 0], "z": [0, 1, 1, 0], "kind": list("abca"), "p": [0.3, 0.2, 0.7, 0.7], "sex": list("FMMF")}
-    pd.DataFrame(frame).to_csv(path, index=False)
-    return str(path)
-
-
-@pytest.mark.parametrize("second", [["--label", "z"], ["--label=z"]])
-def test_a_second_label_is_refused_and_not_dropped(table, second, capsys):
-    assert run(["audit", table, "--label", "y", *second, "--score", "p", "--group", "sex"]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert 'label=["Effusion", "Mass"]' in said.err
-    assert "eq.debias(net, cohort" in said.err
-
-
-def test_classes_are_told_how_they_are_repaired(table, capsys):
-    assert run(["audit", table, "--label", "kind", "--score", "p", "--group", "sex"]) == 2
+    pd.DataFrame({"kind": list("abca"), "p": [0.3, 0.2, 0.7, 0.7], "sex": list("FMMF")}).to_csv(path, index=False)
+    assert run(["audit", str(path), "--label", "kind", "--score", "p", "--group", "sex"]) == 2
     assert "classes=['a', 'b', 'c']" in capsys.readouterr().err
-
-
-def test_one_label_is_audited(table):
-    assert run(["audit", table, "--label", "y", "--score", "p", "--group", "sex", "--json"]) == 0

@@ -9,9 +9,11 @@ from rich.text import Text
 
 from equipoise.cli import inputs as given
 from equipoise.cli.console import JsonOption, bar, notes, out
-from equipoise.data.files import check_writable, read_table, write_text
+from equipoise.cli.several import scores_of_labels
+from equipoise.data.files import check_writable, write_text
 from equipoise.data.scores import Scores
 from equipoise.errors import pick, raise_all
+from equipoise.report.folder import folders
 from equipoise.report.terminal import audit_view, encoding_view, printable
 
 
@@ -19,7 +21,7 @@ def audit(
     file: given.FileArgument,
     label: given.LabelOption,
     group: given.GroupOption,
-    score: Annotated[str | None, typer.Option(help="Column with the classifier's score in [0, 1].")] = None,
+    score: Annotated[list[str] | None, typer.Option(help="Column with the classifier's score in [0, 1]; one for each --label.")] = None,
     reference: given.ReferenceOption = None,
     patient: given.PatientOption = None,
     id: given.IdOption = None,
@@ -68,13 +70,15 @@ def audit(
 
     [bold]A network and images:[/bold] equipoise audit local.csv --images xrays/ --label pneumonia --group sex --reference M
     --patient patient_id --model my_model.py:build --weights net.safetensors
+
+    [bold]Several labels:[/bold] equipoise audit local.csv --images xrays/ --label Effusion --label Mass --group sex ...
     """
     from equipoise.measures.audit import audit as run_audit
     from equipoise.measures.encoding import encoding
     from equipoise.models.score import OUTPUTS
 
     inputs = given.Inputs(
-        label=label,
+        labels=label,
         group=group,
         reference=reference,
         patient=patient,
@@ -99,7 +103,7 @@ def audit(
         "--images": images,
         "--probe": probe,
     }
-    problems = _role_problems(score, model, with_model) + inputs.problems()
+    problems = _role_problems(label, score, model, with_model) + inputs.problems()
     problems += _number_problems(threshold, draws, level, seed, minimum)
     raise_all(problems)
     output = pick("--model-output", model_output or "auto", OUTPUTS)
@@ -108,33 +112,38 @@ def audit(
             check_writable(place)
     opened: dict[Path, given.Opened] = {}
     with notes("equipoise.data.images"):
-        network = None if model is None else given.network_of(model, weights, inputs, model_output_name)
+        one = len(label) == 1
+        network = None if model is None else given.network_of(model, weights, inputs, model_output_name if one else None)
 
-        def read(path: Path) -> Scores:
+        def read(path: Path) -> dict[str, Scores]:
             if network is None:
-                return Scores.from_frame(read_table(path), score=str(score), id=id, name=path.name, **inputs.roles)
+                return given.scores_in(path, inputs, score or [])
             opened[path] = given.cohort_of(path, inputs)
-            return given.scores_of(network, opened[path].cohort, output)
+            if one:
+                return {label[0]: given.scores_of(network, opened[path].cohort, output)}
+            return scores_of_labels(network, opened[path].cohort, output, given.outputs_of(model_output_name, label))
 
         scores = read(file)
-        on = read(valid) if valid else None
-        with bar("bootstrap") as step:
-            result = run_audit(
-                scores,
-                threshold=threshold,
-                valid=on,
-                measures=measure or None,
-                draws=draws,
-                level=level,
-                seed=seed,
-                minimum=minimum,
-                progress=step,
-            )
+        on = read(valid) if valid else {}
+        results = {}
+        for name, own in scores.items():
+            with bar("bootstrap" if one else f"bootstrap of {name}") as step:
+                results[name] = run_audit(
+                    own,
+                    threshold=threshold,
+                    valid=on.get(name),
+                    measures=measure or None,
+                    draws=draws,
+                    level=level,
+                    seed=seed,
+                    minimum=minimum,
+                    progress=step,
+                )
         layers = None
         if probe and network is not None:
             with bar("probes") as step:
                 layers = encoding(network, opened[file].cohort, draws=draws, level=level, seed=seed, minimum=minimum, progress=step)
-    told = result.to_dict()
+    told = results[label[0]].to_dict() if one else {"schema": "equipoise.audits", "labels": {n: r.to_dict() for n, r in results.items()}}
     if layers is not None:
         told["encoding"] = json.loads(layers.to_json(orient="records", double_precision=15))
     if images:
@@ -146,24 +155,34 @@ def audit(
     if figures:
         from equipoise.report.figures import save_audit_figures
 
-        save_audit_figures(scores, result, figures)
+        for name, place in folders(figures, label).items():
+            save_audit_figures(scores[name], results[name], place)
     if as_json:
         print(text)
-    else:
+        return
+    for name, result in results.items():
+        if not one:
+            out.print(Text(f"\n{printable(name)}", style="bold underline"))
         out.print(audit_view(result))
-        if layers is not None:
-            out.print(encoding_view(layers, level))
-        for path, rows in opened.items():
-            for line in rows.lines():
-                out.print(Text(printable(f"{path.name}: {line}")), soft_wrap=True)
-        for name, place in (("result", save), ("figures", figures)):
-            if place:
-                out.print(Text(f"{name}: {place}"), soft_wrap=True)
+    if layers is not None:
+        out.print(encoding_view(layers, level))
+    for path, rows in opened.items():
+        for line in rows.lines():
+            out.print(Text(printable(f"{path.name}: {line}")), soft_wrap=True)
+    for name, place in (("result", save), ("figures", figures)):
+        if place:
+            out.print(Text(f"{name}: {place}"), soft_wrap=True)
 
 
-def _role_problems(score: str | None, model: str | None, with_model: dict[str, object]) -> list[str]:
+def _role_problems(labels: list[str], scores: list[str] | None, model: str | None, with_model: dict[str, object]) -> list[str]:
     problems = []
-    if (score is None) == (model is None):
+    if scores and len(scores) != len(labels):
+        problems.append(
+            f"{len(labels)} --label and {len(scores)} --score do not go together; give a score for each label, in the same order"
+        )
+    if len(labels) > 1 and with_model["--probe"]:
+        problems.append("--probe goes with one --label: the layers are the same for all. Leave out the others.")
+    if (not scores) == (model is None):
         problems.append("give the scores' column with --score, or a network with --model (and --weights), one of the two")
     if model is None:
         problems += [f"{option} goes with --model, and there is none. Leave it out." for option, value in with_model.items() if value]

@@ -1,8 +1,7 @@
 """`equipoise debias`: a network repaired on local patients, judged on others, and a folder with all that is needed to use it."""
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -11,9 +10,13 @@ from equipoise.cli import inputs as given
 from equipoise.cli.asked import collected, kept, methods_of, number_problems
 from equipoise.cli.console import JsonOption, bar, err, notes
 from equipoise.cli.origin import findable, network_of, plain, provenance
-from equipoise.cli.outcome import print_plan, print_result
+from equipoise.cli.outcome import print_plan
+from equipoise.cli.several import print_labels, say_output, told_as_json, write_labels
 from equipoise.errors import pick, raise_all
 from equipoise.report.terminal import printable
+
+if TYPE_CHECKING:
+    from equipoise.report.case import Case
 
 ROWS_CHECKED = 64  # of the part kept aside, to compare ONNX with torch
 FOR_THE_COMMITTEE = ("report.html", "card.md and card.xml")  # without these the work is not done
@@ -105,16 +108,19 @@ def debias(
 
     [bold]Example:[/bold] equipoise debias local.csv --images xrays/ --label pneumonia --group sex --reference M --patient patient_id
     --model my_model.py:build --weights net.safetensors --method bias-gda,pruning --measure eod --floor 0.75 --out repaired/
+
+    [bold]Several labels:[/bold] --label Effusion --label Mass ...: one repair of a network with an output each, a folder each in --out.
     """
     from equipoise.data.splits import keep_aside
     from equipoise.methods.base import Goal
     from equipoise.models.score import OUTPUTS
     from equipoise.report.folder import check_folder
     from equipoise.report.repaired import Options, Serving, write_repaired
-    from equipoise.report.trial import check_methods, most_changed, run_trial, told_output
+    from equipoise.report.several import check_several, run_trials
+    from equipoise.report.trial import Trial, check_methods, most_changed, run_trial, told_output
 
     inputs = given.Inputs(
-        label=label,
+        labels=label,
         group=group,
         reference=reference,
         patient=patient,
@@ -144,51 +150,62 @@ def debias(
         from equipoise.report.card_facts import read_facts
 
         collected(problems, lambda: read_facts(card))
+    if len(label) > 1:
+        collected(problems, lambda: check_several(list(methods), label, goal) if goal is not None else None)
+        outputs = collected(problems, lambda: given.outputs_of(model_output_name, label))
+        if plan:
+            problems.append("--plan is for one --label; the methods that change the network take as long for all labels as for one")
     if not plan:
         collected(problems, lambda: check_folder(folder, overwrite, 4 * weights.stat().st_size if weights and weights.is_file() else 0))
     raise_all(problems)
     assert goal is not None  # or a problem was raised
 
-    network, came, remarks = network_of(model, weights, inputs, model_output_name)
+    one = len(label) == 1
+    network, came, remarks = network_of(model, weights, inputs, model_output_name if one else None)
     check_methods(network, methods, train is not None)
     with notes():
         opened = given.cohort_of(file, inputs)
         trained = None if train is None else given.cohort_of(train, inputs).cohort
         repair, test = keep_aside(opened.cohort, test_fraction, seed=seed)
-        given.scores_of(network, repair.take(range(min(2, len(repair)))), "auto")  # an error of shape is better told now
-        output = told_output(network, repair.inputs, model_output or "auto")
-        if plan:
-            from equipoise.report.forecast import forecast
-
-            print_plan(forecast(network, repair, test, methods, goal, trained, draws if probe else None), folder, as_json)
-            return
-        trial = run_trial(network, repair, test, methods, goal, seed=seed, train=trained, bars=bar)
-        shown = most_changed(trial.original.test, trial.repairs[trial.chosen].test, test) if thumbnails else None
-        probes = trial.probes(test, draws=draws, seed=seed, bars=bar) if probe else None
         arguments = ["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])]
-        case = trial.case(
-            title=title or f"{label}, {model}",
-            label=label,
-            provenance=provenance(arguments, model, file, weights, train, opened, seed, remarks),
-            thumbnails=shown,
-            probes=probes,
-        )
-        serving = Serving(
-            model=findable(model),
-            output=output,
-            sample=test.inputs[: min(len(test), ROWS_CHECKED)],
-            inputs=plain(inputs, opened.cohort),
-            output_name=model_output_name,
-            came=came,
-        )
+        origin = provenance(arguments, model, file, weights, train, opened, seed, remarks)
         options = Options(onnx=onnx, onnx_rule=onnx_rule, thumbnails=thumbnails, card=card, draws=draws, overwrite=overwrite)
-        written = write_repaired(case, folder, serving, options, failures=trial.failures, bars=bar)
+        sample = test.inputs[: min(len(test), ROWS_CHECKED)]
+        read = plain(inputs, opened.cohort)
+
+        def case_of(name: str, trial: Trial) -> "Case":
+            part = test if one else test.labelled(name)
+            shown = most_changed(trial.original.test, trial.repairs[trial.chosen].test, part) if thumbnails else None
+            probes = trial.probes(part, draws=draws, seed=seed, bars=bar) if probe else None
+            named = f"{name}, {model}" if title is None else title if one else f"{title}: {name}"
+            return trial.case(title=named, label=name, provenance=origin, thumbnails=shown, probes=probes)
+
+        if not one:
+            say_output(network, model_output or "auto")
+            trials = run_trials(network, repair, test, methods, goal, outputs, seed=seed, train=trained, bars=bar)
+
+            def serving_of(name: str) -> Serving:
+                return Serving(findable(model), trials.outputs.output, sample, read, trials.output_name(name), came)
+
+            cases, done = write_labels(trials, folder, title or f"{len(label)} labels of {model}", case_of, serving_of, options)
+        else:
+            given.scores_of(network, repair.take(range(min(2, len(repair)))), "auto")  # an error of shape is better told now
+            output = told_output(network, repair.inputs, model_output or "auto")
+            if plan:
+                from equipoise.report.forecast import forecast
+
+                print_plan(forecast(network, repair, test, methods, goal, trained, draws if probe else None), folder, as_json)
+                return
+            trial = run_trial(network, repair, test, methods, goal, seed=seed, train=trained, bars=bar)
+            cases = {label[0]: case_of(label[0], trial)}
+            serving = Serving(findable(model), output, sample, read, model_output_name, came)
+            done = {label[0]: write_repaired(cases[label[0]], folder, serving, options, failures=trial.failures, bars=bar)}
     if as_json:
-        extra = {"out": str(folder), "files": list(written.files), "failures": dict(written.failures), "rows_left_out": opened.to_dict()}
-        print(json.dumps({**json.loads((folder / "audit.json").read_text(encoding="utf-8")), **extra}, indent=2, allow_nan=False))
+        print(told_as_json(folder, done, opened.to_dict()))
     else:
-        print_result(case, written, [*opened.lines(), *remarks])
-    for what, why in written.failures.items():
-        err.print(Text(printable(f"not done: {what}: {why}"), style="yellow"), soft_wrap=True)
-    if any(what in written.failures for what in FOR_THE_COMMITTEE):
+        print_labels(folder, cases, done, [*opened.lines(), *remarks])
+    failures = {(name, what): why for name, written in done.items() for what, why in written.failures.items()}
+    for (name, what), why in failures.items():
+        err.print(Text(printable(f"not done: {what if one else f'{name}, {what}'}: {why}"), style="yellow"), soft_wrap=True)
+    if any(what in FOR_THE_COMMITTEE for _, what in failures):
         raise typer.Exit(1)

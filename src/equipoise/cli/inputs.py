@@ -16,23 +16,13 @@ from equipoise.data.files import read_table
 from equipoise.data.image_files import find_files, of_view
 from equipoise.data.images import BROKEN_ADVICE, UNIT_RANGE, XRAY_RANGE, Images, Norm
 from equipoise.data.scores import Scores
-from equipoise.errors import BadInput, did_you_mean, raise_all
-
-
-def one_label(ctx: typer.Context, value: str) -> str:
-    """The label column; of several the last would be taken without a word."""
-    said = ctx.obj if isinstance(ctx.obj, list) else []
-    if sum(text == "--label" or text.startswith("--label=") for text in said) > 1:
-        raise BadInput(
-            "--label takes one column, and was given more than once. Several labels of one network are audited and repaired from Python:\n"
-            '  cohort = eq.Cohort.from_frame(df, label=["Effusion", "Mass"], group="sex", reference="M")\n'
-            '  result = eq.debias(net, cohort, method="constrained", measure="eod")'
-        )
-    return value
-
+from equipoise.data.targets import UNKNOWN
+from equipoise.errors import BadInput, UnknownName, did_you_mean, raise_all
 
 FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file, one row a sample.")]
-LabelOption = Annotated[str, typer.Option(help="Column with the true label, 0 or 1.", callback=one_label)]
+LabelOption = Annotated[
+    list[str], typer.Option(help="Column with the true label, 0 or 1; repeat it for several outputs of one network. Empty: not known.")
+]
 GroupOption = Annotated[list[str], typer.Option(help="Column with the protected attribute; repeat it for several and their intersections.")]
 ReferenceOption = Annotated[
     list[str] | None, typer.Option(help="The reference (privileged) group; one for each --group.", show_default="the largest group")
@@ -66,7 +56,9 @@ ModelOutputOption = Annotated[
 OutputNameOption = Annotated[
     str | None,
     typer.Option(
-        help="Of a network with many outputs, the name or number of the one that is meant, as in Effusion.", rich_help_panel="Network"
+        help="Of a network with many outputs, the name or number of the one that is meant, as in Effusion; of several labels, as in "
+        "Effusion=3,Mass=5.",
+        rich_help_panel="Network",
     ),
 ]
 
@@ -124,7 +116,7 @@ SHOWN = 100  # reasons in a result; a folder may hold many thousand broken image
 class Inputs:
     """How to read a data file: the roles of its columns and, with a folder of images, how those are read."""
 
-    label: str
+    labels: list[str]
     group: list[str]
     reference: list[str] | None = None
     patient: str | None = None
@@ -145,7 +137,7 @@ class Inputs:
     def roles(self) -> dict[str, Any]:
         """The columns that every kind of cohort and scores are read by."""
         return {
-            "label": self.label,
+            "label": self.labels[0] if len(self.labels) == 1 else self.labels,
             "group": self.group,
             "reference": self.reference or None,
             "patient": self.patient,
@@ -154,6 +146,12 @@ class Inputs:
 
     def problems(self) -> list[str]:
         """Options that do not go together."""
+        twice = [
+            f"--label {name} was given twice. Name each once." for name in sorted({n for n in self.labels if self.labels.count(n) > 1})
+        ]
+        return twice + self._of_images()
+
+    def _of_images(self) -> list[str]:
         with_images = {
             "--image-column": self.image_column,
             "--view-column": self.view_column,
@@ -243,6 +241,36 @@ def network_of(model: str, weights: Path | None, inputs: Inputs, output_name: st
     return network.eval()
 
 
+def scores_in(path: Path, inputs: Inputs, columns: list[str]) -> dict[str, Scores]:
+    """The scores of each label in a file; of several labels on the rows where each is known."""
+    frame, found = read_table(path), {}
+    for label, column in zip(inputs.labels, columns, strict=True):
+        several = len(columns) > 1 and label in frame.columns
+        rows = frame[~(frame[label].isna() | (frame[label] == UNKNOWN))] if several else frame
+        found[label] = Scores.from_frame(rows, score=column, id=inputs.id, name=path.name, **{**inputs.roles, "label": label})
+    return found
+
+
+def outputs_of(text: str | None, labels: list[str]) -> dict[str, int | str]:
+    """Which output of the network each of several labels is.
+
+    >>> outputs_of("Effusion=3,Mass=Mass/Nodule", ["Effusion", "Mass"])
+    {'Effusion': 3, 'Mass': 'Mass/Nodule'}
+    """
+    found: dict[str, int | str] = {}
+    problems = []
+    for part in [] if text is None else text.split(","):
+        label, equals, which = (piece.strip() for piece in part.partition("="))
+        if not equals or not which:
+            problems.append(f"--model-output-name of several labels is LABEL=OUTPUT,..., as in {labels[0]}=0; got {part!r}")
+        elif label not in labels:
+            problems += UnknownName("label in --model-output-name", label, labels).problems
+        else:
+            found[label] = int(which) if which.isdigit() else which
+    raise_all(problems)
+    return found
+
+
 def scores_of(network: nn.Module, cohort: Cohort, output: str) -> Scores:
     """The network's scores; where it cannot take the images, the error says which it can."""
     from equipoise.models.score import predict
@@ -308,7 +336,7 @@ def _with_headers(frame: pd.DataFrame, column: str, folder: Path) -> tuple[pd.Da
 
 def _numeric(frame: pd.DataFrame, name: str, inputs: Inputs) -> Cohort:
     """A data file as the user's network takes it: numbers as they are, nothing scaled or encoded."""
-    taken = {inputs.label, inputs.patient, inputs.id, *inputs.group}
+    taken = {*inputs.labels, inputs.patient, inputs.id, *inputs.group}
     chosen = inputs.features or [c for c in frame.columns if c not in taken]
     problems = [problem for c in chosen if c in frame.columns for problem in _input_problems(frame[c])]
     try:

@@ -67,7 +67,7 @@ def repair(
     progress: Progress | None = None,
 ) -> Candidate:
     """One repair of all labels of a cohort; `labels` of what comes back has an ordinary candidate for each."""
-    _refuse(pick("method", method, METHODS), cohort)
+    check_method(method, cohort.kind, cohort.labels[0])
     if not isinstance(model, nn.Module):
         raise BadInput(f"{method} repairs a torch.nn.Module; got {type(model).__name__}")
     chosen = chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs)
@@ -88,14 +88,13 @@ def repair(
     return replace(found, labels=each, met=not unmet(each), why=why)
 
 
-def _refuse(method: str, cohort: Cohort) -> None:
-    able = (*TOGETHER, *(APART if cohort.kind == "labels" else ()))
-    if method in able:
+def check_method(method: str, kind: str, example: str) -> None:
+    """Raises where a method cannot repair several labels, or classes, and says which can."""
+    able = (*TOGETHER, *(APART if kind == "labels" else ()))
+    if pick("method", method, METHODS) in able:
         return
-    what = "classes, which are decided by argmax" if cohort.kind == "classes" else "labels"
-    raise BadInput(
-        f"{method} cannot repair several {what}. Use one of: {', '.join(able)}; or one label: cohort.labelled({cohort.labels[0]!r})"
-    )
+    what = "classes, which are decided by argmax" if kind == "classes" else "labels"
+    raise BadInput(f"{method} cannot repair several {what}. Use one of: {', '.join(able)}; or one label: cohort.labelled({example!r})")
 
 
 def _goals(goal: JointGoal) -> list[tuple[str, Goal]]:

@@ -5,9 +5,10 @@ Everything is written into a hidden folder first and moved at the end, so that a
 
 import errno
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +30,24 @@ FILES = (
     "run.json",
 )  # where the last is, all are
 ROOM = 2**25  # bytes for everything but the weights
+
+
+def folders(folder: Path, labels: Sequence[str]) -> dict[str, Path]:
+    """The folder of each label: the folder itself where there is one label, one inside it with the label's name otherwise.
+
+    >>> [str(place) for place in folders(Path("out"), ["Effusion", "Pleural thickening/old"]).values()]
+    ['out/Effusion', 'out/Pleural-thickening-old']
+    """
+    if len(labels) == 1:
+        return {labels[0]: folder}
+    found: dict[str, Path] = {}
+    for label in labels:
+        name = plain = re.sub(r"[^\w.-]+", "-", label).strip("-.") or "label"
+        again = 2
+        while any(place.name.lower() == name.lower() for place in found.values()):  # some disks tell no capitals
+            name, again = f"{plain}-{again}", again + 1
+        found[label] = folder / name
+    return found
 
 
 def check_folder(folder: Path, overwrite: bool, needed: int = 0) -> None:

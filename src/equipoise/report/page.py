@@ -8,19 +8,23 @@ import base64
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from equipoise.data.files import write_text
 from equipoise.measures.encoding import READ_IS_NOT_USED
+from equipoise.methods.many import APART
 from equipoise.report.case import Case
 from equipoise.report.explorer import explorer_data
-from equipoise.report.findings import Findings, find
+from equipoise.report.findings import Findings, find, headline
 from equipoise.report.limits import LIMIT_WORDS, limit_words
 from equipoise.report.panels import calibration_panel, roc_panel, score_panel, trajectory_panel
 from equipoise.report.terminal import percent
@@ -38,6 +42,9 @@ from equipoise.report.views import (
     widest_change,
 )
 from equipoise.report.words import ALMOST, PERFORMANCE, RATES, amount, count, gap_words, plain, share_words, short, span
+
+if TYPE_CHECKING:
+    from equipoise.report.repaired import Written
 
 TEMPLATES = Path(__file__).parent / "templates"
 SCRIPTS = ("select.js", "page.js", "explorer.js")
@@ -181,6 +188,52 @@ def _context(case: Case, found: Findings, thumbnails: bool) -> dict[str, Any]:
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         "data": script_data(data),
     }
+
+
+def labels_page(title: str, cases: Mapping[str, Case], written: Mapping[str, "Written"], places: Mapping[str, Path]) -> str:
+    """The page that leads to the reports of several labels, as HTML."""
+    first = next(iter(cases.values()))
+    goal, attribute, method = first.result.candidate.goal, first.original.test.attribute, first.result.name
+    rows: list[dict[str, Any]] = []
+    for label, case in cases.items():
+        audits = (written[label].before, written[label].after)
+        rows.append(
+            {
+                "label": label,
+                "href": f"{quote(places[label].name)}/report.html" if "report.html" in written[label].files else "",
+                "gap": [headline(found, goal.measure, attribute.name) for found in audits],
+                "performance": [found[goal.performance] for found in audits],
+                "met": case.result.candidate.met,
+                "goal": goal_words(case.result.candidate.goal),
+            }
+        )
+    sides = [[SimpleNamespace(label=row["label"], value=row["gap"][k].value) for row in rows] for k in (0, 1)]
+    sides = [[gap for gap in side if not math.isnan(gap.value)] for side in sides]
+    unmet = [(label, case.result.candidate.why) for label, case in cases.items() if not case.result.candidate.met]
+    return (
+        _environment()
+        .get_template("labels.html")
+        .render(
+            title=title,
+            rows=rows,
+            unmet=unmet,
+            met=sum(case.result.candidate.met for case in cases.values()),
+            method=method,
+            together=method not in APART,
+            attribute=attribute.name,
+            reference=attribute.reference,
+            many=len(attribute.levels) > 2,
+            goal=goal,
+            worst=[max(side, key=lambda gap: abs(gap.value)) for side in sides] if all(sides) else [],
+            gap_words=gap_words,
+            performance=PERFORMANCE[goal.performance],
+            level=percent(next(iter(written.values())).before.settings.level),
+            provenance=first.provenance,
+            when=_date(first.provenance.when),
+            book=Book(),
+            style=Markup(_read("report.css")),
+        )
+    )
 
 
 def script_data(data: object) -> Markup:

@@ -113,13 +113,13 @@ def run_trial(
     """
     check_methods(model, methods, train is not None)
     bars = bars or (lambda _: nullcontext(lambda _done, _of: None))
-    original = _tried("standard", {}, model, repair, test, goal, seed, None, None, bars)
+    original = tried("standard", {}, model, repair, test, goal, seed, None, None, bars)
     settled = original.candidate.goal
     found: list[Repair] = []
     failures: dict[str, str] = {}
     for name, settings in methods.items():
         try:
-            found.append(_tried(name, settings, model, repair, test, goal, seed, train, original, bars))
+            found.append(tried(name, settings, model, repair, test, goal, seed, train, original, bars))
         except EquipoiseError as error:
             failures[name] = str(error)
     if not found:
@@ -127,7 +127,7 @@ def run_trial(
     return Trial(original, tuple(found), choose(found, settled), failures)
 
 
-def _tried(
+def tried(
     name: str,
     settings: Mapping[str, Any],
     model: nn.Module,
@@ -139,28 +139,25 @@ def _tried(
     original: Repair | None,
     bars: Bars,
 ) -> Repair:
+    """One method on the repair part, and the scores of both parts under what it found."""
     with bars(name) as step:
         start = time.perf_counter()
-        candidate = debias(
-            model,
-            repair,
-            method=name,
-            measure=goal.measure,
-            performance=goal.performance,
-            floor=goal.floor,
-            bound=goal.bound,
-            level_up=goal.keep,
-            selection=goal.selection,
-            lose=goal.lose,
-            seed=seed,
-            train=train,
-            progress=step,
-            **settings,
-        )
+        candidate = debias(model, repair, method=name, seed=seed, train=train, progress=step, **asked(goal), **settings)
         seconds = time.perf_counter() - start
     if original is not None and METHODS[name].needs_group:  # the same network with another rule
         return Repair(verified(candidate, original.valid), original.valid, original.test, seconds)
-    with bars(f"scores of {name}") as step:
+    return scored(candidate, repair, test, seconds, bars)
+
+
+def asked(goal: Goal) -> dict[str, Any]:
+    """A goal as the keywords of `debias`."""
+    names = ("measure", "performance", "floor", "bound", "selection", "lose")
+    return {**{name: getattr(goal, name) for name in names}, "level_up": goal.keep}
+
+
+def scored(candidate: Candidate, repair: Cohort, test: Cohort, seconds: float, bars: Bars) -> Repair:
+    """What a method found, with the scores of its network on both parts."""
+    with bars(f"scores of {candidate.method}") as step:
         valid = predict(candidate.model, repair)
         step(1, 2)
         kept = predict(candidate.model, test)

@@ -1,0 +1,79 @@
+"""Several labels of one network on the command line: their scores, and a repair for all of them with a folder each."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from equipoise.cli.console import bar, out
+from equipoise.data.cohort import Cohort
+from equipoise.data.scores import Scores
+from equipoise.report.folder import folders
+from equipoise.report.terminal import printable
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from equipoise.report.case import Case
+    from equipoise.report.repaired import Options, Serving, Written
+    from equipoise.report.several import Trials
+
+
+def scores_of_labels(network: "nn.Module", cohort: Cohort, output: str, outputs: Mapping[str, int | str]) -> dict[str, Scores]:
+    """The scores of each label, from one pass of the network over the rows."""
+    from equipoise.models.many_outputs import chosen_outputs, scores_of
+
+    say_output(network, output)
+    chosen = chosen_outputs(network, cohort.inputs, cohort.labels, cohort.kind, outputs)
+    return scores_of({name: chosen.view(at) for at, name in enumerate(cohort.labels)}, cohort)
+
+
+def say_output(network: "nn.Module", output: str) -> None:
+    """What the user says that the network gives is written on it, so that every method takes their word."""
+    if output != "auto":
+        network.output = output  # type: ignore[assignment]
+
+
+def write_labels(
+    trials: "Trials",
+    folder: Path,
+    title: str,
+    case_of: Callable[[str, Any], "Case"],
+    serving_of: Callable[[str], "Serving"],
+    options: "Options",
+) -> tuple[dict[str, "Case"], dict[str, "Written"]]:
+    """The folder of each label, and what leads to them."""
+    from equipoise.report.repaired import write_repaired
+    from equipoise.report.several import write_overview
+
+    places = folders(folder, list(trials.each))
+    cases, written = {}, {}
+    for name, trial in trials.each.items():
+        cases[name] = case_of(name, trial)
+        written[name] = write_repaired(cases[name], places[name], serving_of(name), options, failures=trial.failures, bars=bar)
+    write_overview(folder, cases, written, title)
+    return cases, written
+
+
+def print_labels(folder: Path, cases: Mapping[str, "Case"], written: Mapping[str, "Written"], remarks: list[str]) -> None:
+    """The result of each label; of one label, just that."""
+    from equipoise.cli.outcome import print_result
+
+    for name, case in cases.items():
+        if len(cases) > 1:
+            out.print(Text(f"\n{printable(name)}", style="bold underline"))
+        print_result(case, written[name], remarks)
+    if len(cases) > 1:
+        out.print(Text(f"\nAll labels: {printable(str(folder / 'report.html'))}"), soft_wrap=True)
+
+
+def told_as_json(folder: Path, written: Mapping[str, "Written"], left_out: Mapping[str, object]) -> str:
+    """What --json prints: audit.json and what was written, by label where there are several."""
+    found = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
+    files, failures = {name: list(one.files) for name, one in written.items()}, {name: dict(one.failures) for name, one in written.items()}
+    extra: dict[str, Any] = {"files": files, "failures": failures}
+    if len(written) == 1:
+        extra = {key: next(iter(value.values())) for key, value in extra.items()}
+    return json.dumps({**found, "out": str(folder), **extra, "rows_left_out": left_out}, indent=2, allow_nan=False)
