@@ -131,6 +131,9 @@ def test_one_repair_for_all_labels_is_that_of_python_and_serves_new_patients(pla
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])  # one network
     assert run(["apply", str(out / "Effusion"), str(place / "local.csv"), "--out", str(tmp_path / "decided.csv")]) == 0
     assert len(pd.read_csv(tmp_path / "decided.csv")) == 2_400
+    capsys.readouterr()
+    assert run(["apply", str(out), str(place / "local.csv")]) == 2
+    assert "It holds a folder for each label: Effusion, Pleural-thickening. Name one of them." in capsys.readouterr().err
 
 
 def test_outputs_are_named_and_methods_compared(place, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""What the options of `equipoise debias` say: methods with settings of their own, rates to keep, and all that is wrong with them."""
+"""What options say: methods with settings of their own, rates to keep, the outputs of labels, and all that is wrong with them."""
 
 from contextlib import suppress
 from dataclasses import fields
@@ -46,6 +46,26 @@ def number_problems(fraction: float, draws: int, seed: int) -> list[str]:
         f"--seed must be at least 0; got {seed}": seed >= 0,
     }
     return [problem for problem, fine in checks.items() if not fine]
+
+
+def outputs_of(text: str | None, labels: list[str]) -> dict[str, int | str]:
+    """Which output of the network each of several labels is.
+
+    >>> outputs_of("Effusion=3,Mass=Mass/Nodule", ["Effusion", "Mass"])
+    {'Effusion': 3, 'Mass': 'Mass/Nodule'}
+    """
+    found: dict[str, int | str] = {}
+    problems = []
+    for part in [] if text is None else text.split(","):
+        label, equals, which = (piece.strip() for piece in part.partition("="))
+        if not equals or not which:
+            problems.append(f"--model-output-name of several labels is LABEL=OUTPUT,..., as in {labels[0]}=0; got {part!r}")
+        elif label not in labels:
+            problems += UnknownName("label in --model-output-name", label, labels).problems
+        else:
+            found[label] = int(which) if which.isdigit() else which
+    raise_all(problems)
+    return found
 
 
 def methods_of(names: str, settings: list[str]) -> dict[str, dict[str, Any]]:

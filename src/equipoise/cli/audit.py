@@ -8,8 +8,9 @@ import typer
 from rich.text import Text
 
 from equipoise.cli import inputs as given
+from equipoise.cli.asked import outputs_of
 from equipoise.cli.console import JsonOption, bar, notes, out
-from equipoise.cli.several import scores_of_labels
+from equipoise.cli.several import scores_in, scores_of_labels
 from equipoise.data.files import check_writable, write_text
 from equipoise.data.scores import Scores
 from equipoise.errors import pick, raise_all
@@ -117,11 +118,11 @@ def audit(
 
         def read(path: Path) -> dict[str, Scores]:
             if network is None:
-                return given.scores_in(path, inputs, score or [])
+                return scores_in(path, inputs, score or [])
             opened[path] = given.cohort_of(path, inputs)
             if one:
                 return {label[0]: given.scores_of(network, opened[path].cohort, output)}
-            return scores_of_labels(network, opened[path].cohort, output, given.outputs_of(model_output_name, label))
+            return scores_of_labels(network, opened[path].cohort, output, outputs_of(model_output_name, label))
 
         scores = read(file)
         on = read(valid) if valid else {}

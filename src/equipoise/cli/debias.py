@@ -7,7 +7,7 @@ import typer
 from rich.text import Text
 
 from equipoise.cli import inputs as given
-from equipoise.cli.asked import collected, kept, methods_of, number_problems
+from equipoise.cli.asked import collected, kept, methods_of, number_problems, outputs_of
 from equipoise.cli.console import JsonOption, bar, err, notes
 from equipoise.cli.origin import findable, network_of, plain, provenance
 from equipoise.cli.outcome import print_plan
@@ -152,11 +152,12 @@ def debias(
         collected(problems, lambda: read_facts(card))
     if len(label) > 1:
         collected(problems, lambda: check_several(list(methods), label, goal) if goal is not None else None)
-        outputs = collected(problems, lambda: given.outputs_of(model_output_name, label))
+        outputs = collected(problems, lambda: outputs_of(model_output_name, label))
         if plan:
             problems.append("--plan is for one --label; the methods that change the network take as long for all labels as for one")
     if not plan:
-        collected(problems, lambda: check_folder(folder, overwrite, 4 * weights.stat().st_size if weights and weights.is_file() else 0))
+        size_of_weights = weights.stat().st_size if weights and weights.is_file() else 0
+        collected(problems, lambda: check_folder(folder, overwrite, 4 * len(label) * size_of_weights))
     raise_all(problems)
     assert goal is not None  # or a problem was raised
 

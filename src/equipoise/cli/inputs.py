@@ -16,8 +16,7 @@ from equipoise.data.files import read_table
 from equipoise.data.image_files import find_files, of_view
 from equipoise.data.images import BROKEN_ADVICE, UNIT_RANGE, XRAY_RANGE, Images, Norm
 from equipoise.data.scores import Scores
-from equipoise.data.targets import UNKNOWN
-from equipoise.errors import BadInput, UnknownName, did_you_mean, raise_all
+from equipoise.errors import BadInput, did_you_mean, raise_all
 
 FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file, one row a sample.")]
 LabelOption = Annotated[
@@ -239,36 +238,6 @@ def network_of(model: str, weights: Path | None, inputs: Inputs, output_name: st
     if output_name is not None:
         network = OneOutput(network, int(output_name) if output_name.lstrip("-").isdigit() else output_name)
     return network.eval()
-
-
-def scores_in(path: Path, inputs: Inputs, columns: list[str]) -> dict[str, Scores]:
-    """The scores of each label in a file; of several labels on the rows where each is known."""
-    frame, found = read_table(path), {}
-    for label, column in zip(inputs.labels, columns, strict=True):
-        several = len(columns) > 1 and label in frame.columns
-        rows = frame[~(frame[label].isna() | (frame[label] == UNKNOWN))] if several else frame
-        found[label] = Scores.from_frame(rows, score=column, id=inputs.id, name=path.name, **{**inputs.roles, "label": label})
-    return found
-
-
-def outputs_of(text: str | None, labels: list[str]) -> dict[str, int | str]:
-    """Which output of the network each of several labels is.
-
-    >>> outputs_of("Effusion=3,Mass=Mass/Nodule", ["Effusion", "Mass"])
-    {'Effusion': 3, 'Mass': 'Mass/Nodule'}
-    """
-    found: dict[str, int | str] = {}
-    problems = []
-    for part in [] if text is None else text.split(","):
-        label, equals, which = (piece.strip() for piece in part.partition("="))
-        if not equals or not which:
-            problems.append(f"--model-output-name of several labels is LABEL=OUTPUT,..., as in {labels[0]}=0; got {part!r}")
-        elif label not in labels:
-            problems += UnknownName("label in --model-output-name", label, labels).problems
-        else:
-            found[label] = int(which) if which.isdigit() else which
-    raise_all(problems)
-    return found
 
 
 def scores_of(network: nn.Module, cohort: Cohort, output: str) -> Scores:

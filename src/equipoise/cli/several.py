@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from equipoise.cli.console import bar, out
+from equipoise.cli.inputs import Inputs
 from equipoise.data.cohort import Cohort
+from equipoise.data.files import read_table
 from equipoise.data.scores import Scores
+from equipoise.data.targets import UNKNOWN
 from equipoise.report.folder import folders
 from equipoise.report.terminal import printable
 
@@ -19,6 +22,16 @@ if TYPE_CHECKING:
     from equipoise.report.case import Case
     from equipoise.report.repaired import Options, Serving, Written
     from equipoise.report.several import Trials
+
+
+def scores_in(path: Path, inputs: Inputs, columns: list[str]) -> dict[str, Scores]:
+    """The scores of each label in a file; of several labels on the rows where each is known."""
+    frame, found = read_table(path), {}
+    for label, column in zip(inputs.labels, columns, strict=True):
+        several = len(columns) > 1 and label in frame.columns
+        rows = frame[~(frame[label].isna() | (frame[label] == UNKNOWN))] if several else frame
+        found[label] = Scores.from_frame(rows, score=column, id=inputs.id, name=path.name, **{**inputs.roles, "label": label})
+    return found
 
 
 def scores_of_labels(network: "nn.Module", cohort: Cohort, output: str, outputs: Mapping[str, int | str]) -> dict[str, Scores]:
@@ -64,8 +77,10 @@ def print_labels(folder: Path, cases: Mapping[str, "Case"], written: Mapping[str
     for name, case in cases.items():
         if len(cases) > 1:
             out.print(Text(f"\n{printable(name)}", style="bold underline"))
-        print_result(case, written[name], remarks)
+        print_result(case, written[name], remarks if len(cases) == 1 else [])
     if len(cases) > 1:
+        for line in remarks:
+            out.print(Text(printable(line)), soft_wrap=True)
         out.print(Text(f"\nAll labels: {printable(str(folder / 'report.html'))}"), soft_wrap=True)
 
 

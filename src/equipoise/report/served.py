@@ -86,7 +86,9 @@ def read_run(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise BadInput(f"no such folder: {folder}. {WHERE}")
     if not path.is_file():
-        raise BadInput(f"{folder} has no run.json. {WHERE}")
+        inside = sorted(place.parent.name for place in folder.glob("*/run.json"))
+        labels = f" It holds a folder for each label: {', '.join(inside)}. Name one of them." if inside else f" {WHERE}"
+        raise BadInput(f"{folder} has no run.json.{labels}")
     try:
         run = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -23,7 +23,7 @@ from equipoise.methods.many import APART, check_method
 from equipoise.methods.registry import debias
 from equipoise.models.many_outputs import ChosenOutputs, chosen_outputs
 from equipoise.report.case import Case, Repair
-from equipoise.report.folder import folders
+from equipoise.report.folder import FILES, folders
 from equipoise.report.page import labels_page
 from equipoise.report.repaired import Written
 from equipoise.report.trial import EQUAL, Bars, Trial, asked, scored, tried
@@ -160,6 +160,8 @@ def write_overview(folder: Path, cases: Mapping[str, Case], written: Mapping[str
         },
     }
     paths = [folder / "audit.json", folder / "report.html", folder / "README.txt"]
+    for name in FILES:  # of one label, from an earlier run into the same folder
+        (folder / name).unlink(missing_ok=True)
     write_text(paths[0], json.dumps(document, indent=2, allow_nan=False) + "\n")
     write_text(paths[1], labels_page(title, cases, written, places))
     write_text(paths[2], _readme(title, cases, places))
