@@ -90,3 +90,21 @@ def test_scale_does_not_matter():
     plain = solve(u, g, np.zeros(2), np.zeros(2))
     tiny = solve(u * 1e-6, g * 1e5, np.zeros(2), np.zeros(2))
     assert tiny.multipliers * 1e11 == pytest.approx(plain.multipliers, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_gap_with_ties_and_bounds_on_either_side(seed: int):
+    """Whole numbers, so that many rows cost the same or add nothing; the solver knows nothing of the order of rows."""
+    rng = np.random.default_rng(seed)
+    u, g = rng.integers(-3, 4, 40).astype(float), rng.integers(-2, 3, (1, 40)).astype(float)
+    reach = np.minimum(g, 0).sum(), np.maximum(g, 0).sum()
+    for low, high in ((0.0, 0.0), (2.5, 4.0), (-6.0, -3.25), (reach[0], reach[0]), (reach[1], reach[1] + 5)):
+        whole = linprog(-u, A_ub=np.vstack([g, -g]), b_ub=[high, -low], bounds=(0, 1), method="highs")
+        found = solve(u, g, np.array([low]), np.array([high]))
+        assert found is not None
+        assert found.value == pytest.approx(-whole.fun, abs=1e-9)
+        assert low - 1e-9 <= (g @ found.decisions)[0] <= high + 1e-9
+        assert _dual(found.multipliers, u, g, np.array([low]), np.array([high])) == pytest.approx(-whole.fun, abs=1e-9)
+        assert ((found.decisions > 0) & (found.decisions < 1)).sum() <= 1
+    assert solve(u, g, np.array([reach[1] + 1]), np.array([reach[1] + 2])) is None
+    assert solve(u, g, np.array([reach[0] - 2]), np.array([reach[0] - 1])) is None
