@@ -59,6 +59,7 @@ def prepared(name: str, splits: int) -> tuple[Parts, list[torch.nn.Module]]:
     if len(models) < splits:
         fresh = [(part.train, part.valid, seed) for seed, part in enumerate(parts)][len(models) :]
         models += list(train_stack(fresh))
+        kept.parent.mkdir(parents=True, exist_ok=True)
         torch.save(models, kept)
     return parts, models[:splits]
 

@@ -127,6 +127,7 @@ def test_one_repair_for_all_labels_is_that_of_python_and_serves_new_patients(pla
         assert served.score(test.inputs) == pytest.approx(expected.numpy(), abs=1e-6)
         assert served.rule == result.rule[label]
         assert document["labels"][label] == json.loads((out / document["folders"][label] / "audit.json").read_text())
+    assert "repaired for 2 labels at once: Effusion, Pleural thickening" in (out / "Effusion" / "report.html").read_text()
     weights = [load_file(out / name / "repaired.safetensors") for name in document["folders"].values()]
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])  # one network
     assert run(["apply", str(out / "Effusion"), str(place / "local.csv"), "--out", str(tmp_path / "decided.csv")]) == 0
@@ -153,6 +154,7 @@ def test_outputs_are_named_and_methods_compared(place, tmp_path, capsys):
     x = torch.tensor(pd.read_csv(place / "local.csv")[SIGNS].to_numpy()).float()
     served = open_repaired(out / "Effusion")
     assert served.run["model"]["output_name"] == "3"
+    assert "Of the network's outputs 3 is meant" in (out / "Effusion" / "README.txt").read_text()
     assert served.score(x) == pytest.approx(torch.sigmoid(wide(x)[:, 3]).detach().double().numpy(), abs=1e-6)  # as it came
     assert run([*asked, "--out", str(tmp_path / "other")]) == 2
     assert "the network has 4 outputs and does not name them" in capsys.readouterr().err

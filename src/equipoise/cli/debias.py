@@ -169,7 +169,8 @@ def debias(
         trained = None if train is None else given.cohort_of(train, inputs).cohort
         repair, test = keep_aside(opened.cohort, test_fraction, seed=seed)
         arguments = ["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])]
-        origin = provenance(arguments, model, file, weights, train, opened, seed, remarks)
+        shared = [] if one else [f"the network was repaired for {len(label)} labels at once: {', '.join(label)}; each has its own report"]
+        origin = provenance(arguments, model, file, weights, train, opened, seed, [*remarks, *shared])
         options = Options(onnx=onnx, onnx_rule=onnx_rule, thumbnails=thumbnails, card=card, draws=draws, overwrite=overwrite)
         sample = test.inputs[: min(len(test), ROWS_CHECKED)]
         read = plain(inputs, opened.cohort)
