@@ -385,3 +385,11 @@ def test_enough_rows_need_no_train_part(monkeypatch: pytest.MonkeyPatch):
     valid, train = _pictures(rng, 160, 0.5), _pictures(rng, 400, 0.5)
     found = debias(_sees_one(), valid, method="bias-score", measure="eod", train=train)
     assert "the train part was not needed" in found.notes[-1]
+
+
+@pytest.mark.parametrize("more", [{"method": "auto", "methods": ["bias-score"]}, {"method": "bias-score", "selection": "honest"}])
+def test_the_train_part_goes_through_auto_and_honest_selection(more: dict):
+    rng = np.random.default_rng(3)
+    valid, train = _pictures(rng, 300, 0.5), _pictures(rng, 600, 0.25)
+    found = debias(_sees_one(), valid, measure="eod", train=train, **more)
+    assert any("learnt from" in note and "rows of the train part too" in note for note in found.notes)
