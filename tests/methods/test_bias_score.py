@@ -379,6 +379,16 @@ def test_what_is_wrong_with_a_train_part_is_said():
         debias(model, valid, method="bias-score", measure="eod", train=narrow)
 
 
+def test_a_train_part_without_the_label_or_without_the_groups():
+    rng = np.random.default_rng(3)
+    valid, train = _pictures(rng, 160, 0.5), _pictures(rng, 400, 0.5)
+    negatives = train.take(np.flatnonzero(train.y == 0))
+    assert "of the train part" in debias(_sees_one(), valid, method="bias-score", measure="eod", train=negatives).notes[-1]
+    strangers = Cohort.from_arrays(train.inputs, train.y, np.where(train.groups == "M", "X", "Y"), reference="X")
+    with pytest.raises(BadInput, match="is of one of the groups M, F; it has X, Y"):
+        debias(_sees_one(), valid, method="bias-score", measure="eod", train=strangers)
+
+
 def test_enough_rows_need_no_train_part(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(bias_problem, "FEW", 10)
     rng = np.random.default_rng(3)

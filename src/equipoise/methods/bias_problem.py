@@ -107,6 +107,8 @@ class Train:
             [place.get(names[code], MISSING) if code != MISSING else MISSING for code in train.attribute.codes], dtype=np.int64
         )
         known = train.take(np.flatnonzero(codes != MISSING))
+        if not len(known):
+            raise BadInput(f"no row of the train part {train.name!r} is of one of the groups {', '.join(place)}; it has {', '.join(names)}")
         return cls(features(model, known.inputs, reading)[1], codes[codes != MISSING], known.y)
 
     def having(self, label: int | None) -> tuple[FloatArray, IntArray]:
@@ -145,7 +147,8 @@ def _group_probe(
         others = [] if (rows == known).all() else [(known, None)]
         found += [fit_probe(x, codes, groups, folds, here) for here, _ in others]
         if train is not None:
-            found += [fit_probe(x, codes, groups, folds, here, more=train.having(which)) for here, which in [(rows, label), *others]]
+            more = [(here, train.having(which)) for here, which in [(rows, label), *others]]
+            found += [fit_probe(x, codes, groups, folds, here, more=given) for here, given in more if len(given[1])]
     return min(found, key=lambda probe: log_loss(probe.held_out[rows], codes[rows]))
 
 
