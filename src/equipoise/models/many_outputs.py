@@ -23,7 +23,7 @@ from equipoise.errors import BadInput, UnknownName, did_you_mean, raise_all
 from equipoise.models import ranks
 from equipoise.models.feed import Feed, device_of, placed, workplace
 from equipoise.models.protocol import Slope, shuffled
-from equipoise.models.score import evaluating, feed_outputs, predict
+from equipoise.models.score import evaluating, feed_outputs, predict, sigmoid
 from equipoise.models.single import TINY, SingleReplica
 from equipoise.models.units import find_units
 from equipoise.models.vision import OneOutput, said_output
@@ -225,7 +225,7 @@ def scores_of(views: Mapping[str, nn.Module], cohort: Cohort) -> dict[str, Score
             raise BadInput(f"the network gave NaN or infinity for {bad:,} of {len(raw):,} rows of {cohort.name!r}, output {label!r}")
         known = cohort.column(label) != UNKNOWN
         values = own.double()[torch.from_numpy(known)]
-        found[label] = Scores.of(part, (torch.sigmoid(values) if view.output == "logit" else values).numpy())
+        found[label] = Scores.of(part, (sigmoid(values) if view.output == "logit" else values).numpy())
     return found
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext, suppress
 
 import numpy as np
 import torch
+from scipy.special import expit
 from torch import Tensor, nn
 
 from equipoise.data.cohort import Cohort
@@ -156,6 +157,11 @@ def _ends_in_a_layer(model: nn.Module, few: Tensor) -> bool:
     return bool(last) and last[0].numel() == len(raw) and torch.equal(last[0].detach().reshape(-1).float().cpu(), raw)
 
 
+def sigmoid(logits: Tensor) -> Tensor:
+    """The scores of logits in double precision: the same for equal logits. torch's differ in the last bit with the place in the tensor."""
+    return torch.from_numpy(np.asarray(expit(logits.detach().cpu().double().numpy())))
+
+
 def predict(model: nn.Module, cohort: Cohort, *, output: str = "auto", batch: int | None = None) -> Scores:
     """The cohort's scores under a network that gives one logit or one probability a row."""
     raw = outputs(model, cohort.inputs, batch)
@@ -167,4 +173,4 @@ def predict(model: nn.Module, cohort: Cohort, *, output: str = "auto", batch: in
         )
     kind = output_kind(model, cohort.inputs, output)
     values = raw.double()
-    return Scores.of(cohort, (torch.sigmoid(values) if kind == "logit" else values).numpy().astype(np.float64))
+    return Scores.of(cohort, (sigmoid(values) if kind == "logit" else values).numpy().astype(np.float64))

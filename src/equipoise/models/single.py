@@ -15,7 +15,7 @@ from equipoise.models.capture import Captured, Pool
 from equipoise.models.feed import Feed, device_of, half, in_layout, workplace
 from equipoise.models.influence import gap_gradients, settled, sums
 from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Slope, shuffled
-from equipoise.models.score import NUMBERS, feed_outputs, in_pieces, output_kind, rows_at_once, single_output, smaller
+from equipoise.models.score import NUMBERS, feed_outputs, in_pieces, output_kind, rows_at_once, sigmoid, single_output, smaller
 from equipoise.models.units import Layer, find_units, switch_off
 
 AT_ONCE = {"cpu": 2**21, "cuda": 2**24}  # numbers of input of one pass with a graph, which keeps activations
@@ -164,7 +164,7 @@ class SingleReplica:
 
     def _scores(self, feed: Feed, rows: Tensor) -> Tensor:
         raw = feed_outputs(self.model, feed, rows, fast=True, taken=self.taken).double()
-        return raw if self.probability else torch.sigmoid(raw)
+        return raw if self.probability else sigmoid(raw)
 
     def _gathered(self, feed: Feed, rows: Tensor) -> Tensor:
         """The scores of all rows of a feed, each process doing its share of `rows`; those not in `rows` are zero."""
@@ -233,7 +233,7 @@ class SingleReplica:
             except torch.OutOfMemoryError as error:
                 batch = smaller(batch, error)
         ranks.add_up([total])
-        scores = raw.double() if self.probability else torch.sigmoid(raw.double())
+        scores = raw.double() if self.probability else sigmoid(raw)
         everyone = torch.zeros(self.grid, dtype=torch.float64)
         everyone[order] = scores.cpu()
         return self._added(everyone).reshape(1, -1).numpy(), settled(criterion, total)[None] / len(w)

@@ -10,6 +10,7 @@ from equipoise.models.blockwise import StackedBlockwise
 from equipoise.models.influence import row_parts, settled, sums
 from equipoise.models.mlp import MLP
 from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Slope, shuffled
+from equipoise.models.score import sigmoid
 from equipoise.models.stack import CHUNK, Snapshot, Stack, StackedAdam
 from equipoise.models.units import find_units
 
@@ -60,7 +61,7 @@ class StackedReplicas:
 
     def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
         x = self.x if inputs is None else torch.stack(list(inputs))
-        scores: FloatArray = torch.sigmoid(self.stack.evaluate(x).double()).numpy()
+        scores: FloatArray = sigmoid(self.stack.evaluate(x)).numpy()
         return scores
 
     def oppose(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
@@ -122,7 +123,7 @@ class StackedReplicas:
                 total += row_parts(criterion, a, wg, w[:, part, None], f.detach()[..., None]).sum(2)
             logits[:, part] = out.detach()
         scores = torch.empty_like(logits).scatter_(1, order, logits)
-        return torch.sigmoid(scores.double()).numpy(), settled(criterion, total).double() / self.rows
+        return sigmoid(scores).numpy(), settled(criterion, total).double() / self.rows
 
     def prune(self, units: Tensor, outgoing: bool = False) -> None:
         if not self._layers:

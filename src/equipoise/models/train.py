@@ -24,7 +24,7 @@ from equipoise.models.module_run import ModuleRun
 from equipoise.models.recipe import IMAGES as IMAGES  # where their users look for them
 from equipoise.models.recipe import Progress
 from equipoise.models.recipe import Training as Training
-from equipoise.models.score import output_kind, outputs
+from equipoise.models.score import output_kind, outputs, sigmoid
 from equipoise.models.stack import Snapshot, Stack, StackedAdam
 
 
@@ -77,7 +77,7 @@ def train_stack(
     y_valid = torch.from_numpy(np.stack([v.y for _, v, _ in parts])).float()
     models = _StackedRun(stack, x, y, x_valid, y_valid, seeds, settings).run(progress)
     for model, (_, v, _) in zip(models, parts, strict=True):
-        model.threshold = best_cut(torch.sigmoid(outputs(model, v.inputs).double()).numpy(), v.y)
+        model.threshold = best_cut(sigmoid(outputs(model, v.inputs)).numpy(), v.y)
     return models
 
 
@@ -204,7 +204,7 @@ def _train_module(model: nn.Module, train: Cohort, valid: Cohort, seed: int, set
     model.zero_grad(set_to_none=True)
     model.eval()
     raw = outputs(model, valid.inputs).double()
-    model.__dict__["threshold"] = best_cut((torch.sigmoid(raw) if kind == "logit" else raw).numpy(), valid.y)
+    model.__dict__["threshold"] = best_cut((sigmoid(raw) if kind == "logit" else raw).numpy(), valid.y)
     return model
 
 

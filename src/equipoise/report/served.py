@@ -21,7 +21,7 @@ from equipoise.measures.decision import Rule
 from equipoise.methods.rules import randomised, read_rule
 from equipoise.models.checkpoint import load_model
 from equipoise.models.export import HEADS, load_heads
-from equipoise.models.score import outputs
+from equipoise.models.score import outputs, sigmoid
 from equipoise.report.folder import WEIGHTS
 from equipoise.report.repaired import SCHEMA, SCHEMA_VERSION
 
@@ -48,7 +48,7 @@ class Repaired:
         bad = int((~torch.isfinite(raw)).sum())
         if bad:
             raise BadInput(f"the network gave NaN or infinity for {bad:,} of {len(raw):,} rows. Look for missing or unscaled inputs.")
-        return np.asarray((torch.sigmoid(raw) if self.run["model"]["output"] == "logit" else raw).numpy(), dtype=np.float64)
+        return np.asarray((sigmoid(raw) if self.run["model"]["output"] == "logit" else raw).numpy(), dtype=np.float64)
 
 
 def open_repaired(folder: Path, model: str | None = None) -> Repaired:
