@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import equipoise as eq
-from equipoise.data.nih import FINDINGS, _read
+from equipoise.data.nih import FINDINGS, labels_in
 from equipoise.models.vision import backbone
 
 LABELS = [FINDINGS[name] for name in ("infiltration", "effusion", "atelectasis")]
@@ -39,7 +39,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def cohort(folder: Path, size: int) -> eq.Cohort:
-    frame = _read(folder)
+    frame = labels_in(folder)
     found = frame["finding"].str.split("|")
     for label in LABELS:
         frame[label] = found.map(lambda names, label=label: int(label in names))

@@ -11,7 +11,7 @@ from equipoise.cli.asked import collected, kept, methods_of, number_problems, ou
 from equipoise.cli.console import JsonOption, bar, err, notes
 from equipoise.cli.origin import findable, network_of, plain, provenance
 from equipoise.cli.outcome import print_plan
-from equipoise.cli.several import print_labels, say_output, told_as_json, write_labels
+from equipoise.cli.several import print_labels, told_as_json, write_labels
 from equipoise.errors import pick, raise_all
 from equipoise.report.terminal import printable
 
@@ -117,7 +117,7 @@ def debias(
     from equipoise.report.folder import check_folder
     from equipoise.report.repaired import Options, Serving, write_repaired
     from equipoise.report.several import check_several, run_trials
-    from equipoise.report.trial import Trial, check_methods, most_changed, run_trial, told_output
+    from equipoise.report.trial import Trial, check_methods, most_changed, run_trial, say_output, told_output
 
     inputs = given.Inputs(
         labels=label,

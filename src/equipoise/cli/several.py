@@ -37,16 +37,11 @@ def scores_in(path: Path, inputs: Inputs, columns: list[str]) -> dict[str, Score
 def scores_of_labels(network: "nn.Module", cohort: Cohort, output: str, outputs: Mapping[str, int | str]) -> dict[str, Scores]:
     """The scores of each label, from one pass of the network over the rows."""
     from equipoise.models.many_outputs import chosen_outputs, scores_of
+    from equipoise.report.trial import say_output
 
     say_output(network, output)
     chosen = chosen_outputs(network, cohort.inputs, cohort.labels, cohort.kind, outputs)
     return scores_of({name: chosen.view(at) for at, name in enumerate(cohort.labels)}, cohort)
-
-
-def say_output(network: "nn.Module", output: str) -> None:
-    """What the user says that the network gives is written on it, so that every method takes their word."""
-    if output != "auto":
-        network.output = output  # type: ignore[assignment]
 
 
 def write_labels(

@@ -75,7 +75,7 @@ def nih(
     pick("finding of nih", wanted, ("any", *FINDINGS))
     pick("attribute of nih", attribute, REFERENCES)
     pick("views of nih", views, VIEWS)
-    frame = _read(folder)
+    frame = labels_in(folder)
     found = frame["finding"].astype(str).str.split("|").map(lambda names: {name.strip() for name in names})
     normal = np.array([names == {NORMAL} for names in found])
     known = frame["finding"].notna().to_numpy()
@@ -105,7 +105,7 @@ def nih(
     )
 
 
-def _read(folder: Path) -> pd.DataFrame:
+def labels_in(folder: Path) -> pd.DataFrame:
     """The table of either layout with our names of the columns, ages in years."""
     path = next((found for name in TABLES if (found := locate(folder, name))), None)
     if path is None:

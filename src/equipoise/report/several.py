@@ -155,9 +155,7 @@ def write_overview(folder: Path, cases: Mapping[str, Case], written: Mapping[str
         "chosen": next(iter(cases.values())).result.name,
         "met": all(case.result.candidate.met for case in cases.values()),
         "folders": {name: place.name for name, place in places.items()},
-        "labels": {
-            name: json.loads((place / "audit.json").read_text(encoding="utf-8")) for name, place in places.items() if name in written
-        },
+        "labels": {name: json.loads((place / "audit.json").read_text(encoding="utf-8")) for name, place in places.items()},
     }
     paths = [folder / "audit.json", folder / "report.html", folder / "README.txt"]
     for name in FILES:  # of one label, from an earlier run into the same folder

@@ -90,10 +90,17 @@ def told_output(model: nn.Module, inputs: Any, asked: str = "auto") -> str:
     found = output_kind(model, inputs)
     if asked in ("auto", found):
         return found
-    if isinstance(getattr(model, "output", ""), str):
-        model.output = asked  # type: ignore[assignment]
-        return output_kind(model, inputs, asked)
-    raise BadInput(f"the network seems to give a {found}, and cannot be told to give a {asked}: its attribute `output` is something else.")
+    say_output(model, asked)
+    return output_kind(model, inputs, asked)
+
+
+def say_output(model: nn.Module, asked: str) -> None:
+    """Writes on the network what the user says that it gives; `auto` says nothing."""
+    if asked == "auto":
+        return
+    if not isinstance(getattr(model, "output", ""), str):
+        raise BadInput(f"the network cannot be told to give a {asked}: its attribute `output` is something else. Wrap it.")
+    model.output = asked  # type: ignore[assignment]
 
 
 def run_trial(
