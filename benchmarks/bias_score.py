@@ -38,7 +38,7 @@ DATA: dict[str, tuple[str, dict[str, Any]]] = {
     "bank-blind": ("bank", {"attribute_as_input": False}),
     "compas-blind": ("compas", {"attribute_as_input": False}),
     "loh": ("loh", {"alpha": 2.5, "n": 10_000}),
-    "zafar": ("zafar", {"vartheta": 0.7, "n": 10_000, "clockwise": True}),
+    "zafar": ("zafar", {"vartheta": 0.7, "n": 10_000, "clockwise": True, "mapping": "gaussian"}),
 }
 FLOORS = {"adult": {"spd": 0.78, "eod": 0.81}, "bank": {"spd": 0.85, "eod": 0.85}, "compas": {"spd": 0.62, "eod": 0.62},
           "loh": {"spd": 0.60}, "zafar": {"spd": 0.60}}  # fmt: skip

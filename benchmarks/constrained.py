@@ -25,11 +25,11 @@ from equipoise.methods.registry import run_many
 from equipoise.models.mlp import MLP
 from equipoise.models.score import predict
 from equipoise.models.train import train_stack
-from equipoise.study.paper import BIAS_GDA_FLOORS, SIMULATED_FLOORS, SIMULATED_ROWS
+from equipoise.study.paper import BIAS_GDA_FLOORS, SIMULATED_FLOORS
 
 SIMULATED: dict[str, dict[str, Any]] = {
-    "loh": {"alpha": 2.5, "n": SIMULATED_ROWS},
-    "zafar": {"vartheta": 0.7, "n": SIMULATED_ROWS, "clockwise": True},
+    "loh": {"alpha": 2.5, "n": 10_000},
+    "zafar": {"vartheta": 0.7, "n": 10_000, "clockwise": True, "mapping": "gaussian"},
 }
 FLOORS = {  # of constrained fine-tuning: what it is to keep
     "adult": {"spd": 0.78, "eod": 0.82},

@@ -13,7 +13,18 @@ from scipy.special import expit
 
 from equipoise.data.attribute import IntArray
 from equipoise.data.cohort import Cohort
-from equipoise.data.synthetic import COVARIANCES, MEANS, loh, loh_features, loh_logit, zafar, zafar_chance, zafar_network, zafar_plane
+from equipoise.data.synthetic import (
+    COVARIANCES,
+    MEANS,
+    loh,
+    loh_features,
+    loh_logit,
+    low_rank_draws,
+    zafar,
+    zafar_chance,
+    zafar_network,
+    zafar_plane,
+)
 from equipoise.data.table import Table
 from equipoise.errors import BadInput
 
@@ -140,7 +151,7 @@ def test_zafar_chance_is_finite_far_away() -> None:
 
 
 def test_zafar_attribute_follows_its_chance() -> None:
-    cohort = zafar(N, vartheta=0.9, seed=1, width=4, features=3)
+    cohort = zafar(N, vartheta=0.9, seed=1, width=4, features=3, mapping="gaussian")
     plane, y = zafar_plane(N, 1)
     chance = zafar_chance(plane, 0.9)
     assert np.array_equal(y, cohort.y)
@@ -168,7 +179,7 @@ def test_zafar_network_by_hand(width: int) -> None:
 
 
 def test_zafar_inputs_are_the_network_of_the_plane_that_is_not_turned() -> None:
-    cohort = zafar(50, vartheta=1.1, seed=2, width=6, features=4)
+    cohort = zafar(50, vartheta=1.1, seed=2, width=6, features=4, mapping="gaussian")
     expected = zafar_network(zafar_plane(50, 2)[0], 6, 4, 2)
     assert list(features(cohort).columns) == ["X1", "X2", "X3", "X4", "A"]
     assert np.allclose(features(cohort).iloc[:, :4], expected, atol=1e-5)
@@ -182,10 +193,72 @@ def test_zafar_network_neither_vanishes_nor_explodes(width: int) -> None:
     assert 0.3 < spread < 3
 
 
-def test_zafar_gap_grows_as_the_angle_shrinks() -> None:
-    gaps = [gap(zafar(N, vartheta=v, width=2, features=1)) for v in (0.0, 0.7, 0.95, 1.2)]
+@pytest.mark.parametrize("mapping", ["low-rank", "gaussian"])
+def test_zafar_gap_grows_as_the_angle_shrinks(mapping: str) -> None:
+    gaps = [gap(zafar(N, vartheta=v, width=2, features=1, mapping=mapping)) for v in (0.0, 0.7, 0.95, 1.2)]
     assert gaps == sorted(gaps)
     assert gaps[-1] < -0.3
+
+
+def test_the_published_map_has_a_bell_shaped_spectrum_of_effective_rank_50() -> None:
+    """The matrices are recovered from what the map does to points, not from the code that drew them."""
+    draws = low_rank_draws(4_000, 100, 500, 42)
+    replay = np.random.RandomState(42)
+    replay.random_sample(4_000)
+    for label in (0, 1):
+        replay.multivariate_normal(MEANS[label], COVARIANCES[label], size=int((draws.y == label).sum()))
+    replay.random_sample(4_000)
+    layers = []
+    for fan_in, fan_out in itertools.pairwise((2, 100, 100, 500)):
+        rank = min(fan_in, fan_out)
+        u, _ = np.linalg.qr(replay.standard_normal((fan_in, rank)))
+        v, _ = np.linalg.qr(replay.standard_normal((fan_out, rank)))
+        i = np.arange(rank)
+        profile = 0.5 * np.exp(-((i / 50) ** 2)) + 0.5 * np.exp(-0.1 * i / 50)  # a bell and a tail of equal weight
+        layers.append((u * profile) @ v.T)
+        assert np.allclose(np.linalg.svd(layers[-1], compute_uv=False), profile, atol=1e-10)
+    first, second, last = layers
+    hidden = np.maximum(np.maximum(draws.plane @ first, 0) @ second, 0)
+    assert np.allclose(draws.x, hidden @ last, atol=1e-10)
+    found, *_ = np.linalg.lstsq(hidden, draws.x, rcond=None)  # the last matrix, on the directions that points reach
+    assert np.allclose(hidden @ found, hidden @ last, atol=1e-8)
+
+
+def test_the_published_map_has_no_biases() -> None:
+    plane, _, _, x = low_rank_draws(500, 30, 20, 3)
+    again = low_rank_draws(500, 30, 20, 3)
+    assert np.array_equal(x, again.x)
+    # Without biases the network is positively homogeneous, so each ray of the plane keeps its direction in x.
+    angle = np.arctan2(plane[:, 1], plane[:, 0])
+    order = np.argsort(angle)
+    near = np.diff(angle[order]) < 1e-4
+    directions = x / np.linalg.norm(x, axis=1, keepdims=True)
+    assert near.any()
+    assert np.abs(directions[order][1:][near] - directions[order][:-1][near]).max() < 1e-2
+
+
+def test_the_published_draws_follow_the_order_of_the_published_generator() -> None:
+    """Labels, then the points of Y = 0, then those of Y = 1, then one draw per row for A, from one legacy generator."""
+    n, vartheta = 200, 0.7
+    state = np.random.RandomState(42)
+    y = state.choice([0.0, 1.0], size=n, p=[0.5, 0.5])
+    plane = np.zeros((n, 2))
+    plane[y == 0] = state.multivariate_normal([-2, -2], [[10, 1], [1, 3]], size=int((y == 0).sum()))
+    plane[y == 1] = state.multivariate_normal([2, 2], [[5, 1], [1, 5]], size=int((y == 1).sum()))
+    turned = plane @ np.array([[math.cos(vartheta), -math.sin(vartheta)], [math.sin(vartheta), math.cos(vartheta)]])
+    one = stats.multivariate_normal([2, 2], [[5, 1], [1, 5]]).pdf(turned)
+    zero = stats.multivariate_normal([-2, -2], [[10, 1], [1, 3]]).pdf(turned)
+    chance = one / (one + zero)
+    a = [state.choice([0, 1], p=[1 - p, p]) for p in chance]
+    cohort = zafar(n, vartheta=vartheta, clockwise=True, seed=42, width=6, features=4)
+    assert cohort.y.tolist() == y.tolist()
+    assert in_reference(cohort).tolist() == a
+
+
+def test_the_gaussian_map_is_an_option_of_its_own() -> None:
+    one, other = (zafar(50, seed=1, features=4, mapping=mapping) for mapping in ("low-rank", "gaussian"))
+    assert not features(one).equals(features(other))
+    assert np.allclose(features(other).iloc[:, :4], zafar_network(zafar_plane(50, 1)[0], 100, 4, 1), atol=1e-5)
 
 
 @pytest.mark.parametrize("draw", [lambda s: loh(500, seed=s), lambda s: zafar(500, seed=s, width=5, features=4)])
@@ -223,6 +296,7 @@ def test_the_published_parameters_are_the_ones_in_use() -> None:
         (lambda: loh(alpha="1"), ["alpha"]),  # type: ignore[arg-type]
         (lambda: zafar(vartheta=math.inf), ["vartheta"]),
         (lambda: zafar(width=0, features=0), ["width", "features"]),
+        (lambda: zafar(mapping="lowrank"), ["mapping", "low-rank, gaussian", "'lowrank'"]),
     ],
 )
 def test_bad_arguments_are_all_named(draw, says: list[str]) -> None:  # type: ignore[no-untyped-def]

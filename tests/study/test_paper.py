@@ -2,6 +2,7 @@
 
 import pytest
 
+from equipoise.study.entries import Known
 from equipoise.study.paper import PRESETS, _published, published
 from equipoise.study.plan import read_plan
 
@@ -51,8 +52,16 @@ def test_floors_and_settings_of_the_hyperparameter_table() -> None:
     assert mimic.arm("pruning").goal("mimic-iii-age", "eod", mimic.performance).floor == 0.60
 
 
-def test_simulations_are_drawn_anew_for_each_split() -> None:
+def test_simulations_as_in_the_published_code() -> None:
+    """Loh is resampled for each split; Zafar's splits share one data set, that of seed 42; 30,000 rows each."""
     plan = read_plan("paper-sensitivity")
     assert plan.splits == 10
-    assert all(data.redraw for data in plan.data)
     assert [d.name for d in plan.data][:2] == ["loh-0.1", "loh-0.5"]
+    for data in plan.data:
+        assert isinstance(data, Known)
+        assert data.options["n"] == 30_000
+        assert data.redraw == (data.source == "loh")
+        if data.source == "zafar":
+            assert (data.options["seed"], data.options["mapping"], data.options["clockwise"]) == (42, "low-rank", True)
+        else:
+            assert "seed" not in data.options

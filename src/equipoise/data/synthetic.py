@@ -1,11 +1,15 @@
 """Two simulations with a dial for bias (Appendix C of the paper): Loh, Cao and Zhou 2019, and Zafar et al. 2017 in many dimensions.
 
-The paper leaves three things open. Loh's X6 takes the values 1 to 10, as in the original. The weights and biases of Zafar's
-random network are Gaussian with variance 1 / fan-in, so that values neither vanish nor explode. Both simulations have A among
-the inputs, as the published experiments do, unless asked otherwise.
+The paper leaves three things open. Loh's X6 takes the values 1 to 10, as in the original. The weights of Zafar's random network are
+those of the published code (`mapping="low-rank"`): three matrices with a bell-shaped singular profile of effective rank 50, no biases,
+drawn with labels, points and A from one seed in the published order, so that seed 42 gives the published data set. `mapping="gaussian"`
+draws weights and biases with variance 1 / fan-in, so that values neither vanish nor explode. Both simulations have A among the inputs,
+as the published experiments do, unless asked otherwise.
 """
 
+import itertools
 from numbers import Real
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,11 +18,13 @@ from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.cohort import Cohort
 from equipoise.data.columns import FloatArray
 from equipoise.data.table import Table
-from equipoise.errors import raise_all
+from equipoise.errors import did_you_mean, raise_all
 
 CORRELATED = ["X1", "X2", "X3", "X7", "X8", "X9", "X10"]  # Loh's standard normal features
 MEANS = np.array([[-2.0, -2.0], [2.0, 2.0]])  # Zafar's plane, one row a label
 COVARIANCES = np.array([[[10.0, 1.0], [1.0, 3.0]], [[5.0, 1.0], [1.0, 5.0]]])
+MAPPINGS = ("low-rank", "gaussian")
+EFFECTIVE_RANK = 50  # of the published matrices
 
 
 def loh(n: int = 30_000, *, alpha: float = 1.0, seed: int = 0, attribute_as_input: bool = True) -> Cohort:
@@ -72,13 +78,14 @@ def zafar(
     seed: int = 0,
     width: int = 100,
     features: int = 500,
+    mapping: str = "low-rank",
     attribute_as_input: bool = True,
 ) -> Cohort:
     """n rows of a random network's outputs on two Gaussian classes; A follows the class the more, the nearer vartheta is to 0.
 
-    The points are turned by vartheta before A is drawn, as in the paper's text; `clockwise` turns them the other way, as its published
-    code does: that, and not the text, gives the numbers of its sensitivity table. With one seed, X, Y, the network and the draws behind
-    A are the same for every vartheta.
+    The points are rotated by vartheta before A is drawn, as in the paper's text; `clockwise` rotates them the other way, as its published
+    code does: that, and not the text, gives the numbers of its sensitivity table. `mapping` is the random network: "low-rank" (published)
+    or "gaussian". With one seed, X, Y, the network and the draws behind A are the same for every vartheta.
 
     >>> zafar(100, features=7).inputs.shape[1], zafar(100, features=7, attribute_as_input=False).inputs.shape[1]
     (8, 7)
@@ -91,13 +98,46 @@ def zafar(
         for what, value in (("width", width), ("features", features))
         if not _whole(value, 1)
     ]
+    if mapping not in MAPPINGS:
+        problems.append(f"mapping must be one of {', '.join(MAPPINGS)}; got {mapping!r}.{did_you_mean(mapping, MAPPINGS)}")
     raise_all(problems, source="zafar")
-    plane, y = zafar_plane(n, seed)
-    a = (_rng(seed, "zafar attribute").random(n) < zafar_chance(plane, -vartheta if clockwise else vartheta)).astype(np.int64)
-    x = zafar_network(plane, width, features, seed)
+    draws = low_rank_draws(n, width, features, seed) if mapping == "low-rank" else gaussian_draws(n, width, features, seed)
+    a = (draws.uniform < zafar_chance(draws.plane, -vartheta if clockwise else vartheta)).astype(np.int64)
     # Single precision: at the published size the table is 60 MB and not 120, and the network sees float32 anyway.
-    inputs = pd.DataFrame(x.astype(np.float32), columns=[f"X{j}" for j in range(1, features + 1)])
-    return _cohort(inputs, y, a, attribute_as_input, "zafar")
+    inputs = pd.DataFrame(draws.x.astype(np.float32), columns=[f"X{j}" for j in range(1, features + 1)])
+    return _cohort(inputs, draws.y, a, attribute_as_input, "zafar")
+
+
+class Draws(NamedTuple):
+    """What of Zafar's simulation does not depend on vartheta. A = 1 where `uniform` is below the chance of A = 1."""
+
+    plane: FloatArray  # (n, 2)
+    y: IntArray
+    uniform: FloatArray
+    x: FloatArray  # (n, features)
+
+
+def low_rank_draws(n: int, width: int, features: int, seed: int) -> Draws:
+    """The published draws: one generator gives labels, points, the draws behind A and three low-rank matrices, in this order."""
+    from sklearn.datasets import make_low_rank_matrix  # late: it takes a second to import
+
+    state = np.random.RandomState(seed)
+    y = (state.random_sample(n) >= 0.5).astype(np.int64)
+    plane = np.empty((n, 2))
+    for label in (0, 1):
+        here = y == label
+        plane[here] = state.multivariate_normal(MEANS[label], COVARIANCES[label], size=int(here.sum()))
+    uniform = 1.0 - state.random_sample(n)  # A = 1 above the chance of A = 0
+    sizes = itertools.pairwise((2, width, width, features))
+    first, second, last = (make_low_rank_matrix(a, b, effective_rank=EFFECTIVE_RANK, random_state=state) for a, b in sizes)
+    x = np.maximum(np.maximum(plane @ first, 0.0) @ second, 0.0) @ last
+    return Draws(plane, y, uniform, x)
+
+
+def gaussian_draws(n: int, width: int, features: int, seed: int) -> Draws:
+    """Draws of which each has a generator of its own, with Gaussian weights and biases."""
+    plane, y = zafar_plane(n, seed)
+    return Draws(plane, y, _rng(seed, "zafar attribute").random(n), zafar_network(plane, width, features, seed))
 
 
 def zafar_plane(n: int, seed: int) -> tuple[FloatArray, IntArray]:
@@ -118,7 +158,7 @@ def zafar_chance(plane: FloatArray, vartheta: float) -> FloatArray:
 
 
 def zafar_network(plane: FloatArray, width: int, features: int, seed: int) -> FloatArray:
-    """The points seen through a random network with two hidden layers (n, features)."""
+    """The points seen through a random network with two hidden layers, Gaussian weights and biases (n, features)."""
     rng = _rng(seed, "zafar network")
 
     def linear(x: FloatArray, fan_out: int) -> FloatArray:
