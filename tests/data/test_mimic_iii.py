@@ -154,9 +154,9 @@ def test_diseases_and_kind_of_admission(tiny: Path) -> None:
 @pytest.mark.parametrize(
     ("attribute", "reference", "groups"),
     [
-        ("age", "<78", ["<78", ">=78", ">=78", "<78"]),
-        ("marital_status", "not single", ["single", "not single", "not single", "single"]),
-        ("insurance", "private", ["public", "public", "private", "private"]),
+        ("age", ">=78", ["<78", ">=78", ">=78", "<78"]),
+        ("marital_status", "single", ["single", "not single", "not single", "single"]),
+        ("insurance", "public", ["public", "public", "private", "private"]),
     ],
 )
 def test_groups_by_attribute(tiny: Path, attribute: str, reference: str, groups: list[str]) -> None:

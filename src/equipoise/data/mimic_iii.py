@@ -1,9 +1,10 @@
 """MIMIC-III v1.4: in-hospital mortality from the 17 SAPS-II features, from the raw tables of PhysioNet to the cohort of the paper.
 
 Rows are the first admissions of patients over 15. Features are means over the whole stay (`saps.MEASURED`), age, three chronic diseases
-by ICD-9 code, and the kind of admission. Groups, the reference first: age (<78, >=78), marital_status (not single, which includes unknown;
-single) and insurance (private, which is every payer but Medicare and Medicaid; public). The date of birth of patients over 89 is shifted
-by about 300 years: they get the age 91.4, which the documentation of the data gives as their median.
+by ICD-9 code, and the kind of admission. Groups, the reference (A = 1 of the published tables) first, so that gaps have the published
+signs: age (>=78, <78), marital_status (single; not single, which includes unknown) and insurance (public, which is Medicare and Medicaid;
+private, which is every other payer). The date of birth of patients over 89 is shifted by about 300 years: they get the age 91.4, which the
+documentation of the data gives as their median.
 
 What differs from the paper. Its text has averages over the stay, as here: 22 encoded columns (15 means, age, 3 diseases, 3 kinds of
 admission), and one more for marital_status or insurance as an input. Its table has 43 and 44, which are those of its published code:
@@ -35,10 +36,10 @@ TABLES = {  # table: the columns that are needed, in lower case
     "SERVICES": ("hadm_id", "transfertime", "curr_service"),
     **COLUMNS,
 }
-GROUPS = {  # attribute: the reference group, the other group, and the values of the column of that name that make the other group
-    "age": ("<78", ">=78", None),
-    "marital_status": ("not single", "single", ("SINGLE",)),
-    "insurance": ("private", "public", ("MEDICARE", "MEDICAID")),
+GROUPS = {  # attribute: the reference group, the other group, and the values of the column of that name that make the reference
+    "age": (">=78", "<78", None),
+    "marital_status": ("single", "not single", ("SINGLE",)),
+    "insurance": ("public", "private", ("MEDICARE", "MEDICAID")),
 }
 OLD = 78
 ADULT = 15
@@ -69,13 +70,13 @@ def mimic_iii(
     stays = _first_adult_admissions(files)
     hadm = stays["hadm_id"].to_numpy(np.int64)
     reference, other, values = GROUPS[attribute]
-    is_other = (stays["age"] >= OLD if values is None else stays[attribute].str.strip().str.upper().isin(values)).to_numpy(bool)
-    group = Attribute.of(np.where(is_other, other, reference), attribute, reference)
+    in_reference = (stays["age"] >= OLD if values is None else stays[attribute].str.strip().str.upper().isin(values)).to_numpy(bool)
+    group = Attribute.of(np.where(in_reference, reference, other), attribute, reference)
     fixed = stays[["age"]].assign(**_diseases(files, hadm), admission_type=_admission_type(files, hadm, stays["admission_type"]))
     if attribute == "age" and not attribute_as_input:
         fixed = fixed.drop(columns="age")
     elif attribute != "age" and attribute_as_input:
-        fixed[f"{attribute}={other}"] = is_other
+        fixed[f"{attribute}={reference}"] = in_reference
 
     # Last, since it takes minutes: whatever is wrong with the small tables has been said by now.
     means = stay_means({table: files[table] for table in COLUMNS}, hadm, progress=progress)
