@@ -201,6 +201,23 @@ def test_broken_images_are_left_out_only_when_allowed(run, tmp_path):
     assert "3.png" not in set(found["image"])
 
 
+def test_apply_takes_exactly_the_image_that_a_row_names(run, tmp_path):
+    run("images", "repaired", "images.csv", "--images", "xrays")
+    folder = tmp_path / "images"
+    (folder / "xrays" / "patB").mkdir()
+    (folder / "xrays" / "3.png").rename(folder / "xrays" / "patB" / "3.png")
+    frame = pd.read_csv(folder / "images.csv")
+    for name, outside in (("patA/3.png", False), ("../xrays/patA/3.png", False), (str(folder / "net.py"), True)):
+        frame.assign(image=[*frame["image"][:3], name, *frame["image"][4:]]).to_csv("other.csv", index=False)
+        code, out, err = run("images", "repaired", "other.csv", "--images", "xrays")
+        assert (code, out) == (2, "")
+        assert "row 4 below the header" in err
+        assert name in err
+        assert ("--allow-outside" in err) == outside
+    code, out, err = run("images", "repaired", "images.csv", "--images", "xrays")  # by its bare name
+    assert (code, len(pd.read_csv(io.StringIO(out)))) == (0, hospital.ROWS)
+
+
 # what is wrong
 
 

@@ -181,6 +181,18 @@ def test_skipped_images_are_counted_and_listed(run, broken):
     assert "row 13 below the header, xrays/12.png: is no image" in out
 
 
+def test_images_outside_the_folder_are_refused_unless_allowed(run, xrays, tmp_path):
+    (tmp_path / "xrays" / "00.png").rename(tmp_path / "00.png")
+    frame = _frame().assign(image=lambda d: ["../00.png", *d["image"][1:]])
+    frame.to_csv("local.csv", index=False)
+    code, out, err = run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken")
+    assert (code, out) == (2, "")
+    for part in ("row 1 below the header", "'../00.png'", "--allow-outside"):
+        assert part in err
+    assert run("audit", "local.csv", *AUDIT, *MODEL, "--allow-outside").code == 0
+    assert "--allow-outside goes with --images" in run("audit", "local.csv", *AUDIT[2:], *MODEL, "--allow-outside").err
+
+
 def test_of_very_many_reasons_a_hundred_are_listed(run, xrays):
     more = pd.concat(
         [_frame(), _frame().assign(image=[f"no{k}" for k in range(ROWS)]), _frame().assign(image=[f"x{k}" for k in range(ROWS)])]

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from equipoise.cli.console import JsonOption, counting, err, notes, out
-from equipoise.cli.inputs import IMAGE_COLUMNS, CacheOption, ImageColumnOption, ImagesOption, SkipBrokenOption
+from equipoise.cli.inputs import IMAGE_COLUMNS, AllowOutsideOption, CacheOption, ImageColumnOption, ImagesOption, SkipBrokenOption
 from equipoise.data.files import check_writable, read_table, write_text
 from equipoise.errors import BadInput, did_you_mean, raise_all
 from equipoise.report.terminal import printable
@@ -25,6 +25,7 @@ def apply(
     images: ImagesOption = None,
     image_column: ImageColumnOption = None,
     skip_broken: SkipBrokenOption = False,
+    allow_outside: AllowOutsideOption = False,
     cache: CacheOption = None,
     model: Annotated[
         str | None, typer.Option(help="The network's factory, whose code is run.", show_default="the one that run.json names")
@@ -58,7 +59,7 @@ def apply(
             inputs: Any = _numbers(frame, how["features"], file.name)
             kept = np.arange(len(frame))
         else:
-            opened = _pictures(frame, column, images, how["images"], skip_broken, cache, file.name)
+            opened = _pictures(frame, column, images, how["images"], file.name, skip_broken, allow_outside, cache)
             inputs, kept = opened, np.array([at for at in range(len(frame)) if at not in opened.broken])
         score = repaired.score(inputs)
     attributes = tuple(attribute.take(kept) for attribute in attributes)
@@ -97,7 +98,14 @@ def _numbers(frame: pd.DataFrame, features: list[str], name: str) -> Any:
 
 
 def _pictures(
-    frame: pd.DataFrame, column: str | None, folder: Path, how: dict[str, Any], skip_broken: bool, cache: Path | None, name: str
+    frame: pd.DataFrame,
+    column: str | None,
+    folder: Path,
+    how: dict[str, Any],
+    name: str,
+    skip_broken: bool,
+    allow_outside: bool,
+    cache: Path | None,
 ) -> "Images":
     from equipoise.data.image_files import find_files
     from equipoise.data.images import Images
@@ -105,7 +113,7 @@ def _pictures(
     if column is None or column not in frame.columns:
         shown = ", ".join(map(str, frame.columns))
         raise BadInput(f"no column with the names of images. Name it with --image-column. The columns are: {shown}.", source=name)
-    files = find_files(frame[column], folder, column)
+    files = find_files(frame[column], folder, column, allow_outside=allow_outside)
     rows = [f"row {at + 1} below the header, {path}" for at, path in enumerate(files)]
     options: dict[str, Any] = {"size": how["size"], "channels": how["channels"], "mean": how["mean"], "std": how["std"]}
     with counting("reading images", len(files)) as more:

@@ -50,6 +50,7 @@ def audit(
     channels: given.ChannelsOption = None,
     norm: given.NormOption = None,
     skip_broken: given.SkipBrokenOption = False,
+    allow_outside: given.AllowOutsideOption = False,
     cache: given.CacheOption = None,
     probe: Annotated[
         bool,
@@ -94,6 +95,7 @@ def audit(
         channels=channels,
         norm=norm,
         skip_broken=skip_broken,
+        allow_outside=allow_outside,
         cache=cache,
     )
     with_model: dict[str, object] = {

@@ -83,6 +83,7 @@ def debias(
     channels: given.ChannelsOption = None,
     norm: given.NormOption = None,
     skip_broken: given.SkipBrokenOption = False,
+    allow_outside: given.AllowOutsideOption = False,
     cache: given.CacheOption = None,
     title: Annotated[str | None, typer.Option(help="What the report calls the network.", show_default="label and model")] = None,
     thumbnails: Annotated[
@@ -135,6 +136,7 @@ def debias(
         channels=channels,
         norm=norm,
         skip_broken=skip_broken,
+        allow_outside=allow_outside,
         cache=cache,
     )
     methods = methods_of(method, settings or [])

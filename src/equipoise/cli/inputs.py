@@ -67,7 +67,7 @@ ImagesOption = Annotated[
 ImageColumnOption = Annotated[
     str | None,
     typer.Option(
-        help="Column with their names: paths in the folder, or file names or stems anywhere below it.",
+        help="Column with their names: paths relative to the folder, or bare names, with or without .png, .dcm ..., unique below it.",
         show_default="image, path, file, filename or Image Index",
         rich_help_panel="Images",
     ),
@@ -97,6 +97,14 @@ NormOption = Annotated[
 ]
 SkipBrokenOption = Annotated[
     bool, typer.Option("--skip-broken", help="Leave out images that cannot be read, and say which.", rich_help_panel="Images")
+]
+AllowOutsideOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-outside",
+        help="Also read images that the table names outside the folder, by .., an absolute path or a link.",
+        rich_help_panel="Images",
+    ),
 ]
 CacheOption = Annotated[
     Path | None,
@@ -130,6 +138,7 @@ class Inputs:
     channels: int | None = None
     norm: str | None = None
     skip_broken: bool = False
+    allow_outside: bool = False
     cache: Path | None = None
 
     @property
@@ -159,6 +168,7 @@ class Inputs:
             "--channels": self.channels is not None,
             "--norm": self.norm,
             "--skip-broken": self.skip_broken,
+            "--allow-outside": self.allow_outside,
             "--cache": self.cache,
         }
         if self.images is None:
@@ -262,7 +272,7 @@ def _of_images(frame: pd.DataFrame, name: str, inputs: Inputs, folder: Path) -> 
         hint = did_you_mean(column, map(str, frame.columns), 0.6) if column else ""
         raise BadInput(f"{looked}.{hint} Name it with --image-column. The columns are: {shown}.", source=name)
     view = inputs.view_column or ("view" if inputs.from_headers else None)
-    frame, wrong = _with_headers(frame, column, folder) if inputs.from_headers else (frame, {})
+    frame, wrong = _with_headers(frame, column, folder, inputs.allow_outside) if inputs.from_headers else (frame, {})
     kept = frame.drop(index=list(wrong))
     if not len(kept):
         raise_all(list(wrong.values()), name)
@@ -277,6 +287,7 @@ def _of_images(frame: pd.DataFrame, name: str, inputs: Inputs, folder: Path) -> 
                 size=224 if inputs.size is None else inputs.size,
                 channels=1 if inputs.channels is None else inputs.channels,
                 skip_broken=inputs.skip_broken,
+                allow_outside=inputs.allow_outside,
                 cache=inputs.cache,
                 progress=more,
                 name=name,
@@ -293,11 +304,11 @@ def _of_images(frame: pd.DataFrame, name: str, inputs: Inputs, folder: Path) -> 
     return Opened(cohort, (*wrong.values(), *cohort.source.broken.values()), len(kept) - frontal)
 
 
-def _with_headers(frame: pd.DataFrame, column: str, folder: Path) -> tuple[pd.DataFrame, dict[int, str]]:
+def _with_headers(frame: pd.DataFrame, column: str, folder: Path, allow_outside: bool) -> tuple[pd.DataFrame, dict[int, str]]:
     """The frame with columns from the DICOM headers of its rows; and what was wrong with a row's, by position."""
     from equipoise.data.dicom import with_headers
 
-    files = find_files(frame[column], folder, column)
+    files = find_files(frame[column], folder, column, allow_outside=allow_outside)
     with counting("reading headers", len(files)) as more:
         filled, broken = with_headers(frame, files, more)
     return filled, {at: f"row {at + 1} below the header, {files[at]}: {reason}" for at, reason in broken.items()}

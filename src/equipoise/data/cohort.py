@@ -160,12 +160,16 @@ class Cohort:
         mean: Sequence[float] = (),
         std: Sequence[float] = (),
         skip_broken: bool = False,
+        allow_outside: bool = False,
         cache: str | Path | None = None,
         workers: int | None = None,
         progress: Callable[[int], None] | None = None,
         name: str = "images",
     ) -> "Cohort":
-        """The cohort of a frame whose column `image` names files in a folder: paths in it, or names or their stems anywhere below.
+        """The cohort of a frame whose column `image` names files in a folder: paths in it, or bare names anywhere below.
+
+        A bare name may lack the suffix of an image (.png, .dcm, ...) and must be unique below the folder; a path is exactly that path. A
+        file outside the folder is refused unless `allow_outside`.
 
         With a column `view`, rows stay whose view is frontal (PA, AP). See `Images.open` for the options of decoding; what
         `skip_broken` leaves out is told in `cohort.source.broken`, by the row of the frame. Several labels and classes as in `from_frame`.
@@ -188,14 +192,15 @@ class Cohort:
             )
         except BadInput as error:
             problems += error.problems
+        # A frame that lost rows since it was read still has their numbers.
+        told = frame.index if pd.api.types.is_integer_dtype(frame.index) and frame.index.is_monotonic_increasing else range(len(frame))
+        numbers = [int(told[row]) + 1 for row in rows]
         try:
-            files = find_files(chosen[image], folder, image) if image in chosen else []
+            files = find_files(chosen[image], folder, image, allow_outside=allow_outside, rows=numbers) if image in chosen else []
         except BadInput as error:
             problems += error.problems
         raise_all(problems, source)
-        # A frame that lost rows since it was read still has their numbers.
-        told = frame.index if pd.api.types.is_integer_dtype(frame.index) and frame.index.is_monotonic_increasing else range(len(frame))
-        names = [f"row {told[row] + 1} below the header, {path}" for row, path in zip(rows, files, strict=True)]
+        names = [f"row {number} below the header, {path}" for number, path in zip(numbers, files, strict=True)]
         images = Images.open(
             files,
             size=size,

@@ -26,6 +26,7 @@ from PIL import (  # noqa: F401
 )
 
 from equipoise.data.dicom import is_dicom, read_pixels
+from equipoise.data.image_files import file_state
 from equipoise.errors import BadInput, MissingExtra
 
 Pixels = npt.NDArray[np.uint8]
@@ -35,8 +36,8 @@ FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "JPEG2000", "PPM")  # im
 
 def decode(source: Source, size: int) -> Pixels:
     """One image as 8-bit gray (size, size), or an error that says what is wrong with it."""
-    if not isinstance(source, bytes) and not Path(source).is_file():
-        raise BadInput("is a folder, not a file" if Path(source).is_dir() else "no such file")
+    if not isinstance(source, bytes) and file_state(source) is None:
+        raise BadInput("no such file")
     content = source if isinstance(source, bytes) else Path(source).read_bytes()
     if not content:
         raise BadInput("is empty (0 bytes)")

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from equipoise.data.image_files import file_state
 from equipoise.errors import BadInput, MissingExtra, raise_all
 
 SUFFIXES = (".dcm", ".dicom")
@@ -76,9 +77,10 @@ def headers(files: Iterable[str | Path]) -> pd.DataFrame:
 def header(file: str | Path) -> dict[str, object]:
     """Patient, sex, age and view in the header of one DICOM file, or an error that says what is wrong with it."""
     pydicom = _pydicom()
-    if not Path(file).is_file():
+    state = file_state(file)
+    if state is None:
         raise BadInput("no such file")
-    if not Path(file).stat().st_size:
+    if not state.st_size:
         raise BadInput("is empty (0 bytes)")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pydicom warns of every value that is not to the standard; ours are checked here

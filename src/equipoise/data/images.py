@@ -245,7 +245,7 @@ def _identity(source: Source) -> bytes:
         state = Path(source).stat()
         if state.st_size <= SMALL:
             return blake2b(Path(source).read_bytes(), digest_size=16).digest()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         return repr((str(source), type(error).__name__)).encode()
     return repr((str(Path(source).absolute()), state.st_size, state.st_mtime_ns)).encode()
 
