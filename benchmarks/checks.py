@@ -1,7 +1,7 @@
 """Small experiments that docs/reproduction.md quotes. Usage: EQUIPOISE_DATA=... python benchmarks/checks.py NAME
 
 rotation: Zafar's simulation turned as in the paper's text and as in its code. evaluations: bias GD/A on COMPAS with fewer looks an epoch.
-grid: random perturbation on Bank with a 101-point grid of thresholds. last: Adult with the last weights instead of the best.
+grid: random perturbation on Bank with a 101-point grid of thresholds.
 """
 
 import os
@@ -12,7 +12,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from departures import last_weights
 from scipy.stats import multivariate_normal
 
 import equipoise as eq
@@ -81,14 +80,6 @@ def grid() -> None:
         report(f"Bank, random, {what}", found, parts, "spd")
 
 
-def last() -> None:
-    parts = [eq.split(eq.load("adult"), seed=seed) for seed in range(5)]
-    models = last_weights(parts)
-    for measure in ("spd", "eod"):
-        found = run_many("standard", models, [p.valid for p in parts], eq.Goal(measure), seeds=range(5))
-        report("Adult, standard, last weights, patience 110", found, parts, measure)
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"rotation": rotation, "evaluations": evaluations, "grid": grid, "last": last}[sys.argv[1]]()
+    {"rotation": rotation, "evaluations": evaluations, "grid": grid}[sys.argv[1]]()

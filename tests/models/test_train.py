@@ -1,5 +1,7 @@
 """Training: one seed in, the same weights out; the best weights are a copy; the user's own module works too."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from equipoise.errors import BadInput
 from equipoise.models.mlp import MLP
 from equipoise.models.module_run import ModuleRun
 from equipoise.models.score import predict
-from equipoise.models.train import IMAGES, Training, best_cut, train
+from equipoise.models.train import IMAGES, Training, best_cut, train, train_stack
 
 QUICK = Training(epochs=6, patience=3)
 
@@ -68,6 +70,54 @@ def test_the_best_weights_are_restored_not_the_last(parts: Parts):
     assert float(final) == pytest.approx(min(losses), abs=1e-6)
     assert losses[-1] > min(losses)
     assert len(losses) == int(np.argmin(losses)) + 1 + settings.patience
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_last_weights_are_those_of_the_last_epoch(parts: Parts, own: bool):
+    """restore="last" gives what training for exactly as many epochs would end with, whatever the validation loss was on the way."""
+
+    def network() -> nn.Module | None:
+        if not own:
+            return None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Linear(4, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 1))
+
+    losses: list[float] = []
+
+    def trained(**changes: object) -> nn.Module:
+        settings = replace(Training(epochs=40, patience=4, rate=0.03, batch=32, plateau=100), **changes)
+        losses.clear()
+        return train(parts.train, parts.valid, seed=1, model=network(), settings=settings, progress=lambda _, loss: losses.append(loss))
+
+    def loss_of(model: nn.Module) -> float:
+        with torch.no_grad():
+            return float(F.binary_cross_entropy_with_logits(model(parts.valid.inputs).reshape(-1), torch.from_numpy(parts.valid.y).float()))
+
+    best, lowest = trained(), min(losses)
+    last, epochs = trained(restore="last"), len(losses)
+    again = trained(restore="last", epochs=epochs, patience=1000)
+    assert epochs < 40  # it stopped early, 4 epochs after the best
+    assert loss_of(best) == pytest.approx(lowest, abs=1e-6)
+    assert loss_of(last) > lowest + 1e-6
+    for name, value in last.state_dict().items():  # batch norm's statistics among them
+        assert torch.equal(value, again.state_dict()[name]), name
+    assert last.threshold == again.threshold
+
+
+def test_the_last_weights_do_not_depend_on_neighbours_in_a_stack(parts: Parts):
+    three = [(parts.train, parts.valid, seed) for seed in (1, 2, 3)]
+    settings = Training(epochs=30, patience=2, rate=0.03, restore="last")
+    together = train_stack(three, settings=settings)
+    for model, one in zip(together, three, strict=True):
+        [alone] = train_stack([one], settings=settings)
+        with torch.no_grad():
+            torch.testing.assert_close(model(parts.test.inputs), alone(parts.test.inputs), rtol=1e-3, atol=1e-3)
+
+
+def test_weights_to_restore_have_a_name():
+    with pytest.raises(BadInput, match="best"):
+        Training(restore="lst")
 
 
 def test_the_users_module_is_copied_and_probabilities_are_understood(parts: Parts):

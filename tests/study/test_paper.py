@@ -1,5 +1,7 @@
 """The paper's settings and numbers, spot-checked against its tables by hand, and complete."""
 
+from pathlib import Path
+
 import pytest
 
 from equipoise.study.entries import Known
@@ -65,3 +67,43 @@ def test_simulations_as_in_the_published_code() -> None:
             assert (data.options["seed"], data.options["mapping"], data.options["clockwise"]) == (42, "low-rank", True)
         else:
             assert "seed" not in data.options
+
+
+def test_published_variants_are_arms_of_their_own() -> None:
+    plan = read_plan("paper-tabular")
+    ours, theirs = ([arm for arm in plan.methods if arm.name.endswith("-published") == published] for published in (False, True))
+    assert {arm.method for arm in ours} - {arm.method for arm in theirs} == {"adversarial-training"}
+    assert all(arm.name == arm.method and not arm.training for arm in ours)
+    for arm in theirs:
+        default = plan.arm(arm.method)
+        assert plan.recipe("adult", arm.training) == {"restore": "last", "patience": 110}
+        for data in ("adult", "bank", "compas"):
+            for measure in plan.measures:
+                assert arm.goal(data, measure, plan.performance) == default.goal(data, measure, plan.performance)
+    changed = {arm.method: {k: v for k, v in arm.settings.items() if plan.arm(arm.method).settings.get(k) != v} for arm in theirs}
+    assert changed == {
+        "standard": {},
+        "random": {},
+        "reject-option": {"direction": "kamiran", "quantiles": 0},
+        "equalised-odds": {"base": "threshold"},
+        "adversarial-finetune": {"keep": "last"},
+        "pruning": {"reselect": True},
+        "bias-gda": {"mode": "train"},
+    }
+
+
+def test_both_tables_of_simulations_have_the_published_arms() -> None:
+    assert [arm.name for arm in read_plan("paper-sensitivity").methods] == [
+        *("standard", "pruning", "bias-gda"),
+        *("standard-published", "pruning-published", "bias-gda-published"),
+    ]
+
+
+def test_departures_have_the_floors_and_the_training_of_the_table_they_stand_next_to() -> None:
+    plan, table = read_plan(Path(__file__).parents[2] / "benchmarks/departures.toml"), read_plan("paper-tabular")
+    assert plan.trainings == table.trainings
+    assert (plan.splits, plan.stack, plan.training) == (table.splits, table.stack, table.training)
+    for arm in plan.methods:
+        for data in ("adult", "bank", "compas"):
+            for measure in plan.measures:
+                assert arm.goal(data, measure, plan.performance) == table.arm(arm.method).goal(data, measure, plan.performance)

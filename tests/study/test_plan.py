@@ -166,6 +166,13 @@ def test_all_problems_in_one_message(folder: Path) -> None:
         ),
         ({"methods": [{"method": "standard", "lose": 2}]}, "methods[0].lose: should be a number from 0 to 1; got 2"),
         ({"methods": [{"method": "pruning", "train": True}]}, "methods[0].train: pruning makes no use of the train part; bias-score, "),
+        ({"methods": [{"method": "standard", "training": "lst"}]}, "methods[0].training: 'lst' is none of the study's trainings"),
+        (
+            {"methods": [{"method": "standard", "training": "lst"}], "trainings": {"last": {}}},
+            "methods[0].training: 'lst' is none of the study's trainings. Did you mean 'last'?",
+        ),
+        ({"trainings": {"last": {"restore": "lst"}}}, "trainings.last: unknown weights to restore after training 'lst'"),
+        ({"trainings": {"last": {"restor": "last"}}}, "trainings.last: unknown training setting 'restor'. Did you mean 'restore'?"),
         ({"methods": 3}, "methods: got 3; it should be a list"),
         ({"fractions": [0.5, 0.6, 0.1]}, "fractions: fractions must be three positive numbers that add up to 1"),
         ({"fractions": [0.5, 0.5]}, "fractions: got [0.5, 0.5]; it should have more values"),
@@ -189,6 +196,38 @@ def test_an_arm_may_say_what_is_lost() -> None:
     assert identity(losing, None)["methods"][0]["lose"] == 0.03
 
 
+def test_recipes_of_training_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(
+        """
+data = ["loh"]
+training = { epochs = 5, patience = 2 }
+
+[trainings.last]
+restore = "last"
+patience = 3
+
+[[methods]]
+method = "standard"
+
+[[methods]]
+method = "bias-gda"
+name = "bias-gda-train"
+settings = { mode = "train" }
+training = "last"
+"""
+    )
+    plan = read_plan(tmp_path / "x.toml")
+    assert plan.recipe("loh") == {"epochs": 5, "patience": 2}
+    assert plan.recipe("loh", "last") == {"epochs": 5, "patience": 3, "restore": "last"}
+    assert plan.arm("bias-gda-train").training == "last"
+    assert plan.arm("bias-gda-train").settings == {"mode": "train"}
+    found = identity(plan, None)
+    assert found["trainings"] == {"last": {"restore": "last", "patience": 3}}
+    assert found["methods"][1]["training"] == "last"
+    assert "training" not in found["methods"][0]
+    assert "trainings" not in identity(make_plan({"name": "x", "data": ["loh"], "methods": ["standard"]}), None)
+
+
 def test_a_file_that_is_no_study(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text("splits = = 3")
     with pytest.raises(BadInput, match="is not a TOML file"):
@@ -205,6 +244,8 @@ def test_narrowing() -> None:
     few = narrow(plan, splits=2, data=["compas-blind"], methods=["pruning"], measures=["eod"])
     assert (few.splits, [d.name for d in few.data], few.measures) == (2, ["compas-blind"], ("eod",))
     assert few.methods[0].floor == {"compas-blind": {"eod": 0.55}}
+    assert not few.trainings  # no arm that is left has networks of its own
+    assert narrow(plan, methods=["pruning-published"]).trainings == plan.trainings
     cut = narrow(read_plan("paper-mimic-cxr"), data=["mimic-cxr-sex-vgg-16"]).arm("pruning")
     assert cut.overrides == {"mimic-cxr-sex-vgg-16": {"layers": "features.*"}}
     with pytest.raises(BadInput) as caught:

@@ -1,5 +1,6 @@
 """A task gives what the public functions give for the same split, and depends on nothing but what it is handed."""
 
+import json
 import pickle
 from itertools import count
 from pathlib import Path
@@ -69,6 +70,30 @@ def test_rows_are_what_the_public_functions_give(tiny, method: str) -> None:
         if method != "bias-gda":
             assert row["performance"] <= row["limit"] + 1e-12
         assert row["seconds"] == row["task_seconds"] / 2
+
+
+def test_an_arm_may_have_networks_trained_in_another_way(tiny) -> None:
+    """Arms that name a recipe share its networks; the others keep the study's own, and their rows stay as they are without it."""
+    last = {"restore": "last", "epochs": 3}
+    named = [{"method": m, "name": f"{m}-last", "training": "last"} for m in ("standard", "equalised-odds")]
+    plan = tiny(methods=["standard", *named], trainings={"last": last})
+    tasks = [task for task in tasks_of(plan) if task.data == "loh" and task.seeds == (0, 1)]
+    assert [t.key for t in tasks if not t.method] == ["loh@0000-0001", "loh@0000-0001@last"]
+    assert {t.training.key for t in tasks if t.method.endswith("-last")} == {"loh@0000-0001@last"}
+    cohort = eq.load("loh", n=400, alpha=2.0)
+    own, other = (next(t for t in tasks if t.method == m and t.measure == "spd") for m in ("standard", "standard-last"))
+    (first, rows_of_own), (second, rows_of_other) = (done(plan, task, cohort) for task in (own, other))
+    _, plainly = done(tiny(), Task("loh", (0, 1), "standard", "spd"), cohort)
+    assert rows_of_own["gap"].tolist() == plainly["gap"].tolist()
+    parts = [eq.split(cohort, seed=seed) for seed in (0, 1)]
+    with one_thread():
+        models = train_stack([(p.train, p.valid, seed) for seed, p in enumerate(parts)], settings=Training(**last))
+    states, _ = weights.from_bytes(second, "networks")
+    assert weights.from_bytes(first, "networks")[1]["sha256"] != weights.from_bytes(second, "networks")[1]["sha256"]
+    for seed, model in enumerate(models):
+        assert all(torch.equal(value, states[seed][name]) for name, value in model.state_dict().items())
+    assert json.loads(rows_of_other["settings"].iloc[0])["training"] == last
+    assert "training" not in json.loads(rows_of_own["settings"].iloc[0])
 
 
 def test_a_simulation_is_drawn_with_the_seed_of_the_split(tiny) -> None:

@@ -3,8 +3,9 @@
 A critic learns to tell the gap of a mini-batch from the network's features of it; the network is then fine-tuned on the cross-entropy
 times max(1, lambda * (|critic| - bound + margin) + 1), so that predicted bias makes every mistake dearer. In turns, for some epochs.
 Departures: the gap of a mini-batch is weighted by the counts of the whole split; after every epoch the network is evaluated in eval
-mode with the exact sweep, and the best epoch by the constrained objective is kept instead of the last. The weights of a quotient, such as
-the gap in PPV, are those around the decisions after the last epoch.
+mode with the exact sweep, and the best epoch by the constrained objective is kept instead of the last (`keep="last"` keeps that one). The
+published code evaluates in training mode. The weights of a quotient, such as the gap in PPV, are those around the decisions after the
+last epoch.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 
 from equipoise.data.cohort import Cohort
 from equipoise.data.seeds import generator
+from equipoise.errors import pick
 from equipoise.measures.cells import FloatArray
 from equipoise.measures.functional import proxy
 from equipoise.measures.gaps import is_quotient
@@ -41,6 +43,10 @@ class Settings:
     bound: float = 0.05
     margin: float = 0.01
     width: int = 32
+    keep: str = "best"  # epoch by the constrained objective; or last, as published
+
+    def __post_init__(self) -> None:
+        pick("epoch to keep of adversarial-finetune", self.keep, ("best", "last"))
 
 
 def run(
@@ -56,7 +62,7 @@ def run(
     networks = replicas(models, cohorts)
     bound = goal.bound if goal.bound is not None else settings.bound
     within = max(0.0, bound - settings.margin)
-    search = Search(networks, cohorts, goal, within)
+    search = Search(networks, cohorts, goal, within, last=settings.keep == "last")
     scores = networks.evaluate()
     look = search.begin(scores)
     turns = _Turns(networks, search.labels, search.labels.functional(scores, look.threshold), seeds, settings, within)

@@ -2,8 +2,10 @@
 
 The network is fine-tuned on the differentiable proxy of the gap alone, down or up by the sign of the original's gap, with a small
 learning rate; of all the states seen, the one with the smallest |gap| and enough performance is returned. We depart from the published
-code in three places: mini-batches are weighted by the counts of the whole split, so that a batch without a group is no problem; the
-network is fine-tuned in eval mode, without dropout and with the batch norm it was trained with; thresholds are swept exactly. With more
+code in four places: mini-batches are weighted by the counts of the whole split, so that a batch without a group is no problem; the
+network is fine-tuned in eval mode, without dropout and with the batch norm it was trained with; every step is evaluated in eval mode; and
+thresholds are swept exactly. `mode="train"` fine-tunes as published, with dropout and batch statistics; the running statistics then move
+with the weights, and a kept state includes them. The published code also evaluates its steps in training mode, which we do not. With more
 than two groups the gap is that of the group which is furthest from the reference, chosen anew at every look; the weights of a
 quotient, such as the gap in PPV, are those around the decisions of the last look.
 """
@@ -33,9 +35,11 @@ class Settings:
     evaluations: int = 3  # an epoch
     optimiser: str = "adam"  # or sgd
     stop: float = 0.52
+    mode: str = "eval"  # or train: with dropout and batch statistics, as published
 
     def __post_init__(self) -> None:
         pick("optimiser", self.optimiser, ("adam", "sgd"))
+        pick("mode of bias-gda", self.mode, ("eval", "train"))
 
 
 def run(
@@ -57,16 +61,19 @@ def run(
 
     optimiser = networks.optimiser(settings.optimiser, settings.rate)
     shuffles = [generator(seed, "bias-gda") for seed in seeds]
+    training = settings.mode == "train"
+    dropouts = [generator(seed, "bias-gda dropout") for seed in seeds] if training else None
+    least = 2 if training else 1  # batch norm has no variance of one row
     search.active = look.gap != 0
     optimiser.stop(~search.active)
     step = 0
     for epoch in range(settings.epochs):
         if not search.active.any():
             break
-        batches = list(networks.batches(shuffles, settings.batch))
+        batches = list(networks.batches(shuffles, settings.batch, least))
         every = max(1, len(batches) // settings.evaluations)
         for k, index in enumerate(batches):
-            networks.tilt(index, direction * weights.gather(1, index) * (networks.rows / index.shape[1]))
+            networks.tilt(index, direction * weights.gather(1, index) * (networks.rows / index.shape[1]), generators=dropouts)
             optimiser.step()
             step += 1
             if (k + 1) % every:

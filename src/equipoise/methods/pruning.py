@@ -3,7 +3,8 @@
 Units are switched off one step after another, those whose pre-activation drives the gap most first (equation 5, by the sign of the
 original's gap, or with more than two groups of the one that is furthest from the reference at the step before); the influence is computed
 again after each step. Of all the states, the one with the smallest |gap| and enough
-performance is returned. Where we depart from the published code: a pruned unit is never chosen again; influence is weighted by the
+performance is returned. Where we depart from the published code: a pruned unit is never chosen again (`reselect=True`: it may be, and the
+step then changes nothing); influence is weighted by the
 counts of the whole split; thresholds are swept exactly. Pruning a unit sets its pre-activation to zero (the paper's text for
 convolutions, its code for every layer); `cut="outgoing"` zeroes its outgoing weights instead (the paper's text for linear layers),
 which differs where batch norm follows the activation.
@@ -42,6 +43,7 @@ class Settings:
     cut: str = "pre-activation"  # or outgoing
     stop: float = 0.52  # performance under which a replicate ends
     at_most: int | None = None  # steps, where there are more units than there is time
+    reselect: bool = False  # a pruned unit may be chosen again, as in the published code
 
     def __post_init__(self) -> None:
         pick("granularity", self.granularity, GRANULARITIES)
@@ -95,7 +97,8 @@ def run(
         if not search.active.any():
             break
         going = torch.from_numpy(search.active).to(pruned.device)
-        chosen = most_influential(influence, pruned, a_step) & going[:, None]
+        closed = torch.zeros_like(pruned) if settings.reselect else pruned
+        chosen = most_influential(influence, closed, a_step) & going[:, None]
         networks.prune(chosen, settings.cut == "outgoing")
         pruned |= chosen
         scores, influence = networks.influence(weights, settings.criterion)
@@ -107,8 +110,8 @@ def run(
             progress(step, steps)
     if progress:
         progress(steps, steps)
-    what = NAMES[settings.granularity]
-    return search.candidates("pruning", seeds, settings, lambda step: f"{min(step * a_step, total)} of {total} {what} switched off")
+    what, most = NAMES[settings.granularity], "at most " if settings.reselect else ""
+    return search.candidates("pruning", seeds, settings, lambda step: f"{most}{min(step * a_step, total)} of {total} {what} switched off")
 
 
 def most_influential(influence: Tensor, pruned: Tensor, count: int) -> Tensor:

@@ -7,7 +7,8 @@ the best performance among those with |gap| <= 0.05; where there is none, the sm
 Where we depart from AIF360:
 - The band helps the group that the gap says is behind. AIF360 always gives the positive decision to the groups other than the reference,
   which widens a gap that is in their favour already (COMPAS); `direction="kamiran"` does so too.
-- Its 100 thresholds, and as many at quantiles of the scores, and the network's best one, which at margin 0 is the original itself.
+- Its 100 thresholds, and as many at quantiles of the scores, and the network's best one, which at margin 0 is the original itself;
+  `quantiles=0` leaves its 100.
 - A score on an edge counts as above it, as everywhere in Equipoise: the band is t - margin <= score < t + margin. So a margin of 0 is the
   plain threshold t, and the rule is nothing but two thresholds: t - margin for those it favours and t + margin for the others.
 - Where nothing is within the bound the smallest |gap| is taken; AIF360 takes the most negative gap.
@@ -48,7 +49,7 @@ class Settings:
     bound: float = 0.05
     thresholds: int = 100
     margins: int = 50
-    quantiles: int = 100  # more thresholds, where the scores are
+    quantiles: int = 100  # more thresholds, where the scores are, and the network's own; with 0 AIF360's grid alone
     direction: str = "auto"  # the band helps whoever is behind; "kamiran": everybody but the reference
 
     def __post_init__(self) -> None:
@@ -159,9 +160,10 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit[Reje
 
 def _grid(score: FloatArray, original: float, settings: Settings) -> tuple[FloatArray, FloatArray]:
     """Thresholds (t,) and for each its margins (t, m), evenly up to the nearer end of [0, 1]."""
-    shares = (np.arange(settings.quantiles) + 0.5) / max(settings.quantiles, 1)
-    even = np.linspace(LOW, HIGH, settings.thresholds)
-    thresholds = np.unique(np.concatenate([even, np.quantile(score, shares), [original]]))
+    thresholds = np.linspace(LOW, HIGH, settings.thresholds)
+    if settings.quantiles:
+        shares = (np.arange(settings.quantiles) + 0.5) / settings.quantiles
+        thresholds = np.unique(np.concatenate([thresholds, np.quantile(score, shares), [original]]))
     widest = np.clip(np.minimum(thresholds, 1 - thresholds), 0.0, None)
     return thresholds, np.linspace(np.zeros_like(widest), widest, settings.margins, axis=-1)
 

@@ -123,11 +123,14 @@ class Search:
 
     With `within`, a bound on |gap|, the method maximises performance inside it (the constrained objective of Savani et al.) and must
     leave the original behind; without, the goal decides, and the original counts as a step too. On a fold the decisions of each step are
-    written down as well; on a part whose verdict is known the state of that step is kept, and nothing is done after it.
+    written down as well; on a part whose verdict is known the state of that step is kept, and nothing is done after it. With `last`, the
+    last step is what is chosen and kept, however good it is.
     """
 
-    def __init__(self, networks: Replicas, cohorts: Sequence[Cohort], goal: Goal, within: float | None = None) -> None:
-        self.networks, self.cohorts, self.goal, self.within = networks, cohorts, goal, within
+    def __init__(
+        self, networks: Replicas, cohorts: Sequence[Cohort], goal: Goal, within: float | None = None, *, last: bool = False
+    ) -> None:
+        self.networks, self.cohorts, self.goal, self.within, self.last = networks, cohorts, goal, within, last
         self.labels = self._labelled()
         self.traces = Traces(networks.size)
         self.active = np.ones(networks.size, bool)  # replicates that go on
@@ -165,7 +168,7 @@ class Search:
         if self._verdicts:
             improved = np.array([number <= verdict.step for verdict in self._verdicts]) & self.active
         else:
-            improved = better(look, self._best, self.goals) & self.active
+            improved = self.active.copy() if self.last else better(look, self._best, self.goals) & self.active
         self._best = keep_best(self._best, look, improved)
         self.networks.keep(improved)
         if self._verdicts:
@@ -194,6 +197,9 @@ class Search:
         if self._verdicts:
             verdict: Verdict = self._verdicts[replicate]
             return Selection(int((trace["step"] <= verdict.step).sum()) - 1, verdict.why, verdict.met)
+        if self.last:
+            row = len(trace) - 1
+            return Selection(row, f"the last of {row} steps", select(trace.iloc[[row]], self.goals[replicate]).met)
         first = 0 if self.within is None else 1
         selection = select(trace.iloc[first:], self.goals[replicate])
         return replace(selection, row=selection.row + first)

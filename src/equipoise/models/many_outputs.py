@@ -247,9 +247,9 @@ class ManyOutputs(SingleReplica):
             few = self.feed(torch.arange(min(2, self.images)))
             self.width = as_matrix(self.model.get_submodule("inner")(few), len(few)).shape[1]
 
-    def batches(self, generators: Sequence[np.random.Generator], batch: int) -> Iterator[Tensor]:
-        """Whole images, so many that their pairs are at most `batch`, but one image at least."""
-        for images in shuffled(self.images, generators, max(1, batch // self.labels)):
+    def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
+        """Whole images, so many that their pairs are at most `batch`, but `least` images at least."""
+        for images in shuffled(self.images, generators, max(least, batch // self.labels), least):
             yield (images[:, :, None] * self.labels + torch.arange(self.labels)).reshape(len(images), -1)
 
     def _pairs(self, index: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -257,8 +257,11 @@ class ManyOutputs(SingleReplica):
         images = index[0].view(-1, self.labels)[:, 0] // self.labels
         return images, [g[0].view(-1, self.labels) for g in given]
 
-    def tilt(self, index: Tensor, weights: Tensor) -> None:
+    def tilt(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
         images, (w,) = self._pairs(index, [weights])
+        if generators is not None:
+            self._tilt_in_training(images, w, generators)
+            return
         rows, w = ranks.share(images), ranks.share(w)
         wanted = w.any(1).nonzero()[:, 0]
         self._leave_gradient(self._tilted, rows[wanted], [w[wanted]], max(8, len(images) // 32 * 8))

@@ -34,8 +34,11 @@ class Replicas(Protocol):
     notes: tuple[str, ...]
     reduced: bool  # scores on the way have a lower precision than those of the network that comes out
 
-    def batches(self, generators: Sequence[np.random.Generator], batch: int) -> Iterator[Tensor]:
-        """All rows once in the order of the generators, one a replicate, as indices (R, b) of at most `batch` rows."""
+    def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
+        """All rows once in the order of the generators, one per replicate, as indices (R, b) of at most `batch` rows.
+
+        A last batch of fewer than `least` rows of input is left out.
+        """
         ...
 
     def soft(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
@@ -53,8 +56,12 @@ class Replicas(Protocol):
         """The scores (R, rows) of all rows in eval mode; of other inputs, one tensor a replicate, if they are given."""
         ...
 
-    def tilt(self, index: Tensor, weights: Tensor) -> None:
-        """Leaves the gradient of the sum of weights (R, b) times scores of the rows index (R, b), in eval mode."""
+    def tilt(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
+        """Leaves the gradient of the sum of weights (R, b) times scores of the rows index (R, b), in eval mode.
+
+        In training mode, with dropout from the generators, if there are any: batch norm then normalises by all rows of index, with weight
+        or without, and its running statistics move.
+        """
         ...
 
     def push(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
@@ -107,7 +114,7 @@ class Replicas(Protocol):
         ...
 
 
-def shuffled(rows: int, generators: Sequence[np.random.Generator], batch: int) -> Iterator[Tensor]:
-    """The numbers of all rows, shuffled by each generator, as indices (R, b)."""
+def shuffled(rows: int, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
+    """The numbers of all rows, shuffled by each generator, as indices (R, b); without a last batch of fewer than `least`."""
     order = torch.from_numpy(np.stack([g.permutation(rows) for g in generators]))
-    yield from order.split(batch, dim=1)
+    yield from (index for index in order.split(batch, dim=1) if index.shape[1] >= least)

@@ -24,10 +24,12 @@ class Training:
     schedule: str = "plateau"  # or step: a tenth of the rate after every so many epochs
     step: int = 7
     augment: bool = False  # for images: centre crop, flip, translation and rotation at random
+    restore: str = "best"  # the weights with the lowest validation loss; or last: those of the last epoch
 
     def __post_init__(self) -> None:
         pick("optimiser of training", self.optimiser, OPTIMISERS)
         pick("schedule of training", self.schedule, ("plateau", "step"))
+        pick("weights to restore after training", self.restore, ("best", "last"))
 
 
 IMAGES = Training(epochs=20, batch=32, rate=1e-4, patience=5, optimiser="adamw", schedule="step", augment=True)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -48,8 +49,8 @@ class SingleReplica:
         total = sum(1 for _ in model.parameters())
         self.notes: tuple[str, ...] = (f"{frozen} of {total} parameter tensors are frozen and stay as they are",) if frozen else ()
 
-    def batches(self, generators: Sequence[np.random.Generator], batch: int) -> Iterator[Tensor]:
-        return shuffled(self.rows, generators, batch)
+    def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
+        return shuffled(self.rows, generators, batch, least)
 
     def soft(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
         features: list[Tensor] = []
@@ -61,21 +62,29 @@ class SingleReplica:
                 if generators is None:
                     raw = single_output(self.model(x), len(x))
                 else:
-                    with torch.random.fork_rng():
-                        torch.manual_seed(int(generators[0].integers(2**31)))
-                        self.model.train()
+                    with self._training(generators):
                         raw = single_output(self.model(x), len(x))
         except torch.OutOfMemoryError as error:
             if not torch.is_grad_enabled():
                 raise  # whoever looks without a graph can do so in smaller pieces
             raise too_large(len(x)) from error
         finally:
-            self.model.eval()
             if handle is not None:
                 handle.remove()
         raw = raw.float()
         seen = features[-1].reshape(len(x), -1).float() if features and len(features[-1]) == len(x) else raw[:, None]
         return (raw if self.probability else torch.sigmoid(raw))[None], seen[None]
+
+    @contextmanager
+    def _training(self, generators: Sequence[np.random.Generator]) -> Iterator[None]:
+        """Training mode, with dropout that depends on the generator alone; eval mode and torch's own generators come back after it."""
+        with torch.random.fork_rng():
+            torch.manual_seed(int(generators[0].integers(2**31)))
+            self.model.train()
+            try:
+                yield
+            finally:
+                self.model.eval()
 
     def still(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         found: list[tuple[Tensor, Tensor]] = []
@@ -99,11 +108,24 @@ class SingleReplica:
         feed = self._feeds[id(wanted)]
         return self._gathered(feed, torch.arange(len(feed))).reshape(1, -1).numpy()
 
-    def tilt(self, index: Tensor, weights: Tensor) -> None:
+    def tilt(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
+        if generators is not None:
+            self._tilt_in_training(index[0], weights[0], generators)
+            return
         rows, w = ranks.share(index[0]), ranks.share(weights[0])
         wanted = w.nonzero()[:, 0]  # a row without weight adds nothing, and in eval mode changes nothing for the others
         rows, w = rows[wanted], w[wanted]
         self._leave_gradient(self._tilted, rows, [w], max(8, index.shape[1] // 32 * 8))
+
+    def _tilt_in_training(self, rows: Tensor, w: Tensor, generators: Sequence[np.random.Generator]) -> None:
+        """The gradient in training mode. Batch statistics need all rows at once, so that every process takes the whole batch."""
+        self.model.zero_grad(set_to_none=False)
+        try:
+            with self._training(generators), half(self.device):
+                raw = self.taken(self.model(self.feed(rows)), len(rows)).float()
+            self._tilted(raw, w.to(self.device))
+        except torch.OutOfMemoryError as error:
+            raise too_large(len(rows)) from error
 
     def _tilted(self, raw: Tensor, w: Tensor) -> None:
         ((raw if self.probability else torch.sigmoid(raw)) * w).sum().backward()

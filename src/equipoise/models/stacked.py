@@ -29,8 +29,8 @@ class StackedReplicas:
         self._layers: list[int] = []  # hidden layers whose units may be pruned; none where columns of the input may
         self._numbers = [(self.stack.owner == r).nonzero()[:, 0] for r in range(self.size)]
 
-    def batches(self, generators: Sequence[np.random.Generator], batch: int) -> Iterator[Tensor]:
-        return shuffled(self.rows, generators, batch)
+    def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
+        return shuffled(self.rows, generators, batch, least)
 
     def soft(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
         masks = None if generators is None else self.stack.masks(index.shape[1], generators)
@@ -38,12 +38,13 @@ class StackedReplicas:
         logits = self.stack.logits(self._take(index), masks=masks, training=generators is not None, kept=seen)
         return torch.sigmoid(logits), seen[-1].transpose(1, 2)
 
-    def tilt(self, index: Tensor, weights: Tensor) -> None:
+    def tilt(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
         def slope(logits: Tensor) -> Tensor:
             f = torch.sigmoid(logits)
             return weights * f * (1 - f)
 
-        self.stack.fill_gradient(self._take(index), slope)
+        masks = None if generators is None else self.stack.masks(index.shape[1], generators)
+        self.stack.fill_gradient(self._take(index), slope, masks=masks, training=generators is not None)
 
     def push(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
         self.stack.fill_gradient(self._take(index), lambda logits: slope(logits, *given))

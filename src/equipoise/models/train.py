@@ -1,9 +1,9 @@
 """Training as in the paper: binary cross-entropy and early stopping on validation loss.
 
 For tables: Adam, ReduceLROnPlateau, mini-batches of 64. For chest X-rays (`IMAGES`): AdamW, StepLR, mini-batches of 32, at most 20 epochs,
-augmentation. Where we depart from the published code: the best weights are restored from a copy (theirs kept a live reference, so got the
-last ones), and the validation loss is looked at after every epoch (theirs: every tenth). The default network trains as a stack of
-one (see stack).
+augmentation. Where we depart from the published code: the best weights are restored from a copy (theirs keeps a live reference, so it gets
+the last ones), and the validation loss is evaluated after every epoch (theirs: every tenth, with a patience of eleven evaluations).
+`Training(restore="last", patience=110)` trains as published. The default network trains as a stack of one (see stack).
 """
 
 import copy
@@ -153,9 +153,10 @@ class _StackedRun:
             self.since_plateau = torch.where(level, 0, self.since_plateau)
 
     def _leave(self, stopped: Tensor) -> None:
-        """Takes replicates out of the stack, with their best weights."""
+        """Takes replicates out of the stack, with their best weights or the present ones."""
         current = Snapshot.of(self.stack)
-        self.stack.load(self.best, torch.arange(self.stack.size))
+        if self.settings.restore == "best":
+            self.stack.load(self.best, torch.arange(self.stack.size))
         models = self.stack.unstack()
         for k in stopped.nonzero()[:, 0].tolist():
             self.finished[self.names[k]] = models[k]
@@ -198,7 +199,8 @@ def _train_module(model: nn.Module, train: Cohort, valid: Cohort, seed: int, set
             if since_best >= settings.patience:
                 break
     model = run.model.to(home)
-    model.load_state_dict(best_state)
+    if settings.restore == "best":
+        model.load_state_dict(best_state)
     if run.device.type == "cuda":
         model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     model.zero_grad(set_to_none=True)

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from equipoise.study.baselines import BASELINES, IN_PROCESSING
+from equipoise.study.baselines import BASELINES, IN_PROCESSING, PUBLISHED_TRAINING, as_published
 from equipoise.study.chest_xray import CHEST_XRAYS
 
 PRUNING_FLOORS = {
@@ -37,6 +37,19 @@ def _both_regimes(floors: dict[str, dict[str, float]]) -> dict[str, dict[str, fl
     return {**floors, **{f"{name}-blind": floor for name, floor in floors.items()}}
 
 
+TABULAR_ARMS: list[dict[str, Any]] = [
+    {"method": "pruning", "settings": {"units": 1}, "floor": _both_regimes(PRUNING_FLOORS)},
+    {"method": "bias-gda", "settings": BIAS_GDA, "floor": _both_regimes(BIAS_GDA_FLOORS)},
+]
+SIMULATED_ARMS: list[dict[str, Any]] = [
+    {"method": "standard"},
+    {"method": "pruning", "settings": {"units": 1}, "floor": SIMULATED_FLOORS["pruning"]},
+    {"method": "bias-gda", "settings": BIAS_GDA, "floor": SIMULATED_FLOORS["bias-gda"]},
+]
+MIMIC_ARMS: list[dict[str, Any]] = [
+    {"method": "pruning", "settings": {"units": 1}, "floor": MIMIC_FLOOR},
+    {"method": "bias-gda", "settings": {**BIAS_GDA, "epochs": 100}, "floor": MIMIC_FLOOR},
+]
 PRESETS: dict[str, dict[str, Any]] = {
     "paper-tabular": {
         "name": "paper-tabular",
@@ -56,12 +69,8 @@ PRESETS: dict[str, dict[str, Any]] = {
             }
             for source, (title, attribute) in TABULAR.items()
         ],
-        "methods": [
-            *BASELINES,
-            {"method": "pruning", "settings": {"units": 1}, "floor": _both_regimes(PRUNING_FLOORS)},
-            {"method": "bias-gda", "settings": BIAS_GDA, "floor": _both_regimes(BIAS_GDA_FLOORS)},
-            IN_PROCESSING,
-        ],
+        "methods": [*BASELINES, *TABULAR_ARMS, IN_PROCESSING, *as_published([*BASELINES, *TABULAR_ARMS])],
+        "trainings": PUBLISHED_TRAINING,
     },
     "paper-sensitivity": {
         "name": "paper-sensitivity",
@@ -83,11 +92,8 @@ PRESETS: dict[str, dict[str, Any]] = {
             )
             for value in values
         ],
-        "methods": [
-            {"method": "standard"},
-            {"method": "pruning", "settings": {"units": 1}, "floor": SIMULATED_FLOORS["pruning"]},
-            {"method": "bias-gda", "settings": BIAS_GDA, "floor": SIMULATED_FLOORS["bias-gda"]},
-        ],
+        "methods": [*SIMULATED_ARMS, *as_published(SIMULATED_ARMS)],
+        "trainings": PUBLISHED_TRAINING,
     },
     "paper-mimic-iii": {
         "name": "paper-mimic-iii",
@@ -102,12 +108,8 @@ PRESETS: dict[str, dict[str, Any]] = {
             }
             for attribute, (title, key) in MIMIC.items()
         ],
-        "methods": [
-            *BASELINES,
-            {"method": "pruning", "settings": {"units": 1}, "floor": MIMIC_FLOOR},
-            {"method": "bias-gda", "settings": {**BIAS_GDA, "epochs": 100}, "floor": MIMIC_FLOOR},
-            IN_PROCESSING,
-        ],
+        "methods": [*BASELINES, *MIMIC_ARMS, IN_PROCESSING, *as_published([*BASELINES, *MIMIC_ARMS])],
+        "trainings": PUBLISHED_TRAINING,
     },
     **CHEST_XRAYS,
 }

@@ -20,6 +20,10 @@ settings = { epochs = 50 }
 overrides = { icu = { rate = 1e-6 } }    # settings for these data alone
 floor = { icu = { eod = 0.70 } }         # or one number; by measure, by data, or by both
 train = false                            # true gives bias-score and auto the train part as well
+training = "published"                   # left out: the study's own training; else one of its `trainings`
+
+[trainings.published]                    # networks trained in another way, for the arms that name it
+restore = "last"
 
 Data and methods may also be plain lists of names. An entry of data may have a `model` of its own; a backbone may start from the weights in
 a file, `pretrained`, of its data, of the study, or (a table) of the study by backbone. Paths count from the folder of the TOML file.
@@ -100,6 +104,7 @@ def narrow(
     kept_measures = tuple(m for m in plan.measures if not measures or m in measures)
     names = [d.name for d in kept_data]
     arms = [a for a in plan.methods if not methods or a.name in methods]
+    recipes = {a.training for a in arms}
     return dataclasses.replace(
         plan,
         splits=plan.splits if splits is None else splits,
@@ -114,6 +119,7 @@ def narrow(
             for a in arms
         ),
         measures=kept_measures,
+        trainings={name: recipe for name, recipe in plan.trainings.items() if name in recipes},
     )
 
 
@@ -214,10 +220,15 @@ def _crossed(tidy: Mapping[str, Any]) -> Iterator[str]:
         twice = dict.fromkeys(n for n in names if folded.count(n.casefold()) > 1)
         yield from (f"{kind}: the name {n!r} is used more than once. Give each entry a name of its own." for n in twice)
     yield from idle_weights(tidy)
+    recipes = [str(name) for name in tidy["trainings"]] if isinstance(tidy.get("trainings"), Mapping) else []
     for position, entry in enumerate(_entries(tidy, "methods")):
         for name in entry["overrides"] if isinstance(entry.get("overrides"), Mapping) else ():
             if name not in data:
                 yield f"methods[{position}].overrides: {name!r} is no data of this study.{_hint(name, data)}"
+        recipe = entry.get("training")
+        if isinstance(recipe, str) and recipe and recipe not in recipes:
+            known = _hint(recipe, recipes) if recipes else f" The study has none; add [trainings.{recipe}]."
+            yield f"methods[{position}].training: {recipe!r} is none of the study's trainings.{known}"
         for key in ("floor", "bound"):
             table = entry.get(key)
             for name, inner in table.items() if isinstance(table, Mapping) else ():

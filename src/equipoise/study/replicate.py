@@ -121,7 +121,7 @@ def _trained(work: Work, parts: Sequence[Parts]) -> bytes:
     plan, seeds = work.plan, work.task.seeds
     network = plan.network(work.task.data)
     usual = IMAGES if len(parts[0].train.inputs.shape) == 4 else Training()
-    settings = replace(usual, **{**plan.training, **plan.named(work.task.data).training})
+    settings = replace(usual, **plan.recipe(work.task.data, work.task.recipe))
     start = time.perf_counter()
     models: dict[int, nn.Module] = {}
     for group in _alike(parts):
@@ -168,6 +168,7 @@ def _repaired(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -
         )
         found |= zip(group, candidates, strict=True)
     seconds = time.perf_counter() - start
+    recipe = {"training": plan.trainings[arm.training]} if arm.training else {}
     common = {
         "fingerprint": work.fingerprint,
         "version": work.version,
@@ -175,7 +176,7 @@ def _repaired(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -
         "method": task.method,
         "measure": task.measure,
         "performance_measure": plan.performance,
-        "settings": json.dumps({"method": arm.method, **asdict(settings_of(arm.method, settings))}, sort_keys=True, default=str),
+        "settings": json.dumps({"method": arm.method, **recipe, **asdict(settings_of(arm.method, settings))}, sort_keys=True, default=str),
         "stack": len(parts),
         "seconds": seconds / len(parts),
         "task_seconds": seconds,

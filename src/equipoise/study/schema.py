@@ -67,7 +67,7 @@ def _measure(value: Any) -> str:
 Limits = Annotated[Limit | None, PlainValidator(_limit)]
 
 
-USUAL = (("selection", "paper"), ("lose", None), ("train", False))  # of an arm
+USUAL = (("selection", "paper"), ("lose", None), ("train", False), ("training", ""))  # of an arm
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -83,6 +83,7 @@ class Arm:
     selection: Annotated[str, one_of("selection", SELECTIONS)] = "paper"
     lose: float | None = None  # of the original's performance, where there is neither floor nor bound
     train: bool = False  # whether it gets the train part too; what trains from scratch always does
+    training: str = ""  # one of the study's `trainings`: the networks of this arm are trained by that recipe
 
     @field_validator("settings")
     @classmethod
@@ -183,6 +184,7 @@ class Plan:
     pretrained: str | dict[str, str] = ""  # the file of the weights that backbones start from, or a table of files by backbone
     keep_networks: bool = True  # False: a network is removed once all of its methods are done
     training: Recipe = Field(default_factory=dict)
+    trainings: dict[Name, Recipe] = Field(default_factory=dict)  # other recipes by name, over the study's and the data's, for arms
     about: str = ""
 
     @field_validator("fractions")
@@ -199,6 +201,12 @@ class Plan:
             raise ValueError(f"privileged must be three shares between 0 and 1, for train, validation and test; got {value}")
         return value
 
+    @model_serializer(mode="wrap")
+    def _plain(self, as_usual: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without other recipes where there are none, so that the fingerprint of a study from before them stays as it was."""
+        content: dict[str, Any] = as_usual(self)
+        return {key: value for key, value in content.items() if key != "trainings" or value}
+
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seed of each split."""
@@ -207,6 +215,10 @@ class Plan:
     def named(self, name: str) -> Known | Own:
         """The data of that name."""
         return next(d for d in self.data if d.name == name)
+
+    def recipe(self, data: str, name: str = "") -> dict[str, Any]:
+        """The settings of training on these data, by the recipe of that name."""
+        return {**self.training, **self.named(data).training, **(self.trainings[name] if name else {})}
 
     def arm(self, name: str) -> Arm:
         """The arm of that name."""

@@ -26,26 +26,29 @@ UNKNOWN_ROWS = 10_000
 
 @dataclass(frozen=True)
 class Task:
-    """One piece of a study. Without a method it trains the networks of its block."""
+    """One piece of a study. Without a method it trains the networks of its block, by the recipe of that name where it has one."""
 
     data: str
     seeds: tuple[int, ...]
     method: str = ""
     measure: str = ""
+    recipe: str = ""
 
     @property
     def key(self) -> str:
         """Its name, also the name of its file."""
         block = f"{self.data}@{self.seeds[0]:04d}-{self.seeds[-1]:04d}"
-        return f"{block}@{self.method}@{self.measure}" if self.method else block
+        if self.method:
+            return f"{block}@{self.method}@{self.measure}"
+        return f"{block}@{self.recipe}" if self.recipe else block
 
     @property
     def training(self) -> "Task":
         """The task that trains the networks of the same block."""
-        return Task(self.data, self.seeds)
+        return Task(self.data, self.seeds, recipe=self.recipe)
 
     def __str__(self) -> str:
-        what = f"{self.method}, {self.measure}" if self.method else "training"
+        what = f"{self.method}, {self.measure}" if self.method else f"training{self.recipe and f' ({self.recipe})'}"
         return f"{self.data}, splits {self.seeds[0]}-{self.seeds[-1]}: {what}"
 
 
@@ -75,8 +78,8 @@ def tasks_of(plan: Plan) -> list[Task]:
     for data in plan.data:
         for start in range(0, plan.splits, plan.stack):
             seeds = plan.seeds[start : start + plan.stack]
-            found.append(Task(data.name, seeds))
-            found += [Task(data.name, seeds, arm.name, measure) for arm in plan.methods for measure in plan.measures]
+            methods = [Task(data.name, seeds, arm.name, measure, arm.training) for arm in plan.methods for measure in plan.measures]
+            found += [*dict.fromkeys(task.training for task in methods), *methods]
     return found
 
 
