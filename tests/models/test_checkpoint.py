@@ -1,16 +1,28 @@
 """Networks from outside: built by the user's factory, filled from files that cannot run code, every misfit named."""
 
+import argparse
+import collections
+import datetime as dt
+import hashlib
+import importlib.util
+import os
 import pickle
+import py_compile
+import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import _weights_only_unpickler as unpickler
 from torch import nn
 
 from equipoise.errors import BadInput
 from equipoise.models.checkpoint import build, load_model, load_weights, read_checkpoint
+from equipoise.models.code import code_of
+from equipoise.models.pickled import harmless
 from equipoise.models.vision import backbone
 
 CODE = """
@@ -29,6 +41,8 @@ number = 7
 def needs(width, *, depth): return nn.Linear(width, depth)
 def raises(): raise KeyError("no GPU")
 def wrong(): return [1, 2]
+def stops(): raise SystemExit(0)
+def interrupted(): raise KeyboardInterrupt
 """
 
 
@@ -83,7 +97,9 @@ def test_a_module_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: py
         ("{code}:raises", "raised KeyError: 'no GPU'"),
         ("{code}:wrong", "returned an object of type list. Return a torch.nn.Module"),
         ("{code}x.py:network", "no such file"),
-        ("no.such.package:network", "cannot import no.such.package: ModuleNotFoundError"),
+        ("{code}:stops", "raised SystemExit: 0"),
+        ("no.such.package:network", "cannot import no.such.package: there is no module 'no'"),
+        ("torch.no_such_part:network", "there is no module 'torch.no_such_part'"),
     ],
 )
 def test_a_bad_factory_says_what_is_wrong_with_it(code: Path, factory: str, expected: str):
@@ -92,10 +108,65 @@ def test_a_bad_factory_says_what_is_wrong_with_it(code: Path, factory: str, expe
     assert expected in str(caught.value)
 
 
-def test_a_file_that_raises_is_named(tmp_path: Path):
-    (tmp_path / "broken.py").write_text("1 / 0")
-    with pytest.raises(BadInput, match=r"broken\.py raised ZeroDivisionError when it was run"):
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("x = 1\n1 / 0\n", ["ZeroDivisionError: division by zero", "line 2"]),
+        ("x = 1\nimport sys\nsys.exit(0)\n", ["SystemExit: 0", "line 3", "__main__"]),
+        ("def f(:\n", ["SyntaxError", "line 1"]),
+        ("import json\njson.loads('{')\n", ["JSONDecodeError", "line 2"]),  # the line in their file, not in the library's
+    ],
+)
+def test_a_file_that_raises_is_reported_with_its_line_and_without_blame(tmp_path: Path, content: str, expected: list[str]):
+    (tmp_path / "broken.py").write_text(content)
+    with pytest.raises(BadInput) as caught:
         build(f"{tmp_path / 'broken.py'}:network")
+    text = str(caught.value)
+    assert all(part in text for part in [*expected, "broken.py", f"python {tmp_path / 'broken.py'}"])
+    assert "Mend" not in text
+    assert "only" not in text
+
+
+def test_an_interruption_inside_the_users_code_stays_one(code: Path):
+    with pytest.raises(KeyboardInterrupt):
+        build(f"{code}:interrupted")
+
+
+def test_the_bytes_that_were_found_are_run_not_those_of_the_disk_or_of_a_cache(code: Path, tmp_path: Path):
+    found = code_of(f"{code}:network")
+    assert found is not None
+    assert (found.path, found.sha256) == (code, hashlib.sha256(CODE.encode()).hexdigest())
+    compiled = Path(importlib.util.cache_from_source(str(code)))
+    py_compile.compile(str(code), doraise=True)
+    assert compiled.exists()
+    seconds = code.stat().st_mtime
+    code.write_text(CODE.replace("nn.Linear(3, 1)", "nn.Linear(3, 9)"))  # of the same length and time: Python would take the compiled one
+    os.utime(code, (seconds, seconds))
+    assert build(f"{code}:network")[2].out_features == 9
+    assert build(f"{code}:network", code=found)[2].out_features == 1
+
+
+def test_finding_code_runs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    package = tmp_path / "found_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemError('it was run')")
+    (package / "net.py").write_text("raise SystemError('it was run')")
+    monkeypatch.chdir(tmp_path)
+    found = code_of("found_package.net:build")
+    assert found is not None
+    assert found.path == package / "net.py"
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), ".", *sys.path])
+    with pytest.raises(BadInput, match="current folder is not searched"):
+        code_of("found_package.net:build", here=False)
+    assert code_of("resnet-18") is None
+
+
+def test_a_users_file_may_import_torchvision_whatever_the_builds(tmp_path: Path):
+    """In a process of its own, since here torchvision may be imported already."""
+    (tmp_path / "net.py").write_text("import torchvision\n\ndef network():\n    return torchvision.models.squeezenet1_1(weights=None)\n")
+    code = f"from equipoise.models.checkpoint import build\nprint(type(build({str(tmp_path / 'net.py')!r} + ':network')).__name__)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
+    assert (ran.returncode, ran.stdout.strip()) == (0, "SqueezeNet"), ran.stderr
 
 
 def test_weights_survive_a_safetensors_file(tmp_path: Path, code: Path):
@@ -138,6 +209,101 @@ def test_a_pickle_that_runs_code_is_refused_and_not_run(tmp_path: Path, save):
     assert not trace.exists()
     pickle.loads(pickle.dumps(Malicious(trace)))  # the same bytes, loaded carelessly, do run
     assert trace.exists()
+
+
+BESIDE = {
+    "float": np.float64(0.875),
+    "float32": np.float32(0.5),
+    "int": np.int64(-7),
+    "bool": np.bool_(True),
+    "complex": np.complex128(1 - 2j),
+    "text": np.str_("F\u00e9lix"),
+    "when": np.datetime64("2026-11-15"),
+    "big endian": np.array([1.5], ">f8")[0],
+    "dtype": np.dtype("float32"),
+    "type": np.float16,
+    "array": np.arange(6, dtype=np.int32).reshape(2, 3),
+    "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "options": argparse.Namespace(lr=0.1, seeds=[np.int64(1)]),
+    "path": Path("/data/x.csv"),
+    "time": dt.datetime(2026, 11, 15, tzinfo=dt.UTC),
+    "length": dt.timedelta(seconds=3),
+    "ordered": collections.OrderedDict(a=(np.float64(1), None)),
+    "random": np.random.RandomState(0).get_state(),
+}
+
+
+@pytest.mark.parametrize("version", ["2.4.1", torch.__version__])
+@pytest.mark.parametrize("what", BESIDE)
+def test_what_people_save_beside_the_weights_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, version: str):
+    state, value = _network().state_dict(), BESIDE[what]
+    torch.save({"state_dict": state, what: value}, tmp_path / "w.pt")
+    before = torch.serialization.get_safe_globals()
+    monkeypatch.setattr(torch, "__version__", version)
+    found = read_checkpoint(tmp_path / "w.pt")
+    assert _same(found.state, state)
+    assert pickle.dumps(found.whole[what]) == pickle.dumps(value) or repr(found.whole[what]) == repr(value)
+    assert type(found.whole[what]) is type(value)
+    assert torch.serialization.get_safe_globals() == before
+
+
+def test_names_of_an_older_numpy_are_read(tmp_path: Path):
+    content = pickle.dumps({"weight": 1, "auc": np.float64(0.5)}, protocol=2).replace(b"numpy._core", b"numpy.core")
+    (tmp_path / "old.pkl").write_bytes(content)
+    with harmless(), (tmp_path / "old.pkl").open("rb") as file:
+        assert unpickler.load(file) == {"weight": 1, "auc": 0.5}
+
+
+class _Own:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("beside", "key", "kind"),
+    [
+        (_Own(), "'best'", "_Own"),
+        ([1, {"deep": _Own()}], "'best'[1]['deep']", "_Own"),
+        (np.array([{}], dtype=object), "'best'", ""),
+        (np.zeros(2, dtype=[("a", "f8")]), "'best'", ""),
+        (print, "'best'", "builtins.print"),
+        (collections.defaultdict(list, a=[1]), "'best'", "collections.defaultdict"),
+    ],
+)
+def test_what_is_refused_beside_the_weights_is_named(tmp_path: Path, beside: object, key: str, kind: str):
+    torch.save({"state_dict": _network().state_dict(), "best": beside}, tmp_path / "w.pt")
+    with pytest.raises(BadInput, match="refused") as caught:
+        load_weights(tmp_path / "w.pt")
+    if kind:
+        assert key in str(caught.value)
+        assert kind in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (lambda: torch.eye(3).to_sparse(), "sparse"),
+        (lambda: torch.eye(3).to_sparse_csr(), "sparse"),
+        (lambda: torch.empty(3, 2, device="meta"), "meta"),
+        (lambda: torch.quantize_per_tensor(torch.ones(3, 2), 0.1, 0, torch.qint8), "quantised"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, about its own support of these
+def test_weights_of_another_layout_are_named(tmp_path: Path, code: Path, value, expected: str):
+    torch.save({**_network().state_dict(), "0.weight": value()}, tmp_path / "w.pt")
+    with pytest.raises(BadInput, match=rf"1 of the weights \(0\.weight\) .*{expected}"):
+        load_model(f"{code}:network", tmp_path / "w.pt")
+
+
+def test_complex_weights_are_not_made_real_silently(tmp_path: Path, code: Path):
+    torch.save({**_network().state_dict(), "0.weight": torch.ones(3, 2, dtype=torch.complex64)}, tmp_path / "w.pt")
+    with pytest.raises(BadInput, match=r"complex.*0\.weight"):
+        load_model(f"{code}:network", tmp_path / "w.pt")
+
+
+def test_keys_that_are_no_names_are_refused(tmp_path: Path):
+    torch.save({0: torch.zeros(2)}, tmp_path / "w.pt")
+    with pytest.raises(BadInput, match="holds no state dict"):
+        load_weights(tmp_path / "w.pt")
 
 
 def test_a_whole_pickled_network_is_refused_with_what_to_save_instead(tmp_path: Path):

@@ -1,12 +1,122 @@
-"""Filling a folder: whole or not at all, the files of others left alone, and what will not do refused before the work."""
+"""Filling a folder: whole or not at all, whatever the moment it is killed in; the files of others kept; what will not do refused first."""
 
+import errno
+import json
 import os
 import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.report.folder import FILES, check_folder, filling
+from equipoise.report import folder as subject
+from equipoise.report.folder import FILES, LABELS_SCHEMA, check_folder, filling, recover, remove_leftovers
+
+
+class Killed(BaseException):
+    """What a process that is killed does: nothing more."""
+
+
+def _write(folder: Path, said: str, names: tuple[str, ...] = ("run.json", "rule.json", "repaired.safetensors")) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_text(said)
+
+
+def _held(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def _fill(out: Path, said: str) -> None:
+    with filling(out) as place:
+        _write(place, said)
+
+
+# 1. killed at any moment
+
+CALLS = ("rename", "replace", "link", "unlink", "rmdir", "mkdir", "fsync", "chmod", "close", "open")
+
+
+def _killed_at(monkeypatch: pytest.MonkeyPatch, at: int, work: Callable[[], None]) -> bool:
+    """Whether the work was killed before its n-th call of the system: from then on every call fails, so that no cleaning is done."""
+    seen = 0
+
+    def deadly(call: Callable[..., object]) -> Callable[..., object]:
+        def wrapped(*arguments: object, **options: object) -> object:
+            nonlocal seen
+            seen += 1
+            if seen > at:
+                raise Killed
+            return call(*arguments, **options)
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        for name in CALLS:
+            patch.setattr(os, name, deadly(getattr(os, name)))
+        patch.setattr(subject, "_exchange", deadly(subject._exchange))
+        patch.setattr(subject.shutil, "rmtree", deadly(subject.shutil.rmtree))
+        try:
+            work()
+        except Killed:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_killed_before_every_single_call_a_reader_finds_the_old_folder_or_the_new(tmp_path, monkeypatch, exchange):
+    if not exchange:
+        monkeypatch.setattr(subject, "_exchange", lambda *_: False)
+    monkeypatch.setattr(subject, "WAIT", 0.0)
+    seen, at = set(), 0
+    while True:
+        out = tmp_path / str(at) / "out"
+        _write(out, "old")
+        (out / "thesis.txt").write_text("years of work")
+        killed = _killed_at(monkeypatch, at, lambda out=out: _fill(out, "new"))
+        subject_locks_are_lifted(out)
+        recover(out)  # as a reader does
+        found = _held(out)
+        assert found.pop("thesis.txt") == "years of work"
+        assert set(found.values()) in ({"old"}, {"new"}), f"killed at call {at}: {found}"
+        assert len(found) == 3
+        seen |= set(found.values())
+        _fill(out, "newer")  # the next run removes what the killed one left
+        assert sorted(path.name for path in out.parent.iterdir()) == ["out"]
+        assert _held(out) == dict.fromkeys(("repaired.safetensors", "rule.json", "run.json"), "newer") | {"thesis.txt": "years of work"}
+        if not killed:
+            break
+        at += 1
+    assert seen == {"old", "new"}
+    assert at > 20  # or the calls were not counted
+
+
+def subject_locks_are_lifted(out: Path) -> None:
+    """The system closes what a killed process had open; here the process is ours, and closes it itself."""
+    for handle in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(handle.readlink())
+        except OSError:
+            continue
+        if target.startswith(str(out.parent)):
+            os.close(int(handle.name))
+
+
+def test_a_folder_that_was_not_there_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+    seen, at = set(), 0
+    while True:
+        out = tmp_path / str(at) / "out"
+        out.parent.mkdir()
+        killed = _killed_at(monkeypatch, at, lambda out=out: _fill(out, "new"))
+        subject_locks_are_lifted(out)
+        seen.add(len(_held(out)) if out.exists() else 0)
+        if not killed:
+            break
+        at += 1
+    assert seen == {0, 3}
 
 
 def test_an_interruption_leaves_nothing(tmp_path):
@@ -20,35 +130,143 @@ def test_an_interruption_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_overwriting_replaces_ours_removes_what_is_stale_and_leaves_others_alone(tmp_path):
+def test_leftovers_of_a_killed_run_go_and_those_of_a_running_one_stay(tmp_path):
     out = tmp_path / "out"
-    out.mkdir()
-    for name in ("run.json", "model.onnx", "notes.txt"):
-        (out / name).write_text("old")
     with filling(out) as place:
+        (tmp_path / f"{subject.HIDDEN}out.abcdefgh").mkdir()
+        (tmp_path / f"{subject.HIDDEN}other.abcdefgh").mkdir()
+        assert [path.name for path in remove_leftovers(out)] == [".equipoise.out.abcdefgh"]
+        assert place.is_dir()
+        assert (tmp_path / ".equipoise.other.abcdefgh").is_dir()
         (place / "run.json").write_text("new")
-        (place / "rule.json").write_text("new")
+    code = "from pathlib import Path\nfrom equipoise.report.folder import filling\nimport os\n"
+    code += f"with filling(Path({str(out)!r})) as place:\n    (place / 'run.json').write_text('newer')\n    os.kill(os.getpid(), 9)\n"
+    assert subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": ":".join(sys.path)}).returncode == -9
+    assert len([path for path in tmp_path.iterdir() if path.name.startswith(".equipoise.out.")]) == 1
+    assert _held(out) == {"run.json": "new"}
+    _fill(out, "last")
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".equipoise.out.")] == []
+
+
+# 2. what is replaced and what is kept
+
+
+def test_overwriting_replaces_ours_removes_what_is_stale_and_keeps_others(tmp_path):
+    out = tmp_path / "out"
+    _write(out, "old", ("run.json", "model.onnx", "notes.txt"))
+    _write(out / "mine", "mine", ("run.json", "deep.txt"))  # a copy of somebody's: its folder is no label's
+    (out / "empty").mkdir()
+    (out / "link").symlink_to("/nowhere")
+    with filling(out) as place:
+        _write(place, "new", ("run.json", "rule.json"))
         assert (out / "run.json").read_text() == "old"
-    assert {path.name: path.read_text() for path in out.iterdir()} == {"run.json": "new", "rule.json": "new", "notes.txt": "old"}
+    assert _held(out) == {
+        "run.json": "new",
+        "rule.json": "new",
+        "notes.txt": "old",
+        "mine/run.json": "mine",
+        "mine/deep.txt": "mine",
+    }
+    assert (out / "empty").is_dir()
+    assert str((out / "link").readlink()) == "/nowhere"
 
 
-def test_a_folder_that_is_there_and_empty_is_filled(tmp_path):
+def test_the_folders_of_several_labels_are_replaced_as_one(tmp_path):
+    out = tmp_path / "out"
+    overview = {"schema": LABELS_SCHEMA, "folders": {"Mass": "Mass", "Effusion": "Effusion"}}
+    _write(out, json.dumps(overview), ("audit.json",))
+    for label in ("Mass", "Effusion"):
+        _write(out / label, "old")
+    (out / "Mass" / "signed.txt").write_text("by me")
+    with filling(out) as place:
+        _write(place / "Effusion", "new")
+        _write(place, json.dumps(overview), ("audit.json",))
+    assert sorted(_held(out)) == [
+        "Effusion/repaired.safetensors",
+        "Effusion/rule.json",
+        "Effusion/run.json",
+        "Mass/signed.txt",
+        "audit.json",
+    ]
+    assert (out / "Effusion" / "rule.json").read_text() == "new"
+
+
+def test_a_link_to_a_folder_stays_a_link(tmp_path):
+    _write(tmp_path / "real", "old")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    _fill(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert set(_held(tmp_path / "real").values()) == {"new"}
+
+
+def test_modes_are_those_of_other_files_and_of_the_folder_before(tmp_path):
+    out = tmp_path / "out"
+    _write(out, "old")
+    out.chmod(0o2770)
+    _fill(out, "new")
+    assert out.stat().st_mode & 0o7777 == 0o2770
+    umask = os.umask(0)
+    os.umask(umask)
+    assert (out / "run.json").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_folder_that_is_there_and_empty_is_filled(tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     check_folder(tmp_path / "out", overwrite=False)
-    with filling(tmp_path / "out") as place:
-        (place / "run.json").write_text("new")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["run.json"]
+    _fill(tmp_path / "out", "new")
+    assert len(_held(tmp_path / "out")) == 3
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")  # it cannot be renamed without taking the ground from under a shell
+    check_folder(Path(), overwrite=False)
+    _fill(Path(), "new")
+    assert len(_held(tmp_path / "here")) == 3
+    assert len(list((tmp_path / "here").iterdir())) == 3
+    with pytest.raises(BadInput, match="cannot be replaced as a whole: it is the current folder"):
+        check_folder(Path(), overwrite=True)
+
+
+def test_where_the_swap_is_refused_the_new_folder_is_kept_and_named(tmp_path, monkeypatch):
+    def refused(*_: object) -> bool:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    out = tmp_path / "out"
+    _write(out, "old")
+    monkeypatch.setattr(subject, "_exchange", refused)
+    with pytest.raises(BadInput, match="The new folder is complete and is") as caught:
+        _fill(out, "new")
+    assert set(_held(out).values()) == {"old"}
+    spare = Path(re.search(r"and is (\S+); rename", str(caught.value))[1])  # type: ignore[index]
+    assert set(_held(spare).values()) == {"new"}
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_full_disk_names_the_file(tmp_path):
+    def full() -> None:
+        with filling(tmp_path / "out") as place:
+            (place / "trace.csv").symlink_to("/dev/full")
+            with subject.naming(place / "trace.csv"):
+                (place / "trace.csv").write_text("x" * 100)
+
+    with pytest.raises(BadInput, match=rf"cannot write {tmp_path}/out/trace.csv: {os.strerror(errno.ENOSPC)}.*Free some space"):
+        full()
+    assert list(tmp_path.iterdir()) == []
+
+
+# 3. what is refused before the work
 
 
 def test_a_folder_that_will_not_do_is_refused_before_the_work(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("old")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "notes.txt").write_text("old")
+    _write(tmp_path / "out", "old", ("notes.txt",))
     cases = [("out", r"is not empty \(notes.txt\).*--overwrite"), ("file", "it is a file"), ("file/inside", "is a file, not a folder")]
     for name, expected in cases:
         with pytest.raises(BadInput, match=expected):
             check_folder(tmp_path / name, overwrite=False)
     check_folder(tmp_path / "out", overwrite=True)
+    _write(tmp_path / "out", "mine", ("README.txt",))
+    with pytest.raises(BadInput, match=r"holds README.txt, but no run.json"):
+        check_folder(tmp_path / "out", overwrite=True)
     with pytest.raises(BadInput, match=r"needs about .* MiB, and .* MiB are free"):
         check_folder(tmp_path / "new", overwrite=False, needed=2**62)
     monkeypatch.setattr(os, "access", lambda *_: False)
@@ -57,6 +275,16 @@ def test_a_folder_that_will_not_do_is_refused_before_the_work(tmp_path, monkeypa
     assert not (tmp_path / "new").exists()
 
 
-def test_run_json_comes_last(tmp_path):
+def test_a_mount_point_cannot_be_replaced_but_filled(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    out.mkdir()
+    monkeypatch.setattr(Path, "is_mount", lambda self: self == out)
+    _fill(out, "new")
+    assert len(_held(out)) == 3
+    with pytest.raises(BadInput, match="it is a mount point"):
+        check_folder(out, overwrite=True)
+
+
+def test_all_files_are_known():
     assert FILES[-1] == "run.json"
     assert re.fullmatch(r"repaired\.(pt2|pt|safetensors)", FILES[0])

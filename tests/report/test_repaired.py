@@ -161,6 +161,7 @@ def test_heads_are_told_of_and_the_lines_in_the_readme_put_them_around_the_netwo
     np.testing.assert_allclose(score, headed.result.test.score, atol=1e-7)
     assert np.abs(score - headed.original.test.score).max() > 0.01
 
+    monkeypatch.chdir(tmp_path)
     again = write_repaired(case, out, serving, Options(onnx=False, draws=10, overwrite=True))  # a repair without heads leaves none behind
     assert HEADS not in again.files
     assert not (out / HEADS).exists()
@@ -229,9 +230,10 @@ def test_a_full_disk_leaves_the_old_files_and_nothing_else(tried, serving, tmp_p
         return original(self, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(BadInput, match=f"cannot write .*out: {os.strerror(number)}. Nothing was left behind") as caught:
+    kept = "What was there is unchanged" if there else "Nothing was left behind"
+    with pytest.raises(BadInput, match=f"cannot write .*out/README.txt: {os.strerror(number)}. {kept}") as caught:
         write_repaired(tried[1], out, serving, Options(onnx=False, draws=10, overwrite=True))
-    assert ("Make room" in str(caught.value)) == (number == errno.ENOSPC)
+    assert ("Free some space" in str(caught.value)) == (number == errno.ENOSPC)
     assert (_held(out) if out.exists() else {}) == before
     assert [path.name for path in tmp_path.iterdir()] == (["out"] if there else [])
 

@@ -41,7 +41,7 @@ def demo(
 
     start = time.perf_counter()
     centres.check(rows, epochs, seed)
-    check_folder(folder, overwrite)
+    check_folder(folder, overwrite, replaced=False)
     trained_on = max(centres.FEWEST, 3 * rows // 5)
     one, two = centres.ONE, centres.TWO
     _say("1. Centre 1 trains a classifier for a widened mediastinum")

@@ -52,16 +52,21 @@ def write_labels(
     serving_of: Callable[[str], "Serving"],
     options: "Options",
 ) -> tuple[dict[str, "Case"], dict[str, "Written"]]:
-    """The folder of each label, and what leads to them."""
-    from equipoise.report.repaired import write_repaired
+    """The folder of each label and what leads to them: all of it, or nothing."""
+    from equipoise.report.folder import check_folder, filling
+    from equipoise.report.repaired import write_files
     from equipoise.report.several import write_overview
 
-    places = folders(folder, list(trials.each))
+    check_folder(folder, options.overwrite)
     cases, written = {}, {}
-    for name, trial in trials.each.items():
-        cases[name] = case_of(name, trial)
-        written[name] = write_repaired(cases[name], places[name], serving_of(name), options, failures=trial.failures, bars=bar)
-    write_overview(folder, cases, written, title)
+    with filling(folder) as place:
+        for name, shown in folders(folder, list(trials.each)).items():
+            cases[name] = case_of(name, trials.each[name])
+            (place / shown.name).mkdir()
+            written[name] = write_files(
+                cases[name], place / shown.name, shown, serving_of(name), options, failures=trials.each[name].failures, bars=bar
+            )
+        write_overview(place, folder, cases, written, title)
     return cases, written
 
 

@@ -1,25 +1,22 @@
 """Networks from outside: the architecture from a factory that the user names, the weights from a file that cannot run code.
 
-The architecture is code and is run: a factory, a backbone's name, or an exported program (see `exported`).
+The architecture is code and is run: a factory (see `code`), a backbone's name, or an exported program (see `exported`).
 """
 
-import importlib
-import importlib.util
 import inspect
 import pickle
-import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 
-from equipoise.errors import BadInput, did_you_mean, raise_all
-from equipoise.models.exported import SUFFIX, load_exported
+from equipoise.errors import BadInput, raise_all
+from equipoise.models.code import PROGRAM, Code, beside, code_of, factory_in, raised
+from equipoise.models.exported import exported_in
+from equipoise.models.pickled import harmless, plain, refused_keys
 from equipoise.models.units import MASKED
 
 NESTED = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights inside a checkpoint
@@ -42,53 +39,44 @@ def load_model(factory: str, weights: str | Path | None = None) -> nn.Module:
     The name of a backbone (`resnet-18`) and an exported program (`net.pt2`, which has its weights with it) will do as well. Masks that
     pruning left beside the weights of convolutions are put in place.
     """
-    if weights is not None and factory.endswith(SUFFIX):
+    if weights is not None and factory.endswith(PROGRAM):
         raise BadInput(f"the exported program {factory} has its weights with it. Leave out {weights}.")
     state = None if weights is None else load_weights(weights)
-    model = build(factory, state)
+    return network_with(factory, code_of(factory), state, str(weights))
+
+
+def network_with(factory: str, code: Code | None, state: Mapping[str, Tensor] | None, source: str) -> nn.Module:
+    """The network that this very code builds, with these weights, in eval mode; a backbone of that name where there is no code."""
+    model = build(factory, state, code)
     if state is not None:
-        _fit(model, state, str(weights))
+        _fit(model, dict(state), source)
     return model.eval()
 
 
-def build(factory: str, state: dict[str, Tensor] | None = None) -> nn.Module:
+def build(factory: str, state: Mapping[str, Tensor] | None = None, code: Code | None = None) -> nn.Module:
     """The module that a factory without arguments returns. The factory is the user's own code and is run.
 
     A backbone gets as many channels as the weights in `state` have, or one.
     """
-    place, _, name = factory.rpartition(":")
-    if not place and factory.endswith(SUFFIX):
-        return load_exported(factory)
-    if not place and (network := _backbone(factory, state)) is not None:
-        return network
-    if not place or not name:
-        from equipoise.models.vision import BACKBONES
-
-        raise BadInput(
-            f"a model is named as file.py:factory or package.module:factory, as an exported program (net{SUFFIX}), or as a backbone "
-            f"({', '.join(BACKBONES)}); got {factory!r}. Add what is missing."
-        )
-    is_file = place.endswith(".py") or "/" in place
-    with _importable(Path(place).absolute().parent if is_file else Path.cwd()):
-        module = _run_file(Path(place)) if is_file else _import(place)
-        function = getattr(module, name, None)
-        if function is None:
-            raise BadInput(f"{place} defines no {name!r}.{did_you_mean(name, vars(module))} Name a function or class in it.")
-        return _called(function, factory)
+    code = code or code_of(factory)
+    if code is None:
+        return _backbone(factory, state)
+    if factory.endswith(PROGRAM):
+        return exported_in(code.content, str(code.path))
+    with beside(code):
+        return _called(factory_in(code), factory, code)
 
 
-def _backbone(name: str, state: dict[str, Tensor] | None) -> nn.Module | None:
+def _backbone(name: str, state: Mapping[str, Tensor] | None) -> nn.Module:
     from equipoise.models.vision import BACKBONES, backbone  # it reads weights from here
 
-    if name not in BACKBONES:
-        return None
     first = (state or {}).get(f"{BACKBONES[name][1]}.weight")
     if first is None:
         first = (state or {}).get(f"{PREFIX}{BACKBONES[name][1]}.weight")
     return backbone(name, channels=1 if first is None or first.ndim < 2 else first.shape[1])
 
 
-def _called(function: object, factory: str) -> nn.Module:
+def _called(function: object, factory: str, code: Code) -> nn.Module:
     if isinstance(function, nn.Module):
         return function
     if not callable(function):
@@ -97,8 +85,8 @@ def _called(function: object, factory: str) -> nn.Module:
         raise BadInput(f"{factory} needs the arguments {', '.join(needed)}. Name a function without arguments that calls it.")
     try:
         model = function()
-    except Exception as error:  # the user's code may raise anything; the message must say that it was theirs
-        raise BadInput(f"{factory} raised {type(error).__name__}: {error}. Mend it; Equipoise only called it.") from error
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        raise raised(code, error) from error
     if not isinstance(model, nn.Module):
         raise BadInput(f"{factory} returned an object of type {type(model).__name__}. Return a torch.nn.Module.")
     return model
@@ -123,32 +111,71 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     if not path.is_file():
         raise BadInput(f"no such file: {path}. Name the file with the weights.")
     if path.suffix.lower() == ".safetensors":
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        try:
-            return Checkpoint(load_file(path))
-        except (SafetensorError, OSError) as error:
-            raise BadInput(f"{path} is not a readable safetensors file: {error}. Save it again.") from error
+        return Checkpoint(safetensors_in(path.read_bytes(), str(path)))
     whole = found = _load_pickle(path)
     under = None
     if isinstance(whole, dict):
         under = next((key for key in NESTED if isinstance(whole.get(key), dict)), None)
         found = whole if under is None else whole[under]
-    if not isinstance(found, dict) or not found or not all(isinstance(v, Tensor) for v in found.values()):
-        holds = f"the keys {', '.join(map(str, list(found)[:5]))}" if isinstance(found, dict) else f"a {type(found).__name__}"
-        raise BadInput(f"{path} holds no state dict (names and tensors) but {holds}. Save model.state_dict() alone.")
+    if not isinstance(found, dict) or not found or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in found.items()):
+        raise BadInput(f"{path} holds no state dict (names and tensors) but {_held(found)}. Save model.state_dict() alone.")
+    raise_all(_unusual(found), str(path))
     return Checkpoint(found, whole, under)
+
+
+def _held(found: object) -> str:
+    if not isinstance(found, dict):
+        return f"a {type(found).__name__}"
+    odd = [f"{key!r}, of type {type(value).__name__}" for key, value in found.items() if not isinstance(value, Tensor)]
+    tensors = len(found) - len(odd)
+    if tensors and odd:
+        return f"{tensors} tensors and also {', '.join(odd[:3])}"
+    return f"the keys {', '.join(map(str, list(found)[:5]))}"
+
+
+def safetensors_in(content: bytes, source: str) -> dict[str, Tensor]:
+    """The state dict in the bytes of a safetensors file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        found: dict[str, Tensor] = load(content)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:  # one for each way to be damaged
+        raise BadInput(f"{source} is not a readable safetensors file: {error}. Save it again.") from error
+    raise_all(_unusual(found), source)
+    return found
+
+
+def _unusual(state: Mapping[str, Tensor]) -> list[str]:
+    """The weights that cannot be put into a network as they are, by kind, with what to do."""
+    kinds: dict[str, list[str]] = {}
+    for key, value in state.items():
+        if value.is_meta:
+            kind = "have no values (they are on torch's meta device). Save the network after its weights were loaded."
+        elif value.is_quantized:
+            kind = "are quantised. Save the network before it is quantised, or call .dequantize() on them."
+        elif value.layout != torch.strided or getattr(value, "is_nested", False):
+            kind = "are sparse or nested. Call .to_dense() on them before saving."
+        else:
+            continue
+        kinds.setdefault(kind, []).append(key)
+    return [f"{len(keys)} of the weights ({', '.join(keys[:5])}{' ...' if len(keys) > 5 else ''}) {kind}" for kind, keys in kinds.items()]
 
 
 def _load_pickle(path: Path) -> object:
     """What a torch file holds, if it is plain data. Pickle fails in many ways on a file that is none, so anything is caught."""
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), harmless():
             warnings.simplefilter("ignore")  # about pickle protocols, of no use beside the error
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return plain(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:
         if isinstance(error, pickle.UnpicklingError) and _is_pickle(path):
+            if found := refused_keys(path):
+                shown = ", ".join(f"{key} of type {kind}" for key, kind in list(found.items())[:5])
+                raise BadInput(
+                    f"{path} holds more than weights and could run code when loaded; it is refused: {shown}. "
+                    "Save it without these, or save model.state_dict() alone, and give the architecture with --model."
+                ) from error
             raise BadInput(
                 f"{path} holds more than weights and could run code when loaded; it is refused. "
                 "Save model.state_dict() alone, or as safetensors, and give the architecture with --model."
@@ -180,6 +207,9 @@ def _fit(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
         )
         if found
     ]
+    casts = [key for key in own.keys() & state.keys() if state[key].is_complex() and not own[key].is_complex()]
+    if casts:
+        problems.append(f"{len(casts)} weights in the file are complex and the network's are real: {', '.join(sorted(casts)[:5])}.")
     raise_all(problems, source)
     model.load_state_dict(state)
 
@@ -202,36 +232,3 @@ def _put_masks(model: nn.Module, state: dict[str, Tensor]) -> None:
         if module is not None:
             module.__class__ = MASKED[type(module)]
             module.register_buffer("unit_mask", torch.ones_like(mask))
-
-
-@contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    """Lets the user's code import what lies beside it, as it can when Python runs it."""
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        with suppress(ValueError):
-            sys.path.remove(str(folder))
-
-
-def _run_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise BadInput(f"no such file: {path}. Name the Python file with the factory, as file.py:factory.")
-    spec = importlib.util.spec_from_file_location(f"equipoise_user_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise BadInput(f"{path} is not a Python file. Name a file that ends in .py.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # the user's code
-        raise BadInput(f"{path} raised {type(error).__name__} when it was run: {error}. Mend it; Equipoise only ran it.") from error
-    return module
-
-
-def _import(place: str) -> ModuleType:
-    try:
-        return importlib.import_module(place)
-    except Exception as error:  # the user's code
-        raise BadInput(f"cannot import {place}: {type(error).__name__}: {error}. Install it, or name a file as file.py:factory.") from error

@@ -7,9 +7,11 @@ built as JSON in its metadata, the numbers as tensors. `load_heads` puts them ar
 """
 
 import copy
+import errno
 import io
 import json
 import logging
+import os
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
@@ -197,14 +199,17 @@ def _as_dict(whole: object) -> dict[Any, Any]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns what torch and safetensors raise when a file cannot be written into one clear error; other libraries raise OSError."""
+    """Turns what torch and safetensors raise when a file cannot be written into one clear error that names the file."""
     try:
         yield
-    except (EquipoiseError, OSError):
+    except EquipoiseError:
+        raise
+    except OSError as error:
+        error.filename = error.filename or str(path)
         raise
     except Exception as error:  # each has its own
-        if shutil.disk_usage(path.parent).free < 2**20:
-            raise BadInput(f"cannot write {path}: no space left on the disk. Free some and run it again.") from error
+        if "os error 28" in str(error) or shutil.disk_usage(path.parent).free < 2**20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadInput(f"cannot write {path}: {reason}. Choose another place.") from error
 

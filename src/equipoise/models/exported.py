@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from equipoise.errors import BadInput, raise_all
+from equipoise.models.code import PROGRAM
 
-SUFFIX = ".pt2"
+SUFFIX = PROGRAM
 AGAIN = "Save it again with torch.export.save, from a network in eval mode and with a dynamic first axis."
 PLAIN = ("/weights/weight_", "/constants/tensor_")  # tensors as bytes, unless the list beside them says that they are pickled
 MODES = {"batch_norm": 5, "dropout": 2}  # operators that behave otherwise in training: which argument says so
@@ -66,14 +67,19 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 def load_exported(path: str | Path) -> ExportedNetwork:
     """The network in a .pt2 file, or an error that says why it cannot be used here."""
-    program = _load(Path(path))
-    raise_all(_problems(program), str(path))
-    return ExportedNetwork(program, str(path))
+    return exported_in(_content(Path(path)), str(path))
+
+
+def exported_in(content: bytes, source: str) -> ExportedNetwork:
+    """The network in the bytes of a .pt2 file."""
+    program = _load(content, source)
+    raise_all(_problems(program), source)
+    return ExportedNetwork(program, source)
 
 
 def save_exported(source: str | Path, model: ExportedNetwork, path: Path) -> None:
     """Writes the program of `source` with the weights that the network has now."""
-    program = _load(Path(source))
+    program = _load(_content(Path(source)), str(source))
     new = weights_of(model)
     with torch.no_grad():
         for key, value in program.state_dict.items():
@@ -82,23 +88,35 @@ def save_exported(source: str | Path, model: ExportedNetwork, path: Path) -> Non
         torch.export.save(program, path)
 
 
-def _load(path: Path) -> ExportedProgram:
+def _content(path: Path) -> bytes:
     if not path.is_file():
         raise BadInput(f"no such file: {path}. Name the exported program, a {SUFFIX} file.")
-    if not zipfile.is_zipfile(path):
-        raise BadInput(f"{path} is no exported program. {AGAIN}")
-    _refuse_pickles(path)
+    return path.read_bytes()
+
+
+def _load(content: bytes, source: str) -> ExportedProgram:
+    if not zipfile.is_zipfile(BytesIO(content)):
+        raise BadInput(f"{source} is no exported program. {AGAIN}")
+    try:
+        strange = _more_than_tensors(content)
+    except Exception as error:  # a damaged archive, or lists in it that are none
+        raise BadInput(f"{source} is damaged: {type(error).__name__}: {error}. {AGAIN}") from error
+    if strange:
+        raise BadInput(
+            f"{source} holds more than tensors and a graph ({strange.partition('/')[2]}) and could run code when loaded; "
+            f"it is refused. {AGAIN}"
+        )
     try:
         with _quiet():
-            return torch.export.load(path)
+            return torch.export.load(BytesIO(content))
     except Exception as error:  # a damaged file, or one of another version of torch, fails in many ways
         reason = (str(error).splitlines() or [""])[0]
-        raise BadInput(f"{path} cannot be loaded by torch {torch.__version__}: {type(error).__name__}: {reason}. {AGAIN}") from error
+        raise BadInput(f"{source} cannot be loaded by torch {torch.__version__}: {type(error).__name__}: {reason}. {AGAIN}") from error
 
 
-def _refuse_pickles(path: Path) -> None:
-    """Raises where a pickle inside holds more than tensors, or a library or an object of someone's own is there to be loaded."""
-    with zipfile.ZipFile(path) as archive:
+def _more_than_tensors(content: bytes) -> str:
+    """A pickle inside that holds more than tensors, or a library or an object of someone's own that is there to be loaded."""
+    with zipfile.ZipFile(BytesIO(content)) as archive:
         names = archive.namelist()
         pickled = {place for name in names if name.endswith("_config.json") for place in _pickled(archive, name)}
         for name in names:
@@ -107,10 +125,8 @@ def _refuse_pickles(path: Path) -> None:
                 (".json", "/version", "/serialization_id", "archive_format", "archive_version", "/byteorder")
             )
             if not harmless and not _only_tensors(archive.read(name)):
-                raise BadInput(
-                    f"{path} holds more than tensors and a graph ({name.partition('/')[2]}) and could run code when loaded; it is refused. "
-                    f"{AGAIN}"
-                )
+                return name
+    return ""
 
 
 def _pickled(archive: zipfile.ZipFile, name: str) -> Iterator[str]:

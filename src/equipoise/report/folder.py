@@ -1,22 +1,28 @@
-"""The folder itself: what may lie in it, whether it will do, and how it is filled.
+"""The folder itself: what may be in it, whether it can be written, and how it is filled or replaced as a whole.
 
-Everything is written into a hidden folder first and moved at the end, so that an interruption leaves nothing half-written.
+Everything is written into a hidden folder beside it first, put on the disk, and then takes its place in one step: a reader finds the old
+folder or the new one, never files of both. A hidden folder that a killed run left behind is removed by the next run; one that a running
+process still holds (it has a lock on it) is not.
 """
 
+import ctypes
 import errno
+import json
 import os
 import re
 import shutil
+import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from equipoise.data.files import check_writable, uninterrupted
 from equipoise.errors import BadInput
 from equipoise.models.export import HEADS
 
-WEIGHTS = ("repaired.pt2", "repaired.pt", "repaired.safetensors")  # in the order in which `apply` looks for them
+WEIGHTS = ("repaired.pt2", "repaired.pt", "repaired.safetensors")
 PAGES = ("report.html", "card.md", "card.xml", "README.txt")
 FILES = (
     *WEIGHTS,
@@ -28,8 +34,13 @@ FILES = (
     "trace.csv",
     *PAGES,
     "run.json",
-)  # where the last is, all are
+)  # all that a run writes
+LABELS_SCHEMA = "equipoise.debias.labels"  # of the audit.json above the folders of several labels
 ROOM = 2**25  # bytes for everything but the weights
+HIDDEN, OLD = ".equipoise.", ".old"  # how the names of our hidden folders begin, and how one ends that was in the place of the new one
+WAIT = 5.0  # seconds that a reader gives a run that is replacing a folder right now
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of Linux
 
 
 def folders(folder: Path, labels: Sequence[str]) -> dict[str, Path]:
@@ -50,17 +61,29 @@ def folders(folder: Path, labels: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-def check_folder(folder: Path, overwrite: bool, needed: int = 0) -> None:
-    """Raises before a long run what would go wrong after it: a folder that is not empty, not writable, or on a full disk. Makes nothing."""
+def check_folder(folder: Path, overwrite: bool, needed: int = 0, *, replaced: bool = True) -> None:
+    """Raises before a long run what would go wrong after it: a folder that is not empty, not writable, or on a full disk. Makes nothing.
+
+    `replaced` says that the folder is to be replaced as a whole, which a mount point or the current folder cannot be.
+    """
+    recover(folder)
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"cannot write {folder}: it is a file. Name a folder.")
     check_writable(folder / "run.json")
-    held = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    held = sorted(path.name for path in folder.iterdir() if not _hidden(path.name, folder)) if folder.is_dir() else []
     if held and not overwrite:
-        shown = ", ".join(held[:5]) + (" ..." if len(held) > 5 else "")
         raise BadInput(
-            f"{folder} is not empty ({shown}). Name another folder, or replace what an earlier run wrote there with --overwrite."
+            f"{folder} is not empty ({_some(held)}). Name another folder, or replace what an earlier run wrote there with --overwrite."
         )
+    if held and replaced:
+        if why := _fixed(folder):
+            raise BadInput(f"{folder} cannot be replaced as a whole: {why}. Empty it, or name a folder inside it: {folder / 'repaired'}")
+        strange = sorted(path.name for path in folder.iterdir() if path.name in FILES and Path(path.name) not in _written(folder))
+        if strange:
+            raise BadInput(
+                f"{folder} holds {_some(strange)}, but no run.json of an earlier run that wrote them; they would be lost. "
+                "Move them elsewhere, or name another folder."
+            )
     there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())
     free = shutil.disk_usage(there).free
     if free < needed + ROOM:
@@ -70,46 +93,245 @@ def check_folder(folder: Path, overwrite: bool, needed: int = 0) -> None:
         )
 
 
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
+
+
+def _fixed(folder: Path) -> str:
+    """Why a folder that exists cannot be renamed; empty where it can."""
+    target = folder.resolve()
+    if target == Path.cwd() or target in Path.cwd().parents:
+        return "it is the current folder, or holds it"
+    if target.is_mount():
+        return "it is a mount point"
+    return "" if os.access(target.parent, os.W_OK | os.X_OK) else f"the folder that it is in, {target.parent}, may not be written to"
+
+
 @contextmanager
 def filling(folder: Path) -> Iterator[Path]:
-    """A hidden folder whose files take their place in `folder` when the block ends well, and vanish when it does not.
+    """A hidden folder that takes the place of `folder` when the block ends well, and vanishes when it does not.
 
-    A new folder appears whole. In one that is there, files of an earlier run are replaced and other files left alone.
+    What an earlier run wrote is replaced. Files that no run wrote are in the new folder too.
     """
-    new = not folder.exists()
-    home = folder.absolute().parent if new else folder
+    recover(folder)
+    target = folder.resolve()
+    inside = target.is_dir() and bool(_fixed(target))  # then it is empty, or check_folder has refused it
+    home = target if inside else target.parent
+    lock = None
     try:
         home.mkdir(parents=True, exist_ok=True)
-        place = Path(tempfile.mkdtemp(prefix=".equipoise.", dir=home))
+        remove_leftovers(target)
+        place, lock = _hidden_folder(home, target.name)
     except OSError as error:
         raise BadInput(f"cannot write {folder}: {error.strerror or error}. Choose another place.") from error
     try:
         yield place
-        umask = os.umask(0)
-        os.umask(umask)
-        for path, mode in ((place, 0o777), *((made, 0o666) for made in place.iterdir())):
-            path.chmod(mode & ~umask)
-        with uninterrupted():
-            if new:
-                place.rename(folder)
-            else:
-                _move(place, folder)
+        _settle(place, target)
+        if inside:
+            _move_in(place, target)
+        else:
+            _take_place(place, target, folder)
     except OSError as error:
-        raise _cannot_write(folder, error) from error
+        raise _cannot_write(folder, place, error) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
-def _move(place: Path, folder: Path) -> None:
-    made = {path.name for path in place.iterdir()}
-    for name in FILES[::-1]:  # run.json goes first and comes last
-        if name not in made:
-            (folder / name).unlink(missing_ok=True)
-    for name in sorted(made, key=lambda name: FILES.index(name) if name in FILES else -1):
-        (place / name).replace(folder / name)
+def _hidden_folder(home: Path, name: str) -> tuple[Path, int | None]:
+    """A new folder with a lock on it, which the system lifts when this process ends in whatever way."""
+    while True:
+        place = Path(tempfile.mkdtemp(prefix=f"{HIDDEN}{name}.", dir=home))
+        lock = _lock(place)
+        with suppress(OSError):
+            if lock is None or os.fstat(lock).st_ino == place.stat().st_ino:
+                return place, lock
+        if lock is not None:  # another run took it for a leftover in the moment before it was locked
+            os.close(lock)
 
 
-def _cannot_write(folder: Path, error: OSError) -> BadInput:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    todo = "Make room there, or name another place." if full else "Choose another place."
-    return BadInput(f"cannot write {folder}: {error.strerror or error}. Nothing was left behind. {todo}")
+def _lock(place: Path) -> int | None:
+    """A handle that holds the folder; None where that is not possible: another process has it, or the system knows no such locks."""
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _hidden(name: str, folder: Path) -> bool:
+    """Whether a name is that of a hidden folder for this one."""
+    return re.fullmatch(rf"{re.escape(HIDDEN)}{re.escape(folder.resolve().name)}\.[a-z0-9_]{{8}}(\.old)?", name) is not None
+
+
+def remove_leftovers(folder: Path) -> list[Path]:
+    """The hidden folders of killed runs for this folder, now removed; those of running processes stay."""
+    target, gone = folder.resolve(), []
+    for home in (target.parent, target):
+        for place in sorted(home.iterdir()) if home.is_dir() and os.access(home, os.R_OK | os.W_OK) else ():
+            if not _hidden(place.name, target) or not place.is_dir() or place.is_symlink():
+                continue
+            with suppress(OSError):
+                if (lock := _lock(place)) is not None:
+                    shutil.rmtree(place, ignore_errors=True)
+                    os.close(lock)
+                    gone.append(place)
+    return gone
+
+
+def recover(folder: Path) -> None:
+    """Puts a folder back that a run had moved aside when it was killed; waits a moment for a run that is doing so now.
+
+    Where the system can exchange two folders in one step there is no such moment.
+    """
+    target = folder.resolve()
+    until = time.monotonic() + WAIT
+    while not target.exists() and target.parent.is_dir():
+        with suppress(OSError):
+            aside = [place for place in target.parent.iterdir() if _hidden(place.name, target) and place.name.endswith(OLD)]
+            if not aside:
+                return
+            new = aside[0].with_name(aside[0].name.removesuffix(OLD))
+            lock = _lock(new) if new.is_dir() else None
+            if lock is not None or not new.is_dir():
+                aside[0].rename(target)
+            if lock is not None:
+                os.close(lock)
+        if time.monotonic() > until:
+            return
+        time.sleep(0.05)
+
+
+def _settle(place: Path, target: Path) -> None:
+    """Modes as the user's other files have them, everything on the disk, and beside it what no run wrote."""
+    umask = os.umask(0)
+    os.umask(umask)
+    for folder, _, names in os.walk(place):
+        for name in names:
+            path = Path(folder, name)
+            path.chmod(0o666 & ~umask)
+            with naming(path), path.open("rb") as file:
+                os.fsync(file.fileno())
+        Path(folder).chmod(0o777 & ~umask)
+    if target.is_dir():
+        _carry(target, place)
+        place.chmod(target.stat().st_mode & 0o7777)
+    for folder, _, _ in os.walk(place):
+        _sync(Path(folder))
+
+
+def _sync(folder: Path) -> None:
+    """Puts the names in a folder on the disk, where the system lets a folder be opened."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _written(folder: Path) -> set[Path]:
+    """What an earlier run wrote in a folder, relative to it: nothing where there is no sign of one."""
+    found = {Path(name) for name in FILES} if (folder / "run.json").is_file() else set()
+    with suppress(OSError, ValueError, AttributeError):
+        overview = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
+        if overview.get("schema") == LABELS_SCHEMA:
+            labels = [name for name in map(str, overview.get("folders", {}).values()) if Path(name).name == name]
+            found |= {Path(name) for name in (*FILES, *labels)} | {Path(label, name) for label in labels for name in FILES}
+    return found
+
+
+def _carry(old: Path, new: Path) -> None:
+    """Puts what no run wrote into the new folder as well: as a second name of the same file where that is possible, as a copy otherwise."""
+    ours = _written(old)
+    for place, folder_names, names in os.walk(old):
+        links = [name for name in folder_names if Path(place, name).is_symlink()]
+        within = Path(place).relative_to(old)
+        folder_names[:] = [name for name in folder_names if name not in links and not name.startswith(HIDDEN)]
+        for name in [*names, *links]:
+            target = new / within / name
+            if within / name in ours or target.exists() or target.is_symlink():
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(Path(place, name), target, follow_symlinks=False)
+            except OSError:
+                shutil.copy2(Path(place, name), target, follow_symlinks=False)
+        if not names and not folder_names and within not in ours and within != Path():
+            (new / within).mkdir(parents=True, exist_ok=True)
+
+
+def _take_place(place: Path, target: Path, shown: Path) -> None:
+    """The one step: the new folder under the name of the old, the old one under the name of the new, which is then removed."""
+    with uninterrupted():
+        try:
+            if not target.exists():
+                place.rename(target)
+            elif not _exchange(place, target):
+                old = place.with_name(f"{place.name}{OLD}")
+                target.rename(old)
+                place.rename(target)
+                with suppress(OSError):  # the new folder is in place; the old one is a leftover that the next run removes as well
+                    old.rename(place)
+        except OSError as error:
+            if not place.is_dir():
+                raise
+            spare = Path(tempfile.mkdtemp(prefix=f"{target.name}.new-", dir=target.parent))
+            place.rename(spare)
+            raise BadInput(
+                f"cannot replace {shown}: {error.strerror or error}. The new folder is complete and is {spare}; rename it by hand."
+            ) from error
+        _sync(target.parent)
+        if place.is_dir():
+            _carry(place, target)  # what somebody put there in between
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Whether two folders could exchange their names in a single step of the system."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    if rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM):  # the file system cannot
+        return False
+    raise OSError(code, os.strerror(code), str(other))
+
+
+def _move_in(place: Path, target: Path) -> None:
+    """Fills an empty folder that cannot be renamed. run.json, without which nothing reads the folder, comes last."""
+    with uninterrupted():
+        for name in sorted((path.name for path in place.iterdir()), key=lambda name: (name == "run.json", name == "audit.json", name)):
+            (place / name).rename(target / name)
+        _sync(target)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Adds the file to an error of the system that lacks it, as those of writing do: "no space left" names the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def _cannot_write(folder: Path, place: Path, error: OSError) -> BadInput:
+    todo = "Free some space there, or name another place." if error.errno in FULL else "Choose another place."
+    path = folder
+    if error.filename is not None and Path(os.fsdecode(error.filename)).is_relative_to(place):
+        path = folder / Path(os.fsdecode(error.filename)).relative_to(place)
+    kept = "What was there is unchanged." if folder.exists() else "Nothing was left behind."
+    return BadInput(f"cannot write {path}: {error.strerror or error}. {kept} {todo}")

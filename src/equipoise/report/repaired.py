@@ -35,7 +35,7 @@ from equipoise.models.export import (
 from equipoise.models.exported import program_in
 from equipoise.report.case import Case, Repair
 from equipoise.report.findings import headline
-from equipoise.report.folder import WEIGHTS, check_folder, filling
+from equipoise.report.folder import WEIGHTS, check_folder, filling, naming
 from equipoise.report.limits import LIMIT_WORDS, below_limit, with_enough_data
 from equipoise.report.trial import Bars
 
@@ -81,33 +81,40 @@ class Written:
 
 def write_repaired(case: Case, folder: Path, serving: Serving, options: Options = Options(), *, failures: Mapping[str, str] | None = None,
                    bars: Bars | None = None) -> Written:  # fmt: skip
-    """Writes the folder. `failures` are those of the trial; those of writing are added to them."""
+    """Writes the folder, whole or not at all. `failures` are those of the trial; those of writing are added to them."""
     check_folder(folder, options.overwrite)
+    with filling(folder) as place:
+        return write_files(case, place, folder, serving, options, failures=failures, bars=bars)
+
+
+def write_files(case: Case, place: Path, folder: Path, serving: Serving, options: Options = Options(), *,
+                failures: Mapping[str, str] | None = None, bars: Bars | None = None) -> Written:  # fmt: skip
+    """Writes the files of a repaired network into `place`, which is to become `folder`."""
     bars = bars or (lambda _: nullcontext(lambda _done, _of: None))
     found = dict(failures or {})
-    model = case.result.candidate.model
-    with filling(folder) as place:
-        save_weights(model, place, serving.came)
-        _json(place / "rule.json", rule_to_dict(case.result.candidate.rule))
+    save_weights(case.result.candidate.model, place, serving.came)
+    _json(place / "rule.json", rule_to_dict(case.result.candidate.rule))
+    with naming(place / "trace.csv"):
         traces(case).to_csv(place / "trace.csv", index=False)
-        onnx = _onnx(case, place, serving, options, found, bars) if options.onnx else None
-        audits = _audits(case, options.draws, bars)
-        document = audit_document(case, audits)
-        _json(place / "audit.json", document)
-        before, after = audits[0], audits[1 + case.chosen]
-        with bars("model card") as step, _named(found, "card.md and card.xml"):
-            from equipoise.report.card import write_cards
+    onnx = _onnx(case, place, serving, options, found, bars) if options.onnx else None
+    audits = _audits(case, options.draws, bars)
+    document = audit_document(case, audits)
+    _json(place / "audit.json", document)
+    before, after = audits[0], audits[1 + case.chosen]
+    with bars("model card") as step, _named(found, "card.md and card.xml"), naming(place / "card.md"):
+        from equipoise.report.card import write_cards
 
-            write_cards(case, place, options.card, before=before, after=after)
-            step(1, 1)
-        with bars("report") as step, _named(found, "report.html"):
-            from equipoise.report.page import write_page
+        write_cards(case, place, options.card, before=before, after=after)
+        step(1, 1)
+    with bars("report") as step, _named(found, "report.html"), naming(place / "report.html"):
+        from equipoise.report.page import write_page
 
-            write_page(case, place / "report.html", draws=options.draws, thumbnails=options.thumbnails)
-            step(1, 1)
+        write_page(case, place / "report.html", draws=options.draws, thumbnails=options.thumbnails)
+        step(1, 1)
+    with naming(place / "README.txt"):
         (place / "README.txt").write_text(_readme(case, folder, place, serving, options, onnx, found), encoding="utf-8")
-        _json(place / "run.json", _run(case, serving, options, onnx, found, sorted(path.name for path in place.iterdir())))
-        files = tuple(sorted(path.name for path in place.iterdir()))
+    _json(place / "run.json", _run(case, serving, options, onnx, found, sorted(path.name for path in place.iterdir())))
+    files = tuple(sorted(path.name for path in place.iterdir()))
     return Written(folder, files, before, after, document, found, onnx)
 
 
@@ -130,7 +137,7 @@ def _onnx(case: Case, place: Path, serving: Serving, options: Options, failures:
     if options.onnx_rule and threshold is None:
         failures["the rule in model.onnx"] = "only a plain threshold can be a part of the network; this rule is in rule.json"
     exported = None
-    with bars("ONNX") as step, _named(failures, "model.onnx"):
+    with bars("ONNX") as step, _named(failures, "model.onnx"), naming(place / "model.onnx"):
         exported = to_onnx(case.result.candidate.model, serving.sample, place / "model.onnx", threshold, output=serving.output)
         step(1, 1)
     if exported is not None and not exported.agrees:
@@ -308,7 +315,8 @@ def _readme(
 
 
 def _json(path: Path, content: Mapping[str, object]) -> None:
-    path.write_text(json.dumps(_finite(content), indent=2, allow_nan=False, default=str) + "\n", encoding="utf-8")
+    with naming(path):
+        path.write_text(json.dumps(_finite(content), indent=2, allow_nan=False, default=str) + "\n", encoding="utf-8")
 
 
 def _finite(value: object) -> object:

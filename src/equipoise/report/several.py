@@ -23,12 +23,12 @@ from equipoise.methods.many import APART, check_method
 from equipoise.methods.registry import debias
 from equipoise.models.many_outputs import ChosenOutputs, chosen_outputs
 from equipoise.report.case import Case, Repair
-from equipoise.report.folder import FILES, folders
+from equipoise.report.folder import LABELS_SCHEMA, folders, naming
 from equipoise.report.page import labels_page
 from equipoise.report.repaired import Written
 from equipoise.report.trial import EQUAL, Bars, Trial, asked, scored, tried
 
-SCHEMA, SCHEMA_VERSION = "equipoise.debias.labels", 1
+SCHEMA, SCHEMA_VERSION = LABELS_SCHEMA, 1
 
 
 @dataclass(frozen=True)
@@ -146,24 +146,26 @@ def choose_for_all(repairs: Sequence[Sequence[Repair]]) -> int:
     return min((k for k in pool if worst[k] <= least + EQUAL), key=lambda k: (repairs[0][k].candidate.rule.needs_group, worst[k]))
 
 
-def write_overview(folder: Path, cases: Mapping[str, Case], written: Mapping[str, Written], title: str) -> list[Path]:
-    """The files that speak of all labels: audit.json, report.html and README.txt."""
+def write_overview(place: Path, folder: Path, cases: Mapping[str, Case], written: Mapping[str, Written], title: str) -> list[Path]:
+    """The files that speak of all labels: audit.json, report.html and README.txt, in `place`, which is to become `folder`."""
     places = folders(folder, list(cases))
     document = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "chosen": next(iter(cases.values())).result.name,
         "met": all(case.result.candidate.met for case in cases.values()),
-        "folders": {name: place.name for name, place in places.items()},
-        "labels": {name: json.loads((place / "audit.json").read_text(encoding="utf-8")) for name, place in places.items()},
+        "folders": {name: path.name for name, path in places.items()},
+        "labels": {name: json.loads((place / path.name / "audit.json").read_text(encoding="utf-8")) for name, path in places.items()},
     }
-    paths = [folder / "audit.json", folder / "report.html", folder / "README.txt"]
-    for name in FILES:  # of one label, from an earlier run into the same folder
-        (folder / name).unlink(missing_ok=True)
-    write_text(paths[0], json.dumps(document, indent=2, allow_nan=False) + "\n")
-    write_text(paths[1], labels_page(title, cases, written, places))
-    write_text(paths[2], _readme(title, cases, places))
-    return paths
+    texts = {
+        place / "audit.json": json.dumps(document, indent=2, allow_nan=False) + "\n",
+        place / "report.html": labels_page(title, cases, written, places),
+        place / "README.txt": _readme(title, cases, places),
+    }
+    for path, text in texts.items():
+        with naming(path):
+            write_text(path, text)
+    return list(texts)
 
 
 def _readme(title: str, cases: Mapping[str, Case], places: Mapping[str, Path]) -> str:

@@ -1,0 +1,217 @@
+"""What else people save beside the weights in a torch file, without running anything that the file names.
+
+torch loads tensors and plain values. Scalars, arrays and dtypes of NumPy, times, paths and argparse's options are common beside them and
+are plain values too, but NumPy's own functions to rebuild them trust the file. So these are read by functions of ours, under the names
+that a pickle has for them. Anything else is refused, and `refused_keys` says where in the file it is.
+"""
+
+import argparse
+import collections
+import datetime as dt
+import pathlib
+import pickle
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+KINDS = "biufcSUMm"  # of NumPy's dtypes: numbers, text and times; no objects, no records
+
+
+class _Dtype:
+    """A dtype as a pickle describes it, checked before NumPy makes one."""
+
+    def __init__(self, code: object, *_: object) -> None:
+        self.dtype = np.dtype(_text(code))
+        if self.dtype.kind not in KINDS or self.dtype.subdtype is not None or self.dtype.names is not None:
+            raise pickle.UnpicklingError(f"a NumPy dtype {code!r} is not plain")
+
+    def __setstate__(self, state: Any) -> None:
+        order, *rest = state[1:5]
+        if any(part is not None for part in rest):
+            raise pickle.UnpicklingError("a NumPy dtype with fields is not plain")
+        if self.dtype.kind in "Mm" and len(state) > 8:
+            unit, number = state[8][1][:2]
+            self.dtype = np.dtype(f"{self.dtype.kind}8[{int(number)}{_text(unit)}]")
+        if _text(order) in ("<", ">"):
+            self.dtype = self.dtype.newbyteorder(_text(order))
+
+
+class _Array:
+    """An array as a pickle describes it."""
+
+    def __init__(self, *_: object) -> None:
+        self.value = np.zeros(0)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, fortran, raw = state
+        if not isinstance(dtype, _Dtype):
+            raise pickle.UnpicklingError("an array of objects is not plain")
+        flat = np.frombuffer(_bytes(raw), dtype.dtype)
+        self.value = flat.reshape(shape, order="F" if fortran else "C").copy()
+
+
+for _ours, _name in ((_Dtype, "dtype"), (_Array, "ndarray")):  # torch before 2.6 knows a class by these
+    _ours.__module__, _ours.__name__, _ours.__qualname__ = "numpy", _name, _name
+
+
+def _scalar(dtype: object, raw: object = b"") -> object:
+    if not isinstance(dtype, _Dtype):
+        raise pickle.UnpicklingError("a NumPy scalar of an unknown dtype is not plain")
+    return np.frombuffer(_bytes(raw), dtype.dtype, count=1)[0]
+
+
+def _bytes(raw: object) -> bytes:
+    """Bytes, also where an old protocol has them as text."""
+    return raw.encode("latin1") if isinstance(raw, str) else bytes(raw)  # type: ignore[call-overload, no-any-return]
+
+
+def _text(value: object) -> str:
+    return value.decode("ascii") if isinstance(value, bytes) else str(value)
+
+
+def _path(*parts: object) -> pathlib.PurePath:
+    return pathlib.Path(*map(str, parts))
+
+
+def _rebuilt(*_: object) -> _Array:
+    return _Array()
+
+
+def _frombuffer(raw: object, dtype: object, shape: Any, order: str) -> _Array:
+    """How pickles of protocol 5 hold an array."""
+    found = _Array()
+    found.__setstate__((1, shape, dtype, order == "F", raw))
+    return found
+
+
+TYPES = {f"numpy.{kind.__name__}": kind for kind in {np.dtype(code).type for code in np.typecodes["All"] if code not in "OV"}}
+NAMED: dict[str, Callable[..., object]] = {
+    **{f"numpy.{core}.multiarray.scalar": _scalar for core in ("core", "_core")},
+    **{f"numpy.{core}.multiarray._reconstruct": _rebuilt for core in ("core", "_core")},
+    **{f"numpy.{core}.numeric._frombuffer": _frombuffer for core in ("core", "_core")},
+    "numpy.dtype": _Dtype,
+    "numpy.ndarray": _Array,
+    **TYPES,
+    "numpy.bool_": np.bool_,
+    "argparse.Namespace": argparse.Namespace,
+    **{f"builtins.{kind.__name__}": kind for kind in (int, float, str, bool, list, dict, tuple, frozenset)},
+    **{f"datetime.{kind.__name__}": kind for kind in (dt.datetime, dt.date, dt.time, dt.timedelta)},
+    "datetime.timezone": dt.timezone,
+    **{
+        f"{module}.{name}": _path
+        for module in ("pathlib", "pathlib._local")
+        for name in ("Path", "PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "PurePath")
+    },
+}  # under the name that a pickle has for it
+
+
+@contextmanager
+def harmless() -> Iterator[None]:
+    """Lets torch load these as well, for a while."""
+    import torch.serialization as of_torch
+
+    before = list(of_torch.get_safe_globals())
+    of_torch.add_safe_globals([_under(name, function) for name, function in NAMED.items()])
+    try:
+        yield
+    finally:
+        of_torch.clear_safe_globals()
+        of_torch.add_safe_globals(before)
+
+
+def _under(name: str, function: Callable[..., object]) -> Any:
+    """A function under another name, as torch takes it: a pair, or before 2.6 something that has the name itself."""
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if version >= (2, 6) or f"{function.__module__}.{function.__qualname__}" == name:
+        return (function, name) if version >= (2, 6) else function
+    module, _, last = name.rpartition(".")
+
+    def renamed(*arguments: object) -> object:
+        return function(*arguments)
+
+    renamed.__module__, renamed.__name__, renamed.__qualname__ = module, last, last
+    return renamed
+
+
+def plain(value: Any) -> Any:
+    """The value with NumPy's own arrays and dtypes in place of ours."""
+    if isinstance(value, _Array):
+        return value.value
+    if isinstance(value, _Dtype):
+        return value.dtype
+    if isinstance(value, argparse.Namespace):
+        return argparse.Namespace(**{key: plain(inner) for key, inner in vars(value).items()})
+    if type(value) in (dict, collections.OrderedDict, collections.defaultdict):
+        for key in value:
+            value[key] = plain(value[key])
+        return value
+    if type(value) in (list, tuple, set, frozenset):
+        return type(value)(plain(inner) for inner in value)
+    return value
+
+
+class _Stub:
+    """Stands for anything that a pickle names; nothing of it is run."""
+
+    kind = ""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __setstate__(self, _: object) -> None: ...
+
+    def __setitem__(self, *_: object) -> None: ...
+
+    def append(self, _: object) -> None: ...
+
+    def extend(self, _: object) -> None: ...
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+class _Reader(pickle._Unpickler):  # type: ignore[name-defined, misc]
+    """Reads the structure of a pickle with a stub for every function and class in it."""
+
+    def find_class(self, module: str, name: str) -> type:
+        known = {"collections.OrderedDict": collections.OrderedDict, "builtins.set": set}
+        full = f"{'builtins' if module == '__builtin__' else module}.{name}"
+        if full in known:
+            return known[full]
+        allowed = full in NAMED or module.partition(".")[0] == "torch"
+        return type("Stub", (_Stub,), {"kind": "" if allowed else full})
+
+    def persistent_load(self, _: object) -> _Stub:
+        return _Stub()
+
+
+def refused_keys(path: Path) -> dict[str, str]:
+    """Which keys of a torch file hold what is refused, and its type; empty where that cannot be told."""
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+                with archive.open(name) as file:
+                    whole = _Reader(file).load()
+        else:
+            with path.open("rb") as file:
+                whole = _Reader(file).load()
+        return dict(_stubs(whole, ""))
+    except Exception:  # it has been refused already; this was only to say where
+        return {}
+
+
+def _stubs(value: object, where: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+    kind = value.kind if isinstance(value, _Stub) else getattr(value, "kind", "") if isinstance(value, type) else ""
+    if kind:
+        yield where or "the whole file", kind
+    elif isinstance(value, Mapping) and depth < 8:
+        for key, inner in value.items():
+            yield from _stubs(inner, f"{where}[{key!r}]" if where else repr(key), depth + 1)
+    elif isinstance(value, (list, tuple)) and depth < 8:
+        for at, inner in enumerate(value):
+            yield from _stubs(inner, f"{where}[{at}]", depth + 1)
