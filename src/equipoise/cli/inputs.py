@@ -34,7 +34,7 @@ ModelOption = Annotated[
     str | None,
     typer.Option(
         help="The network, as file.py:factory or package.module:factory, whose code is run; an exported program (.pt2); or a backbone: "
-        "resnet-18, vgg-16, densenet-121, squeezenet.",
+        "resnet-18, vgg-16, densenet-121, squeezenet, efficientnet-lite0, efficientnet-lite1.",
         rich_help_panel="Network",
     ),
 ]

@@ -81,7 +81,8 @@ def study_run(
         Path | None, typer.Option(help="MIMIC-CXR: folder of the MIMIC-IV tables.", show_default="the folder of MIMIC-CXR")
     ] = None,
     pretrained: Annotated[
-        list[str] | None, typer.Option(help="Images: file of the weights that a network starts from, as in resnet-18=resnet18.pth.")
+        list[str] | None,
+        typer.Option(help="Images: weights that a network starts from, as in resnet-18=resnet18.pth or efficientnet-lite0=imagenet."),
     ] = None,
 ) -> None:
     """Run a study, or go on with one that was interrupted: the same command again.

@@ -47,8 +47,8 @@ FINDINGS = {
     "pneumonia": "Pneumonia",
     "pneumothorax": "Pneumothorax",
 }
-REFERENCES = {"sex": "M", "age": "<60"}
-OLD = 60
+ATTRIBUTES = ("sex", "age")
+OLD = 60  # the age in years from which a patient belongs to the older group, unless another is asked for
 OLDEST = 120  # some ages are typing errors, such as 414: those rows have no group
 
 
@@ -57,6 +57,7 @@ def nih(
     *,
     finding: str = "any",
     attribute: str = "sex",
+    older: int = OLD,
     views: str = "frontal",
     size: int = 224,
     channels: int = 1,
@@ -68,14 +69,18 @@ def nih(
 ) -> Cohort:
     """The images with a finding ('any' for all of them) and those with none, from the folder of one of the two layouts.
 
-    The attribute is sex (F, M; the reference is M) or age (<60, the reference, and >=60, at the first image of the patient). Views
-    are frontal, PA or AP.
+    The attribute is sex (F, M; the reference is M) or age: under `older` years, or from there on (with the default, <60 and >=60). The
+    older are the reference, as in the paper's MIMIC-III: a negative EOD means that disease is missed more often in the younger. The age is
+    that at the first image of the patient, so that a patient belongs to one group. Views are frontal, PA or AP.
     """
     folder = Path(root).expanduser()
     wanted = finding.lower()
     pick("finding of nih", wanted, ("any", *FINDINGS))
-    pick("attribute of nih", attribute, REFERENCES)
+    pick("attribute of nih", attribute, ATTRIBUTES)
     pick("views of nih", views, VIEWS)
+    if not 1 <= older <= OLDEST:
+        raise BadInput(f"older is an age in years from 1 to {OLDEST}; got {older}")
+    young, old = f"<{older}", f">={older}"
     frame = labels_in(folder)
     found = frame["finding"].astype(str).str.split("|").map(lambda names: {name.strip() for name in names})
     normal = np.array([names == {NORMAL} for names in found])
@@ -83,7 +88,7 @@ def nih(
     positive = ~normal & known if wanted == "any" else np.array([FINDINGS[wanted] in names for names in found])
     if attribute == "age":
         first = frame.groupby("patient")["age"].transform("min")
-        frame["age"] = pd.Series(np.where(first < OLD, "<60", ">=60"), index=frame.index, dtype=object).where(first <= OLDEST, None)
+        frame["age"] = pd.Series(np.where(first < older, young, old), index=frame.index, dtype=object).where(first <= OLDEST, None)
     chosen = frame.assign(label=positive.astype(int))[(positive | normal) & of_view(frame["view"], views)]
     if chosen.empty:
         raise BadInput(f"no image of {folder} has {finding} or {NORMAL} and a view {views}; its views are {set(frame['view'])}")
@@ -94,7 +99,7 @@ def nih(
         image="image",
         label="label",
         group=attribute,
-        reference=REFERENCES[attribute],
+        reference="M" if attribute == "sex" else old,
         patient="patient",
         size=size,
         channels=channels,

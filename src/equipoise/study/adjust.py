@@ -7,7 +7,7 @@ from typing import Any
 
 from equipoise.errors import raise_all
 from equipoise.study.entries import Known
-from equipoise.study.network import backbones
+from equipoise.study.network import IMAGENET, backbones
 from equipoise.study.plan import idle_weights
 from equipoise.study.schema import Plan
 from equipoise.study.sources import option_types
@@ -32,7 +32,7 @@ def with_options(plan: Plan, **options: Any) -> Plan:
 
 
 def with_weights(plan: Plan, files: Sequence[str]) -> Plan:
-    """The plan with files of weights that backbones start from, each as resnet-18=file."""
+    """The plan with files of weights that backbones start from, each as resnet-18=file, or resnet-18=imagenet for the published ones."""
     if not files:
         return plan
     pairs = [text.partition("=") for text in files]
@@ -41,10 +41,10 @@ def with_weights(plan: Plan, files: Sequence[str]) -> Plan:
         for text, (name, _, file) in zip(files, pairs, strict=True)
         if not name or not file
     ]
-    given = {name: str(Path(file).absolute()) for name, _, file in pairs}
+    given = {name: file if file == IMAGENET else str(Path(file).absolute()) for name, _, file in pairs}
     if not problems:
         problems += idle_weights({"data": [{"model": plan.network(d.name).model} for d in plan.data], "pretrained": given})
-        problems += [f"no such file: {file}. Check the name." for file in given.values() if not Path(file).is_file()]
+        problems += [f"no such file: {file}. Check the name." for file in given.values() if file != IMAGENET and not Path(file).is_file()]
     raise_all(problems, plan.name)
     before = plan.pretrained if isinstance(plan.pretrained, dict) else dict.fromkeys(backbones(), plan.pretrained)
     return dataclasses.replace(plan, pretrained={**{k: v for k, v in before.items() if v}, **given})

