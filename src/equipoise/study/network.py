@@ -59,9 +59,9 @@ class Network:
                 return build(self.model)
             from equipoise.models.vision import backbone
 
-            published = self.pretrained == IMAGENET
-            weights = None if published else self.pretrained or None
-            model = backbone(self.model, channels=shape[1], **{"weights": weights, "pretrained": published} if pretrained else {})
+            start = self.pretrained if pretrained else ""
+            weights = None if start == IMAGENET else start or None
+            model = backbone(self.model, channels=shape[1], weights=weights, pretrained=start == IMAGENET)
         if self.pretrained:
             model.__dict__["untrained"] = partial(self.build, tuple(shape))  # what trains anew starts from the same weights
         return model
