@@ -1,4 +1,4 @@
-"""The orientation of every attribute of every data set of the paper: gaps have the published signs (A = 0 minus A = 1; A = 1 is the reference).
+"""Every attribute of every data set of the paper: gaps (A = 0 minus A = 1, the reference) have the published signs.
 
 A published sign counts where the published gap is larger than its standard deviation: the others say nothing about the orientation.
 """

@@ -6,11 +6,12 @@ signs: age (>=78, <78), marital_status (single; not single, which includes unkno
 private, which is every other payer). The date of birth of patients over 89 is shifted by about 300 years: they get the age 91.4, which the
 documentation of the data gives as their median.
 
-What differs from the paper. Its text has averages over the stay, as here: 22 encoded columns (15 means, age, 3 diseases, 3 kinds of
-admission), and one more for marital_status or insurance as an input. Its table has 43 and 44, which are those of its published code:
-least and greatest values of the first ICU day (21 numbers with age, as 0 or 1), the least GCS in 13 levels, 3 diseases in 2 levels each, 3
-kinds of admission, and the attribute. Its 35,993 rows are the first adult admissions with more than 24 hours of records; here all stay.
-Age is an input in years, unless it is the attribute and `attribute_as_input=False`. Missing values are filled from the train part alone.
+There are two kinds of `inputs`. "stay-averages" are those of the paper's text: 22 encoded columns (15 means, age, 3 diseases, 3 kinds of
+admission), and one more for marital_status or insurance as an input; age is in years, and all first adult admissions stay. "first-day" are
+those of its table of data sets, which come from its published code: 43 columns, or 44 with marital_status or insurance. They are least and
+greatest values of the first ICU day (`first_day`; 20 numbers), age as 0 or 1 (78 and older), the least GCS in 13 levels, 3 diseases in 2
+levels each and 3 kinds of admission; rows are stays of at least 24 hours in the ICU (35,993 in the paper; `PUBLISHED_ROWS`). Missing values
+are filled from the train part only. Age leaves the inputs if it is the attribute and `attribute_as_input=False`.
 
 The open demo (100 patients, all of whom died at some time) is far too small for a fairness figure: it shows only that the code runs.
 """
@@ -24,7 +25,8 @@ import pandas as pd
 
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.cohort import Cohort
-from equipoise.data.saps import COLUMNS, read_header, stay_means
+from equipoise.data.first_day import LEVELS, first_day
+from equipoise.data.saps import CHART, COLUMNS, TIME, read_header, seconds, stay_means
 from equipoise.data.table import Table
 from equipoise.errors import BadInput, pick, raise_all
 
@@ -41,6 +43,13 @@ GROUPS = {  # attribute: the reference group, the other group, and the values of
     "marital_status": ("single", "not single", ("SINGLE",)),
     "insurance": ("public", "private", ("MEDICARE", "MEDICAID")),
 }
+INPUTS = ("stay-averages", "first-day")
+FIRST_DAY_TABLES = {  # what "first-day" needs more
+    "ICUSTAYS": ("hadm_id", "intime", "outtime"),
+    **{table: (TIME, "value") if table == CHART else (TIME,) for table in COLUMNS},
+}
+KINDS = ("medical", "scheduled surgical", "unscheduled surgical")
+PUBLISHED_ROWS = 35_993  # of the paper's table of data sets: 21,595 + 7,199 + 7,199
 OLD = 78
 ADULT = 15
 SURROGATE_AGE = 91.4
@@ -58,32 +67,49 @@ def mimic_iii(
     *,
     attribute: str = "age",
     attribute_as_input: bool = True,
+    inputs: str = "stay-averages",
     progress: Callable[[int], None] | None = None,
 ) -> Cohort:
-    """The MIMIC-III cohort in a folder of tables (CSV or CSV.GZ, names in upper or lower case), one row a patient.
+    """The MIMIC-III cohort in a folder of tables (CSV or CSV.GZ, names in upper or lower case), one row per patient.
 
-    The attribute is age, marital_status or insurance. CHARTEVENTS (33 GB) is streamed, and `progress` is called with the number of rows
-    read so far. Some measurements are missing (NaN): the encoder of the table fills them.
+    The attribute is age, marital_status or insurance; the inputs are stay-averages or first-day. CHARTEVENTS (33 GB) is streamed, and
+    `progress` is called with the number of rows read so far. Some measurements are missing (NaN): the encoder of the table fills them.
     """
     pick("attribute of mimic-iii", attribute, GROUPS)
-    files = _files(Path(root))
+    daily = pick("inputs of mimic-iii", inputs, INPUTS) == "first-day"
+    files = _files(Path(root), daily)
     stays = _first_adult_admissions(files)
+    if daily:
+        stays = _of_a_day(files, stays)
     hadm = stays["hadm_id"].to_numpy(np.int64)
     reference, other, values = GROUPS[attribute]
     in_reference = (stays["age"] >= OLD if values is None else stays[attribute].str.strip().str.upper().isin(values)).to_numpy(bool)
     group = Attribute.of(np.where(in_reference, reference, other), attribute, reference)
-    fixed = stays[["age"]].assign(**_diseases(files, hadm), admission_type=_admission_type(files, hadm, stays["admission_type"]))
+    diseases, kind = _diseases(files, hadm), _admission_type(files, hadm, stays["admission_type"])
+    if daily:
+        levels = {f"{name}={int(here)}": present == here for name, present in diseases.items() for here in (False, True)}
+        kinds = {f"admission_type={name}": kind == name for name in KINDS}
+        fixed = pd.DataFrame({"age": stays["age"] >= OLD, **levels, **kinds}).astype(float)
+    else:
+        fixed = stays[["age"]].assign(**diseases, admission_type=kind)
     if attribute == "age" and not attribute_as_input:
         fixed = fixed.drop(columns="age")
     elif attribute != "age" and attribute_as_input:
         fixed[f"{attribute}={reference}"] = in_reference
 
-    # Last, since it takes minutes: whatever is wrong with the small tables has been said by now.
-    means = stay_means({table: files[table] for table in COLUMNS}, hadm, progress=progress)
-    if means.isna().all(axis=None):
+    # Last, since it takes minutes: errors in the small tables come before.
+    tables = {table: files[table] for table in COLUMNS}
+    if daily:
+        measured = first_day(tables, hadm, seconds(stays["intime"].to_numpy("datetime64[s]")), progress=progress)
+    else:
+        measured = stay_means(tables, hadm, progress=progress)
+    if measured.isna().all(axis=None):
         raise BadInput(f"no row of {', '.join(COLUMNS)} in {root} belongs to the {len(stays):,} admissions; use tables of one extract")
+    if daily:
+        gcs = measured.pop("gcs_min")
+        measured = measured.assign(**{f"gcs_min={level}": (gcs == level).astype(float).where(gcs.notna()) for level in LEVELS})
     return Cohort(
-        Table(pd.concat([means, fixed], axis=1)),
+        Table(pd.concat([measured, fixed], axis=1)),
         stays["hospital_expire_flag"].to_numpy(np.int64),
         (group,),
         stays["subject_id"].to_numpy(dtype=object),
@@ -92,15 +118,30 @@ def mimic_iii(
     )
 
 
-def _files(root: Path) -> dict[str, Path]:
+def _of_a_day(files: Mapping[str, Path], stays: pd.DataFrame) -> pd.DataFrame:
+    """The admissions whose first ICU stay has at least 24 hours, with its times."""
+    icu = _read(files, "ICUSTAYS").sort_values(["intime", "hadm_id"]).drop_duplicates("hadm_id")
+    found = stays.merge(icu, on="hadm_id", how="inner")
+    long = found[found["outtime"] - found["intime"] >= pd.Timedelta(days=1)].reset_index(drop=True)
+    if long.empty:
+        raise BadInput(
+            f"none of the {len(stays):,} first admissions of adults has an ICU stay of at least 24 hours in ICUSTAYS; "
+            'use tables of one extract, or inputs="stay-averages"'
+        )
+    return long
+
+
+def _files(root: Path, daily: bool = False) -> dict[str, Path]:
     """The file of each table, or one error with every table and column that is missing."""
+    more = FIRST_DAY_TABLES if daily else {}
+    wanted = {table: (*TABLES.get(table, ()), *more.get(table, ())) for table in (*TABLES, *(t for t in more if t not in TABLES))}
     if not root.is_dir():
-        raise BadInput(f"no such folder: {root}. It must hold the MIMIC-III tables {', '.join(TABLES)} as .csv or .csv.gz.")
+        raise BadInput(f"no such folder: {root}. It must hold the MIMIC-III tables {', '.join(wanted)} as .csv or .csv.gz.")
     present = {path.name.lower(): path for path in root.iterdir() if path.is_file()}
-    found = {table: present.get(f"{table.lower()}.csv") or present.get(f"{table.lower()}.csv.gz") for table in TABLES}
+    found = {table: present.get(f"{table.lower()}.csv") or present.get(f"{table.lower()}.csv.gz") for table in wanted}
     files = {table: path for table, path in found.items() if path is not None}
     problems = [
-        f"no table {table}.csv or {table}.csv.gz; get it from physionet.org/content/mimiciii/1.4" for table in TABLES if table not in files
+        f"no table {table}.csv or {table}.csv.gz; get it from physionet.org/content/mimiciii/1.4" for table in wanted if table not in files
     ]
     for table, path in files.items():
         try:
@@ -108,7 +149,7 @@ def _files(root: Path) -> dict[str, Path]:
         except BadInput as error:
             problems += error.problems
             continue
-        absent = [column for column in TABLES[table] if column not in map(str.lower, names)]
+        absent = [column for column in wanted[table] if column not in map(str.lower, names)]
         if absent:
             problems.append(f"{path.name} has no column {', '.join(absent)}; it has {', '.join(names)}")
     raise_all(problems, str(root))
@@ -117,7 +158,7 @@ def _files(root: Path) -> dict[str, Path]:
 
 def _read(files: Mapping[str, Path], table: str) -> pd.DataFrame:
     """The needed columns of a small table, names in lower case: ids, flags and dates as such, all else as text."""
-    wanted = TABLES[table]
+    wanted = TABLES.get(table) or FIRST_DAY_TABLES[table]
     try:
         frame = pd.read_csv(files[table], usecols=lambda name: name.strip().lower() in wanted, dtype=str)
         frame = frame.rename(columns=lambda name: name.strip().lower())
@@ -128,7 +169,7 @@ def _read(files: Mapping[str, Path], table: str) -> pd.DataFrame:
                 frame[column] = pd.to_numeric(frame[column]).astype(np.int64)
             elif column == "hospital_expire_flag":
                 frame[column] = pd.to_numeric(frame[column])
-            elif column in {"admittime", "transfertime", "dob"}:
+            elif column in {"admittime", "transfertime", "dob", "intime", "outtime"}:
                 frame[column] = pd.to_datetime(frame[column])
     except (OSError, ValueError, EOFError) as error:
         raise BadInput(f"{files[table]} cannot be read as the MIMIC-III table {table}: {str(error).splitlines()[0]}") from error
@@ -172,4 +213,5 @@ def _admission_type(files: Mapping[str, Path], hadm: IntArray, kind: "pd.Series[
     first = _read(files, "SERVICES").sort_values("transfertime").drop_duplicates("hadm_id")
     surgical = np.isin(hadm, first["hadm_id"][first["curr_service"].str.upper().str.contains("SURG", na=False)])
     elective = kind.str.strip().str.upper().eq("ELECTIVE").to_numpy(bool)
-    return np.where(surgical, np.where(elective, "scheduled surgical", "unscheduled surgical"), "medical")
+    medical, scheduled, unscheduled = KINDS
+    return np.where(surgical, np.where(elective, scheduled, unscheduled), medical)

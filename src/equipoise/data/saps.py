@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,9 @@ COLUMNS = {  # table: admission, item, value, and the mark of an error where the
     LAB: ("hadm_id", "itemid", "valuenum"),
     OUTPUT: ("hadm_id", "itemid", "value", "iserror"),
 }
+TIME = "charttime"  # in every table
 BLOCK = 1 << 20  # bytes; larger blocks take more memory and are no faster
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ MEASURED = {
 
 
 @dataclass(frozen=True, eq=False)
-class _Rules:
+class Rules:
     """What to do with each item of one table: `slot[itemid]` is a position in the other arrays, -1 for an item that is not needed."""
 
     slot: npt.NDArray[np.int16]
@@ -89,6 +92,22 @@ class _Rules:
     upto: FloatArray
     low: FloatArray
     high: FloatArray
+
+    def believed(self, slot: npt.NDArray[np.int16], charted: FloatArray) -> tuple[FloatArray, Bools]:
+        """The values in their units, and which of them lie in the range of their feature."""
+        found = np.where(charted <= self.upto[slot], self.scale[slot] * charted + self.shift[slot], charted)
+        return found, (found >= self.low[slot]) & (found <= self.high[slot])
+
+
+class Block(NamedTuple):
+    """Some rows of a table. Times are seconds since 1970, NaN where there is none; texts come with CHARTEVENTS."""
+
+    rows: int
+    item: npt.NDArray[np.int32]
+    admission: FloatArray
+    value: FloatArray  # NaN for a row marked as an error
+    time: FloatArray | None = None
+    text: npt.NDArray[np.object_] | None = None
 
 
 def stay_means(
@@ -108,14 +127,14 @@ def stay_means(
     shape = (len(admissions), len(MEASURED))
     total, count, read = np.zeros(shape), np.zeros(shape), 0
     for table, path in files.items():
-        rules = _rules(table)
-        for rows, item, admission, value in _blocks(table, path, block):
+        rules = rules_of(table)
+        for rows, item, admission, value, *_ in read_blocks(table, path, block):
             slot = np.take(rules.slot, item, mode="clip")
             needed = np.flatnonzero(slot >= 0)
             place = np.minimum(np.searchsorted(known, admission[needed]), len(known) - 1)
-            slot, charted = slot[needed], value[needed]
-            found = np.where(charted <= rules.upto[slot], rules.scale[slot] * charted + rules.shift[slot], charted)
-            kept = (known[place] == admission[needed]) & (found >= rules.low[slot]) & (found <= rules.high[slot])
+            slot = slot[needed]
+            found, kept = rules.believed(slot, value[needed])
+            kept &= known[place] == admission[needed]
             cell = order[place[kept]] * shape[1] + rules.feature[slot[kept]]
             np.add.at(total.reshape(-1), cell, found[kept])
             np.add.at(count.reshape(-1), cell, 1.0)
@@ -126,7 +145,7 @@ def stay_means(
     return pd.DataFrame(mean, columns=list(MEASURED))
 
 
-def _rules(table: str) -> _Rules:
+def rules_of(table: str) -> Rules:
     rows = [
         (item, feature, s.scale, s.shift, s.upto, m.low, m.high)
         for feature, m in enumerate(MEASURED.values())
@@ -138,34 +157,50 @@ def _rules(table: str) -> _Rules:
     # One more than the largest, so that an unknown item is clipped to a place that says "not needed".
     slot = np.full(item.max() + 2, -1, dtype=np.int16)
     slot[item] = np.arange(len(item))
-    return _Rules(slot, feature, *(column.astype(np.float64) for column in numbers))
+    return Rules(slot, feature, *(column.astype(np.float64) for column in numbers))
 
 
-def _blocks(table: str, path: Path, block: int) -> Iterator[tuple[int, npt.NDArray[np.int32], FloatArray, FloatArray]]:
-    """Number of rows, item, admission and value (NaN for a row marked as an error) of each block of a table."""
+def read_blocks(table: str, path: Path, block: int = BLOCK, *, dated: bool = False) -> Iterator[Block]:
+    """The rows of a table, block by block, with times and texts if `dated`."""
     import pyarrow as pa
     from pyarrow import csv
 
     header = {name.lower(): name for name in read_header(path)}
-    names = [header[column] for column in COLUMNS[table]]
     # Admissions and marks as floats: both have gaps, and a table that went through pandas holds "142345.0".
-    types = [pa.float64(), pa.int32(), pa.float64(), pa.float64()][: len(names)]
+    types = dict(zip(COLUMNS[table], (pa.float64(), pa.int32(), pa.float64(), pa.float64()), strict=False))
+    if dated:
+        types |= {TIME: pa.timestamp("s")} | ({"value": pa.string()} if table == CHART else {})
+    names = [header[column] for column in types]
     try:
         reader = csv.open_csv(
             str(path),
             read_options=csv.ReadOptions(use_threads=False, block_size=block),
             parse_options=csv.ParseOptions(newlines_in_values=True),
-            convert_options=csv.ConvertOptions(include_columns=names, column_types=dict(zip(names, types, strict=True))),
+            convert_options=csv.ConvertOptions(include_columns=names, column_types=dict(zip(names, types.values(), strict=True))),
         )
         for batch in reader:
-            admission, item, value, *mark = batch.columns
+            columns = dict(zip(types, batch.columns, strict=True))
+            admission, item, value, *mark = (columns[name] for name in COLUMNS[table])
             charted = value.to_numpy(zero_copy_only=False)
             if mark and mark[0].null_count < batch.num_rows:
                 charted = np.where(mark[0].to_numpy(zero_copy_only=False) == 1, np.nan, charted)
-            yield batch.num_rows, item.fill_null(-1).to_numpy(zero_copy_only=False), admission.to_numpy(zero_copy_only=False), charted
+            yield Block(
+                batch.num_rows,
+                item.fill_null(-1).to_numpy(zero_copy_only=False),
+                admission.to_numpy(zero_copy_only=False),
+                charted,
+                seconds(columns[TIME].to_numpy(zero_copy_only=False)) if dated else None,
+                columns["value"].to_numpy(zero_copy_only=False) if dated and table == CHART else None,
+            )
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise BadInput(f"{path} cannot be read as the MIMIC-III table {table}: {reason}. Download or unpack it again.") from error
+
+
+def seconds(times: npt.NDArray[np.datetime64]) -> FloatArray:
+    """Seconds since 1970; NaN for a time that is missing."""
+    whole = times.astype("datetime64[s]")
+    return np.where(np.isnat(whole), np.nan, whole.astype(np.int64).astype(np.float64))
 
 
 def read_header(path: Path) -> list[str]:
