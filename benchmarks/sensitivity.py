@@ -3,9 +3,9 @@
 Usage: python benchmarks/sensitivity.py [--splits 5] [--data loh-2.0 ...] [--rows 30000] [--weights best last] [--workers 16] [--out FILE]
 
 One line per data, measure, weights, variant and floor: mean test gap and balanced accuracy over splits, next to the published.
-Networks have the `best` weights by validation loss (ours) or the `last` ones, 110 epochs later (published). Variants of bias GD/A: train mode with
-evaluations in train mode (published), train mode with evaluations in eval mode, and eval mode (ours). Whole trajectories are kept, so every
-floor is applied to the same ones. Thresholds are the published 101 points. About 5 minutes of one core per data, split and weights.
+Networks have the `best` weights by validation loss (ours) or the `last` ones, 110 epochs later (published). Variants of bias GD/A: train
+mode with evaluations in train mode (published), train mode with evaluations in eval mode, and eval mode (ours). Whole trajectories are
+kept, so every floor is applied to the same ones. Thresholds are the published 101 points. About 5 minutes of one core per job.
 """
 
 import argparse
@@ -189,20 +189,22 @@ def main() -> None:
     frame = pd.DataFrame(lines)
     frame.to_csv(asked.out, index=False)
     print(f"{asked.splits} splits, {asked.rows:,} rows; test, means (sd)\n")
-    print(
-        "| data | measure | weights | variant | floor | bias (sd) | published | BA (sd) | published |\n|---|---|---|---|---|---|---|---|---|"
-    )
+    header = ("data", "measure", "weights", "variant", "floor", "bias (sd)", "published", "BA (sd)", "published")
+    print(f"| {' | '.join(header)} |\n{'|---' * len(header)}|")
     keys = ["data", "measure", "weights", "variant", "floor"]
     for (name, measure, weights, variant, floor), cell in frame.groupby(keys, sort=False, dropna=False):
         source = read_plan("paper-sensitivity").named(name).published
         numbers = published(source, measure, variant.split(",")[0])
         assert numbers is not None
         gap, performance = cell["test_gap"], cell["test_performance"]
-        print(
-            f"| {name} | {measure} | {weights} | {variant} | {'' if np.isnan(floor) else f'{floor:.2f}'} "
-            f"| {gap.mean():+.3f} ({gap.std():.3f}) | {numbers.bias:+.2f} ({numbers.bias_sd:.2f}) | {performance.mean():.3f} ({performance.std():.3f}) "
-            f"| {numbers.performance:.2f} ({numbers.performance_sd:.2f}) |"
+        cells = (
+            *(name, measure, weights, variant, "" if np.isnan(floor) else f"{floor:.2f}"),
+            f"{gap.mean():+.3f} ({gap.std():.3f})",
+            f"{numbers.bias:+.2f} ({numbers.bias_sd:.2f})",
+            f"{performance.mean():.3f} ({performance.std():.3f})",
+            f"{numbers.performance:.2f} ({numbers.performance_sd:.2f})",
         )
+        print(f"| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":
