@@ -16,7 +16,7 @@ from equipoise.measures.cells import tabulate
 from equipoise.measures.functional import gap_values
 from equipoise.methods.base import Candidate, Goal
 from equipoise.methods.bias_gda import Settings
-from equipoise.methods.registry import debias, run_many
+from equipoise.methods.registry import METHODS, debias, run_many
 from equipoise.models.score import predict
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -154,6 +154,14 @@ def test_several_labels_in_train_mode():
     assert not moved.trace.equals(usual.trace)
     assert np.isfinite(moved.trace["gap"]).all()
     assert 200 < moved.trace["step"].max() <= 400 < usual.trace["step"].max()  # 200 batches of two images per epoch, 400 of one
+
+
+def test_steps_are_counted_in_epochs(problems):
+    model, parts = problems["mlp"]
+    for mode, batch in (("eval", 64), ("train", 64), ("train", len(parts.valid) - 1)):
+        result = tuned(model, parts.valid, mode, batch=batch, epochs=2)
+        assert METHODS[result.method].counts == "epochs"
+        assert result.trace["step"].max() * result.pace == pytest.approx(2)
 
 
 def test_an_unknown_mode_is_an_error(problems):

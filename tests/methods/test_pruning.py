@@ -15,7 +15,7 @@ from equipoise.measures.functional import proxy
 from equipoise.methods.base import Goal
 from equipoise.methods.looks import Labels
 from equipoise.methods.pruning import Settings, most_influential
-from equipoise.methods.registry import debias
+from equipoise.methods.registry import METHODS, debias
 from equipoise.models import single
 from equipoise.models.influence import CRITERIA
 from equipoise.models.protocol import FloatArray, Replicas
@@ -70,6 +70,29 @@ def test_a_pruned_unit_is_never_chosen_again():
     assert marked.tolist() == [[False, False, True, True], [False, True, True, False]]
     everything = most_influential(influence, torch.ones(2, 4, dtype=torch.bool), 2)
     assert not everything.any()
+
+
+def test_a_pruned_unit_may_be_chosen_again_as_published():
+    """At a pruned unit the influence is zero, so that it is chosen again once all others would widen the gap; then nothing changes."""
+    model, parts = trained("mlp")
+    ours, theirs = (
+        debias(model, parts.valid, method="pruning", measure="spd", floor=0.0, units=1, layers="linears.1", stop=0.0, reselect=again)
+        for again in (False, True)
+    )
+    assert len(ours.trace) == len(theirs.trace) == 9
+    same = int((ours.trace["gap"] == theirs.trace["gap"]).cumprod().sum())
+    assert 1 < same < 9  # they part once a unit is chosen again
+    level = theirs.trace[["gap", "performance", "threshold"]].diff().abs().sum(axis=1) == 0
+    assert level.iloc[same]
+    assert not (ours.trace[["gap", "performance", "threshold"]].diff().abs().sum(axis=1) == 0).iloc[same]
+    assert "at most" in theirs.notes[-1]
+
+
+def test_steps_are_counted_in_units():
+    model, parts = trained("mlp")
+    result = debias(model, parts.valid, method="pruning", measure="spd", floor=0.0, units=3, layers="linears.1", at_most=2, stop=0.0)
+    assert METHODS[result.method].counts == "units pruned"
+    assert (result.trace["step"] * result.pace).tolist() == [0, 3, 6]
 
 
 def test_settings():

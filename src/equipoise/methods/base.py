@@ -103,6 +103,7 @@ class Candidate:
     settings: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     labels: Mapping[str, "Candidate"] = field(default_factory=dict)  # of a network with several outputs: what was found for each label
+    pace: float = 1.0  # of one step of the trace, in what the method counts (`METHODS[method].counts`): units pruned, epochs
 
     def __str__(self) -> str:
         if self.labels:

@@ -72,6 +72,7 @@ def run(
             break
         batches = list(networks.batches(shuffles, settings.batch, least))
         every = max(1, len(batches) // settings.evaluations)
+        search.pace = 1 / max(1, len(batches))
         for k, index in enumerate(batches):
             networks.tilt(index, direction * weights.gather(1, index) * (networks.rows / index.shape[1]), generators=dropouts)
             optimiser.step()

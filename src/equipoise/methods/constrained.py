@@ -82,6 +82,7 @@ def run(
             break
         batches = list(networks.batches(shuffles, settings.batch))
         every = max(1, len(batches) // settings.evaluations)
+        search.pace = 1 / len(batches)
         for k, index in enumerate(batches):
             networks.push(index, slope, *balance.of(index))
             optimiser.step()

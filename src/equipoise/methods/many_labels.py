@@ -252,7 +252,9 @@ class ManySearch(Search):
             part = cohort.labelled(name)
             rule = Threshold(0.5, ARGMAX) if self.labels.classes else plain_rule(method, trace, row, part, asked)
             told = asdict(settings)
-            each[name] = Candidate(method, chosen.view(at), rule, trace, row, own_why, not lacking, asked, seeds[0], told, notes)
+            each[name] = Candidate(
+                method, chosen.view(at), rule, trace, row, own_why, not lacking, asked, seeds[0], told, notes, pace=self.pace
+            )
         settled = replace(self.goal, goals=tuple(own.goal for own in each.values()))
         return [joined(method, inner, each, settled, self._joint_trace(), row, why, cohort.kind)]
 
@@ -334,7 +336,7 @@ def joined(
     first = next(iter(each.values()))
     rule = LabelRules({name: own.rule for name, own in each.items()}, kind)
     told, met = f"{why}{unmet(each)}", not unmet(each)
-    return Candidate(method, model, rule, trace, chosen, told, met, goal, first.seed, first.settings, first.notes, each)
+    return Candidate(method, model, rule, trace, chosen, told, met, goal, first.seed, first.settings, first.notes, each, first.pace)
 
 
 def unmet(each: Mapping[str, Candidate]) -> str:

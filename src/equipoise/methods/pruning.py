@@ -86,6 +86,7 @@ def run(
     total = networks.units(settings.layers, settings.granularity)
     a_step = settings.a_step(total)
     search = search_for(networks, cohorts, goal)
+    search.pace = float(a_step)
     scores = networks.evaluate()
     look = search.begin(scores)
     weights = search.labels.weights(scores, look.threshold) * np.sign(look.gap)[:, None]

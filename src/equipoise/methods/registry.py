@@ -29,24 +29,32 @@ class Method:
     runs_others: bool = False  # it chooses among other methods, which do the selecting
     quotients: bool = True  # it can lower a gap in PPV or NPV, whose weights change with the decisions
     without_group: str = ""  # by what its rule decides a row whose group is missing
+    counts: str = ""  # what its steps add up to, where one follows from another; empty where each is a try of its own
 
 
 METHODS: dict[str, Method] = {
     "standard": Method("equipoise.methods.standard", "the original network, threshold by best performance"),
-    "bias-gda": Method("equipoise.methods.bias_gda", "fine-tuning on the gap alone, down or up (the paper's Algorithm 2)"),
-    "constrained": Method("equipoise.methods.constrained", "fine-tuning on the task with a multiplier a gap, all groups at once"),
+    "bias-gda": Method("equipoise.methods.bias_gda", "fine-tuning on the gap alone, down or up (the paper's Algorithm 2)", counts="epochs"),
+    "constrained": Method(
+        "equipoise.methods.constrained", "fine-tuning on the task with a multiplier a gap, all groups at once", counts="epochs"
+    ),
     "bias-score": Method(
         "equipoise.methods.bias_score", "probes of label and groups, combined by the best attribute-blind rule", takes_train=True
     ),
-    "pruning": Method("equipoise.methods.pruning", "switching off the units that drive the gap (the paper's Algorithm 1)"),
+    "pruning": Method(
+        "equipoise.methods.pruning", "switching off the units that drive the gap (the paper's Algorithm 1)", counts="units pruned"
+    ),
     "random": Method("equipoise.methods.random", "the best of 101 random perturbations of the weights (Savani et al.)"),
-    "adversarial-finetune": Method("equipoise.methods.adversarial_finetune", "fine-tuning against a critic of the gap (Savani et al.)"),
+    "adversarial-finetune": Method(
+        "equipoise.methods.adversarial_finetune", "fine-tuning against a critic of the gap (Savani et al.)", counts="epochs"
+    ),
     "adversarial-training": Method(
         "equipoise.methods.adversarial_training",
         "training from scratch against an adversary (Zhang et al.)",
         needs_train=True,
         takes_train=True,
         quotients=False,
+        counts="epochs",
     ),
     "reject-option": Method(
         "equipoise.methods.reject_option",

@@ -134,6 +134,7 @@ class Search:
         self.labels = self._labelled()
         self.traces = Traces(networks.size)
         self.active = np.ones(networks.size, bool)  # replicates that go on
+        self.pace = 1.0  # of one step, in what the method counts
         self.goals: list[Goal] = []
         self._least: FloatArray | None = None  # of each rate that is kept
         self._best: Look | None = None
@@ -221,7 +222,7 @@ class Search:
             asked = goal if (self.goal.floor is None and self.goal.bound is None) or self.within is None else self.goal
             notes = (*self.networks.notes, note(int(trace["step"].iloc[row]))) if note else self.networks.notes
             rule = plain_rule(method, trace, row, cohort, goal)
-            found.append(Candidate(method, model, rule, trace, row, why, met, asked, seed, asdict(settings), notes))
+            found.append(Candidate(method, model, rule, trace, row, why, met, asked, seed, asdict(settings), notes, pace=self.pace))
         return found
 
 

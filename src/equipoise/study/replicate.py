@@ -209,6 +209,7 @@ def _row(
         "met": bool(candidate.met),
         "step": int(trace["step"].iloc[candidate.chosen]),
         "steps": len(trace),
+        rows.PACE: candidate.pace,
         "why": candidate.why,
         "rule": rule.describe(),
         "threshold": rule.value if isinstance(rule, Threshold) else None,

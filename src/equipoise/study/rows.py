@@ -19,7 +19,9 @@ TIMINGS = ("seconds", "task_seconds")  # of the method alone: a split's share, a
 NOISE = ("noise", "valid_noise")
 LIMIT = "limit"  # the best performance of any rule that knows the group, on the original network's test scores, within the row's own |gap|
 POOLED = ("test_cell", "test_decision", "test_patient")  # of each test row, where folds are to be pooled (see pooled)
-ADDED = (POOLED, (LIMIT, *POOLED), (LIMIT, *NOISE, *POOLED))  # columns that files from before them lack: they are read, and have none
+PACE = "pace"  # of one step, in what the method counts: units pruned, epochs
+# Columns that files from before them lack: they are read, and have none.
+ADDED = ((PACE,), (PACE, *POOLED), (PACE, LIMIT, *POOLED), (PACE, LIMIT, *NOISE, *POOLED))
 TRACE = {"trace_step": "step", "trace_gap": "gap", "trace_performance": "performance", "trace_threshold": "threshold"}
 _TEXT, _REAL, _WHOLE = pa.string(), pa.float64(), pa.int64()
 SCHEMA = pa.schema(
@@ -39,6 +41,7 @@ SCHEMA = pa.schema(
         ("met", pa.bool_()),
         ("step", _WHOLE),
         ("steps", _WHOLE),
+        (PACE, _REAL),
         ("why", _TEXT),
         ("rule", _TEXT),
         ("threshold", _REAL),

@@ -1,0 +1,42 @@
+"""Adversarial fine-tuning: the best epoch by the constrained objective is kept, or the last one, as published."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from equipoise.errors import BadInput
+from equipoise.measures.cells import tabulate
+from equipoise.measures.functional import gap_values
+from equipoise.methods.registry import METHODS, debias
+from equipoise.models.score import predict
+
+sys.path.insert(0, str(Path(__file__).parent))
+from networks import trained
+
+QUICK = {"epochs": 5, "critic_steps": 3, "actor_steps": 12, "rate": 0.01}
+
+
+def test_the_last_epoch_is_kept_where_it_is_asked_for():
+    model, parts = trained("mlp")
+    best, last, again = (
+        debias(model, parts.valid, method="adversarial-finetune", measure="spd", bound=0.05, seed=1, keep=keep, **QUICK)
+        for keep in ("best", "last", "last")
+    )
+    assert best.trace.equals(last.trace)  # the same epochs, another choice
+    assert best.chosen < last.chosen == 5
+    assert "last" in last.why
+    assert last.met == (abs(last.trace["gap"].iloc[-1]) <= 0.04)  # the bound less a margin of 0.01
+    scores = predict(last.model, parts.valid)
+    cells = tabulate(last.rule.decide(scores), scores.y, scores.attribute)
+    assert gap_values("spd", cells)[0] == pytest.approx(last.trace["gap"].iloc[-1], abs=1e-6)
+    assert all(torch.equal(a, b) for a, b in zip(last.model.state_dict().values(), again.model.state_dict().values(), strict=True))
+    assert METHODS["adversarial-finetune"].counts == "epochs"
+    assert last.pace == 1.0
+
+
+def test_an_unknown_epoch_is_an_error():
+    model, parts = trained("mlp")
+    with pytest.raises(BadInput, match="best"):
+        debias(model, parts.valid, method="adversarial-finetune", measure="spd", keep="first")
