@@ -22,6 +22,7 @@ from equipoise.report.card import pipeline_tag, write_cards
 from equipoise.report.card_facts import NOT_PROVIDED, SECTIONS, read_facts
 from equipoise.report.card_text import clean, fenced, name, prose, to_yaml
 from equipoise.report.case import Case
+from equipoise.report.findings import Decided, find
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cases import HOSTILE, small_case
@@ -186,8 +187,9 @@ def test_metadata_holds_the_numbers_after_the_repair(tmp_path):
 
 def test_audits_that_exist_are_not_made_again(tmp_path):
     case = small_case()
-    first, last = (audit(r.test, threshold=r.candidate.rule.value, draws=20, level=0.5) for r in (case.original, case.result))
-    write_cards(case, tmp_path, before=first, after=last)
+    audits = [audit(Decided(r.test, r.candidate.rule), draws=20, level=0.5) for r in (case.original, *case.repairs)]
+    last = audits[1 + case.chosen]
+    write_cards(case, tmp_path, found=find(case, audits))
     written = _results(ET.fromstring((tmp_path / "card.xml").read_bytes()), "FairnessEquity")["eod by sex, F minus M, after"]
     assert (written["lower"], written["upper"], written["level"]) == (last["eod"].low, last["eod"].high, 50)
 

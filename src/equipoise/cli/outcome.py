@@ -1,9 +1,9 @@
 """What `equipoise debias` prints: the plan, or the result on the patients kept aside with all that is to be minded of it."""
 
 import json
-from collections.abc import Mapping
+from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Group
@@ -14,6 +14,7 @@ from equipoise.cli.console import out
 from equipoise.report.terminal import NOISE_WORDS, printable, short_name
 
 if TYPE_CHECKING:
+    from equipoise.measures.estimates import Estimate
     from equipoise.report.case import Case
     from equipoise.report.forecast import Forecast
     from equipoise.report.repaired import Written
@@ -54,25 +55,23 @@ def print_plan(found: "Forecast", folder: Path, as_json: bool) -> None:
 def print_result(case: "Case", written: "Written", remarks: list[str]) -> None:
     from equipoise.report.repaired import verdict
 
-    goal, document = case.result.candidate.goal, dict[str, Any](written.document)
+    goal, methods = case.result.candidate.goal, written.found.methods
     performance = goal.performance.replace("_", " ")
     table = _plain_table(
         f"The {len(case.result.test):,} rows kept aside, with 95% intervals", "", goal.measure, performance, "goal", "needs the group"
     )
     table.columns[-1].max_width = len("needs")
     beside = _plain_table("Beside chance, and the best rule that knows the group", "", f"|{goal.measure}|", "noise", "excess", "best rule")
-    rows: list[tuple[str, Any, Any, str, bool]] = [("as it came", written.before.to_dict(), document["limit"], "", False)]
-    for name, entry in document["methods"].items():
-        rows.append((name, entry["test_part"], entry["limit"], "met" if entry["met"] else "NOT met", entry["needs_group"]))
-    for name, found, limit, met, needs in rows:
-        gap, chosen = found[goal.measure], name == case.result.name
-        head, style = Text(f"{name} (chosen)" if chosen else name), "bold" if chosen else ""
-        table.add_row(head, _interval(gap, "+"), _interval(found[goal.performance], ""), met, "yes" if needs else "no", style=style)
-        size = None if gap["value"] is None else abs(gap["value"])
-        cells = (_number(size, ""), _number(gap["noise"], ""), _number(gap["excess"], "+"), _number(limit and -limit["below"], "+"))
+    for k, row in enumerate(methods):
+        name, gap, style = row.name if k else "as it came", row.gap, "bold" if row.chosen else ""
+        head, met = Text(f"{name} (chosen)" if row.chosen else name), "" if not k else "met" if row.met else "NOT met"
+        needs = "yes" if k and row.needs_group else "no"
+        table.add_row(head, _interval(gap, "+"), _interval(row.performance, ""), met, needs, style=style)
+        above = float("nan") if row.below is None else -row.below
+        cells = (_number(abs(gap.value), ""), _number(gap.noise, ""), _number(gap.excess, "+"), _number(above, "+"))
         beside.add_row(head, *cells, style=style)
     out.print(Group(table, beside))
-    out.print(Text(f"{NOISE_WORDS} {BEST_RULE if document['limit'] else NO_BEST_RULE}", style="dim"))
+    out.print(Text(f"{NOISE_WORDS} {NO_BEST_RULE if methods[0].below is None else BEST_RULE}", style="dim"))
     out.print(Text(printable(verdict(case))), soft_wrap=True)
     if not case.result.candidate.met:
         out.print(Text(f"The goal was NOT met: {printable(case.result.candidate.why)}.", style="bold yellow"), soft_wrap=True)
@@ -107,15 +106,15 @@ def _plain_table(title: str, *columns: str) -> Table:
     return table
 
 
-def _interval(estimate: Mapping[str, Any], sign: str) -> str:
-    if estimate["value"] is None:
+def _interval(estimate: "Estimate", sign: str) -> str:
+    if isnan(estimate.value):
         return "insufficient data"
-    low, high = (("?" if estimate[end] is None else f"{estimate[end]:{sign}.3f}") for end in ("low", "high"))
-    return f"{estimate['value']:{sign}.3f} [{low}, {high}]"
+    low, high = ("?" if isnan(end) else f"{end:{sign}.3f}" for end in (estimate.low, estimate.high))
+    return f"{estimate.value:{sign}.3f} [{low}, {high}]"
 
 
-def _number(value: float | None, sign: str) -> str:
-    return "" if value is None else f"{value:{sign}.3f}"
+def _number(value: float, sign: str) -> str:
+    return "" if isnan(value) else f"{value:{sign}.3f}"
 
 
 def duration(seconds: float) -> str:

@@ -3,6 +3,7 @@
 Numbers come from the audits of the test part before and after; what Equipoise cannot know comes from the user's card.toml.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import nn
 
 from equipoise.data.files import write_text
-from equipoise.measures.audit import Audit
 from equipoise.report import card_fields as fields
 from equipoise.report import card_words as words
 from equipoise.report.card_facts import NOT_PROVIDED, Facts, read_facts
-from equipoise.report.card_findings import Findings, find
+from equipoise.report.card_findings import CardFindings, card_findings
 from equipoise.report.card_text import clean, fenced, line, name, spread, to_yaml
 from equipoise.report.card_xml import card_xml
 from equipoise.report.case import Case
+from equipoise.report.findings import Findings, find
 from equipoise.report.terminal import PERFORMANCE_NAMES, ROW_NAMES, percent
 from equipoise.report.words import count
 
@@ -28,16 +29,16 @@ RATES_SHOWN = ("selection_rate", "tpr", "tnr", "ppv", "npv", "auroc", "calibrati
 HUB_METRICS = {"auroc": "roc_auc"}  # the hub's names where they differ
 
 
-def write_cards(case: Case, folder: Path, toml: Path | None = None, *, before: Audit | None = None, after: Audit | None = None) -> None:
-    """Writes card.md and card.xml into the folder, each whole or not at all. Audits of the test part that exist are not made again."""
+def write_cards(case: Case, folder: Path, toml: Path | None = None, *, found: Findings | None = None) -> None:
+    """Writes card.md and card.xml into the folder, each whole or not at all. `found`, the findings of the report, is not computed again."""
     facts = read_facts(toml)  # first, because it is the user's and may hold mistakes
-    found = find(case, before, after)
-    texts = {"card.md": card_markdown(found, facts), "card.xml": card_xml(found, facts)}
+    shown = card_findings(case, found or find(replace(case, repairs=(case.result,), chosen=0)))  # other methods have no numbers in it
+    texts = {"card.md": card_markdown(shown, facts), "card.xml": card_xml(shown, facts)}
     for file, text in texts.items():
         write_text(Path(folder) / file, text)
 
 
-def card_markdown(found: Findings, facts: Facts) -> str:
+def card_markdown(found: CardFindings, facts: Facts) -> str:
     """The card for people, with metadata for the hub on top."""
     environment = Environment(
         loader=PackageLoader("equipoise.report"),
@@ -69,7 +70,7 @@ def card_markdown(found: Findings, facts: Facts) -> str:
     )
 
 
-def metadata(found: Findings, facts: Facts) -> dict[str, object]:
+def metadata(found: CardFindings, facts: Facts) -> dict[str, object]:
     """The block on top of card.md, as the hub reads it. A value without enough data has no entry."""
     measure, test = found.goal.measure, found.after
     task = pipeline_tag(found.case.result.candidate.model) if facts.model.task == NOT_PROVIDED else facts.model.task
@@ -114,12 +115,12 @@ def _short(text: str) -> str:
     return tidy if len(tidy) <= 200 else f"{tidy[:180]} ... {tidy[-15:]}"
 
 
-def _measures_shown(found: Findings) -> list[str]:
+def _measures_shown(found: CardFindings) -> list[str]:
     """The goal's measure and those of GAPS_SHOWN."""
     return list(dict.fromkeys([found.goal.measure, *GAPS_SHOWN]))
 
 
-def _gap_rows(found: Findings) -> list[tuple[str, str, str, str, str, str]]:
+def _gap_rows(found: CardFindings) -> list[tuple[str, str, str, str, str, str]]:
     """Measure, attribute, groups, before, after and the smallest detectable gap; the goal's measure first."""
     rows = []
     for measure in _measures_shown(found):
@@ -131,7 +132,7 @@ def _gap_rows(found: Findings) -> list[tuple[str, str, str, str, str, str]]:
     return rows
 
 
-def _rate_rows(found: Findings) -> list[tuple[str, str, str, str, str]]:
+def _rate_rows(found: CardFindings) -> list[tuple[str, str, str, str, str]]:
     """Attribute, group, rate, before and after."""
     rows = []
     for place, (group, row) in enumerate(found.after.groups.iterrows()):
@@ -142,7 +143,7 @@ def _rate_rows(found: Findings) -> list[tuple[str, str, str, str, str]]:
     return rows
 
 
-def _performance_rows(found: Findings) -> list[tuple[str, str, str]]:
+def _performance_rows(found: CardFindings) -> list[tuple[str, str, str]]:
     rows = []
     for measure in PERFORMANCE_NAMES:
         ends = [spread(e.value, e.low, e.high) for e in (found.before[measure], found.after[measure])]

@@ -2,19 +2,16 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from equipoise.measures.audit import Audit, audit
+from equipoise.measures.audit import Audit
 from equipoise.measures.estimates import Estimate
-from equipoise.measures.gaps import is_quotient
 from equipoise.methods.base import Goal
-from equipoise.report.affected import Affected, Part, Shift, affected, paired
+from equipoise.report.affected import Affected, Part, Shift
 from equipoise.report.case import Case, Repair
-from equipoise.report.findings import Decided, headline
+from equipoise.report.findings import Findings
 
 
 @dataclass(frozen=True, eq=False)
-class Findings:
+class CardFindings:
     """All numbers of a card."""
 
     case: Case
@@ -53,29 +50,19 @@ class Findings:
         return tuple(part for part in self.parts if part.harm and part.towards > 0) if self.gap_change.value < 0 else ()
 
 
-def find(case: Case, before: Audit | None = None, after: Audit | None = None) -> Findings:
-    """The findings on the test part; audits that were made already need not be made again."""
-    before, after = before or audit_of(case.original), after or audit_of(case.result)
-    measure = case.result.candidate.goal.measure
-    turned = affected(case)[-1]
-    first, last = (headline(found, measure, turned.attribute) for found in (before, after))
-    pair = paired(case.original, case.result, after.settings)
-    return Findings(
+def card_findings(case: Case, found: Findings) -> CardFindings:
+    """What a card says of the findings of the report: the same audits and the same pairing of decisions before and after."""
+    return CardFindings(
         case,
-        before,
-        after,
-        (first, last),
-        pair.gap_change(measure),
-        tuple(pair.shifts()),
-        () if np.isnan(first.value) or is_quotient(measure) else tuple(pair.parts(measure, first.group)),
-        turned,
+        found.before,
+        found.after,
+        (found.gap_before, found.gap_after),
+        found.gap_change,
+        found.shifts,
+        found.parts,
+        found.affected[-1],
         _shared(case.result),
     )
-
-
-def audit_of(repair: Repair) -> Audit:
-    """The audit of a repair on the test part, with its own decision rule."""
-    return audit(Decided(repair.test, repair.candidate.rule), also=[repair.candidate.goal.measure])
 
 
 def _shared(repair: Repair) -> int | None:

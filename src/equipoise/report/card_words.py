@@ -8,7 +8,7 @@ from equipoise.measures.estimates import Estimate
 from equipoise.measures.gaps import meaning
 from equipoise.methods.registry import METHODS
 from equipoise.report.affected import Shift
-from equipoise.report.card_findings import Findings
+from equipoise.report.card_findings import CardFindings
 from equipoise.report.card_text import line, name, spread
 from equipoise.report.terminal import PERFORMANCE_NAMES, percent
 
@@ -42,7 +42,7 @@ def gap_words(estimate: Estimate) -> str:
     return f"{spread(estimate.value, estimate.low, estimate.high, '+')} ({between})"
 
 
-def goal(found: Findings) -> str:
+def goal(found: CardFindings) -> str:
     """What was asked for, in words."""
     asked = found.goal
     gap, performance = measure_words(asked.measure), performance_words(asked.performance)
@@ -53,7 +53,7 @@ def goal(found: Findings) -> str:
     return text + (f", with {performance} of at least {asked.floor:.3g}." if asked.floor is not None else f", with the best {performance}.")
 
 
-def verdict(found: Findings) -> str:
+def verdict(found: CardFindings) -> str:
     """The question and the answer in one paragraph: the gap and the performance on the test part, before and after."""
     gap, performance = found.gap, found.performance
     level = percent(found.after.settings.level)
@@ -74,7 +74,7 @@ def verdict(found: Findings) -> str:
     return " ".join(sentences)
 
 
-def goal_met(found: Findings) -> str:
+def goal_met(found: CardFindings) -> str:
     """Whether the goal was met where it was set, and what the test part says of it."""
     candidate, asked = found.case.result.candidate, found.goal
     sentences = [f"On the validation part the goal was {'met' if candidate.met else 'NOT met'}: {line(candidate.why)}."]
@@ -101,7 +101,7 @@ def _against(what: str, estimate: Estimate, limit: float, kind: str, inside: boo
     return f"On the test part {what} is {side} the {kind} of {limit:.3g}{doubt}."
 
 
-def who_got_worse(found: Findings) -> str:
+def who_got_worse(found: CardFindings) -> str:
     """The groups whose sensitivity fell or whose false positive rate rose, and levelling down where that is what happened."""
     level = percent(found.after.settings.level)
     clear = [s for s in found.worse if s.clear]
@@ -136,7 +136,7 @@ def _listed(shifts: list[Shift]) -> str:
     return "; ".join(parts) + (f"; and {more} more" if more else "")
 
 
-def mitigation(found: Findings) -> str:
+def mitigation(found: CardFindings) -> str:
     """What was done to the network or its decisions, and how it was chosen."""
     case, result = found.case, found.case.result
     candidate = result.candidate
@@ -158,13 +158,13 @@ def mitigation(found: Findings) -> str:
     return " ".join(sentences)
 
 
-def _chosen(found: Findings) -> str:
+def _chosen(found: CardFindings) -> str:
     count = len(found.case.repairs)
     what = f"The method, of {count}, its step and its rule" if count > 1 else "The step and the rule"
     return f"{what} were selected on the validation part alone."
 
 
-def patients_tested(found: Findings) -> str:
+def patients_tested(found: CardFindings) -> str:
     """Who the test patients are: size, groups with positives and negatives, missing attributes."""
     after = found.after
     rows = []
@@ -178,7 +178,7 @@ def patients_tested(found: Findings) -> str:
     return " ".join([f"{name(after.name)}: {size(found.case.result.test)}.", *rows, *lacking])
 
 
-def validation(found: Findings) -> str:
+def validation(found: CardFindings) -> str:
     """What was selected on which part, how intervals are made, and why that is a fair test."""
     settings = found.after.settings
     unit, drawn = (
@@ -198,7 +198,7 @@ def validation(found: Findings) -> str:
     return " ".join(sentences)
 
 
-def limits(found: Findings) -> list[str]:
+def limits(found: CardFindings) -> list[str]:
     """What the reader must know before trusting the numbers."""
     gap, after = found.gap[1], found.after
     lines = [line(text) for text in (*found.case.provenance.limits, *found.case.result.candidate.notes)]
@@ -219,13 +219,13 @@ def limits(found: Findings) -> list[str]:
     return lines
 
 
-def performance_interpretation(found: Findings) -> str:
+def performance_interpretation(found: CardFindings) -> str:
     """Performance before and after."""
     parts = [f"{performance_words(m)} {_of(found.before[m])} before and {_of(found.after[m])} after" for m in performance_measures(found)]
     return f"On the test part: {'; '.join(parts)}."
 
 
-def performance_measures(found: Findings) -> list[str]:
+def performance_measures(found: CardFindings) -> list[str]:
     """The performance measures that a card states: the goal's, balanced accuracy and AUROC."""
     return list(dict.fromkeys([found.goal.performance, "balanced_accuracy", "auroc"]))
 

@@ -9,7 +9,7 @@ from equipoise.measures.estimates import Estimate
 from equipoise.report import card_fields as fields
 from equipoise.report import card_words as words
 from equipoise.report.card_facts import NOT_PROVIDED, Facts, Result
-from equipoise.report.card_findings import Findings
+from equipoise.report.card_findings import CardFindings
 from equipoise.report.card_text import clean, line, name
 
 RATES = {"tpr": "sensitivity", "tnr": "specificity"}
@@ -17,7 +17,7 @@ NAMESPACE = "https://mc.chai.org/v0.2/schema.xsd"
 Tree = dict[str, Any]  # element: text, a tree, or a list of (element, text or tree)
 
 
-def card_xml(found: Findings, facts: Facts) -> str:
+def card_xml(found: CardFindings, facts: Facts) -> str:
     """The whole card as a document. Elements stand in the order of the schema."""
     # The namespace as a plain attribute keeps ElementTree's register of prefixes, which is shared by the whole process, as it is.
     root = ET.Element("AppliedModelCard", xmlns=NAMESPACE)
@@ -35,7 +35,7 @@ def _fill(parent: ET.Element, children: Iterable[tuple[str, Any]]) -> None:
             _fill(element, content.items() if isinstance(content, dict) else content)
 
 
-def _card(found: Findings, facts: Facts) -> Tree:
+def _card(found: CardFindings, facts: Facts) -> Tree:
     model = facts.model
     return {
         "BasicInfo": {
@@ -80,7 +80,7 @@ def _card(found: Findings, facts: Facts) -> Tree:
     }
 
 
-def _warnings(found: Findings, facts: Facts) -> Tree:
+def _warnings(found: CardFindings, facts: Facts) -> Tree:
     biases = (words.verdict(found), words.who_got_worse(found), f"Besides the audit: {facts.risks.biases}")
     limits = "\n".join(f"- {text}" for text in words.limits(found))
     return {
@@ -90,7 +90,7 @@ def _warnings(found: Findings, facts: Facts) -> Tree:
     }
 
 
-def _trust(found: Findings, facts: Facts) -> Tree:
+def _trust(found: CardFindings, facts: Facts) -> Tree:
     trust = facts.trust
     return {
         "AISystemFacts": {
@@ -113,7 +113,7 @@ def _trust(found: Findings, facts: Facts) -> Tree:
     }
 
 
-def _performance(found: Findings, facts: Facts) -> Tree:
+def _performance(found: CardFindings, facts: Facts) -> Tree:
     asked = found.goal
     limit = f"at least {asked.floor:.3g}" if asked.floor is not None else "the best within the bound on the gap"
     results = [
@@ -125,7 +125,7 @@ def _performance(found: Findings, facts: Facts) -> Tree:
     return _metric(found, facts, goal, results, words.performance_interpretation(found))
 
 
-def _fairness(found: Findings, facts: Facts) -> Tree:
+def _fairness(found: CardFindings, facts: Facts) -> Tree:
     parts = (("before", found.before), ("after", found.after))
     level = found.after.settings.level
     results = []
@@ -144,7 +144,7 @@ def _fairness(found: Findings, facts: Facts) -> Tree:
     return _metric(found, facts, words.goal(found), results, interpretation)
 
 
-def _metric(found: Findings, facts: Facts, goal: str, results: list[tuple[str, str]], interpretation: str) -> Tree:
+def _metric(found: CardFindings, facts: Facts, goal: str, results: list[tuple[str, str]], interpretation: str) -> Tree:
     return {
         "MetricGoal": goal,
         "Results": [("MetricResult", {"Label": label, "ValueJson": value}) for label, value in results],

@@ -1,5 +1,6 @@
 """What a report says: audits before and after on the test part, the headline gap, who got worse, the cohort, all methods side by side."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from equipoise.measures.cells import Cells, ratio, tabulate
 from equipoise.measures.decision import Rule
 from equipoise.measures.estimates import GROUP_MEASURES, Estimate, Settings
 from equipoise.measures.gaps import is_quotient
+from equipoise.methods.base import Progress
 from equipoise.report.affected import Affected, Part, Shift, affected, all_attributes, paired
 from equipoise.report.case import Case, Repair
 from equipoise.report.limits import below_limit, with_enough_data
@@ -179,11 +181,23 @@ class Findings:
         return RATE_OF_GAP.get(targets[0]) if targets else None
 
 
-def find(case: Case, *, draws: int = 1000) -> Findings:
-    """The numbers of a report."""
+def audits_of(case: Case, *, draws: int = 1000, progress: Progress | None = None) -> tuple[Audit, ...]:
+    """The audits of the original and of each repair on the test set, in that order. All outputs of a case are written from these."""
+    repairs, audits = (case.original, *case.repairs), []
+    for repair in repairs:
+        subject, also = Decided(repair.test, repair.candidate.rule), [repair.candidate.goal.measure]
+        audits.append(audit(subject, also=also, draws=draws, seed=case.provenance.seed))
+        if progress is not None:
+            progress(len(audits), len(repairs))
+    return tuple(audits)
+
+
+def find(case: Case, audits: Sequence[Audit] | None = None, *, draws: int = 1000) -> Findings:
+    """The numbers of a report and of a model card, from the audits of the case (see `audits_of`); without them it is audited here."""
     goal, result = case.result.candidate.goal, case.result
-    settings = Settings(draws=draws)
-    before, after = (_audited(repair, draws) for repair in (case.original, result))
+    audits = audits_of(case, draws=draws) if audits is None else audits
+    before, after = audits[0], audits[1 + case.chosen]
+    settings = before.settings
     attribute = case.original.test.attribute
     pair = paired(case.original, result, settings)
     gap_before, gap_after = (headline(found, goal.measure, attribute.name) for found in (before, after))
@@ -206,8 +220,7 @@ def find(case: Case, *, draws: int = 1000) -> Findings:
         cohort=_cohort(case.original.valid, case.original.test),
         affected=tuple(affected(case)),
         methods=tuple(
-            _method(case, repair, {id(case.original): before, id(result): after}.get(id(repair)) or _audited(repair, draws), attribute.name)
-            for repair in (case.original, *case.repairs)
+            _method(case, repair, found, attribute.name) for repair, found in zip((case.original, *case.repairs), audits, strict=True)
         ),
         settings=settings,
     )
@@ -230,10 +243,6 @@ def headline(found: Audit, measure: str, attribute: str) -> Estimate:
         float(row["detectable"]),
         float(row["noise_of_largest"]),
     )
-
-
-def _audited(repair: Repair, draws: int) -> Audit:
-    return audit(Decided(repair.test, repair.candidate.rule), also=[repair.candidate.goal.measure], draws=draws)
 
 
 def _chosen_row(repair: Repair) -> "pd.Series[float]":

@@ -84,14 +84,14 @@ LIMITS = (
 )
 
 
-def write_page(case: Case, path: Path, *, draws: int = 1000, thumbnails: bool = False) -> None:
-    """Writes the report, whole or not at all. Images of patients go into it only with `thumbnails`."""
-    write_text(path, page(case, draws=draws, thumbnails=thumbnails))
+def write_page(case: Case, path: Path, *, draws: int = 1000, thumbnails: bool = False, found: Findings | None = None) -> None:
+    """Writes the report, whole or not at all. Images of patients go into it only with `thumbnails`. `found` is not computed again."""
+    write_text(path, page(case, draws=draws, thumbnails=thumbnails, found=found))
 
 
-def page(case: Case, *, draws: int = 1000, thumbnails: bool = False) -> str:
+def page(case: Case, *, draws: int = 1000, thumbnails: bool = False, found: Findings | None = None) -> str:
     """The report as HTML."""
-    return _environment().get_template("report.html").render(_context(case, find(case, draws=draws), thumbnails))
+    return _environment().get_template("report.html").render(_context(case, found or find(case, draws=draws), thumbnails))
 
 
 @cache
@@ -196,7 +196,7 @@ def labels_page(title: str, cases: Mapping[str, Case], written: Mapping[str, "Wr
     goal, attribute, method = first.result.candidate.goal, first.original.test.attribute, first.result.name
     rows: list[dict[str, Any]] = []
     for label, case in cases.items():
-        audits = (written[label].before, written[label].after)
+        audits = (written[label].found.before, written[label].found.after)
         rows.append(
             {
                 "label": label,
@@ -227,7 +227,7 @@ def labels_page(title: str, cases: Mapping[str, Case], written: Mapping[str, "Wr
             worst=[max(side, key=lambda gap: abs(gap.value)) for side in sides] if all(sides) else [],
             gap_words=gap_words,
             performance=PERFORMANCE[goal.performance],
-            level=percent(next(iter(written.values())).before.settings.level),
+            level=percent(next(iter(written.values())).found.settings.level),
             provenance=first.provenance,
             when=_date(first.provenance.when),
             book=Book(),

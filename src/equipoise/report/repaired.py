@@ -5,18 +5,17 @@ What cannot be made (an operator that ONNX lacks) is named in run.json; the rest
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 from torch import Tensor, nn
 
 from equipoise.errors import EquipoiseError
-from equipoise.measures.audit import Audit, audit
+from equipoise.measures.audit import Audit
 from equipoise.measures.decision import Threshold
 from equipoise.methods.rules import randomised, rule_to_dict
 from equipoise.models.checkpoint import Checkpoint
@@ -34,12 +33,13 @@ from equipoise.models.export import (
 )
 from equipoise.models.exported import program_in
 from equipoise.report.case import Case, Repair
-from equipoise.report.findings import headline
+from equipoise.report.findings import Findings, MethodRow, audits_of, find
 from equipoise.report.folder import WEIGHTS, check_folder, filling, naming
-from equipoise.report.limits import LIMIT_WORDS, below_limit, with_enough_data
+from equipoise.report.limits import LIMIT_WORDS
 from equipoise.report.trial import Bars
 
 SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 1
+IN_THE_LARGE = "calibration_in_the_large"  # a rate of the report
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +72,8 @@ class Written:
 
     folder: Path
     files: tuple[str, ...]
-    before: Audit
-    after: Audit
+    audits: tuple[Audit, ...]  # of the original and of each repair
+    found: Findings
     document: Mapping[str, object]  # that of audit.json
     failures: Mapping[str, str]
     onnx: Exported | None = None
@@ -91,31 +91,32 @@ def write_files(case: Case, place: Path, folder: Path, serving: Serving, options
                 failures: Mapping[str, str] | None = None, bars: Bars | None = None) -> Written:  # fmt: skip
     """Writes the files of a repaired network into `place`, which is to become `folder`."""
     bars = bars or (lambda _: nullcontext(lambda _done, _of: None))
-    found = dict(failures or {})
+    failed = dict(failures or {})
     save_weights(case.result.candidate.model, place, serving.came)
     _json(place / "rule.json", rule_to_dict(case.result.candidate.rule))
     with naming(place / "trace.csv"):
         traces(case).to_csv(place / "trace.csv", index=False)
-    onnx = _onnx(case, place, serving, options, found, bars) if options.onnx else None
-    audits = _audits(case, options.draws, bars)
-    document = audit_document(case, audits)
+    onnx = _onnx(case, place, serving, options, failed, bars) if options.onnx else None
+    with bars("bootstrap") as step:
+        audits = audits_of(case, draws=options.draws, progress=step)
+    found = find(case, audits)  # one audit, from which audit.json, the cards, the report and the terminal are written
+    document = audit_document(case, audits, found)
     _json(place / "audit.json", document)
-    before, after = audits[0], audits[1 + case.chosen]
-    with bars("model card") as step, _named(found, "card.md and card.xml"), naming(place / "card.md"):
+    with bars("model card") as step, _named(failed, "card.md and card.xml"), naming(place / "card.md"):
         from equipoise.report.card import write_cards
 
-        write_cards(case, place, options.card, before=before, after=after)
+        write_cards(case, place, options.card, found=found)
         step(1, 1)
-    with bars("report") as step, _named(found, "report.html"), naming(place / "report.html"):
+    with bars("report") as step, _named(failed, "report.html"), naming(place / "report.html"):
         from equipoise.report.page import write_page
 
-        write_page(case, place / "report.html", draws=options.draws, thumbnails=options.thumbnails)
+        write_page(case, place / "report.html", thumbnails=options.thumbnails, found=found)
         step(1, 1)
     with naming(place / "README.txt"):
-        (place / "README.txt").write_text(_readme(case, folder, place, serving, options, onnx, found), encoding="utf-8")
-    _json(place / "run.json", _run(case, serving, options, onnx, found, sorted(path.name for path in place.iterdir())))
+        (place / "README.txt").write_text(_readme(case, folder, place, serving, options, onnx, failed), encoding="utf-8")
+    _json(place / "run.json", _run(case, serving, options, onnx, failed, sorted(path.name for path in place.iterdir())))
     files = tuple(sorted(path.name for path in place.iterdir()))
-    return Written(folder, files, before, after, document, found, onnx)
+    return Written(folder, files, audits, found, document, failed, onnx)
 
 
 @contextmanager
@@ -148,20 +149,8 @@ def _onnx(case: Case, place: Path, serving: Serving, options: Options, failures:
     return exported
 
 
-def _audits(case: Case, draws: int, bars: Bars) -> list[Audit]:
-    """Of the original and of each repair, on the patients kept aside."""
-    repairs = (case.original, *case.repairs)
-    with bars("bootstrap") as step:
-        done = []
-        for k, repair in enumerate(repairs):
-            subject = SimpleNamespace(model=repair.test, rule=repair.candidate.rule, goal=repair.candidate.goal)
-            done.append(audit(subject, draws=draws, seed=case.provenance.seed))
-            step(k + 1, len(repairs))
-    return done
-
-
-def audit_document(case: Case, audits: list[Audit]) -> dict[str, object]:
-    """What audit.json holds: the audits before and after, and of every method, on the patients kept aside."""
+def audit_document(case: Case, audits: Sequence[Audit], found: Findings) -> dict[str, object]:
+    """What audit.json holds: the audits before and after, of every method, and the paired changes, on held-out patients."""
     candidate = case.result.candidate
     return {
         "schema": "equipoise.debias",
@@ -172,25 +161,41 @@ def audit_document(case: Case, audits: list[Audit]) -> dict[str, object]:
         "goal": {"words": candidate.goal.describe(), **vars(candidate.goal)},
         "before": audits[0].to_dict(),
         "after": audits[1 + case.chosen].to_dict(),
-        "limit": _limit(case, audits[0]),
-        "methods": {repair.name: _method(case, repair, found) for repair, found in zip(case.repairs, audits[1:], strict=True)},
+        "limit": _limit(found.methods[0]),
+        "methods": {
+            repair.name: _method(repair, own, row) for repair, own, row in zip(case.repairs, audits[1:], found.methods[1:], strict=True)
+        },
+        "change": _change(found),
+        "calibration_in_the_large": _level(found),
         **({} if case.probes is None else {"encoding": {side: _records(frame) for side, frame in vars(case.probes).items()}}),
     }
 
 
-def _limit(case: Case, found: Audit) -> dict[str, object] | None:
+def _change(found: Findings) -> dict[str, object]:
+    """The changes from before to after on the same patients, as the report and the cards show them."""
+    rates = [
+        {"attribute": found.main, "group": s.group, "rate": s.rate, "before": s.before, "after": s.after, **s.change.to_dict()}
+        for s in found.shifts
+    ]
+    return {"gap_size": found.gap_change.to_dict(), "performance": found.performance_change.to_dict(), "rates": rates}
+
+
+def _level(found: Findings) -> list[dict[str, object]]:
+    """Mean score minus the share of positives of each group, before and after."""
+    rows = [(name, row) for name, blocks in found.rates.items() for block in blocks if block.rate == IN_THE_LARGE for row in block.rows]
+    return [{"attribute": name, "group": row.group, "before": row.before.to_dict(), "after": row.after.to_dict()} for name, row in rows]
+
+
+def _limit(row: MethodRow) -> dict[str, object] | None:
     """The best rule that knows the group at the same |gap|, on the test scores as they came, and how far below it this is."""
-    goal, attribute = case.result.candidate.goal, case.original.test.attribute
-    gap, performance = headline(found, goal.measure, attribute.name).value, found[goal.performance].value
-    below = below_limit(case.original.test, goal, gap, performance, with_enough_data(attribute, found, goal.measure))
-    return None if below is None else {"performance": performance + below, "below": below, "what": LIMIT_WORDS}
+    return None if row.below is None else {"performance": row.performance.value + row.below, "below": row.below, "what": LIMIT_WORDS}
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, object]]:
     return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
 
 
-def _method(case: Case, repair: Repair, found: Audit) -> dict[str, object]:
+def _method(repair: Repair, found: Audit, shown: MethodRow) -> dict[str, object]:
     candidate = repair.candidate
     row = candidate.trace.iloc[candidate.chosen]
     return {
@@ -203,7 +208,7 @@ def _method(case: Case, repair: Repair, found: Audit) -> dict[str, object]:
         "settings": dict(candidate.settings),
         "notes": list(candidate.notes),
         "seconds": repair.seconds,
-        "limit": _limit(case, found),
+        "limit": _limit(shown),
         "test_part": found.to_dict(),
     }
 

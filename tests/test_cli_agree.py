@@ -1,0 +1,358 @@
+"""One audit in every output of a repair: each interval in the report, in the cards and on the terminal is that of audit.json."""
+
+import json
+import re
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from lxml import html
+
+from equipoise import cli
+from equipoise.measures import audit as audit_module
+from equipoise.report.folder import folders
+
+sys.path.insert(0, str(Path(__file__).parent))
+import hospital
+
+TWO = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+"""
+LABELS = ["Effusion", "Mass"]
+PATIENTS = ["--patient", "pid"]
+METHODS = ["--method", "bias-gda,equalised-odds", "--set", "bias-gda.epochs=2", "--set", "bias-gda.rate=0.01", "--floor", "0.5"]
+COMMON = ["--reference", "M", "--feature", "a", "--feature", "b", "--feature", "c"]
+COMMON += ["--no-onnx", "--seed", "7", "--draws", "40", "--out", "repaired"]
+NUMBER = r"[+\u2212-]?\d+(?:\.\d+)?"
+SHOWN = re.compile(rf"({NUMBER}) \[({NUMBER}), ({NUMBER})\]")  # as in cards and on the terminal
+RATES = {
+    "Sensitivity": "tpr",
+    "Specificity": "tnr",
+    "PPV": "ppv",
+    "NPV": "npv",
+    "AUROC": "auroc",
+    "Calibration in the large": "calibration_in_the_large",
+    "Calibration error": "calibration_error",
+}
+CARD_RATES = {
+    "decided positive": "selection_rate",
+    "sensitivity (TPR)": "tpr",
+    "specificity (TNR)": "tnr",
+    "PPV": "ppv",
+    "NPV": "npv",
+    "AUROC": "auroc",
+    "calibration error": "calibration_error",
+}
+Interval = tuple[float | None, float | None, float | None]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with a table of two labels and the networks."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    hospital.table(tmp_path)
+    frame = pd.read_csv("local.csv")
+    rng = np.random.default_rng(3)
+    frame = frame.assign(ward=np.where(frame["pid"] % 3 == 0, "north", "south"), Effusion=frame["sick"])
+    frame["Mass"] = (rng.random(len(frame)) < 0.3 + 0.3 * (frame["sex"] == "F")).astype(int)
+    frame.to_csv("local.csv", index=False)
+    (tmp_path / "two.py").write_text(TWO)
+    place: dict[str, Any] = {}
+    exec(TWO, place)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        torch.save(place["build"]().state_dict(), "two.pt")
+    return tmp_path
+
+
+def _one(groups: list[str], *more: str) -> list[str]:
+    by = [part for name in groups for part in ("--group", name)]
+    network = ["--model", "net.py:build", "--weights", "net.safetensors"]
+    return ["debias", "local.csv", "--label", "sick", *by, *network, *METHODS, *COMMON, *more]
+
+
+def _several(*more: str) -> list[str]:
+    by = [part for name in LABELS for part in ("--label", name)]
+    return ["debias", "local.csv", *by, "--group", "sex", "--model", "two.py:build", "--weights", "two.pt", *METHODS, *COMMON, *more]
+
+
+def _near(text: str, value: float | None, scale: float = 1.0) -> bool:
+    """Whether the text is this value, rounded to the digits that are shown."""
+    digits = len(text.partition(".")[2].rstrip("%"))
+    shown = float(text.rstrip("%").replace("\N{MINUS SIGN}", "-"))
+    return value is not None and abs(shown - scale * value) <= 0.5 * 10**-digits + 1e-9
+
+
+def _is(shown: tuple[str, ...] | None, expected: Interval, scale: float = 1.0) -> bool:
+    """Whether a value and its interval are shown; None stands for insufficient data."""
+    if shown is None:
+        return expected[0] is None
+    return all(_near(text, value, scale) for text, value in zip(shown, expected, strict=True))
+
+
+def _ends(row: dict[str, Any], name: str = "") -> Interval:
+    keys = (name, f"{name}_low", f"{name}_high") if name else ("value", "low", "high")
+    return row[keys[0]], row[keys[1]], row[keys[2]]
+
+
+def _cell(cell: Any) -> tuple[str, str, str] | None:
+    """The value and the interval in a cell of the report."""
+    value, span = cell.xpath(".//span[@class='value']/text()"), cell.xpath(".//span[@class='span']/text()")
+    if not value:
+        assert cell.text_content().strip() == "insufficient data"
+        return None
+    low, _, high = span[0].partition(" to ")
+    return value[0], low, high
+
+
+def _named(cell: Any) -> str:
+    return " ".join(bdi.text_content() for bdi in cell.xpath(".//bdi"))
+
+
+def _found(shown: str) -> tuple[str, ...] | None:
+    match = SHOWN.fullmatch(shown.strip())
+    assert match or shown.strip() == "insufficient data", shown
+    return match.groups() if match else None
+
+
+def _check_report(page: Any, document: dict[str, Any]) -> int:
+    """Compares every interval in the tables of a report with audit.json, and the sentences of its answer; how many there were."""
+    seen = 0
+    sides = ("before", "after")
+    for table in page.xpath("//section[@id='groups']//table[contains(@class, 'forest-table')]"):
+        attribute = re.search("Rates by (.*) before and after", table.xpath("./caption")[0].text_content())[1]
+        for body in table.xpath("./tbody"):
+            rate = RATES[body.xpath("./tr[1]/th")[0].text.strip()]
+            for row in body.xpath("./tr[position() > 1]"):
+                group = _named(row.xpath("./th")[0])
+                for side, cell in zip(sides, row.xpath("./td")[:2], strict=True):
+                    if rate == "calibration_in_the_large":
+                        [known] = [r for r in document[rate] if (r["attribute"], r["group"]) == (attribute, group)]
+                        expected = _ends(known[side])
+                    else:
+                        [known] = [r for r in document[side]["groups"] if (r["attribute"], r["group"]) == (attribute, group)]
+                        expected = _ends(known, rate)
+                    assert _is(_cell(cell), expected, 1 if rate == "auroc" else 100), (attribute, group, rate, side)
+                    seen += 1
+    for table in page.xpath("//section[@id='gaps']//table[contains(@class, 'forest-table')]"):
+        attribute = re.search("Differences by (.*) before and after", table.xpath("./caption")[0].text_content())[1]
+        for body in table.xpath("./tbody"):
+            measure = body.xpath("./tr[1]//span[@class='means']")[0].text_content().split(" ")[0]
+            for row in body.xpath("./tr[position() > 1]"):
+                group, reference = (bdi.text_content() for bdi in row.xpath("./th//bdi"))
+                key = (measure, attribute, group, reference)
+                known = {
+                    side: next(r for r in document[side]["gaps"] if (r["measure"], r["attribute"], r["group"], r["reference"]) == key)
+                    for side in sides
+                }
+                cells = row.xpath("./td")
+                for side, cell in zip(sides, cells[:2], strict=True):
+                    assert _is(_cell(cell), _ends(known[side]), 100), (*key, side)
+                    seen += 1
+                if known["after"]["value"] is not None:
+                    assert _near(cells[2].text_content(), known["after"]["detectable"], 100)
+                    shown = re.findall(NUMBER, cells[3].text_content())
+                    numbers = (known["after"]["noise"], known["before"]["excess"], known["after"]["excess"])
+                    assert all(_near(text, value, 100) for text, value in zip(shown, numbers, strict=True))
+    [table] = page.xpath("//div[@aria-label='All methods on the test part']/table")
+    audits = {"as it came": document["before"], **{name: entry["test_part"] for name, entry in document["methods"].items()}}
+    rows = table.xpath("./tbody/tr")
+    assert len(rows) == len(audits)
+    for row, (name, found) in zip(rows, audits.items(), strict=True):
+        assert name in row.xpath("./th")[0].text_content()
+        gap, performance = row.xpath("./td")[:2]
+        assert _is(_cell(gap), _goal(document, found), 100), name
+        assert _is(_cell(performance), _ends(found["balanced_accuracy"]), 100), name
+        seen += 2
+    answer = page.xpath("//p[@id='verdict-text']")[0].text_content()
+    spans = re.findall(rf"points,? [^(.]*\((?:95% interval )?({NUMBER}) to ({NUMBER})\)", answer)
+    change = document["change"]["gap_size"]
+    turned = (None if change["high"] is None else -change["high"], None if change["low"] is None else -change["low"])
+    known = [_goal(document, document["before"])[1:], _goal(document, document["after"])[1:], _ends(change)[1:], turned]
+    assert len(spans) >= (2 if known[0][0] is not None else 0)
+    assert all(any(_is(shown, ends, 100) for ends in known) for shown in spans), spans  # type: ignore[arg-type]
+    return seen + len(spans)
+
+
+def _goal(document: dict[str, Any], found: dict[str, Any]) -> Interval:
+    """The goal's gap: the largest by the attribute that the goal compares, the last one of an audit."""
+    attribute = found["gaps"][-1]["attribute"]
+    rows = [r for r in found["gaps"] if (r["measure"], r["attribute"]) == (document["goal"]["measure"], attribute)]
+    known = [r for r in rows if r["value"] is not None]
+    return _ends(max(known, key=lambda r: abs(r["value"]))) if known else (None, None, None)
+
+
+def _tables(markdown: str) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """The tables of a card: the header and the rows."""
+    for block in re.findall(r"(?:^\|.*\|\n)+", markdown, re.MULTILINE):
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
+        yield rows[0], rows[2:]
+
+
+def _check_card(markdown: str, document: dict[str, Any]) -> int:
+    """Compares every interval of card.md with audit.json; how many there were."""
+    seen, checked = 0, set()
+    performance = {"balanced accuracy": "balanced_accuracy", "average precision": "average_precision"}
+    for header, rows in _tables(markdown):
+        checked.add(tuple(header))
+        for row in rows:
+            for side, place in zip(("before", "after"), (-2, -1), strict=True):
+                if header[0] == "measure" and header[-1].startswith("smallest"):
+                    key = (row[0].replace("\\", ""), row[1], *row[2].split(" minus "))
+                    [known] = [r for r in document[side]["gaps"] if (r["measure"], r["attribute"], r["group"], r["reference"]) == key]
+                    assert _is(_found(row[place - 1]), _ends(known)), key
+                elif header[0] == "measure":
+                    assert _is(_found(row[place]), _ends(document[side][performance.get(row[0], row[0].lower())])), row
+                elif header[:3] == ["attribute", "group", "rate"]:
+                    key = (row[0], row[1].removesuffix(" (reference)"))
+                    [known] = [r for r in document[side]["groups"] if (r["attribute"], r["group"]) == key]
+                    assert _is(_found(row[place]), _ends(known, CARD_RATES[row[2]])), row
+                elif header[-1] == "change" and side == "after":
+                    rate = {"sensitivity": "tpr", "false positive rate": "fpr"}[row[1]]
+                    [known] = [r for r in document["change"]["rates"] if (r["group"], r["rate"]) == (row[0], rate)]
+                    assert _is(_found(row[2]), _ends(known)), row
+                else:
+                    continue
+                seen += 1
+    assert len(checked) >= 5
+    return seen + _check_sentences(markdown, document)
+
+
+def _check_sentences(text: str, document: dict[str, Any]) -> int:
+    """Checks that every interval in a text is one of audit.json."""
+    known = list(_all_ends(document))
+    shown = SHOWN.findall(text)
+    assert shown
+    for one in shown:
+        assert any(_is(one, ends) for ends in known), one
+    return len(shown)
+
+
+def _all_ends(value: Any) -> Iterator[Interval]:
+    if isinstance(value, dict):
+        if {"value", "low", "high"} <= set(value):
+            yield _ends(value)
+        for key in value:
+            if f"{key}_low" in value:
+                yield _ends(value, key)
+            yield from _all_ends(value[key])
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _all_ends(inner)
+
+
+def _check_xml(root: ET.Element, document: dict[str, Any]) -> int:
+    """Checks that every estimate in card.xml is exactly one of audit.json under its label."""
+    seen = 0
+    for result in root.iter("{https://mc.chai.org/v0.2/schema.xsd}MetricResult"):
+        label, value = (str(part.text) for part in result)
+        found = json.loads(value)
+        if found["kind"] != "estimate_ci":
+            continue
+        side = label.rpartition(", ")[2]
+        if " minus " in label:
+            measure, attribute, group, reference = re.fullmatch(r"(\S+) by (.+), (.+) minus (.+), (?:before|after)", label).groups()
+            key = (measure.replace("\\", ""), attribute, group, reference)
+            [known] = [r for r in document[side]["gaps"] if (r["measure"], r["attribute"], r["group"], r["reference"]) == key]
+            expected = _ends(known)
+        elif label.startswith(("sensitivity, ", "specificity, ")):
+            rate, who, _ = label.split(", ")
+            [known] = [r for r in document[side]["groups"] if f"{r['attribute']} {r['group']}" == who]
+            expected = _ends(known, {"sensitivity": "tpr", "specificity": "tnr"}[rate])
+        else:
+            expected = _ends(document[side][{"AUROC": "auroc"}.get(label.split(", ")[0], label.split(", ")[0].replace(" ", "_"))])
+        assert (found["estimate"], found["lower"], found["upper"]) == expected, label
+        seen += 1
+    return seen
+
+
+def _check_terminal(printed: str, document: dict[str, Any]) -> int:
+    """Compares each line of the table of methods with audit.json; how many intervals there were."""
+    audits = {"as it came": document["before"], **{name: entry["test_part"] for name, entry in document["methods"].items()}}
+    lines, seen = printed.splitlines(), 0
+    for name, found in audits.items():
+        [line] = [line for line in lines if line.strip().startswith(name) and "[" in line]
+        gap, performance = SHOWN.findall(line)
+        assert _is(gap, _goal(document, found)), line
+        assert _is(performance, _ends(found["balanced_accuracy"])), line
+        [line] = [line for line in lines if line.strip().startswith(name) and "[" not in line and re.search(rf"{NUMBER} +{NUMBER}", line)]
+        numbers = re.findall(rf"(?<= ){NUMBER}", line.replace(name, "").replace("(chosen)", ""))
+        value, limit = _goal(document, found)[0], document["limit"] if name == "as it came" else document["methods"][name]["limit"]
+        assert value is not None
+        assert _near(numbers[0], abs(value))
+        assert _near(numbers[2], abs(value) - float(numbers[1])) or abs(abs(value) - float(numbers[1]) - float(numbers[2])) < 1.1e-3
+        if limit is not None:
+            assert _near(numbers[3], -limit["below"])
+        seen += 2
+    return seen
+
+
+def _check(folder: Path, printed: str) -> int:
+    document = json.loads((folder / "audit.json").read_text())
+    assert document["before"]["settings"] == document["after"]["settings"] == {"level": 0.95, "draws": 40, "seed": 7, "minimum": 5}
+    page = html.fromstring((folder / "report.html").read_text(encoding="utf-8"))
+    return (
+        _check_report(page, document)
+        + _check_card((folder / "card.md").read_text(encoding="utf-8"), document)
+        + _check_xml(ET.fromstring((folder / "card.xml").read_bytes()), document)
+        + _check_terminal(printed, document)
+    )
+
+
+@pytest.fixture
+def audits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is audited while a command runs, to see that nothing is audited twice."""
+    done, real = [], audit_module._audit
+
+    def counted(scores: Any, rule: Any, *rest: Any, **more: Any) -> Any:
+        done.append(rule.describe())
+        return real(scores, rule, *rest, **more)
+
+    monkeypatch.setattr(audit_module, "_audit", counted)
+    return done
+
+
+@pytest.mark.parametrize(
+    ("command", "least"),
+    [
+        pytest.param(lambda: _one(["sex"], *PATIENTS), 100, id="patients"),
+        pytest.param(lambda: _one(["sex"]), 100, id="rows"),
+        pytest.param(lambda: _one(["sex", "ward"], "--reference", "north", *PATIENTS), 300, id="two attributes"),
+    ],
+)
+def test_every_output_of_one_label_holds_the_numbers_of_one_audit(place, capsys, audits, command: Callable[[], list[str]], least):
+    assert cli.run(command()) == 0
+    assert _check(place / "repaired", capsys.readouterr().out) >= least
+    assert len(audits) == 3  # the original and two methods
+
+
+@pytest.mark.parametrize("more", [PATIENTS, []], ids=["patients", "rows"])
+def test_every_output_of_several_labels_holds_the_numbers_of_one_audit(place, capsys, audits, more):
+    assert cli.run(_several(*more)) == 0
+    printed = capsys.readouterr().out
+    places = folders(place / "repaired", LABELS)
+    for name, following in zip(LABELS, [*LABELS[1:], "All labels"], strict=True):
+        part = printed.split(f"\n{name}\n")[1].split(f"\n{following}")[0]
+        assert _check(places[name], part) >= 100
+    everything = json.loads((place / "repaired" / "audit.json").read_text())
+    [table] = html.fromstring((place / "repaired" / "report.html").read_text(encoding="utf-8")).xpath("//main//table")
+    rows = table.xpath("./tbody/tr")
+    assert [_named(row.xpath("./th")[0]) for row in rows] == LABELS
+    for row, name in zip(rows, LABELS, strict=True):
+        document = everything["labels"][name]
+        assert document == json.loads((places[name] / "audit.json").read_text())
+        cells = [_cell(cell) for cell in row.xpath("./td")[:4]]
+        for side, gap, performance in (("before", cells[0], cells[2]), ("after", cells[1], cells[3])):
+            assert _is(gap, _goal(document, document[side]), 100)
+            assert _is(performance, _ends(document[side]["balanced_accuracy"]), 100)
+    assert len(audits) == 2 * 3
