@@ -264,7 +264,11 @@ BAD_ROWS = {
     "a single group": (_holding(sex="F"), FULL, ["column 'sex'", "single group, 'F' (80 rows)"]),
     "no group at all": (_holding(sex=None), FULL, ["column 'sex'", "all 80 values are missing"]),
     "duplicate ids": (_put(0, "id"), FULL, ["id column 'id'", "1 ids occur more than once in 80 rows: 0"]),
-    "a patient with two sexes": (_put("M", "sex"), FULL, ["patient column 'pid'", "1 of 40 patients have more than one 'sex': 1"]),
+    "a patient with two sexes": (
+        _put("M", "sex"),
+        [*FULL, "--conflicts", "error"],
+        ["patient column 'pid'", "1 of 40 patients have more than one 'sex': 1"],
+    ),
     "no positives for eod": (
         _frame().assign(y=lambda d: d["y"] * (d["sex"] == "M")),
         [*AUDIT, "--measure", "eod"],
@@ -380,7 +384,7 @@ def test_problems_of_inputs_and_of_columns_come_in_one_message(run, network):
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(run, tmp_path, monkeypatch, option):
     _csv("scores.csv")
     (tmp_path / "file").write_text("old")
-    monkeypatch.setattr("equipoise.cli.several.read_table", lambda _: pytest.fail("the rows were read"))
+    monkeypatch.setattr("equipoise.cli.inputs.read_table", lambda *_, **__: pytest.fail("the rows were read"))
     code, out, err = run("audit", "scores.csv", *SHORT, option, "file/inside")
     assert (code, out) == (2, "")
     assert err.startswith("error: cannot write file/inside")
@@ -396,11 +400,11 @@ def test_a_name_in_a_file_cannot_steer_the_terminal(run):
 
 
 def test_an_interruption_is_not_a_success(run, monkeypatch):
-    def interrupted(_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     _csv("scores.csv")
-    monkeypatch.setattr("equipoise.cli.several.read_table", interrupted)
+    monkeypatch.setattr("equipoise.cli.inputs.read_table", interrupted)
     assert run("audit", "scores.csv", *SHORT).code not in (0, 2)
 
 

@@ -1,6 +1,6 @@
 """What can go wrong with what a user hands in: each message says what was expected, what came, where, and what to do next."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 
@@ -37,6 +37,19 @@ class UnknownName(BadInput):
     def __init__(self, kind: str, name: object, valid: Iterable[object]) -> None:
         choices = [str(v) for v in valid]
         super().__init__(f"unknown {kind} {name!r}.{did_you_mean(name, choices)} Valid: {', '.join(choices) or '(none)'}.")
+
+
+class Misuse(BadInput, TypeError):
+    """A call with the wrong kind of thing; the message names the right call.
+
+    >>> print(Misuse("eq.split", "a Cohort", 3, {"int": "Make one first."}))
+    eq.split takes a Cohort; got int. Make one first.
+    """
+
+    def __init__(self, call: str, wanted: str, given: object, instead: Mapping[str, str] | None = None) -> None:
+        kinds = [kind.__name__ for kind in type(given).__mro__]
+        advice = next((told for kind in kinds if (told := (instead or {}).get(kind))), "")
+        super().__init__(f"{call} takes {wanted}; got {kinds[0]}.{f' {advice}' if advice else ''}")
 
 
 class MissingExtra(EquipoiseError, ImportError):

@@ -109,7 +109,7 @@ def test_one_label_in_all_rows_is_an_error(labels, positive, found):
             r"3 of 4 rows .*lie outside \[0, 1\]; the scores go from 0.5 to 100. They look like percentages: divide",
         ),
         ([-3.0, 2.5, 0.0, 1.0], "look like logits: apply the sigmoid"),
-        ([0.1, 1.2, 0.3, 0.4], "A score is a probability: mend"),
+        ([0.1, 1.2, 0.3, 0.4], "A score is a probability: correct"),
         ([0.1, np.inf, 0.3, 0.4], "from 0.1 to inf. A score is a probability"),
     ],
 )
@@ -122,8 +122,8 @@ def test_the_ends_of_the_unit_interval_are_scores():
     assert _read(_frame(p=[0, 1, 0, 1])).score.tolist() == [0.0, 1.0, 0.0, 1.0]
 
 
-def test_a_patient_has_one_value_of_the_attribute():
-    [problem] = _problems(_frame(pid=[1, 2, 2, 3]))
+def test_a_patient_with_two_values_of_the_attribute_is_refused_where_that_is_asked_for():
+    [problem] = _problems(_frame(pid=[1, 2, 2, 3]), conflicts="error")
     assert problem.startswith("patient column 'pid': 1 of 3 patients have more than one 'sex': 2.")
 
 

@@ -280,7 +280,7 @@ def test_problems_of_columns_and_names_come_in_one_message(tmp_path):
     for part in ("no column 'ill'", "1 of 4 rows are empty", "image '000.png' may be any of 2 files"):
         assert part in text
     with pytest.raises(BadInput, match=r"more than one 'sex': p0, p1(.|\n)*1 ids occur more than once in 4 rows: 001.png"):
-        _cohort(frame, tmp_path)
+        _cohort(frame, tmp_path, conflicts="error")
 
 
 def test_a_wrong_folder_is_one_problem(tmp_path):

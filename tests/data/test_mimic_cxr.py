@@ -71,11 +71,11 @@ def test_enlarged_cardiomediastinum_and_sex(root):
     cohort = mimic_cxr(root, size=8)
     # Without the lateral view, the uncertain label and the image without a view.
     assert _rows(cohort) == {
-        0: (0, "F", 10000032),
-        2: (1, "F", 10000032),
-        4: (1, "F", 10000898),
-        5: (0, "M", 10001122),
-        6: (1, "M", 10001176),
+        0: (0, "F", "10000032"),
+        2: (1, "F", "10000032"),
+        4: (1, "F", "10000898"),
+        5: (0, "M", "10001122"),
+        6: (1, "M", "10001176"),
     }
     assert cohort.attribute.reference == "M"
     assert cohort.inputs.shape == (5, 1, 8, 8)
@@ -87,7 +87,7 @@ def test_pneumonia_and_ethnicity(root, column):
     (root / "hosp" / "admissions.csv").write_text(ADMISSIONS.replace("race", column))
     cohort = mimic_cxr(root, finding="Pneumonia", attribute="ethnicity", size=8)
     # 10000898 is of neither group, 10001176 of both in different admissions.
-    assert _rows(cohort) == {0: (0, "white", 10000032), 3: (1, "Hispanic/Latino", 10000764), 5: (0, "Hispanic/Latino", 10001122)}
+    assert _rows(cohort) == {0: (0, "white", "10000032"), 3: (1, "Hispanic/Latino", "10000764"), 5: (0, "Hispanic/Latino", "10001122")}
     assert cohort.attribute.reference == "white"
 
 

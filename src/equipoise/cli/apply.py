@@ -10,13 +10,24 @@ import typer
 from rich.text import Text
 
 from equipoise.cli.console import JsonOption, counting, err, notes, out
-from equipoise.cli.inputs import IMAGE_COLUMNS, AllowOutsideOption, CacheOption, ImageColumnOption, ImagesOption, SkipBrokenOption
-from equipoise.data.files import check_writable, read_table, write_text
+from equipoise.cli.inputs import (
+    IMAGE_COLUMNS,
+    AllowOutsideOption,
+    CacheOption,
+    ImageColumnOption,
+    ImagesOption,
+    MaxTableOption,
+    SkipBrokenOption,
+)
+from equipoise.data.bins import bins_in
+from equipoise.data.files import as_parsed, check_writable, read_table, write_text
 from equipoise.errors import BadInput, did_you_mean, raise_all
 from equipoise.report.terminal import printable
 
 if TYPE_CHECKING:
     from equipoise.data.images import Images
+
+FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # how a cell begins that a spreadsheet runs
 
 
 def apply(
@@ -32,6 +43,14 @@ def apply(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the draws, where the rule is randomised.")] = 0,
     save: Annotated[Path | None, typer.Option("--out", help="Write the decisions as CSV to this file.", show_default="printed")] = None,
+    spreadsheet_safe: Annotated[
+        bool,
+        typer.Option(
+            "--spreadsheet-safe",
+            help="Put a ' before ids that begin with =, +, -, @, a tab or a line break, which a spreadsheet would run as a formula.",
+        ),
+    ] = False,
+    max_table_bytes: MaxTableOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Scores and decisions for new patients. The protected attribute is needed only where the rule decides by group.
@@ -42,6 +61,8 @@ def apply(
 
     if seed < 0:
         raise BadInput(f"--seed must be at least 0; got {seed}")
+    if spreadsheet_safe and as_json and save is None:
+        raise BadInput("--spreadsheet-safe is about the CSV, and --json prints none. Add --out decisions.csv, or leave one of them out.")
     if save:
         check_writable(save)
     repaired = open_repaired(folder, model)
@@ -50,13 +71,16 @@ def apply(
         raise BadInput(f"the network in {folder} takes columns of numbers, not images. Leave out --images.")
     if how["images"] is not None and images is None:
         raise BadInput(f"the network in {folder} takes images. Name their folder: --images xrays/")
-    frame = read_table(file)
-    attributes = groups_of(frame, repaired.groups, file.name)
+    bins = bins_in(how.get("bins") or {})
+    pictures = () if images is None else (image_column or how.get("image_column"), *IMAGE_COLUMNS)
+    text = {n for n in (how.get("id"), how.get("patient"), *pictures, *repaired.groups) if n is not None and n not in bins}
+    frame = read_table(file, text=text, limit=max_table_bytes)
+    attributes = groups_of(frame, repaired.groups, file.name, bins)
     column = image_column or how.get("image_column") or next((c for c in IMAGE_COLUMNS if c in frame.columns), None)
     names = [name for name in (how.get("id"), how.get("patient"), column if images else None) if name in frame.columns]
     with notes():
         if images is None:
-            inputs: Any = _numbers(frame, how["features"], file.name)
+            inputs: Any = _numbers(frame, how["features"], text, file.name)
             kept = np.arange(len(frame))
         else:
             opened = _pictures(frame, column, images, how["images"], file.name, skip_broken, allow_outside, cache)
@@ -70,9 +94,9 @@ def apply(
     table = pd.concat([about, found], axis=1)
     for remark in _remarks(repaired, attributes, len(frame) - len(kept)):
         err.print(Text(f"note: {printable(remark)}", style="yellow"), soft_wrap=True)
-    text = table.to_csv(index=False)
+    content = (_spreadsheet_safe(table) if spreadsheet_safe else table).to_csv(index=False)
     if save:
-        write_text(save, text)
+        write_text(save, content)
     if as_json:
         print(json.dumps(_document(repaired, table, save, len(frame) - len(kept)), indent=2, allow_nan=False))
     elif save:
@@ -80,13 +104,14 @@ def apply(
         said = f"{len(table):,} rows, {flagged:,} decided positive ({printable(repaired.rule.describe())}): {printable(str(save))}"
         out.print(Text(said), soft_wrap=True)
     else:
-        print(text, end="")
+        print(content, end="")
 
 
-def _numbers(frame: pd.DataFrame, features: list[str], name: str) -> Any:
-    """The input columns as the network takes them."""
+def _numbers(frame: pd.DataFrame, features: list[str], text: set[str], name: str) -> Any:
+    """The input columns as the network takes them, numbers even where the column is a group as well."""
     import torch
 
+    frame = frame.assign(**{column: as_parsed(frame[column]) for column in features if column in text and column in frame.columns})
     problems = [f"no input column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in features if c not in frame.columns]
     for column in (c for c in features if c in frame.columns):
         if frame[column].dtype.kind not in "biuf":
@@ -95,6 +120,16 @@ def _numbers(frame: pd.DataFrame, features: list[str], name: str) -> Any:
             problems.append(f"input column {column!r}: {bad:,} of {len(frame):,} rows are empty or infinite. Fill them in as in training.")
     raise_all(problems, name)
     return torch.tensor(frame[features].to_numpy(dtype=np.float32))
+
+
+def _spreadsheet_safe(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with a ' before every text, in cells and names of columns, that a spreadsheet would take for a formula."""
+
+    def safe(value: object) -> object:
+        return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value
+
+    columns = {name: table[name].astype(object).map(safe) if table[name].dtype.kind not in "biuf" else table[name] for name in table}
+    return pd.DataFrame(columns).rename(columns=safe)
 
 
 def _pictures(

@@ -17,6 +17,8 @@ from equipoise.errors import pick, raise_all
 from equipoise.report.folder import folders
 from equipoise.report.terminal import audit_view, encoding_view, printable
 
+OTHER_KINDS = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")  # none of which is written
+
 
 def audit(
     file: given.FileArgument,
@@ -27,6 +29,8 @@ def audit(
     patient: given.PatientOption = None,
     id: given.IdOption = None,
     positive: given.PositiveOption = None,
+    bins: given.BinsOption = None,
+    conflicts: given.ConflictsOption = "row",
     threshold: Annotated[float | None, typer.Option(help="Positive from this score on.", show_default="0.5")] = None,
     valid: Annotated[
         Path | None, typer.Option(help="File like FILE with validation rows, on which to choose the threshold by best balanced accuracy.")
@@ -64,11 +68,14 @@ def audit(
     minimum: Annotated[int, typer.Option(help="Cells with fewer patients say 'insufficient data'.")] = 5,
     save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Also write figures (PNG and SVG) into this folder.")] = None,
+    max_table_bytes: given.MaxTableOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Rates by group and gaps between groups, with error bars, for scores from anywhere or for a network.
 
     [bold]Example:[/bold] equipoise audit scores.csv --label y --score p --group sex --reference M --patient patient_id
+
+    [bold]Ages in bands:[/bold] equipoise audit scores.csv --label y --score p --group sex --group age --bins age=40,60,80
 
     [bold]A network and images:[/bold] equipoise audit local.csv --images xrays/ --label pneumonia --group sex --reference M
     --patient patient_id --model my_model.py:build --weights net.safetensors
@@ -97,6 +104,9 @@ def audit(
         skip_broken=skip_broken,
         allow_outside=allow_outside,
         cache=cache,
+        bins=bins,
+        conflicts=conflicts,
+        max_table_bytes=max_table_bytes,
     )
     with_model: dict[str, object] = {
         "--weights": weights,
@@ -107,7 +117,7 @@ def audit(
         "--probe": probe,
     }
     problems = _role_problems(label, score, model, with_model) + inputs.problems()
-    problems += _number_problems(threshold, draws, level, seed, minimum)
+    problems += _number_problems(threshold, draws, level, seed, minimum) + _place_problems(save)
     raise_all(problems)
     output = pick("--model-output", model_output or "auto", OUTPUTS)
     for place in (save, figures and figures / "rates.png"):
@@ -190,6 +200,17 @@ def _role_problems(labels: list[str], scores: list[str] | None, model: str | Non
     if model is None:
         problems += [f"{option} goes with --model, and there is none. Leave it out." for option, value in with_model.items() if value]
     return problems
+
+
+def _place_problems(save: Path | None) -> list[str]:
+    """Says so where --out names another kind of file than the JSON that is written."""
+    if save is None or save.suffix.lower() not in OTHER_KINDS:
+        return []
+    report = " A report in HTML is written by `equipoise debias`." if save.suffix.lower() in (".html", ".htm") else ""
+    return [
+        f"--out writes the result as JSON; {save.name!r} is another format. Use --out {save.with_suffix('.json').name}, or --figures "
+        f"FOLDER for figures (PNG and SVG).{report}"
+    ]
 
 
 def _number_problems(threshold: float | None, draws: int, level: float, seed: int, minimum: int) -> list[str]:

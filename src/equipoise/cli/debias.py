@@ -39,6 +39,8 @@ def debias(
     patient: given.PatientOption = None,
     id: given.IdOption = None,
     positive: given.PositiveOption = None,
+    bins: given.BinsOption = None,
+    conflicts: given.ConflictsOption = "row",
     method: Annotated[str, typer.Option(help="A method, or several to compare, as in bias-gda,pruning,reject-option.")] = "bias-gda",
     measure: Annotated[
         str, typer.Option(help="The gap to reduce: eod, spd, aod, fpr_gap, ppv_gap, ... or a sum of rates: tpr-fpr, 0.5*tpr+0.5*selection.")
@@ -102,6 +104,7 @@ def debias(
     ] = False,
     draws: Annotated[int, typer.Option(help="Bootstrap draws for the intervals.")] = 1000,
     plan: Annotated[bool, typer.Option("--plan", help="Say what would be done, with which patients, how long about; and stop.")] = False,
+    max_table_bytes: given.MaxTableOption = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run wrote into --out.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -138,6 +141,9 @@ def debias(
         skip_broken=skip_broken,
         allow_outside=allow_outside,
         cache=cache,
+        bins=bins,
+        conflicts=conflicts,
+        max_table_bytes=max_table_bytes,
     )
     methods = methods_of(method, settings or [])
     problems = inputs.problems() + number_problems(test_fraction, draws, seed)
@@ -168,7 +174,7 @@ def debias(
     check_methods(network, methods, train is not None)
     with notes():
         opened = given.cohort_of(file, inputs)
-        trained = None if train is None else given.cohort_of(train, inputs).cohort
+        trained = None if train is None else given.cohort_of(train, inputs.cut_as(opened.cohort)).cohort
         repair, test = keep_aside(opened.cohort, test_fraction, seed=seed)
         arguments = ["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])]
         shared = [] if one else [f"the network was repaired for {len(label)} labels at once: {', '.join(label)}; each has its own report"]

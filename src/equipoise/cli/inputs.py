@@ -1,7 +1,7 @@
 """What a command is handed: a data file, a folder of images and a network, as options and as the cohort and the network they make."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +11,15 @@ import typer
 from torch import nn
 
 from equipoise.cli.console import counting
-from equipoise.data.cohort import Cohort
-from equipoise.data.files import read_table
+from equipoise.data.bins import Bins, read_bins
+from equipoise.data.cohort import Cohort, cohort_in
+from equipoise.data.conflicts import CONFLICTS, varying_in
+from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, as_parsed, read_table
 from equipoise.data.image_files import find_files, of_view
 from equipoise.data.images import BROKEN_ADVICE, UNIT_RANGE, XRAY_RANGE, Images, Norm
 from equipoise.data.scores import Scores
-from equipoise.errors import BadInput, did_you_mean, raise_all
+from equipoise.errors import BadInput, did_you_mean, pick, raise_all
+from equipoise.report.terminal import varying_words
 
 FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file, one row a sample.")]
 LabelOption = Annotated[
@@ -28,7 +31,25 @@ ReferenceOption = Annotated[
 ]
 PatientOption = Annotated[str | None, typer.Option(help="Column with patient ids; patients are resampled for the intervals.")]
 IdOption = Annotated[str | None, typer.Option("--id", help="Column with row ids, checked to be unique.")]
-PositiveOption = Annotated[str | None, typer.Option(help="The label value that counts as positive, if labels are not 0 and 1.")]
+PositiveOption = Annotated[
+    str | None, typer.Option(help="The label value that counts as positive, as it stands in the file, if labels are not 0 and 1.")
+]
+BinsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Edges that make groups of a --group column of numbers, as in age=40,60,80: <40, 40-59, 60-79, 80+; repeat it for more."
+    ),
+]
+ConflictsOption = Annotated[
+    str,
+    typer.Option(
+        help="Patients with more than one group: row (each row as recorded), first, majority, blank (no group) or error; with --patient."
+    ),
+]
+MaxTableOption = Annotated[
+    int | None,
+    typer.Option(help="Largest table to read, in bytes once unzipped.", show_default=f"{LIMIT_VARIABLE}, or {MAX_TABLE_BYTES:,}", min=1),
+]
 
 ModelOption = Annotated[
     str | None,
@@ -140,6 +161,31 @@ class Inputs:
     skip_broken: bool = False
     allow_outside: bool = False
     cache: Path | None = None
+    bins: list[str] | None = None
+    conflicts: str = "row"
+    max_table_bytes: int | None = None
+    cut: dict[str, Bins] | None = None  # the bins as they were found in an earlier file, so that another has groups of the same names
+
+    @property
+    def text(self) -> set[str]:
+        """The columns of identifiers and groups, which are read as text; a group that is binned is a number."""
+        named = {name for name in (self.patient, self.id) if name is not None}
+        images = () if self.images is None else (self.image_column,) if self.image_column else IMAGE_COLUMNS
+        return named | {*images} | {name for name in self.group if name not in self.edges}
+
+    @property
+    def edges(self) -> Mapping[str, Sequence[float] | Bins]:
+        """The bins by column."""
+        return self.cut or dict(read_bins(text) for text in self.bins or [])
+
+    def cut_as(self, cohort: Cohort) -> "Inputs":
+        """The same for another file, whose bins have the names that they have in this cohort."""
+        return replace(self, cut={a.name: a.bins for a in cohort.attributes if a.bins is not None})
+
+    def read(self, path: Path) -> pd.DataFrame:
+        """The rows of a file, with identifiers and groups as text, and labels too where one of their values is named."""
+        words = self.labels if self.positive is not None else ()
+        return read_table(path, text=self.text, words=words, limit=self.max_table_bytes)
 
     @property
     def roles(self) -> dict[str, Any]:
@@ -150,6 +196,8 @@ class Inputs:
             "reference": self.reference or None,
             "patient": self.patient,
             "positive": self.positive,
+            "bins": self.edges,
+            "conflicts": self.conflicts,
         }
 
     def problems(self) -> list[str]:
@@ -157,7 +205,29 @@ class Inputs:
         twice = [
             f"--label {name} was given twice. Name each once." for name in sorted({n for n in self.labels if self.labels.count(n) > 1})
         ]
-        return twice + self._of_images()
+        return twice + self._of_groups() + self._of_images()
+
+    def _of_groups(self) -> list[str]:
+        found: list[str] = []
+        columns = []
+        for text in self.bins or []:
+            try:
+                columns.append(read_bins(text)[0])
+            except BadInput as error:
+                found += error.problems
+        found += [f"--bins {name} was given twice. Name each column once." for name in sorted({c for c in columns if columns.count(c) > 1})]
+        found += [
+            f"--bins names {name!r}, which is no --group.{did_you_mean(name, self.group)} Add --group {name}, or leave its bins out."
+            for name in dict.fromkeys(columns)
+            if name not in self.group
+        ]
+        try:
+            pick("value of --conflicts", self.conflicts, CONFLICTS)
+        except BadInput as error:
+            found += error.problems
+        if self.conflicts != "row" and self.patient is None:
+            found.append(f"--conflicts {self.conflicts} is about patients, and there are no ids. Name their column with --patient.")
+        return found
 
     def _of_images(self) -> list[str]:
         with_images = {
@@ -193,7 +263,9 @@ class Opened:
 
     def to_dict(self) -> dict[str, object]:
         """For JSON: at most a hundred reasons, and how many there are."""
-        return {"left_out": list(self.left_out[:SHOWN]), "left_out_count": len(self.left_out), "not_frontal": self.not_frontal}
+        varying = {each.attribute: each.patients for each in varying_in(self.cohort.attributes, self.cohort.patients)}
+        told = {"left_out": list(self.left_out[:SHOWN]), "left_out_count": len(self.left_out), "not_frontal": self.not_frontal}
+        return told | {"patients_in_several_groups": varying, "conflicts": self.cohort.attributes[0].conflicts}
 
     def lines(self) -> list[str]:
         """For people; nothing where every row was taken."""
@@ -202,12 +274,12 @@ class Opened:
             more = len(self.left_out) - 5
             said += [f"{len(self.left_out):,} images that cannot be read were left out:", *(f"  {reason}" for reason in self.left_out[:5])]
             said += [f"  and {more:,} more (--json lists {SHOWN})"] if more > 0 else []
-        return said
+        return said + [varying_words(each) for each in varying_in(self.cohort.attributes, self.cohort.patients)]
 
 
 def cohort_of(file: Path, inputs: Inputs) -> Opened:
     """The cohort in a data file: of numbers, or of the images that its rows name."""
-    frame = read_table(file)
+    frame = inputs.read(file)
     return Opened(_numeric(frame, file.name, inputs)) if inputs.images is None else _of_images(frame, file.name, inputs, inputs.images)
 
 
@@ -318,9 +390,10 @@ def _numeric(frame: pd.DataFrame, name: str, inputs: Inputs) -> Cohort:
     """A data file as the user's network takes it: numbers as they are, nothing scaled or encoded."""
     taken = {*inputs.labels, inputs.patient, inputs.id, *inputs.group}
     chosen = inputs.features or [c for c in frame.columns if c not in taken]
-    problems = [problem for c in chosen if c in frame.columns for problem in _input_problems(frame[c])]
+    taken_as = {c: as_parsed(frame[c]) if c in inputs.text else frame[c] for c in chosen if c in frame.columns}
+    problems = [problem for column in taken_as.values() for problem in _input_problems(column)]
     try:
-        cohort = Cohort.from_frame(frame, features=chosen, scale=False, name=name, id=inputs.id, **inputs.roles)
+        cohort = cohort_in(frame, inputs.text, features=chosen, scale=False, name=name, id=inputs.id, **inputs.roles)
     except BadInput as error:
         raise BadInput(*error.problems, *problems, source=name) from None
     raise_all(problems, name)

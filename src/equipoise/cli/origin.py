@@ -56,7 +56,8 @@ def plain(inputs: given.Inputs, cohort: Cohort) -> dict[str, object]:
     from equipoise.data.images import Images
     from equipoise.data.table import Table
 
-    names = {"patient": inputs.patient, "id": inputs.id}
+    bins = {a.name: a.bins.to_dict() for a in cohort.attributes if a.bins is not None}
+    names = {"patient": inputs.patient, "id": inputs.id, "bins": bins}
     if isinstance(cohort.source, Images):
         source = cohort.source
         how = {"size": int(source.shape[-1]), "channels": source.channels, "mean": list(source.mean), "std": list(source.std)}

@@ -10,9 +10,8 @@ from rich.text import Text
 from equipoise.cli.console import bar, out
 from equipoise.cli.inputs import Inputs
 from equipoise.data.cohort import Cohort
-from equipoise.data.files import read_table
 from equipoise.data.scores import Scores
-from equipoise.data.targets import UNKNOWN
+from equipoise.data.targets import known
 from equipoise.report.folder import folders
 from equipoise.report.terminal import printable
 
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
 
 def scores_in(path: Path, inputs: Inputs, columns: list[str]) -> dict[str, Scores]:
     """The scores of each label in a file; of several labels on the rows where each is known."""
-    frame, found = read_table(path), {}
+    frame, found = inputs.read(path), {}
     for label, column in zip(inputs.labels, columns, strict=True):
         several = len(columns) > 1 and label in frame.columns
-        rows = frame[~(frame[label].isna() | (frame[label] == UNKNOWN))] if several else frame
+        rows = frame[known(frame[label])] if several else frame
         found[label] = Scores.from_frame(rows, score=column, id=inputs.id, name=path.name, **{**inputs.roles, "label": label})
     return found
 

@@ -1,13 +1,18 @@
 """A protected attribute: which group each row belongs to, by name, and which group is the reference."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from equipoise.data.bins import Bins, bins_for, numbers_in
 from equipoise.errors import BadInput, UnknownName
+
+log = logging.getLogger(__name__)
 
 IntArray = npt.NDArray[np.int64]
 MISSING = -1
@@ -15,6 +20,7 @@ MANY = 20  # levels; more of them in a column of numbers or dates, or of all dif
 FEW = 10  # rows; a column of many levels most of which have fewer is no grouping yet
 DATE = r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?"  # 2026-11-15, 15.11.2026, with or without a time
 SHOWN = 8  # levels that a message names
+EXACT = 2.0**53  # floating-point numbers below tell all integers apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,13 +36,15 @@ class Attribute:
     levels: tuple[str, ...]
     codes: IntArray  # (n,)
     named: bool = True  # False: nobody named the reference, the largest group was taken
+    bins: Bins | None = None  # of a column of numbers, how it was cut into groups
+    varied: int = 0  # patients of the whole table who have more than one recorded group
+    conflicts: str = "row"  # what was done with them
 
     @classmethod
     def of(cls, values: object, name: str = "group", reference: str | None = None) -> "Attribute":
-        """The attribute held by a column of any type; numbers and booleans become names."""
+        """The attribute held by a column of any type; numbers and booleans become names, and text is taken as it stands."""
         column = pd.Series(values).reset_index(drop=True)
-        names = column.map(level_name, na_action="ignore").astype("object")
-        names = names.where(column.notna() & (names.map(str).str.strip() != ""), None)
+        names = group_names(column)
         counts = names.value_counts()
         if counts.empty:
             raise BadInput(f"column {name!r} holds no group: all {len(column):,} values are missing. Use another column.")
@@ -47,17 +55,53 @@ class Attribute:
             )
         if problem := _no_groups(column, names, counts, name):
             raise BadInput(problem)
-        named = reference is not None
-        chosen = level_name(reference) if named else str(counts.index[0])
+        alike = pd.Series(counts.index).groupby(counts.index.str.strip()).agg(list)
+        if len(alike) < len(counts):
+            same = next(names for names in alike if len(names) > 1)
+            log.warning(
+                "column %r holds groups that differ only in blanks and are kept apart: %s", name, ", ".join(map(repr, sorted(same)))
+            )
+        return cls._referenced(name, sorted(counts.index), names, counts, reference)
+
+    @classmethod
+    def binned(cls, values: object, edges: object, name: str = "group", reference: str | None = None) -> "Attribute":
+        """The attribute that a column of numbers makes when it is cut at these edges; the groups are in the order of the numbers.
+
+        >>> Attribute.binned([35, 81, 59, None, 40], [40, 60, 80], name="age", reference="40-59").levels
+        ('40-59', '<40', '80+')
+        """
+        numbers = numbers_in(pd.Series(values), name)
+        bins = bins_for(numbers, edges, name)
+        codes = bins.codes(numbers)
+        names = pd.Series(np.array([*bins.names, None], dtype=object)[codes], dtype=object)
+        counts = names.value_counts()
+        if len(counts) < 2:
+            known = numbers[~np.isnan(numbers)]
+            found = f"all {len(known):,} values lie in {counts.index[0]!r}, from {known.min():g} to {known.max():g}" if len(known) else ""
+            raise BadInput(
+                f"column {name!r} makes {'a single group' if len(known) else 'no group'}: {found or 'every value is missing'}. "
+                "A gap needs at least two. Choose other edges or another column."
+            )
+        return replace(cls._referenced(name, [level for level in bins.names if level in counts.index], names, counts, reference), bins=bins)
+
+    @classmethod
+    def _referenced(
+        cls, name: str, ordered: Sequence[str], names: "pd.Series[object]", counts: "pd.Series[int]", reference: str | None
+    ) -> "Attribute":
+        """The attribute with the reference first and the other levels in order."""
+        chosen = str(counts.index[0]) if reference is None else level_name(reference)
         if chosen not in counts.index:
-            raise UnknownName(f"reference group for {name!r}:", chosen, sorted(counts.index))
-        levels = (chosen, *sorted(level for level in counts.index if level != chosen))
+            raise UnknownName(f"reference group for {name!r}:", chosen, ordered)
+        levels = (chosen, *(level for level in ordered if level != chosen))
         codes = pd.Categorical(names, categories=list(levels)).codes.astype(np.int64)
-        return cls(name, levels, codes, named)
+        return cls(name, levels, codes, reference is not None)
 
     @classmethod
     def crossed(cls, attributes: Sequence["Attribute"]) -> "Attribute":
-        """The intersection of several attributes: 'F & white'; missing where any of them is."""
+        """The intersection of several attributes: 'F & white'; missing where any of them is.
+
+        A name that holds a & itself is put in quotation marks, so that different intersections have different names.
+        """
         if len(attributes) == 1:
             return attributes[0]
         shape = tuple(len(a.levels) for a in attributes)
@@ -66,12 +110,12 @@ class Attribute:
         flat = np.ravel_multi_index(tuple(np.where(missing, 0, codes)), shape)
         present = np.unique(np.append(flat[~missing], 0))
         names = tuple(
-            " & ".join(a.levels[i] for a, i in zip(attributes, cell, strict=True))
+            joined([a.levels[i] for a, i in zip(attributes, cell, strict=True)])
             for cell in zip(*np.unravel_index(present, shape), strict=True)
         )
         position = np.searchsorted(present, flat)
         return cls(
-            " & ".join(a.name for a in attributes),
+            joined([a.name for a in attributes]),
             names,
             np.where(missing, MISSING, position),
             all(a.named for a in attributes),
@@ -99,14 +143,50 @@ class Attribute:
 
     def take(self, index: IntArray) -> "Attribute":
         """The same attribute for some of the rows; the levels stay."""
-        return Attribute(self.name, self.levels, self.codes[index], self.named)
+        return replace(self, codes=self.codes[index])
+
+
+def joined(names: Sequence[str]) -> str:
+    """The name of an intersection, different for different names.
+
+    >>> joined(["F", "white"]), joined(["x & y", "z"]), joined(["x", "y & z"])
+    ('F & white', '"x & y" & z', 'x & "y & z"')
+    """
+    return " & ".join('"' + name.replace('"', '""') + '"' if "&" in name or name.startswith('"') else name for name in names)
+
+
+def group_names(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    """The name of each row's group, None where the cell is empty or blank."""
+    names = column.map(level_name, na_action="ignore").astype("object")
+    return names.where(column.notna() & (names.map(str).str.strip() != ""), None)
 
 
 def level_name(value: object) -> str:
-    """The name of a value: 1.0 and 1 are both '1', so that a column with gaps (which pandas turns into floats) keeps its names."""
+    """The name of a value. Text is its own name, so '1', '1.0' and '01' are three.
+
+    The number 1.0 is '1', because pandas turns a column of integers with gaps into floating-point numbers.
+
+    >>> level_name(1.0), level_name("1.0"), level_name("007"), level_name(" F")
+    ('1', '1.0', '007', ' F')
+    """
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         return str(int(value))
-    return str(value).strip()
+    return str(value)
+
+
+def inexact(values: Iterable[object]) -> str:
+    """What is wrong with identifiers that were turned into floating-point numbers; empty where nothing is.
+
+    >>> inexact([1.0, 2.0, "a"]), inexact([1e17])[:30]
+    ('', 'holds 1e+17, a floating-point ')
+    """
+    for value in values:
+        if isinstance(value, (float, np.floating)) and not np.isnan(value) and abs(value) >= EXACT:
+            return (
+                f"holds {value!r}, a floating-point number so large that different identifiers are the same. "
+                "Read or store the column as text (in pandas dtype=str)."
+            )
+    return ""
 
 
 def _no_groups(column: "pd.Series[object]", names: "pd.Series[object]", counts: "pd.Series[int]", name: str) -> str:
@@ -118,15 +198,16 @@ def _no_groups(column: "pd.Series[object]", names: "pd.Series[object]", counts: 
     numbers = pd.to_numeric(counts.index.to_series(), errors="coerce").to_numpy(np.float64)
     if not np.isnan(numbers).any() and (many or (scattered and (numbers != np.round(numbers)).any())):
         cuts = np.quantile(np.repeat(numbers, counts), [0.25, 0.5, 0.75], method="nearest")
+        edges = ",".join(dict.fromkeys(f"{cut:.4g}" for cut in cuts))
         return (
-            f"column {name!r} holds {levels:,} different numbers; a group needs a few levels. Bin it first, for example "
-            f"pd.qcut({column_of}, 4), which cuts at {cuts[0]:.4g}, {cuts[1]:.4g} and {cuts[2]:.4g}, or pd.cut with edges of your own."
+            f"column {name!r} holds {levels:,} different numbers; a group needs a few levels. Cut it into bins, for example at its "
+            f"quartiles: --bins {name}={edges} (in Python bins={{{name!r}: [{edges.replace(',', ', ')}]}})."
         )
     dates = pd.api.types.is_datetime64_any_dtype(column) or counts.index.str.fullmatch(DATE).all()
     if dates and (many or scattered):
         return (
             f"column {name!r} holds {levels:,} different dates; a group needs a few levels. Make a few of them, for example the year, "
-            f"pd.to_datetime({column_of}).dt.year, or an age in bins, pd.cut(age, [0, 40, 60, 80, 120])."
+            f"pd.to_datetime({column_of}).dt.year, or an age in years with --bins age=40,60,80 (in Python bins=...)."
         )
     if many and levels > rows / 2:
         return (

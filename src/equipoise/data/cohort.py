@@ -1,6 +1,6 @@
 """A cohort: inputs, labels, protected attributes and patients of the same rows. The first thing that every user makes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from equipoise.data.attribute import Attribute, IntArray
-from equipoise.data.columns import ObjectArray, read_columns
+from equipoise.data.bins import Bins
+from equipoise.data.columns import ObjectArray, check_frame, read_columns
+from equipoise.data.files import as_parsed
 from equipoise.data.image_files import find_files, of_view
 from equipoise.data.images import Images
 from equipoise.data.table import Encoder, Table
 from equipoise.data.targets import UNKNOWN, Targets, read_array
-from equipoise.errors import BadInput, did_you_mean, pick, raise_all
+from equipoise.errors import BadInput, Misuse, did_you_mean, pick, raise_all
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +67,8 @@ class Cohort:
         attribute_as_input: bool = False,
         positive: object = None,
         classes: Sequence[object] | None = None,
+        bins: Mapping[str, Sequence[float] | Bins] | None = None,
+        conflicts: str = "row",
         scale: bool = True,
         name: str = "frame",
     ) -> "Cohort":
@@ -75,7 +79,12 @@ class Cohort:
 
         For a network with several outputs, `label` may be a list of columns of 0 and 1 (NaN or -1: not known); or one column, with
         `classes` in the order of the outputs.
+
+        Groups, patients and ids are taken as they stand; read them as text (`pd.read_csv(path, dtype={"patient": str})`), because pandas
+        turns 007 into 7. `bins={"age": [40, 60, 80]}` makes groups of a column of numbers. Attributes are those of a row: `conflicts`
+        says what is done with patients who have more than one group, "row" (as recorded), "first", "majority", "blank" or "error".
         """
+        check_frame("Cohort.from_frame", frame)
         groups = [group] if isinstance(group, str) else list(group)
         labels = [label] if isinstance(label, str) else list(label)
         kept = {*labels, patient, id} | (set() if attribute_as_input else set(groups))
@@ -96,6 +105,8 @@ class Cohort:
                 id=id,
                 positive=positive,
                 classes=classes,
+                bins=bins,
+                conflicts=conflicts,
                 source=source,
             )
         except BadInput as error:
@@ -108,25 +119,29 @@ class Cohort:
     def from_arrays(
         cls,
         inputs: object,
-        y: object,
-        groups: object,
+        y: object = None,
+        groups: object = None,
         *,
         reference: str | None = None,
         patients: object = None,
         attribute: str = "group",
         labels: Sequence[str] | None = None,
         classes: Sequence[object] | None = None,
+        bins: Sequence[float] | None = None,
+        conflicts: str = "row",
         name: str = "arrays",
     ) -> "Cohort":
         """The cohort of an input tensor (n, ...), labels, group names and patient ids, each in the same order.
 
-        `labels` names the columns of y (n, labels), `classes` the values of y in the order of the network's outputs.
+        `labels` names the columns of y (n, labels), `classes` the values of y in the order of the network's outputs. `bins` cuts groups
+        that are numbers, as an age, at these edges; `conflicts` as in `from_frame`.
         """
+        _check_arrays(inputs, y, groups)
         targets = None if labels is None and classes is None else read_array(y, labels, classes)
         # What stands for several labels may be all positive, which is no problem of theirs.
         one = np.asarray(y) if targets is None else np.arange(len(targets.values)) % 2
         if one.ndim > 1:
-            raise BadInput(f"y has shape {one.shape}; one label a row is needed, or labels=[...], which names the columns")
+            raise BadInput(f"y has shape {one.shape}; one label per row is needed, or labels=[...], which names the columns")
         columns = {"y": pd.Series(one), attribute: pd.Series(np.asarray(groups, dtype=object))}
         if patients is not None:
             columns["patient"] = pd.Series(np.asarray(patients, dtype=object))
@@ -135,9 +150,18 @@ class Cohort:
             [f"{what} has {len(c):,} rows, y has {len(columns['y']):,}" for what, c in columns.items() if len(c) != len(columns["y"])]
         )
         read = read_columns(
-            pd.DataFrame(columns), label="y", group=attribute, reference=reference, patient="patient" if patients is not None else None
+            pd.DataFrame(columns),
+            label="y",
+            group=attribute,
+            reference=reference,
+            patient="patient" if patients is not None else None,
+            bins=None if bins is None else {attribute: bins},
+            conflicts=conflicts,
         )
-        tensor = torch.as_tensor(inputs)
+        try:
+            tensor = torch.as_tensor(inputs)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise BadInput(f"the inputs must be a tensor or an array of numbers (n, ...): {error}") from error
         y_read = read.y if targets is None else targets.y
         return cls(tensor, y_read, read.attributes, read.patients, read.ids, name, **_several(targets))
 
@@ -155,6 +179,8 @@ class Cohort:
         view: str | None = None,
         positive: object = None,
         classes: Sequence[object] | None = None,
+        bins: Mapping[str, Sequence[float] | Bins] | None = None,
+        conflicts: str = "row",
         size: int = 224,
         channels: int = 1,
         mean: Sequence[float] = (),
@@ -172,8 +198,10 @@ class Cohort:
         file outside the folder is refused unless `allow_outside`.
 
         With a column `view`, rows stay whose view is frontal (PA, AP). See `Images.open` for the options of decoding; what
-        `skip_broken` leaves out is told in `cohort.source.broken`, by the row of the frame. Several labels and classes as in `from_frame`.
+        `skip_broken` leaves out is told in `cohort.source.broken`, by the row of the frame. Several labels, classes, bins and conflicts
+        as in `from_frame`.
         """
+        check_frame("Cohort.from_images", frame)
         problems: list[str] = []
         rows = np.arange(len(frame))
         if view is not None and view in frame.columns:
@@ -188,7 +216,16 @@ class Cohort:
         source = name if len(rows) == len(frame) else f"{name}, {len(rows):,} frontal of {len(frame):,} rows"
         try:
             read = read_columns(
-                chosen, label=label, group=group, reference=reference, patient=patient, id=image, positive=positive, classes=classes
+                chosen,
+                label=label,
+                group=group,
+                reference=reference,
+                patient=patient,
+                id=image,
+                positive=positive,
+                classes=classes,
+                bins=bins,
+                conflicts=conflicts,
             )
         except BadInput as error:
             problems += error.problems
@@ -277,6 +314,25 @@ class Cohort:
             raise BadInput(f"cohort {self.name!r} has one label, which is its y; several are given with label=[...] or classes=[...]")
         found: IntArray = self.targets[:, self.labels.index(pick("label", label, self.labels))]
         return found
+
+
+def cohort_in(frame: pd.DataFrame, text: Collection[str], **columns: Any) -> Cohort:
+    """The cohort in a frame of which `read_table` has read these columns as text; where one of them is an input as well, as numbers."""
+    cohort = Cohort.from_frame(frame, **columns)
+    assert isinstance(cohort.source, Table)
+    inputs = cohort.source.frame
+    both = {name: as_parsed(inputs[name]) for name in inputs.columns if name in text}
+    return replace(cohort, source=replace(cohort.source, frame=inputs.assign(**both))) if both else cohort
+
+
+def _check_arrays(inputs: object, y: object, groups: object) -> None:
+    """Raises where a data set, a loader or a frame is given in place of arrays, with what to do."""
+    stacked = "Put its rows into arrays first: x = torch.stack([row[0] for row in dataset]), and the labels and groups in the same order."
+    framed = "The columns of a frame are read by eq.Cohort.from_frame(frame, label=..., group=...)."
+    advice = {"Dataset": stacked, "DataLoader": stacked.replace("dataset", "loader.dataset"), "DataFrame": framed}
+    advice |= {"Module": "A network is no data: eq.audit(model, cohort).", "Cohort": "This is a cohort already."}
+    if y is None or groups is None or any(kind.__name__ in advice for kind in type(inputs).__mro__):
+        raise Misuse("Cohort.from_arrays", "inputs, labels and groups: from_arrays(inputs, y, groups)", inputs, advice)
 
 
 def _several(targets: Targets | None) -> dict[str, Any]:

@@ -1,15 +1,18 @@
 """Columns of a user's frame, checked: label, score, groups, patients, ids. Every problem of a frame in one message."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.attribute import MANY, Attribute, IntArray, level_name
-from equipoise.data.targets import Targets, read_classes, read_labels
-from equipoise.errors import BadInput, did_you_mean, raise_all
+from equipoise.data.attribute import MANY, Attribute, IntArray, inexact, level_name
+from equipoise.data.bins import Bins, edges_of
+from equipoise.data.conflicts import CONFLICTS, settled
+from equipoise.data.numeric import numbers_of
+from equipoise.data.targets import Targets, equals, read_classes, read_labels
+from equipoise.errors import BadInput, Misuse, did_you_mean, pick, raise_all
 
 FloatArray = npt.NDArray[np.float64]
 ObjectArray = npt.NDArray[np.object_]
@@ -38,12 +41,17 @@ def read_columns(
     score: str | None = None,
     positive: object = None,
     classes: Sequence[object] | None = None,
+    bins: Mapping[str, Sequence[float] | Bins] | None = None,
+    conflicts: str = "row",
     source: str = "",
 ) -> Columns:
     """The named columns of a frame, or one error that lists everything wrong with them.
 
-    Several label columns, or one with `classes`, are `targets`; y is then what stands for them all.
+    Several label columns, or one with `classes`, are `targets`; y is then what stands for them all. `bins` has the edges at which group
+    columns of numbers are cut; `conflicts` says what is done with patients who have more than one group (see `CONFLICTS`).
     """
+    check_frame("from_frame", frame)
+    pick("rule for conflicts:", conflicts, CONFLICTS)
     groups = [group] if isinstance(group, str) else list(group)
     labels = [label] if isinstance(label, str) else list(label)
     references = _references(groups, reference)
@@ -66,6 +74,10 @@ def read_columns(
         problems.append("the table has no rows")
     if not groups:
         problems.append("no group column was named")
+    problems += bin_problems(bins or {}, groups)
+    problems += [
+        problem for name in dict.fromkeys(wanted) if list(frame.columns).count(name) == 1 for problem in _nested(frame[name], name)
+    ]
     raise_all(problems, source)
 
     targets: Targets | None = None
@@ -92,17 +104,47 @@ def read_columns(
     attributes = []
     for name, named in zip(groups, references, strict=True):
         try:
-            attributes.append(Attribute.of(frame[name], name, named))
+            edges = (bins or {}).get(name)
+            attributes.append(
+                Attribute.of(frame[name], name, named) if edges is None else Attribute.binned(frame[name], edges, name, named)
+            )
         except BadInput as error:
             problems += error.problems
-    patients = frame[patient].to_numpy(dtype=object) if patient else None
-    if patient and patients is not None:
-        problems += _patient_problems(frame[patient], patient, attributes)
+    if patient and (wrong := _identifier_problems(frame[patient], patient, "patient")):
+        problems += wrong
+    elif patient:
+        for at, attribute in enumerate(attributes):
+            try:
+                attributes[at] = settled(attribute, frame[patient], conflicts)
+            except BadInput as error:
+                problems += error.problems
+    elif conflicts != "row":
+        problems.append(f"conflicts={conflicts!r} is about patients, and no patient column was named. Name it, or leave conflicts out.")
     if id:
-        problems += _id_problems(frame[id], id)
+        problems += _identifier_problems(frame[id], id, "id") + _id_problems(frame[id], id)
     raise_all(problems, source)
-    ids = frame[id].to_numpy(dtype=object) if id else np.arange(len(frame)).astype(object)
+    patients = identifiers(frame[patient]) if patient else None
+    ids = identifiers(frame[id]) if id else np.arange(len(frame)).astype(object)
     return Columns(y, tuple(attributes), patients, ids, scores, targets)
+
+
+def check_frame(call: str, frame: object) -> None:
+    """Raises where something else than a frame is given, with the call that takes it."""
+    if isinstance(frame, pd.DataFrame):
+        return
+    file = "Read the file first, ids as text: pd.read_csv(path, dtype={'patient': str})."
+    arrays = "Arrays are read by from_arrays."
+    advice = {
+        "str": file,
+        "PurePath": file,
+        "Cohort": "A cohort's scores are eq.Scores.of(cohort, score); to audit a network on it: eq.audit(model, cohort).",
+        "Scores": "These are scores already: eq.audit(scores).",
+        "ndarray": arrays,
+        "Tensor": arrays,
+        "dict": "Make it one: pd.DataFrame(...).",
+        "list": "Make it one: pd.DataFrame(...).",
+    }
+    raise Misuse(call, "a pandas DataFrame and the names of its columns", frame, advice)
 
 
 def _references(groups: Sequence[str], reference: str | Sequence[str] | None) -> list[str | None]:
@@ -137,14 +179,14 @@ def _label(column: "pd.Series[object]", name: str, positive: object) -> tuple[In
     problems = [f"label column {name!r}: {empty:,} of {n:,} rows have no label. Leave them out first."] if empty else []
     found = column.dropna()
     if positive is not None:
-        y = column.map(level_name, na_action="ignore").eq(level_name(positive)).to_numpy(np.int64)
+        y = equals(column, positive).astype(np.int64)
         if not y.any():
             problems.append(f"label column {name!r} never holds the positive value {positive!r}; it holds {_examples(found)}")
             return y, problems
     else:
-        numbers = pd.to_numeric(column.astype("object"), errors="coerce")
-        y = numbers.eq(1).to_numpy(np.int64)
-        other = column[(column.notna() & ~numbers.isin([0, 1])).to_numpy()]
+        numbers = numbers_of(column)
+        y = (numbers == 1).astype(np.int64)
+        other = column[column.notna().to_numpy() & ~np.isin(numbers, (0, 1))]
         if len(other):
             last = _clip(sorted(found.map(level_name).unique())[-1])
             problems.append(
@@ -172,7 +214,7 @@ def _classes_advice(found: "pd.Series[object]", name: str) -> str:
 
 
 def _score(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str]]:
-    numbers = pd.to_numeric(column.astype("object"), errors="coerce").to_numpy(np.float64)
+    numbers = numbers_of(column)
     empty = column.isna().to_numpy()
     text = ~empty & np.isnan(numbers)
     with np.errstate(invalid="ignore"):
@@ -185,7 +227,7 @@ def _score(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str
         elif first.replace(",", ".", 1).lstrip("-").replace(".", "", 1).isdigit():
             advice = "They look like decimal commas: write points instead, or semicolons between the columns."
         else:
-            advice = "Mend them or leave those rows out."
+            advice = "Correct them or leave those rows out."
         problems.append(f"score column {name!r}: {_count(text)} are not numbers, {first!r} in the first. {advice}")
     if empty.any():
         problems.append(f"score column {name!r}: {_count(empty)} are empty (NaN). Fill them in or leave them out.")
@@ -196,30 +238,59 @@ def _score(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str
         elif 2 < high <= 100:
             advice = "They look like percentages: divide by 100 first."
         else:
-            advice = "A score is a probability: mend them or leave those rows out."
+            advice = "A score is a probability: correct them or leave those rows out."
         problems.append(f"score column {name!r}: {_count(outside)} lie outside [0, 1]; the scores go from {low:g} to {high:g}. {advice}")
     return numbers, problems
 
 
-def _patient_problems(column: "pd.Series[object]", name: str, attributes: Sequence[Attribute]) -> list[str]:
-    problems = []
-    empty = column.isna().to_numpy()
-    if empty.any():
-        problems.append(f"patient column {name!r}: {_count(empty)} have no patient id. Fill them in or leave them out.")
-    for attribute in attributes:
-        known = attribute.codes >= 0
-        levels = pd.Series(attribute.codes[known]).groupby(column[known].to_numpy()).nunique()
-        mixed = levels[levels > 1].index
-        if len(mixed):
-            problems.append(
-                f"patient column {name!r}: {len(mixed):,} of {column.nunique():,} patients have more than one {attribute.name!r}: "
-                f"{_some(mixed)}. Give every patient one, or leave it empty where it is not known."
-            )
+def identifiers(column: "pd.Series[object]") -> ObjectArray:
+    """The ids in a column, unchanged; whole numbers that pandas keeps as floating-point numbers because of gaps are integers again."""
+    values = column.to_numpy(dtype=object)
+    if pd.api.types.is_float_dtype(column):
+        values = np.array([int(v) if isinstance(v, float) and v.is_integer() else v for v in values], dtype=object)
+    return values
+
+
+def _identifier_problems(column: "pd.Series[object]", name: str, role: str) -> list[str]:
+    empty = (column.isna() | (column.astype(object) == "")).to_numpy(bool)
+    problems = (
+        [f"{role} column {name!r}: {_count(empty)} have no {'patient id' if role == 'patient' else 'id'}. Fill them in or leave them out."]
+        if empty.any()
+        else []
+    )
+    wrong = inexact(column) if pd.api.types.is_float_dtype(column) or column.dtype == object else ""
+    return [*problems, *([f"{role} column {name!r} {wrong}"] if wrong else [])]
+
+
+def bin_problems(bins: Mapping[str, Sequence[float] | Bins], groups: Sequence[str]) -> list[str]:
+    """What is wrong with bins by column: their edges, or that their column is no group."""
+    problems = [
+        f"bins are given for {name!r}, which is no group column.{did_you_mean(name, groups)} Name it as a group, or leave its bins out."
+        for name in bins
+        if name not in groups
+    ]
+    for name, edges in bins.items():
+        try:
+            edges_of(edges, name)
+        except BadInput as error:
+            problems += error.problems
     return problems
 
 
+def _nested(column: "pd.Series[object]", name: str) -> list[str]:
+    """Says so where cells hold lists or the like, as Parquet columns may."""
+    if column.dtype != object:
+        return []
+    inside = column.map(lambda value: isinstance(value, (list, tuple, dict, set, np.ndarray))).to_numpy(bool)
+    return (
+        [f"column {name!r}: {_count(inside)} hold lists or records; one value per row is needed. Use another column."]
+        if inside.any()
+        else []
+    )
+
+
 def _id_problems(column: "pd.Series[object]", name: str) -> list[str]:
-    repeated = column[column.duplicated()].unique()
+    repeated = column[column.duplicated() & column.notna()].unique()
     if not len(repeated):
         return []
     return [

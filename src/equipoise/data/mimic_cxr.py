@@ -44,6 +44,7 @@ TABLES = {  # table: the columns that are needed beside the finding
     "patients": ("subject_id", "gender"),
     "admissions": ("subject_id",),
 }
+IDENTIFIERS = ("dicom_id", "subject_id", "study_id")
 SOURCES = {"sex": "patients", "ethnicity": "admissions"}  # attribute: where it is told
 REFERENCES = {"sex": "M", "ethnicity": "white"}
 ETHNICITIES = {"WHITE": "white", "HISPANIC": "Hispanic/Latino"}  # how a value begins: its group
@@ -129,7 +130,7 @@ def _read(folder: Path, hospital: Path, source: str, finding: str, official: str
             problems.append(f"no {name} or {name}.gz in {', '.join(map(str, places))}; get it from physionet.org/content/{where}{option}")
             continue
         try:
-            tables[table] = read_table(path)
+            tables[table] = read_table(path, text=IDENTIFIERS)
         except BadInput as error:
             problems += error.problems
             continue

@@ -30,6 +30,7 @@ COLUMNS = {  # in the official files: here
     "View Position": "view",
 }
 NEEDED = ("image", "patient", "sex", "age", "view", "finding")
+IDENTIFIERS = ("image", "patient", "Image Index", "Patient ID")
 NORMAL = "No Finding"
 FINDINGS = {
     "atelectasis": "Atelectasis",
@@ -117,7 +118,7 @@ def labels_in(folder: Path) -> pd.DataFrame:
     path = next((found for name in TABLES if (found := locate(folder, name))), None)
     if path is None:
         raise BadInput(f"none of {', '.join(TABLES)} is in {folder}. Get the data from https://nihcc.app.box.com/v/ChestXray-NIHCC.")
-    frame = read_table(path).rename(columns=COLUMNS)
+    frame = read_table(path, text=IDENTIFIERS).rename(columns=COLUMNS)
     lacking = [name for name in NEEDED if name not in frame.columns]
     official = {ours: theirs for theirs, ours in COLUMNS.items()}
     raise_all([f"no column {name!r} ({official[name]!r} in the official file)" for name in lacking], str(path))

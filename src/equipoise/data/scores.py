@@ -1,15 +1,19 @@
 """Scores: all that measures and post-processing may see. A CSV of scores from anywhere is enough to audit a classifier."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from equipoise.data.attribute import Attribute, IntArray
+from equipoise.data.bins import Bins
 from equipoise.data.cohort import Cohort
-from equipoise.data.columns import FloatArray, ObjectArray, read_columns
-from equipoise.errors import BadInput
+from equipoise.data.columns import FloatArray, ObjectArray, check_frame, read_columns
+from equipoise.errors import BadInput, Misuse
+
+FRAMED = "The columns of a frame are read by eq.Scores.from_frame(frame, label=..., score=..., group=...)."
+OF_COHORT = "A cohort's scores are eq.Scores.of(cohort, score)."
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +44,17 @@ class Scores:
         patient: str | None = None,
         id: str | None = None,
         positive: object = None,
+        bins: Mapping[str, Sequence[float] | Bins] | None = None,
+        conflicts: str = "row",
         name: str = "scores",
     ) -> "Scores":
-        """The scores in a pandas frame, or one error that lists everything wrong with it."""
+        """The scores in a pandas frame, or one error that lists everything wrong with it.
+
+        Groups, patients and ids are taken as they stand; read them as text (`pd.read_csv(path, dtype={"patient": str})`), because pandas
+        turns 007 into 7. `bins={"age": [40, 60, 80]}` makes groups of a column of numbers. Attributes are those of a row: `conflicts`
+        says what is done with patients who have more than one group, "row" (as recorded), "first", "majority", "blank" or "error".
+        """
+        check_frame("Scores.from_frame", frame)
         read = read_columns(
             frame,
             label=label,
@@ -52,6 +64,8 @@ class Scores:
             id=id,
             score=score,
             positive=positive,
+            bins=bins,
+            conflicts=conflicts,
             source=name if name != "scores" else "",
         )
         assert read.score is not None  # a score column was named
@@ -61,19 +75,27 @@ class Scores:
     def from_arrays(
         cls,
         y: object,
-        score: object,
-        groups: object,
+        score: object = None,
+        groups: object = None,
         *,
         reference: str | None = None,
         patients: object = None,
         attribute: str = "group",
+        bins: Sequence[float] | None = None,
+        conflicts: str = "row",
         name: str = "scores",
     ) -> "Scores":
-        """The scores in arrays: labels, scores, group names and patient ids, each in the same order.
+        """The scores in arrays: labels, scores, group names and patient ids, each in the same order. `bins` cuts groups that are numbers.
 
         >>> Scores.from_arrays([1, 0, 1, 0], [0.9, 0.2, 0.4, 0.3], ["F", "F", "M", "M"], reference="M").groups.tolist()
         ['F', 'F', 'M', 'M']
         """
+        call, wanted = "Scores.from_arrays", "labels, scores and groups: from_arrays(y, score, groups)"
+        if score is None or groups is None:
+            raise Misuse(call, wanted, y, {"DataFrame": FRAMED, "Cohort": OF_COHORT})
+        for values in (y, score, groups):
+            if isinstance(values, (pd.DataFrame, Cohort, Scores)):
+                raise Misuse(call, wanted, values, {"DataFrame": FRAMED, "Cohort": OF_COHORT})
         columns = {"y": y, "score": score, attribute: groups} | ({} if patients is None else {"patient": patients})
         arrays = {key: np.asarray(values, dtype=object) for key, values in columns.items()}
         lengths = {key: len(values) for key, values in arrays.items()}
@@ -81,14 +103,26 @@ class Scores:
             raise BadInput(f"arrays of one set of scores have the same length; got {lengths}")
         patient = None if patients is None else "patient"
         frame = pd.DataFrame(arrays)
-        return cls.from_frame(frame, label="y", score="score", group=attribute, reference=reference, patient=patient, name=name)
+        return cls.from_frame(
+            frame,
+            label="y",
+            score="score",
+            group=attribute,
+            reference=reference,
+            patient=patient,
+            bins=None if bins is None else {attribute: bins},
+            conflicts=conflicts,
+            name=name,
+        )
 
     @classmethod
     def of(cls, cohort: Cohort, score: object) -> "Scores":
         """A cohort's rows with the score that some classifier gave each."""
+        if not isinstance(cohort, Cohort):
+            raise Misuse("Scores.of", "a cohort and one score per row: Scores.of(cohort, score)", cohort, {"DataFrame": FRAMED})
         values = np.asarray(score, dtype=np.float64).reshape(-1)
         if len(values) != len(cohort):
-            raise BadInput(f"{len(values):,} scores for {len(cohort):,} rows of {cohort.name!r}. Give one score a row.")
+            raise BadInput(f"{len(values):,} scores for {len(cohort):,} rows of {cohort.name!r}. Give one score per row.")
         if not np.isfinite(values).all() or (values < 0).any() or (values > 1).any():
             bad = int((~(np.isfinite(values) & (values >= 0) & (values <= 1))).sum())
             raise BadInput(f"{bad:,} of {len(values):,} scores for {cohort.name!r} are NaN or lie outside [0, 1]. Give probabilities.")

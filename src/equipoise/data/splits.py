@@ -9,9 +9,10 @@ import pandas as pd
 from equipoise.data.attribute import IntArray
 from equipoise.data.cohort import Cohort
 from equipoise.data.columns import FloatArray
+from equipoise.data.conflicts import main_group
 from equipoise.data.seeds import generator
 from equipoise.data.table import Encoder, Table
-from equipoise.errors import BadInput
+from equipoise.errors import BadInput, Misuse
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,7 @@ def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0
 
     For tables, levels and scales are learnt from the train part; levels that only other parts hold are listed in `unseen`.
     """
+    check_cohort("eq.split", cohort)
     shares = np.asarray(fractions, dtype=float)
     if shares.shape != (3,) or (shares <= 0).any() or not np.isclose(shares.sum(), 1.0):
         raise BadInput(f"fractions must be three positive numbers that add up to 1, for train, validation and test; got {tuple(fractions)}")
@@ -41,6 +43,22 @@ def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0
         what = "rows" if cohort.patients is None else f"patients in {len(cohort):,} rows"
         raise BadInput(f"{unit.max() + 1:,} {what} of {cohort.name!r} are too few for parts of {tuple(fractions)}. Use more data.")
     return parted(cohort, part)
+
+
+def check_cohort(call: str, given: object) -> None:
+    """Raises where something else than a cohort is given, with the call that takes it."""
+    if isinstance(given, Cohort):
+        return
+    advice = {
+        "Scores": "Scores are not split; they are audited as they are: eq.audit(scores).",
+        "DataFrame": "Make a cohort of the frame first: eq.Cohort.from_frame(frame, label=..., group=..., patient=...).",
+        "Parts": "These are parts already: parts.train, parts.valid and parts.test.",
+        "Module": "A network is no data. Make a cohort: eq.Cohort.from_frame(...), from_images(...) or eq.load(...).",
+        "Tensor": "Make a cohort of it first: eq.Cohort.from_arrays(inputs, y, groups).",
+        "ndarray": "Make a cohort of it first: eq.Cohort.from_arrays(inputs, y, groups).",
+        "str": "A data set of the catalogue is loaded by its name: eq.load(name).",
+    }
+    raise Misuse(call, "a Cohort", given, advice)
 
 
 def parted(cohort: Cohort, part: IntArray) -> Parts:
@@ -83,9 +101,13 @@ def keep_aside(cohort: Cohort, fraction: float = 0.3, *, seed: int = 0) -> tuple
 
 def dealt(cohort: Cohort, folds: int, rng: np.random.Generator) -> IntArray:
     """The fold (n,) of each row. A patient is in one fold, and so is a row that is there twice; groups and labels are spread evenly."""
-    names = cohort.ids if cohort.patients is None else cohort.patients
-    _, first, unit = np.unique(names.astype(str), return_index=True, return_inverse=True)
-    stratum = 2 * cohort.attribute.codes[first] + cohort.y[first]
+    unit, distinct = pd.factorize(cohort.ids if cohort.patients is None else cohort.patients)
+    place = np.empty(len(distinct), np.int64)
+    # In the order of the names, whatever the order of the rows; without leading zeros, as when ids were numbers, so that folds stay.
+    place[sorted(range(len(distinct)), key=lambda k: (str(distinct[k]).lstrip("0"), str(distinct[k])))] = np.arange(len(distinct))
+    unit = place[unit]
+    first = np.unique(unit, return_index=True)[1]
+    stratum = 2 * main_group(cohort.attribute.codes, unit) + cohort.y[first]
     shuffled = rng.permutation(len(first))
     order = shuffled[np.argsort(stratum[shuffled], kind="stable")]
     fold = np.empty(len(first), np.int64)
@@ -102,14 +124,12 @@ def _units(cohort: Cohort) -> IntArray:
 
 
 def _strata(cohort: Cohort, unit: IntArray) -> IntArray:
-    """A stratum a unit: its group and whether any of its rows is positive; of classes, the last class among its rows."""
+    """The stratum of each unit: the group of most of its rows, and whether any is positive; of classes, the last class among its rows."""
     classes = cohort.targets is not None and cohort.kind == "classes"
     level = cohort.targets.argmax(1) if cohort.targets is not None and classes else cohort.y
     positive = np.zeros(unit.max() + 1, np.int64)
     np.maximum.at(positive, unit, level)
-    group = np.zeros_like(positive)
-    group[unit] = cohort.attribute.codes + 1
-    return group * (len(cohort.labels) if classes else 2) + positive
+    return (main_group(cohort.attribute.codes, unit) + 1) * (len(cohort.labels) if classes else 2) + positive
 
 
 def _assign(stratum: IntArray, size: IntArray, shares: FloatArray, rng: np.random.Generator) -> IntArray:

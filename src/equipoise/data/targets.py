@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data.attribute import IntArray, level_name
+from equipoise.data.numeric import numbers_of
 from equipoise.errors import BadInput, did_you_mean, raise_all
 
 UNKNOWN = -1
@@ -42,18 +43,36 @@ def any_positive(values: IntArray, kind: str) -> IntArray:
     return found
 
 
+def equals(column: "pd.Series[object]", value: object) -> npt.NDArray[np.bool_]:
+    """Which rows hold a value: text by its characters, so that '1' is not '1.0'; numbers as numbers.
+
+    >>> equals(pd.Series(["1", "1.0"]), "1").tolist(), equals(pd.Series([1.0, 2.0]), "1").tolist()
+    ([True, False], [True, False])
+    """
+    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+        try:
+            return np.asarray(column.eq(float(value)).fillna(False), dtype=bool)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            return np.zeros(len(column), bool)
+    return np.asarray(column.map(level_name, na_action="ignore").astype(object) == level_name(value), dtype=bool)
+
+
+def known(column: "pd.Series[object]") -> npt.NDArray[np.bool_]:
+    """Which rows of a label column are known: neither empty nor -1."""
+    return column.notna().to_numpy() & (numbers_of(column) != UNKNOWN)
+
+
 def read_labels(columns: Sequence["pd.Series[object]"], names: Sequence[str], positive: object = None) -> Targets:
     """The labels in columns of 0 and 1, or of the positive value and others; NaN and -1 are not known."""
     problems = _name_problems(names, "label")
     values = np.full((len(columns[0]) if columns else 0, len(names)), UNKNOWN, np.int64)
     for at, (name, column) in enumerate(zip(names, columns, strict=True)):
-        numbers = pd.to_numeric(column.astype("object"), errors="coerce").to_numpy(np.float64)
-        known = column.notna().to_numpy() & (numbers != UNKNOWN)
+        numbers, here = numbers_of(column), known(column)
         if positive is not None:
-            own = column.map(level_name, na_action="ignore").eq(level_name(positive)).to_numpy()
+            own = equals(column, positive)
         else:
             own = numbers == 1
-            other = known & ~np.isin(numbers, (0, 1))
+            other = here & ~np.isin(numbers, (0, 1))
             if other.any():
                 seen = ", ".join(sorted({level_name(value) for value in column[other]})[:6])
                 problems.append(
@@ -62,7 +81,7 @@ def read_labels(columns: Sequence["pd.Series[object]"], names: Sequence[str], po
                     "Name the positive value with positive=, or the classes with classes=[...]."
                 )
                 continue
-        values[:, at] = np.where(known, own, UNKNOWN)
+        values[:, at] = np.where(here, own, UNKNOWN)
         problems += _one_sided(values[:, at], f"label column {name!r}")
     raise_all(problems)
     return Targets(tuple(map(str, names)), values, "labels")
@@ -76,18 +95,18 @@ def read_classes(column: "pd.Series[object]", name: str, classes: Sequence[objec
         problems.append(f"classes needs two or more, in the order of the network's outputs; got {names}")
     raise_all(problems)
     told = column.map(level_name, na_action="ignore")
-    known = column.notna().to_numpy() & ~told.eq(str(UNKNOWN)).to_numpy()
+    here = column.notna().to_numpy() & ~told.eq(str(UNKNOWN)).to_numpy(dtype=bool, na_value=False)
     place = {each: at for at, each in enumerate(names)}
-    if not told[known].isin(names).any():  # no name occurs, so these are numbers
+    if not told[here].isin(names).any():  # no name occurs, so these are numbers
         place = {str(at): at for at in range(len(names))}
     codes = told.map(place).to_numpy(np.float64)
-    strange = sorted(set(told[known & np.isnan(codes)]))
+    strange = sorted(set(told[here & np.isnan(codes)]))
     if strange:
         raise BadInput(
             f"label column {name!r} holds values that are none of the classes {', '.join(names)}: {', '.join(strange[:6])}."
             f"{did_you_mean(strange[0], names)} Add them to classes=[...], or leave those rows empty."
         )
-    values = np.where(known[:, None], codes[:, None] == np.arange(len(names)), UNKNOWN).astype(np.int64)
+    values = np.where(here[:, None], codes[:, None] == np.arange(len(names)), UNKNOWN).astype(np.int64)
     absent = [each for at, each in enumerate(names) if not (values[:, at] == 1).any()]
     if absent:
         raise BadInput(f"label column {name!r} holds no row of the classes {', '.join(absent)}. Leave them out or use more rows.")

@@ -10,6 +10,7 @@ from torch import nn
 
 from equipoise.data.attribute import Attribute
 from equipoise.data.cohort import Cohort
+from equipoise.data.conflicts import CONFLICTS, Varying, varying_in
 from equipoise.data.scores import Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures.cells import Cells, FloatArray, tabulate
@@ -46,6 +47,7 @@ class Audit:
     patients: int | None
     name: str
     settings: Settings
+    varying: tuple[Varying, ...] = ()  # attributes of which patients have more than one group
 
     def __getitem__(self, measure: Gap) -> Estimate:
         name = measure if isinstance(measure, str) and measure in self.estimates else _named(measure)
@@ -56,6 +58,7 @@ class Audit:
     def __str__(self) -> str:
         lines = [f"Audit of {self.name}: {self.rows:,} rows; positive if {self.rule.describe()}"]
         lines += [f"  {name}: {estimate}" for name, estimate in self.estimates.items()]
+        lines += [f"  {each.patients:,} patients have more than one {each.attribute}; {CONFLICTS[each.rule]}" for each in self.varying]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, object]:
@@ -73,6 +76,8 @@ class Audit:
             "references": self.references,
             "references_assumed": list(self.assumed),
             "missing_attribute_share": self.missing,
+            "patients_in_several_groups": {each.attribute: each.patients for each in self.varying},
+            "conflicts": next((each.rule for each in self.varying), "row"),
             "settings": {
                 "level": self.settings.level,
                 "draws": self.settings.draws,
@@ -213,6 +218,7 @@ def _audit(
         patients=None if scores.patients is None else len(set(scores.patients)),
         name=scores.name,
         settings=settings,
+        varying=varying_in(scores.attributes, scores.patients),
     )
 
 

@@ -11,7 +11,8 @@ import pandas as pd
 import torch
 from torch import nn
 
-from equipoise.data.attribute import MISSING, Attribute, level_name
+from equipoise.data.attribute import MISSING, Attribute, group_names
+from equipoise.data.bins import Bins, numbers_in
 from equipoise.data.columns import ObjectArray
 from equipoise.data.files import sha256
 from equipoise.data.scores import Scores
@@ -113,8 +114,8 @@ def _remarks(run: Mapping[str, Any], model: str | None) -> list[str]:
     return []
 
 
-def groups_of(frame: pd.DataFrame, columns: Sequence[str], source: str) -> tuple[Attribute, ...]:
-    """The groups of new rows in the columns that a rule needs. One group alone will do, and so will rows without one."""
+def groups_of(frame: pd.DataFrame, columns: Sequence[str], source: str, bins: Mapping[str, Bins] | None = None) -> tuple[Attribute, ...]:
+    """The groups of new rows in the columns that a rule needs, cut as in the repair. One group is enough; rows may have none."""
     lacking = [column for column in columns if column not in frame.columns]
     if lacking:
         raise BadInput(
@@ -125,8 +126,11 @@ def groups_of(frame: pd.DataFrame, columns: Sequence[str], source: str) -> tuple
         )
     found = []
     for column in columns:
-        names = frame[column].map(level_name, na_action="ignore").astype("object")
-        names = names.where(frame[column].notna().to_numpy() & (names.map(str).str.strip() != "").to_numpy(), None)
+        cut = (bins or {}).get(column)
+        if cut is not None:
+            found.append(Attribute(column, cut.names, cut.codes(numbers_in(frame[column], column)), bins=cut))
+            continue
+        names = group_names(frame[column])
         levels = tuple(sorted(str(level) for level in names.dropna().unique())) or ("(none)",)
         codes = pd.Categorical(names, categories=list(levels)).codes.astype(np.int64)
         found.append(Attribute(column, levels, codes))

@@ -10,6 +10,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from equipoise.data.conflicts import CONFLICTS, Varying
 from equipoise.measures.audit import Audit
 from equipoise.measures.encoding import GIVEN, READ_IS_NOT_USED
 from equipoise.measures.estimates import GROUP_MEASURES, INSUFFICIENT
@@ -99,6 +100,12 @@ def short_name(value: object) -> str:
     return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 20]} ... {text[-15:]}"
 
 
+def varying_words(varying: Varying) -> str:
+    """How many patients have more than one group, and how they count."""
+    have = "patient has" if varying.patients == 1 else "patients have"
+    return f"{varying.attribute}: {varying.patients:,} {have} more than one recorded group; {CONFLICTS[varying.rule]} (--conflicts)"
+
+
 def _headline(audit: Audit) -> Text:
     unit = f"{audit.rows:,} rows" + (f" of {audit.patients:,} patients" if audit.patients is not None else "")
     return Text.assemble("Audit of ", (short_name(audit.name), "bold"), f": {unit}. Positive if {printable(audit.rule.describe())}.")
@@ -170,6 +177,7 @@ def _remarks(audit: Audit) -> list[RenderableType]:
     for name, share in audit.missing.items():
         if share:
             lines.append(f"{short_name(name)}: {share:.1%} of rows have no value; they count for performance, not for gaps.")
+    lines += [f"{printable(varying_words(each))}." for each in audit.varying]
     for name in audit.assumed:
         reference = short_name(audit.references[name])
         lines.append(f"{short_name(name)}: nobody named a reference, so the largest group, {reference}, was taken (--reference).")

@@ -9,10 +9,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_serializer,
+)
 from pydantic.dataclasses import dataclass
 from pydantic_core.core_schema import ValidationInfo
 
+from equipoise.data.columns import bin_problems
+from equipoise.data.conflicts import CONFLICTS
 from equipoise.errors import UnknownName, pick, raise_all
 from equipoise.models.recipe import Training
 from equipoise.study.network import checked
@@ -113,6 +126,8 @@ class Own:
     id: str | None = None
     features: tuple[str, ...] | None = None
     positive: str | int | None = None
+    bins: dict[str, tuple[float, ...]] = Field(default_factory=dict)  # the edges that make groups of a column of numbers
+    conflicts: Annotated[str, one_of("rule for conflicts", CONFLICTS)] = "row"  # of patients with more than one group
     attribute_as_input: bool = False
     scale: bool = True
     optional: bool = False
@@ -123,6 +138,19 @@ class Own:
     redraw = False
     published = ""
 
+    @field_validator("bins")
+    @classmethod
+    def _bins(cls, given: dict[str, tuple[float, ...]], info: ValidationInfo) -> dict[str, tuple[float, ...]]:
+        group = info.data.get("group")
+        raise_all(bin_problems(given, [group] if isinstance(group, str) else list(group or given)))
+        return given
+
+    @model_serializer(mode="wrap")
+    def _plain(self, as_usual: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what is usual, so that the fingerprint of a study from before there was a choice stays as it was."""
+        content: dict[str, Any] = as_usual(self)
+        return {key: value for key, value in content.items() if (key, value) not in (("bins", {}), ("conflicts", "row"))}
+
     @property
     def path(self) -> Path:
         """The file."""
@@ -131,7 +159,7 @@ class Own:
     @property
     def columns(self) -> dict[str, Any]:
         """The arguments of Cohort.from_frame."""
-        taken = ("label", "group", "reference", "patient", "id", "features", "positive", "attribute_as_input", "scale")
+        taken = ("label", "group", "reference", "patient", "id", "features", "positive", "attribute_as_input", "scale", "bins", "conflicts")
         return {name: getattr(self, name) for name in taken}
 
 

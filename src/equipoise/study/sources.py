@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from equipoise.data import catalogue
-from equipoise.data.cohort import Cohort
+from equipoise.data.cohort import Cohort, cohort_in
 from equipoise.data.files import read_table, sha256, user_cache
 from equipoise.errors import BadInput, pick
 
@@ -33,7 +33,11 @@ def load_source(source: str, root: str | Path | None, options: Mapping[str, Any]
 
 def load_file(path: Path, **columns: Any) -> Cohort:
     """The cohort in a CSV or Parquet file."""
-    return Cohort.from_frame(read_table(path), name=path.name, **columns)
+    group, label, bins = columns["group"], columns["label"], columns.get("bins") or {}
+    groups = [group] if isinstance(group, str) else group
+    text = {name for name in (columns.get("patient"), columns.get("id"), *groups) if name is not None and name not in bins}
+    words = [label] if columns.get("positive") is not None else []
+    return cohort_in(read_table(path, text=text, words=words), text, name=path.name, **columns)
 
 
 def signature(source: str, root: str | Path | None, options: Mapping[str, Any]) -> str:

@@ -1,0 +1,115 @@
+"""Bins: a column of numbers, such as an age, as a few groups with readable names in the order of the numbers."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from equipoise.data.numeric import numbers_of
+from equipoise.errors import BadInput
+
+HOW = "Give them in ascending order, as in age=40,60,80 (in Python bins={'age': [40, 60, 80]})."
+
+
+@dataclass(frozen=True)
+class Bins:
+    """The edges of groups, each of which begins at its edge: below the first, from one to the next, and from the last on.
+
+    >>> Bins((40, 60, 80), whole=True).names
+    ('<40', '40-59', '60-79', '80+')
+    >>> Bins((0.5, 1.0), whole=False).names
+    ('<0.5', '0.5 to <1', '>=1')
+    """
+
+    edges: tuple[float, ...]
+    whole: bool  # whether the values are integers, which have shorter names
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all groups, in order."""
+        edges = [_number(edge) for edge in self.edges]
+        pairs = list(zip(self.edges[:-1], self.edges[1:], strict=True))
+        if not self.whole:
+            between = [f"{_number(low)} to <{_number(high)}" for low, high in pairs]
+            return (f"<{edges[0]}", *between, f">={edges[-1]}")
+        link = " to " if self.edges[0] < 0 else "-"  # -10-9 would be hard to read
+        between = [_number(low) if high - low == 1 else f"{_number(low)}{link}{_number(high - 1)}" for low, high in pairs]
+        return (f"<{edges[0]}", *between, f"{edges[-1]}+")
+
+    def codes(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """The position of each value's group in `names`, -1 where it is missing."""
+        return np.where(np.isnan(values), -1, np.searchsorted(self.edges, values, side="right")).astype(np.int64)
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {"edges": list(self.edges), "whole": self.whole}
+
+
+def edges_of(given: object, name: str) -> tuple[float, ...]:
+    """The edges as numbers, or an error that says what is wrong with them."""
+    if isinstance(given, Bins):
+        return given.edges
+    if isinstance(given, (str, bytes)) or not isinstance(given, (Sequence, np.ndarray)):
+        raise BadInput(f"the edges of the bins of {name!r} must be a list of numbers; got {given!r}. {HOW}")
+    try:
+        edges = tuple(float(edge) for edge in given)
+    except (TypeError, ValueError, OverflowError):
+        raise BadInput(f"the edges of the bins of {name!r} must be numbers; got {list(given)!r}. {HOW}") from None
+    if not edges:
+        raise BadInput(f"the bins of {name!r} have no edge. {HOW}")
+    if not all(np.isfinite(edges)):
+        raise BadInput(f"the edges of the bins of {name!r} must be finite; got {list(given)!r}. {HOW}")
+    if any(low >= high for low, high in itertools.pairwise(edges)):
+        raise BadInput(f"the edges of the bins of {name!r} are not in ascending order: {', '.join(map(_number, edges))}. {HOW}")
+    return edges
+
+
+def read_bins(text: str) -> tuple[str, tuple[float, ...]]:
+    """The column and the edges in an option such as age=40,60,80.
+
+    >>> read_bins("age=40,60,80")
+    ('age', (40.0, 60.0, 80.0))
+    """
+    name, equals, edges = text.rpartition("=")
+    if not equals or not name:
+        raise BadInput(f"--bins must be COLUMN=EDGE,EDGE,... as in age=40,60,80; got {text!r}")
+    return name, edges_of([edge.strip() for edge in edges.split(",")], name)
+
+
+def numbers_in(column: "pd.Series[Any]", name: str) -> npt.NDArray[np.float64]:
+    """The numbers (n,) in a column that is to be binned, NaN where there is none, or an error that says which are no numbers."""
+    if pd.api.types.is_datetime64_any_dtype(column) or pd.api.types.is_timedelta64_dtype(column):
+        raise BadInput(f"column {name!r} holds dates, which cannot be binned. Turn it into a number, such as an age in years.")
+    objects = column.astype(object).reset_index(drop=True)
+    numbers = numbers_of(column)
+    empty = objects.isna().to_numpy() | np.array([isinstance(value, str) and not value.strip() for value in objects], bool)
+    wrong = ~empty & ~np.isfinite(numbers)
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise BadInput(
+            f"column {name!r} is to be binned and {int(wrong.sum()):,} of {len(objects):,} rows hold no number; first in row {at + 1:,} "
+            f"below the header, {str(objects[at])[:40]!r}. Correct those rows or leave them empty."
+        )
+    return np.where(empty, np.nan, numbers)
+
+
+def bins_for(values: npt.NDArray[np.float64], given: object, name: str) -> Bins:
+    """The bins with these edges; their names are those of integers where all values and edges are."""
+    if isinstance(given, Bins):
+        return given
+    edges = edges_of(given, name)
+    known = values[~np.isnan(values)]
+    return Bins(edges, bool((known == np.round(known)).all()) and all(edge.is_integer() for edge in edges))
+
+
+def bins_in(told: Mapping[str, Any]) -> dict[str, Bins]:
+    """The bins by column from `Bins.to_dict` of each."""
+    return {str(name): Bins(edges_of(entry["edges"], str(name)), bool(entry["whole"])) for name, entry in told.items()}
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else repr(float(value))

@@ -1,0 +1,297 @@
+"""Identifiers and groups are text: read as they stand in the file and never as numbers, whatever they look like."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from equipoise import Cohort, Scores, audit, split
+from equipoise.data.cohort import cohort_in
+from equipoise.data.files import MISSING_WORDS, as_parsed, read_table
+from equipoise.errors import BadInput
+
+ODD = [
+    "007",
+    "7",
+    "7.0",
+    "00017",
+    "123456789012345678",
+    "123456789012345679",
+    "9" * 40,
+    "NA",
+    "null",
+    "None",
+    "nan",
+    "N/A",
+    "1e5",
+    "100000",
+    "True",
+    "true",
+    "2026-11-15",
+    "15.11.2026",
+    "0x1F",
+    "1,5",
+    "Zoë Å 李",
+    "  blanks  ",
+    "blanks",
+    'quo"ted',
+    "semi;colon",
+    "-inf",
+    "+1",
+    "=1+1",
+]
+
+
+def _written(path: Path, frame: pd.DataFrame) -> Path:
+    frame.to_parquet(path, index=False) if path.suffix == ".parquet" else frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize("name", ["ids.csv", "ids.parquet"])
+def test_text_is_read_as_it_stands(tmp_path: Path, name: str):
+    frame = pd.DataFrame({"id": ODD, "x": np.arange(len(ODD)), "sex": ["F", "M"] * (len(ODD) // 2)})
+    found = read_table(_written(tmp_path / name, frame), text=["id", "sex"])
+    assert found["id"].tolist() == ODD
+    assert found["x"].dtype.kind == "i"
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_text_is_read_as_it_stands_whatever_separates_the_columns(tmp_path: Path, separator: str):
+    pd.DataFrame({"id": ODD, "p": 0.5}).to_csv(tmp_path / "ids.csv", index=False, sep=separator)
+    assert read_table(tmp_path / "ids.csv", text=["id"])["id"].tolist() == ODD
+
+
+def test_only_an_empty_cell_is_missing(tmp_path: Path):
+    (tmp_path / "ids.csv").write_text('id,x\n,1\nNA,NA\n"",3\n0,4\n')
+    found = read_table(tmp_path / "ids.csv", text=["id"])
+    assert found["id"].isna().tolist() == [True, False, True, False]
+    assert found["id"].dropna().tolist() == ["NA", "0"]
+    assert found["x"].isna().tolist() == [False, True, False, False]
+
+
+def test_in_a_column_of_words_the_words_for_missing_are_missing(tmp_path: Path):
+    (tmp_path / "labels.csv").write_text("y\n1.0\nNA\nyes\n")
+    found = read_table(tmp_path / "labels.csv", words=["y"])["y"]
+    assert found.isna().tolist() == [False, True, False]
+    assert found.dropna().tolist() == ["1.0", "yes"]
+
+
+def test_the_words_for_missing_are_those_of_pandas():
+    from pandas._libs.parsers import STR_NA_VALUES
+
+    assert set(STR_NA_VALUES) - {" "} <= MISSING_WORDS
+
+
+def test_a_blank_after_every_separator_belongs_to_the_separator(tmp_path: Path):
+    (tmp_path / "a.csv").write_text('y, id, sex\n1, 007, "F, x"\n0, 7, M\n')
+    assert read_table(tmp_path / "a.csv", text=["id", "sex"]).to_dict("list") == {"y": [1, 0], "id": ["007", "7"], "sex": ["F, x", "M"]}
+    (tmp_path / "b.csv").write_text("y,id\n1, 007\n0,007\n")
+    assert read_table(tmp_path / "b.csv", text=["id"])["id"].tolist() == [" 007", "007"]
+
+
+def test_names_of_columns_with_blanks_are_still_the_columns_of_text(tmp_path: Path):
+    (tmp_path / "a.csv").write_text(" id ,x\n007,1\n")
+    assert read_table(tmp_path / "a.csv", text=["id"])["id"].tolist() == ["007"]
+    (tmp_path / "b.csv").write_text('\n\n"id",,x\n007,3,1\n')
+    found = read_table(tmp_path / "b.csv", text=["id"])
+    assert found["id"].tolist() == ["007"]
+    assert found["Unnamed: 1"].tolist() == [3]
+
+
+def test_a_header_longer_than_the_sample_is_read(tmp_path: Path):
+    names = [f"column_{k:06d}" for k in range(8000)]
+    (tmp_path / "wide.csv").write_text(",".join([*names, "id"]) + "\n" + ",".join(["1"] * 8000 + ["007"]) + "\n")
+    assert read_table(tmp_path / "wide.csv", text=["id"])["id"].tolist() == ["007"]
+
+
+def test_integers_in_parquet_are_exact_even_with_gaps(tmp_path: Path):
+    ids = pa.array([123456789012345678, None, 123456789012345679, 7])
+    pq.write_table(pa.table({"id": ids, "u": pa.array([2**64 - 1, None, 0, 1], pa.uint64())}), tmp_path / "a.parquet")
+    found = read_table(tmp_path / "a.parquet", text=["id", "u"])
+    assert found["id"].tolist() == ["123456789012345678", None, "123456789012345679", "7"]
+    assert found["u"].tolist() == ["18446744073709551615", None, "0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        (pa.array([1.0, None, 2.5]), ["1", None, "2.5"]),
+        (pa.array([True, False, None]), ["True", "False", None]),
+        (pa.array([b"007", b"7", None]), ["007", "7", None]),
+        (pa.array(["007", "", None]).dictionary_encode(), ["007", None, None]),
+        (pa.array([1, 2, 1]).dictionary_encode(), ["1", "2", "1"]),
+        (pa.array(["2026-11-15"] * 3).cast(pa.date32()), ["2026-11-15"] * 3),
+        (pa.nulls(3), [None] * 3),
+    ],
+)
+def test_other_types_in_parquet_have_names(tmp_path: Path, values: pa.Array, names: list[str | None]):
+    pq.write_table(pa.table({"id": values, "x": [1, 2, 3]}), tmp_path / "a.parquet")
+    assert read_table(tmp_path / "a.parquet", text=["id"])["id"].tolist() == names
+
+
+def test_floating_point_ids_too_large_to_be_told_apart_are_refused(tmp_path: Path):
+    pq.write_table(pa.table({"id": [123456789012345678.0, 1.0]}), tmp_path / "a.parquet")
+    with pytest.raises(BadInput, match=r"column 'id' holds 1.2345678901234568e\+17.*as text"):
+        read_table(tmp_path / "a.parquet", text=["id"])
+    frame = pd.DataFrame({"y": [0, 1], "p": [0.1, 0.9], "sex": ["F", "M"], "pid": [123456789012345678.0, 1.0]})
+    with pytest.raises(BadInput, match=r"patient column 'pid' holds .*dtype=str"):
+        Scores.from_frame(frame, label="y", score="p", group="sex", patient="pid")
+
+
+def test_a_named_range_index_of_pandas_is_a_column_and_damaged_metadata_does_no_harm(tmp_path: Path):
+    pd.DataFrame({"y": [1, 0]}, index=pd.RangeIndex(5, 7, name="id")).to_parquet(tmp_path / "a.parquet")
+    assert read_table(tmp_path / "a.parquet", text=["id"])["id"].tolist() == ["5", "6"]
+    table = pq.read_table(tmp_path / "a.parquet")
+    for damaged in (b"{", b"[]", b'{"index_columns": 1}', b'{"index_columns": [{"kind": "range", "name": "id"}]}', b"\xff\xfe"):
+        pq.write_table(table.replace_schema_metadata({b"pandas": damaged}), tmp_path / "b.parquet")
+        assert read_table(tmp_path / "b.parquet")["y"].tolist() == [1, 0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1), min_size=1, max_size=8))
+def test_any_text_survives_csv_and_parquet(tmp_path_factory, ids):
+    folder = tmp_path_factory.mktemp("ids")
+    frame = pd.DataFrame({"id": ids, "x": 0.5}).astype({"id": object})
+    frame.to_parquet(folder / "a.parquet", index=False)
+    assert read_table(folder / "a.parquet", text=["id"])["id"].tolist() == ids
+    frame.to_csv(folder / "a.csv", index=False, quoting=1)  # everything in quotation marks, as a program that means text writes it
+    assert read_table(folder / "a.csv", text=["id"])["id"].tolist() == ids
+
+
+# through the objects that are made of them
+
+
+def _table(patients: list[str]) -> pd.DataFrame:
+    n = len(patients)
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "pid": np.repeat(patients, 2),
+            "id": [f"{k:04d}" for k in range(2 * n)],
+            "ward": np.tile(["01", "1"], n),
+            "y": np.tile([0, 1, 1, 0], n)[: 2 * n],
+            "p": rng.random(2 * n),
+            "x": rng.normal(size=2 * n),
+        }
+    )
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_007_and_7_are_two_patients_and_01_and_1_two_groups(tmp_path: Path, name: str):
+    frame = read_table(_written(tmp_path / name, _table(ODD)), text=["pid", "id", "ward"])
+    scores = Scores.from_frame(frame, label="y", score="p", group="ward", reference="01", patient="pid", id="id")
+    assert scores.patients.tolist() == np.repeat(ODD, 2).tolist()
+    assert scores.ids.tolist() == [f"{k:04d}" for k in range(2 * len(ODD))]
+    assert scores.attributes[0].levels == ("01", "1")
+    found = audit(scores, draws=5)
+    assert found.patients == len(ODD)
+    parts = split(Cohort.from_frame(frame, label="y", group="ward", patient="pid", id="id", features=["x"]), seed=1)
+    there = [set(part.patients) for part in parts]
+    assert set.union(*there) == set(ODD)
+    assert sum(map(len, there)) == len(ODD)
+
+
+def test_a_group_that_is_an_input_too_is_a_number_there(tmp_path: Path):
+    (tmp_path / "t.csv").write_text("y,sex,age\n0,0,41\n1,1,\n0,01,50\n1,0,60\n")
+    frame = read_table(tmp_path / "t.csv", text=["sex"])
+    cohort = cohort_in(frame, ["sex"], label="y", group="sex", features=["sex", "age"], scale=False)
+    assert cohort.attributes[0].levels == ("0", "01", "1")
+    assert cohort.inputs[:, 0].tolist() == [0, 1, 1, 0]
+
+
+def test_text_read_again_is_what_pandas_would_have_read():
+    assert as_parsed(pd.Series(["1", None, "2"], dtype=object)).tolist()[::2] == [1.0, 2.0]
+    assert as_parsed(pd.Series(["01", "1"])).tolist() == [1, 1]
+    assert as_parsed(pd.Series(["True", "False"])).tolist() == [True, False]
+    assert as_parsed(pd.Series(['a"b', "c\nd"])).tolist() == ['a"b', "c\nd"]
+
+
+def test_ids_of_frames_stay_as_they_are():
+    frame = _table(["1", "2", "3"]).assign(pid=np.repeat([1.0, 2.0, 3.0], 2), id=pd.array([10, 11, 12, 13, 14, 15], dtype="Int64"))
+    scores = Scores.from_frame(frame, label="y", score="p", group="ward", patient="pid", id="id")
+    assert scores.patients.tolist() == [1, 1, 2, 2, 3, 3]
+    assert all(isinstance(patient, int) for patient in scores.patients)
+    assert scores.ids.tolist() == [10, 11, 12, 13, 14, 15]
+
+
+def test_groups_that_differ_only_in_blanks_are_kept_apart_with_a_warning(caplog):
+    frame = _table(["1", "2", "3"]).assign(ward=["F", "F ", "F", "F ", "F", "F "])
+    scores = Scores.from_frame(frame, label="y", score="p", group="ward")
+    assert sorted(scores.attributes[0].levels) == ["F", "F "]
+    assert "'F', 'F '" in caplog.text
+
+
+def test_the_positive_label_is_the_text_of_the_file():
+    text = pd.DataFrame({"y": ["1", "1.0", "01", "0"], "p": 0.5, "sex": ["F", "F", "M", "M"]})
+    assert Scores.from_frame(text, label="y", score="p", group="sex", positive="1.0").y.tolist() == [0, 1, 0, 0]
+    numbers = text.assign(y=[1.0, 2.0, 1.0, 0.0])
+    assert Scores.from_frame(numbers, label="y", score="p", group="sex", positive="1").y.tolist() == [1, 0, 1, 0]
+
+
+# limits and damage
+
+
+def test_a_table_that_unzips_to_more_than_the_limit_is_refused(tmp_path: Path, monkeypatch):
+    content = b"y,p\n" + b"1,0.5\n" * 20_000
+    (tmp_path / "a.csv").write_bytes(content)
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(content))
+    # Two members: the length at the end of the file is that of the last one only.
+    (tmp_path / "c.csv.gz").write_bytes(gzip.compress(content) + gzip.compress(b"1,0.5\n"))
+    for name in ("a.csv", "b.csv.gz", "c.csv.gz"):
+        with pytest.raises(BadInput, match=f"{name}.*the limit is 100,000.*--max-table-bytes.*EQUIPOISE_MAX_TABLE_BYTES"):
+            read_table(tmp_path / name, limit=100_000)
+        monkeypatch.setenv("EQUIPOISE_MAX_TABLE_BYTES", "100000")
+        with pytest.raises(BadInput, match=r"the limit is 100,000"):
+            read_table(tmp_path / name)
+        monkeypatch.setenv("EQUIPOISE_MAX_TABLE_BYTES", "1000000")
+        assert len(read_table(tmp_path / name)) >= 20_000
+    monkeypatch.setenv("EQUIPOISE_MAX_TABLE_BYTES", "1 GB")
+    with pytest.raises(BadInput, match=r"EQUIPOISE_MAX_TABLE_BYTES must be a positive number of bytes.*'1 GB'"):
+        read_table(tmp_path / "a.csv")
+
+
+def test_a_parquet_file_of_many_equal_rows_is_refused_by_what_it_takes_in_memory(tmp_path: Path):
+    pq.write_table(pa.table({"y": np.zeros(200_000, np.int64)}), tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < 10_000
+    with pytest.raises(BadInput, match=r"a\.parquet needs 1,600,000 bytes.*the limit is 1,000,000"):
+        read_table(tmp_path / "a.parquet", limit=1_000_000)
+    assert len(read_table(tmp_path / "a.parquet", limit=1_600_000)) == 200_000
+
+
+def test_a_long_text_in_every_row_of_parquet_is_kept_once(tmp_path: Path):
+    table = pa.table({"note": pa.array(["x" * 100_000] * 5_000).dictionary_encode(), "y": np.zeros(5_000)})
+    pq.write_table(table, tmp_path / "a.parquet")  # 500 MB as separate texts
+    found = read_table(tmp_path / "a.parquet", limit=1_000_000)["note"]
+    assert len({id(text) for text in found}) == 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [pa.array([[1], [2]]), pa.array([{"a": 1}, {"a": 2}]), pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64()))],
+)
+@pytest.mark.parametrize("role", ["label", "score", "group", "patient", "id"])
+def test_lists_and_records_have_no_role(tmp_path: Path, values: pa.Array, role: str):
+    columns = {"label": "y", "score": "p", "group": "sex", "patient": "pid", "id": "id"}
+    table = {"y": [0, 1], "p": [0.1, 0.9], "sex": ["F", "M"], "pid": ["1", "2"], "id": ["a", "b"], columns[role]: values}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    with pytest.raises(BadInput, match=f"column '{columns[role]}'.* lists or records"):
+        Scores.from_frame(read_table(tmp_path / "a.parquet"), **columns)
+    if role in ("patient", "id", "group"):
+        with pytest.raises(BadInput, match=f"column '{columns[role]}' holds lists or records"):
+            read_table(tmp_path / "a.parquet", text=[columns[role]])
+
+
+@pytest.mark.parametrize("label", ["9" * 400, "-" + "9" * 400, "1e999"])
+def test_a_number_too_large_for_any_type_is_no_label_and_no_score(tmp_path: Path, label: str):
+    (tmp_path / "a.csv").write_text(f"y,p,sex\n0,0.1,F\n1,0.2,M\n{label},0.3,F\n")
+    with pytest.raises(BadInput, match=r"label column 'y' must hold 0 and 1; 1 of 3 rows"):
+        Scores.from_frame(read_table(tmp_path / "a.csv"), label="y", score="p", group="sex")
+    (tmp_path / "a.csv").write_text(f"p,y,sex\n0.1,0,F\n0.2,1,M\n{label},0,F\n")
+    with pytest.raises(BadInput, match=r"score column 'p': 1 of 3 rows"):
+        Scores.from_frame(read_table(tmp_path / "a.csv"), label="y", score="p", group="sex")
