@@ -423,9 +423,11 @@ def test_bad_headers_alone_are_told_with_the_remedy(run, scans, tmp_path):
 
 def test_a_patient_with_two_sexes_in_the_headers_is_reported(run, scans, tmp_path):
     _dicom(tmp_path / "scans" / "00.dcm", 9, PatientSex="M", ViewPosition="PA")
-    ran = run("audit", "scans.csv", *SCANS, "--from-headers")
+    ran = run("audit", "scans.csv", *SCANS, "--from-headers", "--conflicts", "error")
     assert ran.code == 2
     assert "patient column 'pid': 1 of 24 patients have more than one 'sex': p0" in ran.err
+    ran = run("audit", "scans.csv", *SCANS, "--from-headers", "--json")
+    assert json.loads(ran.out)["patients_in_several_groups"] == {"sex": 1}
 
 
 # the cache

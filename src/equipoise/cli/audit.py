@@ -180,7 +180,7 @@ def audit(
     if layers is not None:
         out.print(encoding_view(layers, level))
     for path, rows in opened.items():
-        for line in rows.lines():
+        for line in rows.lines(varying=False):
             out.print(Text(printable(f"{path.name}: {line}")), soft_wrap=True)
     for name, place in (("result", save), ("figures", figures)):
         if place:

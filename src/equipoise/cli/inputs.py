@@ -267,14 +267,15 @@ class Opened:
         told = {"left_out": list(self.left_out[:SHOWN]), "left_out_count": len(self.left_out), "not_frontal": self.not_frontal}
         return told | {"patients_in_several_groups": varying, "conflicts": self.cohort.attributes[0].conflicts}
 
-    def lines(self) -> list[str]:
-        """For people; nothing where every row was taken."""
+    def lines(self, varying: bool = True) -> list[str]:
+        """For people; nothing where every row was taken and no patient has more than one group, which an audit says itself."""
         said = [f"{self.not_frontal:,} rows that are not frontal views were left out"] if self.not_frontal else []
         if self.left_out:
             more = len(self.left_out) - 5
             said += [f"{len(self.left_out):,} images that cannot be read were left out:", *(f"  {reason}" for reason in self.left_out[:5])]
             said += [f"  and {more:,} more (--json lists {SHOWN})"] if more > 0 else []
-        return said + [varying_words(each) for each in varying_in(self.cohort.attributes, self.cohort.patients)]
+        found = varying_in(self.cohort.attributes, self.cohort.patients) if varying else ()
+        return said + [varying_words(each) for each in found]
 
 
 def cohort_of(file: Path, inputs: Inputs) -> Opened:

@@ -181,7 +181,7 @@ def inexact(values: Iterable[object]) -> str:
     ('', 'holds 1e+17, a floating-point ')
     """
     for value in values:
-        if isinstance(value, (float, np.floating)) and not np.isnan(value) and abs(value) >= EXACT:
+        if isinstance(value, (float, np.floating)) and not np.isnan(value) and abs(float(value)) >= EXACT:
             return (
                 f"holds {value!r}, a floating-point number so large that different identifiers are the same. "
                 "Read or store the column as text (in pandas dtype=str)."

@@ -245,7 +245,7 @@ def _score(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str
 
 def identifiers(column: "pd.Series[object]") -> ObjectArray:
     """The ids in a column, unchanged; whole numbers that pandas keeps as floating-point numbers because of gaps are integers again."""
-    values = column.to_numpy(dtype=object)
+    values: ObjectArray = column.to_numpy(dtype=object)
     if pd.api.types.is_float_dtype(column):
         values = np.array([int(v) if isinstance(v, float) and v.is_integer() else v for v in values], dtype=object)
     return values

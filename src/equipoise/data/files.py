@@ -135,10 +135,10 @@ def _parsed(values: Any) -> "pd.Series[Any]":
     import pyarrow as pa
 
     if not pa.types.is_dictionary(values.type):
-        return values.to_pandas()  # type: ignore[no-any-return]
+        return values.to_pandas()
     if pa.types.is_string(values.type.value_type) or pa.types.is_large_string(values.type.value_type):
-        return values.to_pandas().astype(object)  # type: ignore[no-any-return]
-    return values.cast(values.type.value_type).to_pandas()  # type: ignore[no-any-return]
+        return values.to_pandas().astype(object)
+    return values.cast(values.type.value_type).to_pandas()
 
 
 def _texts(values: Any, name: str, path: Path) -> "pd.Series[Any]":

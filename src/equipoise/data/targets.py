@@ -59,7 +59,7 @@ def equals(column: "pd.Series[object]", value: object) -> npt.NDArray[np.bool_]:
 
 def known(column: "pd.Series[object]") -> npt.NDArray[np.bool_]:
     """Which rows of a label column are known: neither empty nor -1."""
-    return column.notna().to_numpy() & (numbers_of(column) != UNKNOWN)
+    return np.asarray(column.notna().to_numpy() & (numbers_of(column) != UNKNOWN), dtype=bool)
 
 
 def read_labels(columns: Sequence["pd.Series[object]"], names: Sequence[str], positive: object = None) -> Targets:
