@@ -8,10 +8,12 @@ import pandas as pd
 import pytest
 
 from equipoise.data.protocol import balanced_parts
-from equipoise.study.plan import narrow, read_plan
+from equipoise.methods.registry import METHODS
+from equipoise.study.network import Network
+from equipoise.study.plan import make_plan, narrow, read_plan
 from equipoise.study.replicate import _parts
 from equipoise.study.results import Folder, read_rows, read_timings
-from equipoise.study.schedule import Event, TasksFailed, run_study
+from equipoise.study.schedule import Event, TasksFailed, _Run, run_study
 from equipoise.study.sources import load_source
 from equipoise.study.tasks import tasks_of
 
@@ -63,6 +65,16 @@ def test_the_same_for_nih_without_floors() -> None:
     assert (goal.floor, goal.bound) == (None, None)  # performance may fall by 0.02
     papers = read_plan("paper-mimic-cxr").arm("bias-gda").settings_for("mimic-cxr-sex-vgg-16")
     assert plan.arm("bias-gda").settings == {**papers, "evaluations": 10}  # networks from scratch change within few steps
+
+
+def test_nih_with_a_pretrained_network_by_sex_and_by_age() -> None:
+    plan = read_plan("nih-pretrained")
+    tasks = {(d.options["finding"], d.options["attribute"], d.options.get("older")) for d in plan.data}
+    assert tasks == {(f, *a) for f in ("any", "effusion", "atelectasis") for a in (("sex", None), ("age", 50))}
+    assert {plan.network(d.name) for d in plan.data} == {Network("efficientnet-lite0", "imagenet")}
+    assert plan.training == read_plan("paper-mimic-cxr").training  # the paper's, not those of networks from scratch
+    assert {arm.method for arm in plan.methods} == set(METHODS) - {"auto"}
+    assert (plan.splits, plan.measures) == (20, ("eod",))
 
 
 @pytest.fixture
@@ -117,6 +129,19 @@ def test_networks_that_do_not_stay_change_no_row(tiny_xrays, nih: Folder, everyt
     dropped.file(methods[0].training).write_bytes(nih.file(methods[0].training).read_bytes())
     run_study(plan, out, runner="serial", root=xrays)
     assert list(out.glob("models/*.safetensors")) == []
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_where_networks_do_not_stay_whole_splits_come_first(keep: bool, tmp_path: Path) -> None:
+    data = [{"source": "phantom", "name": name, "model": "squeezenet"} for name in ("one", "other")]
+    plan = make_plan({"name": "x", "data": data, "methods": ["standard", "random"], "splits": 3, "stack": 1, "keep_networks": keep})
+    run = _Run(Folder(tmp_path, plan, "", ""), tasks_of(plan), None, None)
+    done: list[tuple[str, int]] = []
+    while task := run._ready():  # as one worker takes them
+        done.append((task.data, task.seeds[0]))
+    seeds = [seed for _, seed in done]
+    assert (seeds == sorted(seeds)) is not keep
+    assert len(done) == len(tasks_of(plan))
 
 
 def test_a_method_that_fails_keeps_its_network(tiny_xrays, xrays: Path, tmp_path: Path) -> None:

@@ -108,7 +108,9 @@ class _Run:
         plan = self.folder.plan
         self.total = len(tasks_of(plan))
         self.costs = {task.key: cost(plan, task) for task in self.pending}
-        self.pending = sorted(self.pending, key=lambda task: (-self.costs[task.key], task.key))
+        # Where networks do not stay, split by split, so that a run which is stopped early has whole splits of all data.
+        early = {task.key: () if plan.keep_networks else task.seeds for task in self.pending}
+        self.pending = sorted(self.pending, key=lambda task: (early[task.key], -self.costs[task.key], task.key))
         self.owed.update(task.training.key for task in self.pending if task.method)
 
     def drive(self, workforce: Crew) -> None:
