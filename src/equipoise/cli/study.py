@@ -143,7 +143,7 @@ def study_show(
     if figures:
         from equipoise.report.trajectories import save_trajectories
 
-        save_trajectories(study.plan, read_traces(study), figures)
+        save_trajectories(study.plan, rows, read_traces(study), figures)
     if as_json:
         print(json.dumps(_as_dict(study, baseline, part), indent=2, allow_nan=False))
         return

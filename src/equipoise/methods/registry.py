@@ -39,7 +39,10 @@ METHODS: dict[str, Method] = {
         "equipoise.methods.constrained", "fine-tuning on the task with a multiplier a gap, all groups at once", counts="epochs"
     ),
     "bias-score": Method(
-        "equipoise.methods.bias_score", "probes of label and groups, combined by the best attribute-blind rule", takes_train=True
+        "equipoise.methods.bias_score",
+        "probes of label and groups, combined by the best attribute-blind rule",
+        takes_train=True,
+        counts="steps",
     ),
     "pruning": Method(
         "equipoise.methods.pruning", "switching off the units that drive the gap (the paper's Algorithm 1)", counts="units pruned"

@@ -1,4 +1,8 @@
-"""The paper's Figure 3: bias and performance against the step of a method, every split thin, the median over splits bold."""
+"""The paper's Figure 3: bias and performance on the way of a method, every split thin, the median over splits bold.
+
+The horizontal axis counts what the method counts (units pruned, epochs). Bias is solid and dark, performance dashed and light, so that a
+grey print tells them apart. The floor or the bound of the goal is dotted, and every split's chosen step has a mark on both of its lines.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -6,87 +10,133 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from equipoise.methods.registry import METHODS
 from equipoise.report.figures import save_figure
 from equipoise.study.schema import Plan
 
-TRIES = ("standard", "random", "reject-option", "equalised-odds", "group-thresholds", "auto")  # their steps do not follow from one another
 A_LINE = 4  # panels
-STEPS = 150  # drawn at most; a panel has a line a split, so more would only make the file large
-ORANGE, GREEN = "#d95f02", "#1b9e77"
+STEPS = 150  # drawn at most; a panel has a line per split, so more would only make the file large
+KEYS = ["data", "seed", "method", "measure"]
+DARK, LIGHT, GREY = "#8c3a00", "#3bb08f", "#444444"  # dark orange and light green, as different in lightness as in hue
+DASHES = {"gap": [1, 0], "performance": [6, 3]}
+SHAPES = {"gap": "circle", "performance": "triangle-up"}
 
 
-def trajectories_figure(plan: Plan, traces: pd.DataFrame, data: str) -> Any:
-    """One panel a method and measure, for the methods that go step by step."""
+def trajectories_figure(plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame, data: str) -> Any:
+    """One panel per method and measure, for the methods that go step by step."""
     import altair as alt
 
-    here = _followed(plan, traces[traces["data"] == data])
+    here = _followed(plan, rows, traces[traces["data"] == data])
     panels = [
-        _panel(part, f"{arm.name}, {measure.upper()}", plan)
+        _panel(part, plan, arm.name, measure)
         for arm in plan.methods
         for measure in plan.measures
         if len(part := here[(here["method"] == arm.name) & (here["measure"] == measure)])
     ]
-    title = f"{plan.named(data).title or data}: validation part, each split thin, median bold"
+    title = alt.TitleParams(
+        f"{plan.named(data).title or data}: validation set",
+        subtitle="Thin: each split. Bold: median over splits. Marks: each split's chosen step. Dotted: the floor or bound of the goal.",
+    )
     lines = [alt.hconcat(*panels[k : k + A_LINE]).resolve_scale(y="shared") for k in range(0, len(panels), A_LINE)]
     return alt.vconcat(*lines, title=title)
 
 
-def save_trajectories(plan: Plan, traces: pd.DataFrame, folder: str | Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Path]:
+def save_trajectories(
+    plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame, folder: str | Path, formats: tuple[str, ...] = ("png", "svg")
+) -> list[Path]:
     """A figure for each of the data on which a method went step by step."""
     written = []
-    for data in dict.fromkeys(_followed(plan, traces)["data"]):
-        chart = trajectories_figure(plan, traces, data)
+    for data in dict.fromkeys(_followed(plan, rows, traces)["data"]):
+        chart = trajectories_figure(plan, rows, traces, data)
         written += [save_figure(chart, Path(folder) / f"trajectories-{data}.{kind}") for kind in formats]
     return written
 
 
-def _followed(plan: Plan, traces: pd.DataFrame) -> pd.DataFrame:
-    """The traces in which one step follows from another."""
-    followed = [arm.name for arm in plan.methods if arm.method not in TRIES]
-    return traces[traces["method"].isin(followed)]
+def _followed(plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame) -> pd.DataFrame:
+    """The traces in which one step follows from another, with their place `x` on the axis, the chosen step, the floor and the bound."""
+    followed = [arm.name for arm in plan.methods if METHODS[arm.method].counts]
+    told = rows[[*KEYS, "step", "pace", "floor", "bound"]].rename(columns={"step": "chosen"})
+    merged = traces[traces["method"].isin(followed)].merge(told, on=KEYS, how="inner")
+    return merged.assign(x=merged["step"] * merged["pace"].fillna(1.0))
 
 
 def median_line(part: pd.DataFrame) -> pd.DataFrame:
     """The median over splits at each step that at least half of the splits reach: what is left later is no fair sample.
 
-    >>> steps = pd.DataFrame({"seed": [0, 1, 2, 0], "step": [0, 0, 0, 1], "gap": [1.0, 2.0, 9.0, 5.0], "performance": 0.5})
+    >>> steps = pd.DataFrame({"seed": [0, 1, 2, 0], "x": [0, 0, 0, 1], "gap": [1.0, 2.0, 9.0, 5.0], "performance": 0.5})
     >>> median_line(steps).values.tolist()
     [[0.0, 2.0, 0.5]]
     """
-    grouped = part.groupby("step")
+    grouped = part.groupby("x")
     enough = grouped.size() * 2 >= part["seed"].nunique()
     return grouped[["gap", "performance"]].median()[enough].reset_index()
 
 
-def _panel(part: pd.DataFrame, title: str, plan: Plan) -> Any:
+def axis_title(plan: Plan, part: pd.DataFrame, arm: str) -> str:
+    """What the horizontal axis of an arm counts; steps where its rows do not know."""
+    return METHODS[plan.arm(arm).method].counts if part["pace"].notna().all() else "step"
+
+
+def _panel(part: pd.DataFrame, plan: Plan, arm: str, measure: str) -> Any:
     import altair as alt
 
     names = {"gap": "bias", "performance": plan.performance.replace("_", " ")}
-    median = median_line(part)
-    thin, bold = (_long(frame, names) for frame in (_thinned(part), _thinned(median.assign(seed=-1))))
+    labels = list(names.values())
+    thin, bold = (_long(frame, names) for frame in (_thinned(part), _thinned(median_line(part).assign(seed=-1))))
+    marks = _long(part[part["step"] == part["chosen"]], names)
+    legend = alt.Legend(orient="bottom", title=None, symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=2.5, symbolSize=600)
     base = {
-        "x": alt.X("step:Q", title="step"),
+        "x": alt.X("x:Q", title=axis_title(plan, part, arm), axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(nice=False)),
         "y": alt.Y("value:Q", title=None, scale=alt.Scale(zero=True)),
-        "color": alt.Color(
-            "quantity:N",
-            scale=alt.Scale(domain=list(names.values()), range=[ORANGE, GREEN]),
-            legend=alt.Legend(orient="bottom", title=None, symbolOpacity=1, symbolStrokeWidth=2.5),
-        ),
+        "color": alt.Color("quantity:N", scale=alt.Scale(domain=labels, range=[DARK, LIGHT]), legend=legend),
     }
+    dashed = alt.StrokeDash("quantity:N", scale=alt.Scale(domain=labels, range=list(DASHES.values())), legend=legend)
+    # A field of its own: with that of the colour, the legend would show shapes instead of lines.
+    shaped = alt.Shape("shape:N", scale=alt.Scale(domain=list(SHAPES), range=list(SHAPES.values())), legend=None)
     # Inline data: the limit on rows that altair puts on frames is meant for notebooks.
-    lines = alt.Chart(alt.InlineData(values=thin)).mark_line(strokeWidth=0.6, opacity=0.35).encode(detail="seed:N", **base)
-    middle = alt.Chart(alt.InlineData(values=bold)).mark_line(strokeWidth=2.5).encode(**base)
-    zero = alt.Chart(alt.InlineData(values=[{"y": 0}])).mark_rule(strokeDash=[4, 4], color="#777").encode(y="y:Q")
-    return (zero + lines + middle).properties(width=220, height=180, title=title)
+    zero = alt.Chart(alt.InlineData(values=[{"y": 0}])).mark_rule(color="#999", strokeWidth=0.8).encode(y="y:Q")
+    lines = (
+        alt.Chart(alt.InlineData(values=thin)).mark_line(strokeWidth=0.6, opacity=0.35).encode(detail="seed:N", strokeDash=dashed, **base)
+    )
+    middle = alt.Chart(alt.InlineData(values=bold)).mark_line(strokeWidth=2.5).encode(strokeDash=dashed, **base)
+    chosen = (
+        alt.Chart(alt.InlineData(values=marks))
+        .mark_point(size=28, filled=True, opacity=0.9, stroke="black", strokeWidth=0.6)
+        .encode(shape=shaped, **base)
+    )
+    limits = _limits(part)
+    rules = (
+        alt.Chart(alt.InlineData(values=limits)).mark_rule(strokeDash=[2, 3], strokeWidth=1.4, color=GREY).encode(y="y:Q"),
+        alt.Chart(alt.InlineData(values=[limit for limit in limits if limit["text"]]))
+        .mark_text(align="right", dx=-2, dy=9, fontSize=10, color=GREY)
+        .encode(y="y:Q", x=alt.value(220), text="text:N"),
+    )
+    return alt.layer(zero, lines, *(rules if limits else ()), middle, chosen).properties(
+        width=220, height=180, title=f"{arm}, {measure.upper()}"
+    )
+
+
+def _limits(part: pd.DataFrame) -> list[dict[str, Any]]:
+    """The floor, or the median of the splits' floors where each has its own, and the bound on both sides of zero."""
+    limits: list[dict[str, Any]] = []
+    splits = part.drop_duplicates("seed")
+    if splits["floor"].notna().any():
+        floor, same = float(splits["floor"].median()), bool((splits["floor"] == splits["floor"].iloc[0]).all())
+        limits.append({"y": round(floor, 5), "text": f"floor {floor:.2f}" if same else f"floor, median {floor:.2f}"})
+    if splits["bound"].notna().any():
+        bound = float(splits["bound"].median())
+        limits += [{"y": bound, "text": ""}, {"y": -bound, "text": f"bound ±{bound:g}"}]
+    return limits
 
 
 def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
-    steps = np.sort(frame["step"].unique())
-    kept = steps[np.unique(np.linspace(0, len(steps) - 1, STEPS).astype(int))] if len(steps) else steps
-    return frame[frame["step"].isin(kept)]
+    places = np.sort(frame["x"].unique())
+    kept = places[np.unique(np.linspace(0, len(places) - 1, STEPS).astype(int))] if len(places) else places
+    return frame[frame["x"].isin(kept)]
 
 
 def _long(frame: pd.DataFrame, names: dict[str, str]) -> list[dict[str, Any]]:
-    long = frame.melt(["seed", "step"], list(names), var_name="quantity").dropna(subset="value")
-    records: list[dict[str, Any]] = long.assign(quantity=long["quantity"].map(names), value=long["value"].round(5)).to_dict("records")
+    long = frame.melt(["seed", "x"], list(names), var_name="quantity").dropna(subset="value")
+    tidy = long.assign(shape=long["quantity"], quantity=long["quantity"].map(names), value=long["value"].round(5), x=long["x"].round(4))
+    records: list[dict[str, Any]] = tidy.to_dict("records")
     return records
