@@ -1,14 +1,21 @@
 """The chest X-ray studies: settings as in the paper, and whole runs on trees of tiny images."""
 
+import dataclasses
 import json
 from pathlib import Path
+from urllib.error import URLError
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from equipoise.data.protocol import balanced_parts
+from equipoise.errors import BadInput
+from equipoise.methods.adversarial_training import fresh
 from equipoise.methods.registry import METHODS
+from equipoise.models.torchvision_import import import_torchvision
+from equipoise.study.adjust import with_options, without_weights
 from equipoise.study.network import Network
 from equipoise.study.plan import make_plan, narrow, read_plan
 from equipoise.study.replicate import _parts
@@ -22,10 +29,11 @@ def test_settings_of_the_paper() -> None:
     plan = read_plan("paper-mimic-cxr")
     assert (plan.splits, plan.measures, plan.fractions, plan.privileged) == (20, ("eod",), (0.5, 0.25, 0.25), (0.75, 0.5, 0.5))
     assert (plan.protocol, plan.stack, plan.keep_networks) == ("balanced", 1, False)
-    assert plan.training | {"step": 7} == {
-        **{"epochs": 20, "batch": 32, "rate": 1e-4, "patience": 5},
-        **{"optimiser": "adamw", "schedule": "step", "step": 7, "augment": True},
+    assert plan.training == {
+        **{"epochs": 20, "batch": 32, "rate": 1e-4, "patience": 20},
+        **{"optimiser": "adamw", "schedule": "step", "step": 5, "augment": True},
     }
+    assert all(plan.network(d.name).pretrained == "imagenet" for d in plan.data)
     options = {d.published: (plan.network(d.name).model, d.options["finding"]) for d in plan.data}
     assert options == {
         "mimic-cxr/sex/vgg-16": ("vgg-16", "enlarged cardiomediastinum"),
@@ -35,12 +43,16 @@ def test_settings_of_the_paper() -> None:
     }
     sex, ethnicity = "mimic-cxr-sex-vgg-16", "mimic-cxr-ethnicity-resnet-18"
     prune, gda, adversarial = (plan.arm(name) for name in ("pruning", "bias-gda", "adversarial-finetune"))
-    assert prune.settings_for(sex) == {"units": 1500, "layers": "features.*"}
-    assert prune.settings_for(ethnicity) == {"units": 1500, "layers": "conv1"}
-    assert gda.settings_for(sex) == {"rate": 1e-5, "batch": 32, "epochs": 10, "evaluations": 3}
-    assert gda.settings_for(ethnicity) == {"rate": 7.5e-6, "batch": 32, "epochs": 8, "evaluations": 3}
+    assert prune.settings_for(sex) == {"units": 1500, "at_most": 10, "stop": 0.55, "layers": "features.*"}
+    assert prune.settings_for(ethnicity) == {"units": 1500, "at_most": 10, "stop": 0.55, "layers": "conv1"}
+    assert gda.settings_for(sex) == {"rate": 1e-5, "batch": 32, "epochs": 10, "evaluations": 5}
+    assert gda.settings_for(ethnicity) == {"rate": 7.5e-6, "batch": 32, "epochs": 8, "evaluations": 8}
+    in_processing = plan.arm("adversarial-training").settings_for(sex)
+    assert in_processing == {"rate": 1e-4, "batch": 32, "epochs": 20, "weight": 0.5, "optimiser": "adamw"}
+    bounds = {a: [plan.arm(a).goal(d, "eod", plan.performance).bound for d in (sex, ethnicity)] for a in ("random", "reject-option")}
+    assert bounds == {"random": [0.03, 0.05], "reject-option": [0.03, 0.05]}
     assert adversarial.settings_for(sex) == {"rate": 1e-4, "epochs": 5, "bound": 0.03, "margin": 0.02}
-    assert adversarial.settings_for(ethnicity) == {"rate": 1e-3, "epochs": 4, "bound": 0.05, "margin": 0.01}
+    assert adversarial.settings_for(ethnicity) == {"rate": 1e-4, "epochs": 4, "bound": 0.05, "margin": 0.01}
     goals = [arm.goal(data, "eod", plan.performance) for arm in (prune, gda, adversarial) for data in (sex, ethnicity)]
     assert [(goal.floor, goal.bound) for goal in goals] == [
         (0.65, None),
@@ -50,6 +62,73 @@ def test_settings_of_the_paper() -> None:
         (None, 0.03),
         (None, 0.05),
     ]
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in place of torch's cache, with random weights under the name of torchvision's ResNet-18."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "hub"))
+    torchvision = import_torchvision()
+    weights = torchvision.models.ResNet18_Weights.IMAGENET1K_V1
+    place = tmp_path / "hub" / "hub" / "checkpoints" / weights.url.rpartition("/")[2]
+    place.parent.mkdir(parents=True)
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        torch.save(torchvision.models.resnet18(weights=None).state_dict(), place)
+    return place
+
+
+def test_torchvisions_own_loader_finds_the_weights_in_its_cache(hub: Path) -> None:
+    network = read_plan("paper-mimic-cxr").network("mimic-cxr-sex-resnet-18")
+    model = network.build((4, 1, 32, 32), seed=0)
+    saved = torch.load(hub, weights_only=True)
+    assert torch.equal(model.get_parameter("layer1.0.conv1.weight"), saved["layer1.0.conv1.weight"])
+    assert torch.allclose(model.get_parameter("conv1.weight")[:, 0], saved["conv1.weight"].sum(1), atol=1e-6)
+    again = fresh(model, 0)  # adversarial training starts from them too
+    assert torch.equal(again.get_parameter("layer4.1.conv2.weight"), saved["layer4.1.conv2.weight"])
+    network.fetch()
+
+
+def test_weights_that_cannot_be_had_stop_the_study_before_it_starts(xrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "empty"))
+    monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise URLError("no route to host")
+
+    monkeypatch.setattr("torch.hub.download_url_to_file", unreachable)
+    plan = narrow(read_plan("paper-mimic-cxr"), data=["mimic-cxr-sex-resnet-18"], methods=["standard"], splits=1)
+    with pytest.raises(BadInput, match=r"resnet-18.*--no-pretrained"):
+        run_study(with_options(plan, size=32), tmp_path / "out", runner="serial", root=xrays)
+    assert not list((tmp_path / "out").glob("models/*"))
+
+
+def test_no_pretrained_leaves_every_network_without_weights() -> None:
+    plan = without_weights(read_plan("paper-mimic-cxr"))
+    assert {plan.network(d.name).pretrained for d in plan.data} == {""}
+
+
+def test_the_papers_study_runs_through_with_its_settings(xrays: Path, hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a tiny tree, from weights in torch's cache. Only epochs, the turns of critic and actor, and the trials of random are fewer."""
+    monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
+    name = "mimic-cxr-ethnicity-resnet-18"
+    plan = narrow(read_plan("paper-mimic-cxr"), data=[name], splits=1)
+    fewer = {
+        "adversarial-finetune": {"epochs": 1, "critic_steps": 2, "actor_steps": 2},
+        "adversarial-training": {"epochs": 1},
+        "bias-gda": {"epochs": 2},
+        "random": {"trials": 2},
+    }
+    arms = tuple(dataclasses.replace(arm, overrides={name: {**arm.settings_for(name), **fewer.get(arm.name, {})}}) for arm in plan.methods)
+    plan = with_options(dataclasses.replace(plan, methods=arms, training={**plan.training, "epochs": 1}), size=16)
+    rows = read_rows(run_study(plan, tmp_path / "out", runner="serial", root=xrays)).set_index("method")
+    assert set(rows.index) == {arm.name for arm in plan.methods}
+    assert rows["performance"].between(0, 1).all()
+    assert 1 <= rows.loc["pruning", "steps"] <= 11  # the original and ten steps
+    settings = {name: json.loads(text) for name, text in rows["settings"].items()}
+    assert (settings["bias-gda"]["evaluations"], settings["bias-gda"]["rate"]) == (8, 7.5e-6)
+    assert (settings["adversarial-training"]["optimiser"], settings["adversarial-training"]["weight"]) == ("adamw", 0.5)
+    assert settings["adversarial-finetune"]["rate"] == 1e-4
 
 
 def test_the_same_for_nih_without_floors() -> None:

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from equipoise.cli.console import err, out
+from equipoise.errors import BadInput
 
 if TYPE_CHECKING:
     from equipoise.study.results import Folder
@@ -84,6 +85,9 @@ def study_run(
         list[str] | None,
         typer.Option(help="Images: weights that a network starts from, as in resnet-18=resnet18.pth or efficientnet-lite0=imagenet."),
     ] = None,
+    no_pretrained: Annotated[
+        bool, typer.Option("--no-pretrained", help="Images: start from random weights where the study starts from pretrained ones.")
+    ] = False,
 ) -> None:
     """Run a study, or go on with one that was interrupted: the same command again.
 
@@ -93,7 +97,7 @@ def study_run(
     """
     from equipoise.data.files import write_text
     from equipoise.report.study_tables import study_text, study_view
-    from equipoise.study.adjust import with_options, with_weights
+    from equipoise.study.adjust import with_options, with_weights, without_weights
     from equipoise.study.compare import summarise
     from equipoise.study.plan import narrow, read_plan
     from equipoise.study.results import read_rows
@@ -102,7 +106,9 @@ def study_run(
     plan = narrow(read_plan(study), splits=splits, data=_names(data), methods=_names(methods), measures=_names(measures))
     tables = None if mimic_iv is None else str(mimic_iv.absolute())
     plan = with_options(plan, size=size, skip_broken=skip_broken or None, mimic_iv=tables)
-    plan = with_weights(plan, pretrained or [])
+    if no_pretrained and pretrained:
+        raise BadInput("--no-pretrained and --pretrained exclude each other; leave out one")
+    plan = without_weights(plan) if no_pretrained else with_weights(plan, pretrained or [])
     try:
         with _bar() as progress:
             done = run_study(plan, folder, runner=runner, workers=workers, address=address, root=root, progress=progress)

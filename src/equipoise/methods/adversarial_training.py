@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from equipoise.data.cohort import Cohort
 from equipoise.data.seeds import child_seed, generator
-from equipoise.errors import BadInput
+from equipoise.errors import BadInput, pick
 from equipoise.measures.gaps import labels_needed
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.looks import Labels
@@ -27,6 +27,7 @@ from equipoise.methods.selection import Search
 from equipoise.models.critics import Critics
 from equipoise.models.mlp import MLP
 from equipoise.models.protocol import Replicas
+from equipoise.models.recipe import OPTIMISERS
 from equipoise.models.replicas import replicas
 from equipoise.models.train import initial_mlp
 
@@ -42,6 +43,10 @@ class Settings:
     width: int = 32
     bound: float = 0.05
     margin: float = 0.01
+    optimiser: str = "adam"  # or adamw, for single networks
+
+    def __post_init__(self) -> None:
+        pick("optimiser", self.optimiser, OPTIMISERS)
 
 
 def run(
@@ -110,8 +115,8 @@ class _Game:
         with torch.no_grad():
             device = networks.soft(torch.zeros(networks.size, 2, dtype=torch.int64))[0].device
         self.adversary = Critics([inputs, settings.width, levels], [generator(seed, "adversary") for seed in seeds]).to(device)
-        self.adversary_optimiser = torch.optim.Adam(self.adversary.parameters(), lr=settings.rate)
-        self.optimiser = networks.optimiser("adam", settings.rate)
+        self.adversary_optimiser = OPTIMISERS[settings.optimiser](self.adversary.parameters(), lr=settings.rate)
+        self.optimiser = networks.optimiser(settings.optimiser, settings.rate)
 
     def epoch(self) -> None:
         order = torch.from_numpy(np.stack([g.permutation(self.networks.rows) for g in self.shuffles]))

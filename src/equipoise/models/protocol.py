@@ -80,7 +80,7 @@ class Replicas(Protocol):
         ...
 
     def optimiser(self, name: str, rate: float) -> Optimiser:
-        """One that steps down the gradients: adam, blockwise (see there) or sgd."""
+        """One that steps down the gradients: adam, adamw (of single networks), blockwise (see there) or sgd."""
         ...
 
     def keep(self, replicates: BoolArray) -> None:

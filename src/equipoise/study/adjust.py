@@ -48,3 +48,8 @@ def with_weights(plan: Plan, files: Sequence[str]) -> Plan:
     raise_all(problems, plan.name)
     before = plan.pretrained if isinstance(plan.pretrained, dict) else dict.fromkeys(backbones(), plan.pretrained)
     return dataclasses.replace(plan, pretrained={**{k: v for k, v in before.items() if v}, **given})
+
+
+def without_weights(plan: Plan) -> Plan:
+    """The plan with networks that start from random weights."""
+    return dataclasses.replace(plan, pretrained="", data=tuple(dataclasses.replace(d, pretrained="") for d in plan.data))

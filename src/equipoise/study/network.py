@@ -66,6 +66,13 @@ class Network:
             model.__dict__["untrained"] = partial(self.build, tuple(shape))  # what trains anew starts from the same weights
         return model
 
+    def fetch(self) -> None:
+        """Puts the published weights into the cache that all processes read; raises an error where they cannot be had."""
+        if self.pretrained == IMAGENET:
+            from equipoise.models.vision import backbone
+
+            backbone(self.model, pretrained=True)
+
     def content(self) -> str:
         """What tells it from other networks: names without folders, and checksums of the files."""
         place, _, factory = self.model.rpartition(":")

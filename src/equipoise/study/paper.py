@@ -77,6 +77,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "about": "the sensitivity table: the simulations of Loh (resampled for each split) and of Zafar (one data set, the "
         "published one) at six strengths of bias each",
         "splits": 10,
+        "stack": 5,
         "data": [
             {
                 "source": source,
@@ -97,14 +98,26 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "paper-mimic-iii": {
         "name": "paper-mimic-iii",
-        "about": "Table 2: in-hospital mortality in MIMIC-III by age, marital status and insurance; needs the credentialed tables",
+        "about": "Table 2: in-hospital mortality in MIMIC-III by age, marital status and insurance, from the first ICU day as in the "
+        "published code; mimic-iii-age-averages and so on, by name: from averages over the stay; needs the credentialed tables",
         "data": [
             {
                 "source": "mimic-iii",
                 "name": f"mimic-iii-{key}",
                 "title": f"MIMIC-III: {title}",
-                "options": {"attribute": attribute},
+                "options": {"attribute": attribute, "inputs": "first-day"},
                 "published": f"mimic-iii/{key}",
+            }
+            for attribute, (title, key) in MIMIC.items()
+        ]
+        + [
+            {
+                "source": "mimic-iii",
+                "name": f"mimic-iii-{key}-averages",
+                "title": f"MIMIC-III: {title}, averages over the stay",
+                "options": {"attribute": attribute, "inputs": "stay-averages"},
+                "published": f"mimic-iii/{key}",
+                "optional": True,
             }
             for attribute, (title, key) in MIMIC.items()
         ],

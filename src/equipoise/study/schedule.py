@@ -66,6 +66,8 @@ def run_study(
             for training in {task for task in done if not task.method} - {task.training for task in pending}:
                 place.drop(training)
         if pending:
+            for network in dict.fromkeys(plan.network(data.name) for data in plan.data):
+                network.fetch()  # before the workers, who would all fetch or all fail
             with crew(runner, workers or _share_of_gpu(plan), address) as workforce:
                 _Run(place, pending, root, progress).drive(workforce)
         elif progress:
