@@ -151,7 +151,8 @@ def test_nih_with_a_pretrained_network_by_sex_and_by_age() -> None:
     tasks = {(d.options["finding"], d.options["attribute"], d.options.get("older")) for d in plan.data}
     assert tasks == {(f, *a) for f in ("any", "effusion", "atelectasis") for a in (("sex", None), ("age", 50))}
     assert {plan.network(d.name) for d in plan.data} == {Network("efficientnet-lite0", "imagenet")}
-    assert plan.training == read_plan("paper-mimic-cxr").training  # the paper's, not those of networks from scratch
+    papers = read_plan("paper-mimic-cxr").training  # not those of networks from scratch, but with early stopping
+    assert plan.training == {**papers, "patience": 5, "step": 7}
     assert {arm.method for arm in plan.methods} == set(METHODS) - {"auto"}
     assert (plan.splits, plan.measures) == (20, ("eod",))
 
