@@ -171,11 +171,14 @@ def test_every_broken_image_of_a_folder_is_in_one_message(run, broken, tmp_path)
 
 
 def test_skipped_images_are_counted_and_listed(run, broken):
-    code, out, err = run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken", "--json")
+    code, out, err = run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken", "--json", "--out", "result.json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert (found["rows"], found["left_out_count"]) == (ROWS - 5, 5)
-    assert [reason.split(": ")[0] for reason in found["left_out"]] == list(broken)
+    assert found["left_out_kinds"] == {"missing": 1, "empty": 1, "not an image": 1, "several frames": 1, "damaged": 1}
+    assert [reason.split(": ")[0] for reason in found.pop("left_out")] == [place.split(",")[0] for place in broken]
+    assert ".png" not in out  # the rows tell whose they are, in the user's own table
+    assert json.loads(Path("result.json").read_text()) == found  # which is passed on, and has the counts alone
     out = run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken").out
     assert "local.csv: 5 images that cannot be read were left out:" in out
     assert "row 13 below the header, xrays/12.png: is no image" in out

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from equipoise.data.cohort import Cohort
-from equipoise.data.decode import decode
-from equipoise.data.dicom import age, headers, is_dicom, read_pixels, with_headers
+from equipoise.data.decode import decode, fault
+from equipoise.data.decode_limit import Limit
+from equipoise.data.dicom import age, header, headers, is_dicom, read_pixels, with_headers
 from equipoise.data.images import Images
 from equipoise.errors import BadInput, MissingExtra
 
@@ -230,7 +231,10 @@ def test_columns_that_a_frame_lacks_come_from_the_headers_and_its_own_stay(tmp_p
     assert filled["age"].tolist()[0] == 45.0
     assert filled["age"].isna().tolist() == [False, True, True, True]
     assert filled["view"].tolist()[1] == "PA"
-    assert broken == {2: "is empty (0 bytes)", 3: "no such file"}
+    assert {at: (one.kind, one.reason) for at, one in broken.items()} == {
+        2: ("empty", "is empty (0 bytes)"),
+        3: ("missing", "no such file"),
+    }
     assert sum(seen) == 4
     assert list(frame.columns) == ["image", "sex"]
     whole, none = with_headers(filled, ["nowhere"] * 4)  # nothing is lacking, so no file is opened
@@ -250,3 +254,116 @@ def test_a_palette_goes_through_its_colours():
     tables = {f"{c}PaletteColorLookupTableData": ramp for c in ("Red", "Green", "Blue")}
     index = np.tile(np.arange(0, 256, 32, dtype=np.uint8), (8, 1))
     assert (read_pixels(_dicom(index, PhotometricInterpretation="PALETTE COLOR", **colours, **tables)) == index).all()
+
+
+def _encapsulated(frame: bytes, syntax, side: int = 8) -> bytes:
+    from pydicom.encaps import encapsulate
+
+    data = pydicom.dcmread(BytesIO(_dicom(np.zeros((side, side), np.uint8))))
+    data.file_meta.TransferSyntaxUID = syntax
+    data["PixelData"] = pydicom.DataElement(0x7FE00010, "OB", encapsulate([frame]))
+    data["PixelData"].is_undefined_length = True
+    target = BytesIO()
+    data.save_as(target, enforce_file_format=True)
+    return target.getvalue()
+
+
+def _wrong(content: bytes, pixels: int = 10_000) -> tuple[str, str]:
+    found = fault(content, 8, np.empty((8, 8), np.uint8), Limit(pixels))
+    return (found.kind, found.reason) if found else ("", "")
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Next to nothing may lie beside the pixels."""
+    monkeypatch.setattr("equipoise.data.decode_limit.BESIDE", 2**14)
+
+
+def test_the_pixels_that_a_header_names_are_checked_first():
+    kind, reason = _wrong(_dicom(Rows=65535, Columns=65535))
+    assert (kind, "65,535 x 65,535" in reason) == ("too large", True)
+    kind, reason = _wrong(_dicom(Rows=90, Columns=90))
+    assert (kind, "\n" in reason) == ("damaged", False)  # within the limit, and too short
+    assert _wrong(_dicom(NumberOfFrames=2**31 - 1))[0] == "several frames"
+
+
+@pytest.mark.parametrize("where", ["pixels", "beside"])
+def test_a_deflated_file_is_inflated_no_further_than_an_image_may_need(where, small, tmp_path):
+    from pydicom.uid import DeflatedExplicitVRLittleEndian
+
+    def deflated(size: int) -> bytes:
+        data = pydicom.dcmread(BytesIO(_dicom()))
+        data.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+        if where == "beside":
+            data.EncapsulatedDocument = bytes(size)
+        else:
+            data.Rows, data.Columns, data.PixelData = size // 4000, 2000, bytes(size)
+        target = BytesIO()
+        data.save_as(target, enforce_file_format=True)
+        return target.getvalue()
+
+    bomb = deflated(4_000_000)
+    assert len(bomb) < 10_000
+    assert _wrong(bomb)[0] == "too large"
+    assert _wrong(deflated(4_000)) == ("", "")
+    (tmp_path / "bomb.dcm").write_bytes(bomb)
+    with pytest.raises(BadInput, match="inflates to more than"):
+        header(tmp_path / "bomb.dcm", Limit(10_000))
+    (tmp_path / "fine.dcm").write_bytes(deflated(4_000))
+    assert header(tmp_path / "fine.dcm", Limit(10_000))["patient"] is None
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "JPEG2000"])
+def test_compressed_pixels_must_be_as_many_as_the_header_says(kind):
+    from PIL import Image
+    from pydicom.uid import JPEG2000, JPEGBaseline8Bit
+
+    target = BytesIO()
+    Image.new("L", (40, 24), 200).save(target, kind)
+    found = _wrong(_encapsulated(target.getvalue(), JPEGBaseline8Bit if kind == "JPEG" else JPEG2000))
+    assert found[0] == "damaged"
+    assert "40 x 24" in found[1]
+    assert "8 x 8" in found[1]
+    target = BytesIO()
+    Image.new("L", (8, 8), 200).save(target, kind)
+    assert _wrong(_encapsulated(target.getvalue(), JPEGBaseline8Bit if kind == "JPEG" else JPEG2000)) == ("", "")
+
+
+def test_run_lengths_are_counted_before_they_are_decoded():
+    from pydicom.uid import RLELossless
+
+    start = np.array([1, 64, *[0] * 14], "<u4").tobytes()
+    assert "run-length" in _wrong(_encapsulated(start + b"\x81\x07" * 5000, RLELossless))[1]
+    assert _wrong(_encapsulated(start + b"\xc1\x07", RLELossless)) == ("", "")  # 64 bytes
+
+
+def test_pixels_by_blocks_are_the_pixels(monkeypatch):
+    rng = np.random.default_rng(0)
+    deep = rng.integers(0, 4096, (37, 23)).astype(np.uint16)
+    contents = [
+        _dicom(deep),
+        _dicom(deep, PixelPaddingValue=int(deep[0, 0])),
+        _dicom(deep, WindowCenter=1750.0, WindowWidth=1001.0, RescaleSlope=2.0, RescaleIntercept=-100.0),
+        _dicom(deep, PhotometricInterpretation="MONOCHROME1"),
+        _dicom(
+            rng.integers(0, 256, (37, 23, 3), dtype=np.uint8), SamplesPerPixel=3, PlanarConfiguration=0, PhotometricInterpretation="RGB"
+        ),
+    ]
+    whole = [read_pixels(content) for content in contents]
+    monkeypatch.setattr("equipoise.data.dicom.BLOCK", 100)
+    for content, expected in zip(contents, whole, strict=True):
+        assert expected.std() > 10
+        assert (read_pixels(content) == expected).all()
+
+
+def test_values_that_are_no_numbers_are_no_pixels():
+    assert _wrong(_dicom(RescaleSlope="1e308", RescaleIntercept="1e308"))[0] == "damaged"
+
+
+def test_a_patient_whose_name_lost_characters_is_an_error(tmp_path):
+    content = _dicom(SpecificCharacterSet="ISO_IR 192", PatientID="ABCD")
+    (tmp_path / "a.dcm").write_bytes(content.replace(b"ABCD", b"\xffBCD"))
+    with pytest.raises(BadInput, match="PatientID"):
+        headers([tmp_path / "a.dcm"])
+    (tmp_path / "a.dcm").write_bytes(content)
+    assert headers([tmp_path / "a.dcm"])["patient"].tolist() == ["ABCD"]

@@ -268,7 +268,8 @@ def test_bad_images_of_a_cohort_are_named_with_the_row_of_the_frame(tmp_path):
     assert cohort.ids.tolist() == ["001.png", "002.png", "003.png", "004.png", "006.png"]
     assert cohort.source.raw(slice(None))[:, 0, 0].tolist() == [1, 2, 3, 4, 6]
     assert cohort.y.tolist() == [1, 0, 1, 0, 0]
-    assert list(cohort.source.broken.values()) == list(caught.value.problems[:2])
+    assert [str(one) for one in cohort.source.broken.values()] == list(caught.value.problems[:2])
+    assert [one.kind for one in cohort.source.broken.values()] == ["empty", "missing"]
 
 
 def test_problems_of_columns_and_names_come_in_one_message(tmp_path):

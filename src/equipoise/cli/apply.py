@@ -16,10 +16,12 @@ from equipoise.cli.inputs import (
     CacheOption,
     ImageColumnOption,
     ImagesOption,
+    MaxPixelsOption,
     MaxTableOption,
     SkipBrokenOption,
 )
 from equipoise.data.bins import bins_in
+from equipoise.data.decode_limit import MAX_PIXELS
 from equipoise.data.files import as_parsed, check_writable, read_table, write_text
 from equipoise.errors import BadInput, did_you_mean, raise_all
 from equipoise.report.terminal import printable
@@ -37,6 +39,7 @@ def apply(
     image_column: ImageColumnOption = None,
     skip_broken: SkipBrokenOption = False,
     allow_outside: AllowOutsideOption = False,
+    max_pixels: MaxPixelsOption = MAX_PIXELS,
     cache: CacheOption = None,
     model: Annotated[
         str | None, typer.Option(help="The network's factory, whose code is run.", show_default="the one that run.json names")
@@ -83,7 +86,7 @@ def apply(
             inputs: Any = _numbers(frame, how["features"], text, file.name)
             kept = np.arange(len(frame))
         else:
-            opened = _pictures(frame, column, images, how["images"], file.name, skip_broken, allow_outside, cache)
+            opened = _pictures(frame, column, images, how["images"], file.name, skip_broken, allow_outside, max_pixels, cache)
             inputs, kept = opened, np.array([at for at in range(len(frame)) if at not in opened.broken])
         score = repaired.score(inputs)
     attributes = tuple(attribute.take(kept) for attribute in attributes)
@@ -140,6 +143,7 @@ def _pictures(
     name: str,
     skip_broken: bool,
     allow_outside: bool,
+    max_pixels: int,
     cache: Path | None,
 ) -> "Images":
     from equipoise.data.image_files import find_files
@@ -149,10 +153,10 @@ def _pictures(
         shown = ", ".join(map(str, frame.columns))
         raise BadInput(f"no column with the names of images. Name it with --image-column. The columns are: {shown}.", source=name)
     files = find_files(frame[column], folder, column, allow_outside=allow_outside)
-    rows = [f"row {at + 1} below the header, {path}" for at, path in enumerate(files)]
+    rows = [f"row {at + 1} below the header" for at in range(len(files))]
     options: dict[str, Any] = {"size": how["size"], "channels": how["channels"], "mean": how["mean"], "std": how["std"]}
     with counting("reading images", len(files)) as more:
-        return Images.open(files, **options, names=rows, skip_broken=skip_broken, cache=cache, progress=more)
+        return Images.open(files, **options, places=rows, skip_broken=skip_broken, max_pixels=max_pixels, cache=cache, progress=more)
 
 
 def _remarks(repaired: Any, attributes: tuple[Any, ...], left_out: int) -> list[str]:

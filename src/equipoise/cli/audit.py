@@ -11,6 +11,7 @@ from equipoise.cli import inputs as given
 from equipoise.cli.asked import outputs_of
 from equipoise.cli.console import JsonOption, bar, notes, out
 from equipoise.cli.several import scores_in, scores_of_labels
+from equipoise.data.decode_limit import MAX_PIXELS
 from equipoise.data.files import check_writable, write_text
 from equipoise.data.scores import Scores
 from equipoise.errors import pick, raise_all
@@ -55,6 +56,7 @@ def audit(
     norm: given.NormOption = None,
     skip_broken: given.SkipBrokenOption = False,
     allow_outside: given.AllowOutsideOption = False,
+    max_pixels: given.MaxPixelsOption = MAX_PIXELS,
     cache: given.CacheOption = None,
     probe: Annotated[
         bool,
@@ -103,6 +105,7 @@ def audit(
         norm=norm,
         skip_broken=skip_broken,
         allow_outside=allow_outside,
+        max_pixels=max_pixels,
         cache=cache,
         bins=bins,
         conflicts=conflicts,
@@ -160,18 +163,20 @@ def audit(
     if layers is not None:
         told["encoding"] = json.loads(layers.to_json(orient="records", double_precision=15))
     if images:
+        told |= opened[file].counts()
+        told |= {f"valid_{key}": value for key, value in opened[valid].counts().items()} if valid else {}
+    if save:  # which is passed on, so that it names no rows
+        write_text(save, json.dumps(told, indent=2, allow_nan=False) + "\n")
+    if images:
         told |= opened[file].to_dict()
         told |= {f"valid_{key}": value for key, value in opened[valid].to_dict().items()} if valid else {}
-    text = json.dumps(told, indent=2, allow_nan=False)
-    if save:
-        write_text(save, text + "\n")
     if figures:
         from equipoise.report.figures import save_audit_figures
 
         for name, place in folders(figures, label).items():
             save_audit_figures(scores[name], results[name], place)
     if as_json:
-        print(text)
+        print(json.dumps(told, indent=2, allow_nan=False))
         return
     for name, result in results.items():
         if not one:

@@ -12,6 +12,7 @@ from equipoise.cli.console import JsonOption, bar, err, notes
 from equipoise.cli.origin import findable, network_of, plain, provenance
 from equipoise.cli.outcome import print_plan
 from equipoise.cli.several import print_labels, told_as_json, write_labels
+from equipoise.data.decode_limit import MAX_PIXELS
 from equipoise.errors import pick, raise_all
 from equipoise.report.terminal import printable
 
@@ -86,6 +87,7 @@ def debias(
     norm: given.NormOption = None,
     skip_broken: given.SkipBrokenOption = False,
     allow_outside: given.AllowOutsideOption = False,
+    max_pixels: given.MaxPixelsOption = MAX_PIXELS,
     cache: given.CacheOption = None,
     title: Annotated[str | None, typer.Option(help="What the report calls the network.", show_default="label and model")] = None,
     thumbnails: Annotated[
@@ -140,6 +142,7 @@ def debias(
         norm=norm,
         skip_broken=skip_broken,
         allow_outside=allow_outside,
+        max_pixels=max_pixels,
         cache=cache,
         bins=bins,
         conflicts=conflicts,

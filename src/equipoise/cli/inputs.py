@@ -12,8 +12,10 @@ from torch import nn
 
 from equipoise.cli.console import counting
 from equipoise.data.bins import Bins, read_bins
+from equipoise.data.broken import Broken, counted
 from equipoise.data.cohort import Cohort, cohort_in
 from equipoise.data.conflicts import CONFLICTS, varying_in
+from equipoise.data.decode_limit import MAX_PIXELS, Limit
 from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, as_parsed, read_table
 from equipoise.data.image_files import find_files, of_view
 from equipoise.data.images import BROKEN_ADVICE, UNIT_RANGE, XRAY_RANGE, Images, Norm
@@ -127,6 +129,10 @@ AllowOutsideOption = Annotated[
         rich_help_panel="Images",
     ),
 ]
+MaxPixelsOption = Annotated[
+    int,
+    typer.Option(help="Refuse images with more pixels than this before decoding them, to spare memory.", rich_help_panel="Images"),
+]
 CacheOption = Annotated[
     Path | None,
     typer.Option(
@@ -160,6 +166,7 @@ class Inputs:
     norm: str | None = None
     skip_broken: bool = False
     allow_outside: bool = False
+    max_pixels: int = MAX_PIXELS
     cache: Path | None = None
     bins: list[str] | None = None
     conflicts: str = "row"
@@ -239,6 +246,7 @@ class Inputs:
             "--norm": self.norm,
             "--skip-broken": self.skip_broken,
             "--allow-outside": self.allow_outside,
+            "--max-pixels": self.max_pixels != MAX_PIXELS,
             "--cache": self.cache,
         }
         if self.images is None:
@@ -258,24 +266,38 @@ class Opened:
     """A cohort that was read, and which rows were not taken."""
 
     cohort: Cohort
-    left_out: tuple[str, ...] = ()  # what was wrong with each image that was left out
+    left_out: tuple[Broken, ...] = ()  # what was wrong with each image that was left out
     not_frontal: int = 0
 
-    def to_dict(self) -> dict[str, object]:
-        """For JSON: at most a hundred reasons, and how many there are."""
+    def counts(self) -> dict[str, object]:
+        """For files: how many rows were left out and why, which says nothing of a patient."""
         varying = {each.attribute: each.patients for each in varying_in(self.cohort.attributes, self.cohort.patients)}
-        told = {"left_out": list(self.left_out[:SHOWN]), "left_out_count": len(self.left_out), "not_frontal": self.not_frontal}
+        told = {"left_out_count": len(self.left_out), "left_out_kinds": counted(self.left_out), "not_frontal": self.not_frontal}
         return told | {"patients_in_several_groups": varying, "conflicts": self.cohort.attributes[0].conflicts}
 
-    def lines(self, varying: bool = True) -> list[str]:
-        """For people; nothing where every row was taken and no patient has more than one group, which an audit says itself."""
+    def to_dict(self) -> dict[str, object]:
+        """For standard output: at most a hundred rows with the reason, beside the counts. The names are in the table."""
+        return {"left_out": [f"{one.place}: {one.reason}" for one in self.left_out[:SHOWN]], **self.counts()}
+
+    def summary(self, varying: bool = True) -> list[str]:
+        """The counts for people; nothing where every row was taken and no patient has more than one group, which an audit says itself."""
+        found = varying_in(self.cohort.attributes, self.cohort.patients) if varying else ()
+        return [*self._left_out(), *(varying_words(each) for each in found)]
+
+    def _left_out(self) -> list[str]:
         said = [f"{self.not_frontal:,} rows that are not frontal views were left out"] if self.not_frontal else []
         if self.left_out:
-            more = len(self.left_out) - 5
-            said += [f"{len(self.left_out):,} images that cannot be read were left out:", *(f"  {reason}" for reason in self.left_out[:5])]
-            said += [f"  and {more:,} more (--json lists {SHOWN})"] if more > 0 else []
-        found = varying_in(self.cohort.attributes, self.cohort.patients) if varying else ()
-        return said + [varying_words(each) for each in found]
+            kinds = ", ".join(f"{count:,} {kind}" for kind, count in counted(self.left_out).items())
+            said.append(f"{len(self.left_out):,} images that cannot be read were left out: {kinds}")
+        return said
+
+    def lines(self, varying: bool = True) -> list[str]:
+        """For the terminal of the user: the summary, with the names of the first images that were left out."""
+        more = len(self.left_out) - 5
+        named = [f"  {one}" for one in self.left_out[:5]] + ([f"  and {more:,} more (--json lists {SHOWN})"] if more > 0 else [])
+        said = self.summary(varying)
+        at = len(self._left_out())
+        return [*said[:at], *named, *said[at:]]
 
 
 def cohort_of(file: Path, inputs: Inputs) -> Opened:
@@ -345,10 +367,10 @@ def _of_images(frame: pd.DataFrame, name: str, inputs: Inputs, folder: Path) -> 
         hint = did_you_mean(column, map(str, frame.columns), 0.6) if column else ""
         raise BadInput(f"{looked}.{hint} Name it with --image-column. The columns are: {shown}.", source=name)
     view = inputs.view_column or ("view" if inputs.from_headers else None)
-    frame, wrong = _with_headers(frame, column, folder, inputs.allow_outside) if inputs.from_headers else (frame, {})
+    frame, wrong = _with_headers(frame, column, folder, inputs) if inputs.from_headers else (frame, {})
     kept = frame.drop(index=list(wrong))
     if not len(kept):
-        raise_all(list(wrong.values()), name)
+        raise_all(list(map(str, wrong.values())), name)
     frontal = int(of_view(kept[view]).sum()) if view in kept.columns else len(kept)
     try:
         with counting("decoding", frontal) as more:
@@ -361,6 +383,7 @@ def _of_images(frame: pd.DataFrame, name: str, inputs: Inputs, folder: Path) -> 
                 channels=1 if inputs.channels is None else inputs.channels,
                 skip_broken=inputs.skip_broken,
                 allow_outside=inputs.allow_outside,
+                max_pixels=inputs.max_pixels,
                 cache=inputs.cache,
                 progress=more,
                 name=name,
@@ -370,21 +393,21 @@ def _of_images(frame: pd.DataFrame, name: str, inputs: Inputs, folder: Path) -> 
     except BadInput as error:
         if inputs.skip_broken or not wrong:
             raise
-        raise BadInput(*wrong.values(), *error.problems, source=name) from None
+        raise BadInput(*map(str, wrong.values()), *error.problems, source=name) from None
     if wrong and not inputs.skip_broken:
-        raise BadInput(*wrong.values(), BROKEN_ADVICE, source=name)
+        raise BadInput(*map(str, wrong.values()), BROKEN_ADVICE, source=name)
     assert isinstance(cohort.source, Images)
     return Opened(cohort, (*wrong.values(), *cohort.source.broken.values()), len(kept) - frontal)
 
 
-def _with_headers(frame: pd.DataFrame, column: str, folder: Path, allow_outside: bool) -> tuple[pd.DataFrame, dict[int, str]]:
+def _with_headers(frame: pd.DataFrame, column: str, folder: Path, inputs: Inputs) -> tuple[pd.DataFrame, dict[int, Broken]]:
     """The frame with columns from the DICOM headers of its rows; and what was wrong with a row's, by position."""
     from equipoise.data.dicom import with_headers
 
-    files = find_files(frame[column], folder, column, allow_outside=allow_outside)
+    files = find_files(frame[column], folder, column, allow_outside=inputs.allow_outside)
     with counting("reading headers", len(files)) as more:
-        filled, broken = with_headers(frame, files, more)
-    return filled, {at: f"row {at + 1} below the header, {files[at]}: {reason}" for at, reason in broken.items()}
+        filled, broken = with_headers(frame, files, more, Limit(inputs.max_pixels))
+    return filled, {at: replace(one, place=f"row {at + 1} below the header") for at, one in broken.items()}
 
 
 def _numeric(frame: pd.DataFrame, name: str, inputs: Inputs) -> Cohort:

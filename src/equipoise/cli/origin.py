@@ -96,7 +96,7 @@ def provenance(
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         versions={**versions, "python": platform.python_version()},
         hashes=hashes,
-        limits=(*opened.lines(), *remarks),
+        limits=(*opened.summary(), *remarks),
     )
 
 

@@ -76,7 +76,7 @@ def study_run(
     measures: Annotated[str | None, typer.Option(help="Only these measures, as in spd,eod.", show_default="all")] = None,
     size: Annotated[int | None, typer.Option(min=16, help="Images: pixels a side.", show_default="as the study says")] = None,
     skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="Images: leave out those that cannot be read; they are listed in broken/.")
+        bool, typer.Option("--skip-broken", help="Images: leave out those that cannot be read; broken/ counts them.")
     ] = False,
     mimic_iv: Annotated[
         Path | None, typer.Option(help="MIMIC-CXR: folder of the MIMIC-IV tables.", show_default="the folder of MIMIC-CXR")

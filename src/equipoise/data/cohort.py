@@ -13,6 +13,7 @@ from torch import Tensor
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.bins import Bins
 from equipoise.data.columns import ObjectArray, check_frame, read_columns
+from equipoise.data.decode_limit import MAX_PIXELS
 from equipoise.data.files import as_parsed
 from equipoise.data.image_files import find_files, of_view
 from equipoise.data.images import Images
@@ -187,6 +188,7 @@ class Cohort:
         std: Sequence[float] = (),
         skip_broken: bool = False,
         allow_outside: bool = False,
+        max_pixels: int = MAX_PIXELS,
         cache: str | Path | None = None,
         workers: int | None = None,
         progress: Callable[[int], None] | None = None,
@@ -237,15 +239,15 @@ class Cohort:
         except BadInput as error:
             problems += error.problems
         raise_all(problems, source)
-        names = [f"row {number} below the header, {path}" for number, path in zip(numbers, files, strict=True)]
         images = Images.open(
             files,
             size=size,
             channels=channels,
             mean=mean,
             std=std,
-            names=names,
+            places=[f"row {number} below the header" for number in numbers],
             skip_broken=skip_broken,
+            max_pixels=max_pixels,
             cache=cache,
             workers=workers,
             progress=progress,

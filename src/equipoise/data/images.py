@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,12 +21,15 @@ import torch
 from torch import Tensor
 
 from equipoise.data.attribute import IntArray
-from equipoise.data.decode import Pixels, Source, fault
+from equipoise.data.broken import Broken
+from equipoise.data.decode import Pixels, Source, fault, watching
+from equipoise.data.decode_limit import MAX_PIXELS, Limit
 from equipoise.data.files import replacing
 from equipoise.data.image_cache import cache_folder, mark_used
 from equipoise.errors import BadInput, raise_all
 
 log = logging.getLogger(__name__)
+warned = logging.getLogger(f"{__name__}.decoding")
 
 
 class Norm(TypedDict):
@@ -42,10 +46,10 @@ NORMS = {  # channels: mean and standard deviation of pixels in [0, 1]; those of
     3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
 IN_MEMORY = 2**28  # bytes of pixels that are kept in memory unless a cache is named: 5,349 images at 224 px
-SMALL = 2**16  # bytes of a file that is known by its content; a larger one by path, length and time of change, to spare reading it
-BROKEN_ADVICE = "Mend or remove those rows, or leave the images out: skip_broken=True (--skip-broken)."
+SMALL = 2**16  # bytes of a file that is known by its content; a larger one by path, length and times of change, to spare reading it
+BROKEN_ADVICE = "Fix or remove those rows, or leave the images out: skip_broken=True (--skip-broken)."
 CHUNK = 32  # images that one thread takes at a time
-VERSION = 1  # of the decoding; another one makes other pixels
+VERSION = 2  # of the decoding; another one makes other pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +71,7 @@ class Images:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     rows: IntArray = field(default_factory=lambda: np.empty(0, np.int64), repr=False)  # (n,) where in `pixels` each row is
-    broken: Mapping[int, str] = field(default_factory=dict)  # position in the list that was opened: what was wrong, for those left out
+    broken: Mapping[int, Broken] = field(default_factory=dict, repr=False)  # position in the list that was opened: what was wrong with it
 
     def __post_init__(self) -> None:
         problems = [] if self.channels in NORMS else [f"channels must be one of {', '.join(map(str, NORMS))}; got {self.channels}"]
@@ -91,15 +95,18 @@ class Images:
         channels: int = 1,
         mean: Sequence[float] = (),
         std: Sequence[float] = (),
-        names: Sequence[str] | None = None,
+        places: Sequence[str] | None = None,
         skip_broken: bool = False,
+        max_pixels: int = MAX_PIXELS,
         cache: str | Path | None = None,
         workers: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> "Images":
         """The images in these files, decoded by `workers` threads (by default one a core); `progress` is told how many more are done.
 
-        Broken and missing ones are listed in one error, under `names`; `skip_broken` leaves them out and lists them in `broken`.
+        Broken and missing ones are listed in one error, with the `places` where they were named; `skip_broken` leaves them out and lists
+        them in `broken`. An image of more than `max_pixels` is not decoded and counts as broken. No more than one image of that size is
+        decoded at a time.
         The pixels stay in memory up to 256 MiB. Beyond that, and wherever a folder is named as `cache`, they lie in a file in it (by
         default in the user's cache) that is mapped, not read, and found again as long as the files are the same.
         """
@@ -108,15 +115,16 @@ class Images:
         if not len(sources):
             problems.append("no image was given")
         raise_all(problems)
-        threads = max(1, workers or min(16, os.cpu_count() or 1))
+        limit = Limit(max_pixels, max(1, workers or min(16, os.cpu_count() or 1)))
         if cache is None and len(sources) * size * size <= IN_MEMORY:
             pixels = np.zeros((len(sources), size, size), np.uint8)
-            broken = _fill(pixels, sources, threads, progress)
+            broken = _fill(pixels, sources, limit, progress)
         else:
-            pixels, broken = _cached(sources, size, cache_folder(cache), threads, progress)
-        named = {at: f"{names[at] if names else _name(sources[at], at)}: {reason}" for at, reason in sorted(broken.items())}
+            pixels, broken = _cached(sources, size, cache_folder(cache), limit, progress)
+        named = {at: replace(one, place=places[at] if places else "", name=_name(sources[at], at)) for at, one in sorted(broken.items())}
         if named and (not skip_broken or len(named) == len(sources)):
-            raise BadInput(*named.values(), *([BROKEN_ADVICE] if len(named) < len(sources) else []), source=f"{len(sources):,} images")
+            advice = [BROKEN_ADVICE] if len(named) < len(sources) else []
+            raise BadInput(*map(str, named.values()), *advice, source=f"{len(sources):,} images")
         if named:
             log.warning("left out %s of %s images; the first: %s", f"{len(named):,}", f"{len(sources):,}", next(iter(named.values())))
         return replace(checked, pixels=pixels, rows=np.array([k for k in range(len(sources)) if k not in broken]), broken=named)
@@ -175,19 +183,22 @@ class Images:
             self.__dict__["pixels"] = np.load(state["pixels"], mmap_mode="r")
 
 
-def _fill(out: Pixels, sources: Sequence[Source], workers: int, progress: Callable[[int], None] | None) -> dict[int, str]:
+def _fill(out: Pixels, sources: Sequence[Source], limit: Limit, progress: Callable[[int], None] | None) -> dict[int, Broken]:
     """Decodes into `out` (n, size, size); what was wrong, by position. Pillow lets go of Python's lock while it decodes and resizes."""
-    broken: dict[int, str] = {}
+    broken: dict[int, Broken] = {}
+    doing: dict[int, int] = {}  # thread: row
+    remarks: dict[int, str] = {}
 
     def work(start: int) -> int:
         rows = range(start, min(start + CHUNK, len(sources)))
         for row in rows:
-            reason = fault(sources[row], out.shape[1], out[row])
-            if reason:
-                broken[row] = reason
+            doing[threading.get_ident()] = row
+            wrong = fault(sources[row], out.shape[1], out[row], limit)
+            if wrong:
+                broken[row] = wrong
         return len(rows)
 
-    with ThreadPoolExecutor(workers) as pool:
+    with watching(limit, doing, remarks), ThreadPoolExecutor(limit.threads) as pool:
         tasks = [pool.submit(work, start) for start in range(0, len(sources), CHUNK)]
         try:
             for task in tasks:
@@ -197,24 +208,30 @@ def _fill(out: Pixels, sources: Sequence[Source], workers: int, progress: Callab
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+    remarked = sorted(remarks.keys() - broken.keys())
+    if remarked:
+        first = f"{_name(sources[remarked[0]], remarked[0])}: {remarks[remarked[0]]}"
+        warned.warning("%s of %s images were decoded with a warning; the first: %s", f"{len(remarked):,}", f"{len(sources):,}", first)
     return broken
 
 
 def _cached(
-    sources: Sequence[Source], size: int, folder: Path, workers: int, progress: Callable[[int], None] | None
-) -> tuple[Pixels, dict[int, str]]:
+    sources: Sequence[Source], size: int, folder: Path, limit: Limit, progress: Callable[[int], None] | None
+) -> tuple[Pixels, dict[int, Broken]]:
     """The pixels mapped from the cache, decoded into it first if they are not there; and what was wrong, by position."""
-    key = blake2b(repr((VERSION, size)).encode(), digest_size=16)
-    with ThreadPoolExecutor(workers) as pool:
+    key = blake2b(repr((VERSION, size, limit.pixels)).encode(), digest_size=16)
+    with ThreadPoolExecutor(limit.threads) as pool:
         for identity in pool.map(_identity, sources, chunksize=CHUNK):
-            key.update(identity)
+            key.update(len(identity).to_bytes(4, "big") + identity)
     path, notes = folder / f"{key.hexdigest()}.npy", folder / f"{key.hexdigest()}.json"
-    with suppress(OSError, ValueError):  # not there, or damaged: it is made anew
-        broken = {int(at): str(reason) for at, reason in json.loads(notes.read_text(encoding="utf-8")).items()}
+    with suppress(OSError, ValueError, TypeError, AttributeError):  # not there, or damaged: it is made again
+        broken = {int(at): Broken(*map(str, one)) for at, one in json.loads(notes.read_text(encoding="utf-8")).items()}
         pixels = np.load(path, mmap_mode="r")
         blank = np.empty((size, size), np.uint8)
         # A codec may have been installed since: what is broken must still be.
-        if pixels.shape == (len(sources), size, size) and all(fault(sources[at], size, blank) for at in broken):
+        with watching(limit, dict.fromkeys([threading.get_ident()], 0), {}):
+            still = all(fault(sources[at], size, blank, limit) for at in broken)
+        if pixels.shape == (len(sources), size, size) and pixels.dtype == np.uint8 and still:
             if progress is not None:
                 progress(len(sources))
             mark_used(path)
@@ -228,17 +245,20 @@ def _cached(
                 "Name another folder (cache=, or EQUIPOISE_CACHE), or use a smaller size."
             )
         store = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=(len(sources), size, size))
-        broken = _fill(store, sources, workers, progress)
+        broken = _fill(store, sources, limit, progress)
         store.flush()
         del store
         with replacing(notes) as beside:  # first, so that pixels never lie there without them
-            beside.write_text(json.dumps(broken), encoding="utf-8")
+            beside.write_text(json.dumps({at: [one.kind, one.reason] for at, one in broken.items()}), encoding="utf-8")
     mark_used(path)
     return np.load(path, mmap_mode="r"), broken
 
 
 def _identity(source: Source) -> bytes:
-    """What tells a file from others: its content if it is small, its place, length and time of change if not."""
+    """What tells a file from others: its content if it is small, its place, length and times of change if not.
+
+    A tool may set the time of modification back (cp -p, rsync -t), but not that of the last change of the file's entry.
+    """
     if isinstance(source, bytes):
         return blake2b(source, digest_size=16).digest()
     try:
@@ -247,7 +267,7 @@ def _identity(source: Source) -> bytes:
             return blake2b(Path(source).read_bytes(), digest_size=16).digest()
     except (OSError, ValueError) as error:
         return repr((str(source), type(error).__name__)).encode()
-    return repr((str(Path(source).absolute()), state.st_size, state.st_mtime_ns)).encode()
+    return repr((str(Path(source).absolute()), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino)).encode()
 
 
 def _index(index: object) -> Any:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from equipoise.data.cohort import Cohort
+from equipoise.data.decode_limit import MAX_PIXELS
 from equipoise.data.files import locate, read_table
 from equipoise.data.image_files import VIEWS, of_view
 from equipoise.errors import BadInput, pick, raise_all
@@ -63,6 +64,7 @@ def mimic_cxr(
     channels: int = 1,
     skip_broken: bool = False,
     allow_outside: bool = False,
+    max_pixels: int = MAX_PIXELS,
     cache: str | Path | None = None,
     workers: int | None = None,
     progress: Callable[[int], None] | None = None,
@@ -109,6 +111,7 @@ def mimic_cxr(
         channels=channels,
         skip_broken=skip_broken,
         allow_outside=allow_outside,
+        max_pixels=max_pixels,
         cache=cache,
         workers=workers,
         progress=progress,

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data.cohort import Cohort
+from equipoise.data.decode_limit import MAX_PIXELS
 from equipoise.data.dicom import age as years
 from equipoise.data.files import locate, read_table
 from equipoise.data.image_files import VIEWS, of_view
@@ -64,6 +65,7 @@ def nih(
     channels: int = 1,
     skip_broken: bool = False,
     allow_outside: bool = False,
+    max_pixels: int = MAX_PIXELS,
     cache: str | Path | None = None,
     workers: int | None = None,
     progress: Callable[[int], None] | None = None,
@@ -106,6 +108,7 @@ def nih(
         channels=channels,
         skip_broken=skip_broken,
         allow_outside=allow_outside,
+        max_pixels=max_pixels,
         cache=cache,
         workers=workers,
         progress=progress,

@@ -1,5 +1,5 @@
 """The folder of a study: what it is (study.json), the trained networks (models/), the rows (rows/, one file a task) and a summary.
-Where images were left out, broken/ names them.
+Where images were left out, broken/ counts them, by what was wrong.
 
 A file is written whole or not at all, so a task whose file is there is done, and to go on after an interruption is to run the study again.
 A folder holds one study of one version of Equipoise; anything else is refused and left as it is.
@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,9 +55,9 @@ class Folder:
         write_text(path.with_suffix(".json"), json.dumps(weights.read_about(path), indent=1) + "\n")
         path.unlink()
 
-    def note_broken(self, data: str, broken: Sequence[str]) -> None:
-        """Writes down which images were left out."""
-        write_text(self.path / f"broken/{data}.txt", "\n".join(broken) + "\n")
+    def note_broken(self, data: str, kinds: Mapping[str, int]) -> None:
+        """Writes down how many images were left out and why; their names stay on the terminal, since results are passed on."""
+        write_text(self.path / f"broken/{data}.txt", "".join(f"{count} {kind}\n" for kind, count in kinds.items()))
 
 
 @contextmanager

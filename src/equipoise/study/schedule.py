@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from equipoise.data.broken import counted
 from equipoise.data.images import Images
 from equipoise.errors import EquipoiseError
 from equipoise.study.entries import Own
@@ -209,7 +210,7 @@ class _Run:
             else:
                 cohort = load_source(data.source, self.root, data.options, self._decoding(name))
             if isinstance(cohort.source, Images) and cohort.source.broken:
-                self.folder.note_broken(name, list(cohort.source.broken.values()))
+                self.folder.note_broken(name, counted(cohort.source.broken.values()))
             self.cohorts[name] = pickle.dumps(cohort, protocol=5)
         return self.cohorts[name]
 

@@ -1,0 +1,54 @@
+"""How large an image may be before it is decoded. A small file can name or hold far more pixels than a machine has memory for."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from equipoise.data.broken import BadImage
+from equipoise.errors import BadInput
+
+MAX_PIXELS = 100_000_000  # a film of 35 x 43 cm digitised at 50 micrometres has 60 million
+DEEPEST = 8  # bytes of one pixel: four channels of 16 bits, or a double
+BESIDE = 2**26  # bytes of a file that are not pixels
+RAISE = "If that is right, raise the limit: max_pixels (--max-pixels)."
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most pixels of an image; and room for one image of that size, whatever the number of threads."""
+
+    pixels: int = MAX_PIXELS
+    threads: int = 1
+    _large: Any = field(default_factory=threading.RLock, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.pixels < 1:
+            raise BadInput(f"max_pixels must be at least 1; got {self.pixels}")
+
+    @property
+    def bytes(self) -> int:
+        """The most bytes of a file, and of what is inside it when it is inflated."""
+        return self.pixels * DEEPEST + BESIDE
+
+    def check(self, width: int, height: int) -> None:
+        """Raises where an image has more pixels than the limit."""
+        if width * height > self.pixels:
+            raise BadImage("too large", f"has {width:,} x {height:,} pixels, and the limit is {self.pixels:,}. {RAISE}")
+
+    def check_bytes(self, size: int, what: str = "has") -> None:
+        """Raises where a file, or what is inside it, is larger than an image of that many pixels can be."""
+        if size > self.bytes:
+            raise BadImage(
+                "too large", f"{what} more than {self.bytes / 2**20:,.0f} MiB, too many for {self.pixels:,} pixels, the limit. {RAISE}"
+            )
+
+    @contextmanager
+    def room(self, size: int) -> Iterator[None]:
+        """Waits until as many bytes may be used: an image above a thread's share is decoded while no other such one is."""
+        if size * self.threads > self.bytes:
+            with self._large:
+                yield
+        else:
+            yield
