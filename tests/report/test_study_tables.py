@@ -61,6 +61,28 @@ def test_the_published_number_and_the_difference(plan: Plan) -> None:
     assert table["performance_difference"] == pytest.approx(0.02)
 
 
+def test_a_study_without_published_numbers_has_no_such_columns_and_no_word_on_them(tmp_path: Path) -> None:
+    plan = make_plan({"name": "x", "data": ["loh"], "methods": ["standard", "pruning"], "measures": ["spd"], "splits": 2})
+    rows = rows_of(plan, {"standard": 0.1, "pruning": 0.02}, {"standard": 0.8, "pruning": 0.8}, ("loh",))
+    assert not [name for name in study_table(plan, rows).columns if "published" in name or "difference" in name]
+    text = study_text(plan, rows)
+    assert "published" not in text.lower()
+    assert "diff." not in text.lower()
+    save_csv(plan, rows, tmp_path)
+    assert "published_gap" not in pd.read_csv(tmp_path / "table.csv").columns
+
+
+def test_sizes_stand_next_to_the_papers_and_few_rows_are_warned_of(plan: Plan) -> None:
+    rows = rows_of(plan, {"pruning": -0.01}, {"pruning": 0.58})
+    assert "27,133" not in study_text(plan, rows)  # rows from before sizes were kept
+    whole = study_text(plan, rows.assign(train_rows=27_133, valid_rows=9_044, test_rows=9_045))
+    assert "27,133 / 9,044 / 9,045" in whole
+    assert "Warning" not in whole
+    few = " ".join(study_text(plan, rows.assign(train_rows=60.0, valid_rows=20.0, test_rows=20.0)).split())
+    assert "60 / 20 / 20" in few
+    assert "Warning: Adult: sex has 0.2% of the paper's rows" in few
+
+
 def test_two_arms_of_one_method_are_both_compared() -> None:
     methods = ["standard", {"method": "pruning", "name": "slow"}, {"method": "pruning", "name": "fast"}]
     plan = make_plan({"name": "x", "data": [{"source": "adult", "published": "adult/sex"}], "methods": methods, "measures": ["spd"]})

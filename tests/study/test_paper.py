@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.data.catalogue import CATALOGUE
 from equipoise.study.entries import Known
-from equipoise.study.paper import PRESETS, _published, published
+from equipoise.study.paper import PRESETS, _published, published, published_sizes
 from equipoise.study.plan import read_plan
 
 
@@ -107,3 +108,16 @@ def test_departures_have_the_floors_and_the_training_of_the_table_they_stand_nex
         for data in ("adult", "bank", "compas"):
             for measure in plan.measures:
                 assert arm.goal(data, measure, plan.performance) == table.arm(arm.method).goal(data, measure, plan.performance)
+
+
+def test_sizes_of_the_papers_table_of_data_sets() -> None:
+    """Every real data set has its sizes; ours from whole files have the same, up to rounding of the fractions."""
+    for name in ("paper-tabular", "paper-mimic-iii", "paper-mimic-cxr"):
+        for data in read_plan(name).data:
+            assert bool(published_sizes(data.published)) == bool(data.published)
+    assert published_sizes("mimic-cxr/ethnicity/vgg-16") == (3_984, 930, 1_122)
+    assert published_sizes("zafar/0.7") is None
+    for source in ("adult", "bank", "compas"):
+        sizes = published_sizes(source)
+        assert sizes is not None
+        assert sum(sizes) == CATALOGUE[source].rows

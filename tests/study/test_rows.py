@@ -26,7 +26,7 @@ def without(*columns: str) -> bytes:
 
 
 def test_rows_from_before_the_noise_floor_are_read() -> None:
-    frame = rows.from_bytes(without("noise", "valid_noise", "limit", *rows.POOLED, "pace"), "x")
+    frame = rows.from_bytes(without("noise", "valid_noise", "limit", *rows.POOLED, "pace", *rows.SIZES), "x")
     assert list(frame.columns) == rows.SCHEMA.names
     assert frame["gap"].iloc[0] == 0.1
     assert np.isnan(frame["noise"].iloc[0])
@@ -34,7 +34,7 @@ def test_rows_from_before_the_noise_floor_are_read() -> None:
 
 
 def test_rows_from_before_the_limit_are_read_and_go_with_newer_ones() -> None:
-    old = rows.from_bytes(without("limit", *rows.POOLED, "pace"), "x")
+    old = rows.from_bytes(without("limit", *rows.POOLED, "pace", *rows.SIZES), "x")
     assert list(old.columns) == rows.SCHEMA.names
     assert old["noise"].iloc[0] == 0.02
     both = pd.concat([old, rows.from_bytes(rows.to_bytes([ROW]), "y")], ignore_index=True)
@@ -42,7 +42,7 @@ def test_rows_from_before_the_limit_are_read_and_go_with_newer_ones() -> None:
 
 
 def test_rows_from_before_folds_are_read_and_go_with_newer_ones() -> None:
-    old = rows.from_bytes(without(*rows.POOLED, "pace"), "x")
+    old = rows.from_bytes(without(*rows.POOLED, "pace", *rows.SIZES), "x")
     new = rows.from_bytes(rows.to_bytes([{**ROW, "test_cell": [0, 3], "test_decision": [1.0, 0.5], "test_patient": [7, 9]}]), "y")
     both = pd.concat([old, new], ignore_index=True)
     assert both["test_cell"].isna().tolist() == [True, False]
@@ -51,10 +51,17 @@ def test_rows_from_before_folds_are_read_and_go_with_newer_ones() -> None:
 
 
 def test_rows_from_before_the_pace_are_read() -> None:
-    old = rows.from_bytes(without("pace"), "x")
+    old = rows.from_bytes(without("pace", *rows.SIZES), "x")
     assert list(old.columns) == rows.SCHEMA.names
     assert np.isnan(old["pace"].iloc[0])
     assert rows.from_bytes(rows.to_bytes([{**ROW, "pace": 0.2}]), "x")["pace"].iloc[0] == 0.2
+
+
+def test_rows_from_before_the_sizes_are_read() -> None:
+    old = rows.from_bytes(without(*rows.SIZES), "x")
+    assert list(old.columns) == rows.SCHEMA.names
+    assert old[list(rows.SIZES)].isna().all(axis=None)
+    assert rows.from_bytes(rows.to_bytes([{**ROW, "test_rows": 20}]), "x")["test_rows"].iloc[0] == 20
 
 
 def test_anything_else_is_refused() -> None:

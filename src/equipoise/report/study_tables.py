@@ -19,12 +19,14 @@ from rich.text import Text
 from equipoise.data.files import write_text
 from equipoise.report.terminal import printable
 from equipoise.study.compare import CELL, compare, summarise
-from equipoise.study.paper import published
-from equipoise.study.rows import LIMIT
+from equipoise.study.entries import Known, Own
+from equipoise.study.paper import published, published_sizes
+from equipoise.study.rows import LIMIT, SIZES
 from equipoise.study.schema import Plan
 
 DIGITS = 3
 STANDARD = "standard"
+FAR_FEWER = 0.25  # of the paper's rows: with fewer, differences to its numbers come with a warning
 QUANTITIES = {"gap": "bias", "performance": "performance"}
 RANKS = {1: "bold", 2: "italic"}
 HEADERS = {"size": "|bias|", "noise": "noise", "excess": "excess", "published": "published", "difference": "diff."}
@@ -40,13 +42,14 @@ WIDTHS = {
 
 
 def study_table(plan: Plan, rows: pd.DataFrame, part: str = "test") -> pd.DataFrame:
-    """The summary of a study with the published numbers, the differences to them, and each method's rank (1 best, 2 second, 0 other)."""
+    """The summary of a study, with each method's rank (1 best, 2 second, 0 other), and where there are published numbers, those and the
+    differences to them."""
     frame = summarise(rows, part)
     methods = {arm.name: arm.method for arm in plan.methods}
     sources = {data.name: data.published for data in plan.data}
     frame.insert(1, "title", [plan.named(name).title or name for name in frame["data"]])
     paper = [published(sources[row.data], row.measure, methods[row.method], part) for row in frame.itertuples()]
-    for quantity, field in (("gap", "bias"), ("performance", "performance")):
+    for quantity, field in (("gap", "bias"), ("performance", "performance")) if any(paper) else ():
         frame[f"published_{quantity}"] = [np.nan if p is None else getattr(p, field) for p in paper]
         frame[f"published_{quantity}_sd"] = [np.nan if p is None else getattr(p, f"{field}_sd") for p in paper]
         frame[f"{quantity}_difference"] = frame[f"{quantity}_mean"] - frame[f"published_{quantity}"]
@@ -165,7 +168,7 @@ def _cell(row: dict[str, float], quantity: str) -> Cell:
     noise = f"{row['noise']:.{DIGITS}f}" if quantity == "gap" and not np.isnan(row["noise"]) else ""
     excess = f"{row['excess']:+.{DIGITS}f}" if noise else ""
     rank = int(row[f"{quantity}_rank"])
-    if np.isnan(row[f"published_{quantity}"]):
+    if np.isnan(row.get(f"published_{quantity}", np.nan)):
         return Cell(ours, size, noise, excess, rank=rank)
     paper = _spread(row[f"published_{quantity}"], row[f"published_{quantity}_sd"], 2, sign)
     return Cell(ours, size, noise, excess, paper, f"{row[f'{quantity}_difference']:+.{DIGITS}f}", rank)
@@ -222,13 +225,36 @@ def _escaped(text: str) -> str:
     return text.replace("+0.", "$+$0.").replace("-0.", "$-$0.")
 
 
+def _size_remarks(known: Sequence[Known | Own], rows: pd.DataFrame) -> Iterator[str]:
+    """The rows of each part next to the paper's, and a warning where there are far fewer."""
+    if not set(SIZES) <= set(rows.columns):
+        return
+    for data in known:
+        paper = published_sizes(data.published)
+        ours = rows.loc[rows["data"] == data.name, list(SIZES)].dropna().mean()
+        if paper is None or ours.isna().any():
+            continue
+        title = printable(data.title or data.name)
+        sizes = " / ".join(f"{n:,.0f}" for n in ours)
+        yield f"{title}: {sizes} rows for training, validation and test; the paper has {' / '.join(f'{n:,}' for n in paper)}."
+        if ours.sum() < FAR_FEWER * sum(paper):
+            share = ours.sum() / sum(paper)
+            yield (
+                f"Warning: {title} has {share:.1%} of the paper's rows, far too few to compare: the differences to its numbers are chance."
+            )
+
+
 def _remarks(plan: Plan, rows: pd.DataFrame) -> Sequence[str]:
     done = rows.groupby(["data", "measure", "method"]).size()
     lines = [
         "Bold: best, italic: second best, of all methods but the original network. |bias|: mean of the absolute values, "
         "which scatter around 0 cannot hide. Noise: what it would be for the same decisions if the groups were dealt out to patients at "
-        "random; excess: |bias| minus noise, and at or below 0 no sign of any. Diff.: ours minus published."
+        "random; excess: |bias| minus noise, and at or below 0 no sign of any."
     ]
+    known = [d for d in plan.data if any(published(d.published, m, a.method) for m in plan.measures for a in plan.methods)]
+    if known:
+        lines[0] += " Diff.: ours minus published."
+        lines += _size_remarks(known, rows)
     missing = len(plan.data) * len(plan.measures) * len(plan.methods) * plan.splits - int(done.sum())
     if missing:
         lines.append(f"Not complete: {missing:,} rows of {missing + int(done.sum()):,} are still to come; run the study again.")

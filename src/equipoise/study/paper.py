@@ -128,6 +128,16 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+PUBLISHED_SIZES = {  # rows of train, validation and test parts (Table `tab:datasets`); the paper gives none for its simulations
+    "adult": (27_133, 9_044, 9_045),
+    "bank": (18_292, 6_098, 6_098),
+    "compas": (3_700, 1_233, 1_234),
+    "mimic-iii": (21_595, 7_199, 7_199),
+    "mimic-cxr/sex": (5_528, 3_368, 3_426),
+    "mimic-cxr/ethnicity": (3_984, 930, 1_122),
+}
+
+
 class Published(NamedTuple):
     """The numbers of the paper for one cell of a table: means and standard deviations over its splits."""
 
@@ -145,6 +155,16 @@ def published(data: str, measure: str, method: str, part: str = "test") -> Publi
     """
     numbers = _published()[part].get(data, {}).get(measure, {}).get(method)
     return None if numbers is None else Published(*numbers)
+
+
+def published_sizes(data: str) -> tuple[int, int, int] | None:
+    """The rows of the paper's train, validation and test parts for data such as adult/sex or mimic-iii/age; None where it gives none.
+
+    >>> published_sizes("mimic-iii/age"), published_sizes("loh/0.1")
+    ((21595, 7199, 7199), None)
+    """
+    first, _, rest = data.partition("/")
+    return PUBLISHED_SIZES.get(first) or PUBLISHED_SIZES.get(f"{first}/{rest.partition('/')[0]}")
 
 
 @cache

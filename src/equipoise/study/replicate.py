@@ -217,6 +217,7 @@ def _row(
         "floor": goal.floor,
         "bound": goal.bound,
         "notes": "\n".join(candidate.notes),
+        **{name: len(part) for name, part in zip(rows.SIZES, parts, strict=True)},
         **{column: trace[name].tolist() for column, name in rows.TRACE.items()},
         **(pooled.to_row(scores, candidate.rule.decide(scores), salt) if salt is not None else {}),
     }

@@ -20,8 +20,9 @@ NOISE = ("noise", "valid_noise")
 LIMIT = "limit"  # the best performance of any rule that knows the group, on the original network's test scores, within the row's own |gap|
 POOLED = ("test_cell", "test_decision", "test_patient")  # of each test row, where folds are to be pooled (see pooled)
 PACE = "pace"  # of one step, in what the method counts: units pruned, epochs
+SIZES = ("train_rows", "valid_rows", "test_rows")  # of each part of the split
 # Columns that files from before them lack: they are read, and have none.
-ADDED = ((PACE,), (PACE, *POOLED), (PACE, LIMIT, *POOLED), (PACE, LIMIT, *NOISE, *POOLED))
+ADDED = tuple((*SIZES, *more) for more in ((), (PACE,), (PACE, *POOLED), (PACE, LIMIT, *POOLED), (PACE, LIMIT, *NOISE, *POOLED)))
 TRACE = {"trace_step": "step", "trace_gap": "gap", "trace_performance": "performance", "trace_threshold": "threshold"}
 _TEXT, _REAL, _WHOLE = pa.string(), pa.float64(), pa.int64()
 SCHEMA = pa.schema(
@@ -52,6 +53,7 @@ SCHEMA = pa.schema(
         ("settings", _TEXT),
         ("notes", _TEXT),
         ("stack", _WHOLE),
+        *((name, _REAL) for name in SIZES),
         *((name, _REAL) for name in TIMINGS),
         ("trace_step", pa.list_(_WHOLE)),
         *((name, pa.list_(_REAL)) for name in list(TRACE)[1:]),
