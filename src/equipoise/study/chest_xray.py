@@ -77,7 +77,7 @@ AGE = 50  # years from which a patient belongs to the older group, the reference
 
 def _nih_pretrained() -> list[dict[str, Any]]:
     """The three tasks by sex and by age, for the network that starts from ImageNet weights."""
-    attributes = {"sex": {"attribute": "sex"}, "age": {"attribute": "age", "older": AGE}}
+    attributes: dict[str, dict[str, Any]] = {"sex": {"attribute": "sex"}, "age": {"attribute": "age", "older": AGE}}
     return [
         {
             "source": "nih",
