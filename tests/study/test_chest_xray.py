@@ -64,18 +64,24 @@ def test_settings_of_the_paper() -> None:
     ]
 
 
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in place of torch's cache, with random weights under the name of torchvision's ResNet-18."""
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "hub"))
+@pytest.fixture(scope="module")
+def torch_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in place of torch's, with random weights under the name of torchvision's ResNet-18."""
+    home = tmp_path_factory.mktemp("torch")
     torchvision = import_torchvision()
-    weights = torchvision.models.ResNet18_Weights.IMAGENET1K_V1
-    place = tmp_path / "hub" / "hub" / "checkpoints" / weights.url.rpartition("/")[2]
+    place = home / "hub" / "checkpoints" / str(torchvision.models.ResNet18_Weights.IMAGENET1K_V1.url).rpartition("/")[2]
     place.parent.mkdir(parents=True)
     with torch.random.fork_rng():
         torch.manual_seed(5)
         torch.save(torchvision.models.resnet18(weights=None).state_dict(), place)
-    return place
+    return home
+
+
+@pytest.fixture
+def hub(torch_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of those weights, where torchvision looks for them."""
+    monkeypatch.setenv("TORCH_HOME", str(torch_home))
+    return next(torch_home.glob("hub/checkpoints/*"))
 
 
 def test_torchvisions_own_loader_finds_the_weights_in_its_cache(hub: Path) -> None:
