@@ -448,6 +448,7 @@ def test_data_list_names_every_data_set_with_its_source(run):
     for recipe in CATALOGUE.values():
         assert recipe.name in out
         assert recipe.citation in out
+    assert "In the paper: 35,993 x 43" in out
     listed = json.loads(run("data", "list", "--json").out)
     assert [entry["name"] for entry in listed] == list(CATALOGUE)
     assert all(entry["rows"] and entry["licence"] for entry in listed)

@@ -29,7 +29,7 @@ def data_list(as_json: JsonOption = False) -> None:
     """
     recipes = catalogue.CATALOGUE.values()
     if as_json:
-        keys = ("name", "description", "attribute", "rows", "features", "citation", "licence")
+        keys = ("name", "description", "attribute", "rows", "features", "paper", "citation", "licence")
         print(json.dumps([{k: getattr(r, k) for k in keys} | {"options": list(r.options)} for r in recipes], indent=2))
         return
     for r in recipes:
@@ -37,6 +37,8 @@ def data_list(as_json: JsonOption = False) -> None:
             Text.assemble((f"{r.name:10}", "bold"), f"{r.rows:>7,} rows x {r.features:>3}  by {r.attribute}: {r.description}"),
             soft_wrap=True,
         )
+        if r.paper:
+            out.print(Text(f"        In the paper: {r.paper}.", style="dim"), soft_wrap=True)
         out.print(Text(f"        {r.citation}. Licence: {r.licence}.", style="dim"), soft_wrap=True)
 
 

@@ -62,6 +62,7 @@ class Recipe:
     licence: str
     rows: int
     features: int
+    paper: str = ""  # rows x inputs of the paper's table of data sets
     folders: tuple[str, ...] = ()  # what its folder may be called, if not by its name
     by_hand: str = ""  # why no program can fetch the files, and where a person gets them
 
@@ -94,6 +95,7 @@ CATALOGUE: dict[str, Recipe] = {
         licence="CC BY 4.0",
         rows=45_222,
         features=98,
+        paper="45,222 x 98",
     ),
     "bank": Recipe(
         name="bank",
@@ -112,6 +114,7 @@ CATALOGUE: dict[str, Recipe] = {
         licence="CC BY 4.0",
         rows=30_488,
         features=57,
+        paper="30,488 x 57",
     ),
     "compas": Recipe(
         name="compas",
@@ -130,6 +133,7 @@ CATALOGUE: dict[str, Recipe] = {
         licence="none stated (public records, published by ProPublica)",
         rows=6_167,
         features=401,
+        paper="6,167 x 401",
     ),
     "loh": Recipe(
         name="loh",
@@ -191,6 +195,7 @@ CATALOGUE: dict[str, Recipe] = {
         licence="PhysioNet Credentialed Health Data License",
         rows=377_110,
         features=224 * 224,
+        paper="12,322 (sex) or 6,036 (ethnicity) x 224 x 224 px, after balancing",
         folders=("mimic-cxr", "mimic-cxr-jpg"),
         by_hand="It is handed out to credentialed users who have signed its data use agreement: get the tables and files/ from "
         f"{PHYSIONET}/mimic-cxr-jpg/2.0.0, patients and admissions of MIMIC-IV from {PHYSIONET}/mimiciv, and name the folder with --root.",
@@ -207,6 +212,7 @@ CATALOGUE: dict[str, Recipe] = {
         licence="PhysioNet Credentialed Health Data License",
         rows=38_597,
         features=22,
+        paper="35,993 x 43 (age) or 44, with inputs='first-day'",
         by_hand="It is handed out to credentialed users who have signed its data use agreement: get the tables from "
         f"{PHYSIONET}/mimiciii/1.4 and name their folder with --root.",
     ),
