@@ -1,16 +1,19 @@
 """A plan is read whole, every problem is named at once, and what tells studies apart is exactly what changes their numbers."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from equipoise.errors import BadInput
 from equipoise.study.identity import differences, fingerprint, identity
 from equipoise.study.network import Network
 from equipoise.study.paper import PRESETS
 from equipoise.study.plan import make_plan, narrow, read_plan
+from equipoise.study.schema import Plan
 
 CSV = "age,sex,died\n" + "".join(f"{40 + k},{'FM'[k % 2]},{k % 3 % 2}\n" for k in range(30))
 TOML = """
@@ -54,6 +57,25 @@ def test_a_toml_file(folder: Path) -> None:
     assert plan.model == f"{folder / 'net.py'}:make"
     goal = plan.arm("bias-gda").goal("icu", "eod", plan.performance)
     assert (goal.floor, goal.bound) == (0.7, None)
+
+
+def test_bins_and_conflicts_of_a_file(folder: Path) -> None:
+    own = TOML.replace('group = "sex"', 'group = ["sex", "age"]').replace(
+        'reference = "M"', 'patient = "pid"\nbins = { age = [50, 60] }\nconflicts = "first"'
+    )
+    (folder / "mine.toml").write_text(own)
+    columns = read_plan(folder / "mine.toml").data[0].columns
+    assert (columns["bins"], columns["conflicts"]) == ({"age": (50.0, 60.0)}, "first")
+    for wrong, said in (("[60, 50]", "ascending"), ("[]", "no edge"), ('["a"]', "number")):
+        assert said in " ".join(problems(own.replace("[50, 60]", wrong), folder))
+    assert "'ag', which is no group column" in " ".join(problems(own.replace("{ age", "{ ag"), folder))
+    assert "'last'" in " ".join(problems(own.replace('"first"', '"last"'), folder))
+
+
+def test_a_study_without_bins_keeps_the_fingerprint_that_it_had(folder: Path) -> None:
+    (folder / "mine.toml").write_text(TOML)
+    content = json.loads(TypeAdapter(Plan).dump_json(read_plan(folder / "mine.toml")))
+    assert not {"bins", "conflicts"} & set(content["data"][0])
 
 
 def test_networks_weights_and_settings_by_data(folder: Path) -> None:

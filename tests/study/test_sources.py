@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.study.sources import SOURCES, load_source, option_types, signature
+from equipoise.study.sources import SOURCES, load_file, load_source, option_types, signature
 
 
 @pytest.mark.parametrize("source", ["nih", "mimic-cxr"])
@@ -54,3 +54,20 @@ def test_tables_of_mimic_iii_are_known_by_name_and_content(tmp_path: Path) -> No
         signature("mimic-iii", tmp_path, {})
     (tmp_path / "admissions.csv.gz").write_bytes(gzip.compress(b"a"))
     assert signature("mimic-iii", tmp_path, {})
+
+
+def test_a_file_has_its_ids_as_text_its_ages_in_bins_and_its_conflicts_settled(tmp_path: Path) -> None:
+    rows = [f"{'007' if k % 4 < 2 else '7'},{k:03d},{35 + 10 * (k % 4)},{'01' if k % 2 else '1'},{k % 3 % 2}" for k in range(24)]
+    (tmp_path / "a.csv").write_text("pid,id,age,ward,died\n" + "\n".join(rows) + "\n")
+    columns = {"label": "died", "patient": "pid", "id": "id", "features": ("age", "ward")}
+    cohort = load_file(tmp_path / "a.csv", group=("age", "ward"), bins={"age": (40.0, 60.0)}, conflicts="row", **columns)
+    assert set(cohort.patients) == {"007", "7"}
+    assert cohort.ids[:2].tolist() == ["000", "001"]
+    age, ward = cohort.attributes
+    assert set(age.levels) == {"<40", "40-59", "60+"}
+    assert set(ward.levels) == {"01", "1"}
+    assert age.varied == 2
+    first = load_file(tmp_path / "a.csv", group="age", bins={"age": (40.0, 60.0)}, conflicts="first", **columns).attribute
+    assert (set(first.names), first.varied, first.conflicts) == ({"<40", "40-59"}, 2, "first")
+    assert cohort.encoder is not None
+    assert set(cohort.encoder.numeric) == {"age", "ward"}  # numbers as inputs

@@ -26,7 +26,7 @@ from equipoise.data.nih import TABLES as NIH_TABLES
 from equipoise.data.nih import nih
 from equipoise.data.phantom import phantom
 from equipoise.data.synthetic import loh, zafar
-from equipoise.errors import BadInput, pick
+from equipoise.errors import BadInput, Misuse, pick
 
 OpenUrl = Callable[[str], AbstractContextManager[BinaryIO]]
 Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where the server says
@@ -228,6 +228,11 @@ def load(name: str, root: str | Path | None = None, **options: object) -> Cohort
     >>> len(load("loh", n=50, alpha=2.0))
     50
     """
+    own = "Your own rows are read by eq.Cohort.from_frame(frame, label=..., group=...) or from_images(...)."
+    if not isinstance(name, str):
+        raise Misuse("eq.load", f"the name of a data set ({', '.join(CATALOGUE)})", name, {"DataFrame": own, "PurePath": own})
+    if name not in CATALOGUE and Path(name).suffix.lower() in (".csv", ".gz", ".parquet", ".tsv", ".xlsx"):
+        raise BadInput(f"eq.load takes the name of a data set ({', '.join(CATALOGUE)}), not a file; got {name!r}. {own}")
     recipe = _recipe(name)
     unknown = [option for option in options if option not in recipe.options]
     if unknown:

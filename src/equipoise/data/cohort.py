@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.bins import Bins
-from equipoise.data.columns import ObjectArray, check_frame, read_columns
+from equipoise.data.columns import ObjectArray, check_frame, check_names, read_columns
 from equipoise.data.decode_limit import MAX_PIXELS
 from equipoise.data.files import as_parsed
 from equipoise.data.image_files import find_files, of_view
@@ -86,6 +86,7 @@ class Cohort:
         says what is done with patients who have more than one group, "row" (as recorded), "first", "majority", "blank" or "error".
         """
         check_frame("Cohort.from_frame", frame)
+        check_names(label=label, score=None, group=group, patient=patient, id=id, bins=bins)
         groups = [group] if isinstance(group, str) else list(group)
         labels = [label] if isinstance(label, str) else list(label)
         kept = {*labels, patient, id} | (set() if attribute_as_input else set(groups))

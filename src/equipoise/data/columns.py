@@ -51,6 +51,7 @@ def read_columns(
     columns of numbers are cut; `conflicts` says what is done with patients who have more than one group (see `CONFLICTS`).
     """
     check_frame("from_frame", frame)
+    check_names(label=label, score=score, group=group, patient=patient, id=id, bins=bins)
     pick("rule for conflicts:", conflicts, CONFLICTS)
     groups = [group] if isinstance(group, str) else list(group)
     labels = [label] if isinstance(label, str) else list(label)
@@ -145,6 +146,28 @@ def check_frame(call: str, frame: object) -> None:
         "list": "Make it one: pd.DataFrame(...).",
     }
     raise Misuse(call, "a pandas DataFrame and the names of its columns", frame, advice)
+
+
+def check_names(*, label: object, score: object, group: object, patient: object, id: object, bins: object) -> None:
+    """Raises where the names of columns are something else, such as the columns themselves."""
+
+    def listed(value: object) -> bool:
+        return isinstance(value, (list, tuple, np.ndarray, pd.Index)) and all(isinstance(name, str) for name in value)
+
+    problems = [
+        f"{role} must be the name of a column{' or a list of names' if several else ''}; got {type(value).__name__}"
+        for role, value, several in (
+            ("label", label, True),
+            ("group", group, True),
+            ("score", score, False),
+            ("patient", patient, False),
+            ("id", id, False),
+        )
+        if not (isinstance(value, str) or (several and listed(value)) or (not several and (value is None or isinstance(value, int))))
+    ]
+    if bins is not None and not isinstance(bins, Mapping):
+        problems.append(f"bins must be the edges by column, as in {{'age': [40, 60, 80]}}; got {bins!r}")
+    raise_all(problems)
 
 
 def _references(groups: Sequence[str], reference: str | Sequence[str] | None) -> list[str | None]:

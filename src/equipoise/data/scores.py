@@ -120,7 +120,10 @@ class Scores:
         """A cohort's rows with the score that some classifier gave each."""
         if not isinstance(cohort, Cohort):
             raise Misuse("Scores.of", "a cohort and one score per row: Scores.of(cohort, score)", cohort, {"DataFrame": FRAMED})
-        values = np.asarray(score, dtype=np.float64).reshape(-1)
+        try:
+            values = np.asarray(score, dtype=np.float64).reshape(-1)
+        except (TypeError, ValueError):
+            raise BadInput(f"the scores for {cohort.name!r} must be numbers in [0, 1], one per row; got {type(score).__name__}") from None
         if len(values) != len(cohort):
             raise BadInput(f"{len(values):,} scores for {len(cohort):,} rows of {cohort.name!r}. Give one score per row.")
         if not np.isfinite(values).all() or (values < 0).any() or (values > 1).any():

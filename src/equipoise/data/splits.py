@@ -50,9 +50,9 @@ def check_cohort(call: str, given: object) -> None:
     if isinstance(given, Cohort):
         return
     advice = {
-        "Scores": "Scores are not split; they are audited as they are: eq.audit(scores).",
+        "Scores": "Scores are audited as they are: eq.audit(scores).",
         "DataFrame": "Make a cohort of the frame first: eq.Cohort.from_frame(frame, label=..., group=..., patient=...).",
-        "Parts": "These are parts already: parts.train, parts.valid and parts.test.",
+        "Parts": "These are three cohorts already: parts.train, parts.valid and parts.test.",
         "Module": "A network is no data. Make a cohort: eq.Cohort.from_frame(...), from_images(...) or eq.load(...).",
         "Tensor": "Make a cohort of it first: eq.Cohort.from_arrays(inputs, y, groups).",
         "ndarray": "Make a cohort of it first: eq.Cohort.from_arrays(inputs, y, groups).",

@@ -12,7 +12,8 @@ from equipoise.data.attribute import Attribute
 from equipoise.data.cohort import Cohort
 from equipoise.data.conflicts import CONFLICTS, Varying, varying_in
 from equipoise.data.scores import Scores
-from equipoise.errors import BadInput, EmptyCell, UnknownName
+from equipoise.data.splits import check_cohort
+from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName
 from equipoise.measures.cells import Cells, FloatArray, tabulate
 from equipoise.measures.decision import Rule, Threshold, best_threshold
 from equipoise.measures.estimates import Estimate, Settings, estimate_attribute, estimate_performance
@@ -88,6 +89,18 @@ class Audit:
             "groups": _records(self.groups.rename_axis("group").reset_index()),
             "gaps": _records(self.gaps),
         }
+
+
+NOT_AUDITED = {  # what is given in place of scores or a network, and what to do
+    "DataFrame": "Name the columns of the frame: eq.audit(eq.Scores.from_frame(frame, label=..., score=..., group=...)).",
+    "Cohort": "The network comes first, then the cohort: eq.audit(model, cohort).",
+    "Parts": "The network comes first, then one of the parts: eq.audit(model, parts.test).",
+    "ndarray": "Labels, scores and groups in arrays: eq.audit(eq.Scores.from_arrays(y, score, groups)).",
+    "Tensor": "Labels, scores and groups in arrays: eq.audit(eq.Scores.from_arrays(y, score, groups)).",
+    "BaseEstimator": "Score the rows first: eq.audit(eq.Scores.of(cohort, estimator.predict_proba(x)[:, 1])).",
+    "str": "Read the file first: eq.Scores.from_frame(pd.read_csv(path, dtype={'patient': str}), ...), or run `equipoise audit`.",
+    "PurePath": "Read the file first: eq.Scores.from_frame(pd.read_csv(path, dtype={'patient': str}), ...), or run `equipoise audit`.",
+}
 
 
 def audit(
@@ -310,9 +323,10 @@ def _scores_of(model: object, cohort: Cohort | None, output: str) -> Scores:
             raise BadInput("scores are audited alone: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
         return model
     if not isinstance(model, nn.Module):
-        raise BadInput(f"audit takes Scores, a torch.nn.Module with a Cohort, or a debiasing result; got {type(model).__name__}")
-    if not isinstance(cohort, Cohort):
-        raise BadInput("a network is audited on a cohort: eq.audit(model, cohort)")
+        raise Misuse("eq.audit", "scores, a network with a cohort, or a debiasing result with a cohort", model, NOT_AUDITED)
+    if cohort is None:
+        raise BadInput("a network is audited on a cohort: eq.audit(model, parts.test), or eq.audit(model, eq.Cohort.from_frame(...))")
+    check_cohort("eq.audit, after the network,", cohort)
     return predict(model, cohort, output=output)
 
 
@@ -320,8 +334,14 @@ def _choose_rule(model: object, threshold: float | None, valid: Cohort | Scores 
     if threshold is not None and valid is not None:
         raise BadInput("give a threshold or validation data to choose one, not both")
     if threshold is not None:
+        if isinstance(threshold, bool) or not isinstance(threshold, (int, float, np.integer, np.floating)):
+            raise BadInput(f"threshold must be a number, from which score on a decision is positive; got {threshold!r}")
         return Threshold(float(threshold), "given")
     if valid is not None:
+        if not isinstance(valid, Scores):
+            check_cohort("valid of eq.audit", valid)
+            if not isinstance(model, nn.Module):
+                raise BadInput("with scores, valid is scores too: eq.audit(scores, valid=eq.Scores.from_frame(...))")
         return best_threshold(valid if isinstance(valid, Scores) else _scores_of(model, valid, output), optimise)
     chosen = getattr(model, "threshold", None)
     if isinstance(chosen, float):

@@ -76,7 +76,7 @@ def estimate_attribute(
     """One row a group with every rate and its interval, and one row a gap and group."""
     units = units_of(scores.patients, len(scores))
     cells = tabulate(f, scores.y, attribute)
-    patients = _patients_in_cells(units, scores.y, attribute)
+    patients = patients_in_cells(units, scores.y, attribute)
     rankings = _rankings(scores, attribute, units)
     drawn, auroc_draws, calibration_draws = _draw(scores, f, attribute, units, rankings, settings)
 
@@ -87,10 +87,10 @@ def estimate_attribute(
     draws["tnr"], draws["fnr"] = 1 - draws["fpr"], 1 - draws["tpr"]  # the same draws, so that intervals mirror each other
     value["auroc"] = np.array([float(ranking.auroc()) for ranking in rankings])
     draws["auroc"] = auroc_draws
-    enough["auroc"] = patients.min(-1)
+    enough["auroc"] = patients[:, :2].min(-1)
     value["calibration_error"] = _calibration(_calibration_sums(scores, attribute), cells.n[:-1].sum(-1))
     draws["calibration_error"] = calibration_draws
-    enough["calibration_error"] = patients.sum(-1)
+    enough["calibration_error"] = patients[:, 2]
 
     unit = "rows" if scores.patients is None else "patients"
     groups = _group_frame(attribute, cells, value, draws, enough, settings, unit)
@@ -156,23 +156,29 @@ def _rates(cells: Cells) -> dict[str, FloatArray]:
 def _denominators(cells: Cells, patients: FloatArray) -> dict[str, FloatArray]:
     """How many patients each rate of each group rests on (groups,)."""
     rows = np.maximum(cells.n[:-1], 1.0)
-    chosen = (cells.s[:-1] * patients / rows).sum(-1)
+    share = np.divide(patients[:, 2], np.maximum(patients[:, :2].sum(-1), 1.0))  # below 1 where patients have rows of both labels
+    chosen = (cells.s[:-1] * patients[:, :2] / rows).sum(-1) * share
     return {
-        "selection_rate": patients.sum(-1),
+        "selection_rate": patients[:, 2],
         "tpr": patients[:, 1],
         "fnr": patients[:, 1],
         "fpr": patients[:, 0],
         "tnr": patients[:, 0],
         "ppv": chosen,
-        "npv": patients.sum(-1) - chosen,
+        "npv": patients[:, 2] - chosen,
     }
 
 
-def _patients_in_cells(units: IntArray, y: IntArray, attribute: Attribute) -> FloatArray:
-    """Distinct patients in each cell (groups, 2)."""
-    cell = cell_index(y, attribute.codes, len(attribute.levels))
-    pairs = np.unique(np.stack([cell, units]), axis=1)[0] if len(np.unique(units)) < len(units) else cell
-    return np.bincount(pairs, minlength=2 * len(attribute.levels) + 2).reshape(-1, 2)[:-1].astype(np.float64)
+def patients_in_cells(units: IntArray, y: IntArray, attribute: Attribute) -> FloatArray:
+    """Distinct patients of each group (groups, 3): with negative rows, with positive rows, and with either.
+
+    One with rows of both labels, or of several groups, counts once in each cell that they have a row in.
+    """
+    groups, width = len(attribute.levels), int(units.max(initial=0)) + 1
+    cell = cell_index(y, attribute.codes, groups)
+    by_label = np.bincount(np.unique(cell * width + units) // width, minlength=2 * groups + 2).reshape(-1, 2)
+    either = np.bincount(np.unique(cell // 2 * width + units) // width, minlength=groups + 1)
+    return np.column_stack([by_label, either])[:-1].astype(np.float64)
 
 
 def _rankings(scores: Scores, attribute: Attribute, units: IntArray) -> list[Ranking]:
@@ -274,7 +280,7 @@ def _gap_rows(
     point: FloatArray = np.sum([sign * (value[r][1:] - value[r][0]) for sign, r in signed], axis=0)
     drawn: FloatArray = np.sum([sign * (draws[r][:, 1:] - draws[r][:, :1]) for sign, r in signed], axis=0)
     needed = labels_needed(gap)
-    counts = enough[quotient] if quotient else patients[:, list(needed)].min(-1) if needed else patients.sum(-1)
+    counts = enough[quotient] if quotient else patients[:, list(needed)].min(-1) if needed else patients[:, 2]
     usable = np.minimum(counts[1:], counts[0]) >= settings.minimum
     point = np.where(usable, point, np.nan)
     low, high = interval(drawn, point, settings.level)

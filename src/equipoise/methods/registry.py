@@ -8,7 +8,8 @@ from typing import Any
 from torch import nn
 
 from equipoise.data.cohort import Cohort
-from equipoise.errors import BadInput, EmptyCell, UnknownName, pick
+from equipoise.data.splits import check_cohort
+from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick
 from equipoise.measures.gaps import Gap, is_quotient, named
 from equipoise.methods.base import BEFORE, Candidate, Goal, Progress
 from equipoise.methods.honest import run_honestly
@@ -87,9 +88,18 @@ METHODS: dict[str, Method] = {
 }
 
 
+NO_NETWORK = {  # what is given in place of a network, and what to do
+    "Cohort": "The network comes first, then the cohort.",
+    "Scores": "Scores have no network to repair. Give the network that they came from, and the cohort of their rows.",
+    "DataFrame": "Make a cohort of the frame: eq.debias(model, eq.Cohort.from_frame(frame, label=..., group=...)).",
+    "BaseEstimator": "Only networks (torch.nn.Module) are repaired; the scores of an estimator can be audited: eq.audit(scores).",
+    "str": "A network in a file is repaired by the command `equipoise debias`, or loaded with torch first.",
+}
+
+
 def debias(
     model: nn.Module,
-    cohort: Cohort,
+    cohort: Cohort | None = None,
     *,
     method: str = "bias-gda",
     measure: Gap = "eod",
@@ -119,8 +129,11 @@ def debias(
     On a cohort of several labels or classes one repair serves them all, and `result.labels` has what was found for each. `goals` gives a
     label a goal of its own; `outputs` says which output of the network is which label, by number or name.
     """
-    if not isinstance(cohort, Cohort):
-        raise BadInput(f"debias takes a network and then a cohort; got {type(model).__name__} and {type(cohort).__name__}")
+    if not isinstance(model, nn.Module):
+        raise Misuse("eq.debias", "a network and a cohort: eq.debias(model, parts.valid)", model, NO_NETWORK)
+    if cohort is None:
+        raise BadInput("eq.debias takes a network and a cohort of patients to repair it on: eq.debias(model, parts.valid)")
+    check_cohort("eq.debias, after the network,", cohort)
     goal = Goal(named(measure), performance, floor, bound, kept(level_up), selection, lose)
     if cohort.targets is not None:
         from equipoise.methods.many import goals_of, repair  # which runs methods by name, as this does

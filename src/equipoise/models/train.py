@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from equipoise.data.cohort import Cohort
 from equipoise.data.seeds import child_seed, generator
+from equipoise.data.splits import check_cohort
 from equipoise.errors import BadInput
 from equipoise.models import ranks
 from equipoise.models.feed import device_of
@@ -30,7 +31,7 @@ from equipoise.models.stack import Snapshot, Stack, StackedAdam
 
 def train(
     train: Cohort,
-    valid: Cohort,
+    valid: Cohort | None = None,
     *,
     seed: int = 0,
     model: nn.Module | None = None,
@@ -42,6 +43,10 @@ def train(
     Without settings, images train as the paper's chest X-rays do, all else as its tables. The network's attribute `threshold` holds the
     threshold with the best balanced accuracy on the validation part.
     """
+    check_cohort("eq.train", train)
+    if valid is None:
+        raise BadInput("eq.train takes a training and a validation set: parts = eq.split(cohort); eq.train(parts.train, parts.valid)")
+    check_cohort("eq.train", valid)
     _check(train, valid)
     if train.labels:
         raise BadInput(

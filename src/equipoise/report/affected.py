@@ -10,7 +10,7 @@ from equipoise.data.scores import Scores
 from equipoise.errors import BadInput
 from equipoise.measures.bootstrap import bootstrap_cells, interval, units_of
 from equipoise.measures.cells import Cells, FloatArray, tabulate
-from equipoise.measures.estimates import Estimate, Settings
+from equipoise.measures.estimates import Estimate, Settings, patients_in_cells
 from equipoise.measures.functional import gap_values, performance_values
 from equipoise.measures.gaps import RATES, labels_needed, terms
 from equipoise.report.case import Case, Repair
@@ -90,7 +90,7 @@ class Paired:
     after: Cells
     drawn_before: Cells
     drawn_after: Cells
-    enough: FloatArray  # (groups, 2) patients in each cell
+    enough: FloatArray  # (groups, 3) patients with negative rows, with positive rows, and with either
     settings: Settings
 
     def shifts(self) -> list[Shift]:
@@ -109,7 +109,7 @@ class Paired:
     def usable(self, measure: str) -> list[int]:
         """Positions of the groups, the reference aside, whose gap has the patients for it."""
         needed = labels_needed(measure)
-        counts = self.enough[:, list(needed)].min(-1) if needed else self.enough.sum(-1)
+        counts = self.enough[:, list(needed)].min(-1) if needed else self.enough[:, 2]
         enough = counts >= self.settings.minimum
         return [k for k in range(1, len(counts)) if enough[k] and enough[0]]
 
@@ -161,10 +161,7 @@ def paired(original: Repair, repair: Repair, settings: Settings) -> Paired:
     drawn_before, drawn_after = (
         bootstrap_cells(part, scores.y, attribute.codes, attribute.levels, units, draws=settings.draws, seed=settings.seed) for part in f
     )
-    enough = np.zeros((len(attribute.levels), 2))
-    for k in range(len(attribute.levels)):
-        for label in (0, 1):
-            enough[k, label] = len(np.unique(units[(attribute.codes == k) & (scores.y == label)]))
+    enough = patients_in_cells(units, scores.y, attribute)
     return Paired(attribute, before, after, drawn_before, drawn_after, enough, settings)
 
 

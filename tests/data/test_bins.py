@@ -1,0 +1,131 @@
+"""Bins: a column of numbers as groups with readable names, in the order of the numbers, the same for new rows."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise import Cohort, Scores, audit
+from equipoise.data.attribute import Attribute
+from equipoise.data.bins import Bins, bins_in, edges_of, read_bins
+from equipoise.errors import BadInput, UnknownName
+
+
+def test_integers_have_short_names_in_their_order():
+    age = Attribute.binned([85, 12, 40, 59, 60, 79, 80, None], [40, 60, 80], name="age", reference="40-59")
+    assert age.levels == ("40-59", "<40", "60-79", "80+")
+    assert age.names.tolist() == ["80+", "<40", "40-59", "40-59", "60-79", "60-79", "80+", None]
+    assert age.bins == Bins((40.0, 60.0, 80.0), whole=True)
+
+
+def test_the_order_is_that_of_the_numbers_and_not_of_the_letters():
+    age = Attribute.binned([1, 9, 10, 100, 1000, 1000], [5, 10, 100], name="age")
+    assert age.levels == ("100+", "<5", "5-9", "10-99")
+
+
+@pytest.mark.parametrize(
+    ("values", "edges", "names"),
+    [
+        ([1, 2, 3], [2, 3], ("<2", "2", "3+")),
+        ([-20, 0, 20], [-10, 10], ("<-10", "-10 to 9", "10+")),
+        ([0.5, 45.5, 90], [40, 60], ("<40", "40 to <60", ">=60")),
+        ([1, 2, 3], [1.5, 2.5], ("<1.5", "1.5 to <2.5", ">=2.5")),
+        (["41", "59", "81"], [60, 80], ("<60", "60-79", "80+")),
+        ([1, 10**6, 2 * 10**6], [10**6, 1500000], ("<1000000", "1000000-1499999", "1500000+")),
+    ],
+)
+def test_names_follow_the_values_and_the_edges(values, edges, names):
+    assert Attribute.binned(values, edges).bins.names == names
+
+
+@given(st.lists(st.integers(-(10**6), 10**6), min_size=1, max_size=8, unique=True).map(sorted), st.booleans())
+def test_every_bin_has_a_name_of_its_own_and_every_number_a_bin(edges, whole):
+    bins = Bins(tuple(map(float, edges)), whole)
+    assert len(set(bins.names)) == len(edges) + 1
+    values = np.array([edges[0] - 1, *edges, edges[-1] + 1, np.nan], dtype=float)
+    codes = bins.codes(values)
+    assert codes.tolist() == [0, *range(1, len(edges) + 1), len(edges), -1]
+    assert bins_in({"age": bins.to_dict()}) == {"age": bins}
+
+
+@pytest.mark.parametrize(
+    ("edges", "said"),
+    [
+        ([60, 40], "not in ascending order: 60, 40"),
+        ([40, 40], "not in ascending order"),
+        ([], "no edge"),
+        (["a"], "must be numbers"),
+        ([np.nan], "finite"),
+        ([np.inf], "finite"),
+        (40, "a list of numbers; got 40"),
+        ("40,60", "a list of numbers"),
+    ],
+)
+def test_bad_edges(edges, said):
+    with pytest.raises(BadInput, match=f"bins of 'age'.*{said}"):
+        edges_of(edges, "age")
+
+
+@pytest.mark.parametrize("text", ["age", "age=", "=40", "age=a,b", "age=60,40", "age=40,,60", ""])
+def test_bad_options(text):
+    with pytest.raises(BadInput, match=r"age=40,60,80"):
+        read_bins(text)
+
+
+def test_a_name_with_an_equals_sign_is_a_column():
+    assert read_bins("a=b=1, 2.5") == ("a=b", (1.0, 2.5))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([30, "old", 50, "NA"], "2 of 4 rows hold no number; first in row 2 below the header, 'old'"),
+        ([30, np.inf, 50, 60], "1 of 4 rows hold no number.*'inf'"),
+        (pd.to_datetime(["2020-01-01"] * 4), "dates"),
+        (["057Y", "1_0", "٣", "4"], "3 of 4 rows hold no number"),
+        ([41, 42, 43, 44], "all 4 values lie in '40-59', from 41 to 44"),
+        ([None] * 4, "every value is missing"),
+    ],
+)
+def test_values_that_cannot_be_binned(values, said):
+    with pytest.raises(BadInput, match=f"column 'age'.*{said}"):
+        Attribute.binned(values, [40, 60], name="age")
+
+
+def test_the_reference_is_named_by_its_bin():
+    with pytest.raises(UnknownName, match=r"'age': '40-60'\. Did you mean '40-59'\? Valid: <40, 40-59"):
+        Attribute.binned([30, 45], [40, 60], name="age", reference="40-60")
+
+
+def _frame(n: int = 200) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {"y": np.tile([0, 1], n // 2), "p": rng.random(n), "age": rng.integers(20, 95, n), "sex": rng.choice(["F", "M"], n)}
+    )
+
+
+def test_python_takes_bins_everywhere():
+    frame = _frame()
+    bins = {"age": [40, 60, 80]}
+    scores = Scores.from_frame(frame, label="y", score="p", group=["sex", "age"], reference=["M", "<40"], bins=bins)
+    counts = audit(scores, draws=5).groups.query("attribute == 'age'")["n"].to_dict()
+    expected = pd.cut(frame["age"], [-1, 39, 59, 79, 200], labels=["<40", "40-59", "60-79", "80+"]).value_counts()
+    assert counts == expected.to_dict()
+    cohort = Cohort.from_frame(frame, label="y", group="age", reference="<40", bins=bins, features=["p"])
+    assert cohort.attribute.levels == ("<40", "40-59", "60-79", "80+")
+    arrays = Cohort.from_arrays(np.zeros((200, 1), np.float32), frame.y, frame.age, bins=[40, 60, 80], reference="<40")
+    assert arrays.groups.tolist() == cohort.groups.tolist()
+    arrays = Scores.from_arrays(frame.y, frame.p, frame.age, bins=[40, 60, 80], reference="<40")
+    assert arrays.groups.tolist() == cohort.groups.tolist()
+
+
+def test_bins_of_a_column_that_is_no_group():
+    with pytest.raises(BadInput, match=r"bins are given for 'ages'.*Did you mean 'age'"):
+        Scores.from_frame(_frame(), label="y", score="p", group="age", bins={"ages": [40]})
+
+
+def test_several_problems_of_bins_come_together():
+    with pytest.raises(BadInput) as caught:
+        Scores.from_frame(_frame(), label="y", score="p", group=["sex", "age"], bins={"age": [60, 40], "race": [1]})
+    assert len(caught.value.problems) == 2

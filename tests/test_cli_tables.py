@@ -1,0 +1,303 @@
+"""Tables on the command line: identifiers come out as they went in, ages are binned, groups vary within patients, limits hold."""
+
+import csv
+import gzip
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from equipoise import cli
+
+sys.path.insert(0, str(Path(__file__).parent))
+import hospital
+
+ODD = ["007", "7", "00017", "123456789012345678", "123456789012345679", "NA", "null", "1e5", "True", "2026-11-15", "Zoë 李", " a ", "=1+1"]
+ODD += ["-2", "@x", "+y", "\ttab", 'quo"te', "a,b"]
+NETWORK = ["--model", "net.py:build", "--weights", "net.safetensors", "--no-onnx", "--draws", "10"]
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Ran]:
+    """Runs one command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(*arguments: object) -> Ran:
+        capsys.readouterr()
+        return Ran(cli.run([str(a) for a in arguments]), *capsys.readouterr())
+
+    return call
+
+
+def _write(path: str, frame: pd.DataFrame) -> str:
+    frame.to_parquet(path, index=False) if path.endswith(".parquet") else frame.to_csv(path, index=False)
+    return path
+
+
+def _scores(n: int = 240) -> pd.DataFrame:
+    """Two rows per patient, of whom every tenth passes an age of 60 between them."""
+    rng = np.random.default_rng(0)
+    patient = np.arange(n) // 2
+    age = np.where(patient % 10 == 0, 59 + np.arange(n) % 2, rng.integers(20, 95, n // 2)[patient])
+    frame = pd.DataFrame({"pid": [f"{k:04d}" for k in patient], "age": age, "sex": np.where(patient % 3, "F", "M"), "y": np.arange(n) % 2})
+    return frame.assign(p=np.clip(rng.normal(0.4 + 0.2 * frame.y, 0.2), 0, 1).round(3))
+
+
+AUDIT = ["--label", "y", "--score", "p", "--draws", "10"]
+
+
+# audit
+
+
+@pytest.mark.parametrize("name", ["s.csv", "s.parquet"])
+def test_an_audit_keeps_007_and_7_apart(run, name):
+    frame = _scores(80).assign(
+        pid=np.repeat(["007", "7", "07", "7.0"] + [f"p{k}" for k in range(36)], 2), ward=["1", "01", "1.0", "NA"] * 20
+    )
+    found = run("audit", _write(name, frame), *AUDIT, "--group", "ward", "--reference", "01", "--patient", "pid", "--json")
+    told = json.loads(found.out)
+    assert told["patients"] == 40
+    assert {row["group"]: row["n"] for row in told["groups"]} == {"01": 20, "1": 20, "1.0": 20, "NA": 20}
+    assert told["missing_attribute_share"] == {"ward": 0}
+
+
+def test_ages_are_binned_and_patients_may_pass_from_one_to_the_next(run):
+    frame = _scores()
+    arguments = ["audit", _write("s.csv", frame), *AUDIT, "--group", "age", "--bins", "age=40,60,80", "--patient", "pid"]
+    told = json.loads(run(*arguments, "--reference", "<40", "--json").out)
+    expected = pd.cut(frame["age"], [0, 39, 59, 79, 120], labels=["<40", "40-59", "60-79", "80+"]).value_counts(sort=False)
+    assert {row["group"]: row["n"] for row in told["groups"]} == expected.to_dict()
+    assert [row["group"] for row in told["groups"]] == ["<40", "40-59", "60-79", "80+"]
+    assert (told["patients_in_several_groups"], told["conflicts"]) == ({"age": 12}, "row")
+    shown = run(*arguments)
+    assert shown.code == 0
+    assert " ".join(shown.out.split()).count("age: 12 patients have more than one recorded group; each row counts in its own group") == 1
+
+
+@pytest.mark.parametrize("rule", ["first", "majority", "blank"])
+def test_conflicts_are_settled_by_a_rule(run, rule):
+    frame = _scores(480).assign(band=lambda f: np.select([f["age"] < 60, f["age"] < 80], ["young", "old"], "oldest"))
+    by_patient = frame.groupby("pid")["band"]
+    settled = by_patient.transform("first") if rule != "blank" else frame["band"].where(by_patient.transform("nunique") == 1)
+    arguments = ["audit", _write("s.csv", frame), *AUDIT, "--group", "band", "--reference", "old", "--patient", "pid", "--conflicts", rule]
+    told = json.loads(run(*arguments, "--json").out)
+    assert {row["group"]: row["n"] for row in told["groups"]} == settled.value_counts().to_dict()  # two rows each: a majority is the first
+    assert (told["patients_in_several_groups"], told["conflicts"]) == ({"band": 24}, rule)
+    assert "24 patients have more than one recorded group" in " ".join(run(*arguments).out.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--group", "age", "--bins", "age"], "COLUMN=EDGE"),
+        (["--group", "age", "--bins", "age=60,40"], "ascending"),
+        (["--group", "sex", "--bins", "age=40"], "'age', which is no --group"),
+        (["--group", "age", "--bins", "age=40", "--bins", "age=50"], "age was given twice"),
+        (["--group", "sex", "--bins", "sex=40"], "240 of 240 rows hold no number; first in row 1 below the header, 'M'"),
+        (["--group", "age"], "--bins age="),
+        (["--group", "sex", "--conflicts", "last", "--patient", "pid"], "unknown value of --conflicts 'last'"),
+        (["--group", "sex", "--conflicts", "first"], "--patient"),
+        (["--group", "age", "--bins", "age=60", "--patient", "pid", "--conflicts", "error"], "12 of 120 patients have more than one 'age'"),
+        (["--group", "sex", "--max-table-bytes", "100"], "s.csv needs"),
+        (["--group", "sex", "--out", "audit.html"], "--out audit.json, or --figures FOLDER"),
+        (["--group", "sex", "--out", "audit.csv"], "--out audit.json"),
+    ],
+)
+def test_bad_options_get_one_message(run, options, said):
+    _write("s.csv", _scores())
+    code, out, err = run("audit", "s.csv", *AUDIT, *options)
+    assert (code, out) == (2, "")
+    assert said in " ".join(err.split())
+    assert "Traceback" not in err
+
+
+def test_labels_are_compared_with_the_positive_value_as_they_stand(run):
+    frame = _scores().assign(y=lambda f: np.where(f["y"] == 1, "1.0", "0"))
+    _write("s.csv", frame)
+    found = run("audit", "s.csv", *AUDIT, "--group", "sex", "--positive", "1.0", "--json")
+    assert json.loads(found.out)["groups"][0]["positives"] == int(((frame["y"] == "1.0") & (frame["sex"] == "F")).sum())
+    code, _, err = run("audit", "s.csv", *AUDIT, "--group", "sex", "--positive", "1")
+    assert code == 2
+    assert "never holds the positive value '1'" in err
+    _write("s.csv", frame.assign(y=lambda f: np.where(f.index == 3, "NA", f["y"])))
+    code, _, err = run("audit", "s.csv", *AUDIT, "--group", "sex", "--positive", "1.0")
+    assert code == 2
+    assert "1 of 240 rows have no label" in err
+
+
+def test_several_labels_with_a_positive_value_leave_out_what_is_not_known(run):
+    frame = _scores().assign(
+        z=lambda f: np.where(f.index % 5 == 0, "-1", np.where(f["y"] == 1, "yes", "no")), y=lambda f: f["y"].map({1: "yes", 0: "no"})
+    )
+    frame.loc[7, "z"] = ""
+    two = ["--label", "y", "--score", "p", "--label", "z", "--score", "p", "--draws", "10", "--group", "sex", "--positive", "yes", "--json"]
+    told = json.loads(run("audit", _write("s.csv", frame), *two).out)["labels"]
+    assert (told["y"]["rows"], told["z"]["rows"]) == (240, 240 - 48 - 1)
+
+
+def test_a_table_beyond_the_limit_is_refused_and_the_option_raises_it(run, monkeypatch):
+    Path("s.csv.gz").write_bytes(gzip.compress(_scores().to_csv(index=False).encode()))
+    arguments = ["audit", "s.csv.gz", *AUDIT, "--group", "sex"]
+    monkeypatch.setenv("EQUIPOISE_MAX_TABLE_BYTES", "1000")
+    assert run(*arguments).code == 2
+    assert run(*arguments, "--max-table-bytes", 10**6).code == 0
+
+
+@pytest.mark.parametrize("role", ["--patient", "--group", "--id", "--label", "--score"])
+def test_a_list_in_parquet_has_no_role(run, role):
+    table = pa.Table.from_pandas(_scores().assign(id=np.arange(240)), preserve_index=False).append_column("l", pa.array([[1], [2]] * 120))
+    pq.write_table(table, "s.parquet")
+    roles = {"--label": "y", "--score": "p", "--group": "sex"} | {role: "l"}
+    code, _, err = run("audit", "s.parquet", *(word for pair in roles.items() for word in pair))
+    assert code == 2
+    assert "'l'" in err
+    assert "lists or records" in err
+
+
+# the real scores of a published network
+
+
+def test_the_chexnet_scores_are_audited_without_any_preparation(run):
+    root = os.environ.get("EQUIPOISE_DATA")
+    path = Path(root or "") / "chexnet-nih" / "scores.csv.gz"
+    if not root or not path.is_file():
+        pytest.skip("EQUIPOISE_DATA has no chexnet-nih/scores.csv.gz")
+    groups = ["--group", "sex", "--group", "age", "--group", "view", "--bins", "age=40,60,80"]
+    ran = run("audit", path, "--label", "Effusion", "--score", "score_Effusion", *groups, "--patient", "patient", "--draws", "4", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    told = json.loads(ran.out)
+    frame = pd.read_csv(path, dtype={"patient": str, "image": str})
+    frame["age"] = pd.cut(frame["age"], [-1, 39, 59, 79, 200], labels=["<40", "40-59", "60-79", "80+"]).astype(str)
+    assert (told["rows"], told["patients"]) == (len(frame), frame["patient"].nunique()) == (11425, 3093)
+    for attribute in ("sex", "age", "view"):
+        found = {row["group"]: (row["n"], row["positives"]) for row in told["groups"] if row["attribute"] == attribute}
+        expected = frame.groupby(attribute)["Effusion"].agg(["size", "sum"])
+        assert found == {group: tuple(counts) for group, counts in expected.iterrows()}
+        varying = int((frame.groupby("patient")[attribute].nunique() > 1).sum())  # noqa: PD101
+        assert told["patients_in_several_groups"].get(attribute, 0) == varying
+    crossed = {row["group"]: row["n"] for row in told["groups"] if row["attribute"] == "sex & age & view"}
+    expected = frame.groupby(["sex", "age", "view"]).size()
+    assert crossed == {" & ".join(names): count for names, count in expected.items()}
+    positives = frame[frame["Effusion"] == 1].assign(found=lambda f: f["score_Effusion"] >= 0.5).groupby("sex")["found"].mean()
+    by_sex = next(row for row in told["gaps"] if row["attribute"] == "sex" and row["measure"] == "eod")
+    assert by_sex["value"] == pytest.approx(positives["F"] - positives["M"])
+
+
+# debias and apply
+
+
+@pytest.fixture(scope="module")
+def repaired(tmp_path_factory) -> Path:
+    """A hospital whose rule decides by age band; its ids have leading zeros and its patients grow older."""
+    folder = tmp_path_factory.mktemp("repaired")
+    hospital.table(folder)
+    frame = pd.read_csv(folder / "local.csv", dtype={"pid": str})
+    rng = np.random.default_rng(0)
+    age = np.where(np.arange(len(frame)) % 20 < 2, 59 + np.arange(len(frame)) % 2, rng.integers(20, 95, len(frame) // 2).repeat(2))
+    frame = frame.assign(pid=frame["pid"].str.zfill(6), age=age, id=[f"{k:06d}" for k in range(len(frame))])
+    frame.to_csv(folder / "local.csv", index=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        roles = ["--label", "sick", "--group", "age", "--bins", "age=60", "--reference", "<60", "--patient", "pid", "--id", "id"]
+        inputs = ["--feature", "a", "--feature", "b", "--feature", "c"]
+        assert cli.run(["debias", "local.csv", *roles, *inputs, *NETWORK, "--method", "group-thresholds", "--out", "repaired"]) == 0
+    return folder
+
+
+def test_a_repair_remembers_its_bins_and_says_how_many_patients_vary(repaired):
+    told = json.loads((repaired / "repaired" / "run.json").read_text())
+    assert told["inputs"]["bins"] == {"age": {"edges": [60.0], "whole": True}}
+    assert "12 patients have more than one recorded group" in (repaired / "repaired" / "report.html").read_text()
+    assert "12 patients have more than one recorded group" in (repaired / "repaired" / "card.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["new.csv", "new.parquet"])
+def test_new_rows_are_binned_like_those_of_the_repair(repaired, run, monkeypatch, tmp_path, name):
+    monkeypatch.chdir(repaired)
+    new = pd.DataFrame(
+        {"id": ["00012", "12", "1e5", "NA"], "pid": ["007", "7", "07", "7.0"], "age": [59.9, 60, 20, 94], "a": 0.3, "b": 0.1, "c": 0.0}
+    )
+    found = run("apply", "repaired", _write(str(tmp_path / name), new), "--json")
+    assert (found.code, found.err) == (0, "")
+    rows = json.loads(found.out)["decisions"]
+    assert [(row["id"], row["pid"]) for row in rows] == list(zip(new["id"], new["pid"], strict=True))
+    rule = json.loads((repaired / "repaired" / "rule.json").read_text())
+    cut = dict(zip(rule["groups"], rule["thresholds"], strict=True))
+    assert [row["decision"] for row in rows] == [
+        int(row["score"] >= cut[band]) for row, band in zip(rows, ["<60", "60+", "<60", "60+"], strict=True)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("column", ["id", "pid"])
+def test_ids_are_written_as_they_were_read(repaired, run, monkeypatch, tmp_path, kind, column):
+    monkeypatch.chdir(repaired)
+    n = len(ODD)
+    new = pd.DataFrame({"id": [str(k) for k in range(n)], "pid": "p", "age": 50, "a": 0.3, "b": 0.1, "c": 0.0}).assign(**{column: ODD})
+    out = tmp_path / "decisions.csv"
+    assert run("apply", "repaired", _write(str(tmp_path / f"new.{kind}"), new), "--out", out).code == 0
+    written = list(csv.DictReader(io.StringIO(out.read_text(encoding="utf-8"), newline="")))
+    assert [row[column] for row in written] == ODD
+    assert list(written[0]) == ["id", "pid", "score", "decision"]
+
+
+def test_integers_with_gaps_in_parquet_are_written_exactly(repaired, run, monkeypatch, tmp_path):
+    monkeypatch.chdir(repaired)
+    ids = pa.array([123456789012345678, None, 123456789012345679])
+    numbers = {name: pa.array([0.1, 0.2, 0.3]) for name in "abc"}
+    pq.write_table(pa.table({"id": ids, "age": pa.array([30, 70, None]), **numbers}), tmp_path / "new.parquet")
+    found = run("apply", "repaired", tmp_path / "new.parquet")
+    assert [line.split(",")[0] for line in found.out.splitlines()] == ["id", "123456789012345678", "", "123456789012345679"]
+
+
+def test_cells_that_a_spreadsheet_would_run_are_escaped_where_that_is_asked_for(repaired, run, monkeypatch, tmp_path):
+    monkeypatch.chdir(repaired)
+    new = pd.DataFrame({"id": ODD, "age": 50, "a": -0.3, "b": 0.1, "c": 0.0})
+    out = tmp_path / "decisions.csv"
+    _write(str(tmp_path / "new.csv"), new)
+    assert run("apply", "repaired", tmp_path / "new.csv", "--out", out, "--spreadsheet-safe").code == 0
+    written = list(csv.DictReader(io.StringIO(out.read_text(encoding="utf-8"), newline="")))
+    assert [row["id"] for row in written] == [f"'{text}" if text[0] in "=+-@\t\r\n" else text for text in ODD]
+    assert all(0 <= float(row["score"]) <= 1 for row in written)
+    assert run("apply", "repaired", tmp_path / "new.csv", "--json", "--spreadsheet-safe").code == 2
+
+
+def test_a_group_that_is_an_input_too_is_read_both_ways(run, tmp_path):
+    hospital.table(tmp_path)
+    frame = pd.read_csv("local.csv").assign(sex=lambda f: np.where(f["sex"] == "M", "1", "0"))
+    frame.to_csv("local.csv", index=False)
+    arguments = [
+        "--label",
+        "sick",
+        "--group",
+        "sex",
+        "--feature",
+        "a",
+        "--feature",
+        "sex",
+        "--feature",
+        "c",
+        *NETWORK[:4],
+        "--draws",
+        10,
+        "--json",
+    ]
+    told = json.loads(run("audit", "local.csv", *arguments).out)
+    assert told["rows"] == len(frame)
+    assert {row["group"] for row in told["groups"]} == {"0", "1"}
