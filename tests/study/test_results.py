@@ -1,13 +1,17 @@
 """A folder holds one study of one version: it goes on where it was, and whatever else it finds it names and leaves alone."""
 
+import importlib
 import json
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.study import results
+from equipoise.measures import gaps
+from equipoise.study import results, rows
 from equipoise.study.results import claimed, finished, opened, read_rows, read_timings, read_traces
 from equipoise.study.schedule import Event, run_study
 from equipoise.study.tasks import tasks_of
@@ -115,6 +119,61 @@ def test_rows_of_another_study_are_refused(study: results.Folder, tiny, tmp_path
     with pytest.raises(BadInput, match=f"belongs to study {other.fingerprint}"):
         run_study(study.plan, study.path, runner="serial")
     assert content(study.path) == before
+
+
+@pytest.fixture
+def new_measure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
+    """Adds a measure to the table, as a later Equipoise might, until the test ends."""
+
+    def add() -> str:
+        monkeypatch.setitem(gaps.GAPS, "youden_gap", {"tpr": 1.0, "fpr": -1.0})
+        importlib.reload(rows)
+        return "test_youden_gap"
+
+    yield add
+    monkeypatch.undo()
+    importlib.reload(rows)
+
+
+def test_a_study_from_before_a_measure_is_read_and_resumed(study: results.Folder, new_measure, everything) -> None:
+    before = everything(study)
+    kept, redone = (study.file(t) for t in tasks_of(study.plan)[1:3])
+    old = kept.read_bytes()
+    column = new_measure()
+    assert read_rows(study)[column].isna().all()
+    assert everything(study).drop(columns=column).equals(before)
+    assert len(finished(study)) == 6
+    redone.unlink()
+    resumed = run_study(study.plan, study.path, runner="serial")
+    assert kept.read_bytes() == old
+    found = read_rows(resumed)
+    assert found[column].notna().tolist() == ((found["data"] == "loh") & (found["method"] == "bias-gda")).tolist()
+    known = found[found[column].notna()]
+    assert len(known) == 2
+    assert known[column].to_numpy() == pytest.approx((known["test_eod"] - known["test_fpr_gap"]).to_numpy())
+    assert everything(study).drop(columns=column).equals(before)
+
+
+def test_a_study_without_a_measure_is_read_and_resumed(study: results.Folder, everything) -> None:
+    before, task, lost = everything(study), tasks_of(study.plan)[1], "test_aod"
+    pq.write_table(pq.read_table(study.file(task)).drop_columns([lost]), study.file(task))
+    found = read_rows(run_study(study.plan, study.path, runner="serial"))
+    assert found[lost].isna().sum() == len(task.seeds)
+    assert everything(study).drop(columns=lost).equals(before.drop(columns=lost))
+
+
+def test_the_definition_has_a_schema_version(study: results.Folder) -> None:
+    path = study.path / "study.json"
+    definition = json.loads(path.read_text())
+    assert (definition["schema"], definition["schema_version"]) == ("equipoise.study", 1)
+    path.write_text(json.dumps({key: value for key, value in definition.items() if not key.startswith("schema")}))
+    assert opened(study.path) == study
+    run_study(study.plan, study.path, runner="serial")
+    for later in ({"schema_version": 2}, {"schema": "something.else"}):
+        path.write_text(json.dumps({**definition, **later}))
+        for call in (lambda: opened(study.path), lambda: run_study(study.plan, study.path, runner="serial")):
+            with pytest.raises(BadInput, match=str(next(iter(later.values())))):
+                call()
 
 
 def test_changed_code_is_said(study: results.Folder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

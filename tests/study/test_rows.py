@@ -4,6 +4,7 @@ from io import BytesIO
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -64,7 +65,45 @@ def test_rows_from_before_the_sizes_are_read() -> None:
     assert rows.from_bytes(rows.to_bytes([{**ROW, "test_rows": 20}]), "x")["test_rows"].iloc[0] == 20
 
 
+def changed(table: pa.Table) -> bytes:
+    buffer = BytesIO()
+    pq.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+def plain() -> pa.Table:
+    return pq.read_table(BytesIO(rows.to_bytes([ROW])))
+
+
+def test_any_column_beside_the_core_may_be_missing() -> None:
+    for lost in (name for name in rows.SCHEMA.names if name not in rows.CORE):
+        frame = rows.from_bytes(without(lost), "x")
+        assert list(frame.columns) == rows.SCHEMA.names
+        assert frame[lost].isna().all()
+        assert frame["gap"].tolist() == [0.1]
+
+
+def test_a_measure_that_the_table_no_longer_has_is_kept() -> None:
+    frame = rows.from_bytes(changed(plain().append_column("test_old_gap", pa.array([0.25]))), "x")
+    assert list(frame.columns) == [*rows.SCHEMA.names, "test_old_gap"]
+    assert frame["test_old_gap"].tolist() == [0.25]
+
+
 def test_anything_else_is_refused() -> None:
-    for columns in (("noise",), ("gap",), ("noise", "valid_noise"), ("limit", "gap"), ("noise", "valid_noise", "limit", "gap")):
+    strangers = [
+        *(without(name) for name in rows.CORE),
+        changed(plain().append_column("stranger", pa.array([0.25]))),
+        changed(plain().append_column("test_text", pa.array(["a"]))),
+        changed(plain().set_column(plain().schema.names.index("gap"), "gap", pa.array(["0.1"]))),
+    ]
+    for content in strangers:
         with pytest.raises(BadInput, match="x does not hold the rows of a study"):
-            rows.from_bytes(without(*columns), "x")
+            rows.from_bytes(content, "x")
+
+
+def test_the_schema_version_is_in_the_file_and_a_later_one_is_refused() -> None:
+    table = plain()
+    assert table.schema.metadata[rows.VERSION_KEY] == str(rows.SCHEMA_VERSION).encode()
+    later = table.replace_schema_metadata({rows.VERSION_KEY: str(rows.SCHEMA_VERSION + 1).encode()})
+    with pytest.raises(BadInput, match=f"schema version {rows.SCHEMA_VERSION + 1}"):
+        rows.from_bytes(changed(later), "x")

@@ -29,6 +29,7 @@ from equipoise.study.tasks import Task, tasks_of
 
 log = logging.getLogger(__name__)
 DEFINITION, LOCK = "study.json", ".lock"
+SCHEMA, SCHEMA_VERSION = "equipoise.study", 1  # of study.json; files that do not name theirs are of version 1
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ def claimed(path: str | Path, plan: Plan, root: str | Path | None = None) -> Ite
         _check(folder, ours)  # somebody else may have been quicker
         if not (path / DEFINITION).exists():
             content = {
+                "schema": SCHEMA,
+                "schema_version": SCHEMA_VERSION,
                 "study": plan.name,
                 "fingerprint": folder.fingerprint,
                 "version": folder.version,
@@ -230,9 +233,16 @@ def _definition(path: Path) -> dict[str, Any]:
     source = path / DEFINITION
     try:
         found: dict[str, Any] = json.loads(source.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise TypeError("it is not an object")
         lacking = [key for key in ("study", "fingerprint", "version", "identity", "definition") if key not in found]
     except (ValueError, TypeError) as error:
         raise BadInput(f"{source} is damaged ({error}). Put it back from a copy, or choose another folder with --out.") from error
+    if (found.get("schema", SCHEMA), found.get("schema_version", 1)) != (SCHEMA, SCHEMA_VERSION):
+        raise BadInput(
+            f"{source} has schema {found.get('schema')!r}, version {found.get('schema_version')!r}; this Equipoise reads {SCHEMA!r}, "
+            f"version {SCHEMA_VERSION}. Use the version of Equipoise that wrote it, or choose another folder with --out."
+        )
     if lacking:
         raise BadInput(f"{source} lacks {', '.join(lacking)}. Put it back from a copy, or choose another folder with --out.")
     return found

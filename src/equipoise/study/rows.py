@@ -21,8 +21,10 @@ LIMIT = "limit"  # the best performance of any rule that knows the group, on the
 POOLED = ("test_cell", "test_decision", "test_patient")  # of each test row, where folds are to be pooled (see pooled)
 PACE = "pace"  # of one step, in what the method counts: units pruned, epochs
 SIZES = ("train_rows", "valid_rows", "test_rows")  # of each part of the split
-# Columns that files from before them lack: they are read, and have none.
-ADDED = tuple((*SIZES, *more) for more in ((), (PACE,), (PACE, *POOLED), (PACE, LIMIT, *POOLED), (PACE, LIMIT, *NOISE, *POOLED)))
+SCHEMA_VERSION = 2  # of a file of rows; 1 is that of files that do not name one
+VERSION_KEY = b"equipoise.rows.schema_version"
+# Columns that every file has. Any other column may be missing in a file from before it, and is then missing in the rows.
+CORE = ("fingerprint", "version", "data", "seed", "method", "measure", "gap", "performance", "valid_gap", "valid_performance", *TIMINGS)
 TRACE = {"trace_step": "step", "trace_gap": "gap", "trace_performance": "performance", "trace_threshold": "threshold"}
 _TEXT, _REAL, _WHOLE = pa.string(), pa.float64(), pa.int64()
 SCHEMA = pa.schema(
@@ -65,25 +67,38 @@ SCHEMA = pa.schema(
 def to_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """The rows as a Parquet file, with checksums inside."""
     buffer = BytesIO()
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), buffer, write_page_checksum=True)
+    schema = SCHEMA.with_metadata({VERSION_KEY: str(SCHEMA_VERSION).encode()})
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), buffer, write_page_checksum=True)
     return buffer.getvalue()
 
 
 def from_bytes(content: bytes, source: str) -> pd.DataFrame:
-    """The rows in a Parquet file, or an error that names it if it is cut short, damaged or something else."""
+    """The rows in a Parquet file, or an error that names it if it is cut short, damaged or something else.
+
+    A column that the file lacks, such as a measure that was added to the table later, is missing (NaN) in every row. A measure that
+    the file has and the table does not is kept, after the other columns.
+    """
     try:
         table = pq.read_table(BytesIO(content), page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise BadInput(f"{source} is damaged ({reason}). Run the study again to have it redone.") from error
-    frame = table.to_pandas()
-    for added in ADDED:
-        if table.schema.names == [name for name in SCHEMA.names if name not in added]:
-            kinds = {name: "object" if name in POOLED else "float64" for name in added}
-            return frame.reindex(columns=SCHEMA.names).astype(kinds)
-    if table.schema.names != SCHEMA.names:
+    found = dict(zip(table.schema.names, table.schema.types, strict=True))
+    other = [name for name in found if name not in SCHEMA.names]
+    kinds = dict.fromkeys(other, _REAL) | {name: SCHEMA.field(name).type for name in found if name in SCHEMA.names}
+    strange = [name for name in other if not name.startswith("test_")] + [name for name in found if found[name] != kinds[name]]
+    if strange or not set(CORE) <= set(found):
         raise BadInput(f"{source} does not hold the rows of a study. Remove it, or use another folder.")
-    return frame
+    version = (table.schema.metadata or {}).get(VERSION_KEY, b"1").decode(errors="replace")
+    if version not in {str(known) for known in range(1, SCHEMA_VERSION + 1)}:
+        raise BadInput(
+            f"{source} has rows of schema version {version}; this Equipoise reads versions up to {SCHEMA_VERSION}. "
+            "Use the version of Equipoise that wrote it, or another folder."
+        )
+    for name in SCHEMA.names:
+        if name not in found:
+            table = table.append_column(SCHEMA.field(name), pa.nulls(len(table), SCHEMA.field(name).type))
+    return table.select([*SCHEMA.names, *other]).to_pandas()
 
 
 def split_traces(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
