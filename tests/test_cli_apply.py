@@ -1,5 +1,6 @@
 """`equipoise apply`: the repaired network's scores and its rule's decisions for new patients, with the group only where it must be."""
 
+import hashlib
 import io
 import json
 import shutil
@@ -16,8 +17,11 @@ from safetensors.torch import load_file
 
 from equipoise import Cohort, cli, debias
 from equipoise.data.splits import keep_aside
+from equipoise.errors import Untrusted
 from equipoise.methods.rules import read_rule
 from equipoise.models.export import HEADS
+from equipoise.report.bundle import sealed
+from equipoise.report.served import open_repaired
 
 sys.path.insert(0, str(Path(__file__).parent))
 import hospital
@@ -68,7 +72,13 @@ def run(folders, capsys, monkeypatch, tmp_path) -> Callable[..., Ran]:
         monkeypatch.chdir(tmp_path / method)
         monkeypatch.setenv("COLUMNS", "100")
         capsys.readouterr()
-        return Ran(cli.run(["apply", *map(str, arguments)]), *capsys.readouterr())
+        asked = [] if {"--model", "--trust", "--untrusted"} & set(map(str, arguments)) else ["--trust"]
+        given = [str(argument) for argument in arguments if argument != "--untrusted"]
+        code, out, err = cli.run(["apply", *given, *asked]), *capsys.readouterr()
+        lines = err.splitlines(keepends=True)
+        if lines and lines[0].startswith("running "):
+            assert "SHA-256" in lines.pop(0)
+        return Ran(code, out, "".join(lines))
 
     return call
 
@@ -225,6 +235,11 @@ def _edit(name: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable
     return lambda: change(pd.read_csv("new.csv")).to_csv(name, index=False)
 
 
+def _damage(name: str) -> None:
+    content = Path(name).read_bytes()
+    Path(name).write_bytes(content[:-40] + bytes(40))
+
+
 BAD = {
     "no group column": (
         "reject-option",
@@ -251,10 +266,25 @@ BAD = {
     "no such folder": ("bias-gda", ["new.csv"], lambda: shutil.rmtree("repaired"), ["no such folder: repaired"]),
     "no run.json": ("bias-gda", ["new.csv"], lambda: Path("repaired/run.json").unlink(), ["has no run.json"]),
     "another run.json": ("bias-gda", ["new.csv"], lambda: Path("repaired/run.json").write_text("{}"), ["is not of a repaired network"]),
-    "no rule": ("bias-gda", ["new.csv"], lambda: Path("repaired/rule.json").unlink(), ["no such file: repaired/rule.json"]),
-    "no weights": ("bias-gda", ["new.csv"], lambda: Path("repaired/repaired.safetensors").unlink(), ["holds no weights"]),
-    "no heads": ("bias-score", ["new.csv"], lambda: Path("repaired", HEADS).unlink(), [HEADS, "Without it the network is not repaired"]),
-    "other heads": ("bias-score", ["new.csv"], lambda: shutil.copy("net.safetensors", f"repaired/{HEADS}"), ["holds no heads"]),
+    "no rule": ("bias-gda", ["new.csv"], lambda: Path("repaired/rule.json").unlink(), ["rule.json is listed in run.json and is not there"]),
+    "no weights": ("bias-gda", ["new.csv"], lambda: Path("repaired/repaired.safetensors").unlink(), ["safetensors is listed", "not there"]),
+    "no report": ("bias-gda", ["new.csv"], lambda: Path("repaired/report.html").unlink(), ["report.html is listed", "not there"]),
+    "no heads": ("bias-score", ["new.csv"], lambda: Path("repaired", HEADS).unlink(), [HEADS, "not there"]),
+    "other heads": ("bias-score", ["new.csv"], lambda: shutil.copy("net.safetensors", f"repaired/{HEADS}"), [HEADS, "SHA-256"]),
+    "damaged weights": ("bias-gda", ["new.csv"], lambda: _damage("repaired/repaired.safetensors"), ["repaired.safetensors", "SHA-256"]),
+    "a changed rule": ("bias-gda", ["new.csv"], lambda: _damage("repaired/rule.json"), ["rule.json", "SHA-256"]),
+    "a program dropped in": (
+        "bias-gda",
+        ["new.csv"],
+        lambda: Path("repaired/repaired.pt2").write_bytes(b"PK"),
+        ["repaired.pt2 is there and run.json does not list it"],
+    ),
+    "the original program": (
+        "bias-gda",
+        ["new.csv", "--model", "net.pt2"],
+        lambda: Path("net.pt2").write_bytes(b"PK"),
+        ["not the repaired"],
+    ),
     "another network": (
         "bias-gda",
         ["new.csv", "--model", "net.py:two"],
@@ -278,15 +308,30 @@ def test_bad_input_is_one_message_and_writes_nothing(run, case):
     assert not Path("decisions.csv").exists()
 
 
-def test_the_networks_code_may_move_or_change(run, folders, monkeypatch, tmp_path):
+def test_code_is_run_only_when_asked_for_and_is_shown_before(run, folders):
+    run("bias-gda", "--help")
+    code = folders["bias-gda"] / "net.py"
+    digest = hashlib.sha256(code.read_bytes()).hexdigest()
+    ran = run("bias-gda", "repaired", "new.csv", "--untrusted")
+    assert (ran.code, ran.out) == (2, "")
+    assert all(part in ran.err for part in (str(code), digest, "'build'", "--trust", "--model"))
+    one, other = (run("bias-gda", "repaired", "new.csv", *asked) for asked in (["--trust"], ["--model", "net.py:build"]))
+    assert one.code == other.code == 0
+    assert one.out == other.out
+
+
+def test_code_that_moved_or_changed_must_be_named(run, folders):
     run("bias-gda", "--help")
     code = folders["bias-gda"] / "net.py"
     content = code.read_text()
     try:
-        code.write_text(content + "\n# a comment\n")
-        ran = run("bias-gda", "repaired", "new.csv")
-        assert ran.code == 0
-        assert "has changed since the repair" in ran.err
+        code.write_text(content + "\nopen('was-run', 'w').close()\n")
+        for asked in ("--untrusted", "--trust"):
+            ran = run("bias-gda", "repaired", "new.csv", asked)
+            assert ran.code == 2
+            assert "changed since the repair" in ran.err
+            assert f"--model {code}:build" in ran.err
+        assert not Path("was-run").exists()
         code.unlink()
         ran = run("bias-gda", "repaired", "new.csv")
         assert ran.code == 2
@@ -294,6 +339,31 @@ def test_the_networks_code_may_move_or_change(run, folders, monkeypatch, tmp_pat
         assert run("bias-gda", "repaired", "new.csv", "--model", "net.py:build").code == 0
     finally:
         code.write_text(content)
+
+
+def test_a_module_that_run_json_names_is_not_looked_for_in_the_current_folder(run):
+    run("bias-gda", "--help")
+    Path("planted.py").write_text("open('was-run', 'w').close()\n" + hospital.CODE)
+    document = json.loads(Path("repaired/run.json").read_text())
+    digest = document.pop("digest")
+    document["model"] |= {"load": "planted:build", "code": {"path": None, "sha256": digest}}
+    Path("repaired/run.json").write_text(sealed(document))
+    for asked in ("--untrusted", "--trust"):
+        ran = run("bias-gda", "repaired", "new.csv", asked)
+        assert ran.code == 2
+        assert "no module 'planted'" in ran.err
+    assert not Path("was-run").exists()
+    assert run("bias-gda", "repaired", "new.csv", "--model", "planted:build").code == 0  # typed, so it may lie here
+    assert Path("was-run").exists()
+
+
+def test_python_asks_for_the_same(run, folders):
+    run("bias-gda", "--help")
+    with pytest.raises(Untrusted, match=r"net\.py"):
+        open_repaired(Path("repaired"))
+    repaired = open_repaired(Path("repaired"), trust=True)
+    assert repaired.code.path == folders["bias-gda"] / "net.py"
+    assert open_repaired(Path("repaired"), model="net.py:build").code.path == Path.cwd() / "net.py"
 
 
 def test_help_shows_an_example(run):

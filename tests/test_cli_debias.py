@@ -148,7 +148,7 @@ def test_an_exported_program_comes_back_as_one(table, tmp_path):
     cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
     candidate = debias(load_exported("net.pt2"), keep_aside(cohort, 0.3)[0], method="bias-score", floor=0.6)
     assert candidate.chosen > 0
-    found = json.loads(table("apply", "repaired", "local.csv", "--json").out)
+    found = json.loads(table("apply", "repaired", "local.csv", "--trust", "--json").out)
     assert [row["score"] for row in found["decisions"]] == pytest.approx(predict(candidate.model, cohort).score, abs=1e-6)
     code, _, err = table(*arguments, "--method", "pruning", "--overwrite")
     assert code == 2
@@ -181,7 +181,7 @@ def test_auto_writes_the_folder_of_the_method_that_it_takes(table, tmp_path, cho
     page = Path("repaired/report.html").read_text()
     assert f"tried {chosen} (taken)" in page
     assert "tried standard (not taken" in page
-    assert table("apply", "repaired", "new.csv").code == 0
+    assert table("apply", "repaired", "new.csv", "--trust").code == 0
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,10 @@ class BadInput(EquipoiseError, ValueError):
         super().__init__(text)
 
 
+class Untrusted(BadInput):
+    """Code that a folder names would have to be run, and nobody has asked for that."""
+
+
 class EmptyCell(BadInput):
     """A measure needs samples in a cell (group, label) that has none."""
 

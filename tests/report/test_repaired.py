@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from equipoise.data.cohort import Cohort
+from equipoise.data.files import sha256
 from equipoise.data.splits import keep_aside
 from equipoise.errors import BadInput
 from equipoise.measures.audit import audit
@@ -88,7 +89,8 @@ def test_the_folder_holds_all_that_is_needed(tried, serving, tmp_path):
     run = json.loads((out / "run.json").read_text())
     assert (run["command"], run["hashes"], run["limits"], run["seed"]) == (PROVENANCE.command, {"local.csv": "abc"}, ["one row"], 0)
     assert run["parts"]["test"]["rows"] == len(test)
-    assert sorted(run["files"]) == sorted(written.files)
+    assert sorted([*run["files"], "run.json"]) == sorted(written.files)
+    assert all(sha256((written.folder / name).read_bytes()) == digest for name, digest in run["files"].items())
     assert "<script" in (out / "report.html").read_text()
 
 

@@ -21,11 +21,12 @@ from equipoise.study.schema import Plan
 from equipoise.study.tasks import tasks_of
 
 SCRIPT = """
-import json, sys
+import json, signal, sys
 from equipoise.study.plan import make_plan
 from equipoise.study.schedule import run_study
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell has it ignored
     plan, folder, runner = json.loads(sys.argv[1]), *sys.argv[2:]
     run_study(make_plan(plan), folder, runner=runner, workers=2, progress=lambda event: print(event.done, event.total, flush=True))
 """
@@ -64,7 +65,10 @@ def test_an_interrupt_ends_the_workers_too(tiny, tmp_path: Path) -> None:
             pass
         workers = _workers(process.pid)
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=20)
+        try:
+            process.wait(timeout=60)
+        finally:
+            process.kill()  # or a run that does not hear it is waited for without end
         said = process.stderr.read()
     assert len(workers) == 2
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)

@@ -1,5 +1,5 @@
 """`python -m equipoise.cli` is `equipoise`."""
 
-from equipoise.cli.app import main
+from equipoise.cli import main
 
 main()

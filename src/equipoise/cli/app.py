@@ -1,15 +1,15 @@
 """The root command and the exit codes: bad input is one message and exit code 2, never a traceback."""
 
-import sys
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from equipoise import __version__
+from equipoise.cli import STOPPED
 from equipoise.cli.apply import apply
 from equipoise.cli.audit import audit
-from equipoise.cli.console import err, out
+from equipoise.cli.console import err, forget_stopped, out, say_stopped
 from equipoise.cli.data import data_app
 from equipoise.cli.debias import debias
 from equipoise.cli.demo import demo
@@ -39,16 +39,14 @@ app.add_typer(data_app, name="data")
 app.add_typer(study_app, name="study")
 
 
-def main() -> None:
-    """The entry point of the `equipoise` command."""
-    sys.exit(run(sys.argv[1:]))
-
-
 def run(arguments: list[str]) -> int:
-    """Runs one command and gives its exit code: 0 on success, 2 on bad input; typer adds 130 for an interruption."""
+    """Runs one command and gives its exit code: 0 on success, 2 on bad input; typer adds 130 for an interruption, said in one line."""
+    forget_stopped()
     try:
         app(arguments, prog_name="equipoise", standalone_mode=True, obj=arguments)  # a command may write down how it was called
     except SystemExit as stop:
+        if stop.code == STOPPED:
+            say_stopped()
         return stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
     except EquipoiseError as error:
         _complain(str(error))

@@ -9,7 +9,7 @@ import pandas as pd
 import typer
 from rich.text import Text
 
-from equipoise.cli.console import JsonOption, counting, err, notes, out
+from equipoise.cli.console import JsonOption, counting, err, notes, out, say_code
 from equipoise.cli.inputs import (
     IMAGE_COLUMNS,
     AllowOutsideOption,
@@ -42,8 +42,12 @@ def apply(
     max_pixels: MaxPixelsOption = MAX_PIXELS,
     cache: CacheOption = None,
     model: Annotated[
-        str | None, typer.Option(help="The network's factory, whose code is run.", show_default="the one that run.json names")
+        str | None, typer.Option(help="The network's factory, as file.py:factory; its code is run.", show_default="none: see --trust")
     ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Run the code that the folder names, if it is unchanged; without it the command shows it."),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the draws, where the rule is randomised.")] = 0,
     save: Annotated[Path | None, typer.Option("--out", help="Write the decisions as CSV to this file.", show_default="printed")] = None,
     spreadsheet_safe: Annotated[
@@ -58,9 +62,10 @@ def apply(
 ) -> None:
     """Scores and decisions for new patients. The protected attribute is needed only where the rule decides by group.
 
-    [bold]Example:[/bold] equipoise apply repaired/ new.csv --images xrays/ --out decisions.csv
+    [bold]Example:[/bold] equipoise apply repaired/ new.csv --images xrays/ --model my_model.py:build --out decisions.csv
     """
-    from equipoise.report.served import decide, groups_of, open_repaired
+    from equipoise.report.bundle import read_bundle
+    from equipoise.report.served import code_asked_for, decide, groups_of, repaired_in
 
     if seed < 0:
         raise BadInput(f"--seed must be at least 0; got {seed}")
@@ -68,12 +73,16 @@ def apply(
         raise BadInput("--spreadsheet-safe is about the CSV, and --json prints none. Add --out decisions.csv, or leave one of them out.")
     if save:
         check_writable(save)
-    repaired = open_repaired(folder, model)
-    how = repaired.run["inputs"]
+    bundle = read_bundle(folder)
+    code = code_asked_for(bundle, model, trust)
+    how = bundle.run["inputs"]
     if how["images"] is None and images is not None:
         raise BadInput(f"the network in {folder} takes columns of numbers, not images. Leave out --images.")
     if how["images"] is not None and images is None:
         raise BadInput(f"the network in {folder} takes images. Name their folder: --images xrays/")
+    if model is None or model.endswith(".pt2"):
+        say_code(code)
+    repaired = repaired_in(bundle, code, model)
     bins = bins_in(how.get("bins") or {})
     pictures = () if images is None else (image_column or how.get("image_column"), *IMAGE_COLUMNS)
     text = {n for n in (how.get("id"), how.get("patient"), *pictures, *repaired.groups) if n is not None and n not in bins}

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,6 +12,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from equipoise.report.terminal import printable
+
+if TYPE_CHECKING:
+    from equipoise.models.code import Code
 
 out, err = Console(), Console(stderr=True)
 
@@ -58,3 +61,24 @@ def notes(*quiet: str) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
+
+
+def say_code(code: "Code | None") -> None:
+    """Shows on stderr which code is about to be run, with its checksum; nothing for a backbone, which is code of Equipoise."""
+    if code is not None:
+        err.print(Text(f"running {printable(str(code))} (SHA-256 {code.sha256})", style="dim"), soft_wrap=True)
+
+
+_said: list[str] = []
+
+
+def say_stopped(message: str = "Stopped.") -> None:
+    """One line on stderr after Ctrl-C, and no second one."""
+    if not _said:
+        _said.append(message)
+        err.print(Text(printable(message)), soft_wrap=True)
+
+
+def forget_stopped() -> None:
+    """A new command may be stopped again."""
+    _said.clear()

@@ -119,6 +119,7 @@ def debias(
     """
     from equipoise.data.splits import keep_aside
     from equipoise.methods.base import Goal
+    from equipoise.models.code import code_of
     from equipoise.models.score import OUTPUTS
     from equipoise.report.folder import check_folder
     from equipoise.report.repaired import Options, Serving, write_repaired
@@ -173,7 +174,8 @@ def debias(
     assert goal is not None  # or a problem was raised
 
     one = len(label) == 1
-    network, came, remarks = network_of(model, weights, inputs, model_output_name if one else None)
+    code = code_of(model)
+    network, came, remarks = network_of(model, weights, inputs, model_output_name if one else None, code)
     check_methods(network, methods, train is not None)
     with notes():
         opened = given.cohort_of(file, inputs)
@@ -198,7 +200,7 @@ def debias(
             trials = run_trials(network, repair, test, methods, goal, outputs, seed=seed, train=trained, bars=bar)
 
             def serving_of(name: str) -> Serving:
-                return Serving(findable(model), trials.outputs.output, sample, read, trials.output_name(name), came)
+                return Serving(findable(model), trials.outputs.output, sample, read, trials.output_name(name), came, code)
 
             cases, done = write_labels(trials, folder, title or f"{len(label)} labels of {model}", case_of, serving_of, options)
         else:
@@ -211,7 +213,7 @@ def debias(
                 return
             trial = run_trial(network, repair, test, methods, goal, seed=seed, train=trained, bars=bar)
             cases = {label[0]: case_of(label[0], trial)}
-            serving = Serving(findable(model), output, sample, read, model_output_name, came)
+            serving = Serving(findable(model), output, sample, read, model_output_name, came, code)
             done = {label[0]: write_repaired(cases[label[0]], folder, serving, options, failures=trial.failures, bars=bar)}
     if as_json:
         print(told_as_json(folder, done, opened.to_dict()))

@@ -78,7 +78,7 @@ def demo(
     again = ["--overwrite"] if overwrite else []
     _run(["debias", *local, "--method", METHODS, "--measure", "eod", *common, *settings, *options, "--out", str(repaired), *again])
     _say("4. New patients come, of whom nobody knows the truth yet; their sex is used only if the chosen method needs it")
-    new = ["apply", str(repaired), str(folder / centres.NEW), *images[:2], "--out", str(folder / "decisions.csv")]
+    new = ["apply", str(repaired), str(folder / centres.NEW), *images[:2], *model[:2], "--out", str(folder / "decisions.csv")]
     _run(new)
     _say("What next")
     _say(

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pandas as pd
 import typer
 from torch import nn
 
-from equipoise.cli.console import counting
+from equipoise.cli.console import counting, say_code
 from equipoise.data.bins import Bins, read_bins
 from equipoise.data.broken import Broken, counted
 from equipoise.data.cohort import Cohort, cohort_in
@@ -22,6 +22,9 @@ from equipoise.data.images import BROKEN_ADVICE, UNIT_RANGE, XRAY_RANGE, Images,
 from equipoise.data.scores import Scores
 from equipoise.errors import BadInput, did_you_mean, pick, raise_all
 from equipoise.report.terminal import varying_words
+
+if TYPE_CHECKING:
+    from equipoise.models.code import Code
 
 FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file, one row a sample.")]
 LabelOption = Annotated[
@@ -56,8 +59,8 @@ MaxTableOption = Annotated[
 ModelOption = Annotated[
     str | None,
     typer.Option(
-        help="The network, as file.py:factory or package.module:factory, whose code is run; an exported program (.pt2); or a backbone: "
-        "resnet-18, vgg-16, densenet-121, squeezenet, efficientnet-lite0, efficientnet-lite1.",
+        help="The network, as file.py:factory, package.module:factory or an exported program (.pt2), which are code and are run; or a "
+        "backbone: resnet-18, vgg-16, densenet-121, squeezenet, efficientnet-lite0, efficientnet-lite1.",
         rich_help_panel="Network",
     ),
 ]
@@ -326,15 +329,25 @@ def norm_of(text: str | None, channels: int) -> Norm:
     return Norm(mean=mean, std=std)
 
 
-def network_of(model: str, weights: Path | None, inputs: Inputs, output_name: str | None = None) -> nn.Module:
-    """The network that the options name, in eval mode: a factory's, a backbone's or an exported program's; one output if it has many."""
-    from equipoise.models.checkpoint import load_model
+def network_of(model: str, weights: Path | None, inputs: Inputs, output_name: str | None = None, code: "Code | None" = None) -> nn.Module:
+    """The network that the options name, in eval mode: a factory's, a backbone's or an exported program's; one output if it has many.
+
+    That an exported program is run is shown on stderr.
+    """
+    from equipoise.models.checkpoint import load_weights, network_with
+    from equipoise.models.code import PROGRAM, code_of
     from equipoise.models.vision import BACKBONES, OneOutput
 
     if model in BACKBONES and (weights is None or inputs.images is None):
         lacking = [option for option, given in (("--weights", weights), ("--images", inputs.images)) if given is None]
         raise BadInput(f"--model {model} is a backbone without training, for images; add {' and '.join(lacking)}")
-    network = load_model(model, weights)
+    code = code or code_of(model)
+    if weights is not None and model.endswith(PROGRAM):
+        raise BadInput(f"the exported program {model} has its weights with it. Leave out {weights}.")
+    state = None if weights is None else load_weights(weights)
+    if model.endswith(PROGRAM):
+        say_code(code)  # it looks like data and is code
+    network = network_with(model, code, state, str(weights))
     if inputs.norm is None and any(type(m).__module__.partition(".")[0] == "torchxrayvision" for m in network.modules()):
         raise BadInput(
             "the network is one of torchxrayvision, which are trained on pixels from -1024 to 1024: add --norm xray; "

@@ -15,23 +15,19 @@ if TYPE_CHECKING:
     from torch import nn
 
     from equipoise.models.checkpoint import Checkpoint
+    from equipoise.models.code import Code
 
 
 def network_of(
-    model: str, weights: Path | None, inputs: given.Inputs, output_name: str | None
+    model: str, weights: Path | None, inputs: given.Inputs, output_name: str | None, code: "Code | None"
 ) -> tuple["nn.Module", "Checkpoint | None", list[str]]:
     """The network, the file that its weights came in, and a remark where they cannot go back the same way."""
-    from equipoise.models.checkpoint import Checkpoint, load_model, read_checkpoint
+    from equipoise.models.checkpoint import Checkpoint, read_checkpoint
     from equipoise.models.export import state_like
-    from equipoise.models.exported import SUFFIX, weights_of
+    from equipoise.models.exported import weights_of
     from equipoise.models.vision import OneOutput
 
-    if model.endswith(SUFFIX):
-        network = load_model(model, weights)
-        if output_name is not None:
-            network = OneOutput(network, int(output_name) if output_name.lstrip("-").isdigit() else output_name).eval()
-    else:
-        network = given.network_of(model, weights, inputs, output_name)
+    network = given.network_of(model, weights, inputs, output_name, code)
     if weights is None:
         inner = network.inner if output_name is not None and isinstance(network, OneOutput) else network
         return network, Checkpoint(weights_of(inner)), []

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from equipoise.cli.console import err, out
+from equipoise.cli.console import err, out, say_stopped
 from equipoise.errors import BadInput
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def study_run(
         with _bar() as progress:
             done = run_study(plan, folder, runner=runner, workers=workers, address=address, root=root, progress=progress)
     except KeyboardInterrupt:
-        err.print(Text(f"Stopped. What is finished is in {folder}; the same command goes on from there."), soft_wrap=True)
+        say_stopped(f"Stopped. What is finished is in {folder}; the same command resumes from there.")
         raise
     rows = read_rows(done)
     write_text(folder / "summary.csv", summarise(rows).to_csv(index=False))

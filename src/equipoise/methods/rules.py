@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from equipoise.errors import BadInput, pick
+from equipoise.errors import BadInput, pick, raise_all
 from equipoise.measures.decision import THRESHOLD, Rule, Threshold
 from equipoise.methods import equalised_odds, group_thresholds, reject_option
 from equipoise.methods.equalised_odds import EqualisedOdds
@@ -42,13 +42,11 @@ def rule_from_dict(plain: object, source: str = "rule.json") -> Rule:
         raise BadInput(
             f"{source} has version {plain.get('schema_version')!r}; this Equipoise reads {SCHEMA_VERSION}. Use the one that wrote it."
         )
+    from equipoise.methods.rule_schema import rule_problems  # pydantic is not needed by `import equipoise`
+
     kind = pick(f"kind of rule in {source}:", str(plain.get("kind")), KINDS)
-    try:
-        return KINDS[kind](plain)
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(f"{source} is damaged: a rule of kind {kind!r} cannot be made from it ({type(error).__name__}: {error}).") from error
+    raise_all(rule_problems(plain), source)
+    return KINDS[kind](plain)
 
 
 def randomised(rule: Rule) -> bool:
@@ -59,9 +57,16 @@ def randomised(rule: Rule) -> bool:
 def read_rule(path: Path) -> Rule:
     """The rule in a file."""
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except FileNotFoundError:
         raise BadInput(f"no such file: {path}. Name the folder that `equipoise debias` wrote.") from None
-    except ValueError as error:
-        raise BadInput(f"{path} is not readable as JSON: {error}.") from error
-    return rule_from_dict(plain, str(path))
+    return rule_in(content, str(path))
+
+
+def rule_in(content: bytes, source: str) -> Rule:
+    """The rule in the bytes of a file."""
+    try:
+        plain = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{source} is not readable as JSON: {error}.") from error
+    return rule_from_dict(plain, source)

@@ -158,15 +158,20 @@ def _head_weights(heads: BiasScore) -> dict[str, Tensor]:
 
 def load_heads(network: nn.Module, path: str | Path) -> BiasScore:
     """The network with the heads of a file around it, in eval mode; or an error where the file or the network is another one."""
-    from safetensors import safe_open
-
     path = Path(path)
     if not path.is_file():
         raise BadInput(f"no such file: {path}. Without it the network is not repaired. Name the file that lies beside the weights.")
+    return heads_in(network, path.read_bytes(), str(path))
+
+
+def heads_in(network: nn.Module, content: bytes, path: str) -> BiasScore:
+    """The network with the heads in the bytes of a file around it."""
+    from safetensors.torch import load
+
     try:
-        with safe_open(path, "pt") as file:
-            plain = json.loads((file.metadata() or {})["heads"])
-            state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (it is no dict)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        plain = json.loads(header["__metadata__"]["heads"])
+        state = load(content)
         layers = plain["layers"]
         found = BiasScore.from_dict(network, plain)
     except BadInput:

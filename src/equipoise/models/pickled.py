@@ -37,8 +37,8 @@ class _Dtype:
         if self.dtype.kind in "Mm" and len(state) > 8:
             unit, number = state[8][1][:2]
             self.dtype = np.dtype(f"{self.dtype.kind}8[{int(number)}{_text(unit)}]")
-        if _text(order) in ("<", ">"):
-            self.dtype = self.dtype.newbyteorder(_text(order))
+        if _text(order) == ">":
+            self.dtype = self.dtype.newbyteorder(">")
 
 
 class _Array:
@@ -67,7 +67,7 @@ def _scalar(dtype: object, raw: object = b"") -> object:
 
 def _bytes(raw: object) -> bytes:
     """Bytes, also where an old protocol has them as text."""
-    return raw.encode("latin1") if isinstance(raw, str) else bytes(raw)  # type: ignore[call-overload, no-any-return]
+    return raw.encode("latin1") if isinstance(raw, str) else bytes(raw)  # type: ignore[call-overload]
 
 
 def _text(value: object) -> str:
@@ -174,7 +174,7 @@ class _Stub:
         return id(self)
 
 
-class _Reader(pickle._Unpickler):  # type: ignore[name-defined, misc]
+class _Reader(pickle._Unpickler):
     """Reads the structure of a pickle with a stub for every function and class in it."""
 
     def find_class(self, module: str, name: str) -> type:

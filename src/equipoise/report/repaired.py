@@ -3,10 +3,11 @@
 What cannot be made (an operator that ONNX lacks) is named in run.json; the rest is written all the same.
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from typing import Any
 import pandas as pd
 from torch import Tensor, nn
 
-from equipoise.errors import EquipoiseError
+from equipoise.errors import BadInput, EquipoiseError
 from equipoise.measures.audit import Audit
 from equipoise.measures.decision import Threshold
 from equipoise.methods.rules import randomised, rule_to_dict
 from equipoise.models.checkpoint import Checkpoint
+from equipoise.models.code import Code, code_of
 from equipoise.models.export import (
     HEADS,
     MASKED_LOADING,
@@ -32,13 +34,14 @@ from equipoise.models.export import (
     to_onnx,
 )
 from equipoise.models.exported import program_in
+from equipoise.report.bundle import SCHEMA, SCHEMA_VERSION, sealed
 from equipoise.report.case import Case, Repair
 from equipoise.report.findings import Findings, MethodRow, audits_of, find
 from equipoise.report.folder import WEIGHTS, check_folder, filling, naming
 from equipoise.report.limits import LIMIT_WORDS
 from equipoise.report.trial import Bars
 
-SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 1
+AUDITS, AUDITS_VERSION = "equipoise.debias", 1
 IN_THE_LARGE = "calibration_in_the_large"  # a rate of the report
 
 
@@ -52,6 +55,7 @@ class Serving:
     inputs: Mapping[str, Any] = field(default_factory=dict)  # how rows become inputs: plain values
     output_name: str | None = None  # of a network with many outputs
     came: Checkpoint | None = None  # the weights' file
+    code: Code | None = None  # that was run to build the network; None for a backbone
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,9 @@ def write_files(case: Case, place: Path, folder: Path, serving: Serving, options
         step(1, 1)
     with naming(place / "README.txt"):
         (place / "README.txt").write_text(_readme(case, folder, place, serving, options, onnx, failed), encoding="utf-8")
-    _json(place / "run.json", _run(case, serving, options, onnx, failed, sorted(path.name for path in place.iterdir())))
+    run = _run(case, serving, options, onnx, failed, {path.name: _sha256_of(path) for path in sorted(place.iterdir())})
+    with naming(place / "run.json"):
+        (place / "run.json").write_text(sealed(_finite(run)), encoding="utf-8")
     files = tuple(sorted(path.name for path in place.iterdir()))
     return Written(folder, files, audits, found, document, failed, onnx)
 
@@ -153,8 +159,8 @@ def audit_document(case: Case, audits: Sequence[Audit], found: Findings) -> dict
     """What audit.json holds: the audits before and after, of every method, and the paired changes, on held-out patients."""
     candidate = case.result.candidate
     return {
-        "schema": "equipoise.debias",
-        "schema_version": SCHEMA_VERSION,
+        "schema": AUDITS,
+        "schema_version": AUDITS_VERSION,
         "chosen": case.result.name,
         "met": candidate.met,
         "why": candidate.why,
@@ -225,7 +231,7 @@ def traces(case: Case) -> pd.DataFrame:
 
 
 def _run(
-    case: Case, serving: Serving, options: Options, onnx: Exported | None, failures: Mapping[str, str], files: list[str]
+    case: Case, serving: Serving, options: Options, onnx: Exported | None, failures: Mapping[str, str], files: Mapping[str, str]
 ) -> dict[str, object]:
     """Everything that is needed to do it again, and to serve the network."""
     provenance, candidate = case.provenance, case.result.candidate
@@ -240,7 +246,7 @@ def _run(
         "versions": dict(provenance.versions),
         "hashes": dict(provenance.hashes),
         "limits": list(provenance.limits),
-        "model": {"named": provenance.model, "load": serving.model, "output": serving.output, "output_name": serving.output_name},
+        "model": _model(serving, provenance.model),
         "heads": _heads(candidate.model, serving),
         "inputs": dict(serving.inputs),
         "groups": [attribute.name for attribute in case.result.test.attributes],
@@ -253,8 +259,18 @@ def _run(
         "draws": options.draws,
         "onnx": None if onnx is None else {"max_difference": onnx.max_difference, "opset": onnx.opset, "rows": onnx.rows},
         "failures": dict(failures),
-        "files": [*files, "run.json"],
+        "files": dict(files),
     }
+
+
+def _model(serving: Serving, named: str) -> dict[str, object]:
+    """How the network is built again; its code with the checksum of the bytes that were run."""
+    code = serving.code
+    if code is None:
+        with suppress(BadInput):  # not to be found from here: `apply` will ask for it
+            code = code_of(serving.model)
+    about = None if code is None else {"path": None if code.path is None else str(code.path), "sha256": code.sha256}
+    return {"named": named, "load": serving.model, "output": serving.output, "output_name": serving.output_name, "code": about}
 
 
 def _heads(model: nn.Module, serving: Serving) -> dict[str, object] | None:
@@ -315,8 +331,15 @@ def _readme(
         output=serving.output,
         images=bool(serving.inputs.get("images")),
         folder=folder,
+        backbone=serving.code is None,
+        code=program or (serving.code and str(serving.code)),
         failures=failures,
     )
+
+
+def _sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _json(path: Path, content: Mapping[str, object]) -> None:
@@ -324,7 +347,7 @@ def _json(path: Path, content: Mapping[str, object]) -> None:
         path.write_text(json.dumps(_finite(content), indent=2, allow_nan=False, default=str) + "\n", encoding="utf-8")
 
 
-def _finite(value: object) -> object:
+def _finite(value: Any) -> Any:
     """JSON has no NaN and no infinity."""
     if isinstance(value, Mapping):
         return {str(key): _finite(inner) for key, inner in value.items()}

@@ -1,6 +1,5 @@
 """A repaired folder in use: the network and its rule again, and decisions for rows that nobody has labelled yet."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,17 +15,17 @@ from equipoise.data.bins import Bins, numbers_in
 from equipoise.data.columns import ObjectArray
 from equipoise.data.files import sha256
 from equipoise.data.scores import Scores
-from equipoise.errors import BadInput, raise_all
+from equipoise.errors import BadInput, Untrusted
 from equipoise.measures.cells import FloatArray
 from equipoise.measures.decision import Rule
-from equipoise.methods.rules import randomised, read_rule
-from equipoise.models.checkpoint import load_model
-from equipoise.models.export import HEADS, load_heads
+from equipoise.methods.rules import randomised, rule_in
+from equipoise.models.checkpoint import network_with, safetensors_in
+from equipoise.models.code import PROGRAM, Code, code_of
+from equipoise.models.export import HEADS, heads_in
 from equipoise.models.score import outputs, sigmoid
-from equipoise.report.folder import WEIGHTS
-from equipoise.report.repaired import SCHEMA, SCHEMA_VERSION
+from equipoise.report.bundle import Bundle, read_bundle
 
-WHERE = "Name the folder that `equipoise debias` wrote."
+REPAIRED_PROGRAM = f"repaired{PROGRAM}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +36,7 @@ class Repaired:
     rule: Rule
     run: Mapping[str, Any]
     remarks: tuple[str, ...] = ()
+    code: Code | None = None  # that was run to build the network
 
     @property
     def groups(self) -> list[str]:
@@ -52,66 +52,79 @@ class Repaired:
         return np.asarray((sigmoid(raw) if self.run["model"]["output"] == "logit" else raw).numpy(), dtype=np.float64)
 
 
-def open_repaired(folder: Path, model: str | None = None) -> Repaired:
-    """The network and rule in a folder. The network's factory is the one in run.json, whose code is run, or `model` in its place."""
-    run = read_run(folder)
-    rule = read_rule(folder / "rule.json")
-    weights = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
-    if weights is None:
-        raise BadInput(f"{folder} holds no weights ({', '.join(WEIGHTS)}). {WHERE}")
-    if weights.suffix == ".pt2" and model is None:
-        network = load_model(str(weights))
-    else:
-        if weights.suffix == ".pt2":
-            weights = folder / "repaired.safetensors"
-        factory = model or str(run["model"]["load"])
-        place = factory.rpartition(":")[0]
-        if model is None and place.endswith(".py") and not Path(place).is_file():
+def open_repaired(folder: Path, model: str | None = None, trust: bool = False) -> Repaired:
+    """The network and rule in a folder, each file of which is the one that was written (SHA-256).
+
+    A network's code is run only when that is asked for: `model` names the factory to run, `trust=True` runs the one that run.json names, if
+    it is unchanged. Without either an Untrusted error shows what would be run. Backbones are Equipoise's own code and need neither.
+    """
+    bundle = read_bundle(Path(folder))
+    return repaired_in(bundle, code_asked_for(bundle, model, trust), model)
+
+
+def code_asked_for(bundle: Bundle, model: str | None = None, trust: bool = False) -> Code | None:
+    """The code that is run to build the network of a folder; None for a backbone. Runs nothing; raises where nobody asked for it."""
+    recorded = bundle.run["model"]
+    if model is not None:
+        code = code_of(model)
+        if code is not None and model.endswith(PROGRAM) and code.sha256 != bundle.run["files"].get(REPAIRED_PROGRAM):
             raise BadInput(
-                f"the network's code, {place}, is not there any more. Say where it is now: --model file.py:{factory.rpartition(':')[2]}"
+                f"the exported program {model} has its weights with it and is not the repaired one. Leave out --model, or name the "
+                "factory of the network, as file.py:factory."
             )
-        network = load_model(factory, weights)
-    if run["model"].get("output_name") is not None:
+        return code
+    if REPAIRED_PROGRAM in bundle.contents:
+        content = bundle.contents[REPAIRED_PROGRAM]
+        path = (bundle.folder / REPAIRED_PROGRAM).absolute()
+        code, known = Code(str(path), path, sha256(content), content), bundle.run["files"][REPAIRED_PROGRAM]
+    else:
+        load = str(recorded["load"])
+        place, _, name = load.rpartition(":")
+        if place.endswith(".py") and not Path(place).is_file():
+            raise BadInput(f"the network's code, {place}, is not there any more. Name where it is now: --model file.py:{name}")
+        found = code_of(load, here=False)
+        if found is None:
+            return None
+        code, known = found, (recorded["code"] or {}).get("sha256")
+    if code.sha256 != known:
+        raise Untrusted(
+            f"the network's code has changed since the repair: {code}. Its SHA-256 is {code.sha256}, and run.json has {known}. "
+            f"If it still builds the same network, name it: --model {_typed(code)}"
+        )
+    if not trust:
+        raise Untrusted(
+            f"{bundle.folder} needs code to build its network, which would run with all your rights: {code}. "
+            f"Its SHA-256 is {code.sha256}, the same as when the network was repaired. "
+            f"Look at it, then run it with --trust (Python: trust=True), or name the code yourself: --model {_typed(code)}"
+        )
+    return code
+
+
+def _typed(code: Code) -> str:
+    """How the code is named on a command line."""
+    _, colon, name = code.named.rpartition(":")
+    return f"{code.path}:{name}" if colon and code.named.rpartition(":")[0].endswith(".py") else code.named
+
+
+def repaired_in(bundle: Bundle, code: Code | None, model: str | None = None) -> Repaired:
+    """The network and rule of a folder, built by this code, which is run."""
+    run = bundle.run
+    rule = rule_in(bundle.contents["rule.json"], bundle.source("rule.json"))
+    if rule.needs_group and not run["groups"]:
+        raise BadInput("the rule needs a group and run.json names none", source=str(bundle.folder))
+    if code is not None and code.named.endswith(PROGRAM):
+        network = network_with(code.named, code, None, str(code.path))
+    else:
+        state = safetensors_in(bundle.contents["repaired.safetensors"], bundle.source("repaired.safetensors"))
+        network = network_with(model or str(run["model"]["load"]), code, state, bundle.source("repaired.safetensors"))
+    if run["model"]["output_name"] is not None:
         from equipoise.models.vision import OneOutput
 
         name = str(run["model"]["output_name"])
         network = OneOutput(network, int(name) if name.lstrip("-").isdigit() else name).eval()
-    if run.get("heads"):  # the repair is in them alone: without their file there is nothing to serve
-        network = load_heads(network, folder / HEADS)
-    return Repaired(network, rule, run, tuple(_remarks(run, model)))
-
-
-def read_run(folder: Path) -> dict[str, Any]:
-    """What run.json holds, checked to be one of ours."""
-    path = folder / "run.json"
-    if not folder.is_dir():
-        raise BadInput(f"no such folder: {folder}. {WHERE}")
-    if not path.is_file():
-        inside = sorted(place.parent.name for place in folder.glob("*/run.json"))
-        labels = f" It holds a folder for each label: {', '.join(inside)}. Name one of them." if inside else f" {WHERE}"
-        raise BadInput(f"{folder} has no run.json.{labels}")
-    try:
-        run = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise BadInput(f"{path} is not readable as JSON: {error}. {WHERE}") from error
-    if not isinstance(run, dict) or run.get("schema") != SCHEMA:
-        raise BadInput(f"{path} is not of a repaired network (schema {SCHEMA!r}). {WHERE}")
-    if run.get("schema_version") != SCHEMA_VERSION:
-        raise BadInput(
-            f"{path} has version {run.get('schema_version')!r}; this Equipoise reads {SCHEMA_VERSION}. Use the one that wrote it."
-        )
-    lacking = [key for key in ("model", "inputs", "groups") if key not in run]
-    raise_all([f"{path} is damaged: it says nothing of {', '.join(lacking)}"] if lacking else [])
-    return run
-
-
-def _remarks(run: Mapping[str, Any], model: str | None) -> list[str]:
-    """What may have changed since the repair."""
-    place = str(run["model"]["load"]).rpartition(":")[0]
-    known = run.get("hashes", {}).get(Path(place).name)
-    if model is None and known and Path(place).is_file() and sha256(Path(place).read_bytes()) != known:
-        return [f"{place} has changed since the repair; check that it still builds the same network"]
-    return []
+    if run["heads"]:  # the repair is in them alone: without their file there is nothing to serve
+        network = heads_in(network, bundle.contents[HEADS], bundle.source(HEADS))
+    return Repaired(network, rule, run, code=code)
 
 
 def groups_of(frame: pd.DataFrame, columns: Sequence[str], source: str, bins: Mapping[str, Bins] | None = None) -> tuple[Attribute, ...]:

@@ -178,5 +178,5 @@ def _readme(title: str, cases: Mapping[str, Case], places: Mapping[str, Path]) -
         "beside the network (bias_score.safetensors), where there are any, are those of the label.",
         "",
     ]
-    lines += [f"  {place.name}: {name}; equipoise apply {place} new.csv" for name, place in places.items()]
+    lines += [f"  {place.name}: {name}; equipoise apply {place} new.csv --trust" for name, place in places.items()]
     return "\n".join([*lines, "", "report.html leads to the report of each label; audit.json holds the audits of all.", ""])

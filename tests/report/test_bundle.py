@@ -1,0 +1,287 @@
+"""What is believed of a repaired folder: nothing that is damaged, mixed up, unlisted or against its schema, and no code unasked."""
+
+import json
+import random
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from equipoise.data.files import sha256
+from equipoise.errors import BadInput, Untrusted
+from equipoise.measures.decision import Threshold
+from equipoise.methods.equalised_odds import EqualisedOdds, Steps
+from equipoise.methods.group_thresholds import GroupThresholds
+from equipoise.methods.reject_option import RejectOption
+from equipoise.methods.rules import rule_from_dict, rule_to_dict
+from equipoise.report.bundle import read_bundle, read_run, sealed
+from equipoise.report.served import open_repaired
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import bundles
+
+X = torch.tensor([[1.0, -2.0, 0.5], [0.0, 1.0, 3.0]])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return bundles.write(tmp_path / "repaired")
+
+
+def test_a_whole_folder_is_served_as_it_was_written(folder: Path):
+    repaired = open_repaired(folder, trust=True)
+    with torch.no_grad():
+        expected = torch.sigmoid(bundles.network()(X)[:, 0].double()).numpy()
+    np.testing.assert_allclose(repaired.score(X), expected, atol=1e-12)
+    assert repaired.rule == Threshold(0.5)
+    (folder / "thesis.txt").write_text("years of work")  # a file of somebody's is no part of it
+    assert read_bundle(folder).run["label"] == "sick"
+
+
+# 1. every byte counts
+
+
+@pytest.mark.parametrize("name", ["run.json", "rule.json", "audit.json", "repaired.safetensors", "report.html"])
+def test_no_flip_of_a_byte_is_accepted(folder: Path, name: str):
+    path, rng = folder / name, random.Random(0)
+    content = path.read_bytes()
+    for at in range(len(content)) if len(content) < 400 else sorted(rng.sample(range(len(content)), 300)):
+        changed = bytearray(content)
+        changed[at] ^= 1 << rng.randrange(8)
+        path.write_bytes(changed)
+        with pytest.raises(BadInput, match=re.escape(name)):
+            read_bundle(folder)
+    for change in (content[:-1], content + b" ", content[1:], b"", content[: len(content) // 2]):
+        path.write_bytes(change)
+        with pytest.raises(BadInput):
+            read_bundle(folder)
+    path.write_bytes(content)
+    read_bundle(folder)
+
+
+def test_files_of_two_runs_are_not_one(tmp_path: Path):
+    one, other = bundles.write(tmp_path / "one"), bundles.write(tmp_path / "other", rule=Threshold(0.75), seed=1)
+    for name in ("rule.json", "repaired.safetensors"):
+        content = (one / name).read_bytes()
+        (one / name).write_bytes((other / name).read_bytes())
+        with pytest.raises(BadInput, match=f"{name} is not the file that was written"):
+            open_repaired(one, trust=True)
+        (one / name).write_bytes(content)
+
+
+def test_thousands_of_damaged_bytes_in_the_weights_are_refused_before_they_are_parsed(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    big = np.random.default_rng(0).bytes(8000)
+    (folder / "model.onnx").write_bytes(big)
+    bundles.seal(folder, bundles.run_of(folder))
+    read_bundle(folder)
+    (folder / "model.onnx").write_bytes(big[:4000] + bytes(4000))
+    weights = folder / "repaired.safetensors"
+    weights.write_bytes(weights.read_bytes()[::-1])
+    monkeypatch.setattr("equipoise.report.served.safetensors_in", lambda *_: pytest.fail("it was parsed"))
+    with pytest.raises(BadInput) as caught:
+        open_repaired(folder, trust=True)
+    assert "model.onnx is not the file" in str(caught.value)
+    assert "repaired.safetensors is not the file" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["repaired.pt2", "bias_score.safetensors", "model.onnx", "repaired.pt"])
+def test_a_file_that_is_not_listed_is_refused(folder: Path, name: str):
+    (folder / name).write_bytes(b"PK")
+    with pytest.raises(BadInput, match=f"{name} is there and run.json does not list it"):
+        open_repaired(folder, trust=True)
+
+
+# 2. schemas: each is sealed again, so that the digest has nothing to say
+
+
+def _without(*keys: str) -> Callable[[dict[str, Any]], None]:
+    def change(run: dict[str, Any]) -> None:
+        place = run
+        for key in keys[:-1]:
+            place = place[key]
+        del place[keys[-1]]
+
+    return change
+
+
+def _with(value: object, *keys: str) -> Callable[[dict[str, Any]], None]:
+    def change(run: dict[str, Any]) -> None:
+        place = run
+        for key in keys[:-1]:
+            place = place[key]
+        place[keys[-1]] = value
+
+    return change
+
+
+RUNS = {
+    "another output": (_with("Logit", "model", "output"), ["model.output", "'Logit'"]),
+    "no output": (_without("model", "output"), ["model.output"]),
+    "no model": (_without("model"), ["model"]),
+    "inputs that are a number": (_with(1, "inputs"), ["inputs", "1"]),
+    "no inputs": (_without("inputs"), ["inputs"]),
+    "no features": (_without("inputs", "features"), ["inputs", "features"]),
+    "images that are a list": (_with([1], "inputs", "images"), ["inputs.images"]),
+    "bins without an end": (_with({"age": {"edges": [40, None], "whole": True}}, "inputs", "bins"), ["inputs.bins.age.edges.1"]),
+    "bins that do not ascend": (_with({"age": {"edges": [60, 40], "whole": True}}, "inputs", "bins"), ["inputs.bins.age", "ascend"]),
+    "an input of the future": (_with(1, "inputs", "surprise"), ["inputs.surprise"]),
+    "groups that are text": (_with("sex", "groups"), ["groups"]),
+    "groups of groups": (_with([["sex"]], "groups"), ["groups.0"]),
+    "no groups": (_with([], "groups"), ["groups"]),
+    "heads that are a list": (_with([1], "heads"), ["heads"]),
+    "a version of the future": (_with(99, "schema_version"), ["schema_version 99"]),
+    "a version before checksums": (_with(1, "schema_version"), ["schema_version 1", "debias"]),
+    "another schema": (_with("other", "schema"), ["schema"]),
+    "a key too many": (_with(1, "surprise"), ["surprise"]),
+    "a seed in words": (_with("zero", "seed"), ["seed"]),
+    "a truth that is a number": (_with(1, "met"), ["met"]),
+}
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_a_run_json_against_its_schema_is_one_message_with_the_key(folder: Path, case: str):
+    change, expected = RUNS[case]
+    run = bundles.run_of(folder)
+    change(run)
+    bundles.seal(folder, run)
+    with pytest.raises(BadInput) as caught:
+        open_repaired(folder, trust=True)
+    assert "run.json" in str(caught.value)
+    for part in expected:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, "does not list rule.json"),
+        ({"../net.py": "0" * 64}, "lists files that no run writes: ../net.py"),
+        ({"rule.json": "0" * 64, "audit.json": "0" * 64, "repaired.safetensors": "short"}, "files.repaired.safetensors"),
+        (["rule.json"], "files"),
+    ],
+)
+def test_the_list_of_files_is_checked(folder: Path, files: object, expected: str):
+    run = {key: value for key, value in bundles.run_of(folder).items() if key != "digest"}
+    (folder / "run.json").write_text(sealed({**run, "files": files}))
+    with pytest.raises(BadInput, match=re.escape(expected)):
+        read_run(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"1", b"null", b"{", b"\xff\xfe", b'{"schema": NaN}', b"[" * 100_000, b"9" * 5000])
+def test_a_run_json_that_is_none_is_refused(folder: Path, content: bytes):
+    (folder / "run.json").write_bytes(content)
+    with pytest.raises(BadInput, match=r"run\.json"):
+        read_run(folder)
+
+
+def test_an_audit_json_against_its_schema_is_refused(folder: Path):
+    audits = json.loads((folder / "audit.json").read_text())
+    for change, key in ((_with(1e30, "before", "threshold"), "before.threshold"), (_without("after", "rows"), "after.rows")):
+        changed = json.loads(json.dumps(audits))
+        change(changed)
+        (folder / "audit.json").write_text(json.dumps(changed))
+        bundles.seal(folder, bundles.run_of(folder))
+        with pytest.raises(BadInput, match=rf"audit\.json: {re.escape(key)}"):
+            read_bundle(folder)
+
+
+RULES = {
+    "threshold": Threshold(0.25, "given"),
+    "nobody": Threshold(float(np.nextafter(1.0, 2.0)), "given"),
+    "reject-option": RejectOption(0.5, 0.125, ("F",), ("M", "F")),
+    "group-thresholds": GroupThresholds(("M", "F"), (0.25, 0.5), 0.375, "given"),
+    "equalised-odds": EqualisedOdds(("M", "F"), (Steps((0.5,), (0.0, 1.0)), Steps((0.25, 0.75), (0.0, 0.5, 1.0))), (0.5, 0.5)),
+}
+
+
+@pytest.mark.parametrize("kind", RULES)
+def test_every_rule_survives_its_plain_values(kind: str):
+    plain = json.loads(json.dumps(rule_to_dict(RULES[kind])))
+    assert rule_from_dict(plain) == RULES[kind]
+    for key in set(plain) - {"schema", "schema_version", "kind"}:
+        with pytest.raises(BadInput, match=key):
+            rule_from_dict({name: value for name, value in plain.items() if name != key})
+
+
+@pytest.mark.parametrize("value", [1e30, -1e-9, 1.1, float("inf"), float("-inf"), float("nan"), None, "0.5", True, [0.5]])
+@pytest.mark.parametrize(
+    ("kind", "key"), [("threshold", "value"), ("reject-option", "threshold"), ("reject-option", "margin"), ("group-thresholds", "missing")]
+)
+def test_a_threshold_that_no_score_can_have_is_refused(kind: str, key: str, value: object):
+    with pytest.raises(BadInput, match=f"rule.json.*{key}"):
+        rule_from_dict({**rule_to_dict(RULES[kind]), key: value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "expected"),
+    [
+        ("group-thresholds", {"thresholds": [0.5]}, "1 `thresholds` for 2 `groups`"),
+        ("group-thresholds", {"thresholds": [0.5, float("-inf")]}, "thresholds.1"),
+        ("group-thresholds", {"groups": "MF"}, "groups"),
+        ("group-thresholds", {"groups": ["M", "M"]}, "twice"),
+        ("reject-option", {"favoured": ["X"]}, "favours X"),
+        ("reject-option", {"groups": [1, 2]}, "groups.0"),
+        ("equalised-odds", {"shares": [0.5, 0.9]}, "add up to 1.4"),
+        ("equalised-odds", {"shares": [0.5]}, "1 `shares`"),
+        ("equalised-odds", {"steps": [{"thresholds": [0.5], "probabilities": [0.0]}] * 2}, "steps.0"),
+        ("equalised-odds", {"steps": [{"thresholds": [0.5, 0.1], "probabilities": [0.0, 1.0, 1.0]}] * 2}, "ascend"),
+        ("equalised-odds", {"randomised": False}, "randomised"),
+        ("threshold", {"needs_group": True}, "needs_group"),
+        ("threshold", {"kind": "thresholdd"}, "thresholdd"),
+        ("threshold", {"extra": 1}, "extra"),
+    ],
+)
+def test_a_rule_against_its_schema_is_refused_with_the_key(kind: str, change: dict[str, object], expected: str):
+    with pytest.raises(BadInput, match=re.escape(expected)):
+        rule_from_dict({**rule_to_dict(RULES[kind]), **change})
+
+
+# 3. code is run when it is asked for
+
+
+def test_code_is_shown_and_not_run(folder: Path):
+    code = folder.parent / "net.py"
+    with pytest.raises(Untrusted) as caught:
+        open_repaired(folder)
+    assert str(code) in str(caught.value)
+    assert sha256(code.read_bytes()) in str(caught.value)
+    code.write_text("raise SystemExit('it was run')")
+    for trust in (False, True):
+        with pytest.raises(Untrusted, match="changed since the repair"):
+            open_repaired(folder, trust=trust)
+
+
+def test_a_program_in_the_folder_is_code(folder: Path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rows = ({0: torch.export.Dim.DYNAMIC},)
+        torch.export.save(torch.export.export(bundles.network().eval(), (X,), dynamic_shapes=rows), folder / "repaired.pt2")
+    run = bundles.run_of(folder)
+    run["model"]["load"] = "/elsewhere/net.pt2"
+    bundles.seal(folder, run)
+    with pytest.raises(Untrusted, match=r"exported program .*repaired\.pt2"):
+        open_repaired(folder)
+    expected = open_repaired(folder, model=f"{folder.parent / 'net.py'}:build").score(X)
+    for asked in ({"trust": True}, {"model": str(folder / "repaired.pt2")}):
+        np.testing.assert_allclose(open_repaired(folder, **asked).score(X), expected, atol=1e-12)
+
+
+def test_an_installed_module_needs_trust_and_a_backbone_does_not(folder: Path):
+    run = bundles.run_of(folder)
+    run["model"] |= {"load": "torch.nn.modules.linear:Identity"}
+    run["model"]["code"]["sha256"] = sha256(Path(torch.nn.modules.linear.__file__).read_bytes())
+    bundles.seal(folder, run)
+    with pytest.raises(Untrusted, match=r"module torch\.nn\.modules\.linear"):
+        open_repaired(folder)
+    with pytest.raises(BadInput, match="fit nothing in the network"):  # it was run
+        open_repaired(folder, trust=True)
+    run["model"] |= {"load": "squeezenet", "code": None}
+    bundles.seal(folder, run)
+    with pytest.raises(BadInput, match="weights of the network are not in the file"):
+        open_repaired(folder)

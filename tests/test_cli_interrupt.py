@@ -1,0 +1,106 @@
+"""Ctrl-C at awkward moments: one line, exit code 130, no traceback; and where it is ignored, everything goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from equipoise import cli
+
+# A command that hears Ctrl-C at the n-th import of a module: the handler runs as it would, in the middle of that import.
+SCRIPT = """
+import builtins, os, signal, sys
+
+at, seen, original = int(sys.argv[1]), 0, builtins.__import__
+
+def importing(name, *rest):
+    global seen
+    seen += 1
+    if seen == at:
+        os.kill(os.getpid(), signal.SIGINT)
+    return original(name, *rest)
+
+from equipoise.cli import main
+builtins.__import__ = importing
+sys.argv = ["equipoise", "--version"]
+main()
+"""
+
+
+def _start(*command: str, ignored: bool = False) -> "subprocess.Popen[str]":
+    """A process that hears SIGINT whatever the shell that runs these tests does with it, or that ignores it."""
+    how = signal.SIG_IGN if ignored else signal.SIG_DFL
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, how),
+    )
+
+
+@pytest.mark.parametrize("at", [1, 900, 4000])
+def test_an_interruption_during_an_import_is_one_line(tmp_path: Path, at: int):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    with _start(sys.executable, str(tmp_path / "script.py"), str(at)) as process:
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, out, err) == (130, "", "Stopped.\n")
+
+
+def test_the_entry_point_imports_nothing_heavy():
+    """Before the entry point is called, Ctrl-C is Python's own affair: that moment must be short."""
+    code = "import sys, equipoise.cli; print(sorted({'torch', 'numpy', 'pandas', 'typer', 'rich', 'pydantic'} & set(sys.modules)))"
+    with _start(sys.executable, "-c", code) as process:
+        assert process.communicate(timeout=60) == ("[]\n", "")
+
+
+@pytest.mark.parametrize("error", [ImportError("half a module"), SystemError("returned a result with an exception set")])
+def test_a_library_that_makes_another_error_of_it_changes_nothing(monkeypatch, capsys, error):
+    def interrupted(_: object) -> int:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        except KeyboardInterrupt:
+            raise error from None
+        return 0
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        monkeypatch.setattr("equipoise.cli.app.run", interrupted)
+        assert cli.run(["--version"]) == 130
+        assert capsys.readouterr().err == "Stopped.\n"
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_an_error_without_an_interruption_stays_one(monkeypatch):
+    def broken(_: object) -> int:
+        raise SystemError("a defect")
+
+    monkeypatch.setattr("equipoise.cli.app.run", broken)
+    with pytest.raises(SystemError):
+        cli.run(["--version"])
+
+
+def test_where_it_is_ignored_the_command_goes_on():
+    code = "import os, signal, sys; from equipoise.cli import main; os.kill(os.getpid(), signal.SIGINT); "
+    code += "sys.argv = ['equipoise', '--version']; main()"
+    with _start(sys.executable, "-c", code, ignored=True) as process:
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, "")
+    assert out.strip()
+
+
+def test_a_command_in_another_thread_leaves_signals_alone():
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(cli.run(["--version"])))
+    thread.start()
+    thread.join()
+    assert codes == [0]
