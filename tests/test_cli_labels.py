@@ -142,7 +142,7 @@ def test_one_repair_for_all_labels_is_that_of_python_and_serves_new_patients(pla
     assert "repaired for 2 labels at once: Effusion, Pleural thickening" in (out / "Effusion" / "report.html").read_text()
     weights = [load_file(out / name / "repaired.safetensors") for name in document["folders"].values()]
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])  # one network
-    assert run(["apply", str(out / "Effusion"), str(place / "local.csv"), "--out", str(tmp_path / "decided.csv")]) == 0
+    assert run(["apply", str(out / "Effusion"), str(place / "local.csv"), "--trust", "--out", str(tmp_path / "decided.csv")]) == 0
     assert len(pd.read_csv(tmp_path / "decided.csv")) == 2_400
     capsys.readouterr()
     assert run(["apply", str(out), str(place / "local.csv")]) == 2
