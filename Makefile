@@ -1,4 +1,4 @@
-# make demo | test | lint | docs | bench | clean. Everything that is needed is installed into .venv by the targets themselves.
+# make demo | test | lint | docs | bench | kills | clean. Everything that is needed is installed into .venv by the targets themselves.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -6,7 +6,7 @@ CHECKED := src tests benchmarks docs examples
 # One compute thread a process: two that spin against a busy neighbour cost ten times the time.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint docs bench clean install browser
+.PHONY: demo test lint docs bench clean install browser kills
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -43,6 +43,10 @@ bench: install .venv-bench/.installed
 	$(BIN)/python benchmarks/measures.py
 	.venv-bench/bin/python benchmarks/postprocessing.py
 	.venv-bench/bin/python benchmarks/peers.py .bench-networks
+
+# What is left of a folder when a run is killed at any moment; about ten minutes on two cores.
+kills: install
+	$(BIN)/python benchmarks/kills.py
 
 clean:
 	rm -rf $(VENV) .venv-bench .bench-networks demo-output example-output site build dist src/*.egg-info

@@ -189,3 +189,30 @@ def test_the_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.M
     assert user_cache() == tmp_path / "equipoise"
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "mine"))
     assert user_cache() == tmp_path / "mine"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_full_disk_names_the_file(tmp_path):
+    def full() -> None:
+        with replacing(tmp_path / "decisions.csv") as temporary:
+            temporary.unlink()
+            temporary.symlink_to("/dev/full")
+            temporary.write_text("x" * 100)
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        full()
+    assert caught.value.filename == str(tmp_path / "decisions.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_left_for_the_same_file_goes_and_what_a_running_one_writes_stays(tmp_path):
+    for name in ("decisions.csv.abcdefgh", "other.csv.abcdefgh"):
+        (tmp_path / f".equipoise.{name}.tmp").write_text("r1,0.5,1")
+    with replacing(tmp_path / "decisions.csv") as running:
+        with replacing(tmp_path / "decisions.csv") as temporary:
+            temporary.write_text("second")
+        assert running.exists()
+        assert (tmp_path / "decisions.csv").read_text() == "second"
+        running.write_text("first")
+    assert (tmp_path / "decisions.csv").read_text() == "first"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".equipoise.other.csv.abcdefgh.tmp", "decisions.csv"]

@@ -2,6 +2,7 @@
 
 import codecs
 import csv
+import glob
 import gzip
 import hashlib
 import io
@@ -9,6 +10,7 @@ import json
 import os
 import re
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Collection, Iterator
@@ -288,25 +290,65 @@ def sha256(content: bytes) -> str:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place when the block ends well, and vanishes when it does not."""
+    """A temporary path beside `path` that takes its place when the block ends well, and vanishes when it does not.
+
+    One that a killed process left behind for the same path is removed; that of a running process, which has a lock on it, is not.
+    """
     target = _target(path)
+    start = f".equipoise.{target.name[:100]}."
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".equipoise.", suffix=".tmp", dir=target.parent)
+        for leftover in list(target.parent.glob(f"{glob.escape(start)}????????.tmp")):
+            if (lock := _locked(leftover)) is not None:
+                leftover.unlink(missing_ok=True)
+                os.close(lock)
+        handle, name = tempfile.mkstemp(prefix=start, suffix=".tmp", dir=target.parent)
     except OSError as error:
         raise BadInput(f"cannot write {path}: {error.strerror or error}. Choose another place.") from error
+    temporary, held = Path(name), _locked(Path(name))
     os.close(handle)
-    temporary = Path(name)
     try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        with naming(target):
+            yield temporary
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+        if held is not None:
+            os.close(held)
+
+
+def _locked(path: Path) -> int | None:
+    """A handle with a lock on a file, which the system lifts when the process ends; None where another holds it or there are no locks."""
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Adds the file to an error of the system that lacks it, as those of writing do: "no space left" names the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def check_writable(path: str | Path) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from equipoise.data.files import check_writable, uninterrupted
+from equipoise.data.files import check_writable, naming, uninterrupted
 from equipoise.errors import BadInput
 from equipoise.models.export import HEADS
 
@@ -315,17 +315,6 @@ def _move_in(place: Path, target: Path) -> None:
         for name in sorted((path.name for path in place.iterdir()), key=lambda name: (name == "run.json", name == "audit.json", name)):
             (place / name).rename(target / name)
         _sync(target)
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Adds the file to an error of the system that lacks it, as those of writing do: "no space left" names the file."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None:
-            error.filename = str(path)
-        raise
 
 
 def _cannot_write(folder: Path, place: Path, error: OSError) -> BadInput:

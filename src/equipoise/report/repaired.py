@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 from torch import Tensor, nn
 
+from equipoise.data.files import naming
 from equipoise.errors import BadInput, EquipoiseError
 from equipoise.measures.audit import Audit
 from equipoise.measures.decision import Threshold
@@ -37,7 +38,7 @@ from equipoise.models.exported import program_in
 from equipoise.report.bundle import SCHEMA, SCHEMA_VERSION, sealed
 from equipoise.report.case import Case, Repair
 from equipoise.report.findings import Findings, MethodRow, audits_of, find
-from equipoise.report.folder import WEIGHTS, check_folder, filling, naming
+from equipoise.report.folder import WEIGHTS, check_folder, filling
 from equipoise.report.limits import LIMIT_WORDS
 from equipoise.report.trial import Bars
 

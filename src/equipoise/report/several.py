@@ -23,7 +23,7 @@ from equipoise.methods.many import APART, check_method
 from equipoise.methods.registry import debias
 from equipoise.models.many_outputs import ChosenOutputs, chosen_outputs
 from equipoise.report.case import Case, Repair
-from equipoise.report.folder import LABELS_SCHEMA, folders, naming
+from equipoise.report.folder import LABELS_SCHEMA, folders
 from equipoise.report.page import labels_page
 from equipoise.report.repaired import Written
 from equipoise.report.trial import EQUAL, Bars, Trial, asked, scored, tried
@@ -163,8 +163,7 @@ def write_overview(place: Path, folder: Path, cases: Mapping[str, Case], written
         place / "README.txt": _readme(title, cases, places),
     }
     for path, text in texts.items():
-        with naming(path):
-            write_text(path, text)
+        write_text(path, text)
     return list(texts)
 
 

@@ -1,0 +1,45 @@
+"""A short version of benchmarks/kills.py: a process that is really killed, by SIGKILL, in the middle of a swap."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SCRIPT = """
+import sys
+from pathlib import Path
+import bundles, kills
+from equipoise.measures.decision import Threshold
+from equipoise.report.served import open_repaired
+
+home = Path(sys.argv[1])
+one, other = bundles.write(home / "one"), bundles.write(home / "other", rule=Threshold(0.75), seed=1)
+weights = {name: open_repaired(home / name, trust=True).model.weight for name in ("one", "other")}
+
+def same(out):
+    found = open_repaired(out, trust=True)
+    is_one = [found.rule.value == 0.5, found.model.weight.equal(weights["one"])]
+    return "one" if all(is_one) else "a mixture" if any(is_one) else "other"
+
+for exchange in (True, False):
+    counts = kills.kill_swap(one, other, home, same, exchange=exchange, every=3)
+    print(sum(counts.outcomes.values()), sorted(counts.outcomes), counts.failures)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_process_killed_in_the_swap_leaves_the_old_folder_or_the_new(tmp_path):
+    place = os.pathsep.join([str(HERE), str(HERE.parent / "benchmarks"), *sys.path])
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": place}, timeout=300
+    )
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        times, _, rest = line.partition(" ")
+        assert int(times) > 10
+        assert rest == "['the new', 'the old'] []"
