@@ -245,7 +245,7 @@ def test_data_for_the_script_cannot_end_it():
         script_data({"a": float("nan")})
 
 
-def test_images_and_ids_of_patients_are_in_it_only_if_allowed():
+def test_images_of_patients_are_in_it_only_if_allowed_and_ids_never():
     case = small_case(pictures=True)
     html = page(case, draws=10)
     assert not [row for row in case.original.test.ids if f">{row}<" in html]
@@ -254,7 +254,9 @@ def test_images_and_ids_of_patients_are_in_it_only_if_allowed():
     assert "Units that were switched off" in html
     allowed = page(case, draws=10, thumbnails=True)
     assert "The most changed patients" in allowed
-    assert sum(f">{row}<" in allowed for row in case.original.test.ids) == 12
+    assert allowed.count('alt="Image ') == 12
+    assert not [row for row in case.original.test.ids if f">{row}<" in allowed]
+    assert not [p for p in set(case.original.test.patients) if p in allowed]
     without = replace(case, thumbnails={}, repairs=tuple(replace(r, units=()) for r in case.repairs))
     assert 'id="images"' not in page(without, draws=10, thumbnails=True)
 

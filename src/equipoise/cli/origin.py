@@ -86,7 +86,7 @@ def provenance(
         hashes["list of images"] = _sha256_of("\n".join(map(str, opened.cohort.ids)))
     versions = {"equipoise": __version__, "torch": torch.__version__, "numpy": np.__version__, "pandas": pd.__version__}
     return Provenance(
-        command=shlex.join(arguments),
+        command=shlex.join(map(without_folders, arguments)),
         model=model,
         seed=seed,
         when=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -94,6 +94,18 @@ def provenance(
         hashes=hashes,
         limits=(*opened.summary(), *remarks),
     )
+
+
+def without_folders(argument: str) -> str:
+    """An argument of the command line; of a path its last part alone, since folders may name a person and help nobody elsewhere.
+
+    >>> without_folders("/home/ada/nets/my_model.py:build"), without_folders("--images=../scans/local/"), without_folders("0.5/0.25")
+    ('my_model.py:build', '--images=local', '0.5/0.25')
+    """
+    option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+    path = Path(value)
+    is_path = len(path.parts) > 1 and (path.is_absolute() or path.parts[0] in ("..", "~") or Path(path.parts[0]).exists())
+    return f"{option}{equals}{path.name}" if is_path else argument
 
 
 def _sha256(path: Path) -> str:

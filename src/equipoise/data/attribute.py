@@ -40,6 +40,13 @@ class Attribute:
     varied: int = 0  # patients of the whole table who have more than one recorded group
     conflicts: str = "row"  # what was done with them
 
+    def __repr__(self) -> str:
+        counts = np.bincount(self.codes[self.codes >= 0], minlength=len(self.levels))
+        shown = [f"{level} {count:,}" for level, count in zip(self.levels[:SHOWN], counts, strict=False)]
+        shown += [f"{len(self.levels) - SHOWN:,} more groups"] if len(self.levels) > SHOWN else []
+        missing = int((self.codes < 0).sum())
+        return f"{self.name}: {', '.join([*shown, *([f'{missing:,} missing'] if missing else [])])}"
+
     @classmethod
     def of(cls, values: object, name: str = "group", reference: str | None = None) -> "Attribute":
         """The attribute held by a column of any type; numbers and booleans become names, and text is taken as it stands."""

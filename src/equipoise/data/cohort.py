@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.bins import Bins
-from equipoise.data.columns import ObjectArray, check_frame, check_names, read_columns
+from equipoise.data.columns import ObjectArray, check_frame, check_names, described, read_columns
 from equipoise.data.decode_limit import MAX_PIXELS
 from equipoise.data.files import as_parsed
 from equipoise.data.image_files import find_files, of_view
@@ -258,6 +258,12 @@ class Cohort:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def __repr__(self) -> str:
+        """How many rows, patients and positives there are, by group; no value of any row, which may be a patient's."""
+        what = "images" if isinstance(self.source, Images) else "columns" if isinstance(self.source, Table) else "inputs"
+        shape = f"{self.source.frame.shape[1]:,}" if isinstance(self.source, Table) else str(tuple(self.source.shape[1:]))
+        return f"Cohort({self.name!r}, {described(self.y, self.attributes, self.patients)}, {what}: {shape})"
 
     @property
     def inputs(self) -> Tensor:

@@ -1,7 +1,7 @@
 """Columns of a user's frame, checked: label, score, groups, patients, ids. Every problem of a frame in one message."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +22,18 @@ ObjectArray = npt.NDArray[np.object_]
 class Columns:
     """What the named columns hold."""
 
-    y: IntArray
+    y: IntArray = field(repr=False)
     attributes: tuple[Attribute, ...]
-    patients: ObjectArray | None
-    ids: ObjectArray
-    score: FloatArray | None
-    targets: Targets | None = None  # several labels, or classes
+    patients: ObjectArray | None = field(repr=False)
+    ids: ObjectArray = field(repr=False)
+    score: FloatArray | None = field(repr=False)
+    targets: Targets | None = field(default=None, repr=False)  # several labels, or classes
+
+
+def described(y: IntArray, attributes: Sequence[Attribute], patients: ObjectArray | None) -> str:
+    """How many rows, patients and positives there are, and how many rows each group has; nothing that tells who they are."""
+    of = "" if patients is None else f" of {len(set(patients)):,} patients"
+    return ", ".join([f"{len(y):,} rows{of}", f"{int((y == 1).sum()):,} positive", *map(repr, attributes)])
 
 
 def read_columns(

@@ -132,6 +132,10 @@ class Images:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def __repr__(self) -> str:
+        left_out = f", {len(self.broken):,} left out" if self.broken else ""
+        return f"Images({len(self):,} of shape {tuple(self.shape[1:])}{left_out})"
+
     @property
     def shape(self) -> torch.Size:
         """(n, channels, size, size), as the network sees them."""

@@ -9,7 +9,7 @@ import pandas as pd
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.bins import Bins
 from equipoise.data.cohort import Cohort
-from equipoise.data.columns import FloatArray, ObjectArray, check_frame, read_columns
+from equipoise.data.columns import FloatArray, ObjectArray, check_frame, described, read_columns
 from equipoise.errors import BadInput, Misuse
 
 FRAMED = "The columns of a frame are read by eq.Scores.from_frame(frame, label=..., score=..., group=...)."
@@ -130,6 +130,10 @@ class Scores:
             bad = int((~(np.isfinite(values) & (values >= 0) & (values <= 1))).sum())
             raise BadInput(f"{bad:,} of {len(values):,} scores for {cohort.name!r} are NaN or lie outside [0, 1]. Give probabilities.")
         return cls(cohort.y, values, cohort.attributes, cohort.patients, cohort.ids, cohort.name)
+
+    def __repr__(self) -> str:
+        """How many rows, patients and positives there are, by group; no value of any row, which may be a patient's."""
+        return f"Scores({self.name!r}, {described(self.y, self.attributes, self.patients)})"
 
     def __len__(self) -> int:
         return len(self.y)

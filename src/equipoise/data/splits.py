@@ -22,7 +22,7 @@ class Parts:
     train: Cohort
     valid: Cohort
     test: Cohort
-    unseen: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)  # part: column: level: rows
+    unseen: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict, repr=False)  # part: column: level: rows
 
     def __iter__(self) -> Iterator[Cohort]:
         return iter((self.train, self.valid, self.test))

@@ -61,6 +61,9 @@ class Encoder:
         raise_all(problems)
         return cls(numeric, levels, tuple(str(c) for c in frame.columns))
 
+    def __repr__(self) -> str:
+        return f"Encoder({len(self.numeric)} columns of numbers, {len(self.levels)} of categories)"
+
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """The names of the encoded columns."""
@@ -114,6 +117,9 @@ class Table:
 
     def __len__(self) -> int:
         return len(self.frame)
+
+    def __repr__(self) -> str:
+        return f"Table({len(self):,} rows, {self.frame.shape[1]} columns)"
 
     def tensor(self) -> Tensor:
         """The encoded rows; without an encoder yet, one fitted on these rows themselves."""

@@ -4,7 +4,7 @@ Both become one array (n, L) of 0 and 1, with -1 where it is not known: a column
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ class Targets:
     """Names and values of several labels, or of one label with several classes."""
 
     names: tuple[str, ...]
-    values: IntArray  # (n, L): 0, 1, or -1 where it is not known
+    values: IntArray = field(repr=False)  # (n, L): 0, 1, or -1 where it is not known
     kind: str  # labels or classes
 
     @property

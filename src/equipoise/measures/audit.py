@@ -56,6 +56,10 @@ class Audit:
             raise UnknownName("measure in this audit", name, self.estimates)
         return self.estimates[name]
 
+    def __repr__(self) -> str:
+        patients = "" if self.patients is None else f" of {self.patients:,} patients"
+        return f"Audit({self.name!r}, {self.rows:,} rows{patients}, {', '.join(self.estimates)})"
+
     def __str__(self) -> str:
         lines = [f"Audit of {self.name}: {self.rows:,} rows; positive if {self.rule.describe()}"]
         lines += [f"  {name}: {estimate}" for name, estimate in self.estimates.items()]

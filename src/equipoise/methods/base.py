@@ -105,6 +105,9 @@ class Candidate:
     labels: Mapping[str, "Candidate"] = field(default_factory=dict)  # of a network with several outputs: what was found for each label
     pace: float = 1.0  # of one step of the trace, in what the method counts (`METHODS[method].counts`): units pruned, epochs
 
+    def __repr__(self) -> str:
+        return f"Candidate({self.method}, {len(self.trace):,} steps, {'met' if self.met else 'not met'}: {self.goal.describe()})"
+
     def __str__(self) -> str:
         if self.labels:
             return "\n".join(f"{label}: {found}" for label, found in self.labels.items())

@@ -261,6 +261,7 @@ def to_onnx(model: nn.Module, sample: Tensor, path: str | Path, threshold: float
                 verbose=False,
             )
             assert program is not None  # with dynamo there always is one
+            _without_places(program.model)
             program.save(str(path), external_data=large)
     except OSError:
         raise
@@ -269,6 +270,23 @@ def to_onnx(model: nn.Module, sample: Tensor, path: str | Path, threshold: float
             leftover.unlink(missing_ok=True)
         raise ExportFailed(f"the network cannot be written as ONNX: {_root(error)}") from error
     return _checked(model, sample, path, program.model.opset_imports.get("", 0))
+
+
+def _without_places(model: Any) -> None:
+    """Removes what the exporter notes of its own insides: for each node, the folders of this machine that its code came from."""
+    for part in (model, model.graph, *model.functions.values()):
+        part.doc_string = None
+        part.metadata_props.clear()
+    for graph in (model.graph, *model.functions.values()):
+        for node in graph.all_nodes():  # those of subgraphs too
+            node.doc_string = None
+            node.metadata_props.clear()
+            for value in node.outputs:
+                value.doc_string = None
+                value.metadata_props.clear()
+        for value in (*graph.inputs, *getattr(graph, "initializers", {}).values()):
+            value.doc_string = None
+            value.metadata_props.clear()
 
 
 def require_onnx() -> None:

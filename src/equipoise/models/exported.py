@@ -84,6 +84,9 @@ def save_exported(source: str | Path, model: ExportedNetwork, path: Path) -> Non
     with torch.no_grad():
         for key, value in program.state_dict.items():
             value.copy_(new[key])
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            node.meta.pop("stack_trace", None)  # which names the folders of the machine where it was exported
     with _quiet():
         torch.export.save(program, path)
 

@@ -71,7 +71,9 @@ class Case:
     repairs: tuple[Repair, ...]
     chosen: int  # position in `repairs`
     provenance: Provenance
-    thumbnails: Mapping[object, npt.NDArray[np.uint8]] = field(default_factory=dict)  # id: gray image (h, w), if the user allows it
+    thumbnails: Mapping[object, npt.NDArray[np.uint8]] = field(
+        default_factory=dict, repr=False
+    )  # id: gray image (h, w), if the user allows it
     probes: Probes | None = None  # on the test part, if the user asks for it
 
     @property

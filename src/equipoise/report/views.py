@@ -248,7 +248,6 @@ def changed_pictures(case: Case) -> list[dict[str, Any]]:
         change = f"{flagged[0]} → {flagged[1]}" if flagged[0] != flagged[1] else f"{flagged[0]}, as before"
         found.append(
             {
-                "id": before.ids[row],
                 "group": groups[row] or "",
                 "positive": bool(before.y[row]),
                 "before": number(float(before.score[row]), 3),
