@@ -30,7 +30,7 @@ from reference import reference
 DOCS = Path(__file__).parent
 NAVIGATION = {  # a page that is in none of these goes to the last
     "Begin": ("index", "start", "choosing", "careful"),
-    "Use": ("networks", "report", "folder", "card", "data", "phantoms"),
+    "Use": ("networks", "report", "folder", "card", "data", "privacy", "phantoms"),
     "Understand": ("measures", "methods"),
     "Look up": ("api", "examples"),
     "Evidence": ("reproduction", "chest-xray", "beyond"),

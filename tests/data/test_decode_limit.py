@@ -163,3 +163,18 @@ def test_an_overwritten_file_of_the_same_size_and_time_is_decoded_again(tmp_path
     assert found[0] < 60
     assert found[1] > 140
     assert decode(path, 8).mean() > 140
+
+
+def test_libtiff_prints_nothing(capfd):
+    target = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 32), dtype=np.uint8)).save(
+        target, "TIFF", compression="tiff_adobe_deflate"
+    )
+    content = bytearray(target.getvalue())
+    for at in range(20, 60):
+        content[at] ^= 0x55
+    found = Images.open([bytes(content), target.getvalue()], size=8, skip_broken=True)
+    assert [one.kind for one in found.broken.values()] == ["damaged"]
+    assert capfd.readouterr().err == ""
+    os.write(2, b"still there")
+    assert capfd.readouterr().err == "still there"

@@ -9,7 +9,7 @@ from rich.text import Text
 from equipoise.cli import inputs as given
 from equipoise.cli.asked import collected, kept, methods_of, number_problems, outputs_of
 from equipoise.cli.console import JsonOption, bar, err, notes
-from equipoise.cli.origin import findable, network_of, plain, provenance
+from equipoise.cli.origin import findable, network_of, plain, provenance, without_folders
 from equipoise.cli.outcome import print_plan
 from equipoise.cli.several import print_labels, told_as_json, write_labels
 from equipoise.data.decode_limit import MAX_PIXELS
@@ -192,7 +192,7 @@ def debias(
             part = test if one else test.labelled(name)
             shown = most_changed(trial.original.test, trial.repairs[trial.chosen].test, part) if thumbnails else None
             probes = trial.probes(part, draws=draws, seed=seed, bars=bar) if probe else None
-            named = f"{name}, {model}" if title is None else title if one else f"{title}: {name}"
+            named = f"{name}, {without_folders(model)}" if title is None else title if one else f"{title}: {name}"
             return trial.case(title=named, label=name, provenance=origin, thumbnails=shown, probes=probes)
 
         if not one:
@@ -202,7 +202,9 @@ def debias(
             def serving_of(name: str) -> Serving:
                 return Serving(findable(model), trials.outputs.output, sample, read, trials.output_name(name), came, code)
 
-            cases, done = write_labels(trials, folder, title or f"{len(label)} labels of {model}", case_of, serving_of, options)
+            cases, done = write_labels(
+                trials, folder, title or f"{len(label)} labels of {without_folders(model)}", case_of, serving_of, options
+            )
         else:
             given.scores_of(network, repair.take(range(min(2, len(repair)))), "auto")  # an error of shape is better told now
             output = told_output(network, repair.inputs, model_output or "auto")

@@ -87,7 +87,7 @@ def provenance(
     versions = {"equipoise": __version__, "torch": torch.__version__, "numpy": np.__version__, "pandas": pd.__version__}
     return Provenance(
         command=shlex.join(map(without_folders, arguments)),
-        model=model,
+        model=without_folders(model),
         seed=seed,
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         versions={**versions, "python": platform.python_version()},

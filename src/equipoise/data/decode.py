@@ -8,10 +8,12 @@ than the limit (see `decode_limit`), which is checked before it is decoded.
 """
 
 import logging
+import os
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,35 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())  # Pillow logs some e
 _quiet = threading.RLock()  # for what is one for the whole process: Pillow's own limit, and where warnings go
 
 
+class _Silenced:
+    """Without standard error of the process while any thread is inside: libtiff prints there whatever Python does."""
+
+    def __init__(self) -> None:
+        self.lock, self.inside, self.kept = threading.Lock(), 0, -1
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.inside += 1
+            if self.inside == 1:
+                with suppress(OSError):  # it may be closed
+                    sys.stderr.flush()
+                    self.kept = os.dup(2)
+                    nowhere = os.open(os.devnull, os.O_WRONLY)
+                    os.dup2(nowhere, 2)
+                    os.close(nowhere)
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            if not self.inside and self.kept >= 0:
+                os.dup2(self.kept, 2)
+                os.close(self.kept)
+                self.kept = -1
+
+
+_silenced = _Silenced()
+
+
 def decode(source: Source, size: int, limit: Limit = Limit()) -> Pixels:
     """One image as 8-bit gray (size, size), or an error that says what is wrong with it."""
     if isinstance(source, bytes):
@@ -75,7 +106,8 @@ def _decoded(content: bytes, suffix: str, size: int, limit: Limit) -> Pixels:
                     f"holds {frames} frames (animated or several pages); save the one that is meant as an image of its own",
                 )
             image.draft("L", (2 * size, 2 * size))  # lets a JPEG be decoded at a half, a quarter or an eighth of a much larger size
-            with limit.room(image.width * image.height * (BYTES.get(image.mode, 4) + 1)):
+            speaks = nullcontext() if image.format != "TIFF" else _silenced
+            with limit.room(image.width * image.height * (BYTES.get(image.mode, 4) + 1)), speaks:
                 ImageOps.exif_transpose(image, in_place=True)  # otherwise it copies
                 gray = _gray(image)
     if gray.size != (size, size):
