@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -276,6 +277,19 @@ def test_cells_that_a_spreadsheet_would_run_are_escaped_where_that_is_asked_for(
     assert [row["id"] for row in written] == [f"'{text}" if text[0] in "=+-@\t\r\n" else text for text in ODD]
     assert all(0 <= float(row["score"]) <= 1 for row in written)
     assert run("apply", "repaired", tmp_path / "new.csv", "--json", "--spreadsheet-safe").code == 2
+
+
+def test_ids_in_a_column_that_the_decisions_have_too_are_refused(repaired, run, tmp_path):
+    folder = tmp_path / "repaired"
+    shutil.copytree(repaired / "repaired", folder)
+    shutil.copy(repaired / "net.py", tmp_path)
+    about = json.loads((folder / "run.json").read_text())
+    about["inputs"] |= {"id": "score", "patient": None}
+    (folder / "run.json").write_text(json.dumps(about))
+    new = pd.DataFrame({"score": ["007", "7"], "age": 50, "a": 0.3, "b": 0.1, "c": 0.0})
+    code, out, err = run("apply", "repaired", _write("new.csv", new))
+    assert (code, out) == (2, "")
+    assert "'score'" in err
 
 
 def test_a_group_that_is_an_input_too_is_read_both_ways(run, tmp_path):

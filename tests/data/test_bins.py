@@ -129,3 +129,9 @@ def test_several_problems_of_bins_come_together():
     with pytest.raises(BadInput) as caught:
         Scores.from_frame(_frame(), label="y", score="p", group=["sex", "age"], bins={"age": [60, 40], "race": [1]})
     assert len(caught.value.problems) == 2
+
+
+@pytest.mark.parametrize("told", [{"age": 1}, {"age": {"edges": [1]}}, {"age": {"edges": [2, 1], "whole": True}}, ["age"]])
+def test_damaged_bins_of_a_folder_are_refused(told):
+    with pytest.raises(BadInput, match="bins of"):
+        bins_in(told)

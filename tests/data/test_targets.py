@@ -8,6 +8,7 @@ from PIL import Image
 
 from equipoise.data.cohort import Cohort
 from equipoise.data.splits import keep_aside, split
+from equipoise.data.targets import equals
 from equipoise.errors import BadInput
 from equipoise.models.train import train
 
@@ -126,3 +127,15 @@ def test_train_says_that_it_trains_one_output():
     parts = split(Cohort.from_frame(frame, label=["a", "b"], group="sex", reference="M"), seed=0)
     with pytest.raises(BadInput, match="has several labels \\(a, b\\), and train trains one output"):
         train(parts.train, parts.valid)
+
+
+@pytest.mark.parametrize("dtype", ["string", "object", "category", "string[pyarrow]"])
+def test_the_positive_value_in_text_with_gaps(dtype):
+    column = pd.Series(["yes", None, "no"], dtype=dtype)
+    assert equals(column, "yes").tolist() == [True, False, False]
+
+
+def test_the_positive_value_in_numbers_with_gaps():
+    assert equals(pd.Series([1, None, 0], dtype="Int64"), "1").tolist() == [True, False, False]
+    assert equals(pd.Series([1.0, None, 0.0]), "yes").tolist() == [False, False, False]
+    assert equals(pd.Series([True, False]), "True").tolist() == [True, False]

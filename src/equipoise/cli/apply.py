@@ -102,7 +102,11 @@ def apply(
     ids = frame[names[0]].to_numpy(dtype=object)[kept] if names else kept.astype(object)
     found = decide(repaired, score, attributes, ids, seed, file.name)
     about = frame[list(dict.fromkeys(names))].iloc[kept].reset_index(drop=True) if names else pd.DataFrame({"row": kept + 1})
-    about = about.drop(columns=[c for c in about.columns if c in found.columns])  # a column of that name is not ours
+    if taken := [c for c in about.columns if c in found.columns]:
+        shown = ", ".join(map(repr, taken))
+        raise BadInput(
+            f"the ids are in {shown}, a name that the decisions have too, so that they could not be told apart. Rename the column."
+        )
     table = pd.concat([about, found], axis=1)
     for remark in _remarks(repaired, attributes, len(frame) - len(kept)):
         err.print(Text(f"note: {printable(remark)}", style="yellow"), soft_wrap=True)

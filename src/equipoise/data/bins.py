@@ -107,8 +107,12 @@ def bins_for(values: npt.NDArray[np.float64], given: object, name: str) -> Bins:
 
 
 def bins_in(told: Mapping[str, Any]) -> dict[str, Bins]:
-    """The bins by column from `Bins.to_dict` of each."""
-    return {str(name): Bins(edges_of(entry["edges"], str(name)), bool(entry["whole"])) for name, entry in told.items()}
+    """The bins by column from `Bins.to_dict` of each, or an error where they are damaged."""
+    try:
+        entries = [(str(name), entry["edges"], entry["whole"]) for name, entry in told.items()]
+    except (AttributeError, KeyError, TypeError):
+        raise BadInput(f"the bins of the groups are damaged: expected edges and whole by column, got {told!r}") from None
+    return {name: Bins(edges_of(edges, name), bool(whole)) for name, edges, whole in entries}
 
 
 def _number(value: float) -> str:

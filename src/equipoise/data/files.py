@@ -29,7 +29,7 @@ MISSING_WORDS = frozenset(  # what pandas takes for missing; never in a column o
     {"", " ", "NA", "N/A", "n/a", "<NA>", "NULL", "null", "None", "NaN", "nan", "-NaN", "-nan"}
     | {"#N/A", "#N/A N/A", "#NA", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"}
 )
-MAX_TABLE_BYTES = 2**29  # of a table once it is unzipped: 512 MiB, about five million rows of 100 characters
+MAX_TABLE_BYTES = 2**28  # of a table once it is unzipped: 256 MiB; reading a CSV takes up to ten times that in memory
 LIMIT_VARIABLE = "EQUIPOISE_MAX_TABLE_BYTES"
 CHUNK = 2**20
 
@@ -39,7 +39,7 @@ def read_table(path: str | Path, *, text: Collection[str] = (), words: Collectio
 
     Columns in `text` hold identifiers and groups: strings exactly as they stand in the file, where only an empty cell is missing. So are
     those in `words`, except that NA, null, NaN and the like are missing there. Everything else is read as numbers where it can be.
-    `limit` is the largest size in bytes once unzipped; by default EQUIPOISE_MAX_TABLE_BYTES, or 512 MiB.
+    `limit` is the largest size in bytes once unzipped; by default EQUIPOISE_MAX_TABLE_BYTES, or 256 MiB.
     """
     path = Path(path)
     if path.is_dir():
@@ -64,7 +64,7 @@ def read_table(path: str | Path, *, text: Collection[str] = (), words: Collectio
 
 
 def max_table_bytes() -> int:
-    """The largest size of a table once it is unzipped: EQUIPOISE_MAX_TABLE_BYTES, or 512 MiB."""
+    """The largest size of a table once it is unzipped: EQUIPOISE_MAX_TABLE_BYTES, or 256 MiB."""
     told = os.environ.get(LIMIT_VARIABLE, "").strip()
     if not told:
         return MAX_TABLE_BYTES

@@ -54,7 +54,8 @@ def equals(column: "pd.Series[object]", value: object) -> npt.NDArray[np.bool_]:
             return np.asarray(column.eq(float(value)).fillna(False), dtype=bool)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):
             return np.zeros(len(column), bool)
-    return np.asarray(column.map(level_name, na_action="ignore").astype(object) == level_name(value), dtype=bool)
+    name, empty = level_name(value), column.isna().to_numpy()
+    return np.array([not gap and level_name(each) == name for each, gap in zip(column.astype(object), empty, strict=True)], dtype=bool)
 
 
 def known(column: "pd.Series[object]") -> npt.NDArray[np.bool_]:
