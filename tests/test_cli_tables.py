@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -234,7 +233,7 @@ def test_new_rows_are_binned_like_those_of_the_repair(repaired, run, monkeypatch
     new = pd.DataFrame(
         {"id": ["00012", "12", "1e5", "NA"], "pid": ["007", "7", "07", "7.0"], "age": [59.9, 60, 20, 94], "a": 0.3, "b": 0.1, "c": 0.0}
     )
-    found = run("apply", "repaired", _write(str(tmp_path / name), new), "--json")
+    found = run("apply", "repaired", "--model", "net.py:build", _write(str(tmp_path / name), new), "--json")
     assert (found.code, found.err) == (0, "")
     rows = json.loads(found.out)["decisions"]
     assert [(row["id"], row["pid"]) for row in rows] == list(zip(new["id"], new["pid"], strict=True))
@@ -252,7 +251,7 @@ def test_ids_are_written_as_they_were_read(repaired, run, monkeypatch, tmp_path,
     n = len(ODD)
     new = pd.DataFrame({"id": [str(k) for k in range(n)], "pid": "p", "age": 50, "a": 0.3, "b": 0.1, "c": 0.0}).assign(**{column: ODD})
     out = tmp_path / "decisions.csv"
-    assert run("apply", "repaired", _write(str(tmp_path / f"new.{kind}"), new), "--out", out).code == 0
+    assert run("apply", "repaired", "--model", "net.py:build", _write(str(tmp_path / f"new.{kind}"), new), "--out", out).code == 0
     written = list(csv.DictReader(io.StringIO(out.read_text(encoding="utf-8"), newline="")))
     assert [row[column] for row in written] == ODD
     assert list(written[0]) == ["id", "pid", "score", "decision"]
@@ -263,7 +262,7 @@ def test_integers_with_gaps_in_parquet_are_written_exactly(repaired, run, monkey
     ids = pa.array([123456789012345678, None, 123456789012345679])
     numbers = {name: pa.array([0.1, 0.2, 0.3]) for name in "abc"}
     pq.write_table(pa.table({"id": ids, "age": pa.array([30, 70, None]), **numbers}), tmp_path / "new.parquet")
-    found = run("apply", "repaired", tmp_path / "new.parquet")
+    found = run("apply", "repaired", "--model", "net.py:build", tmp_path / "new.parquet")
     assert [line.split(",")[0] for line in found.out.splitlines()] == ["id", "123456789012345678", "", "123456789012345679"]
 
 
@@ -272,22 +271,20 @@ def test_cells_that_a_spreadsheet_would_run_are_escaped_where_that_is_asked_for(
     new = pd.DataFrame({"id": ODD, "age": 50, "a": -0.3, "b": 0.1, "c": 0.0})
     out = tmp_path / "decisions.csv"
     _write(str(tmp_path / "new.csv"), new)
-    assert run("apply", "repaired", tmp_path / "new.csv", "--out", out, "--spreadsheet-safe").code == 0
+    assert run("apply", "repaired", "--model", "net.py:build", tmp_path / "new.csv", "--out", out, "--spreadsheet-safe").code == 0
     written = list(csv.DictReader(io.StringIO(out.read_text(encoding="utf-8"), newline="")))
     assert [row["id"] for row in written] == [f"'{text}" if text[0] in "=+-@\t\r\n" else text for text in ODD]
     assert all(0 <= float(row["score"]) <= 1 for row in written)
-    assert run("apply", "repaired", tmp_path / "new.csv", "--json", "--spreadsheet-safe").code == 2
+    assert run("apply", "repaired", "--model", "net.py:build", tmp_path / "new.csv", "--json", "--spreadsheet-safe").code == 2
 
 
-def test_ids_in_a_column_that_the_decisions_have_too_are_refused(repaired, run, tmp_path):
-    folder = tmp_path / "repaired"
-    shutil.copytree(repaired / "repaired", folder)
-    shutil.copy(repaired / "net.py", tmp_path)
-    about = json.loads((folder / "run.json").read_text())
-    about["inputs"] |= {"id": "score", "patient": None}
-    (folder / "run.json").write_text(json.dumps(about))
-    new = pd.DataFrame({"score": ["007", "7"], "age": 50, "a": 0.3, "b": 0.1, "c": 0.0})
-    code, out, err = run("apply", "repaired", _write("new.csv", new))
+def test_ids_in_a_column_that_the_decisions_have_too_are_refused(run, tmp_path):
+    hospital.table(tmp_path)
+    for name in ("local.csv", "new.csv"):
+        pd.read_csv(name).rename(columns={"id": "score"}).to_csv(name, index=False)
+    roles = ["--label", "sick", "--group", "sex", "--id", "score", "--feature", "a", "--feature", "b", "--feature", "c"]
+    assert run("debias", "local.csv", *roles, *NETWORK, "--method", "standard", "--out", "repaired").code == 0
+    code, out, err = run("apply", "repaired", "new.csv", "--model", "net.py:build")
     assert (code, out) == (2, "")
     assert "'score'" in err
 
