@@ -178,7 +178,7 @@ def _read_csv(path: Path, text: set[str], words: set[str], limit: int) -> pd.Dat
     raw = read_bytes(path, limit)
     if raw.startswith(WORKBOOKS):
         raise BadInput(f"{path} is an Excel workbook (or another archive), not a CSV file. Save the sheet as CSV first.")
-    encoding = _encoding(raw)
+    encoding = _encoding(raw, path)
     lines = raw[:65536].decode(encoding, errors="ignore").splitlines()
     # Excel may write the separator on a line of its own before the header: "sep=;".
     told = lines[0].strip(' "').lower() if lines else ""
@@ -231,7 +231,7 @@ def _spaced(lines: list[str], separator: str) -> bool:
     return any(field.startswith(" ") and field.lstrip(" ").startswith('"') for row in rows for field in row)
 
 
-def _encoding(raw: bytes) -> str:
+def _encoding(raw: bytes, path: Path) -> str:
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return "utf-16"
     decoder, view = codecs.getincrementaldecoder("utf-8")(), memoryview(raw)
@@ -240,8 +240,20 @@ def _encoding(raw: bytes) -> str:
             decoder.decode(view[start : start + CHUNK])
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:
+        _check_windows(raw, path)
         return "cp1252"
     return "utf-8-sig"
+
+
+def _check_windows(raw: bytes, path: Path) -> None:
+    """Raises where a file that is no UTF-8 is no Windows text either but damaged UTF-8, which would change every accented id."""
+    text = raw.decode("utf-8", errors="replace")
+    bad = text.count("\ufffd")
+    if len(re.sub("[\x00-\x7f\ufffd]+", "", text)) >= bad:
+        line = text.count("\n", 0, text.index("\ufffd")) + 1
+        raise BadInput(
+            f"{path} is damaged: {bad:,} characters are not UTF-8, as the rest is; the first is in line {line:,}. Export it again."
+        )
 
 
 def _with_decimal_commas(frame: pd.DataFrame, text: set[str]) -> pd.DataFrame:
