@@ -30,7 +30,7 @@ PLANTED = {  # column of the table: what must not be in a file
     COLUMNS[2]: ["QZXhome", "QZXfolder", "site-packages", str(Path(eq.__file__).parent), "equipoise/models"],
 }
 ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid"]
-TRUST: list[str] = []
+TRUST = ["--trust"]
 CHANGES = [
     "--draws",
     "10",

@@ -333,7 +333,6 @@ def _readme(
         images=bool(serving.inputs.get("images")),
         folder=folder,
         backbone=serving.code is None,
-        code=program or (serving.code and str(serving.code)),
         failures=failures,
     )
 
