@@ -60,7 +60,7 @@ class _Silenced:
         with self.lock:
             self.inside += 1
             if self.inside == 1:
-                with suppress(OSError):  # it may be closed
+                with suppress(OSError, ValueError, AttributeError):  # it may be closed, or not there
                     sys.stderr.flush()
                     self.kept = os.dup(2)
                     nowhere = os.open(os.devnull, os.O_WRONLY)
