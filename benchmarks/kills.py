@@ -133,8 +133,9 @@ def kill_debias(times: int, rng: random.Random, home: Path) -> Counts:
     assert len(known) == 2, "the two repairs decide alike, so that nothing could be told from them"
     out = home / "out"
     shutil.copytree(home / "one", out)
-    there = "one"
-    for at in range(times):
+    there, at = "one", 0
+    while sum(counts.outcomes.values()) < times:
+        at += 1
         coming = "other" if there == "one" else "one"
         process = started([*EQUIPOISE, *debias_command(home, out, coming)])
         if at % 2:
@@ -148,9 +149,10 @@ def kill_debias(times: int, rng: random.Random, home: Path) -> Counts:
             found = known.get(decisions(home, out), "a mixture")
         except Exception as error:
             found = f"nothing: {error}"
-        counts.outcomes[f"{'the old' if found == there else 'the new' if found == coming else found}{'' if alive else ' (was done)'}"] += 1
+        if alive:  # a run that was done before is no kill
+            counts.outcomes[{there: "the old", coming: "the new"}.get(found, found)] += 1
         if found not in REPAIRS:
-            counts.failures.append(f"kill {at}: {found}")
+            counts.failures.append(f"run {at}: {found}")
             break
         there = found
     swapping.remove_leftovers(out)
@@ -209,7 +211,8 @@ def kill_swap(one: Path, other: Path, home: Path, same: Callable[[Path], str], *
                 found = "a folder without the notes"
         except Exception as error:
             found = f"nothing: {error}"
-        counts.outcomes[{"one": "the old", "other": "the new"}.get(found, found)] += 1
+        if killed:
+            counts.outcomes[{"one": "the old", "other": "the new"}.get(found, found)] += 1
         _copy(other, out)
         left = sorted(path.name for path in out.parent.iterdir())
         if found not in ("one", "other") or left != ["out"] or same(out) != "other":

@@ -266,6 +266,8 @@ class _Own:
         (np.array([{}], dtype=object), "'best'", ""),
         (np.zeros(2, dtype=[("a", "f8")]), "'best'", ""),
         (print, "'best'", "builtins.print"),
+        (torch.optim.Adam, "'best'", "torch.optim.adam.Adam"),
+        (nn.Linear(2, 1), "'best'", "torch.nn.modules.linear.Linear"),
         (collections.defaultdict(list, a=[1]), "'best'", "collections.defaultdict"),
     ],
 )

@@ -174,7 +174,7 @@ def _load_pickle(path: Path) -> object:
                 shown = ", ".join(f"{key} of type {kind}" for key, kind in list(found.items())[:5])
                 raise BadInput(
                     f"{path} holds more than weights and could run code when loaded; it is refused: {shown}. "
-                    "Save it without these, or save model.state_dict() alone, and give the architecture with --model."
+                    "Save model.state_dict() alone, or leave these out, and give the architecture with --model."
                 ) from error
             raise BadInput(
                 f"{path} holds more than weights and could run code when loaded; it is refused. "

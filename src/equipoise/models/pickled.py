@@ -11,7 +11,7 @@ import datetime as dt
 import pathlib
 import pickle
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -174,6 +174,14 @@ class _Stub:
         return id(self)
 
 
+def _torch_allows() -> Collection[str]:
+    """The names that torch itself lets a file have; known to its own unpickler only."""
+    from torch import _weights_only_unpickler as of_torch
+
+    names: Collection[str] = of_torch._get_allowed_globals()
+    return names
+
+
 class _Reader(pickle._Unpickler):
     """Reads the structure of a pickle with a stub for every function and class in it."""
 
@@ -182,7 +190,7 @@ class _Reader(pickle._Unpickler):
         full = f"{'builtins' if module == '__builtin__' else module}.{name}"
         if full in known:
             return known[full]
-        allowed = full in NAMED or module.partition(".")[0] == "torch"
+        allowed = full in NAMED or full in _torch_allows()
         return type("Stub", (_Stub,), {"kind": "" if allowed else full})
 
     def persistent_load(self, _: object) -> _Stub:
