@@ -8,6 +8,7 @@ fine-tuned and given another rule, and its units cannot be listed, so it cannot 
 
 import copy
 import json
+import logging
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -73,8 +74,12 @@ def load_exported(path: str | Path) -> ExportedNetwork:
 def exported_in(content: bytes, source: str) -> ExportedNetwork:
     """The network in the bytes of a .pt2 file."""
     program = _load(content, source)
-    raise_all(_problems(program), source)
-    return ExportedNetwork(program, source)
+    try:
+        problems, network = _problems(program), ExportedNetwork(program, source)
+    except Exception as error:  # a graph that torch has read and cannot build a module from
+        raise _cannot_load(source, error) from error
+    raise_all(problems, source)
+    return network
 
 
 def save_exported(source: str | Path, model: ExportedNetwork, path: Path) -> None:
@@ -113,8 +118,12 @@ def _load(content: bytes, source: str) -> ExportedProgram:
         with _quiet():
             return torch.export.load(BytesIO(content))
     except Exception as error:  # a damaged file, or one of another version of torch, fails in many ways
-        reason = (str(error).splitlines() or [""])[0]
-        raise BadInput(f"{source} cannot be loaded by torch {torch.__version__}: {type(error).__name__}: {reason}. {AGAIN}") from error
+        raise _cannot_load(source, error) from error
+
+
+def _cannot_load(source: str, error: Exception) -> BadInput:
+    reason = (str(error).splitlines() or [""])[0]
+    return BadInput(f"{source} cannot be loaded by torch {torch.__version__}: {type(error).__name__}: {reason}. {AGAIN}")
 
 
 def _more_than_tensors(content: bytes) -> str:
@@ -174,7 +183,12 @@ def _in_training(node: torch.fx.Node) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's warnings about its own insides."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Without what torch warns of and logs about its own insides, such as a traceback for a file that it then fails to load."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
