@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import equipoise.cli.app  # noqa: F401 (a console keeps the width that it is made with: it is made before any test sets one)
+
 torch.set_num_threads(1)
 settings.register_profile("equipoise", deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("equipoise")
