@@ -136,7 +136,8 @@ def test_a_study_of_images(run: Callable[..., Ran], xrays: Path) -> None:
     assert "--skip-broken" in refused.err
     ran = run(*arguments, "--out", "out", "--skip-broken", "--size", "20")
     assert ran.code == 0
-    assert "10000003_1.png" in Path("out/broken/nih.txt").read_text()
+    assert Path("out/broken/nih.txt").read_text() == "1 empty\n"
+    assert "10000003_1.png" in ran.err  # named on the terminal alone
     options = json.loads(Path("out/study.json").read_text())["definition"]["data"][0]["options"]
     assert options == {"size": 20, "skip_broken": True}
     assert list(Path("out/models").glob("*.safetensors")) == []

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from equipoise.cli.console import err, out, say_stopped
 from equipoise.errors import BadInput
+from equipoise.report.terminal import printable
 
 if TYPE_CHECKING:
     from equipoise.study.results import Folder
@@ -215,15 +216,19 @@ def _bar() -> Iterator[Callable[["Event"], None]]:
 
 @contextmanager
 def _warnings(console: Console) -> Iterator[None]:
-    """What the study logs, above the bar."""
-    logger = logging.getLogger("equipoise.study")
+    """What the study and its data log, above the bar."""
+    loggers = [logging.getLogger(name) for name in ("equipoise.study", "equipoise.data")]
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: console.print(Text(record.getMessage(), style="yellow"), soft_wrap=True)  # type: ignore[method-assign]
-    logger.addHandler(handler)
+    handler.emit = lambda record: console.print(  # type: ignore[method-assign]
+        Text(printable(record.getMessage()), style="yellow"), soft_wrap=True
+    )
+    for logger in loggers:
+        logger.addHandler(handler)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
+        for logger in loggers:
+            logger.removeHandler(handler)
 
 
 def _duration(seconds: float) -> str:
