@@ -20,7 +20,9 @@ from equipoise.methods.equalised_odds import EqualisedOdds, Steps
 from equipoise.methods.group_thresholds import GroupThresholds
 from equipoise.methods.reject_option import RejectOption
 from equipoise.methods.rules import rule_from_dict, rule_to_dict
+from equipoise.report import bundle as subject
 from equipoise.report.bundle import read_bundle, read_run, sealed
+from equipoise.report.folder import filling
 from equipoise.report.served import open_repaired
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -73,6 +75,24 @@ def test_files_of_two_runs_are_not_one(tmp_path: Path):
         with pytest.raises(BadInput, match=f"{name} is not the file that was written"):
             open_repaired(one, trust=True)
         (one / name).write_bytes(content)
+
+
+def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    out, other = bundles.write(tmp_path / "out"), bundles.write(tmp_path / "other", rule=Threshold(0.75), seed=1)
+    original, swapped = subject._listed, []
+
+    def replaced_first(folder: Path, run: dict[str, Any]) -> tuple[dict[str, bytes], list[str]]:
+        if not swapped:
+            swapped.append(1)
+            with filling(out) as place:
+                for path in other.iterdir():
+                    (place / path.name).write_bytes(path.read_bytes())
+        return original(folder, run)
+
+    monkeypatch.setattr(subject, "_listed", replaced_first)
+    found = open_repaired(out, trust=True)
+    assert (found.rule, swapped) == (Threshold(0.75), [1])
+    assert torch.equal(found.model.weight, bundles.network(1).weight)
 
 
 def test_thousands_of_damaged_bytes_in_the_weights_are_refused_before_they_are_parsed(folder: Path, monkeypatch: pytest.MonkeyPatch):

@@ -29,6 +29,7 @@ PARSED = (
     "rule.json",
     "audit.json",
 )  # kept in memory; others only checked
+READS = 5  # of a folder that is replaced again and again while it is read
 OPEN = ConfigDict(extra="allow", strict=True)
 Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0)]
@@ -200,9 +201,28 @@ def _seal_problem(content: bytes, document: Mapping[str, object]) -> str:
 
 def read_bundle(folder: Path) -> Bundle:
     """The folder's run.json and the bytes of the files that it lists, all verified before any of them is parsed."""
-    recover(folder)
     folder = Path(folder)
-    run = read_run(folder)
+    for _ in range(READS):
+        recover(folder)
+        run = read_run(folder)
+        contents, problems = _listed(folder, run)
+        if not problems or _digest_now(folder) == run[DIGEST]:
+            break  # or the folder was replaced while it was read: then once more, from the new one
+    if problems:
+        raise BadInput(*_advised(problems), source=str(folder))
+    parsed_json(contents["audit.json"], folder / "audit.json", "audit.json")
+    return Bundle(folder, run, contents)
+
+
+def _digest_now(folder: Path) -> object:
+    try:
+        return read_run(folder)[DIGEST]
+    except (BadInput, OSError):
+        return None
+
+
+def _listed(folder: Path, run: Mapping[str, Any]) -> tuple[dict[str, bytes], list[str]]:
+    """The bytes of the files that are parsed, and what is wrong with any that run.json lists or should list."""
     problems, contents = [], {}
     for name, expected in run["files"].items():
         path = folder / name
@@ -218,13 +238,8 @@ def read_bundle(folder: Path) -> Bundle:
         if found != expected:
             problems.append(f"{name} is not the file that was written: its SHA-256 is {found}, in {RUN} it is {expected}")
         contents[name] = content
-    problems += [
-        f"{name} is there and {RUN} does not list it" for name in FILES[:-1] if name not in run["files"] and (folder / name).exists()
-    ]
-    if problems:
-        raise BadInput(*_advised(problems), source=str(folder))
-    parsed_json(contents["audit.json"], folder / "audit.json", "audit.json")
-    return Bundle(folder, run, contents)
+    strange = [name for name in FILES[:-1] if name not in run["files"] and (folder / name).exists()]
+    return contents, problems + [f"{name} is there and {RUN} does not list it" for name in strange]
 
 
 def _sha256_of(path: Path) -> str:
