@@ -1,12 +1,12 @@
-# make demo | test | lint | docs | bench | kills | clean. Everything that is needed is installed into .venv by the targets themselves.
+# make demo | test | lint | docs | bench | kills | fuzz | clean. Everything that is needed is installed into .venv by the targets themselves.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-CHECKED := src tests benchmarks docs examples
+CHECKED := src tests benchmarks docs examples fuzz
 # One compute thread a process: two that spin against a busy neighbour cost ten times the time.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint docs bench clean install browser kills
+.PHONY: demo test lint docs bench clean install browser kills fuzz
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -48,5 +48,9 @@ bench: install .venv-bench/.installed
 kills: install
 	$(BIN)/python benchmarks/kills.py
 
+# 11,000 mutated inputs in two processes; what fails lies in fuzz-failures/ with the command that repeats it.
+fuzz: install
+	$(BIN)/python -m fuzz --cases 11000 --workers 2
+
 clean:
-	rm -rf $(VENV) .venv-bench .bench-networks demo-output example-output site build dist src/*.egg-info
+	rm -rf $(VENV) .venv-bench .bench-networks fuzz-failures demo-output example-output site build dist src/*.egg-info

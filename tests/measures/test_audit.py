@@ -215,3 +215,12 @@ def test_a_group_with_too_few_patients_does_not_raise_the_floor_of_the_largest_g
     assert three["eod"].noise == pytest.approx(two.noise, rel=0.2)
     short = three.gaps[(three.gaps["measure"] == "eod") & (three.gaps["group"] == "X")]
     assert short[["value", "noise", "excess"]].isna().all(axis=None)
+
+
+def test_draws_that_lack_a_cell_give_no_warning() -> None:
+    """Of one patient with all positives of a group few draws have a gap: there is then no spread of it, and nothing is warned of."""
+    frame = pd.DataFrame({"y": [1, 0, 1, 0], "p": [0.9, 0.1, 0.8, 0.3], "sex": ["F", "F", "M", "M"], "pid": ["a", "b", "c", "d"]})
+    scores = Scores.from_frame(frame, label="y", score="p", group="sex", reference="M", patient="pid")
+    for seed in range(20):
+        found = audit(scores, draws=2, seed=seed, minimum=1)
+        assert np.isnan(found.gaps["detectable"]).any() or (found.gaps["detectable"] >= 0).all()

@@ -284,8 +284,8 @@ def _gap_rows(
     usable = np.minimum(counts[1:], counts[0]) >= settings.minimum
     point = np.where(usable, point, np.nan)
     low, high = interval(drawn, point, settings.level)
-    with np.errstate(invalid="ignore"):
-        spread = np.array([np.nanstd(column, ddof=1) if use else np.nan for column, use in zip(drawn.T, usable, strict=True)])
+    known = [column[~np.isnan(column)] for column in drawn.T]  # a draw may lack a cell that the rows have
+    spread = np.array([column.std(ddof=1) if use and len(column) > 1 else np.nan for column, use in zip(known, usable, strict=True)])
     rows: list[tuple[object, ...]] = []
     for k, level in enumerate(attribute.others):
         short = [lvl for lvl, c in ((level, counts[k + 1]), (attribute.reference, counts[0])) if c < settings.minimum]
