@@ -102,6 +102,13 @@ def _judged(content: bytes, study: bool, place: Path) -> str:
     for name in ("measures", "splits"):
         if name in found and name not in (place / "out" / "study.json").read_text():
             return f"{name} is not in study.json"
+    counts = {"splits": found.get("splits", 1), "stack": found.get("stack", 1), "epochs": found.get("training", {}).get("epochs", 1)}
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < (name != "epochs"):
+            return f"accepted with {name} = {value!r}"
+    measures = found.get("measures", ["eod"])
+    if not isinstance(measures, list) or not measures or len(set(measures)) != len(measures):
+        return f"accepted with measures = {measures!r}"
     unknown = [key for key in found if key not in STUDY_KEYS and key not in _study_keys()]
     return f"accepted with the unknown keys {', '.join(unknown)}" if unknown else ""
 

@@ -183,3 +183,10 @@ def test_one_seed_gives_the_same_weights_with_augmentation_too():
     one, two, other = (train(images, images, seed=k, model=net).state_dict() for k in (0, 0, 1))
     assert all(torch.equal(one[k], two[k]) for k in one)
     assert not torch.equal(one["4.weight"], other["4.weight"])
+
+
+@pytest.mark.parametrize("wrong", [{"epochs": -1}, {"batch": 0}, {"rate": float("nan")}, {"rate": -1e-3}, {"patience": 0}])
+def test_settings_that_cannot_train_are_refused(wrong):
+    [(name, value)] = wrong.items()
+    with pytest.raises(BadInput, match=f"{name} of training .*; got {value}"):
+        Training(**wrong)

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 
-from equipoise.errors import pick
+from equipoise.errors import pick, raise_all
 
 Progress = Callable[[int, float], None]  # epoch, validation loss
 OPTIMISERS: dict[str, type[torch.optim.Adam] | type[torch.optim.AdamW]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
@@ -30,6 +31,14 @@ class Training:
         pick("optimiser of training", self.optimiser, OPTIMISERS)
         pick("schedule of training", self.schedule, ("plateau", "step"))
         pick("weights to restore after training", self.restore, ("best", "last"))
+        least = {"epochs": 0, "batch": 1, "patience": 1, "plateau": 1, "step": 1}  # no epochs: the network as it was initialised
+        counts = {name: getattr(self, name) for name in least}
+        problems = [
+            f"{name} of training must be at least {least[name]}; got {value}" for name, value in counts.items() if value < least[name]
+        ]
+        if not (isfinite(self.rate) and self.rate > 0):
+            problems.append(f"rate of training must be a positive number; got {self.rate}")
+        raise_all(problems)
 
 
 IMAGES = Training(epochs=20, batch=32, rate=1e-4, patience=5, optimiser="adamw", schedule="step", augment=True)
