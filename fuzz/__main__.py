@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import math
 import os
 import queue
 import select
@@ -32,6 +33,7 @@ def main() -> int:
     parser.add_argument("--families", nargs="*", choices=sorted(SHARES), default=sorted(SHARES))
     parser.add_argument("--only", help="FAMILY:NUMBER")
     parser.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds of one input")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop early, after so many minutes")
     parser.add_argument("--failures", type=Path, default=Path("fuzz-failures"), help="folder for what failed")
     parser.add_argument("--summary", type=Path, help="JSON file for the table")
     asked = parser.parse_args()
@@ -40,7 +42,9 @@ def main() -> int:
         with Path(os.devnull).open("w") as quiet, contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
             build(Path(folder))
         names = [asked.only] if asked.only else planned(asked.cases, asked.families)
-        found, held = run_all(names, Path(folder), asked.seed, 1 if asked.only else asked.workers, asked.timeout)
+        found, held = run_all(
+            names, Path(folder), asked.seed, 1 if asked.only else asked.workers, asked.timeout, start + 60 * asked.minutes
+        )
         failed = [one for one in found if one["kind"]]
         for one in [one for one in failed if one["kind"] != "wrong"][:RECHECKED]:  # in a fresh process: does it fail only after others?
             [again], _ = run_all([f"{one['family']}:{one['number']}"], Path(folder), asked.seed, 1, asked.timeout)
@@ -69,14 +73,16 @@ def planned(cases: int, families: list[str]) -> list[str]:
     return [name for _, name in sorted(names)]
 
 
-def run_all(names: list[str], base: Path, seed: int, workers: int, timeout: float) -> tuple[list[dict[str, Any]], int]:
+def run_all(
+    names: list[str], base: Path, seed: int, workers: int, timeout: float, until: float = math.inf
+) -> tuple[list[dict[str, Any]], int]:
     """What came of each input, and the memory that a process holds before the first of them."""
     todo: queue.SimpleQueue[str] = queue.SimpleQueue()
     for name in names:
         todo.put(name)
     found: list[dict[str, Any]] = []
     held: list[int] = []
-    crew = [threading.Thread(target=_work, args=(todo, found, held, base, seed, timeout)) for _ in range(min(workers, len(names)))]
+    crew = [threading.Thread(target=_work, args=(todo, found, held, base, seed, timeout, until)) for _ in range(min(workers, len(names)))]
     for thread in crew:
         thread.start()
     for thread in crew:
@@ -84,9 +90,11 @@ def run_all(names: list[str], base: Path, seed: int, workers: int, timeout: floa
     return sorted(found, key=lambda one: (one["family"], one["number"])), max(held, default=0)
 
 
-def _work(todo: "queue.SimpleQueue[str]", found: list[dict[str, Any]], held: list[int], base: Path, seed: int, timeout: float) -> None:
+def _work(
+    todo: "queue.SimpleQueue[str]", found: list[dict[str, Any]], held: list[int], base: Path, seed: int, timeout: float, until: float
+) -> None:
     worker: _Worker | None = None
-    while not todo.empty():
+    while not todo.empty() and time.perf_counter() < until:
         try:
             name = todo.get_nowait()
         except queue.Empty:
@@ -103,6 +111,8 @@ def _work(todo: "queue.SimpleQueue[str]", found: list[dict[str, Any]], held: lis
             answer = blank(family, int(number), kind, wrong) | {"seconds": timeout}
             worker = None
         found.append(answer)
+        if answer["kind"]:
+            print(f"{answer['kind']}: {name} ({answer['what']})", file=sys.stderr, flush=True)
     if worker is not None:
         worker.end()
 
