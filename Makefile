@@ -33,6 +33,7 @@ lint: install
 	$(BIN)/lint-imports
 
 docs: install
+	$(BIN)/python docs/reproduction.py --check
 	$(BIN)/python docs/build.py
 
 # AIF360 needs older packages than the project, so it lives in an environment of its own.

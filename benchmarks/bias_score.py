@@ -3,7 +3,7 @@
 table: bias-score beside the original and one threshold a group. floors: what a higher floor costs. depths: which features the probes
 need. without: no cross-fitting, the network's own score alone for the label, no correction of the gaps. groups: seconds of the multipliers
 for 2 to 8 groups at 9,000 rows. boosting: how much more gradient boosting would read from a table. Networks are trained once and kept in
-the folder EQUIPOISE_NETWORKS (results/networks).
+the folder EQUIPOISE_NETWORKS (runs/networks).
 """
 
 import os
@@ -54,7 +54,7 @@ def prepared(name: str, splits: int) -> tuple[Parts, list[torch.nn.Module]]:
     drawn = source in ("loh", "zafar")  # anew for each split
     whole = None if drawn else eq.load(source, **options)
     parts = [eq.split(whole if whole is not None else eq.load(source, seed=seed, **options), seed=seed) for seed in range(splits)]
-    kept = Path(os.environ.get("EQUIPOISE_NETWORKS", "results/networks")) / f"{name}.pt"
+    kept = Path(os.environ.get("EQUIPOISE_NETWORKS", "runs/networks")) / f"{name}.pt"
     models: list[torch.nn.Module] = torch.load(kept, weights_only=False) if kept.exists() else []
     if len(models) < splits:
         fresh = [(part.train, part.valid, seed) for seed, part in enumerate(parts)][len(models) :]

@@ -1,8 +1,8 @@
 """The tables of docs/chest-xray.md from the folders of finished `equipoise study run nih` runs, as Markdown.
 
-    python benchmarks/nih_tables.py results/resnet-18 results/squeezenet ...
-    python benchmarks/nih_tables.py results/nih-folds      # a study by folds: all folds pooled
-    python benchmarks/nih_tables.py --left results/forty   # how much of the original's gap is left: all splits, and either half of them
+    python benchmarks/nih_tables.py runs/resnet-18 runs/squeezenet ...
+    python benchmarks/nih_tables.py runs/nih-folds      # a study by folds: all folds pooled
+    python benchmarks/nih_tables.py --left runs/forty   # how much of the original's gap is left: all splits, and either half of them
 
 Intervals are 95 % t intervals of the mean over splits. Splits of the same patients overlap, so they are narrower than those of new
 patients would be: they tell methods apart on these data. "Excess": the mean absolute gap minus its noise floor.

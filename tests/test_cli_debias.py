@@ -72,6 +72,19 @@ def test_a_table_and_several_methods(table, tmp_path):
     assert set(load_file("repaired/repaired.safetensors")) == set(load_file("net.safetensors"))
 
 
+def test_bias_gda_as_published_on_the_command_line(table, tmp_path):
+    found = {}
+    for mode in ("eval", "train"):
+        assert table(*TABLE, *FAST, "--method", "bias-gda", "--set", f"bias-gda.mode={mode}", "--overwrite").code == 0
+        run = json.loads((tmp_path / "repaired" / "run.json").read_text())
+        assert run["settings"]["mode"] == mode
+        found[mode] = (tmp_path / "repaired" / "trace.csv").read_text()
+    assert found["eval"] != found["train"]
+    code, _, err = table(*TABLE, *FAST, "--method", "bias-gda", "--set", "bias-gda.mode=trian", "--overwrite")
+    assert code == 2
+    assert "train" in err
+
+
 def test_run_json_says_how_to_do_it_again(table, tmp_path):
     assert table(*TABLE, *FAST, "--weights", "nested.pt", "--seed", 3).code == 0
     run = json.loads((tmp_path / "repaired" / "run.json").read_text())

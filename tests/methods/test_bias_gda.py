@@ -1,4 +1,4 @@
-"""Bias GD/A in train mode, as published: dropout and batch statistics while fine-tuning, evaluation in eval mode, the input unchanged."""
+"""The modes of bias GD/A: in train mode, dropout and batch statistics while fine-tuning; evaluation in eval mode; the input unchanged."""
 
 import copy
 import sys
@@ -84,10 +84,13 @@ def test_one_seed_gives_the_same_bits_and_another_seed_other_ones(kind: str, pro
     assert not one.trace.equals(other.trace)
 
 
-def test_the_default_mode_is_said_to_be_so(problems):
-    model, parts = problems["mlp"]
+@pytest.mark.parametrize(("kind", "mode"), [("mlp", "train"), ("perceptron", "train"), ("cnn", "eval")])
+def test_by_default_tables_are_fine_tuned_in_train_mode_and_images_in_eval_mode(kind: str, mode: str, problems):
+    model, parts = problems[kind]
     usual = debias(model, parts.valid, method="bias-gda", measure="spd", floor=0.55, seed=3, **QUICK)
-    assert usual.trace.equals(tuned(model, parts.valid, Settings().mode).trace)
+    assert Settings().mode == "auto"
+    assert usual.trace.equals(tuned(model, parts.valid, mode).trace)
+    assert not usual.trace.equals(tuned(model, parts.valid, "eval" if mode == "train" else "train").trace)
 
 
 def test_a_stack_in_train_mode_gives_what_each_network_gives_for_itself():

@@ -24,7 +24,7 @@ study_app = typer.Typer(
     no_args_is_help=True,
     help="""Studies: data x splits x methods x measures, resumable, on one core or on a cluster.
 
-    [bold]Example:[/bold] equipoise study run paper-tabular --splits 20 --out results/""",
+    [bold]Example:[/bold] equipoise study run paper-tabular --splits 20 --out runs/""",
 )
 
 
@@ -92,7 +92,7 @@ def study_run(
 ) -> None:
     """Run a study, or go on with one that was interrupted: the same command again.
 
-    [bold]Example:[/bold] equipoise study run paper-tabular --splits 20 --out results/ --data adult,compas --methods standard,bias-gda
+    [bold]Example:[/bold] equipoise study run paper-tabular --splits 20 --out runs/ --data adult,compas --methods standard,bias-gda
 
     [bold]Chest X-rays:[/bold] equipoise study run nih --root data/ --out nih/ --data nih-effusion-resnet-18
     """
@@ -136,7 +136,7 @@ def study_show(
 ) -> None:
     """The tables of a study, finished or not: mean and sd, best in bold, noise floor and published number beside.
 
-    [bold]Example:[/bold] equipoise study show results/ --latex tables/ --figures figures/
+    [bold]Example:[/bold] equipoise study show runs/ --latex tables/ --figures figures/
     """
     from equipoise.report.study_tables import save_csv, save_latex, study_view
     from equipoise.study.results import opened, read_rows, read_traces
