@@ -16,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import equipoise
 from fuzz.base import build
 from fuzz.families import SHARES
 from fuzz.worker import blank
@@ -52,7 +53,7 @@ def main() -> int:
     if asked.only:
         print(json.dumps(found[0], indent=1))
         return 1 if failed else 0
-    summary = summarised(found, held, asked.seed, asked.workers, time.perf_counter() - start)
+    summary = summarised(found, held, asked, time.perf_counter() - start)
     print(table(summary))
     for one in failed:
         asked.failures.mkdir(exist_ok=True)
@@ -157,7 +158,7 @@ class _Worker:
                 stream.close()  # type: ignore[union-attr]
 
 
-def summarised(found: list[dict[str, Any]], held: int, seed: int, workers: int, seconds: float) -> dict[str, Any]:
+def summarised(found: list[dict[str, Any]], held: int, asked: argparse.Namespace, seconds: float) -> dict[str, Any]:
     """The counts by family and exit code, what failed, the time and the memory."""
     families = {}
     for name in sorted({one["family"] for one in found}):
@@ -174,10 +175,12 @@ def summarised(found: list[dict[str, Any]], held: int, seed: int, workers: int, 
     return {
         "schema": "equipoise.fuzz",
         "schema_version": 1,
-        "command": f"python -m fuzz --cases {len(found)} --seed {seed} --workers {workers}",
+        "command": f"python -m fuzz --cases {asked.cases} --seed {asked.seed} --workers {asked.workers}",
+        "version": equipoise.__version__,
+        "minutes": asked.minutes if math.isfinite(asked.minutes) else None,  # after which it was to stop
         "inputs": len(found),
-        "seed": seed,
-        "workers": workers,
+        "seed": asked.seed,
+        "workers": asked.workers,
         "seconds": round(seconds, 1),
         "cpu_seconds": round(sum(one["cpu"] for one in found), 1),
         "held_mib": round(held / 2**20),

@@ -4,6 +4,7 @@ The oracle knows of each value whether it is valid; where all are, the audit mus
 """
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,13 @@ def _real(text: str) -> float | None:
         return None
 
 
+def _int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return int(float(text))
+
+
 def _between(low: float, high: float, open_ends: bool = False) -> Callable[[str], bool]:
     def valid(text: str) -> bool:
         value = _real(text)
@@ -41,10 +49,8 @@ def _between(low: float, high: float, open_ends: bool = False) -> Callable[[str]
 
 def _whole(least: int) -> Callable[[str], bool]:
     def valid(text: str) -> bool:
-        try:
-            return int(text) >= least
-        except ValueError:
-            return False
+        value = _real(text)
+        return value is not None and math.isfinite(value) and value == int(value) and value >= least  # 1.0 is one
 
     return valid
 
@@ -59,7 +65,7 @@ VALID: dict[str, tuple[list[str], Callable[[str], bool]]] = {
     "--score": (TEXTS, lambda text: text == "p"),
     "--reference": (TEXTS, lambda text: text in LEVELS),
     "--patient": (TEXTS, lambda text: text in ("patient", "id", "a", "y", "p")),  # other columns may hold patients
-    "--id": (TEXTS, lambda text: text in ("id",)),
+    "--id": (TEXTS, lambda text: text in ("id", "a")),  # no two rows have the same a
     "--positive": (TEXTS + NUMBERS, lambda text: _real(text) in (0, 1) or text in ("true",)),
     "--measure": (TEXTS, lambda text: text in ("eod", "spd", "tpr-fpr", "9*tpr", "accuracy", "ppv_gap")),
 }
@@ -84,7 +90,7 @@ def _audit(base: Path, rng: np.random.Generator) -> Case:
         given[str(name)] = value
         if not valid(value):
             wrong.append(f"{name}={value[:20]!r}")
-    if _whole(2)(given["--draws"]) and int(given["--draws"]) > 2000:
+    if _whole(2)(given["--draws"]) and _int(given["--draws"]) > 2000:
         given["--draws"] = "2000"
     parts = [part for name, value in given.items() for part in (name, value)]
     extra = rng.random()
@@ -107,10 +113,10 @@ def _used(outcome: Outcome, given: dict[str, str], base: Path) -> str:
     found = json.loads(outcome.out)
     settings = found["settings"]
     asked = {
-        "draws": int(given["--draws"]),
+        "draws": _int(given["--draws"]),
         "level": float(given["--level"]),
-        "seed": int(given["--seed"]),
-        "minimum": int(given["--minimum"]),
+        "seed": _int(given["--seed"]),
+        "minimum": _int(given["--minimum"]),
     }
     if settings != asked:
         return f"asked for {asked}, used {settings}"
@@ -138,7 +144,7 @@ def _debias(base: Path, rng: np.random.Generator) -> Case:
         "--seed": (NUMBERS, _whole(0)),
         "--set": (["bias-gda.epochs=1", "bias-gda.epochs=-1", "bias-gda.epochs", "x.y=1", "=", "bias-gda.rate=nan", "bias-gda.nope=1"],
                   lambda t: t == "bias-gda.epochs=1"),
-        "--feature": (TEXTS, lambda _: False),
+        "--feature": (TEXTS, lambda t: t in ("a", "p", "patient")),  # columns of numbers; two of them are what the network takes
         "--selection": (["paper", "honest", "one-se", "", "best"], lambda t: t in ("paper", "honest", "one-se")),
         "--minimum": (["tpr=0.5", "tpr", "tpr=2", "=0.5", "tpr=nan", "fpr=0.1"], lambda t: t in ("tpr=0.5",)),
         "--model": ([f"{base / 'net.py'}:linear", f"{base / 'net.py'}:nope", f"{base / 'net.py'}", "nope.py:linear", ":", "os:system"],

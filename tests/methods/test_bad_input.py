@@ -17,7 +17,7 @@ from equipoise.data.attribute import MISSING
 from equipoise.data.splits import Parts
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.methods.base import Candidate
-from equipoise.methods.registry import METHODS, debias
+from equipoise.methods.registry import METHODS, debias, settings_of
 from equipoise.models.score import predict
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -293,3 +293,14 @@ def test_arguments_the_wrong_way_round_are_told():
     cohort = biased_cohort(60)
     with pytest.raises(BadInput, match=r"got Cohort\. The network comes first"):
         debias(cohort, nn.Linear(6, 1), method="standard")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("method", "setting"),
+    [("bias-gda", {"epochs": -1}), ("bias-gda", {"rate": float("nan")}), ("constrained", {"batch": 0}), ("random", {"trials": 0}),
+     ("random", {"spread": float("inf")}), ("adversarial-finetune", {"critic_steps": -3})],
+)  # fmt: skip
+def test_numbers_that_no_method_can_work_with(method, setting):
+    [(name, value)] = setting.items()
+    with pytest.raises(BadInput, match=f"invalid value {value} for {method}.{name}"):
+        settings_of(method, setting)

@@ -1,7 +1,8 @@
 """The methods by name. `debias` runs one on one network; `run_many` runs one on many networks, as a stack where that is possible."""
 
 import importlib
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -9,13 +10,16 @@ from torch import nn
 
 from equipoise.data.cohort import Cohort
 from equipoise.data.splits import check_cohort
-from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick
+from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
 from equipoise.measures.gaps import Gap, is_quotient, named
 from equipoise.methods.base import BEFORE, Candidate, Goal, Progress
 from equipoise.methods.honest import run_honestly
 from equipoise.methods.level_up import levelled
 from equipoise.methods.remarks import advice, remarked
 from equipoise.models.mlp import MLP
+
+# Settings of which there must be one at least, in whatever method.
+COUNTS = ("batch", "evaluations", "trials", "critic_steps", "actor_steps", "width", "folds")
 
 
 @dataclass(frozen=True)
@@ -235,7 +239,17 @@ def settings_of(name: str, given: Mapping[str, Any]) -> Any:
     for key in given:
         if key not in valid:
             raise UnknownName(f"setting of {name}", key, valid)
+    raise_all(list(_number_problems(name, given)))
     return module.Settings(**given)
+
+
+def _number_problems(name: str, given: Mapping[str, Any]) -> Iterator[str]:
+    """The numbers that no method can work with: not finite, negative, or a count of none."""
+    for key, value in given.items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            least = 1 if key in COUNTS else 0
+            if not (math.isfinite(value) and value >= least):
+                yield f"invalid value {value} for {name}.{key}: expected a finite number of at least {least}"
 
 
 def stackable(models: Sequence[nn.Module], cohorts: Sequence[Cohort]) -> bool:
