@@ -49,7 +49,7 @@ def _between(low: float, high: float, open_ends: bool = False) -> Callable[[str]
 
 def _whole(least: int) -> Callable[[str], bool]:
     def valid(text: str) -> bool:
-        value = _real(text)
+        value = _real(text.replace("_", ""))  # Python reads 1_000 as a whole number
         return value is not None and math.isfinite(value) and value == int(value) and value >= least  # 1.0 is one
 
     return valid
