@@ -312,3 +312,15 @@ def test_a_group_that_is_an_input_too_is_read_both_ways(run, tmp_path):
     told = json.loads(run("audit", "local.csv", *arguments).out)
     assert told["rows"] == len(frame)
     assert {row["group"] for row in told["groups"]} == {"0", "1"}
+
+
+def test_ids_with_line_breaks_are_written_as_they_were_read(repaired, run, monkeypatch, tmp_path):
+    monkeypatch.chdir(repaired)
+    ids = ["a\rb", "\r", "c\nd", "e\r\nf", 'g"h', "007"]
+    new = pd.DataFrame({"id": ids, "age": 50, "a": 0.3, "b": 0.1, "c": 0.0})
+    new.to_parquet(tmp_path / "new.parquet")
+    out = tmp_path / "decisions.csv"
+    assert run("apply", "repaired", "--model", "net.py:build", tmp_path / "new.parquet", "--out", out).code == 0
+    with out.open(encoding="utf-8", newline="") as file:
+        assert [row["id"] for row in csv.DictReader(file)] == ids
+    assert pd.read_csv(out, dtype={"id": str})["id"].tolist() == ids

@@ -319,3 +319,54 @@ def test_an_image_is_the_one_of_its_name_with_all_its_zeros(tmp_path: Path, name
     cohort = Cohort.from_images(frame, folder=tmp_path / "xrays", image="image", label="y", group="sex", size=8, mean=[0], std=[1])
     assert cohort.ids.tolist() == names
     assert (cohort.inputs[:][:, 0, 0, 0] * 255).round().tolist() == [0, 40, 80, 120, 160]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_short_floating_point_ids_are_refused_where_they_are_no_longer_exact(tmp_path: Path, kind: type):
+    first = 2 ** (np.finfo(kind).nmant + 1)  # from here on two ids in a row may be one number
+    for start, fine in ((0, True), (first, False)):
+        ids = (np.arange(6) % 3 + start).astype(kind)
+        frame = pd.DataFrame({"id": ids, "y": [0, 1] * 3, "p": np.linspace(0, 1, 6), "sex": ["F", "M"] * 3})
+        path = tmp_path / "ids.parquet"
+        pq.write_table(pa.table({"id": pa.array(ids)}), path)
+        columns = {"label": "y", "score": "p", "group": "sex", "patient": "id"}
+        if fine:
+            assert read_table(path, text=["id"])["id"].tolist() == ["0", "1", "2"] * 2
+            assert len(set(Scores.from_frame(frame, **columns).patients)) == 3
+            assert len(set(Scores.from_arrays(frame["y"], frame["p"], frame["sex"], patients=ids).patients)) == 3
+            continue
+        with pytest.raises(BadInput, match="'id' holds"):
+            read_table(path, text=["id"])
+        with pytest.raises(BadInput, match="'id' holds"):
+            Scores.from_frame(frame, **columns)
+        with pytest.raises(BadInput, match="'patient' holds"):
+            Scores.from_arrays(frame["y"], frame["p"], frame["sex"], patients=ids)
+        with pytest.raises(BadInput, match="'patient' holds"):
+            Cohort.from_arrays(np.zeros((6, 2), np.float32), frame["y"], frame["sex"], patients=ids)
+
+
+def test_blanks_are_no_patient_id(tmp_path: Path):
+    path = tmp_path / "scores.csv"
+    path.write_text("id,y,p,sex\n  ,0,0.1,F\n  ,1,0.9,M\nb,0,0.2,F\nc,1,0.8,M\n")
+    frame = read_table(path, text=["id", "sex"])
+    with pytest.raises(BadInput, match="2 of 4 rows") as refused:
+        Scores.from_frame(frame, label="y", score="p", group="sex", patient="id")
+    assert "'id'" in str(refused.value)
+
+
+def test_an_id_that_is_a_number_in_one_row_and_text_in_another_is_refused():
+    # What pandas makes of a large file that it reads in pieces, one of which holds a letter.
+    frame = pd.DataFrame(
+        {"id": pd.Series([7, "7", 8, "x"], dtype=object), "y": [0, 1] * 2, "p": [0.1, 0.9] * 2, "sex": ["F", "F", "M", "M"]}
+    )
+    with pytest.raises(BadInput, match=r"'id'.*7"):
+        Scores.from_frame(frame, label="y", score="p", group="sex", patient="id")
+    told_apart = frame.assign(id=pd.Series([7, "07", 8, "x"], dtype=object))
+    assert len(set(Scores.from_frame(told_apart, label="y", score="p", group="sex", patient="id").patients)) == 4
+
+
+def test_a_first_row_of_separators_alone_does_not_shift_the_columns(tmp_path: Path):
+    path = tmp_path / "ids.csv"
+    path.write_text("id,x,z,w\n,,,,\n007,1,2,3\n8,4,5,6\n")  # pandas takes the first field of every row for its name
+    with pytest.raises(BadInput, match=r"4 names.*5 fields"):
+        read_table(path, text=["id"])

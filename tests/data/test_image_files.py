@@ -198,3 +198,9 @@ def test_a_cohort_never_gets_the_image_of_another_patient(tmp_path):
     cohort = Cohort.from_images(frame, **options, skip_broken=True)
     assert cohort.patients.tolist() == ["B", "B", "C"]
     assert cohort.source.raw(slice(None))[:, 0, 0].tolist() == [200, 70, 50]
+
+
+def test_a_name_of_several_files_is_not_said_to_have_none(tmp_path):
+    with pytest.raises(BadInput, match="any of 2 files") as refused:
+        _found(_made(tmp_path / "in", "a.png", "a.dcm"), "a")
+    assert len(refused.value.problems) == 1

@@ -1,6 +1,7 @@
 """Images: every kind becomes 8-bit gray at one size, bad ones are all named with their rows, and methods take a cohort of them."""
 
 import copy
+import os
 import pickle
 from io import BytesIO
 from pathlib import Path
@@ -169,6 +170,20 @@ def test_skipping_goes_on_and_records(tmp_path, cached):
         assert (images.raw(0)[0].numpy() == decode(files[0], 8)).all()
     with pytest.raises(BadInput, match="no such file"):
         Images.open(files[-1:], size=8, skip_broken=True)
+
+
+def test_a_named_pipe_is_a_missing_image_and_is_never_read(tmp_path, monkeypatch):
+    files = [_folder(tmp_path, {"a.png": 10}) / "a.png", tmp_path / "pipe.png"]
+    os.mkfifo(files[1])
+    read = Path.read_bytes
+
+    def only_files(path: Path) -> bytes:
+        assert path != files[1]  # which would wait for ever
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", only_files)
+    images = Images.open(files, size=8, skip_broken=True, cache=tmp_path / "cache")
+    assert (len(images), images.broken[1].kind) == (1, "missing")
 
 
 def test_the_cache_is_mapped_found_again_and_follows_the_content(tmp_path, monkeypatch):

@@ -1,7 +1,9 @@
 """Scores from arrays and from a cohort."""
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 from equipoise.data.cohort import Cohort
 from equipoise.data.scores import Scores
@@ -30,3 +32,43 @@ def test_scores_of_a_cohort_must_be_one_probability_a_row():
         Scores.of(cohort, [0.1, 0.2, 0.3])
     with pytest.raises(BadInput, match="2 of 4 scores"):
         Scores.of(cohort, [0.1, np.nan, 1.2, 0.4])
+
+
+def test_tensors_are_values_and_not_objects_of_their_own():
+    rng = np.random.default_rng(0)
+    y, score, group, patients = torch.arange(60) % 2, torch.tensor(rng.random(60)), torch.arange(60) % 3 % 2, torch.arange(60) // 3
+    each = [Scores.from_arrays(y, score.requires_grad_(), group, patients=patients)]
+    each += [Scores.from_arrays(list(y), list(score.detach()), list(group), patients=list(patients))]
+    for scores in each:
+        assert len(set(scores.patients)) == 20
+        assert set(scores.attribute.levels) == {"0", "1"}
+        assert scores.y.tolist() == y.tolist()
+        assert np.array_equal(scores.score, score.detach().numpy())
+    cohort = Cohort.from_arrays(torch.zeros(60, 2), list(y), list(group), patients=list(patients))
+    assert len(set(cohort.patients)) == 20
+    assert cohort.groups.tolist() == each[0].groups.tolist()
+
+
+def test_tensors_in_the_cells_of_a_frame_are_refused():
+    frame = pd.DataFrame({"y": [0, 1] * 2, "p": [0.1, 0.9] * 2, "sex": ["F", "M"] * 2, "id": list(torch.arange(4) // 2)})
+    with pytest.raises(BadInput, match="'id': 4 of 4 rows"):
+        Scores.from_frame(frame, label="y", score="p", group="sex", patient="id")
+
+
+def test_an_array_with_more_than_one_value_per_row_is_refused():
+    y, score, groups = np.array([0, 1]), np.array([0.1, 0.9]), np.array(["F", "M"])
+    for name, values in {
+        "y": (y[:, None], score, groups),
+        "score": (y, score[:, None], groups),
+        "group": (y, score, groups[:, None]),
+    }.items():
+        with pytest.raises(BadInput, match=name):
+            Scores.from_arrays(*values)
+    with pytest.raises(BadInput, match="patient"):
+        Scores.from_arrays(y, score, groups, patients=np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize("reference", [1, 1.0, "1", np.int64(1), np.float32(1)])
+def test_a_reference_may_be_a_number_of_any_type(reference):
+    frame = pd.DataFrame({"y": [0, 1, 0, 1], "p": [0.1, 0.9, 0.2, 0.8], "group": [0, 0, 1, 1]})
+    assert Scores.from_frame(frame, label="y", score="p", group="group", reference=reference).attribute.reference == "1"

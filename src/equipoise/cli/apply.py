@@ -1,5 +1,6 @@
 """`equipoise apply`: scores and decisions for new patients with a repaired network and its rule."""
 
+import csv
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -110,7 +111,10 @@ def apply(
     table = pd.concat([about, found], axis=1)
     for remark in _remarks(repaired, attributes, len(frame) - len(kept)):
         err.print(Text(f"note: {printable(remark)}", style="yellow"), soft_wrap=True)
-    content = (_spreadsheet_safe(table) if spreadsheet_safe else table).to_csv(index=False)
+    shown = _spreadsheet_safe(table) if spreadsheet_safe else table
+    # Python writes a carriage return without quotation marks, and a reader would end the row there.
+    broken = any("\r" in str(value) for name in about for value in (name, *about[name]))
+    content = shown.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC if broken else csv.QUOTE_MINIMAL)
     if save:
         write_text(save, content)
     if as_json:

@@ -20,7 +20,6 @@ MANY = 20  # levels; more of them in a column of numbers or dates, or of all dif
 FEW = 10  # rows; a column of many levels most of which have fewer is no grouping yet
 DATE = r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?"  # 2026-11-15, 15.11.2026, with or without a time
 SHOWN = 8  # levels that a message names
-EXACT = 2.0**53  # floating-point numbers below tell all integers apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,14 +180,18 @@ def level_name(value: object) -> str:
     return str(value)
 
 
-def inexact(values: Iterable[object]) -> str:
-    """What is wrong with identifiers that were turned into floating-point numbers; empty where nothing is.
+def inexact(values: Iterable[object], kind: object = np.float64) -> str:
+    """What is wrong with identifiers that were turned into floating-point numbers of a kind; empty where nothing is.
 
-    >>> inexact([1.0, 2.0, "a"]), inexact([1e17])[:30]
-    ('', 'holds 1e+17, a floating-point ')
+    >>> inexact([1.0, 2.0, "a"]), inexact([1e17])[:30], inexact([2.0**24], np.float32)[:20]
+    ('', 'holds 1e+17, a floating-point ', 'holds 16777216.0, a ')
     """
+    exact = 2.0 ** (np.finfo(kind).nmant + 1)  # type: ignore[call-overload]  # below it all integers can be told apart
     for value in values:
-        if isinstance(value, (float, np.floating)) and not np.isnan(value) and abs(float(value)) >= EXACT:
+        if not isinstance(value, (float, np.floating)) or np.isnan(value):
+            continue
+        own = 2.0 ** (np.finfo(type(value)).nmant + 1) if isinstance(value, np.floating) else exact
+        if abs(float(value)) >= min(exact, own):
             return (
                 f"holds {value!r}, a floating-point number so large that different identifiers are the same. "
                 "Read or store the column as text (in pandas dtype=str)."

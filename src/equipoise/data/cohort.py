@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.bins import Bins
-from equipoise.data.columns import ObjectArray, check_frame, check_names, described, read_columns
+from equipoise.data.columns import ObjectArray, check_frame, check_names, described, listed, read_columns
 from equipoise.data.decode_limit import MAX_PIXELS
 from equipoise.data.files import as_parsed
 from equipoise.data.image_files import find_files, of_view
@@ -144,9 +144,9 @@ class Cohort:
         one = np.asarray(y) if targets is None else np.arange(len(targets.values)) % 2
         if one.ndim > 1:
             raise BadInput(f"y has shape {one.shape}; one label per row is needed, or labels=[...], which names the columns")
-        columns = {"y": pd.Series(one), attribute: pd.Series(np.asarray(groups, dtype=object))}
+        columns = {"y": pd.Series(one), attribute: listed(groups, attribute)}
         if patients is not None:
-            columns["patient"] = pd.Series(np.asarray(patients, dtype=object))
+            columns["patient"] = listed(patients, "patient")
         # pandas would fill shorter columns up with missing values.
         raise_all(
             [f"{what} has {len(c):,} rows, y has {len(columns['y']):,}" for what, c in columns.items() if len(c) != len(columns["y"])]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -179,7 +180,7 @@ def check_names(*, label: object, score: object, group: object, patient: object,
 def _references(groups: Sequence[str], reference: str | Sequence[str] | None) -> list[str | None]:
     if reference is None:
         return [None] * len(groups)
-    given = [reference] if isinstance(reference, (str, int, float)) else list(reference)
+    given = [reference] if np.ndim(reference) == 0 else list(reference)
     if len(given) != len(groups):
         raise BadInput(f"{len(groups)} group columns need {len(groups)} references, one each in the same order; got {len(given)}: {given}")
     return [None if value is None else level_name(value) for value in given]
@@ -281,13 +282,24 @@ def identifiers(column: "pd.Series[object]") -> ObjectArray:
 
 
 def _identifier_problems(column: "pd.Series[object]", name: str, role: str) -> list[str]:
-    empty = (column.isna() | (column.astype(object) == "")).to_numpy(bool)
+    empty = column.isna().to_numpy(bool) | np.array([isinstance(value, str) and not value.strip() for value in column], bool)
     problems = (
         [f"{role} column {name!r}: {_count(empty)} have no {'patient id' if role == 'patient' else 'id'}. Fill them in or leave them out."]
         if empty.any()
         else []
     )
-    wrong = inexact(column) if pd.api.types.is_float_dtype(column) or column.dtype == object else ""
+    wrong = ""
+    if pd.api.types.is_float_dtype(column):
+        wrong = inexact(column, getattr(column.dtype, "numpy_dtype", column.dtype))
+    elif column.dtype == object:
+        texts = {value for value in column if isinstance(value, str)}
+        both = sorted({level_name(value) for value in column[~empty] if not isinstance(value, str)} & texts) if texts else []
+        wrong = inexact(column) or (
+            f"holds {_some(both)} as a number in some rows and as text in others, so that one may be counted as two. "
+            "Read the column as text (in pandas dtype=str)."
+            if both
+            else ""
+        )
     return [*problems, *([f"{role} column {name!r} {wrong}"] if wrong else [])]
 
 
@@ -310,12 +322,35 @@ def _nested(column: "pd.Series[object]", name: str) -> list[str]:
     """Says so where cells hold lists or the like, as Parquet columns may."""
     if column.dtype != object:
         return []
-    inside = column.map(lambda value: isinstance(value, (list, tuple, dict, set, np.ndarray))).to_numpy(bool)
+    inside = column.map(_is_nested).to_numpy(bool)
     return (
-        [f"column {name!r}: {_count(inside)} hold lists or records; one value per row is needed. Use another column."]
+        [f"column {name!r}: {_count(inside)} hold lists or records (or tensors); one value per row is needed. Use another column."]
         if inside.any()
         else []
     )
+
+
+def _is_nested(value: object) -> bool:
+    """Whether a cell holds several values, or one inside a tensor, which is equal to no other tensor."""
+    return isinstance(value, (list, tuple, dict, set)) or (hasattr(value, "__array__") and not isinstance(value, np.generic))
+
+
+def listed(values: object, name: str) -> "pd.Series[Any]":
+    """The values of a list, an array or a tensor as a column, or an error where there is more than one per row.
+
+    Floating-point numbers keep their type, by which it is known how exact they are; tensors in a list become their values.
+    """
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+    if isinstance(values, (list, tuple)):
+        plain = [one.item() if hasattr(one, "item") and getattr(one, "ndim", 1) == 0 and _is_nested(one) else one for one in values]
+        array: npt.NDArray[Any] = np.asarray(plain, dtype=object)
+    else:
+        array = np.asarray(values)
+        array = array if array.dtype.kind == "f" else np.asarray(values, dtype=object)
+    if array.ndim != 1:
+        raise BadInput(f"{name} has shape {array.shape}; one value per row is needed, shape (n,)")
+    return pd.Series(array)
 
 
 def _id_problems(column: "pd.Series[object]", name: str) -> list[str]:

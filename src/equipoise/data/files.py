@@ -154,7 +154,7 @@ def _texts(values: Any, name: str, path: Path) -> "pd.Series[Any]":
         found = values.to_pandas().astype(object)
         return found.where(found.notna() & (found != ""), None)
     listed = values.to_pylist()
-    if wrong := inexact(listed):
+    if pa.types.is_floating(kind) and (wrong := inexact(listed, kind.to_pandas_dtype())):
         raise BadInput(f"{path}: column {name!r} {wrong}")
     try:
         plain = [value.decode("utf-8") if isinstance(value, bytes) else value for value in listed]
@@ -189,8 +189,10 @@ def _read_csv(path: Path, text: set[str], words: set[str], limit: int) -> pd.Dat
     with io.TextIOWrapper(BytesIO(raw), encoding=encoding, newline="") as whole:
         for _ in range(skip):
             whole.readline()
-        rows = (row for row in csv.reader(whole, delimiter=separator, skipinitialspace=spaced) if any(map(str.strip, row)))
-        written, first = next(rows, []), next(rows, [])
+        reader = csv.reader(whole, delimiter=separator, skipinitialspace=spaced)
+        rows = (row for row in reader if any(map(str.strip, row)))
+        written = next(rows, [])
+        first = next(filter(None, reader), [])  # even of separators alone, which pandas takes for a row too
     names = [name.strip() for name in written]
     twice = sorted({name for name in names if name and names.count(name) > 1})
     if twice:

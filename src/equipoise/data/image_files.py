@@ -80,7 +80,7 @@ def find_files(
         ]
     )
     problems += _listed(_shared(texts, paths, states, numbers))
-    if lost and not outside and not any(states.values()):
+    if lost and not outside and not unclear and not any(states.values()):
         first = texts[lost[0]]
         what = "or below it" if _is_bare(first) else "(a name with a folder in it is a path relative to that one)"
         problems.append(f"no image of column {column!r} is in {root} {what}; the first is {first!r}. Name another folder or column.")

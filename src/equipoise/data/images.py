@@ -26,6 +26,7 @@ from equipoise.data.decode import Pixels, Source, fault, watching
 from equipoise.data.decode_limit import MAX_PIXELS, Limit
 from equipoise.data.files import replacing
 from equipoise.data.image_cache import cache_folder, mark_used
+from equipoise.data.image_files import file_state
 from equipoise.errors import BadInput, raise_all
 
 log = logging.getLogger(__name__)
@@ -265,8 +266,10 @@ def _identity(source: Source) -> bytes:
     """
     if isinstance(source, bytes):
         return blake2b(source, digest_size=16).digest()
+    state = file_state(source)
+    if state is None:  # nothing, or no ordinary file: reading a named pipe would never end
+        return repr((str(source), "no file")).encode()
     try:
-        state = Path(source).stat()
         if state.st_size <= SMALL:
             return blake2b(Path(source).read_bytes(), digest_size=16).digest()
     except (OSError, ValueError) as error:

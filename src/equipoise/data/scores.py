@@ -9,7 +9,7 @@ import pandas as pd
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.bins import Bins
 from equipoise.data.cohort import Cohort
-from equipoise.data.columns import FloatArray, ObjectArray, check_frame, described, read_columns
+from equipoise.data.columns import FloatArray, ObjectArray, check_frame, described, listed, read_columns
 from equipoise.errors import BadInput, Misuse
 
 FRAMED = "The columns of a frame are read by eq.Scores.from_frame(frame, label=..., score=..., group=...)."
@@ -97,7 +97,7 @@ class Scores:
             if isinstance(values, (pd.DataFrame, Cohort, Scores)):
                 raise Misuse(call, wanted, values, {"DataFrame": FRAMED, "Cohort": OF_COHORT})
         columns = {"y": y, "score": score, attribute: groups} | ({} if patients is None else {"patient": patients})
-        arrays = {key: np.asarray(values, dtype=object) for key, values in columns.items()}
+        arrays = {key: listed(values, key) for key, values in columns.items()}
         lengths = {key: len(values) for key, values in arrays.items()}
         if len(set(lengths.values())) > 1:
             raise BadInput(f"arrays of one set of scores have the same length; got {lengths}")
