@@ -22,6 +22,7 @@ from torch import nn
 from equipoise.errors import BadInput
 from equipoise.models.checkpoint import build, load_model, load_weights, read_checkpoint
 from equipoise.models.code import code_of
+from equipoise.models.export import state_like
 from equipoise.models.pickled import harmless
 from equipoise.models.vision import backbone
 
@@ -374,3 +375,66 @@ def test_where_weights_lay_in_a_file_is_remembered(tmp_path: Path):
     assert read_checkpoint(tmp_path / "plain.pt").under is None
     save_file(state, tmp_path / "net.safetensors")
     assert read_checkpoint(tmp_path / "net.safetensors").whole is None
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module._orig_mod.", "model.", "model._orig_mod."])
+def test_what_compiling_and_training_libraries_put_before_every_key_is_removed(tmp_path: Path, code: Path, prefix: str):
+    saved = {f"{prefix}{key}": value for key, value in _network().state_dict().items()}
+    torch.save({"state_dict": saved}, tmp_path / "w.ckpt")
+    loaded = load_model(f"{code}:network", tmp_path / "w.ckpt")
+    assert _same({f"{prefix}{key}": value for key, value in loaded.state_dict().items()}, saved)
+    assert list(state_like(saved, loaded)) == list(saved)  # and it is there again in what is written
+
+
+def test_a_value_that_a_file_holds_many_times_is_read_once(tmp_path: Path):
+    shared: object = np.float64(0.5)
+    for _ in range(16):
+        shared = [shared, shared]
+    cycle: dict[str, object] = {}
+    cycle["itself"] = cycle
+    torch.save({"model": _network().state_dict(), "shared": shared, "cycle": cycle}, tmp_path / "w.pt")
+    whole = read_checkpoint(tmp_path / "w.pt").whole
+    assert isinstance(whole, dict)
+    assert whole["shared"][0] is whole["shared"][1]  # or a file of a few hundred bytes takes longer than anybody waits
+    assert whole["cycle"]["itself"] is whole["cycle"]
+
+
+class _Odd(list):  # type: ignore[type-arg]
+    """A class that is refused."""
+
+
+@pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}], ids=["zip", "before torch 1.6"])
+def test_a_refused_key_is_named_once_in_every_format(tmp_path: Path, options: dict[str, bool]):
+    inner: object = _Odd()
+    for _ in range(6):
+        inner = [inner] * 9
+    torch.save({"model": _network().state_dict(), "extra": inner}, tmp_path / "w.pt", **options)
+    with pytest.raises(BadInput, match="_Odd") as caught:
+        load_weights(tmp_path / "w.pt")
+    assert str(caught.value).count("_Odd") == 1
+    assert "'extra'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("class Skipped(BaseException): pass\nraise Skipped('no GPU here')", "Skipped: no GPU here"),
+        ("class Dumb(Exception):\n    def __str__(self): raise ValueError\nraise Dumb", "Dumb"),
+        ("def __getattr__(name): raise KeyError(name)", "KeyError"),
+        ("class Skipped(BaseException): pass\ndef network(): raise Skipped('no GPU here')", "Skipped: no GPU here"),
+    ],
+    ids=["no Exception", "an error without words", "a module that finds its names itself", "no Exception in the factory"],
+)
+def test_whatever_the_users_code_raises_is_an_error_of_one_line(tmp_path: Path, content: str, expected: str):
+    (tmp_path / "odd_net.py").write_text(content)
+    with pytest.raises(BadInput, match=expected) as caught:
+        build(f"{tmp_path / 'odd_net.py'}:network")
+    assert "odd_net.py" in str(caught.value)
+
+
+def test_what_the_users_code_prints_stays_out_of_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "loud.py").write_text(CODE + "print('loading')\ndef loud():\n    print('building')\n    return network()\n")
+    build(f"{tmp_path / 'loud.py'}:loud")
+    out, err = capsys.readouterr()
+    assert out == ""  # where --json puts its result
+    assert err == "loading\nbuilding\n"

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.errors import BadInput, raise_all
-from equipoise.models.code import PROGRAM, Code, beside, code_of, factory_in, raised
+from equipoise.models.code import PROGRAM, Code, beside, code_of, factory_in, running
 from equipoise.models.exported import exported_in
 from equipoise.models.pickled import harmless, plain, refused_keys
 from equipoise.models.units import MASKED
 
 NESTED = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights inside a checkpoint
-PREFIX = "module."  # of every key, where the weights were saved from nn.DataParallel
+WRAPPERS = ("module.", "_orig_mod.", "model.")  # before every key of weights saved from nn.DataParallel, torch.compile or Lightning
 MASK = ".unit_mask"  # how the key of a convolution's mask ends
 
 
@@ -70,9 +70,7 @@ def build(factory: str, state: Mapping[str, Tensor] | None = None, code: Code | 
 def _backbone(name: str, state: Mapping[str, Tensor] | None) -> nn.Module:
     from equipoise.models.vision import BACKBONES, backbone  # it reads weights from here
 
-    first = (state or {}).get(f"{BACKBONES[name][1]}.weight")
-    if first is None:
-        first = (state or {}).get(f"{PREFIX}{BACKBONES[name][1]}.weight")
+    first = next((value for key, value in (state or {}).items() if bare(key) == f"{BACKBONES[name][1]}.weight"), None)
     return backbone(name, channels=1 if first is None or first.ndim < 2 else first.shape[1])
 
 
@@ -83,10 +81,8 @@ def _called(function: object, factory: str, code: Code) -> nn.Module:
         raise BadInput(f"{factory} is of type {type(function).__name__}. Name a function or class that returns a torch.nn.Module.")
     if needed := _required(function):
         raise BadInput(f"{factory} needs the arguments {', '.join(needed)}. Name a function without arguments that calls it.")
-    try:
+    with running(code):
         model = function()
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
-        raise raised(code, error) from error
     if not isinstance(model, nn.Module):
         raise BadInput(f"{factory} returned an object of type {type(model).__name__}. Return a torch.nn.Module.")
     return model
@@ -215,13 +211,28 @@ def _fit(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
 
 
 def prefix_of(keys: Iterable[str], own: Iterable[str]) -> str:
-    """What stands before every key of weights that were saved from nn.DataParallel, and not before the network's own.
+    """What stands before every key of weights that were saved from a wrapped network, and not before the network's own.
 
     >>> prefix_of(["module.weight", "module.bias"], ["weight", "bias"])
     'module.'
     """
-    wrapped = all(key.startswith(PREFIX) for key in keys) and not any(key.startswith(PREFIX) for key in own)
-    return PREFIX if wrapped else ""
+    keys, own, prefix = list(keys), list(own), ""
+    while found := next((w for w in WRAPPERS if keys and all(key.startswith(prefix + w) for key in keys)), ""):
+        if any(key.startswith(found) for key in own):
+            break
+        prefix += found
+    return prefix
+
+
+def bare(key: str) -> str:
+    """A key without what wrappers put before it.
+
+    >>> bare("module._orig_mod.features.weight")
+    'features.weight'
+    """
+    while found := next((w for w in WRAPPERS if key.startswith(w)), ""):
+        key = key.removeprefix(found)
+    return key
 
 
 def _put_masks(model: nn.Module, state: dict[str, Tensor]) -> None:

@@ -9,7 +9,7 @@ import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -121,8 +121,9 @@ def factory_in(code: Code) -> object:
     """What the code defines under the name that was asked for. This runs the code."""
     place, _, name = code.named.rpartition(":")
     declare_operators()  # or the user's own `import torchvision` fails where ours does not
-    module = _run_file(code) if _is_file(place) else _import(code, place)
-    found = getattr(module, name, None)
+    with running(code):
+        module = _run_file(code) if _is_file(place) else _import(code, place)
+        found = getattr(module, name, None)  # which a module may find in its own way
     if found is None:
         raise BadInput(f"{place} defines no {name!r}.{did_you_mean(name, vars(module))} Name a function or class in it.")
     return found
@@ -151,18 +152,15 @@ def _run_file(code: Code) -> ModuleType:
     try:
         with beside(code):
             spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
+    except BaseException:
         del sys.modules[name]
-        raise raised(code, error) from error
+        raise
     return module
 
 
 def _import(code: Code, place: str) -> ModuleType:
-    try:
-        with _searching(code.searched_here):
-            module = importlib.import_module(place)
-    except (Exception, SystemExit) as error:
-        raise raised(code, error) from error
+    with _searching(code.searched_here):
+        module = importlib.import_module(place)
     found = getattr(module, "__file__", None)
     if code.path is not None and (found is None or Path(found).absolute() != code.path or sha256(code.path.read_bytes()) != code.sha256):
         raise BadInput(
@@ -186,11 +184,24 @@ def beside(code: Code) -> Iterator[None]:
         sys.path[:] = before
 
 
-def raised(code: Code, error: BaseException) -> BadInput:
+@contextmanager
+def running(code: Code) -> Iterator[None]:
+    """Turns whatever the user's code raises but Ctrl-C into one error, and puts on standard error what it prints: results go to the other."""
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except (BadInput, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise _raised(code, error) from error
+
+
+def _raised(code: Code, error: BaseException) -> BadInput:
     """What the user's code raised, with the line: the last one in their file, or the last of all."""
     place, line = _place_of(code, error)
-    kind = type(error).__name__
-    said = f"{kind}: {error}" if str(error) else kind
+    said = kind = type(error).__name__
+    with suppress(Exception):  # it may not even be able to say what it is
+        said = f"{kind}: {error}" if str(error) else kind
     ended = " It ended the program; guard that with `if __name__ == '__main__':`." if isinstance(error, SystemExit) else ""
     again = f"python {code.path}" if _is_file(code.named.rpartition(":")[0]) else f"python -c 'import {code.named.rpartition(':')[0]}'"
     return BadInput(f"{code.named} raised {said} ({place}, line {line}).{ended} The whole traceback: {again}")

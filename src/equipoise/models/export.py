@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from equipoise.errors import BadInput, EquipoiseError, MissingExtra, raise_all
 from equipoise.models.bias_network import BiasScore
-from equipoise.models.checkpoint import MASK, PREFIX, Checkpoint, prefix_of
+from equipoise.models.checkpoint import MASK, Checkpoint, bare, prefix_of
 from equipoise.models.exported import SUFFIX, program_in, save_exported, weights_of
 from equipoise.models.many_outputs import as_matrix
 from equipoise.models.score import evaluating
@@ -90,14 +90,14 @@ def state_like(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Te
 
 
 def state_prefix(original: Mapping[str, Tensor], model: nn.Module) -> str:
-    """What stands before every key of the original's that does not before the network's: `module.`, or nothing."""
+    """What stands before every key of the original's that does not before the network's, such as `module.`; or nothing."""
     return prefix_of(original, _unwrapped(original, model))
 
 
 def _unwrapped(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     heads = heads_of(model, original)
     own = weights_of(model if heads is None else heads.network)
-    if all(key.startswith(WRAPPED) for key in own) and not any(key.removeprefix(PREFIX).startswith(WRAPPED) for key in original):
+    if all(key.startswith(WRAPPED) for key in own) and not any(bare(key).startswith(WRAPPED) for key in original):
         return {key.removeprefix(WRAPPED): value for key, value in own.items()}
     return own
 
@@ -106,7 +106,7 @@ def heads_of(model: nn.Module, original: Mapping[str, Tensor] | None = None) -> 
     """The heads that a repair has put around a network, with the network inside. Heads that came with the original are its own."""
     if not isinstance(model, BiasScore):
         return None
-    came = {key.removeprefix(PREFIX) for key in original or ()}
+    came = {bare(key) for key in original or ()}
     return None if came >= model.state_dict().keys() else model
 
 

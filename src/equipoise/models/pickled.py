@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+LEGACY = 0x1950A86A20F9469CFC6C  # how a torch file begins that was written before torch 1.6
 KINDS = "biufcSUMm"  # of NumPy's dtypes: numbers, text and times; no objects, no records
 
 
@@ -138,20 +139,28 @@ def _under(name: str, function: Callable[..., object]) -> Any:
     return renamed
 
 
-def plain(value: Any) -> Any:
-    """The value with NumPy's own arrays and dtypes in place of ours."""
-    if isinstance(value, _Array):
-        return value.value
-    if isinstance(value, _Dtype):
-        return value.dtype
-    if isinstance(value, argparse.Namespace):
-        return argparse.Namespace(**{key: plain(inner) for key, inner in vars(value).items()})
-    if type(value) in (dict, collections.OrderedDict, collections.defaultdict):
-        for key in value:
-            value[key] = plain(value[key])
-        return value
-    if type(value) in (list, tuple, set, frozenset):
-        return type(value)(plain(inner) for inner in value)
+def plain(value: Any, known: dict[int, tuple[object, Any]] | None = None) -> Any:
+    """The value with NumPy's own arrays and dtypes in place of ours.
+
+    Lists, dicts and options are changed in place, and what a file holds in many places is looked at once: nested often enough, a few
+    hundred bytes would otherwise take longer than anybody waits. `known` holds the values and what became of them.
+    """
+    known = {} if known is None else known
+    if id(value) in known:
+        return known[id(value)][1]
+    if isinstance(value, (_Array, _Dtype)):
+        return value.value if isinstance(value, _Array) else value.dtype
+    inner = vars(value) if isinstance(value, argparse.Namespace) else value
+    if type(inner) in (dict, collections.OrderedDict, collections.defaultdict):
+        known[id(value)] = value, value
+        for key in inner:
+            inner[key] = plain(inner[key], known)
+    elif type(inner) is list:
+        known[id(value)] = value, value
+        inner[:] = [plain(item, known) for item in inner]
+    elif type(inner) in (tuple, set, frozenset):
+        known[id(value)] = value, type(inner)(plain(item, known) for item in inner)
+        return known[id(value)][1]
     return value
 
 
@@ -208,18 +217,24 @@ def refused_keys(path: Path) -> dict[str, str]:
         else:
             with path.open("rb") as file:
                 whole = _Reader(file).load()
-        return dict(_stubs(whole, ""))
+                if whole == LEGACY:  # after it come the version and the machine, then what was saved
+                    whole = [_Reader(file).load() for _ in range(3)][-1]
+        return dict(_stubs(whole, "", set()))
     except Exception:  # it has been refused already; this was only to say where
         return {}
 
 
-def _stubs(value: object, where: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+def _stubs(value: object, where: str, seen: set[int], depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Where the stubs are, each once, and what they stand for."""
+    if id(value) in seen:
+        return
+    seen.add(id(value))
     kind = value.kind if isinstance(value, _Stub) else getattr(value, "kind", "") if isinstance(value, type) else ""
     if kind:
         yield where or "the whole file", kind
     elif isinstance(value, Mapping) and depth < 8:
         for key, inner in value.items():
-            yield from _stubs(inner, f"{where}[{key!r}]" if where else repr(key), depth + 1)
+            yield from _stubs(inner, f"{where}[{key!r}]" if where else repr(key), seen, depth + 1)
     elif isinstance(value, (list, tuple)) and depth < 8:
         for at, inner in enumerate(value):
-            yield from _stubs(inner, f"{where}[{at}]", depth + 1)
+            yield from _stubs(inner, f"{where}[{at}]", seen, depth + 1)
