@@ -211,6 +211,19 @@ def test_broken_images_are_left_out_only_when_allowed(run, tmp_path):
     assert "3.png" not in set(found["image"])
 
 
+def test_an_image_that_two_patients_have_is_refused(run, tmp_path):
+    run("images", "repaired", "images.csv", "--images", "xrays")
+    frame = pd.read_csv(tmp_path / "images" / "images.csv")
+    image = frame["image"][0]
+    frame.assign(image=[image, *frame["image"][1:3], image, *frame["image"][4:]]).to_csv("other.csv", index=False)
+    code, out, err = run("images", "repaired", "other.csv", "--images", "xrays")
+    assert (code, out) == (2, "")
+    assert repr(image) in err
+    assert "'pid'" in err
+    frame.assign(image=[image, image, *frame["image"][2:]]).to_csv("other.csv", index=False)  # of one patient
+    assert run("images", "repaired", "other.csv", "--images", "xrays").code == 0
+
+
 def test_apply_takes_exactly_the_image_that_a_row_names(run, tmp_path):
     run("images", "repaired", "images.csv", "--images", "xrays")
     folder = tmp_path / "images"

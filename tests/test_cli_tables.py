@@ -151,6 +151,26 @@ def test_several_labels_with_a_positive_value_leave_out_what_is_not_known(run):
     assert (told["y"]["rows"], told["z"]["rows"]) == (240, 240 - 48 - 1)
 
 
+@pytest.mark.parametrize("rule", ["first", "majority", "blank"])
+def test_the_group_of_a_patient_does_not_depend_on_which_labels_are_known(run, rule):
+    n = 120
+    frame = pd.DataFrame({"pid": np.arange(n) // 3, "y": np.arange(n) % 2, "z": (np.arange(n) // 2 % 2).astype(float)})
+    # The first two rows of every fourth patient are of one race and have no z, the third is of another.
+    third, changed = np.arange(n) % 3 == 2, frame["pid"] % 4 == 0
+    frame = frame.assign(race=np.where(frame["pid"] % 2 ^ (third & changed), "b", "w"), p=0.5, age=50.0)
+    frame.loc[changed & ~third, ["z", "age"]] = [np.nan, 50.5]  # a whole number wherever z is known
+    two = ["--label", "y", "--score", "p", "--label", "z", "--score", "p", "--draws", "10", "--patient", "pid", "--json"]
+    told = json.loads(run("audit", _write("s.csv", frame), *two, "--group", "race", "--conflicts", rule).out)["labels"]
+    settled = frame["race"].where(~changed, "w" if rule != "blank" else None)
+    for name in ("y", "z"):
+        counts = settled[frame[name].notna()].value_counts()
+        assert {row["group"]: row["n"] for row in told[name]["groups"]} == counts.to_dict()
+        assert told[name]["patients_in_several_groups"] == {"race": int(frame.loc[changed, "pid"].nunique())}
+    ages = frame.assign(age=frame["age"] + 20 * (frame["pid"] % 2))
+    told = json.loads(run("audit", _write("s.csv", ages), *two, "--group", "age", "--bins", "age=60").out)["labels"]
+    assert {row["group"] for name in ("y", "z") for row in told[name]["groups"]} == {"<60", ">=60"}
+
+
 def test_a_table_beyond_the_limit_is_refused_and_the_option_raises_it(run, monkeypatch):
     Path("s.csv.gz").write_bytes(gzip.compress(_scores().to_csv(index=False).encode()))
     arguments = ["audit", "s.csv.gz", *AUDIT, "--group", "sex"]
@@ -324,3 +344,16 @@ def test_ids_with_line_breaks_are_written_as_they_were_read(repaired, run, monke
     with out.open(encoding="utf-8", newline="") as file:
         assert [row["id"] for row in csv.DictReader(file)] == ids
     assert pd.read_csv(out, dtype={"id": str})["id"].tolist() == ids
+
+
+def test_ids_that_are_not_there_or_there_twice_are_said(repaired, run, monkeypatch, tmp_path):
+    monkeypatch.chdir(repaired)
+    new = pd.DataFrame({"id": ["01", "1", "01"], "pid": "p", "age": 50, "a": 0.3, "b": 0.1, "c": 0.0})
+    apply = ["apply", "repaired", "--model", "net.py:build"]
+    code, out, err = run(*apply, _write(str(tmp_path / "new.csv"), new))
+    assert (code, len(out.splitlines())) == (0, 4)
+    assert "1 ids in 'id'" in err
+    code, out, err = run(*apply, _write(str(tmp_path / "new.csv"), new.drop(columns=["id", "pid"])))
+    assert (code, out.splitlines()[0]) == (0, "row,score,decision")
+    assert "no column 'id'" in err
+    assert run(*apply, _write(str(tmp_path / "new.csv"), new.assign(id=["01", "1", "001"]))).err == ""

@@ -91,6 +91,8 @@ def apply(
     attributes = groups_of(frame, repaired.groups, file.name, bins)
     column = image_column or how.get("image_column") or next((c for c in IMAGE_COLUMNS if c in frame.columns), None)
     names = [name for name in (how.get("id"), how.get("patient"), column if images else None) if name in frame.columns]
+    if images is not None and column is not None and {column, how.get("patient")} <= set(frame.columns):
+        _check_one_patient(frame, column, how["patient"], file.name)
     with notes():
         if images is None:
             inputs: Any = _numbers(frame, how["features"], text, file.name)
@@ -109,7 +111,8 @@ def apply(
             f"the ids are in {shown}, a name that the decisions have too, so that they could not be told apart. Rename the column."
         )
     table = pd.concat([about, found], axis=1)
-    for remark in _remarks(repaired, attributes, len(frame) - len(kept)):
+    remarks = [*_remarks(repaired, attributes, len(frame) - len(kept)), *_of_ids(about, how.get("id"), file.name)]
+    for remark in remarks:
         err.print(Text(f"note: {printable(remark)}", style="yellow"), soft_wrap=True)
     shown = _spreadsheet_safe(table) if spreadsheet_safe else table
     # Python writes a carriage return without quotation marks, and a reader would end the row there.
@@ -174,6 +177,29 @@ def _pictures(
     options: dict[str, Any] = {"size": how["size"], "channels": how["channels"], "mean": how["mean"], "std": how["std"]}
     with counting("reading images", len(files)) as more:
         return Images.open(files, **options, places=rows, skip_broken=skip_broken, max_pixels=max_pixels, cache=cache, progress=more)
+
+
+def _check_one_patient(frame: pd.DataFrame, image: str, patient: str, name: str) -> None:
+    """Raises where one image is named for several patients, of whom all but one would get another's score."""
+    whose = frame.groupby(image)[patient].nunique()
+    shared = whose[whose > 1].index
+    if len(shared):
+        some = ", ".join(map(repr, shared[:5])) + (" ..." if len(shared) > 5 else "")
+        raise BadInput(
+            f"image column {image!r}: {len(shared):,} images are named for more than one patient of {patient!r}: {some}. "
+            "Correct the table: an image is one patient's.",
+            source=name,
+        )
+
+
+def _of_ids(about: pd.DataFrame, id: str | None, name: str) -> list[str]:
+    """What to know of the ids beside the decisions: that there are none, or that some are there more than once."""
+    if id is None:
+        return []
+    if id not in about.columns:
+        return [f"{name} has no column {id!r}, which held the ids in the repair; the rows are told apart by {about.columns[0]!r}"]
+    again = about[id][about[id].duplicated() & about[id].notna()].nunique()
+    return [f"{again:,} ids in {id!r} are in more than one row, and each row has its own decision"] if again else []
 
 
 def _remarks(repaired: Any, attributes: tuple[Any, ...], left_out: int) -> list[str]:

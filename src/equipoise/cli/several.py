@@ -2,14 +2,17 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.text import Text
 
 from equipoise.cli.console import bar, out
 from equipoise.cli.inputs import Inputs
 from equipoise.data.cohort import Cohort
+from equipoise.data.columns import read_columns
 from equipoise.data.scores import Scores
 from equipoise.data.targets import known
 from equipoise.report.folder import folders
@@ -24,13 +27,21 @@ if TYPE_CHECKING:
 
 
 def scores_in(path: Path, inputs: Inputs, columns: list[str]) -> dict[str, Scores]:
-    """The scores of each label in a file; of several labels on the rows where each is known."""
+    """The scores of each label in a file; of several labels on the rows where each is known, with the groups of the whole table."""
     frame, found = inputs.read(path), {}
+    roles = inputs.roles if len(columns) == 1 else inputs.roles | {"conflicts": "row"}
     for label, column in zip(inputs.labels, columns, strict=True):
         several = len(columns) > 1 and label in frame.columns
         rows = frame[known(frame[label])] if several else frame
-        found[label] = Scores.from_frame(rows, score=column, id=inputs.id, name=path.name, **{**inputs.roles, "label": label})
-    return found
+        found[label] = Scores.from_frame(rows, score=column, id=inputs.id, name=path.name, **{**roles, "label": label})
+    if len(columns) == 1:
+        return found
+    # A patient's group must not depend on which labels are known, nor must the names of bins and the reference.
+    attributes = read_columns(frame, **inputs.roles, source=path.name).attributes
+    return {
+        label: replace(own, attributes=tuple(a.take(np.flatnonzero(known(frame[label]))) for a in attributes))
+        for label, own in found.items()
+    }
 
 
 def scores_of_labels(network: "nn.Module", cohort: Cohort, output: str, outputs: Mapping[str, int | str]) -> dict[str, Scores]:
