@@ -96,7 +96,7 @@ def test_the_rule_is_the_same_after_json_and_refuses_groups_that_it_never_saw():
     assert rule.needs_group
     with pytest.raises(BadInput, match="never saw"):
         GroupThresholds(("a", "b"), (0.5, 0.5), 0.5).decide(scores)
-    with pytest.raises(BadInput, match="one threshold a group; got 1 for 2"):
+    with pytest.raises(BadInput, match="1 `thresholds` for 2 `groups`"):
         rule_from_dict({**rule_to_dict(rule), "groups": ["a", "b"], "thresholds": [0.5]})
 
 

@@ -46,8 +46,8 @@ def test_a_rule_is_the_same_after_a_file(tmp_path, kind):
         ({"schema": "other"}, "holds no decision rule"),
         ({"schema_version": 9}, "has version 9"),
         ({"kind": "threshhold"}, "Did you mean 'threshold'?"),
-        ({"value": None}, "is damaged"),
-        ({"value": "high"}, "is damaged"),
+        ({"value": None}, "value"),
+        ({"value": "high"}, "'high'"),
     ],
 )
 def test_what_is_no_rule_says_why(change, expected):

@@ -117,8 +117,8 @@ def described(error: ValidationError, skip: int = 1) -> list[str]:
     """The problems that pydantic found, each with its key, what was expected and what was found; `skip` parts of the place are not keys."""
     problems = []
     for found in error.errors(include_url=False):
-        key = ".".join(map(str, found["loc"][skip:])) or "the whole"
+        key = ".".join(map(str, found["loc"][skip:]))
         said = found["msg"].removeprefix("Value error, ")
         got = "" if found["type"] in ("missing", "value_error") else f"; got {str(found['input'])[:60]!r}"
-        problems.append(f"{key}: {said[:1].lower()}{said[1:]}{got}")
+        problems.append(f"{key}: {said[:1].lower()}{said[1:]}{got}" if key else f"{said[:1].lower()}{said[1:]}{got}")
     return problems

@@ -4,6 +4,7 @@ and the difference beside. For a terminal, as CSV and as LaTeX; of the test part
 Best is the smallest |mean gap|, or the highest mean performance, of all methods but the original network. Ties at the printed digits share.
 """
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
@@ -186,11 +187,21 @@ def _rich(layout: Layout) -> Table:
         for part in layout.shown:
             table.add_column(Text(HEADERS.get(part, name), style="dim" if part in HEADERS else ""), justify="right", no_wrap=part != "ours")
     for name, line in zip(layout.lines, layout.cells, strict=True):
-        texts = [Text(name)]
+        texts = [Text(_folded(name) if layout.corner == "method" else name)]
         for cell in line:
             texts += [Text(getattr(cell, part), style=RANKS.get(cell.rank, "") if part == "ours" else "dim") for part in layout.shown]
         table.add_row(*texts)
     return table
+
+
+def _folded(name: str) -> str:
+    """The name of a method, on several lines where it is longer than its column, so that the numbers next to it stay whole.
+
+    >>> print(_folded("adversarial-finetune-published"))
+    adversarial-finetune-
+      published
+    """
+    return "\n".join(textwrap.wrap(name, WIDTHS["name"] - 2, subsequent_indent="  ")) or name
 
 
 def _latex(layout: Layout) -> str:
