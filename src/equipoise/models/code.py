@@ -186,7 +186,7 @@ def beside(code: Code) -> Iterator[None]:
 
 @contextmanager
 def running(code: Code) -> Iterator[None]:
-    """Turns whatever the user's code raises but Ctrl-C into one error, and puts on standard error what it prints: results go to the other."""
+    """Turns whatever the user's code raises but Ctrl-C into one error, and puts what it prints on standard error, next to no result."""
     try:
         with redirect_stdout(sys.stderr):
             yield
