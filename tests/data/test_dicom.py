@@ -367,3 +367,31 @@ def test_a_patient_whose_name_lost_characters_is_an_error(tmp_path):
         headers([tmp_path / "a.dcm"])
     (tmp_path / "a.dcm").write_bytes(content)
     assert headers([tmp_path / "a.dcm"])["patient"].tolist() == ["ABCD"]
+
+
+def test_headers_that_name_other_patients_than_the_table_are_said(tmp_path, caplog):
+    table = ["0012", "0012", "0034", "0034"]
+
+    def said(*told: str) -> str:
+        files = []
+        for at, patient in enumerate(told):
+            files.append(tmp_path / f"{at}.dcm")
+            files[-1].write_bytes(_dicom(PatientID=patient, PatientSex="F"))
+        caplog.clear()
+        frame = pd.DataFrame({"image": [file.name for file in files], "pid": table})
+        assert with_headers(frame, files, patient="pid")[0]["sex"].tolist() == ["F"] * 4
+        return caplog.text
+
+    assert said(*table) == ""
+    assert said("a", "a", "b", "b") == said("", "", "", "") == said("anonymous", "anonymous", "anonymous", "anonymous") == ""
+    mixed = said("0012", "0034", "0034", "0012")
+    assert "2 of 4" in mixed
+    assert "row 2 below" in mixed
+    assert "0034" not in mixed
+    assert "2 patients of column 'pid'" in said("a", "b", "b", "a")
+
+
+def test_a_backslash_in_a_text_of_the_header_stays(tmp_path):
+    (tmp_path / "a.dcm").write_bytes(_dicom(PatientID="A\\1", PatientSex="M\\F"))
+    found = header(tmp_path / "a.dcm")
+    assert (found["patient"], found["sex"]) == ("A\\1", "M\\F")

@@ -419,7 +419,7 @@ def _with_headers(frame: pd.DataFrame, column: str, folder: Path, inputs: Inputs
 
     files = find_files(frame[column], folder, column, allow_outside=inputs.allow_outside)
     with counting("reading headers", len(files)) as more:
-        filled, broken = with_headers(frame, files, more, Limit(inputs.max_pixels))
+        filled, broken = with_headers(frame, files, more, Limit(inputs.max_pixels), inputs.patient)
     return filled, {at: replace(one, place=f"row {at + 1} below the header") for at, one in broken.items()}
 
 

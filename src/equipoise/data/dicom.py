@@ -27,6 +27,8 @@ from equipoise.data.decode_limit import Limit
 from equipoise.data.image_files import file_state
 from equipoise.errors import BadInput, MissingExtra, raise_all
 
+log = logging.getLogger(__name__)
+
 SUFFIXES = (".dcm", ".dicom")
 FROM_HEADER = ("sex", "age", "view")  # columns that a header can give
 YEARS = {"Y": 1.0, "M": 1 / 12, "W": 7 / 365.25, "D": 1 / 365.25}  # what an age counts in
@@ -216,9 +218,16 @@ def header(file: str | Path, limit: Limit = Limit()) -> dict[str, object]:
 
 
 def with_headers(
-    frame: pd.DataFrame, files: Sequence[str | Path], progress: Callable[[int], None] | None = None, limit: Limit | None = None
+    frame: pd.DataFrame,
+    files: Sequence[str | Path],
+    progress: Callable[[int], None] | None = None,
+    limit: Limit | None = None,
+    patient: str | None = None,
 ) -> tuple[pd.DataFrame, dict[int, Broken]]:
-    """The frame with those of the columns sex, age and view that it lacks, from its rows' files; and what was wrong, by position."""
+    """The frame with those of the columns sex, age and view that it lacks, from its rows' files; and what was wrong, by position.
+
+    Warns where the headers that were read tell other patients apart than the column `patient` does: a row may name another's image.
+    """
     lacking = [name for name in FROM_HEADER if name not in frame.columns]
     read: list[dict[str, object]] = []
     broken: dict[int, Broken] = {}
@@ -230,7 +239,28 @@ def with_headers(
             broken[at] = Broken(error.kind if isinstance(error, BadImage) else "damaged", str(error), name=str(file))
         if progress is not None:
             progress(1)
+    if patient is not None and patient in frame.columns and read:
+        _compare_patients(frame[patient], [row.get("patient") for row in read])
     return frame.assign(**{name: [row.get(name) for row in read] for name in lacking}), broken
+
+
+def _compare_patients(column: "pd.Series[Any]", headers: Sequence[object]) -> None:
+    """Warns where headers name other patients than a table, or several for one of its patients. Names none of them."""
+    both = pd.DataFrame({"table": column.astype(object).map(str).to_numpy(), "header": headers})
+    both = both[column.notna().to_numpy() & both["header"].notna()]
+    other = both.index[both["table"] != both["header"]]
+    several = int((both.drop_duplicates().groupby("table").size() > 1).sum())
+    if 0 < len(other) < len(both):
+        log.warning(
+            "%s of %s DICOM headers name another patient than column %r, with which the others agree; the first is in row %s below the "
+            "header. Check that those rows name the right images.",
+            *(f"{len(other):,}", f"{len(both):,}", column.name, f"{other[0] + 1:,}"),
+        )
+    elif several:
+        log.warning(
+            "%s patients of column %r have images whose DICOM headers name more than one patient. Check that rows name the right images.",
+            *(f"{several:,}", column.name),
+        )
 
 
 def age(text: str | None) -> float | None:
@@ -293,4 +323,6 @@ def _identifier(data: Any, keyword: str) -> str | None:
 
 def _text(data: Any, keyword: str) -> str | None:
     value = data.get(keyword)
+    if value is not None and not isinstance(value, str) and hasattr(value, "__iter__"):  # pydicom cuts a text at each backslash
+        value = "\\".join(map(str, value))
     return str(value).strip() or None if value is not None else None
