@@ -1,7 +1,7 @@
 """Runs the study `nih-pretrained` for a limited time and packs its rows into one archive, from which another run goes on.
 
-    python benchmarks/nih_pretrained.py --root data --out results/nih-pretrained --seconds 540 --archive rows.tar.gz
-    python benchmarks/nih_pretrained.py --root data --out results/nih-pretrained --archive rows.tar.gz   # the rest, from the archive
+    python benchmarks/nih_pretrained.py --root data --out runs/nih-pretrained --seconds 540 --archive rows.tar.gz
+    python benchmarks/nih_pretrained.py --root data --out runs/nih-pretrained --archive rows.tar.gz   # the rest, from the archive
 
 Splits are done one after another, all data and methods of each, so that a run that is stopped has whole splits. It needs neither the
 command line's packages nor those of the report: a machine with PyTorch, pandas, scikit-learn and pydantic will do.
