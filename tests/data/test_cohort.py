@@ -120,3 +120,11 @@ def test_scores_take_over_the_rows_of_a_cohort():
 def test_scores_that_do_not_fit_the_cohort_are_refused(values, expected):
     with pytest.raises(BadInput, match=expected):
         Scores.of(_cohort(), values)
+
+
+@pytest.mark.parametrize("features", [["a", "b", "a"], None])
+def test_a_feature_that_is_there_twice_is_refused(features):
+    frame = pd.DataFrame({"a": [0.0, 1, 2, 3], "b": [0.0, 1, 2, 3], "y": [0, 1] * 2, "sex": ["F", "F", "M", "M"]})
+    frame = frame if features else pd.concat([frame, frame[["a"]]], axis=1)
+    with pytest.raises(BadInput, match="'a'"):
+        Cohort.from_frame(frame, label="y", group="sex", features=features)

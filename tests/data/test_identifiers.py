@@ -370,3 +370,13 @@ def test_a_first_row_of_separators_alone_does_not_shift_the_columns(tmp_path: Pa
     path.write_text("id,x,z,w\n,,,,\n007,1,2,3\n8,4,5,6\n")  # pandas takes the first field of every row for its name
     with pytest.raises(BadInput, match=r"4 names.*5 fields"):
         read_table(path, text=["id"])
+
+
+def test_a_table_in_another_encoding_is_read_with_a_warning(tmp_path: Path, caplog):
+    path = tmp_path / "ids.csv"
+    for encoding, ids in (("utf-8", ["é", "Ж"]), ("cp1252", ["é", "ü"]), ("cp1251", ["Ж", "Д"])):
+        caplog.clear()
+        path.write_bytes("\n".join(["id", *ids]).encode(encoding))
+        found = read_table(path, text=["id"])["id"].tolist()
+        assert (found == ids) == (encoding != "cp1251")  # no program can tell
+        assert ("ids.csv" in caplog.text) == (encoding != "utf-8")

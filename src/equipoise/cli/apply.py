@@ -87,7 +87,8 @@ def apply(
     bins = bins_in(how.get("bins") or {})
     pictures = () if images is None else (image_column or how.get("image_column"), *IMAGE_COLUMNS)
     text = {n for n in (how.get("id"), how.get("patient"), *pictures, *repaired.groups) if n is not None and n not in bins}
-    frame = read_table(file, text=text, limit=max_table_bytes)
+    with notes():
+        frame = read_table(file, text=text, limit=max_table_bytes)
     attributes = groups_of(frame, repaired.groups, file.name, bins)
     column = image_column or how.get("image_column") or next((c for c in IMAGE_COLUMNS if c in frame.columns), None)
     names = [name for name in (how.get("id"), how.get("patient"), column if images else None) if name in frame.columns]

@@ -92,6 +92,8 @@ class Cohort:
         kept = {*labels, patient, id} | (set() if attribute_as_input else set(groups))
         chosen = [c for c in frame.columns if c not in kept] if features is None else list(features)
         problems = [f"no feature column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in chosen if c not in frame.columns]
+        twice = dict.fromkeys(c for c in chosen if chosen.count(c) > 1)
+        problems += [f"feature column {c!r} is named more than once, or there more than once. Name and keep it once." for c in twice]
         if not chosen:
             problems.append(
                 f"no feature column is left among {', '.join(map(str, frame.columns))}. Add one, or list them with features=[...]."

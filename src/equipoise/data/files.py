@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import logging
 import os
 import re
 import signal
@@ -23,6 +24,8 @@ import pandas as pd
 
 from equipoise.data.attribute import inexact, level_name
 from equipoise.errors import BadInput, did_you_mean
+
+log = logging.getLogger(__name__)
 
 WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how .xlsx (a zip archive) and .xls files begin
 MISSING_WORDS = frozenset(  # what pandas takes for missing; never in a column of text, where NA is a value like any other
@@ -243,6 +246,11 @@ def _encoding(raw: bytes, path: Path) -> str:
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:
         _check_windows(raw, path)
+        log.warning(
+            "%s is not UTF-8 and was read as Western European text (Windows-1252), which changes names in other alphabets. If names look wrong, "
+            "export it as UTF-8.",
+            path.name,
+        )
         return "cp1252"
     return "utf-8-sig"
 
