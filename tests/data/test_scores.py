@@ -49,6 +49,11 @@ def test_tensors_are_values_and_not_objects_of_their_own():
     assert cohort.groups.tolist() == each[0].groups.tolist()
 
 
+def test_a_tensor_that_numpy_does_not_know_is_refused():
+    with pytest.raises(BadInput, match="score"):
+        Scores.from_arrays([0, 1], torch.tensor([0.1, 0.9]).bfloat16(), ["F", "M"])
+
+
 def test_tensors_in_the_cells_of_a_frame_are_refused():
     frame = pd.DataFrame({"y": [0, 1] * 2, "p": [0.1, 0.9] * 2, "sex": ["F", "M"] * 2, "id": list(torch.arange(4) // 2)})
     with pytest.raises(BadInput, match="'id': 4 of 4 rows"):

@@ -288,13 +288,15 @@ def _identifier_problems(column: "pd.Series[object]", name: str, role: str) -> l
         if empty.any()
         else []
     )
-    wrong = ""
-    if pd.api.types.is_float_dtype(column):
-        wrong = inexact(column, getattr(column.dtype, "numpy_dtype", column.dtype))
-    elif column.dtype == object:
-        texts = {value for value in column if isinstance(value, str)}
-        both = sorted({level_name(value) for value in column[~empty] if not isinstance(value, str)} & texts) if texts else []
-        wrong = inexact(column) or (
+    wrong, held = "", column[~empty]
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        held = column.cat.categories.to_series()
+    if pd.api.types.is_float_dtype(held):
+        wrong = inexact(held, getattr(held.dtype, "numpy_dtype", held.dtype))
+    elif held.dtype == object:
+        texts = {value for value in held if isinstance(value, str)}
+        both = sorted({level_name(value) for value in held if not isinstance(value, str)} & texts) if texts else []
+        wrong = inexact(held) or (
             f"holds {_some(both)} as a number in some rows and as text in others, so that one may be counted as two. "
             "Read the column as text (in pandas dtype=str)."
             if both
@@ -346,7 +348,12 @@ def listed(values: object, name: str) -> "pd.Series[Any]":
         plain = [one.item() if hasattr(one, "item") and getattr(one, "ndim", 1) == 0 and _is_nested(one) else one for one in values]
         array: npt.NDArray[Any] = np.asarray(plain, dtype=object)
     else:
-        array = np.asarray(values)
+        try:
+            array = np.asarray(values)
+        except (TypeError, ValueError, RuntimeError) as error:  # a type that NumPy lacks, as bfloat16
+            raise BadInput(
+                f"{name} cannot be read as one value per row: {error}. Make it an array first, as with .float().numpy()"
+            ) from error
         array = array if array.dtype.kind == "f" else np.asarray(values, dtype=object)
     if array.ndim != 1:
         raise BadInput(f"{name} has shape {array.shape}; one value per row is needed, shape (n,)")

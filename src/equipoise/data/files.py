@@ -247,8 +247,8 @@ def _encoding(raw: bytes, path: Path) -> str:
     except UnicodeDecodeError:
         _check_windows(raw, path)
         log.warning(
-            "%s is not UTF-8 and was read as Western European text (Windows-1252), which changes names in other alphabets. If names look wrong, "
-            "export it as UTF-8.",
+            "%s is not UTF-8 and was read as Western European text (Windows-1252), which changes names in other alphabets. If they look "
+            "wrong, export it as UTF-8.",
             path.name,
         )
         return "cp1252"
