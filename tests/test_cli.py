@@ -538,6 +538,18 @@ def test_in_a_process_json_is_all_there_is_on_stdout(tmp_path):
     assert "spd" in json.loads(ran.stdout)
 
 
+@pytest.mark.parametrize("module", ["equipoise", "equipoise.cli"])
+def test_in_a_process_a_module_in_the_current_folder_is_not_imported(tmp_path, module):
+    for name in ("typer", "rich", "numpy", "pandas", "torch"):  # a folder that came with them
+        (tmp_path / f"{name}.py").write_text("open('it_ran', 'w')\nraise SystemExit(3)\n")
+    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2])}
+    ran = subprocess.run(
+        [sys.executable, "-m", module, "--version"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert not (tmp_path / "it_ran").exists()
+
+
 def test_in_a_process_bad_input_is_exit_code_2_without_a_traceback(tmp_path):
     _csv(tmp_path / "scores.csv", _holding(sex="F"))
     ran = _process("audit", "scores.csv", *SHORT, "--out", "result.json", folder=tmp_path)

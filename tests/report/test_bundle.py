@@ -1,6 +1,7 @@
 """What is believed of a repaired folder: nothing that is damaged, mixed up, unlisted or against its schema, and no code unasked."""
 
 import json
+import os
 import random
 import re
 import sys
@@ -93,6 +94,31 @@ def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(tmp_path: Path
     found = open_repaired(out, trust=True)
     assert (found.rule, swapped) == (Threshold(0.75), [1])
     assert torch.equal(found.model.weight, bundles.network(1).weight)
+
+
+def test_a_folder_that_is_away_for_a_moment_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    out = bundles.write(tmp_path / "out")
+    original, calls = subject.read_run, []
+
+    def away_first(folder: Path) -> dict[str, Any]:
+        calls.append(1)
+        if len(calls) > 1:
+            return original(folder)
+        out.rename(tmp_path / "aside")  # as where two folders cannot be exchanged in one step
+        try:
+            return original(folder)
+        finally:
+            (tmp_path / "aside").rename(out)
+
+    monkeypatch.setattr(subject, "read_run", away_first)
+    assert open_repaired(out, trust=True).rule is not None
+
+
+@pytest.mark.parametrize("name", ["run.json", "rule.json", "repaired.safetensors"])
+def test_a_file_larger_than_memory_is_refused(folder: Path, name: str):
+    os.truncate(folder / name, 2**43)  # all holes: it takes no room on the disk
+    with pytest.raises(BadInput, match=name):
+        open_repaired(folder, trust=True)
 
 
 def test_thousands_of_damaged_bytes_in_the_weights_are_refused_before_they_are_parsed(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -305,3 +331,13 @@ def test_an_installed_module_needs_trust_and_a_backbone_does_not(folder: Path):
     bundles.seal(folder, run)
     with pytest.raises(BadInput, match="weights of the network are not in the file"):
         open_repaired(folder)
+
+
+@pytest.mark.parametrize("name", ["--5", "\u00b2", "9" * 5000])
+def test_an_output_name_that_looks_like_a_number_and_is_none_is_refused(folder: Path, name: str):
+    document = json.loads((folder / "run.json").read_text())
+    document.pop("digest")
+    document["model"]["output_name"] = name
+    (folder / "run.json").write_text(sealed(document))
+    with pytest.raises(BadInput, match="output"):
+        open_repaired(folder, trust=True)

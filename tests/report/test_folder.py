@@ -1,18 +1,23 @@
 """Filling a folder: whole or not at all, whatever the moment it is killed in; the files of others kept; what will not do refused first."""
 
 import errno
+import fcntl
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from equipoise.errors import BadInput
+from equipoise.models.export import writing
 from equipoise.report import folder as subject
+from equipoise.report.bundle import read_bundle
 from equipoise.report.folder import FILES, LABELS_SCHEMA, check_folder, filling, recover, remove_leftovers
 
 
@@ -148,6 +153,38 @@ def test_leftovers_of_a_killed_run_go_and_those_of_a_running_one_stay(tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".equipoise.out.")] == []
 
 
+def test_a_hidden_folder_that_another_run_takes_for_a_leftover_is_made_again(tmp_path, monkeypatch):
+    out, made = tmp_path / "out", subject.tempfile.mkdtemp
+
+    def removed_at_once(**options: object) -> str:
+        monkeypatch.setattr(subject.tempfile, "mkdtemp", made)
+        place = made(**options)
+        Path(place).rmdir()  # before its lock was taken
+        return place
+
+    monkeypatch.setattr(subject.tempfile, "mkdtemp", removed_at_once)
+    _fill(out, "new")
+    assert _held(out)["run.json"] == "new"
+    held: list[int] = []
+
+    def being_removed(**options: object) -> str:
+        monkeypatch.setattr(subject.tempfile, "mkdtemp", made)
+        place = made(**options)
+        held.append(lock := os.open(place, os.O_RDONLY))
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        def remove() -> None:
+            Path(place).rmdir()
+            os.close(lock)
+
+        threading.Timer(0.3, remove).start()
+        return place
+
+    monkeypatch.setattr(subject.tempfile, "mkdtemp", being_removed)
+    _fill(out, "newer")
+    assert (_held(out)["run.json"], len(held)) == ("newer", 1)
+
+
 # 2. what is replaced and what is kept
 
 
@@ -253,7 +290,41 @@ def test_a_full_disk_names_the_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_safetensors_says_of_a_full_disk_names_the_file_in_the_folder(tmp_path):
+    def full() -> None:
+        with filling(tmp_path / "out") as place, writing(place / "repaired.safetensors"):
+            raise SafetensorError("Error while serializing: I/O error: File too large (os error 27)")
+
+    with pytest.raises(BadInput, match=rf"cannot write {tmp_path}/out/repaired.safetensors: {os.strerror(errno.EFBIG)}.*Free some space"):
+        full()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_another_run_filled_meanwhile_is_not_replaced_unasked(tmp_path):
+    def late() -> None:
+        with filling(tmp_path / "out", overwrite=False) as place:
+            _write(place, "late")
+            _fill(tmp_path / "out", "first")  # while this one was still at work
+
+    with pytest.raises(BadInput, match="The new folder is complete and is") as caught:
+        late()
+    assert set(_held(tmp_path / "out").values()) == {"first"}
+    spare = Path(re.search(r"and is (\S+); rename", str(caught.value))[1])  # type: ignore[index]
+    assert set(_held(spare).values()) == {"late"}
+    (tmp_path / "empty").mkdir()
+    with filling(tmp_path / "empty", overwrite=False) as place:
+        _write(place, "new")
+    assert set(_held(tmp_path / "empty").values()) == {"new"}
+
+
 # 3. what is refused before the work
+
+
+def test_a_link_that_leads_to_itself_is_refused(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for use in (lambda: check_folder(tmp_path / "loop", overwrite=True), lambda: read_bundle(tmp_path / "loop")):
+        with pytest.raises(BadInput, match="loop"):
+            use()
 
 
 def test_a_folder_that_will_not_do_is_refused_before_the_work(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -88,3 +89,20 @@ def test_ray_is_asked_for_by_its_pip_command(monkeypatch: pytest.MonkeyPatch) ->
 def test_bad_arguments(arguments: tuple[object, ...], said: str) -> None:
     with pytest.raises(BadInput, match=said), crew(*arguments):
         pass
+
+
+def test_a_worker_imports_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "types.py").write_text("open('it_ran', 'w')\nraise SystemExit(3)\n")  # which Python itself imports as it starts
+    monkeypatch.chdir(tmp_path)
+    worker = Processes._start()
+    try:
+        assert worker.process.is_alive()
+        worker.pipe.send((None, None, None))  # no task, but it has to be there to say so
+        assert worker.pipe.poll(60)
+        assert worker.pipe.recv() is not None
+        assert not (tmp_path / "it_ran").exists()
+        assert "PYTHONSAFEPATH" not in os.environ
+    finally:
+        worker.process.kill()
+        worker.process.join()
+        worker.pipe.close()

@@ -1,5 +1,5 @@
 """`python -m equipoise.cli` is `equipoise`."""
 
-from equipoise.cli import main
+from equipoise.__main__ import main
 
 main()

@@ -54,6 +54,8 @@ def outputs_of(text: str | None, labels: list[str]) -> dict[str, int | str]:
     >>> outputs_of("Effusion=3,Mass=Mass/Nodule", ["Effusion", "Mass"])
     {'Effusion': 3, 'Mass': 'Mass/Nodule'}
     """
+    from equipoise.models.vision import output_named
+
     found: dict[str, int | str] = {}
     problems = []
     for part in [] if text is None else text.split(","):
@@ -63,7 +65,7 @@ def outputs_of(text: str | None, labels: list[str]) -> dict[str, int | str]:
         elif label not in labels:
             problems += UnknownName("label in --model-output-name", label, labels).problems
         else:
-            found[label] = int(which) if which.isdigit() else which
+            found[label] = output_named(which)
     raise_all(problems)
     return found
 

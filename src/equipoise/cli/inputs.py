@@ -336,7 +336,7 @@ def network_of(model: str, weights: Path | None, inputs: Inputs, output_name: st
     """
     from equipoise.models.checkpoint import load_weights, network_with
     from equipoise.models.code import PROGRAM, code_of
-    from equipoise.models.vision import BACKBONES, OneOutput
+    from equipoise.models.vision import BACKBONES, OneOutput, output_named
 
     if model in BACKBONES and (weights is None or inputs.images is None):
         lacking = [option for option, given in (("--weights", weights), ("--images", inputs.images)) if given is None]
@@ -354,7 +354,7 @@ def network_of(model: str, weights: Path | None, inputs: Inputs, output_name: st
             "or --norm unit if yours scales them itself"
         )
     if output_name is not None:
-        network = OneOutput(network, int(output_name) if output_name.lstrip("-").isdigit() else output_name)
+        network = OneOutput(network, output_named(output_name))
     return network.eval()
 
 

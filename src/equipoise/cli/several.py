@@ -69,7 +69,7 @@ def write_labels(
 
     check_folder(folder, options.overwrite)
     cases, written = {}, {}
-    with filling(folder) as place:
+    with filling(folder, overwrite=options.overwrite) as place:
         for name, shown in folders(folder, list(trials.each)).items():
             cases[name] = case_of(name, trials.each[name])
             (place / shown.name).mkdir()

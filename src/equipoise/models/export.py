@@ -12,6 +12,7 @@ import io
 import json
 import logging
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
@@ -213,8 +214,9 @@ def writing(path: Path) -> Iterator[None]:
         error.filename = error.filename or str(path)
         raise
     except Exception as error:  # each has its own
-        if "os error 28" in str(error) or shutil.disk_usage(path.parent).free < 2**20:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        code = int(found[1]) if (found := re.search(r"\(os error (\d+)\)", str(error))) else 0
+        if code or shutil.disk_usage(path.parent).free < 2**20:
+            raise OSError(code or errno.ENOSPC, os.strerror(code or errno.ENOSPC), str(path)) from error
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadInput(f"cannot write {path}: {reason}. Choose another place.") from error
 

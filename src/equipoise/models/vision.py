@@ -148,6 +148,15 @@ def _replace(network: nn.Module, name: str, change: Callable[[nn.Module], nn.Mod
     holder.add_module(child, change(network.get_submodule(name)))  # takes the place of the old one, in its order
 
 
+def output_named(text: str) -> int | str:
+    """An output of a network as it is named on a command line or in a file: a number, or a name.
+
+    >>> output_named("-1"), output_named("Effusion"), output_named("2\u00b2"), output_named("--5")
+    (-1, 'Effusion', '2\u00b2', '--5')
+    """
+    return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else text
+
+
 class OneOutput(nn.Module):
     """One output of a network with many, by name or number, such as one of torchxrayvision's 18 pathologies.
 

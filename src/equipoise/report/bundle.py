@@ -4,6 +4,7 @@ A file is read once; its SHA-256 is compared with that in run.json, and these ve
 mixed-up files. It does not detect someone who changes a file and writes new checksums: whom the folder comes from is not known by it.
 """
 
+import errno
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ PARSED = (
     "audit.json",
 )  # kept in memory; others only checked
 READS = 5  # of a folder that is replaced again and again while it is read
+LARGEST = 2**26  # bytes of a JSON document; ours are far smaller
 OPEN = ConfigDict(extra="allow", strict=True)
 Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0)]
@@ -202,23 +204,25 @@ def _seal_problem(content: bytes, document: Mapping[str, object]) -> str:
 def read_bundle(folder: Path) -> Bundle:
     """The folder's run.json and the bytes of the files that it lists, all verified before any of them is parsed."""
     folder = Path(folder)
+    before = ""
     for _ in range(READS):
         recover(folder)
-        run = read_run(folder)
-        contents, problems = _listed(folder, run)
-        if not problems or _digest_now(folder) == run[DIGEST]:
-            break  # or the folder was replaced while it was read: then once more, from the new one
+        try:
+            return _read_once(folder)
+        except BadInput as error:
+            if str(error) == before:
+                raise  # the same twice is no folder that was replaced while it was read, which is read again, from the new one
+            before, last = str(error), error
+    raise last
+
+
+def _read_once(folder: Path) -> Bundle:
+    run = read_run(folder)
+    contents, problems = _listed(folder, run)
     if problems:
         raise BadInput(*_advised(problems), source=str(folder))
     parsed_json(contents["audit.json"], folder / "audit.json", "audit.json")
     return Bundle(folder, run, contents)
-
-
-def _digest_now(folder: Path) -> object:
-    try:
-        return read_run(folder)[DIGEST]
-    except (BadInput, OSError):
-        return None
 
 
 def _listed(folder: Path, run: Mapping[str, Any]) -> tuple[dict[str, bytes], list[str]]:
@@ -230,7 +234,7 @@ def _listed(folder: Path, run: Mapping[str, Any]) -> tuple[dict[str, bytes], lis
             problems.append(f"{name} is listed in {RUN} and is not there")
             continue
         try:
-            content = path.read_bytes() if name in PARSED else b""
+            content = _content(path) if name in PARSED else b""
             found = sha256(content) if name in PARSED else _sha256_of(path)
         except OSError as error:
             problems.append(f"{name} cannot be read: {error.strerror or error}")
@@ -240,6 +244,16 @@ def _listed(folder: Path, run: Mapping[str, Any]) -> tuple[dict[str, bytes], lis
         contents[name] = content
     strange = [name for name in FILES[:-1] if name not in run["files"] and (folder / name).exists()]
     return contents, problems + [f"{name} is there and {RUN} does not list it" for name in strange]
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a file; an OSError where there are more than there can be."""
+    try:
+        if path.suffix == ".json" and (size := path.stat().st_size) > LARGEST:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, and at most {LARGEST:,} are read")
+        return path.read_bytes()
+    except MemoryError as error:
+        raise OSError(errno.EFBIG, "it does not fit into memory") from error
 
 
 def _sha256_of(path: Path) -> str:
@@ -259,7 +273,11 @@ def read_run(folder: Path) -> dict[str, Any]:
         inside = sorted(place.parent.name for place in folder.glob("*/run.json"))
         labels = f" It holds a folder for each label: {', '.join(inside)}. Name one of them." if inside else f" {WHERE}"
         raise BadInput(f"{folder} has no {RUN}.{labels}")
-    return parsed_json(path.read_bytes(), path, RUN)
+    try:
+        content = _content(path)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror or error}. {AGAIN}") from error
+    return parsed_json(content, path, RUN)
 
 
 def parsed_json(content: bytes, path: Path, kind: str) -> dict[str, Any]:

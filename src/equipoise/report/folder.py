@@ -108,10 +108,11 @@ def _fixed(folder: Path) -> str:
 
 
 @contextmanager
-def filling(folder: Path) -> Iterator[Path]:
+def filling(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """A hidden folder that takes the place of `folder` when the block ends well, and vanishes when it does not.
 
-    What an earlier run wrote is replaced. Files that no run wrote are in the new folder too.
+    What an earlier run wrote is replaced. Files that no run wrote are in the new folder too. Without `overwrite` a folder that another
+    run has filled in the meantime stays, and the new one is kept under another name.
     """
     recover(folder)
     target = folder.resolve()
@@ -130,7 +131,7 @@ def filling(folder: Path) -> Iterator[Path]:
         if inside:
             _move_in(place, target)
         else:
-            _take_place(place, target, folder)
+            _take_place(place, target, folder, overwrite)
     except OSError as error:
         raise _cannot_write(folder, place, error) from error
     finally:
@@ -143,23 +144,27 @@ def _hidden_folder(home: Path, name: str) -> tuple[Path, int | None]:
     """A new folder with a lock on it, which the system lifts when this process ends in whatever way."""
     while True:
         place = Path(tempfile.mkdtemp(prefix=f"{HIDDEN}{name}.", dir=home))
-        lock = _lock(place)
-        with suppress(OSError):
-            if lock is None or os.fstat(lock).st_ino == place.stat().st_ino:
+        lock = None
+        with suppress(FileNotFoundError):  # another run took it for a leftover in the moment before it was locked
+            lock = _lock(place, wait=True)
+            if place.stat().st_ino == (place.stat() if lock is None else os.fstat(lock)).st_ino:
                 return place, lock
-        if lock is not None:  # another run took it for a leftover in the moment before it was locked
+        if lock is not None:
             os.close(lock)
 
 
-def _lock(place: Path) -> int | None:
-    """A handle that holds the folder; None where that is not possible: another process has it, or the system knows no such locks."""
+def _lock(place: Path, *, wait: bool = False) -> int | None:
+    """A handle that holds the folder; None where that is not possible: another process has it, or the system knows no such locks.
+
+    `wait` is for one that another process may hold for a moment.
+    """
     if sys.platform == "win32":
         return None
     import fcntl
 
     handle = os.open(place, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError:
         os.close(handle)
         return None
@@ -191,7 +196,10 @@ def recover(folder: Path) -> None:
 
     Where the system can exchange two folders in one step there is no such moment.
     """
-    target = folder.resolve()
+    try:
+        target = folder.resolve()
+    except (OSError, RuntimeError) as error:  # which of them depends on Python's version
+        raise BadInput(f"{folder} is a link that leads to itself. Name another folder.") from error
     until = time.monotonic() + WAIT
     while not target.exists() and target.parent.is_dir():
         with suppress(OSError):
@@ -268,12 +276,12 @@ def _carry(old: Path, new: Path) -> None:
             (new / within).mkdir(parents=True, exist_ok=True)
 
 
-def _take_place(place: Path, target: Path, shown: Path) -> None:
+def _take_place(place: Path, target: Path, shown: Path, overwrite: bool = True) -> None:
     """The one step: the new folder under the name of the old, the old one under the name of the new, which is then removed."""
     with uninterrupted():
         try:
-            if not target.exists():
-                place.rename(target)
+            if not target.exists() or (not overwrite and sys.platform != "win32"):
+                place.rename(target)  # which an empty folder gives way to, and no other
             elif not _exchange(place, target):
                 old = place.with_name(f"{place.name}{OLD}")
                 target.rename(old)

@@ -88,7 +88,7 @@ def write_repaired(case: Case, folder: Path, serving: Serving, options: Options 
                    bars: Bars | None = None) -> Written:  # fmt: skip
     """Writes the folder, whole or not at all. `failures` are those of the trial; those of writing are added to them."""
     check_folder(folder, options.overwrite)
-    with filling(folder) as place:
+    with filling(folder, overwrite=options.overwrite) as place:
         return write_files(case, place, folder, serving, options, failures=failures, bars=bars)
 
 

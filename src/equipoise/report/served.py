@@ -118,10 +118,9 @@ def repaired_in(bundle: Bundle, code: Code | None, model: str | None = None) -> 
         state = safetensors_in(bundle.contents["repaired.safetensors"], bundle.source("repaired.safetensors"))
         network = network_with(model or str(run["model"]["load"]), code, state, bundle.source("repaired.safetensors"))
     if run["model"]["output_name"] is not None:
-        from equipoise.models.vision import OneOutput
+        from equipoise.models.vision import OneOutput, output_named
 
-        name = str(run["model"]["output_name"])
-        network = OneOutput(network, int(name) if name.lstrip("-").isdigit() else name).eval()
+        network = OneOutput(network, output_named(str(run["model"]["output_name"]))).eval()
     if run["heads"]:  # the repair is in them alone: without their file there is nothing to serve
         network = heads_in(network, bundle.contents[HEADS], bundle.source(HEADS))
     return Repaired(network, rule, run, code=code)

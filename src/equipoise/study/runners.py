@@ -137,10 +137,24 @@ class Processes:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_work, args=(theirs,), daemon=True)
-        with uninterrupted():  # Ctrl-C reaches every process of a terminal; this one leaves it to its parent
+        with uninterrupted(), _safe_path():  # Ctrl-C reaches every process of a terminal; this one leaves it to its parent
             process.start()
         theirs.close()
         return _Worker(process, ours)
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Lets Python start without the current folder in front of its own modules; a worker then gets the search path of its parent."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 def _work(pipe: "Connection[Any, Any]") -> None:
