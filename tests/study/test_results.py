@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -75,6 +76,23 @@ def test_damaged_files_are_named_and_redone(study: results.Folder, everything, d
     run_study(study.plan, study.path, runner="serial")
     assert all(path.name in caplog.text for path in damaged)
     assert everything(study).equals(before)
+
+
+def test_a_link_in_the_folder_is_replaced_and_not_written_through(study: results.Folder, everything, tmp_path: Path) -> None:
+    before, mine = everything(study), tmp_path / "mine.txt"
+    mine.write_text("not of the study")
+    task = next(task for task in tasks_of(study.plan) if task.method)
+    study.file(task).unlink()
+    study.file(task).symlink_to(mine)
+    pd.testing.assert_frame_equal(everything(run_study(study.plan, study.path, runner="serial")), before, check_exact=True)
+    assert (mine.read_text(), study.file(task).is_symlink()) == ("not of the study", False)
+
+
+def test_damaged_notes_of_pandas_in_rows_are_of_no_account(study: results.Folder) -> None:
+    path = study.file(next(task for task in tasks_of(study.plan) if task.method))
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), b"pandas": b"{broken"}), path)
+    assert len(read_rows(study)) > 0
 
 
 def test_a_file_under_a_wrong_name_is_redone(study: results.Folder, everything) -> None:

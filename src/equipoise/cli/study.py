@@ -117,8 +117,8 @@ def study_run(
         say_stopped(f"Stopped. What is finished is in {folder}; the same command resumes from there.")
         raise
     rows = read_rows(done)
-    write_text(folder / "summary.csv", summarise(rows).to_csv(index=False))
-    write_text(folder / "summary.txt", study_text(plan, rows))
+    write_text(folder / "summary.csv", summarise(rows).to_csv(index=False), follow=False)
+    write_text(folder / "summary.txt", study_text(plan, rows), follow=False)
     out.print(study_view(plan, rows, out.width))
     _print_pooled(done)
     out.print(Text(f"results: {folder} (rows/, summary.csv, summary.txt); again: equipoise study show {folder}"), soft_wrap=True)

@@ -311,12 +311,14 @@ def sha256(content: bytes) -> str:
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
+def replacing(path: str | Path, *, follow: bool = True) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the block ends well, and vanishes when it does not.
 
+    `follow` says that a link stays one and the file behind it is replaced, as fits a path that the user has named; a link that lies in a
+    folder from elsewhere could lead to any file of the user's and is itself replaced.
     One that a killed process left behind for the same path is removed; that of a running process, which has a lock on it, is not.
     """
-    target = _target(path)
+    target = _target(path) if follow else Path(path).absolute()
     start = f".equipoise.{target.name[:100]}."
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -392,9 +394,9 @@ def _target(path: str | Path) -> Path:
     return target
 
 
-def write_text(path: str | Path, text: str) -> Path:
-    """Writes a text file whole or not at all."""
-    with replacing(path) as temporary:
+def write_text(path: str | Path, text: str, *, follow: bool = True) -> Path:
+    """Writes a text file whole or not at all; `follow` as in `replacing`."""
+    with replacing(path, follow=follow) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return Path(path)
 

@@ -47,18 +47,18 @@ class Folder:
 
     def store(self, task: Task, content: bytes) -> None:
         """Writes a task's result, whole or not at all."""
-        with replacing(self.file(task)) as temporary:
+        with replacing(self.file(task), follow=False) as temporary:
             temporary.write_bytes(content)
 
     def drop(self, training: Task) -> None:
         """Removes the networks of a block, which can be large, and keeps what is known about them."""
         path = self.file(training)
-        write_text(path.with_suffix(".json"), json.dumps(weights.read_about(path), indent=1) + "\n")
+        write_text(path.with_suffix(".json"), json.dumps(weights.read_about(path), indent=1) + "\n", follow=False)
         path.unlink()
 
     def note_broken(self, data: str, kinds: Mapping[str, int]) -> None:
         """Writes down how many images were left out and why; their names stay on the terminal, since results are passed on."""
-        write_text(self.path / f"broken/{data}.txt", "".join(f"{count} {kind}\n" for kind, count in kinds.items()))
+        write_text(self.path / f"broken/{data}.txt", "".join(f"{count} {kind}\n" for kind, count in kinds.items()), follow=False)
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def claimed(path: str | Path, plan: Plan, root: str | Path | None = None) -> Ite
                 "identity": ours,
                 "definition": json.loads(TypeAdapter(Plan).dump_json(plan)),
             }
-            write_text(path / DEFINITION, json.dumps(content, indent=1) + "\n")
+            write_text(path / DEFINITION, json.dumps(content, indent=1) + "\n", follow=False)
         elif _definition(path).get("code") != code_digest():
             log.warning("The code of Equipoise %s has been changed since %s was begun; its rows may not be alike.", folder.version, path)
         yield folder

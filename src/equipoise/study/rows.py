@@ -98,7 +98,7 @@ def from_bytes(content: bytes, source: str) -> pd.DataFrame:
     for name in SCHEMA.names:
         if name not in found:
             table = table.append_column(SCHEMA.field(name), pa.nulls(len(table), SCHEMA.field(name).type))
-    return table.select([*SCHEMA.names, *other]).to_pandas()
+    return table.select([*SCHEMA.names, *other]).replace_schema_metadata().to_pandas()
 
 
 def split_traces(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
