@@ -23,7 +23,7 @@ def rows_of(content: bytes, delimiter: str = ",") -> list[dict[str, str]]:
     try:
         text = content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except UnicodeDecodeError:
-        text = content.decode("latin-1")
+        text = content.decode("cp1252", errors="replace")  # as documented for tables that are not UTF-8; bytes that it lacks are refused
     lines = [line for line in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if line]
     if not lines:
         raise Invalid("no lines")
