@@ -1,12 +1,13 @@
 """`python -m equipoise`: the same as the command `equipoise`."""
 
+import os
 import sys
-from contextlib import suppress
-from pathlib import Path
 
-with suppress(OSError):  # the current folder may be gone
-    if sys.path[:1] == [str(Path.cwd())] and not sys.flags.safe_path:
-        del sys.path[0]  # where `python -m` puts the current folder, whose files are data: a torch.py in it would be run
+try:  # before anything else is imported: `python -m` puts the current folder first, whose files are data, and a torch.py in it would be run
+    if sys.path[:1] == [os.getcwd()] and not sys.flags.safe_path:  # noqa: PTH109 (pathlib could be one of those files)
+        del sys.path[0]
+except OSError:  # the current folder is gone
+    pass
 
 
 def main() -> None:

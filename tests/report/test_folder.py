@@ -300,6 +300,13 @@ def test_what_safetensors_says_of_a_full_disk_names_the_file_in_the_folder(tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+def test_files_of_others_make_no_folder_where_another_run_has_moved_it_aside(tmp_path):
+    _write(tmp_path / "old", "mine", ("notes.txt",))
+    with pytest.raises(FileNotFoundError):
+        subject._carry(tmp_path / "old", tmp_path / "away")
+    assert not (tmp_path / "away").exists()  # a reader would find a folder with nothing but notes
+
+
 def test_a_folder_that_another_run_filled_meanwhile_is_not_replaced_unasked(tmp_path):
     def late() -> None:
         with filling(tmp_path / "out", overwrite=False) as place:

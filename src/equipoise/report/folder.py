@@ -267,7 +267,9 @@ def _carry(old: Path, new: Path) -> None:
             target = new / within / name
             if within / name in ours or target.exists() or target.is_symlink():
                 continue
-            target.parent.mkdir(parents=True, exist_ok=True)
+            if within != Path():
+                new.stat()  # or another run has moved it aside, and it must not appear again with nothing but these files
+                target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(Path(place, name), target, follow_symlinks=False)
             except OSError:
@@ -298,7 +300,8 @@ def _take_place(place: Path, target: Path, shown: Path, overwrite: bool = True) 
             ) from error
         _sync(target.parent)
         if place.is_dir():
-            _carry(place, target)  # what somebody put there in between
+            with suppress(FileNotFoundError):  # another run is replacing it already, and carries what it finds
+                _carry(place, target)  # what somebody put there in between
 
 
 def _exchange(one: Path, other: Path) -> bool:
