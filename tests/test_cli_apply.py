@@ -211,6 +211,26 @@ def test_broken_images_are_left_out_only_when_allowed(run, tmp_path):
     assert "3.png" not in set(found["image"])
 
 
+def test_a_network_repaired_on_frontal_views_decides_on_no_other(run, tmp_path):
+    run("images", "repaired", "images.csv", "--images", "xrays")
+    frame = pd.read_csv("images.csv").assign(view="PA")
+    frame.to_csv("views.csv", index=False)
+    repair = ["--images", "xrays", "--size", hospital.SIDE, "--model", "net.py:cnn", "--weights", "cnn.safetensors", "--no-onnx"]
+    repair += ["--view-column", "view", "--method", "reject-option", "--conflicts", "first", "--draws", "10", "--out", "frontal"]
+    assert cli.run([str(a) for a in ("debias", "views.csv", *ROLES, *repair)]) == 0
+    code, out, err = run("images", "frontal", "views.csv", "--images", "xrays")
+    assert (code, len(out.splitlines())) == (0, hospital.ROWS + 1)
+    assert "--conflicts first" in err  # the groups of the new rows are those of the rows
+    frame.assign(view=["PA", "LATERAL", *frame["view"][2:]]).to_csv("views.csv", index=False)
+    code, out, err = run("images", "frontal", "views.csv", "--images", "xrays")
+    assert (code, out) == (2, "")
+    assert "1 of 240" in err
+    assert "row 2 " in err
+    code, out, err = run("images", "frontal", "images.csv", "--images", "xrays")
+    assert (code, len(out.splitlines())) == (0, hospital.ROWS + 1)
+    assert "'view'" in err  # could not be checked
+
+
 def test_an_image_that_two_patients_have_is_refused(run, tmp_path):
     run("images", "repaired", "images.csv", "--images", "xrays")
     frame = pd.read_csv(tmp_path / "images" / "images.csv")

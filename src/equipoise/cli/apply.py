@@ -94,6 +94,8 @@ def apply(
     names = [name for name in (how.get("id"), how.get("patient"), column if images else None) if name in frame.columns]
     if images is not None and column is not None and {column, how.get("patient")} <= set(frame.columns):
         _check_one_patient(frame, column, how["patient"], file.name)
+    if how.get("view_column") in frame.columns:
+        _check_frontal(frame[how["view_column"]], file.name)
     with notes():
         if images is None:
             inputs: Any = _numbers(frame, how["features"], text, file.name)
@@ -113,6 +115,7 @@ def apply(
         )
     table = pd.concat([about, found], axis=1)
     remarks = [*_remarks(repaired, attributes, len(frame) - len(kept)), *_of_ids(about, how.get("id"), file.name)]
+    remarks += _of_repair(how, frame, repaired.rule.needs_group)
     for remark in remarks:
         err.print(Text(f"note: {printable(remark)}", style="yellow"), soft_wrap=True)
     shown = _spreadsheet_safe(table) if spreadsheet_safe else table
@@ -191,6 +194,31 @@ def _check_one_patient(frame: pd.DataFrame, image: str, patient: str, name: str)
             "Correct the table: an image is one patient's.",
             source=name,
         )
+
+
+def _check_frontal(views: "pd.Series[Any]", name: str) -> None:
+    """Raises where a row is not a frontal view, which the repair left out, so that nothing is known of its scores."""
+    from equipoise.data.image_files import of_view
+
+    other = ~of_view(views)
+    if other.any():
+        raise BadInput(
+            f"{int(other.sum()):,} of {len(other):,} rows are not frontal views by the column {views.name!r}; the first is row "
+            f"{int(other.argmax()) + 1:,} below the header. The network was repaired on frontal views only. Leave those rows out.",
+            source=name,
+        )
+
+
+def _of_repair(how: dict[str, Any], frame: pd.DataFrame, needs_group: bool) -> list[str]:
+    """How the new rows may differ from those of the repair without being refused."""
+    found, view = [], how.get("view_column")
+    if view is not None and view not in frame.columns:
+        found.append(f"the network was repaired on frontal views only, and there is no column {view!r} to check the new rows by")
+    if needs_group and how.get("conflicts", "row") != "row":
+        found.append(
+            f"the group of each row is taken as recorded; the repair settled patients with several groups by --conflicts {how['conflicts']}"
+        )
+    return found
 
 
 def _of_ids(about: pd.DataFrame, id: str | None, name: str) -> list[str]:

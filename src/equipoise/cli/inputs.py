@@ -198,6 +198,11 @@ class Inputs:
         return read_table(path, text=self.text, words=words, limit=self.max_table_bytes)
 
     @property
+    def view(self) -> str | None:
+        """The column by which only frontal views are kept, if any."""
+        return self.view_column or ("view" if self.from_headers else None)
+
+    @property
     def roles(self) -> dict[str, Any]:
         """The columns that every kind of cohort and scores are read by."""
         return {
@@ -379,7 +384,7 @@ def _of_images(frame: pd.DataFrame, name: str, inputs: Inputs, folder: Path) -> 
         shown = ", ".join(map(str, frame.columns))
         hint = did_you_mean(column, map(str, frame.columns), 0.6) if column else ""
         raise BadInput(f"{looked}.{hint} Name it with --image-column. The columns are: {shown}.", source=name)
-    view = inputs.view_column or ("view" if inputs.from_headers else None)
+    view = inputs.view
     frame, wrong = _with_headers(frame, column, folder, inputs) if inputs.from_headers else (frame, {})
     kept = frame.drop(index=list(wrong))
     if not len(kept):

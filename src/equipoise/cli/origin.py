@@ -53,11 +53,11 @@ def plain(inputs: given.Inputs, cohort: Cohort) -> dict[str, object]:
     from equipoise.data.table import Table
 
     bins = {a.name: a.bins.to_dict() for a in cohort.attributes if a.bins is not None}
-    names = {"patient": inputs.patient, "id": inputs.id, "bins": bins}
+    names = {"patient": inputs.patient, "id": inputs.id, "bins": bins, "conflicts": inputs.conflicts}
     if isinstance(cohort.source, Images):
         source = cohort.source
         how = {"size": int(source.shape[-1]), "channels": source.channels, "mean": list(source.mean), "std": list(source.std)}
-        return {**names, "images": how, "image_column": inputs.image_column}
+        return {**names, "images": how, "image_column": inputs.image_column, "view_column": inputs.view}
     assert isinstance(cohort.source, Table)
     return {**names, "images": None, "features": [str(c) for c in cohort.source.frame.columns]}
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass as checked
 
+from equipoise.data.conflicts import CONFLICTS
 from equipoise.data.files import sha256
 from equipoise.errors import BadInput, raise_all
 from equipoise.methods.rule_schema import STRICT, Cut, described
@@ -80,10 +81,14 @@ class _Inputs:
     bins: dict[str, _Bins]
     images: _Images | None
     image_column: str | None = None
+    view_column: str | None = None
+    conflicts: str = "row"
     features: list[str] | None = None
 
     @model_validator(mode="after")
     def _one_kind(self) -> Any:
+        if self.conflicts not in CONFLICTS:
+            raise ValueError(f"`conflicts` must be one of {', '.join(CONFLICTS)}; got {self.conflicts!r}")
         if (self.images is None) == (not self.features):
             raise ValueError("needs either `images` or `features`, the columns that are the network's inputs")
         return self
