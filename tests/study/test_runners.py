@@ -72,6 +72,20 @@ def test_idle_workers_that_die_are_replaced(tiny, everything, tmp_path: Path) ->
     assert len(everything(found)) == len(everything(run_study(tiny(splits=2), tmp_path / "b", runner="serial")))
 
 
+def test_a_worker_whose_task_failed_is_replaced() -> None:
+    workforce = Processes(1)
+    try:
+        for _ in range(2):
+            workforce.submit(None, None, None)  # type: ignore[arg-type]  # no task: it fails
+            worker = next(iter(workforce._busy))
+            assert workforce.next()[1].problem
+            assert not workforce._idle
+            worker.process.join(30)
+            assert not worker.process.is_alive()
+    finally:
+        workforce.close()
+
+
 def test_ray_is_asked_for_by_its_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"pip install 'equipoise\[ray\]'"), crew("ray"):
@@ -94,7 +108,7 @@ def test_bad_arguments(arguments: tuple[object, ...], said: str) -> None:
 def test_a_worker_imports_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "types.py").write_text("open('it_ran', 'w')\nraise SystemExit(3)\n")  # which Python itself imports as it starts
     monkeypatch.chdir(tmp_path)
-    worker = Processes._start()
+    worker = Processes(1)._start()
     try:
         assert worker.process.is_alive()
         worker.pipe.send((None, None, None))  # no task, but it has to be there to say so

@@ -16,6 +16,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from equipoise.data.files import uninterrupted
 from equipoise.errors import BadInput, MissingExtra, pick
 from equipoise.study.replicate import attempt
@@ -23,6 +25,7 @@ from equipoise.study.tasks import Outcome, Work
 
 RUNNERS = ("serial", "processes", "ray")
 RETRIES = 3  # of Ray's own, before a task counts as one whose worker died
+USABLE = 0.94  # of a GPU's memory: each process also needs some for itself
 
 
 class Crew(Protocol):
@@ -121,22 +124,28 @@ class Processes:
             worker.process.join()
             worker.pipe.close()
             return work, Outcome(problem=f"its process ended with exit code {worker.process.exitcode}", died=True)
-        self._idle.append(worker)
+        if outcome.content is None:  # what went wrong may have left the GPU's state in a process unusable
+            self._end(worker)
+        else:
+            self._idle.append(worker)
         return work, outcome
 
     def close(self) -> None:
         for worker in (*self._idle, *self._busy):
-            worker.process.kill()
-            worker.process.join()
-            worker.pipe.close()
+            self._end(worker)
         self._idle.clear()
         self._busy.clear()
 
     @staticmethod
-    def _start() -> _Worker:
+    def _end(worker: _Worker) -> None:
+        worker.process.kill()
+        worker.process.join()
+        worker.pipe.close()
+
+    def _start(self) -> _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs,), daemon=True)
+        process = context.Process(target=_work, args=(theirs, self.slots), daemon=True)
         with uninterrupted(), _safe_path():  # Ctrl-C reaches every process of a terminal; this one leaves it to its parent
             process.start()
         theirs.close()
@@ -157,9 +166,11 @@ def _safe_path() -> Iterator[None]:
             os.environ["PYTHONSAFEPATH"] = before
 
 
-def _work(pipe: "Connection[Any, Any]") -> None:
+def _work(pipe: "Connection[Any, Any]", processes: int) -> None:
     """The life of a spawned process: tasks come in, outcomes go out, until the parent closes the pipe or ends."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    if torch.cuda.is_available():  # otherwise the memory that one process keeps for later is missing in another
+        torch.cuda.set_per_process_memory_fraction(USABLE / processes)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
             pipe.send(attempt(*pipe.recv()))
