@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,9 +16,7 @@ from lxml import html
 from equipoise import cli
 from equipoise.measures import audit as audit_module
 from equipoise.report.folder import folders
-
-sys.path.insert(0, str(Path(__file__).parent))
-import hospital
+from support import hospital
 
 TWO = """
 from torch import nn

@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -22,9 +21,7 @@ from equipoise.methods.rules import read_rule
 from equipoise.models.export import HEADS
 from equipoise.report.bundle import sealed
 from equipoise.report.served import open_repaired
-
-sys.path.insert(0, str(Path(__file__).parent))
-import hospital
+from support import hospital
 
 ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid"]
 NETWORK = ["--model", "net.py:build", "--weights", "net.safetensors", "--no-onnx", "--draws", "10"]

@@ -1,7 +1,6 @@
 """`equipoise debias` as an engineer types it: what is written, what is printed, and one clear message for everything wrong."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -18,9 +17,7 @@ from equipoise.methods.rules import read_rule
 from equipoise.models.export import HEADS
 from equipoise.models.exported import load_exported
 from equipoise.models.score import predict
-
-sys.path.insert(0, str(Path(__file__).parent))
-import hospital
+from support import hospital
 
 ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid"]
 TABLE = ["debias", "local.csv", *ROLES, "--id", "id", "--model", "net.py:build", "--weights", "net.safetensors", "--out", "repaired"]

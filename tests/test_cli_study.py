@@ -1,7 +1,6 @@
 """The study commands as users type them."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -10,9 +9,7 @@ import pytest
 
 from equipoise import cli
 from equipoise.study.paper import PRESETS
-
-sys.path.insert(0, str(Path(__file__).parent / "study"))
-from xray_trees import network, write_nih
+from support.xray_trees import network, write_nih
 
 STUDY = """
 splits = 2

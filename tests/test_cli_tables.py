@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -17,9 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from equipoise import cli
-
-sys.path.insert(0, str(Path(__file__).parent))
-import hospital
+from support import hospital
 
 ODD = ["007", "7", "00017", "123456789012345678", "123456789012345679", "NA", "null", "1e5", "True", "2026-11-15", "Zoë 李", " a ", "=1+1"]
 ODD += ["-2", "@x", "+y", "\ttab", 'quo"te', "a,b"]

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
+import build as site
 import pytest
+import reference
 import typer
 from markdown_it import MarkdownIt
 
@@ -24,10 +26,6 @@ from equipoise.cli.app import app
 from equipoise.data.catalogue import CATALOGUE
 from equipoise.measures.gaps import GAPS
 from equipoise.methods.registry import METHODS
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
-import build as site
-import reference
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -1,14 +1,9 @@
 """The tables of the pretrained network on the page about chest X-rays are those that its rows give."""
 
-import sys
-from pathlib import Path
-
+import chest_xray
 import numpy as np
 import pandas as pd
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
-import chest_xray
 
 DATA = [f"nih-{finding}-{attribute}" for attribute in chest_xray.ATTRIBUTES for finding in chest_xray.FINDINGS]
 

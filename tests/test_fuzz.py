@@ -7,13 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from fuzz.case import Outcome
+from fuzz.families.images import judged
+from fuzz.recount import compared, rows_of
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-from fuzz.case import Outcome  # noqa: E402
-from fuzz.families.images import judged  # noqa: E402
-from fuzz.recount import compared, rows_of  # noqa: E402
-
 SAMPLE = 500
 
 

@@ -11,7 +11,8 @@ HERE = Path(__file__).parent
 SCRIPT = """
 import sys
 from pathlib import Path
-import bundles, kills
+import kills
+from support import bundles
 from equipoise.measures.decision import Threshold
 from equipoise.report.served import open_repaired
 
@@ -32,7 +33,7 @@ for exchange in (True, False):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_a_process_killed_in_the_swap_leaves_the_old_folder_or_the_new(tmp_path):
-    place = os.pathsep.join([str(HERE), str(HERE.parent / "benchmarks"), *sys.path])
+    place = os.pathsep.join([str(HERE.parent / "benchmarks"), *sys.path])
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": place}, timeout=300
     )

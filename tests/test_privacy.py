@@ -18,9 +18,7 @@ import torch
 import equipoise as eq
 from equipoise import cli
 from equipoise.data.images import Images
-
-sys.path.insert(0, str(Path(__file__).parent))
-import hospital
+from support import hospital
 
 DOCS = Path(__file__).parents[1] / "docs" / "privacy.md"
 COLUMNS = ("patient ids", "row ids, image names", "folders of your machine")

@@ -1,13 +1,10 @@
 """The page of the paper's numbers: made from the rows in results/, and every cell that is off has its explanation."""
 
 import json
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 import reproduction
 from reproduction import Cell, Stale, Study, cells_of, collect, differences, explanations_of, filled, table
 

@@ -2,13 +2,10 @@
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "report"))  # cases.py
 
 QUIET = (
     "--no-sandbox",

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from cases import GOAL, HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case
 
 from equipoise.methods.base import Goal
 from equipoise.methods.selection import select
@@ -16,6 +15,7 @@ from equipoise.report.explorer import explorer_data, thin
 from equipoise.report.limits import below_limit, limit_words
 from equipoise.report.page import write_page
 from equipoise.report.words import amount, number
+from support.cases import GOAL, HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case
 
 
 class Opened:

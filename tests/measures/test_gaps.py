@@ -1,8 +1,5 @@
 """Measures of the user's own: signed sums of rates, however they are written, have one name and the value of the sum."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,9 +11,7 @@ from equipoise.measures.functional import gap_values
 from equipoise.measures.gaps import GAPS, MEANING, QUOTIENTS, RATES, is_quotient, labels_needed, meaning, named, terms
 from equipoise.measures.sweep import sweep
 from equipoise.methods.base import Goal
-
-sys.path.insert(0, str(Path(__file__).parent))
-from random_scores import Sample, samples
+from support.random_scores import Sample, samples
 
 WEIGHTS = st.dictionaries(st.sampled_from(list(RATES)), st.floats(-4, 4).filter(lambda w: abs(w) > 1e-3), min_size=1)
 

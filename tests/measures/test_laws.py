@@ -1,8 +1,5 @@
 """Laws of the cell table and of the affine functional."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -14,9 +11,7 @@ from equipoise.errors import EmptyCell, UnknownName
 from equipoise.measures.cells import tabulate, tabulate_codes
 from equipoise.measures.functional import gap_functional, gap_values, largest, performance_functional, proxy, require_cells
 from equipoise.measures.gaps import GAPS, labels_needed, terms
-
-sys.path.insert(0, str(Path(__file__).parent))
-from random_scores import Sample, samples
+from support.random_scores import Sample, samples
 
 
 @given(sample=samples(missing=True), shards=st.integers(1, 7), seed=st.integers(0, 99))

@@ -1,8 +1,6 @@
 """The limit is the optimum of the linear program over every threshold, by a solver; nothing that knows the group goes beyond it."""
 
-import sys
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,9 +17,7 @@ from equipoise.measures.gaps import GAPS, RATES, terms
 from equipoise.measures.limit import has_limit, limit
 from equipoise.methods import equalised_odds, group_thresholds
 from equipoise.methods.base import Goal
-
-sys.path.insert(0, str(Path(__file__).parent))
-from random_scores import Sample, samples
+from support.random_scores import Sample, samples
 
 BOUNDS = [0.0, 0.02, 0.1, 0.35, 1.0]
 OWN = {"tpr": 1.0, "fpr": -1.0}  # falls and rises along the ROC curve

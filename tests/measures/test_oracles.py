@@ -1,8 +1,5 @@
 """Measures equal independent implementations, fairlearn and scikit-learn, to 1e-12."""
 
-import sys
-from pathlib import Path
-
 import fairlearn.metrics as fl
 import numpy as np
 import pytest
@@ -15,9 +12,7 @@ from equipoise.measures.functional import gap_functional, gap_values, performanc
 from equipoise.measures.gaps import GAPS
 from equipoise.measures.performance import Ranking, f1
 from equipoise.measures.sweep import at_threshold
-
-sys.path.insert(0, str(Path(__file__).parent))
-from random_scores import Sample, samples
+from support.random_scores import Sample, samples
 
 FAIRLEARN = {
     "spd": [(1.0, fl.selection_rate)],

@@ -1,8 +1,5 @@
 """Predictive parity: values against scikit-learn, slopes against small steps, the sweep against brute force, and the audit."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,9 +15,7 @@ from equipoise.measures.cells import Cells, tabulate
 from equipoise.measures.functional import furthest, gap_functional, gap_values, linearised, predictive
 from equipoise.measures.gaps import GAPS, QUOTIENTS
 from equipoise.measures.sweep import at_threshold, sweep
-
-sys.path.insert(0, str(Path(__file__).parent))
-from random_scores import Sample, samples
+from support.random_scores import Sample, samples
 
 LABEL = {"ppv_gap": 1, "npv_gap": 0}
 

@@ -1,8 +1,5 @@
 """The sweep equals brute force at every threshold."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import sklearn.metrics as sk
@@ -15,9 +12,7 @@ from equipoise.measures.cells import tabulate
 from equipoise.measures.functional import gap_values, largest
 from equipoise.measures.gaps import GAPS
 from equipoise.measures.sweep import at_threshold, sweep
-
-sys.path.insert(0, str(Path(__file__).parent))
-from random_scores import Sample, samples
+from support.random_scores import Sample, samples
 
 ALL = (*GAPS, "accuracy", "balanced_accuracy", "f1")
 

@@ -1,8 +1,5 @@
 """Adversarial fine-tuning: the best epoch by the constrained objective is kept, or the last one, as published."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -11,9 +8,7 @@ from equipoise.measures.cells import tabulate
 from equipoise.measures.functional import gap_values
 from equipoise.methods.registry import METHODS, debias
 from equipoise.models.score import predict
-
-sys.path.insert(0, str(Path(__file__).parent))
-from networks import trained
+from support.networks import trained
 
 QUICK = {"epochs": 5, "critic_steps": 3, "actor_steps": 12, "rate": 0.01}
 

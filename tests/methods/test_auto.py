@@ -1,9 +1,7 @@
 """auto: the best of several methods, with the reasons; never a rule that needs the group unless that is allowed."""
 
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +12,7 @@ from equipoise.methods import auto
 from equipoise.methods.base import Goal
 from equipoise.methods.registry import METHODS, debias, run_many
 from equipoise.models.score import predict
-
-sys.path.insert(0, str(Path(__file__).parent))
-from networks import trained
+from support.networks import trained
 
 QUICK = {"bias-gda": {"epochs": 4, "rate": 2e-3, "batch": 64}, "pruning": {"steps": 10}}
 METHODS_TRIED = ("standard", "pruning", "bias-gda")

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,11 +18,8 @@ from equipoise.errors import BadInput, EmptyCell
 from equipoise.methods.base import Candidate
 from equipoise.methods.registry import METHODS, debias, settings_of
 from equipoise.models.score import predict
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import hospital
-from networks import biased_cohort, trained
+from support import hospital
+from support.networks import biased_cohort, trained
 
 QUICK = {
     "bias-gda": {"epochs": 4, "rate": 1e-3, "batch": 64},

@@ -1,8 +1,5 @@
 """Selection: the paper's rule, bounds, both, levelling up, and what happens when nothing will do."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,9 +13,7 @@ from equipoise.methods.looks import Look
 from equipoise.methods.registry import METHODS, debias
 from equipoise.methods.selection import better, keep_best, select
 from equipoise.models.score import predict
-
-sys.path.insert(0, str(Path(__file__).parent))
-from networks import trained
+from support.networks import trained
 
 
 def _trace(gaps: list[float], performances: list[float]) -> pd.DataFrame:

@@ -1,8 +1,6 @@
 """The modes of bias GD/A: in train mode, dropout and batch statistics while fine-tuning; evaluation in eval mode; the input unchanged."""
 
 import copy
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +16,8 @@ from equipoise.methods.base import Candidate, Goal
 from equipoise.methods.bias_gda import Settings
 from equipoise.methods.registry import METHODS, debias, run_many
 from equipoise.models.score import predict
-
-sys.path.insert(0, str(Path(__file__).parent))
-from networks import trained
-from several import fitted, labels_cohort
+from support.multilabel import fitted, labels_cohort
+from support.networks import trained
 
 QUICK = {"epochs": 3, "rate": 1e-3, "batch": 64}
 KINDS = ("mlp", "perceptron", "cnn")

@@ -1,9 +1,7 @@
 """The bias score: its worths are the project's functionals, its rule is the best one, and the choice is made on rows held out."""
 
 import copy
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,9 +24,7 @@ from equipoise.models import probes
 from equipoise.models.bias_network import BiasScore, Heads
 from equipoise.models.probes import Probe, fit_probe, folds_of, reading_of
 from equipoise.models.score import predict
-
-sys.path.insert(0, str(Path(__file__).parent))
-from networks import trained
+from support.networks import trained
 
 EMPTY = Probe(np.zeros((2, 1)), np.zeros(2), np.zeros((0, 2)), 0.0, 1.0)
 

@@ -1,8 +1,6 @@
 """Constrained fine-tuning: its gradient against autograd, its multipliers, its teacher, and what it does to many groups."""
 
 import copy
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,9 +20,7 @@ from equipoise.models import ranks
 from equipoise.models.score import predict
 from equipoise.models.single import SingleReplica
 from equipoise.models.stacked import StackedReplicas
-
-sys.path.insert(0, str(Path(__file__).parent))
-from networks import biased_cohort, trained
+from support.networks import biased_cohort, trained
 
 
 class Wrapped(nn.Module):

@@ -1,8 +1,6 @@
 """One contract for every method, over a stackable MLP, a user's own perceptron and a convolutional network."""
 
 import copy
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,9 +16,7 @@ from equipoise.measures.functional import gap_values, performance_functional
 from equipoise.methods.base import Candidate, Goal
 from equipoise.methods.registry import METHODS, debias
 from equipoise.models.score import predict
-
-sys.path.insert(0, str(Path(__file__).parent))
-from networks import cnn, trained
+from support.networks import cnn, trained
 
 QUICK = {
     "bias-gda": {"epochs": 4, "rate": 1e-3, "batch": 64},

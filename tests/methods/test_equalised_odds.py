@@ -3,8 +3,6 @@
 import copy
 import itertools
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -25,9 +23,7 @@ from equipoise.measures.decision import Rule
 from equipoise.methods.base import Goal
 from equipoise.methods.equalised_odds import EqualisedOdds, Settings, Steps, fit
 from equipoise.methods.registry import debias, settings_of
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "measures"))
-from random_scores import Sample, samples
+from support.random_scores import Sample, samples
 
 PERFORMANCES = ("balanced_accuracy", "accuracy", "f1")
 RULE = EqualisedOdds(("M", "F"), (Steps((0.5,), (0.0, 1.0)), Steps((0.25, 0.75), (0.0, 0.5, 1.0))), (0.75, 0.25))

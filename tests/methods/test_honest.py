@@ -1,8 +1,5 @@
 """Honest selection: the evidence against the bootstrap and by hand, the folds, the rule, and every method through it."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -18,9 +15,7 @@ from equipoise.methods.folds import two_folds
 from equipoise.methods.honest import choose
 from equipoise.methods.registry import METHODS, debias, run_many
 from equipoise.models.score import predict
-
-sys.path.insert(0, str(Path(__file__).parent))
-from networks import trained
+from support.networks import trained
 
 QUICK = {
     "bias-gda": {"epochs": 6, "rate": 2e-3, "batch": 64},

@@ -1,8 +1,6 @@
 """Several labels, or classes, repaired at once: equal to one label where there is one, and true of the network that comes out."""
 
 import copy
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,9 +19,7 @@ from equipoise.methods.registry import METHODS
 from equipoise.models.bias_network import ManyBiasScores
 from equipoise.models.export import to_onnx
 from equipoise.models.vision import OneOutput
-
-sys.path.insert(0, str(Path(__file__).parent))
-from several import CLASSES, LABELS, classes_cohort, fitted, labels_cohort, labels_frame, network
+from support.multilabel import CLASSES, LABELS, classes_cohort, fitted, labels_cohort, labels_frame, network
 
 QUICK = {
     "constrained": {"epochs": 4, "batch": 128},

@@ -1,10 +1,8 @@
 """Every method and every measure that it takes: named gaps, a sum of rates of the user's own, and predictive parity."""
 
 import copy
-import sys
 from functools import cache
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,9 +31,7 @@ from equipoise.models.mlp import MLP
 from equipoise.models.probes import Probe
 from equipoise.models.score import predict
 from equipoise.models.train import Training, train
-
-sys.path.insert(0, str(Path(__file__).parent))
-from networks import trained
+from support.networks import trained
 
 MEASURES = ("aod", "fpr_gap", "tnr_gap", "fnr_gap", "tpr-fpr", "0.7tpr+0.3fpr", "ppv_gap", "npv_gap")
 QUICK = {

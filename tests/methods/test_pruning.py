@@ -1,8 +1,6 @@
 """Influence is equation (5), and pruning sets pre-activations to zero exactly."""
 
 import copy
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,9 +19,7 @@ from equipoise.models.influence import CRITERIA
 from equipoise.models.protocol import FloatArray, Replicas
 from equipoise.models.replicas import replicas
 from equipoise.models.single import SingleReplica
-
-sys.path.insert(0, str(Path(__file__).parent))
-from networks import trained
+from support.networks import trained
 
 
 @pytest.mark.parametrize("measure", ["spd", "eod"])

@@ -2,8 +2,6 @@
 
 import copy
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -25,9 +23,7 @@ from equipoise.measures.gaps import GAPS
 from equipoise.methods.base import Goal
 from equipoise.methods.registry import debias, settings_of
 from equipoise.methods.reject_option import Fit, RejectOption, Settings, fit
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "measures"))
-from random_scores import Sample, samples
+from support.random_scores import Sample, samples
 
 COARSE = Settings(thresholds=5, margins=4, quantiles=3)
 PERFORMANCES = ("balanced_accuracy", "accuracy", "f1")

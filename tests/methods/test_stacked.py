@@ -1,17 +1,12 @@
 """A law: many networks through a method as one stack give what each gives alone."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 from equipoise.methods.base import Goal
 from equipoise.methods.registry import METHODS, run_many, stackable
-
-sys.path.insert(0, str(Path(__file__).parent))
-from networks import trained
+from support.networks import trained
 
 SETTINGS = {
     "bias-gda": {"epochs": 8, "rate": 3e-3, "batch": 32, "stop": 0.6},

@@ -1,7 +1,6 @@
 """A network that carries probes: its formula, and that it is a module like any other."""
 
 import copy
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,9 +16,7 @@ from equipoise.models.export import to_onnx
 from equipoise.models.mlp import MLP
 from equipoise.models.probes import Probe, features, reading_of
 from equipoise.models.score import predict
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "methods"))
-from networks import biased_cohort, cnn, perceptron
+from support.networks import biased_cohort, cnn, perceptron
 
 NETWORKS = {"mlp": lambda: MLP(6, width=8, depth=2), "perceptron": perceptron, "cnn": cnn}
 LABELS = (None, 1, 0)

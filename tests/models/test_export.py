@@ -18,9 +18,7 @@ from equipoise.models.checkpoint import Checkpoint, load_model, read_checkpoint
 from equipoise.models.export import HEADS, MASKED_LOADING, ExportFailed, load_heads, masks_in, save_weights, state_like, to_onnx
 from equipoise.models.units import find_layers, switch_off
 from equipoise.models.vision import OneOutput
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from hospital import CODE, network
+from support.hospital import CODE, network
 
 X = torch.from_numpy(np.random.default_rng(0).normal(size=(9, 1, 12, 12)).astype(np.float32))
 

@@ -3,7 +3,6 @@
 import copy
 import json
 import pickle
-import sys
 import warnings
 import zipfile
 from pathlib import Path
@@ -19,9 +18,7 @@ from equipoise.models.checkpoint import load_model
 from equipoise.models.export import save_weights, to_onnx
 from equipoise.models.exported import ExportedNetwork, load_exported, weights_of
 from equipoise.models.score import predict
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from hospital import network, patients, trained
+from support.hospital import network, patients, trained
 
 
 def exported(path: Path, model: nn.Module, x: torch.Tensor, rows: object = torch.export.Dim.DYNAMIC) -> Path:

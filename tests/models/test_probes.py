@@ -1,8 +1,5 @@
 """Probes: which features are read, folds by patient, and regressions that have not seen the rows they speak of."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -17,9 +14,7 @@ from equipoise.models import probes
 from equipoise.models.mlp import MLP
 from equipoise.models.picture import picture
 from equipoise.models.probes import Reading, features, fit_probe, folds_of, read, reading_of
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "methods"))
-from networks import cnn, perceptron
+from support.networks import cnn, perceptron
 
 
 def test_what_is_read():

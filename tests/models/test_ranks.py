@@ -9,7 +9,7 @@ import numpy as np
 
 import equipoise
 
-JOB = Path(__file__).parent / "shared_job.py"
+JOB = Path(__file__).parents[1] / "support" / "shared_job.py"
 
 
 def results(path: Path, processes: int) -> dict[str, np.ndarray]:

@@ -1,8 +1,6 @@
 """Who is affected: counts by hand, randomised rules in expectation, levelling down told from levelling up."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +12,7 @@ from equipoise.measures.decision import Threshold
 from equipoise.measures.estimates import Settings
 from equipoise.report.affected import affected, most_changed, paired
 from equipoise.report.case import Case
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cases import small_case
+from support.cases import small_case
 
 SETTINGS = Settings(draws=50)
 

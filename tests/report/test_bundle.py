@@ -4,7 +4,6 @@ import json
 import os
 import random
 import re
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -25,9 +24,7 @@ from equipoise.report import bundle as subject
 from equipoise.report.bundle import read_bundle, read_run, sealed
 from equipoise.report.folder import filling
 from equipoise.report.served import open_repaired
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import bundles
+from support import bundles
 
 X = torch.tensor([[1.0, -2.0, 0.5], [0.0, 1.0, 3.0]])
 

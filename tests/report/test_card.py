@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -23,9 +22,7 @@ from equipoise.report.card_facts import NOT_PROVIDED, SECTIONS, read_facts
 from equipoise.report.card_text import clean, fenced, name, prose, to_yaml
 from equipoise.report.case import Case
 from equipoise.report.findings import Decided, find
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cases import HOSTILE, small_case
+from support.cases import HOSTILE, small_case
 
 DOCS = Path(__file__).parents[2] / "docs" / "card.md"
 NAMESPACE = "{https://mc.chai.org/v0.2/schema.xsd}"

@@ -1,8 +1,6 @@
 """The explorer's data: thinning keeps every step that some goal would choose."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,9 +14,7 @@ from equipoise.measures.limit import limit
 from equipoise.methods.base import Goal
 from equipoise.methods.selection import select
 from equipoise.report.explorer import explorer_data, gap_margin, performance_margin, selectable, thin
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cases import small_case
+from support.cases import small_case
 
 
 @st.composite

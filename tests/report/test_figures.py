@@ -2,7 +2,6 @@
 
 import json
 import struct
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -13,9 +12,7 @@ import pytest
 
 from equipoise.errors import BadInput
 from equipoise.report.figures import gaps_figure, rates_figure, save_audit_figures, save_figure, thresholds_figure
-
-sys.path.insert(0, str(Path(__file__).parent))
-from audits import HOSTILE, audit_of, frame_of
+from support.audits import HOSTILE, audit_of, frame_of
 
 
 def _data(chart) -> pd.DataFrame:

@@ -1,8 +1,6 @@
 """Findings: the numbers are those of audits, and what is said of the test part follows from them."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +11,7 @@ from equipoise.measures.decision import Threshold
 from equipoise.methods.base import Goal
 from equipoise.report.case import Case
 from equipoise.report.findings import find
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cases import GOAL, small_case
+from support.cases import GOAL, small_case
 
 
 def _on_test(case: Case, before: Scores, after: Scores) -> Case:

@@ -1,8 +1,5 @@
 """A forecast: every row in one part, and the work of each method counted from its settings."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -13,9 +10,7 @@ from equipoise.methods import registry
 from equipoise.methods.base import Goal
 from equipoise.report import forecast as module
 from equipoise.report.forecast import forecast
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from hospital import network, patients
+from support.hospital import network, patients
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
 """How far a repair is from the best rule that knows the group: by the limit's own numbers, and told with its direction."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -13,9 +10,7 @@ from equipoise.measures.limit import limit
 from equipoise.methods.base import Goal
 from equipoise.report.findings import find
 from equipoise.report.limits import below_limit, limit_at, with_enough_data
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cases import small_case
+from support.cases import small_case
 
 
 def test_the_methods_are_compared_on_the_test_scores_of_the_network_as_it_came():

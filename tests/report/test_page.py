@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 import re
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,9 +19,7 @@ from equipoise.report.limits import below_limit, limit_words
 from equipoise.report.page import page, script_data, write_page
 from equipoise.report.views import goal_words
 from equipoise.report.words import amount
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cases import HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case, some_probes
+from support.cases import HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case, some_probes
 
 VOID = {"meta", "img", "input", "br", "line", "circle", "rect", "link"}
 

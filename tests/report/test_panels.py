@@ -1,9 +1,7 @@
 """Panels: curves are where scikit-learn has them, and everything stays inside the drawing."""
 
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,9 +24,7 @@ from equipoise.report.panels import (
     thresholds_of,
     trajectory_panel,
 )
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cases import GOAL, small_case
+from support.cases import GOAL, small_case
 
 
 def _points(d: str) -> np.ndarray:

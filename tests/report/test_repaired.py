@@ -28,9 +28,7 @@ from equipoise.report import repaired
 from equipoise.report.case import Case, Provenance
 from equipoise.report.repaired import Options, Serving, write_repaired
 from equipoise.report.trial import run_trial
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import hospital
+from support import hospital
 
 QUIET = Options(onnx=False, draws=10)
 PROVENANCE = Provenance(

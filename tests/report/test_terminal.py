@@ -2,17 +2,13 @@
 
 import io
 import re
-import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
 from rich.console import Console
 
 from equipoise.report.terminal import ROW_NAMES, audit_view, percent, printable, short_name
-
-sys.path.insert(0, str(Path(__file__).parent))
-from audits import HOSTILE, audit_of, frame_of
+from support.audits import HOSTILE, audit_of, frame_of
 
 
 def _shown(audit, width: int = 80) -> str:

@@ -1,9 +1,7 @@
 """A trial: chosen on the repair part alone, by the goal; a method that fails takes no other along."""
 
-import sys
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -27,9 +25,7 @@ from equipoise.models.units import find_layers, switch_off
 from equipoise.report import trial
 from equipoise.report.case import Provenance, Repair
 from equipoise.report.trial import check_methods, choose, most_changed, run_trial, told_output, unit_maps, verified
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from hospital import network, patients, trained
+from support.hospital import network, patients, trained
 
 SCORES = Scores.from_arrays([1, 0, 1, 0], [0.9, 0.2, 0.4, 0.3], ["F", "F", "M", "M"], reference="M")
 GROUPED = RejectOption(0.5, 0.1, ("F",), ("M", "F"))

@@ -1,16 +1,11 @@
 """What the templates are given: a goal and a part of a change in words, and what probes read."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from equipoise.methods.base import Goal
 from equipoise.report.affected import Part
 from equipoise.report.views import goal_words, part_words, probe_views
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cases import some_probes
+from support.cases import some_probes
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Studies that take a second, and ways to look at what came of them."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,7 @@ from equipoise.study.plan import make_plan
 from equipoise.study.results import Folder, read_rows, read_traces
 from equipoise.study.rows import TIMINGS
 from equipoise.study.schema import Plan
-
-sys.path.insert(0, str(Path(__file__).parent))
-from xray_trees import network, write_mimic_cxr, write_nih
+from support.xray_trees import network, write_mimic_cxr, write_nih
 
 TINY: dict[str, Any] = {
     "name": "tiny",
