@@ -16,9 +16,8 @@ import numpy as np
 import torch
 
 import equipoise as eq
-from equipoise.methods.registry import run_many
-from equipoise.models.score import predict
-from equipoise.models.train import train_stack
+from equipoise.methods import run_many
+from equipoise.models import predict, train_stack
 
 PUBLISHED = eq.Training(restore="last", patience=110)
 BOUND = 0.05

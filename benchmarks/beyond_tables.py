@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from equipoise.study.results import opened, read_rows
+from equipoise.study import opened, read_rows
 
 ORIGINAL = "standard"
 

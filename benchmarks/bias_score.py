@@ -21,14 +21,10 @@ import numpy as np
 import torch
 
 import equipoise as eq
-from equipoise.measures.cells import tabulate
-from equipoise.measures.functional import gap_values, largest, performance_values
-from equipoise.methods import bias_problem, bias_score
+from equipoise.measures import gap_values, largest, performance_values, tabulate
+from equipoise.methods import bias_problem, bias_score, run_many
 from equipoise.methods.lambda_program import solve
-from equipoise.methods.registry import run_many
-from equipoise.models.probes import Probe, features, fit_probe, folds_of, reading_of
-from equipoise.models.score import predict
-from equipoise.models.train import train_stack
+from equipoise.models import Probe, features, fit_probe, folds_of, predict, reading_of, train_stack
 
 DATA: dict[str, tuple[str, dict[str, Any]]] = {
     "adult": ("adult", {}),

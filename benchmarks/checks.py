@@ -20,12 +20,10 @@ from scipy.stats import multivariate_normal
 
 import equipoise as eq
 from equipoise.data.synthetic import zafar_chance, zafar_plane
-from equipoise.measures.cells import tabulate, tabulate_codes
-from equipoise.measures.functional import gap_values, performance_functional
-from equipoise.methods.looks import Labels, Look
-from equipoise.methods.registry import run_many
-from equipoise.models.score import predict
-from equipoise.models.train import train_stack
+from equipoise.measures import gap_values, performance_functional, tabulate, tabulate_codes
+from equipoise.methods import Labels, run_many
+from equipoise.methods.looks import Look
+from equipoise.models import predict, train_stack
 from equipoise.study.paper import BIAS_GDA_FLOORS
 
 

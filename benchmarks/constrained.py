@@ -19,12 +19,9 @@ import numpy as np
 import torch
 
 import equipoise as eq
-from equipoise.measures.cells import tabulate
-from equipoise.measures.functional import gap_values, performance_values
-from equipoise.methods.registry import run_many
-from equipoise.models.mlp import MLP
-from equipoise.models.score import predict
-from equipoise.models.train import train_stack
+from equipoise.measures import gap_values, performance_values, tabulate
+from equipoise.methods import run_many
+from equipoise.models import MLP, predict, train_stack
 from equipoise.study.paper import BIAS_GDA_FLOORS, SIMULATED_FLOORS
 
 SIMULATED: dict[str, dict[str, Any]] = {

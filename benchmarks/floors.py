@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.methods.base import Goal
-from equipoise.methods.selection import select
-from equipoise.study.results import opened, read_traces
+from equipoise.methods import Goal, select
+from equipoise.study import opened, read_traces
 
 FLOORS = (0.52, 0.55, 0.60, 0.65, 0.70, 0.75, 0.80)
 

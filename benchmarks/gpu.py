@@ -17,15 +17,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.images import Images
-from equipoise.methods.base import Goal
+from equipoise.data import Cohort, Images
+from equipoise.methods import Goal
 from equipoise.methods.bias_gda import Settings as BiasGda
 from equipoise.methods.bias_gda import run as run_bias_gda
 from equipoise.methods.pruning import most_influential
 from equipoise.methods.selection import Search
-from equipoise.models.replicas import replicas
-from equipoise.models.vision import backbone
+from equipoise.models import backbone, replicas
 
 LAYERS = {"resnet-18": "conv1", "vgg-16": "features.*", "densenet-121": "features.conv0", "squeezenet": "features.*"}
 UNITS, BATCH, MINI = 1500, 256, 32

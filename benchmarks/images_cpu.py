@@ -14,13 +14,12 @@ from collections.abc import Callable
 
 import torch
 
-from equipoise.data.phantom import phantom
-from equipoise.methods.base import Goal
+from equipoise.data import phantom
+from equipoise.methods import Goal
 from equipoise.methods.bias_gda import Settings, run
 from equipoise.methods.pruning import most_influential
 from equipoise.methods.selection import Search
-from equipoise.models.replicas import replicas
-from equipoise.models.vision import backbone
+from equipoise.models import backbone, replicas
 
 BATCH = 32
 

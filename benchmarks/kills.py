@@ -38,7 +38,7 @@ from torch import nn
 from equipoise import cli
 from equipoise.errors import BadInput
 from equipoise.report import folder as swapping
-from equipoise.study.results import opened, read_rows, read_traces
+from equipoise.study import opened, read_rows, read_traces
 from equipoise.study.rows import TIMINGS
 
 EQUIPOISE = [sys.executable, "-m", "equipoise"]

@@ -18,11 +18,8 @@ import numpy as np
 import pandas as pd
 from sklearn.metrics import balanced_accuracy_score
 
-from equipoise.data.scores import Scores
-from equipoise.measures.audit import audit
-from equipoise.measures.bootstrap import bootstrap_cells, units_of
-from equipoise.measures.functional import gap_values
-from equipoise.measures.sweep import sweep
+from equipoise.data import Scores
+from equipoise.measures import audit, bootstrap_cells, gap_values, sweep, units_of
 
 
 def seconds(function: Callable[[], object]) -> float:

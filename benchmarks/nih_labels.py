@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.data.nih import FINDINGS, labels_in
-from equipoise.models.vision import backbone
+from equipoise.models import backbone
 
 LABELS = [FINDINGS[name] for name in ("infiltration", "effusion", "atelectasis")]
 TRAIN = "-train"

@@ -15,10 +15,7 @@ from pathlib import Path
 
 import torch
 
-from equipoise.study.adjust import with_options
-from equipoise.study.plan import narrow, read_plan
-from equipoise.study.results import opened, read_rows
-from equipoise.study.schedule import Event, run_study
+from equipoise.study import Event, narrow, opened, read_plan, read_rows, run_study, with_options
 
 
 class TimeIsUp(Exception):

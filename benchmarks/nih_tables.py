@@ -15,7 +15,7 @@ import pandas as pd
 from scipy import stats
 
 from equipoise.report.pooled_table import COLUMNS, lines
-from equipoise.study.results import Folder, opened, read_pooled, read_rows, read_timings
+from equipoise.study import Folder, opened, read_pooled, read_rows, read_timings
 
 
 def mean(values: pd.Series, signed: bool = True) -> str:

@@ -41,16 +41,10 @@ from postprocessing import AIF360_NAMES, PRIVILEGED, UNPRIVILEGED, Given, datase
 from sklearn.linear_model import LogisticRegression
 
 import equipoise as eq
-from equipoise.data.attribute import Attribute
-from equipoise.measures.cells import FloatArray, tabulate
-from equipoise.measures.functional import gap_values, largest, performance_values
-from equipoise.measures.gaps import RATES, terms
-from equipoise.methods import bias_problem, bias_score, equalised_odds, group_thresholds, reject_option
-from equipoise.methods.looks import Labels
-from equipoise.models.bias_network import Heads
-from equipoise.models.probes import Probe, features, reading_of
-from equipoise.models.score import predict
-from equipoise.models.train import initial_mlp
+from equipoise.data import Attribute
+from equipoise.measures import RATES, FloatArray, gap_values, largest, performance_values, tabulate, terms
+from equipoise.methods import Labels, bias_problem, bias_score, equalised_odds, group_thresholds, reject_option
+from equipoise.models import Heads, Probe, features, initial_mlp, predict, reading_of
 
 DATA = ("adult", "bank", "compas")
 BOUND = 0.02

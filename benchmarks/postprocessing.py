@@ -24,11 +24,9 @@ from fairlearn.postprocessing import ThresholdOptimizer
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 import equipoise as eq
-from equipoise.measures.cells import FloatArray, tabulate
-from equipoise.measures.functional import gap_values, performance_functional
+from equipoise.measures import FloatArray, gap_values, performance_functional, tabulate
 from equipoise.methods import equalised_odds, reject_option
-from equipoise.models.score import predict
-from equipoise.models.train import Training
+from equipoise.models import Training, predict
 
 BOUND = 0.05
 FASTER = 100

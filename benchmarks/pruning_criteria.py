@@ -15,12 +15,9 @@ import numpy as np
 import torch
 
 import equipoise as eq
-from equipoise.measures.cells import tabulate
-from equipoise.measures.functional import gap_values, largest, performance_values
-from equipoise.methods.registry import run_many
-from equipoise.models.influence import CRITERIA
-from equipoise.models.score import predict
-from equipoise.models.train import train_stack
+from equipoise.measures import gap_values, largest, performance_values, tabulate
+from equipoise.methods import run_many
+from equipoise.models import CRITERIA, predict, train_stack
 from equipoise.study.paper import PRUNING_FLOORS
 
 DATA = ("compas", "bank")

@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from equipoise.report.case import Case
+from equipoise.report import Case
 from equipoise.report.page import write_page
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "report"))

@@ -16,10 +16,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pandas as pd
 
+from equipoise.study import Folder, opened, read_rows, read_traces, run_study
 from equipoise.study.plan import make_plan
-from equipoise.study.results import Folder, opened, read_rows, read_traces
 from equipoise.study.rows import TIMINGS
-from equipoise.study.schedule import run_study
 from equipoise.study.tasks import tasks_of
 
 PLAN = {

@@ -8,8 +8,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 import equipoise as eq
-from equipoise.methods.registry import METHODS, run_many
-from equipoise.models.train import train_stack
+from equipoise.methods import METHODS, run_many
+from equipoise.models import train_stack
 from equipoise.study.paper import BIAS_GDA_FLOORS, PRUNING_FLOORS
 
 PUBLISHED = {  # seconds of the published code for one COMPAS split and measure on such a machine

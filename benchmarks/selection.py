@@ -16,12 +16,9 @@ import numpy as np
 import torch
 
 import equipoise as eq
-from equipoise.measures.cells import tabulate
-from equipoise.measures.functional import gap_values, largest, performance_values
-from equipoise.methods.base import SELECTIONS
-from equipoise.methods.registry import run_many
-from equipoise.models.score import predict
-from equipoise.models.train import train_stack
+from equipoise.measures import gap_values, largest, performance_values, tabulate
+from equipoise.methods import SELECTIONS, run_many
+from equipoise.models import predict, train_stack
 from equipoise.study.paper import BIAS_GDA_FLOORS, PRUNING_FLOORS
 
 FLOORS = {"bias-gda": BIAS_GDA_FLOORS, "pruning": PRUNING_FLOORS}

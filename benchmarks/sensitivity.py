@@ -24,10 +24,8 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.models.train import train_stack
-from equipoise.study.entries import Known
-from equipoise.study.paper import published
-from equipoise.study.plan import read_plan
+from equipoise.models import train_stack
+from equipoise.study import Known, published, read_plan
 from equipoise.study.sources import load_source
 
 MEASURES = {"loh-2.0": ("spd",), "loh-2.5": ("spd",), "zafar-0.9": ("eod",), "zafar-0.7": ("spd", "eod")}

@@ -9,7 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 import equipoise as eq
-from equipoise.models.train import train_stack
+from equipoise.models import train_stack
 
 PUBLISHED = {  # mean and standard deviation over 20 splits: balanced accuracy, SPD, EOD
     "adult": ((0.82, 0.01), (-0.32, 0.02), (-0.14, 0.02)),

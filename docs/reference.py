@@ -9,13 +9,13 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import equipoise
-from equipoise.methods.registry import METHODS
+from equipoise.methods import METHODS
 
 MODULES: dict[str, tuple[str, ...]] = {  # what a user is told to import, beside `equipoise` itself
     "equipoise.data.images": ("Images", "XRAY_RANGE", "UNIT_RANGE"),
     "equipoise.data.phantom": ("phantom", "phantom_parts", "phantom_oracle"),
     "equipoise.data.splits": ("keep_aside",),
-    "equipoise.models.train": ("IMAGES",),
+    "equipoise.models.training": ("IMAGES",),
     "equipoise.models.vision": ("backbone", "OneOutput", "Calibrated", "Repeated"),
     "equipoise.models.score": ("predict",),
     "equipoise.models.checkpoint": ("load_model", "load_weights"),

@@ -20,11 +20,8 @@ from pathlib import Path
 import pandas as pd
 from scipy.stats import t
 
-from equipoise.study.compare import summarise
-from equipoise.study.paper import published
+from equipoise.study import Plan, opened, published, read_rows, read_timings, summarise
 from equipoise.study.plan import make_plan
-from equipoise.study.results import opened, read_rows, read_timings
-from equipoise.study.schema import Plan
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"

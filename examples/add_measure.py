@@ -10,7 +10,8 @@ drops out of the difference: -0.8 tpr + 0.2 fpr.
 import argparse
 
 import equipoise as eq
-from equipoise.measures.gaps import GAPS, MEANING
+from equipoise.measures import GAPS
+from equipoise.measures.gaps import MEANING
 
 GAPS["harm_gap"] = {"tpr": -0.8, "fpr": 0.2}
 MEANING["harm_gap"] = "difference in harm: misses weigh four times false alarms"  # shown in tables and reports

@@ -14,12 +14,11 @@ import pandas as pd
 from torch import nn
 
 import equipoise as eq
-from equipoise.measures.sweep import sweep
-from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.looks import Labels
-from equipoise.methods.registry import METHODS, Method
-from equipoise.methods.selection import plain_rule, select
-from equipoise.models.score import predict
+from equipoise.measures import sweep
+from equipoise.methods import METHODS, Candidate, Goal, Labels, Progress, select
+from equipoise.methods.registry import Method
+from equipoise.methods.selection import plain_rule
+from equipoise.models import predict
 
 NAME = "one-threshold"
 

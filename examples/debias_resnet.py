@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import equipoise as eq
 from equipoise.data.phantom import phantom_parts
-from equipoise.models.train import IMAGES
-from equipoise.models.vision import backbone
+from equipoise.models import IMAGES, backbone
 
 
 def main() -> None:

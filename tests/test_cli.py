@@ -20,11 +20,9 @@ import torch
 from safetensors.torch import save_file
 
 from equipoise import __version__, cli
-from equipoise.data import catalogue
-from equipoise.data.catalogue import CATALOGUE, File, Recipe
-from equipoise.data.cohort import Cohort
-from equipoise.data.files import sha256
-from equipoise.measures.gaps import GAPS
+from equipoise.data import CATALOGUE, Cohort, catalogue, sha256
+from equipoise.data.catalogue import File, Recipe
+from equipoise.measures import GAPS
 from equipoise.measures.performance import PERFORMANCE
 
 AUDIT = ["--label", "y", "--score", "p", "--group", "sex", "--draws", "20"]

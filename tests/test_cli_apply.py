@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import load_file
 
 from equipoise import Cohort, cli, debias
-from equipoise.data.splits import keep_aside
+from equipoise.data import keep_aside
 from equipoise.errors import Untrusted
 from equipoise.methods.rules import read_rule
-from equipoise.models.export import HEADS
+from equipoise.models import HEADS
 from equipoise.report.bundle import sealed
 from equipoise.report.served import open_repaired
 from support import hospital

@@ -11,12 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from equipoise import Cohort, cli, debias
-from equipoise.data.files import sha256
-from equipoise.data.splits import keep_aside
+from equipoise.data import keep_aside, sha256
 from equipoise.methods.rules import read_rule
-from equipoise.models.export import HEADS
+from equipoise.models import HEADS, predict
 from equipoise.models.exported import load_exported
-from equipoise.models.score import predict
 from support import hospital
 
 ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid"]

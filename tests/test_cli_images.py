@@ -15,8 +15,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from equipoise import cli
-from equipoise.data.images import Images
-from equipoise.models.vision import backbone
+from equipoise.data import Images
+from equipoise.models import backbone
 
 ROWS = 48
 BUILD = """

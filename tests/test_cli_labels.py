@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.cli.app import run
-from equipoise.report.folder import folders
+from equipoise.report import folders
 from equipoise.report.served import open_repaired
 
 LABELS = ["Effusion", "Pleural thickening"]
@@ -125,7 +125,7 @@ def test_one_repair_for_all_labels_is_that_of_python_and_serves_new_patients(pla
     assert run(["debias", *_options(place), "--method", "constrained", "--measure", "spd", "--draws", "50", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "All labels" in said
-    from equipoise.data.splits import keep_aside
+    from equipoise.data import keep_aside
 
     repair, test = keep_aside(_cohort(place), 0.3, seed=0)
     net = _network()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from equipoise import cli
-from equipoise.study.paper import PRESETS
+from equipoise.study import PRESETS
 from support.xray_trees import network, write_nih
 
 STUDY = """

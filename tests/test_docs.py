@@ -23,9 +23,9 @@ from markdown_it import MarkdownIt
 import equipoise
 from equipoise.cli import run
 from equipoise.cli.app import app
-from equipoise.data.catalogue import CATALOGUE
-from equipoise.measures.gaps import GAPS
-from equipoise.methods.registry import METHODS
+from equipoise.data import CATALOGUE
+from equipoise.measures import GAPS
+from equipoise.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -22,8 +22,9 @@ from sklearn.metrics import recall_score
 import equipoise as eq
 from equipoise.cli import run
 from equipoise.data.phantom import phantom_parts
-from equipoise.measures.gaps import GAPS, MEANING
-from equipoise.methods.registry import METHODS
+from equipoise.measures import GAPS
+from equipoise.measures.gaps import MEANING
+from equipoise.methods import METHODS
 from equipoise.models.torchvision_import import import_torchvision
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

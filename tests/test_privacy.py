@@ -17,7 +17,7 @@ import torch
 
 import equipoise as eq
 from equipoise import cli
-from equipoise.data.images import Images
+from equipoise.data import Images
 from support import hospital
 
 DOCS = Path(__file__).parents[1] / "docs" / "privacy.md"

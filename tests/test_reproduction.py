@@ -8,8 +8,8 @@ import pytest
 import reproduction
 from reproduction import Cell, Stale, Study, cells_of, collect, differences, explanations_of, filled, table
 
+from equipoise.study import run_study
 from equipoise.study.plan import make_plan
-from equipoise.study.schedule import run_study
 
 ADULT = {"source": "adult", "title": "Adult: sex", "published": "adult/sex"}
 PLAN = {

@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.methods.base import Goal
-from equipoise.methods.selection import select
-from equipoise.report.case import Case
+from equipoise.methods import Goal, select
+from equipoise.report import Case
 from equipoise.report.explorer import explorer_data, thin
 from equipoise.report.limits import below_limit, limit_words
 from equipoise.report.page import write_page

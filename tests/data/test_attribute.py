@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data.attribute import MISSING, Attribute
+from equipoise.data import MISSING, Attribute
 from equipoise.errors import BadInput, UnknownName
 
 

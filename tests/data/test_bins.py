@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit
-from equipoise.data.attribute import Attribute
-from equipoise.data.bins import Bins, bins_in, edges_of, read_bins
+from equipoise.data import Attribute, Bins, bins_in, read_bins
+from equipoise.data.bins import edges_of
 from equipoise.errors import BadInput, UnknownName
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from equipoise.data.catalogue import CATALOGUE, File, Recipe, check, fetch, load
-from equipoise.data.cohort import Cohort
+from equipoise.data import CATALOGUE, Cohort, check_files, fetch, load, sha256
+from equipoise.data.catalogue import File, Recipe
 from equipoise.data.compas import anonymous
-from equipoise.data.files import read_bytes, sha256
+from equipoise.data.files import read_bytes
 from equipoise.errors import BadInput, UnknownName
 
 REAL_ROOT = os.environ.get("EQUIPOISE_DATA")  # read before the fixture below takes it away
@@ -86,12 +86,12 @@ def test_the_published_entries_are_whole() -> None:
 def test_a_simulation_loads_as_its_entry_says(name: str, tmp_path: Path) -> None:
     assert load(name, n=20).inputs.shape == (20, CATALOGUE[name].features)
     assert len(load(name, tmp_path / "no such folder", n=20)) == 20
-    assert check(name) == []
+    assert check_files(name) == []
     with pytest.raises(BadInput, match="simulated and has no files"):
         fetch(name)
 
 
-@pytest.mark.parametrize("use", [load, check, fetch])
+@pytest.mark.parametrize("use", [load, check_files, fetch])
 def test_an_unknown_name_gets_the_closest(use) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UnknownName, match=r"unknown data set 'adlut'. Did you mean 'adult'.*compas"):
         use("adlut")
@@ -117,10 +117,10 @@ def test_the_root_may_be_given_as_the_folder_itself_or_by_the_environment(
     for root in (tmp_path / "data", str(tmp_path / "data"), tmp_path / "data" / "tiny"):
         assert len(load("tiny", root)) == 3
     monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "data"))
-    assert check("tiny")[0].path == tmp_path / "data" / "tiny" / "a.csv"
+    assert check_files("tiny")[0].path == tmp_path / "data" / "tiny" / "a.csv"
     monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "elsewhere"))
     put(cache / "tiny")
-    assert check("tiny")[0].path == cache / "tiny" / "a.csv"
+    assert check_files("tiny")[0].path == cache / "tiny" / "a.csv"
     with pytest.raises(BadInput, match="missing"):
         load("tiny", tmp_path / "elsewhere")
 
@@ -134,7 +134,7 @@ def test_missing_files_are_named_with_the_folders_and_the_command(tmp_path: Path
     assert "a.csv" not in text
     assert f"{tmp_path / 'tiny'}, {tmp_path}" in text
     assert f"equipoise data fetch tiny --root {tmp_path}" in text
-    assert check("tiny", tmp_path)[1] == ("b.csv", None, "missing")
+    assert check_files("tiny", tmp_path)[1] == ("b.csv", None, "missing")
     with pytest.raises(BadInput, match=f"a.csv missing; b.csv missing. Looked in {cache}.*: equipoise data fetch tiny$"):
         load("tiny")
 
@@ -143,7 +143,7 @@ def test_a_wrong_checksum_names_file_expected_and_found(tmp_path: Path) -> None:
     put(tmp_path / "tiny", b=b"tampered")
     with pytest.raises(BadInput, match=f"b.csv has sha256 {sha256(b'tampered')}, expected {sha256(GOOD['b.csv'])}"):
         load("tiny", tmp_path)
-    assert [status == "ok" for _, _, status in check("tiny", tmp_path)] == [True, False]
+    assert [status == "ok" for _, _, status in check_files("tiny", tmp_path)] == [True, False]
 
 
 def test_a_fetch_mends_a_data_root_that_holds_a_wrong_file(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_a_fetch_mends_a_data_root_that_holds_a_wrong_file(tmp_path: Path, cache
         load("tiny")
     fetch("tiny", open_url=serving())
     assert len(load("tiny")) == 3
-    assert check("tiny")[1].path == cache / "tiny" / "b.csv"
+    assert check_files("tiny")[1].path == cache / "tiny" / "b.csv"
 
 
 def test_gzipped_files_are_as_good_and_broken_ones_are_reported(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_what_a_person_must_get_says_where_it_was_looked_for_and_where_to_get_it
         assert where in str(caught.value)
     with pytest.raises(BadInput, match=f"Looked in {tmp_path}/.*, {tmp_path}\\. "):
         load(name, tmp_path)
-    assert {state.status for state in check(name, tmp_path)} == {"missing"}
+    assert {state.status for state in check_files(name, tmp_path)} == {"missing"}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -227,7 +227,7 @@ def test_nih_by_name(tmp_path: Path, place: str) -> None:
         "image,patient,sex,age,view,finding\n" + "".join(f"{i},{p},{s},50,PA,{f}\n" for i, p, s, f in rows)
     )
     assert load("nih", tmp_path, finding="effusion", size=8).y.tolist() == [1, 0]
-    assert check("nih", tmp_path) == [("metadata.csv", folder / "metadata.csv", "ok")]
+    assert check_files("nih", tmp_path) == [("metadata.csv", folder / "metadata.csv", "ok")]
     with pytest.raises(BadInput, match="Did you mean 'effusion'"):
         load("nih", tmp_path, finding="efusion")
     with pytest.raises(BadInput, match=r"'nih' has no option 'findings'. Valid: finding, "):
@@ -239,7 +239,7 @@ def test_tables_may_lie_deeper_and_go_by_other_names(tmp_path: Path) -> None:
     (tmp_path / "mimic-cxr" / "hosp" / "patients.csv.gz").write_bytes(b"")
     (tmp_path / "mimic-iii").mkdir()
     (tmp_path / "mimic-iii" / "admissions.csv").write_text("")
-    found = {state.file: state.path for name in ("mimic-cxr", "mimic-iii") for state in check(name, tmp_path) if state.path}
+    found = {state.file: state.path for name in ("mimic-cxr", "mimic-iii") for state in check_files(name, tmp_path) if state.path}
     assert list(found) == ["patients.csv.gz", "admissions.csv"]
     with pytest.raises(BadInput, match=r"no mimic-cxr-2.0.0-metadata.csv"):  # its loader knows what is needed
         load("mimic-cxr", tmp_path)
@@ -274,7 +274,7 @@ def test_a_fetched_compas_file_identifies_nobody(cache: Path, monkeypatch: pytes
     mine = File("a.csv", sha256(anonymous(COMPAS)), "https://example.org/c.csv", canonical=published.canonical)
     monkeypatch.setitem(CATALOGUE, "tiny", recipe(mine))
     fetch("tiny", open_url=Server({mine.url: COMPAS}))
-    assert [status for _, _, status in check("tiny")] == ["ok"]
+    assert [status for _, _, status in check_files("tiny")] == ["ok"]
     [written] = [p for p in cache.rglob("*") if p.is_file()]
     assert b"Battery" in written.read_bytes()
     assert not any(secret in written.read_bytes() for secret in (b"Secret", b"Zz", b"1950", b"SECRET", b"dob"))
@@ -287,12 +287,12 @@ def test_a_copy_of_compas_with_names_is_accepted_as_it_is(cache: Path, monkeypat
     monkeypatch.setitem(CATALOGUE, "tiny", recipe(mine))
     (cache / "tiny").mkdir(parents=True)
     (cache / "tiny" / "a.csv").write_bytes(COMPAS)
-    assert check("tiny")[0].status == "ok"
+    assert check_files("tiny")[0].status == "ok"
 
 
 @pytest.mark.parametrize("name", ["adult", "bank", "compas"])
 def test_the_real_files_have_the_published_checksums(name: str) -> None:
     if not REAL_ROOT or not (Path(REAL_ROOT) / name).is_dir():
         pytest.skip(f"EQUIPOISE_DATA is not set or has no folder {name!r}")
-    assert {status for _, _, status in check(name, REAL_ROOT)} == {"ok"}
+    assert {status for _, _, status in check_files(name, REAL_ROOT)} == {"ok"}
     assert load(name, REAL_ROOT).inputs.shape == (CATALOGUE[name].rows, CATALOGUE[name].features)

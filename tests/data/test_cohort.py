@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.scores import Scores
+from equipoise.data import Cohort, Scores
 from equipoise.data.table import Encoder
 from equipoise.errors import BadInput
 

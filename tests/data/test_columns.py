@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data.columns import read_columns
+from equipoise.data import read_columns
 from equipoise.errors import BadInput
 
 

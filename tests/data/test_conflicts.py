@@ -7,12 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit, split
-from equipoise.data.attribute import Attribute, joined
-from equipoise.data.conflicts import CONFLICTS, main_group, patients_varying, settled, varying
-from equipoise.data.splits import dealt, keep_aside
+from equipoise.data import CONFLICTS, Attribute, dealt, keep_aside
+from equipoise.data.attribute import joined
+from equipoise.data.conflicts import main_group, patients_varying, settled, varying
 from equipoise.errors import BadInput
-from equipoise.measures.bootstrap import bootstrap_cells, units_of
-from equipoise.measures.estimates import patients_in_cells
+from equipoise.measures import bootstrap_cells, patients_in_cells, units_of
 
 #         patient 1: F F M    2: M .   3: a tie, M first    4: always F
 PATIENTS = ["1", "1", "1", "2", "2", "3", "3", "4", "4"]

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
+from equipoise.data import MAX_PIXELS, Images, Limit
 from equipoise.data.decode import _gray, decode, fault
-from equipoise.data.decode_limit import MAX_PIXELS, Limit
-from equipoise.data.images import Images
 from equipoise.errors import BadInput
 
 

@@ -8,11 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort, Images, Limit, with_headers
 from equipoise.data.decode import decode, fault
-from equipoise.data.decode_limit import Limit
-from equipoise.data.dicom import age, header, headers, is_dicom, read_pixels, with_headers
-from equipoise.data.images import Images
+from equipoise.data.dicom import age, header, headers, is_dicom, read_pixels
 from equipoise.errors import BadInput, MissingExtra
 
 pydicom = pytest.importorskip("pydicom", reason="DICOM needs pip install 'equipoise[dicom]'")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from equipoise.data.files import check_writable, locate, read_bytes, read_table, replacing, user_cache, write_text
+from equipoise.data import check_writable, read_table, replacing, user_cache, write_text
+from equipoise.data.files import locate, read_bytes
 from equipoise.errors import BadInput
 
 ROWS = {"y": [1, 0], "p": [0.5, 0.25], "name": ["Zoë", "Ana"]}

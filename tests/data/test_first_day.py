@@ -7,12 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort, Table, split
 from equipoise.data.first_day import EXTREMES, VENTILATOR, first_day
 from equipoise.data.mimic_iii import PUBLISHED_ROWS, mimic_iii
 from equipoise.data.saps import CHART, LAB, MEASURED, OUTPUT
-from equipoise.data.splits import split
-from equipoise.data.table import Table
 from equipoise.errors import BadInput, UnknownName
 
 CHART_ROWS = """row_id,hadm_id,itemid,charttime,value,valuenum,error

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit, split
-from equipoise.data.cohort import cohort_in
-from equipoise.data.files import MISSING_WORDS, as_parsed, read_table
+from equipoise.data import as_parsed, cohort_in, read_table
+from equipoise.data.files import MISSING_WORDS
 from equipoise.errors import BadInput
 
 ODD = [

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from equipoise.data.image_cache import DAY, caches, clear
-from equipoise.data.images import Images
+from equipoise.data import Images, clear_caches, image_caches
+from equipoise.data.image_cache import DAY
 
 
 def _png(value: int) -> bytes:
@@ -36,50 +36,50 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_cache_is_told_with_its_images_and_its_bytes(folder):
-    found = sorted(caches(folder), key=lambda cache: cache.images)
+    found = sorted(image_caches(folder), key=lambda cache: cache.images)
     assert [(cache.images, cache.size) for cache in found] == [(3, 8), (5, 4)]
     for cache in found:
         assert cache.bytes == sum(p.stat().st_size for p in folder.glob(f"{cache.path.stem}.*"))
         assert cache.days < 0.1
-    assert caches(folder / "absent") == []
+    assert image_caches(folder / "absent") == []
 
 
 def test_the_users_cache_is_the_default(tmp_path, monkeypatch):
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path))
     monkeypatch.setattr("equipoise.data.images.IN_MEMORY", 0)
     Images.open([_png(1)], size=8)
-    assert [cache.path.parent for cache in caches()] == [tmp_path / "images"]
+    assert [cache.path.parent for cache in image_caches()] == [tmp_path / "images"]
 
 
 def test_opening_marks_it_as_used(folder):
-    for cache in caches(folder):
+    for cache in image_caches(folder):
         _age(cache.path, 40)
     Images.open([_png(v) for v in range(3)], size=8, cache=folder)
-    first, second = caches(folder)
+    first, second = image_caches(folder)
     assert (first.images, second.images) == (3, 5)
     assert first.days < 0.1
     assert second.days == pytest.approx(40, abs=0.1)
 
 
 def test_clearing_takes_what_it_is_given_and_leaves_other_files(folder):
-    chosen = [cache for cache in caches(folder) if cache.images == 3]
-    assert clear(chosen) == chosen[0].bytes
-    assert [cache.images for cache in caches(folder)] == [5]
-    clear(caches(folder))
+    chosen = [cache for cache in image_caches(folder) if cache.images == 3]
+    assert clear_caches(chosen) == chosen[0].bytes
+    assert [cache.images for cache in image_caches(folder)] == [5]
+    clear_caches(image_caches(folder))
     assert sorted(p.name for p in folder.iterdir()) == ["features.npy", "notes.json"]
     images = Images.open([_png(v) for v in range(3)], size=8, cache=folder)
-    clear(caches(folder))
+    clear_caches(image_caches(folder))
     assert images.raw(2).max() == 2  # who has it open keeps it
 
 
 def test_what_a_killed_process_left_is_listed_once_it_is_old(folder):
     left = folder / ".equipoise.abc.tmp"
     left.write_bytes(b"half")
-    assert len(caches(folder)) == 2
+    assert len(image_caches(folder)) == 2
     _age(left, 2)
-    assert [(cache.images, cache.bytes) for cache in caches(folder) if cache.path == left] == [(0, 4)]
+    assert [(cache.images, cache.bytes) for cache in image_caches(folder) if cache.path == left] == [(0, 4)]
     (folder / f"{'0' * 32}.npy").write_bytes(b"rubbish")
-    assert sorted(cache.images for cache in caches(folder)) == [0, 0, 3, 5]
+    assert sorted(cache.images for cache in image_caches(folder)) == [0, 0, 3, 5]
 
 
 def test_much_is_said_and_nothing_removed(folder, monkeypatch, caplog):
@@ -88,4 +88,4 @@ def test_much_is_said_and_nothing_removed(folder, monkeypatch, caplog):
     monkeypatch.setattr("equipoise.data.image_cache.PLENTY", 100)
     Images.open([_png(v) for v in range(3)], size=8, cache=folder)
     assert f"equipoise data cache --folder {folder}; to remove old ones: add --clear --older-than 30" in caplog.text
-    assert len(caches(folder)) == 2
+    assert len(image_caches(folder)) == 2

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.image_files import SUFFIXES, file_state, find_files
+from equipoise.data import Cohort, find_files
+from equipoise.data.image_files import SUFFIXES, file_state
 from equipoise.errors import BadInput
 
 

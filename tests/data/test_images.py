@@ -14,10 +14,8 @@ from PIL import Image
 from torch import nn
 
 import equipoise as eq
-from equipoise.data.cohort import Cohort
+from equipoise.data import XRAY_RANGE, Cohort, Images, of_view
 from equipoise.data.decode import decode
-from equipoise.data.image_files import of_view
-from equipoise.data.images import XRAY_RANGE, Images
 from equipoise.errors import BadInput
 
 RAMP = np.tile(np.arange(0, 256, 16, dtype=np.uint8), (16, 1))  # (16, 16), dark on the left

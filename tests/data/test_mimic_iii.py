@@ -8,11 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort, Table, split
 from equipoise.data.mimic_iii import GROUPS, TABLES, mimic_iii
 from equipoise.data.saps import COLUMNS, MEASURED, Measurement, stay_means
-from equipoise.data.splits import split
-from equipoise.data.table import Table
 from equipoise.errors import BadInput, UnknownName
 
 # Patients: 1 has two admissions; 2 is over 89 (date of birth shifted); 3 is 15 years old less a day; 4 is 78 since a week; 5 is 77.

@@ -6,11 +6,11 @@ import pytest
 import torch
 from scipy.stats import norm
 
+from equipoise.data import MEAN, SD, Scores, phantom
 from equipoise.data.anatomy import POSES, TRAITS
-from equipoise.data.phantom import CHUNK, MEAN, SD, expose, latents, phantom, phantom_oracle, phantom_parts
-from equipoise.data.scores import Scores
+from equipoise.data.phantom import CHUNK, expose, latents, phantom_oracle, phantom_parts
 from equipoise.errors import BadInput
-from equipoise.measures.sweep import sweep
+from equipoise.measures import sweep
 
 KNOBS = {"seed": 0, "hardness": 0.5, "prevalence": 0.5, "share": 0.5, "separation": 2.5}
 

@@ -7,9 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.protocol import balanced_parts, fold_parts
-from equipoise.data.splits import split
+from equipoise.data import Cohort, balanced_parts, fold_parts, split
 from equipoise.errors import BadInput
 
 

@@ -10,12 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from equipoise.data import Cohort, Table, split
 from equipoise.data.adult import adult
 from equipoise.data.bank import bank
-from equipoise.data.cohort import Cohort
 from equipoise.data.compas import anonymous, compas
-from equipoise.data.splits import split
-from equipoise.data.table import Table
 from equipoise.errors import BadInput
 
 RECIPES: dict[str, Callable[..., Cohort]] = {"adult": adult, "bank": bank, "compas": compas}

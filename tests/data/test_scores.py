@@ -5,10 +5,9 @@ import pandas as pd
 import pytest
 import torch
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.scores import Scores
+from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput
-from equipoise.measures.audit import audit
+from equipoise.measures import audit
 
 
 def test_arrays_and_frames_give_the_same_scores():

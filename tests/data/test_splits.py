@@ -9,9 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.data.attribute import Attribute
-from equipoise.data.cohort import Cohort
-from equipoise.data.splits import Parts, keep_aside, split
+from equipoise.data import Attribute, Cohort, Parts, keep_aside, split
 from equipoise.errors import BadInput
 
 FRACTIONS = st.sampled_from([(0.6, 0.2, 0.2), (0.5, 0.25, 0.25), (0.8, 0.1, 0.1), (1 / 3, 1 / 3, 1 / 3)])

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import expit
 
-from equipoise.data.attribute import IntArray
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort, IntArray, Table
 from equipoise.data.synthetic import (
     COVARIANCES,
     MEANS,
@@ -25,7 +24,6 @@ from equipoise.data.synthetic import (
     zafar_network,
     zafar_plane,
 )
-from equipoise.data.table import Table
 from equipoise.errors import BadInput
 
 N = 20_000

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 import torch
 
-from equipoise.data.table import Encoder, Table
+from equipoise.data import Table
+from equipoise.data.table import Encoder
 from equipoise.errors import BadInput
 
 TRAIN = pd.DataFrame({"age": [30.0, 50.0], "ward": ["a", "b"], "smokes": [True, False]})

@@ -6,11 +6,10 @@ import pytest
 import torch
 from PIL import Image
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.splits import keep_aside, split
+from equipoise.data import Cohort, keep_aside, split
 from equipoise.data.targets import equals
 from equipoise.errors import BadInput
-from equipoise.models.train import train
+from equipoise.models import train
 
 FRAME = pd.DataFrame(
     {

@@ -9,14 +9,10 @@ import sklearn.metrics as sk
 import torch
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.scores import Scores
+from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures.audit import audit
+from equipoise.measures import GAPS, GROUP_MEASURES, audit, noise_floor
 from equipoise.measures.decision import best_threshold
-from equipoise.measures.estimates import GROUP_MEASURES
-from equipoise.measures.gaps import GAPS
-from equipoise.measures.noise import noise_floor
 from equipoise.measures.performance import PERFORMANCE
 
 

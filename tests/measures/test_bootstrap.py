@@ -4,13 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data.attribute import Attribute
-from equipoise.data.scores import Scores
-from equipoise.measures import bootstrap
-from equipoise.measures.audit import audit
-from equipoise.measures.bootstrap import bootstrap_cells, interval, multiplicities, units_of, widen_extremes
-from equipoise.measures.cells import tabulate
-from equipoise.measures.functional import gap_values
+from equipoise.data import Attribute, Scores
+from equipoise.measures import audit, bootstrap, bootstrap_cells, gap_values, interval, multiplicities, tabulate, units_of
+from equipoise.measures.bootstrap import widen_extremes
 
 
 def _data(rng: np.random.Generator, n: int = 300, patients: int = 90):

@@ -10,11 +10,11 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GroupKFold, cross_val_predict
 from torch import nn
 
-from equipoise.data.attribute import Attribute
-from equipoise.data.cohort import Cohort
+from equipoise.data import Attribute, Cohort
 from equipoise.errors import BadInput
-from equipoise.measures.encoding import COLUMNS, GIVEN, encoding
-from equipoise.models.probes import fit_probe, folds_of
+from equipoise.measures import GIVEN, encoding
+from equipoise.measures.encoding import COLUMNS
+from equipoise.models import fit_probe, folds_of
 
 
 def _cohort(n: int = 400, shift: float = 0.0, seed: int = 0, groups: int = 2, patients: bool = True) -> Cohort:

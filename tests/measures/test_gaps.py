@@ -6,11 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures.cells import tabulate
-from equipoise.measures.functional import gap_values
-from equipoise.measures.gaps import GAPS, MEANING, QUOTIENTS, RATES, is_quotient, labels_needed, meaning, named, terms
-from equipoise.measures.sweep import sweep
-from equipoise.methods.base import Goal
+from equipoise.measures import GAPS, QUOTIENTS, RATES, gap_values, is_quotient, labels_needed, meaning, named, sweep, tabulate, terms
+from equipoise.measures.gaps import MEANING
+from equipoise.methods import Goal
 from support.random_scores import Sample, samples
 
 WEIGHTS = st.dictionaries(st.sampled_from(list(RATES)), st.floats(-4, 4).filter(lambda w: abs(w) > 1e-3), min_size=1)

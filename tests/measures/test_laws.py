@@ -6,11 +6,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.data.attribute import Attribute
+from equipoise.data import Attribute
 from equipoise.errors import EmptyCell, UnknownName
-from equipoise.measures.cells import tabulate, tabulate_codes
-from equipoise.measures.functional import gap_functional, gap_values, largest, performance_functional, proxy, require_cells
-from equipoise.measures.gaps import GAPS, labels_needed, terms
+from equipoise.measures import (
+    GAPS,
+    gap_values,
+    labels_needed,
+    largest,
+    performance_functional,
+    proxy,
+    require_cells,
+    tabulate,
+    tabulate_codes,
+    terms,
+)
+from equipoise.measures.functional import gap_functional
 from support.random_scores import Sample, samples
 
 

@@ -8,15 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from equipoise.data.attribute import Attribute
-from equipoise.data.scores import Scores
+from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures.cells import tabulate
-from equipoise.measures.functional import gap_values, largest, performance_values
-from equipoise.measures.gaps import GAPS, RATES, terms
-from equipoise.measures.limit import has_limit, limit
-from equipoise.methods import equalised_odds, group_thresholds
-from equipoise.methods.base import Goal
+from equipoise.measures import GAPS, RATES, gap_values, largest, limit, performance_values, tabulate, terms
+from equipoise.measures.limit import has_limit
+from equipoise.methods import Goal, equalised_odds, group_thresholds
 from support.random_scores import Sample, samples
 
 BOUNDS = [0.0, 0.02, 0.1, 0.35, 1.0]

@@ -5,10 +5,9 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from equipoise.data.attribute import Attribute
-from equipoise.measures.cells import tabulate
-from equipoise.measures.functional import gap_values
-from equipoise.measures.noise import dealt_gaps, mean_size, noise_floor
+from equipoise.data import Attribute
+from equipoise.measures import gap_values, noise_floor, tabulate
+from equipoise.measures.noise import dealt_gaps, mean_size
 
 LEVELS = ("M", "F")
 

@@ -7,11 +7,9 @@ import sklearn.metrics as sk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.measures.cells import tabulate
-from equipoise.measures.functional import gap_functional, gap_values, performance_functional
-from equipoise.measures.gaps import GAPS
+from equipoise.measures import GAPS, at_threshold, gap_values, performance_functional, tabulate
+from equipoise.measures.functional import gap_functional
 from equipoise.measures.performance import Ranking, f1
-from equipoise.measures.sweep import at_threshold
 from support.random_scores import Sample, samples
 
 FAIRLEARN = {

@@ -7,14 +7,10 @@ import sklearn.metrics as sk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.data.attribute import Attribute
-from equipoise.data.scores import Scores
+from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, EmptyCell
-from equipoise.measures.audit import audit
-from equipoise.measures.cells import Cells, tabulate
-from equipoise.measures.functional import furthest, gap_functional, gap_values, linearised, predictive
-from equipoise.measures.gaps import GAPS, QUOTIENTS
-from equipoise.measures.sweep import at_threshold, sweep
+from equipoise.measures import GAPS, QUOTIENTS, Cells, at_threshold, audit, furthest, gap_values, linearised, predictive, sweep, tabulate
+from equipoise.measures.functional import gap_functional
 from support.random_scores import Sample, samples
 
 LABEL = {"ppv_gap": 1, "npv_gap": 0}

@@ -7,12 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.scores import Scores
+from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput
-from equipoise.measures.audit import audit
-from equipoise.measures.decision import Threshold
-from equipoise.measures.several import LabelRules
+from equipoise.measures import LabelRules, Threshold, audit
 
 
 @pytest.fixture

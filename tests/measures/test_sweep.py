@@ -6,12 +6,9 @@ import sklearn.metrics as sk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.data.attribute import Attribute
+from equipoise.data import Attribute
 from equipoise.errors import UnknownName
-from equipoise.measures.cells import tabulate
-from equipoise.measures.functional import gap_values, largest
-from equipoise.measures.gaps import GAPS
-from equipoise.measures.sweep import at_threshold, sweep
+from equipoise.measures import GAPS, at_threshold, gap_values, largest, sweep, tabulate
 from support.random_scores import Sample, samples
 
 ALL = (*GAPS, "accuracy", "balanced_accuracy", "f1")

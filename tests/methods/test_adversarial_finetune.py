@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from equipoise.errors import BadInput
-from equipoise.measures.cells import tabulate
-from equipoise.measures.functional import gap_values
-from equipoise.methods.registry import METHODS, debias
-from equipoise.models.score import predict
+from equipoise.measures import gap_values, tabulate
+from equipoise.methods import METHODS, debias
+from equipoise.models import predict
 from support.networks import trained
 
 QUICK = {"epochs": 5, "critic_steps": 3, "actor_steps": 12, "rate": 0.01}

@@ -6,12 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.methods import auto
-from equipoise.methods.base import Goal
-from equipoise.methods.registry import METHODS, debias, run_many
-from equipoise.models.score import predict
+from equipoise.methods import METHODS, Goal, auto, debias, run_many
+from equipoise.models import predict
 from support.networks import trained
 
 QUICK = {"bias-gda": {"epochs": 4, "rate": 2e-3, "batch": 64}, "pruning": {"steps": 10}}

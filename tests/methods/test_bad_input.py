@@ -12,12 +12,10 @@ import torch
 from torch import nn
 
 from equipoise import Cohort, cli
-from equipoise.data.attribute import MISSING
-from equipoise.data.splits import Parts
+from equipoise.data import MISSING, Parts
 from equipoise.errors import BadInput, EmptyCell
-from equipoise.methods.base import Candidate
-from equipoise.methods.registry import METHODS, debias, settings_of
-from equipoise.models.score import predict
+from equipoise.methods import METHODS, Candidate, debias, settings_of
+from equipoise.models import predict
 from support import hospital
 from support.networks import biased_cohort, trained
 

@@ -5,14 +5,12 @@ import pandas as pd
 import pytest
 
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures.cells import tabulate
-from equipoise.measures.sweep import at_threshold
-from equipoise.methods.base import Goal
+from equipoise.measures import at_threshold, tabulate
+from equipoise.methods import METHODS, Goal, debias, select
 from equipoise.methods.level_up import highest_thresholds
 from equipoise.methods.looks import Look
-from equipoise.methods.registry import METHODS, debias
-from equipoise.methods.selection import better, keep_best, select
-from equipoise.models.score import predict
+from equipoise.methods.selection import better, keep_best
+from equipoise.models import predict
 from support.networks import trained
 
 

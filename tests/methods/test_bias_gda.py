@@ -8,14 +8,12 @@ import torch
 from torch import nn
 
 import equipoise as eq
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.errors import BadInput
-from equipoise.measures.cells import tabulate
-from equipoise.measures.functional import gap_values
-from equipoise.methods.base import Candidate, Goal
+from equipoise.measures import gap_values, tabulate
+from equipoise.methods import METHODS, Candidate, Goal, debias, run_many
 from equipoise.methods.bias_gda import Settings
-from equipoise.methods.registry import METHODS, debias, run_many
-from equipoise.models.score import predict
+from equipoise.models import predict
 from support.multilabel import fitted, labels_cohort
 from support.networks import trained
 

@@ -9,21 +9,13 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures.audit import audit
-from equipoise.measures.cells import tabulate
-from equipoise.measures.functional import gap_values, performance_functional
-from equipoise.measures.gaps import GAPS, RATES, terms
-from equipoise.methods import bias_problem, bias_score
-from equipoise.methods.base import Goal
+from equipoise.measures import GAPS, RATES, audit, gap_values, performance_functional, tabulate, terms
+from equipoise.methods import Goal, bias_problem, bias_score, debias, settings_of
 from equipoise.methods.bias_problem import Posteriors, Problem, _group_probe, probed
 from equipoise.methods.bias_score import path
-from equipoise.methods.registry import debias, settings_of
-from equipoise.models import probes
-from equipoise.models.bias_network import BiasScore, Heads
-from equipoise.models.probes import Probe, fit_probe, folds_of, reading_of
-from equipoise.models.score import predict
+from equipoise.models import BiasScore, Heads, Probe, fit_probe, folds_of, predict, probes, reading_of
 from support.networks import trained
 
 EMPTY = Probe(np.zeros((2, 1)), np.zeros(2), np.zeros((0, 2)), 0.0, 1.0)

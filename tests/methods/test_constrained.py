@@ -8,16 +8,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures.cells import tabulate, tabulate_codes
-from equipoise.measures.functional import gap_functional, gap_values
-from equipoise.methods.base import Goal
+from equipoise.measures import gap_values, tabulate, tabulate_codes
+from equipoise.measures.functional import gap_functional
+from equipoise.methods import Goal, Labels, debias, run_many
 from equipoise.methods.constrained import PACE, Settings, _Balance, expected_weights, posterior, slope
-from equipoise.methods.looks import Labels
-from equipoise.methods.registry import debias, run_many
-from equipoise.models import ranks
-from equipoise.models.score import predict
+from equipoise.models import predict, ranks
 from equipoise.models.single import SingleReplica
 from equipoise.models.stacked import StackedReplicas
 from support.networks import biased_cohort, trained

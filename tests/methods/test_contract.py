@@ -8,14 +8,11 @@ import torch
 from safetensors.torch import load, save
 from torch import nn
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures.audit import audit
-from equipoise.measures.cells import tabulate
-from equipoise.measures.functional import gap_values, performance_functional
-from equipoise.methods.base import Candidate, Goal
-from equipoise.methods.registry import METHODS, debias
-from equipoise.models.score import predict
+from equipoise.measures import audit, gap_values, performance_functional, tabulate
+from equipoise.methods import METHODS, Candidate, Goal, debias
+from equipoise.models import predict
 from support.networks import cnn, trained
 
 QUICK = {

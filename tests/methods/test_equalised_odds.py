@@ -13,16 +13,11 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch import nn
 
-from equipoise.data.attribute import Attribute
-from equipoise.data.cohort import Cohort
-from equipoise.data.scores import Scores
+from equipoise.data import Attribute, Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures.audit import audit
-from equipoise.measures.cells import tabulate
-from equipoise.measures.decision import Rule
-from equipoise.methods.base import Goal
-from equipoise.methods.equalised_odds import EqualisedOdds, Settings, Steps, fit
-from equipoise.methods.registry import debias, settings_of
+from equipoise.measures import Rule, audit, tabulate
+from equipoise.methods import EqualisedOdds, Goal, debias, settings_of
+from equipoise.methods.equalised_odds import Settings, Steps, fit
 from support.random_scores import Sample, samples
 
 PERFORMANCES = ("balanced_accuracy", "accuracy", "f1")

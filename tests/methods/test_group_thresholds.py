@@ -5,13 +5,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from equipoise.data.scores import Scores
+from equipoise.data import Scores
 from equipoise.errors import BadInput
-from equipoise.measures.cells import tabulate
-from equipoise.measures.functional import gap_values, largest, performance_values
-from equipoise.methods.base import Goal
-from equipoise.methods.group_thresholds import GroupThresholds, fit
-from equipoise.methods.rules import rule_from_dict, rule_to_dict
+from equipoise.measures import gap_values, largest, performance_values, tabulate
+from equipoise.methods import Goal, GroupThresholds, rule_to_dict
+from equipoise.methods.group_thresholds import fit
+from equipoise.methods.rules import rule_from_dict
 
 
 def _scores(groups: int, n: int, seed: int, missing: bool = False) -> Scores:

@@ -4,17 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.errors import BadInput, EmptyCell
-from equipoise.measures.bootstrap import bootstrap_cells
-from equipoise.measures.functional import gap_values, largest, performance_values
-from equipoise.measures.sweep import at_threshold
-from equipoise.methods.base import Goal
+from equipoise.measures import at_threshold, bootstrap_cells, gap_values, largest, performance_values
+from equipoise.methods import METHODS, Goal, debias, run_many
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.folds import two_folds
 from equipoise.methods.honest import choose
-from equipoise.methods.registry import METHODS, debias, run_many
-from equipoise.models.score import predict
+from equipoise.models import predict
 from support.networks import trained
 
 QUICK = {

@@ -8,17 +8,13 @@ import torch
 from torch import nn
 
 import equipoise as eq
-from equipoise.data.cohort import Cohort
-from equipoise.data.splits import split
+from equipoise.data import Cohort, split
 from equipoise.errors import BadInput, EmptyCell
-from equipoise.measures.cells import tabulate_codes
-from equipoise.measures.functional import furthest, performance_values
-from equipoise.methods.many import APART, TOGETHER
+from equipoise.measures import furthest, performance_values, tabulate_codes
+from equipoise.methods import APART, METHODS
+from equipoise.methods.many import TOGETHER
 from equipoise.methods.many_labels import winning
-from equipoise.methods.registry import METHODS
-from equipoise.models.bias_network import ManyBiasScores
-from equipoise.models.export import to_onnx
-from equipoise.models.vision import OneOutput
+from equipoise.models import ManyBiasScores, OneOutput, to_onnx
 from support.multilabel import CLASSES, LABELS, classes_cohort, fitted, labels_cohort, labels_frame, network
 
 QUICK = {

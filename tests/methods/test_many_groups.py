@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.splits import split
-from equipoise.methods.registry import debias
-from equipoise.models.train import Training, train
+from equipoise.data import Cohort, split
+from equipoise.methods import debias
+from equipoise.models import Training, train
 
 
 def three_groups(n: int = 1800, seed: int = 0) -> Cohort:

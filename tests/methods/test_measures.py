@@ -8,29 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.scores import Scores
-from equipoise.data.splits import Parts, split
+from equipoise.data import Cohort, Parts, Scores, split
 from equipoise.errors import BadInput
-from equipoise.measures.audit import audit
-from equipoise.measures.bootstrap import bootstrap_cells
-from equipoise.measures.cells import tabulate
-from equipoise.measures.functional import furthest, gap_values, linearised
-from equipoise.methods.base import Goal
+from equipoise.measures import audit, bootstrap_cells, furthest, gap_values, linearised, tabulate
+from equipoise.methods import METHODS, Goal, Labels, debias
 from equipoise.methods.bias_problem import Posteriors, Problem
 from equipoise.methods.constrained import expected_weights
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.group_thresholds import fit
 from equipoise.methods.honest import choose
-from equipoise.methods.looks import Labels
 from equipoise.methods.parity_path import parity_path
-from equipoise.methods.registry import METHODS, debias, takes
-from equipoise.models.bias_network import Heads
-from equipoise.models.critics import Critics
-from equipoise.models.mlp import MLP
-from equipoise.models.probes import Probe
-from equipoise.models.score import predict
-from equipoise.models.train import Training, train
+from equipoise.methods.registry import takes
+from equipoise.models import MLP, Critics, Heads, Probe, Training, predict, train
 from support.networks import trained
 
 MEASURES = ("aod", "fpr_gap", "tnr_gap", "fnr_gap", "tpr-fpr", "0.7tpr+0.3fpr", "ppv_gap", "npv_gap")

@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 from torch import nn
 
-from equipoise.measures.decision import Threshold
-from equipoise.methods.base import Candidate, Goal
+from equipoise.measures import Threshold
+from equipoise.methods import Candidate, Goal
 from equipoise.methods.nearness import nearness
 
 

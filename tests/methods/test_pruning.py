@@ -7,17 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise.data.splits import Parts
+from equipoise.data import Parts
 from equipoise.errors import BadInput
-from equipoise.measures.functional import proxy
-from equipoise.methods.base import Goal
-from equipoise.methods.looks import Labels
+from equipoise.measures import proxy
+from equipoise.methods import METHODS, Goal, Labels, debias
 from equipoise.methods.pruning import Settings, most_influential
-from equipoise.methods.registry import METHODS, debias
-from equipoise.models import single
-from equipoise.models.influence import CRITERIA
-from equipoise.models.protocol import FloatArray, Replicas
-from equipoise.models.replicas import replicas
+from equipoise.models import CRITERIA, Replicas, replicas, single
+from equipoise.models.protocol import FloatArray
 from equipoise.models.single import SingleReplica
 from support.networks import trained
 

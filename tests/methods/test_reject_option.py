@@ -11,18 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from equipoise.data.attribute import Attribute
-from equipoise.data.cohort import Cohort
-from equipoise.data.scores import Scores
+from equipoise.data import Attribute, Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures.audit import audit
-from equipoise.measures.cells import tabulate
-from equipoise.measures.decision import Rule
-from equipoise.measures.functional import gap_values, largest
-from equipoise.measures.gaps import GAPS
-from equipoise.methods.base import Goal
-from equipoise.methods.registry import debias, settings_of
-from equipoise.methods.reject_option import Fit, RejectOption, Settings, fit
+from equipoise.measures import GAPS, Rule, audit, gap_values, largest, tabulate
+from equipoise.methods import Goal, RejectOption, debias, settings_of
+from equipoise.methods.reject_option import Fit, Settings, fit
 from support.random_scores import Sample, samples
 
 COARSE = Settings(thresholds=5, margins=4, quantiles=3)

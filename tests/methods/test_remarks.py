@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 import torch
 
-from equipoise.data.cohort import Cohort
-from equipoise.measures.bootstrap import units_of
-from equipoise.methods.base import Goal
+from equipoise.data import FEW, Cohort
+from equipoise.measures import units_of
+from equipoise.methods import Goal
 from equipoise.methods.evidence import Evidence
-from equipoise.methods.remarks import FEW, advice, cells_of, gap_error, merging
+from equipoise.methods.remarks import advice, cells_of, gap_error, merging
 
 
 def _cohort(reference: str = "a", patients: bool = False, **cells: tuple[int, int]) -> Cohort:

@@ -5,12 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from equipoise.data.scores import Scores
+from equipoise.data import Scores
 from equipoise.errors import BadInput
-from equipoise.measures.decision import Threshold
-from equipoise.methods import equalised_odds, reject_option
-from equipoise.methods.base import Goal
-from equipoise.methods.rules import read_rule, rule_from_dict, rule_to_dict
+from equipoise.measures import Threshold
+from equipoise.methods import Goal, equalised_odds, reject_option, rule_to_dict
+from equipoise.methods.rules import read_rule, rule_from_dict
 
 
 def _scores(n: int = 300) -> Scores:

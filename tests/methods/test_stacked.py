@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.methods.base import Goal
-from equipoise.methods.registry import METHODS, run_many, stackable
+from equipoise.methods import METHODS, Goal, run_many
+from equipoise.methods.registry import stackable
 from support.networks import trained
 
 SETTINGS = {

@@ -11,11 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from equipoise.errors import BadInput
-from equipoise.models.bias_network import BiasScore, Heads, value_of
-from equipoise.models.export import to_onnx
-from equipoise.models.mlp import MLP
-from equipoise.models.probes import Probe, features, reading_of
-from equipoise.models.score import predict
+from equipoise.models import MLP, BiasScore, Heads, Probe, features, predict, reading_of, to_onnx, value_of
 from support.networks import biased_cohort, cnn, perceptron
 
 NETWORKS = {"mlp": lambda: MLP(6, width=8, depth=2), "perceptron": perceptron, "cnn": cnn}

@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 
+from equipoise.models import MLP
 from equipoise.models.blockwise import Blockwise, StackedBlockwise
-from equipoise.models.mlp import MLP
 from equipoise.models.stack import Stack
 
 

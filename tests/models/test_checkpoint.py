@@ -20,11 +20,9 @@ from torch import _weights_only_unpickler as unpickler
 from torch import nn
 
 from equipoise.errors import BadInput
-from equipoise.models.checkpoint import build, load_model, load_weights, read_checkpoint
-from equipoise.models.code import code_of
-from equipoise.models.export import state_like
+from equipoise.models import backbone, build, code_of, load_weights, read_checkpoint, state_like
+from equipoise.models.checkpoint import load_model
 from equipoise.models.pickled import harmless
-from equipoise.models.vision import backbone
 
 CODE = """
 from torch import nn

@@ -12,14 +12,13 @@ from PIL import Image
 from torch import nn
 
 import equipoise as eq
-from equipoise.data.images import NORMS
+from equipoise.data import NORMS
 from equipoise.errors import BadInput, MissingExtra
 from equipoise.methods.adversarial_training import fresh
+from equipoise.models import backbone, find_units, to_onnx
 from equipoise.models.efficientnet_lite import NORM, VARIANTS, EfficientNetLite, SamePad, imagenet, renamed, weights_file
-from equipoise.models.export import to_onnx
 from equipoise.models.torchvision_import import import_torchvision
-from equipoise.models.units import find_units, switch_off
-from equipoise.models.vision import backbone
+from equipoise.models.units import switch_off
 
 LITE0 = "efficientnet-lite0"
 installed = pytest.mark.skipif(

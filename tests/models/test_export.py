@@ -12,12 +12,22 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from equipoise.errors import BadInput, MissingExtra
-from equipoise.models import export
-from equipoise.models.bias_network import BiasScore
-from equipoise.models.checkpoint import Checkpoint, load_model, read_checkpoint
-from equipoise.models.export import HEADS, MASKED_LOADING, ExportFailed, load_heads, masks_in, save_weights, state_like, to_onnx
+from equipoise.models import (
+    HEADS,
+    MASKED_LOADING,
+    BiasScore,
+    Checkpoint,
+    OneOutput,
+    export,
+    masks_in,
+    read_checkpoint,
+    save_weights,
+    state_like,
+    to_onnx,
+)
+from equipoise.models.checkpoint import load_model
+from equipoise.models.export import ExportFailed, load_heads
 from equipoise.models.units import find_layers, switch_off
-from equipoise.models.vision import OneOutput
 from support.hospital import CODE, network
 
 X = torch.from_numpy(np.random.default_rng(0).normal(size=(9, 1, 12, 12)).astype(np.float32))

@@ -11,13 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.errors import BadInput
-from equipoise.methods.registry import debias
+from equipoise.methods import debias
+from equipoise.models import ExportedNetwork, predict, save_weights, to_onnx, weights_of
 from equipoise.models.checkpoint import load_model
-from equipoise.models.export import save_weights, to_onnx
-from equipoise.models.exported import ExportedNetwork, load_exported, weights_of
-from equipoise.models.score import predict
+from equipoise.models.exported import load_exported
 from support.hospital import network, patients, trained
 
 

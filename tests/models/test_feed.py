@@ -5,14 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.images import Images
+from equipoise.data import Cohort, Images
 from equipoise.errors import BadInput
-from equipoise.methods.registry import debias
+from equipoise.methods import debias
+from equipoise.models import Training, outputs, train
 from equipoise.models.feed import Feed, workplace
-from equipoise.models.recipe import Training
-from equipoise.models.score import outputs
-from equipoise.models.train import train
 
 CPU = torch.device("cpu")
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.models.many_outputs import ChosenOutputs, ManyOutputs, OneClass, chosen_outputs, log_odds, scores_of
-from equipoise.models.score import predict
+from equipoise.data import Cohort
+from equipoise.models import ChosenOutputs, ManyOutputs, chosen_outputs, predict, scores_of
+from equipoise.models.many_outputs import OneClass, log_odds
 
 
 def test_the_sigmoid_of_log_odds_is_the_softmax():

@@ -8,12 +8,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.models import probes
-from equipoise.models.mlp import MLP
+from equipoise.models import MLP, Reading, features, fit_probe, folds_of, probes, reading_of
 from equipoise.models.picture import picture
-from equipoise.models.probes import Reading, features, fit_probe, folds_of, read, reading_of
+from equipoise.models.probes import read
 from support.networks import cnn, perceptron
 
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.errors import BadInput
+from equipoise.models import evaluating, output_kind, outputs, predict, sigmoid
 from equipoise.models.feed import device_of
-from equipoise.models.score import evaluating, output_kind, outputs, predict, sigmoid
 
 X = torch.linspace(-1, 1, 24).reshape(12, 2)
 

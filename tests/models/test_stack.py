@@ -5,11 +5,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.splits import Parts, split
-from equipoise.models.mlp import MLP
+from equipoise.data import Cohort, Parts, split
+from equipoise.models import MLP, Training, initial_mlp
 from equipoise.models.stack import Snapshot, Stack, StackedAdam
-from equipoise.models.train import Training, _StackedRun, initial_mlp
+from equipoise.models.training import _StackedRun
 
 
 def _networks(count: int, inputs: int = 5) -> list[MLP]:

@@ -9,13 +9,11 @@ from sklearn.metrics import balanced_accuracy_score
 from torch import nn
 from torch.nn import functional as F
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.splits import Parts, split
+from equipoise.data import Cohort, Parts, split
 from equipoise.errors import BadInput
-from equipoise.models.mlp import MLP
+from equipoise.models import IMAGES, MLP, Training, predict, train, train_stack
 from equipoise.models.module_run import ModuleRun
-from equipoise.models.score import predict
-from equipoise.models.train import IMAGES, Training, best_cut, train, train_stack
+from equipoise.models.training import best_cut
 
 QUICK = Training(epochs=6, patience=3)
 

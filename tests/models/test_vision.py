@@ -9,14 +9,13 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.data.phantom import phantom_parts
 from equipoise.errors import BadInput, UnknownName
-from equipoise.methods.registry import debias
-from equipoise.models.replicas import check
-from equipoise.models.score import predict
+from equipoise.methods import debias
+from equipoise.models import BACKBONES, OneOutput, backbone, check, predict, shape_advice
 from equipoise.models.torchvision_import import import_torchvision
-from equipoise.models.vision import BACKBONES, Calibrated, OneOutput, Repeated, backbone, shape_advice
+from equipoise.models.vision import Calibrated, Repeated
 
 
 @pytest.mark.parametrize("name", [n for n in BACKBONES if n != "vgg-16"])

@@ -5,13 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from equipoise.data.attribute import Attribute
-from equipoise.data.scores import Scores
+from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
-from equipoise.measures.decision import Threshold
-from equipoise.measures.estimates import Settings
+from equipoise.measures import Settings, Threshold
+from equipoise.report import Case
 from equipoise.report.affected import affected, most_changed, paired
-from equipoise.report.case import Case
 from support.cases import small_case
 
 SETTINGS = Settings(draws=50)

@@ -13,16 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.data.files import sha256
+from equipoise.data import sha256
 from equipoise.errors import BadInput, Untrusted
-from equipoise.measures.decision import Threshold
-from equipoise.methods.equalised_odds import EqualisedOdds, Steps
-from equipoise.methods.group_thresholds import GroupThresholds
-from equipoise.methods.reject_option import RejectOption
-from equipoise.methods.rules import rule_from_dict, rule_to_dict
+from equipoise.measures import Threshold
+from equipoise.methods import EqualisedOdds, GroupThresholds, RejectOption, rule_to_dict
+from equipoise.methods.equalised_odds import Steps
+from equipoise.methods.rules import rule_from_dict
 from equipoise.report import bundle as subject
-from equipoise.report.bundle import read_bundle, read_run, sealed
-from equipoise.report.folder import filling
+from equipoise.report import filling, read_bundle
+from equipoise.report.bundle import read_run, sealed
 from equipoise.report.served import open_repaired
 from support import bundles
 

@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 from torch import nn
 
-from equipoise.data.attribute import Attribute
-from equipoise.data.scores import Scores
+from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
-from equipoise.measures.audit import audit
-from equipoise.methods.base import Goal
+from equipoise.measures import audit
+from equipoise.methods import Goal
+from equipoise.report import Case, read_facts
 from equipoise.report.card import pipeline_tag, write_cards
-from equipoise.report.card_facts import NOT_PROVIDED, SECTIONS, read_facts
+from equipoise.report.card_facts import NOT_PROVIDED, SECTIONS
 from equipoise.report.card_text import clean, fenced, name, prose, to_yaml
-from equipoise.report.case import Case
 from equipoise.report.findings import Decided, find
 from support.cases import HOSTILE, small_case
 

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.data.scores import Scores
-from equipoise.measures.audit import audit
-from equipoise.measures.limit import limit
-from equipoise.methods.base import Goal
-from equipoise.methods.selection import select
+from equipoise.data import Scores
+from equipoise.measures import audit, limit
+from equipoise.methods import Goal, select
 from equipoise.report.explorer import explorer_data, gap_margin, performance_margin, selectable, thin
 from support.cases import small_case
 

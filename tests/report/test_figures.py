@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.report.figures import gaps_figure, rates_figure, save_audit_figures, save_figure, thresholds_figure
+from equipoise.report import save_audit_figures
+from equipoise.report.figures import gaps_figure, rates_figure, save_figure, thresholds_figure
 from support.audits import HOSTILE, audit_of, frame_of
 
 

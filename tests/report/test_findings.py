@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from equipoise.data.scores import Scores
-from equipoise.measures.audit import audit
-from equipoise.measures.decision import Threshold
-from equipoise.methods.base import Goal
-from equipoise.report.case import Case
+from equipoise.data import Scores
+from equipoise.measures import Threshold, audit
+from equipoise.methods import Goal
+from equipoise.report import Case
 from equipoise.report.findings import find
 from support.cases import GOAL, small_case
 

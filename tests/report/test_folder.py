@@ -16,9 +16,9 @@ from safetensors import SafetensorError
 
 from equipoise.errors import BadInput
 from equipoise.models.export import writing
+from equipoise.report import check_folder, filling, read_bundle
 from equipoise.report import folder as subject
-from equipoise.report.bundle import read_bundle
-from equipoise.report.folder import FILES, LABELS_SCHEMA, check_folder, filling, recover, remove_leftovers
+from equipoise.report.folder import FILES, LABELS_SCHEMA, recover, remove_leftovers
 
 
 class Killed(BaseException):

@@ -4,12 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.splits import keep_aside
-from equipoise.methods import registry
-from equipoise.methods.base import Goal
-from equipoise.report import forecast as module
-from equipoise.report.forecast import forecast
+from equipoise.data import Cohort, keep_aside
+from equipoise.methods import Goal, registry
+from equipoise.report import forecast
+from equipoise.report import forecasts as module
 from support.hospital import network, patients
 
 

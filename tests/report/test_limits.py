@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from equipoise.data.attribute import Attribute
-from equipoise.data.scores import Scores
-from equipoise.measures.audit import audit
-from equipoise.measures.limit import limit
-from equipoise.methods.base import Goal
+from equipoise.data import Attribute, Scores
+from equipoise.measures import audit, limit
+from equipoise.methods import Goal
 from equipoise.report.findings import find
 from equipoise.report.limits import below_limit, limit_at, with_enough_data
 from support.cases import small_case

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.measures.gaps import GAPS
-from equipoise.methods.base import Goal
+from equipoise.measures import GAPS
+from equipoise.methods import Goal
 from equipoise.report.findings import find
 from equipoise.report.limits import below_limit, limit_words
 from equipoise.report.page import page, script_data, write_page

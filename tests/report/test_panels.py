@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_curve
 
-from equipoise.measures.decision import Threshold
-from equipoise.methods.group_thresholds import GroupThresholds
+from equipoise.measures import Threshold
+from equipoise.methods import GroupThresholds
 from equipoise.report.panels import (
     BOTTOM,
     HEIGHT,

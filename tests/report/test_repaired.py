@@ -14,20 +14,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.files import sha256
-from equipoise.data.splits import keep_aside
+from equipoise.data import Cohort, keep_aside, sha256
 from equipoise.errors import BadInput
-from equipoise.measures.audit import audit
-from equipoise.methods.base import Goal
+from equipoise.measures import audit
+from equipoise.methods import Goal
 from equipoise.methods.rules import read_rule
-from equipoise.models.checkpoint import Checkpoint, load_model, read_checkpoint
-from equipoise.models.export import HEADS
-from equipoise.models.score import predict
-from equipoise.report import repaired
-from equipoise.report.case import Case, Provenance
-from equipoise.report.repaired import Options, Serving, write_repaired
-from equipoise.report.trial import run_trial
+from equipoise.models import HEADS, Checkpoint, predict, read_checkpoint
+from equipoise.models.checkpoint import load_model
+from equipoise.report import Case, Options, Provenance, Serving, repaired, run_trial, write_repaired
 from support import hospital
 
 QUIET = Options(onnx=False, draws=10)

@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from equipoise.report.study_tables import save_csv, save_latex, study_table, study_text, study_view
-from equipoise.study.paper import published
-from equipoise.study.plan import make_plan, narrow, read_plan
-from equipoise.study.schema import Plan
+from equipoise.report import save_csv, save_latex, study_table, study_text, study_view
+from equipoise.study import Plan, narrow, published, read_plan
+from equipoise.study.plan import make_plan
 
 
 def rows_of(plan: Plan, gaps: dict[str, float], performances: dict[str, float], data: tuple[str, ...] = ("adult",)) -> pd.DataFrame:

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from equipoise.report.terminal import ROW_NAMES, audit_view, percent, printable, short_name
+from equipoise.report import audit_view, printable, short_name
+from equipoise.report.terminal import ROW_NAMES, percent
 from support.audits import HOSTILE, audit_of, frame_of
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from equipoise.report.trajectories import median_line, save_trajectories, trajectories_figure
+from equipoise.report import save_trajectories
+from equipoise.report.trajectories import median_line, trajectories_figure
 from equipoise.study.plan import make_plan
 
 PLAN = make_plan({"name": "x", "data": ["loh", "adult"], "methods": ["standard", "random", "pruning", "bias-gda", "adversarial-finetune"]})

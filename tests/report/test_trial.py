@@ -9,22 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.images import Images
-from equipoise.data.scores import Scores
-from equipoise.data.splits import keep_aside
+from equipoise.data import Cohort, Images, Scores, keep_aside
 from equipoise.errors import BadInput
-from equipoise.measures.decision import Threshold
-from equipoise.measures.encoding import encoding
-from equipoise.methods import registry
-from equipoise.methods.base import Candidate, Goal
-from equipoise.methods.reject_option import RejectOption
-from equipoise.models.exported import ExportedNetwork
-from equipoise.models.score import output_kind
+from equipoise.measures import Threshold, encoding
+from equipoise.methods import Candidate, Goal, RejectOption, registry
+from equipoise.models import ExportedNetwork, output_kind
 from equipoise.models.units import find_layers, switch_off
-from equipoise.report import trial
-from equipoise.report.case import Provenance, Repair
-from equipoise.report.trial import check_methods, choose, most_changed, run_trial, told_output, unit_maps, verified
+from equipoise.report import Provenance, check_methods, most_changed, run_trial, told_output, trial
+from equipoise.report.case import Repair
+from equipoise.report.trial import choose, unit_maps, verified
 from support.hospital import network, patients, trained
 
 SCORES = Scores.from_arrays([1, 0, 1, 0], [0.9, 0.2, 0.4, 0.3], ["F", "F", "M", "M"], reference="M")

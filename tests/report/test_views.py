@@ -2,7 +2,7 @@
 
 import pytest
 
-from equipoise.methods.base import Goal
+from equipoise.methods import Goal
 from equipoise.report.affected import Part
 from equipoise.report.views import goal_words, part_words, probe_views
 from support.cases import some_probes

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from equipoise.measures.gaps import GAPS, QUOTIENTS
+from equipoise.measures import GAPS, QUOTIENTS
 from equipoise.report.words import LONGEST, MINUS, SHARE, SHORT_GAP, amount, count, gap_words, number, plain, share_words, short, span
 
 

@@ -7,10 +7,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from equipoise.study import Folder, Plan, read_rows, read_traces
 from equipoise.study.plan import make_plan
-from equipoise.study.results import Folder, read_rows, read_traces
 from equipoise.study.rows import TIMINGS
-from equipoise.study.schema import Plan
 from support.xray_trees import network, write_mimic_cxr, write_nih
 
 TINY: dict[str, Any] = {

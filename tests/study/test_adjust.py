@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.study.adjust import with_options, with_weights
-from equipoise.study.plan import make_plan, read_plan
+from equipoise.study import read_plan, with_options, with_weights
+from equipoise.study.plan import make_plan
 
 
 def test_options_go_where_they_are_taken() -> None:

@@ -10,17 +10,16 @@ import pandas as pd
 import pytest
 import torch
 
-from equipoise.data.protocol import balanced_parts
+from equipoise.data import balanced_parts
 from equipoise.errors import BadInput
+from equipoise.methods import METHODS
 from equipoise.methods.adversarial_training import fresh
-from equipoise.methods.registry import METHODS
 from equipoise.models.torchvision_import import import_torchvision
-from equipoise.study.adjust import with_options, without_weights
+from equipoise.study import Event, Folder, narrow, read_plan, read_rows, read_timings, run_study, with_options, without_weights
 from equipoise.study.network import Network
-from equipoise.study.plan import make_plan, narrow, read_plan
+from equipoise.study.plan import make_plan
 from equipoise.study.replicate import _parts
-from equipoise.study.results import Folder, read_rows, read_timings
-from equipoise.study.schedule import Event, TasksFailed, _Run, run_study
+from equipoise.study.schedule import TasksFailed, _Run
 from equipoise.study.sources import load_source
 from equipoise.study.tasks import tasks_of
 

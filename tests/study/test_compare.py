@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from equipoise.errors import BadInput
-from equipoise.study.compare import compare, summarise
+from equipoise.study import compare, summarise
 
 
 def frame(splits: int = 12) -> pd.DataFrame:

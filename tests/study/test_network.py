@@ -7,7 +7,7 @@ import torch
 
 from equipoise.errors import BadInput
 from equipoise.methods.adversarial_training import fresh
-from equipoise.models.vision import backbone
+from equipoise.models import backbone
 from equipoise.study.network import Network, checked
 from equipoise.study.plan import make_plan
 

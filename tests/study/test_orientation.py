@@ -10,16 +10,12 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from equipoise.data.catalogue import load
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort, load, split
 from equipoise.data.mimic_iii import GROUPS
-from equipoise.data.splits import split
 from equipoise.data.synthetic import COVARIANCES, MEANS, low_rank_draws
-from equipoise.measures.cells import tabulate
-from equipoise.measures.functional import gap_values
-from equipoise.study.entries import Known
-from equipoise.study.paper import PRESETS, Published, published
-from equipoise.study.plan import read_plan
+from equipoise.measures import gap_values, tabulate
+from equipoise.study import PRESETS, Known, published, read_plan
+from equipoise.study.paper import Published
 from equipoise.study.sources import load_source
 
 REFERENCES = {  # the group A = 1 of the published tables

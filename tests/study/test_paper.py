@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.data.catalogue import CATALOGUE
-from equipoise.study.entries import Known
-from equipoise.study.paper import PRESETS, _published, published, published_sizes
-from equipoise.study.plan import read_plan
+from equipoise.data import CATALOGUE
+from equipoise.study import PRESETS, Known, published, published_sizes, read_plan
+from equipoise.study.paper import _published
 
 
 def test_every_published_cell_is_there() -> None:

@@ -9,11 +9,10 @@ import pytest
 from pydantic import TypeAdapter
 
 from equipoise.errors import BadInput
+from equipoise.study import PRESETS, Plan, narrow, read_plan
 from equipoise.study.identity import differences, fingerprint, identity
 from equipoise.study.network import Network
-from equipoise.study.paper import PRESETS
-from equipoise.study.plan import make_plan, narrow, read_plan
-from equipoise.study.schema import Plan
+from equipoise.study.plan import make_plan
 
 CSV = "age,sex,died\n" + "".join(f"{40 + k},{'FM'[k % 2]},{k % 3 % 2}\n" for k in range(30))
 TOML = """

@@ -7,12 +7,11 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from equipoise.measures.noise import noise_floor
-from equipoise.report.pooled_table import pooled_view
+from equipoise.measures import noise_floor
+from equipoise.report import pooled_view
+from equipoise.study import opened, read_pooled, read_rows, run_study
 from equipoise.study.plan import make_plan
 from equipoise.study.pooled import pooled
-from equipoise.study.results import opened, read_pooled, read_rows
-from equipoise.study.schedule import run_study
 
 PATIENTS, ROWS = 60, 300
 

@@ -12,14 +12,12 @@ import torch
 
 import equipoise as eq
 from equipoise.errors import BadInput
-from equipoise.measures.limit import limit
-from equipoise.methods.registry import run_many
-from equipoise.models.score import predict
-from equipoise.models.train import Training, train_stack
-from equipoise.study import rows, weights
+from equipoise.measures import limit
+from equipoise.methods import run_many
+from equipoise.models import Training, predict, train_stack
+from equipoise.study import Plan, rows, weights
 from equipoise.study.plan import make_plan
 from equipoise.study.replicate import attempt, one_thread, perform
-from equipoise.study.schema import Plan
 from equipoise.study.sources import load_file
 from equipoise.study.tasks import Task, Work, cost, tasks_of
 

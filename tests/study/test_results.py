@@ -12,9 +12,8 @@ import pytest
 
 from equipoise.errors import BadInput
 from equipoise.measures import gaps
-from equipoise.study import results, rows
-from equipoise.study.results import claimed, finished, opened, read_rows, read_timings, read_traces
-from equipoise.study.schedule import Event, run_study
+from equipoise.study import Event, opened, read_rows, read_timings, read_traces, results, rows, run_study
+from equipoise.study.results import claimed, finished
 from equipoise.study.tasks import tasks_of
 
 FEW = {"methods": ["standard", {"method": "bias-gda", "settings": {"epochs": 1}}], "measures": ["eod"], "splits": 2}

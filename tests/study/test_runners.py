@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from equipoise.errors import BadInput, MissingExtra
-from equipoise.study import schedule
+from equipoise.study import Event, run_study, schedule
 from equipoise.study.runners import Processes, crew
-from equipoise.study.schedule import Event, TasksFailed, run_study
+from equipoise.study.schedule import TasksFailed
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
 

@@ -14,10 +14,8 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
-from equipoise.study import schedule
-from equipoise.study.results import opened, read_rows
-from equipoise.study.schedule import Event, TasksFailed, run_study
-from equipoise.study.schema import Plan
+from equipoise.study import Event, Plan, opened, read_rows, run_study, schedule
+from equipoise.study.schedule import TasksFailed
 from equipoise.study.tasks import tasks_of
 
 SCRIPT = """

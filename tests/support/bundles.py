@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from equipoise.data.files import sha256
-from equipoise.measures.decision import Rule, Threshold
-from equipoise.methods.rules import rule_to_dict
-from equipoise.models.code import code_of
+from equipoise.data import sha256
+from equipoise.measures import Rule, Threshold
+from equipoise.methods import rule_to_dict
+from equipoise.models import code_of
 from equipoise.report.bundle import sealed
 
 CODE = "from torch import nn\n\ndef build():\n    return nn.Linear(3, 1)\n"

@@ -7,15 +7,12 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data.attribute import Attribute
-from equipoise.data.scores import Scores
-from equipoise.measures.decision import Threshold
-from equipoise.measures.encoding import COLUMNS, GIVEN
-from equipoise.measures.sweep import sweep
-from equipoise.methods import equalised_odds, reject_option
-from equipoise.methods.base import Candidate, Goal
-from equipoise.methods.selection import select
-from equipoise.report.case import Case, Probes, Provenance, Repair, UnitMap
+from equipoise.data import Attribute, Scores
+from equipoise.measures import GIVEN, Threshold, sweep
+from equipoise.measures.encoding import COLUMNS
+from equipoise.methods import Candidate, Goal, equalised_odds, reject_option, select
+from equipoise.report import Case, Provenance
+from equipoise.report.case import Probes, Repair, UnitMap
 
 HOSTILE_COLUMN = "<script>alert('column')</script>"
 HOSTILE = (

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 
 LABELS = ["Effusion", "Mass"]
 CLASSES = ["none", "pneumonia", "effusion"]

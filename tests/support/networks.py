@@ -4,10 +4,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.splits import Parts, split
-from equipoise.models.mlp import MLP
-from equipoise.models.train import Training, train
+from equipoise.data import Cohort, Parts, split
+from equipoise.models import MLP, Training, train
 
 
 def biased_cohort(n: int = 700, seed: int = 0, images: bool = False) -> Cohort:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from equipoise.data.attribute import Attribute
+from equipoise.data import Attribute
 
 
 @dataclass(frozen=True)

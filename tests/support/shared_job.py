@@ -6,17 +6,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.phantom import phantom
-from equipoise.data.splits import split
-from equipoise.methods.base import Goal
-from equipoise.methods.looks import Labels
+from equipoise.data import Cohort, phantom, split
+from equipoise.methods import Goal, Labels, debias
 from equipoise.methods.pruning import most_influential
-from equipoise.methods.registry import debias
-from equipoise.models import ranks
-from equipoise.models.recipe import Training
+from equipoise.models import Training, ranks, train
 from equipoise.models.single import SingleReplica
-from equipoise.models.train import train
 
 
 def network() -> nn.Module:

@@ -15,7 +15,7 @@ from equipoise.cli.debias import debias
 from equipoise.cli.demo import demo
 from equipoise.cli.study import study_app
 from equipoise.errors import EquipoiseError
-from equipoise.report.terminal import printable
+from equipoise.report import printable
 
 app = typer.Typer(
     no_args_is_help=True,

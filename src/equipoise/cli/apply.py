@@ -21,14 +21,12 @@ from equipoise.cli.inputs import (
     MaxTableOption,
     SkipBrokenOption,
 )
-from equipoise.data.bins import bins_in
-from equipoise.data.decode_limit import MAX_PIXELS
-from equipoise.data.files import as_parsed, check_writable, read_table, write_text
+from equipoise.data import MAX_PIXELS, as_parsed, bins_in, check_writable, read_table, write_text
 from equipoise.errors import BadInput, did_you_mean, raise_all
-from equipoise.report.terminal import printable
+from equipoise.report import printable
 
 if TYPE_CHECKING:
-    from equipoise.data.images import Images
+    from equipoise.data import Images
 
 FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # how a cell begins that a spreadsheet runs
 
@@ -65,8 +63,7 @@ def apply(
 
     [bold]Example:[/bold] equipoise apply repaired/ new.csv --images xrays/ --model my_model.py:build --out decisions.csv
     """
-    from equipoise.report.bundle import read_bundle
-    from equipoise.report.served import code_asked_for, decide, groups_of, repaired_in
+    from equipoise.report import code_asked_for, decide, groups_of, read_bundle, repaired_in
 
     if seed < 0:
         raise BadInput(f"--seed must be at least 0; got {seed}")
@@ -170,8 +167,7 @@ def _pictures(
     max_pixels: int,
     cache: Path | None,
 ) -> "Images":
-    from equipoise.data.image_files import find_files
-    from equipoise.data.images import Images
+    from equipoise.data import Images, find_files
 
     if column is None or column not in frame.columns:
         shown = ", ".join(map(str, frame.columns))
@@ -198,7 +194,7 @@ def _check_one_patient(frame: pd.DataFrame, image: str, patient: str, name: str)
 
 def _check_frontal(views: "pd.Series[Any]", name: str) -> None:
     """Raises where a row is not a frontal view, which the repair left out, so that nothing is known of its scores."""
-    from equipoise.data.image_files import of_view
+    from equipoise.data import of_view
 
     other = ~of_view(views)
     if other.any():

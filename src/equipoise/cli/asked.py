@@ -19,7 +19,7 @@ def collected(problems: list[str], check: Any) -> Any:
 
 def kept(level_up: bool, minimum: list[str]) -> dict[str, float | str]:
     """The rates to keep, from --level-up and --minimum."""
-    from equipoise.methods.base import BEFORE
+    from equipoise.methods import BEFORE
 
     found: dict[str, float | str] = {"tpr": BEFORE} if level_up else {}
     problems = []
@@ -54,7 +54,7 @@ def outputs_of(text: str | None, labels: list[str]) -> dict[str, int | str]:
     >>> outputs_of("Effusion=3,Mass=Mass/Nodule", ["Effusion", "Mass"])
     {'Effusion': 3, 'Mass': 'Mass/Nodule'}
     """
-    from equipoise.models.vision import output_named
+    from equipoise.models import output_named
 
     found: dict[str, int | str] = {}
     problems = []
@@ -72,7 +72,7 @@ def outputs_of(text: str | None, labels: list[str]) -> dict[str, int | str]:
 
 def methods_of(names: str, settings: list[str]) -> dict[str, dict[str, Any]]:
     """The methods in a list with commas, each with its own settings."""
-    from equipoise.methods.registry import METHODS
+    from equipoise.methods import METHODS
 
     methods: dict[str, dict[str, Any]] = {name.strip(): {} for name in names.split(",") if name.strip()}
     problems: list[str] = []
@@ -93,7 +93,7 @@ def _value(method: str, key: str, text: str) -> Any:
     """A setting's text as the type that the method declares for it."""
     from pydantic import TypeAdapter, ValidationError
 
-    from equipoise.methods.registry import METHODS
+    from equipoise.methods import METHODS
 
     settings = import_module(METHODS[method].module).Settings
     pick(f"setting of {method}", key, [f.name for f in fields(settings)])

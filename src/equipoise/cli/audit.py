@@ -11,12 +11,9 @@ from equipoise.cli import inputs as given
 from equipoise.cli.asked import outputs_of
 from equipoise.cli.console import JsonOption, bar, notes, out
 from equipoise.cli.several import scores_in, scores_of_labels
-from equipoise.data.decode_limit import MAX_PIXELS
-from equipoise.data.files import check_writable, write_text
-from equipoise.data.scores import Scores
+from equipoise.data import MAX_PIXELS, Scores, check_writable, write_text
 from equipoise.errors import pick, raise_all
-from equipoise.report.folder import folders
-from equipoise.report.terminal import audit_view, encoding_view, printable
+from equipoise.report import audit_view, encoding_view, folders, printable
 
 OTHER_KINDS = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")  # none of which is written
 
@@ -84,9 +81,9 @@ def audit(
 
     [bold]Several labels:[/bold] equipoise audit local.csv --images xrays/ --label Effusion --label Mass --group sex ...
     """
-    from equipoise.measures.audit import audit as run_audit
-    from equipoise.measures.encoding import encoding
-    from equipoise.models.score import OUTPUTS
+    from equipoise.measures import audit as run_audit
+    from equipoise.measures import encoding
+    from equipoise.models import OUTPUTS
 
     inputs = given.Inputs(
         labels=label,
@@ -171,7 +168,7 @@ def audit(
         told |= opened[file].to_dict()
         told |= {f"valid_{key}": value for key, value in opened[valid].to_dict().items()} if valid else {}
     if figures:
-        from equipoise.report.figures import save_audit_figures
+        from equipoise.report import save_audit_figures
 
         for name, place in folders(figures, label).items():
             save_audit_figures(scores[name], results[name], place)

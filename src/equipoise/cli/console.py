@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from equipoise.report.terminal import printable
+from equipoise.report import printable
 
 if TYPE_CHECKING:
-    from equipoise.models.code import Code
+    from equipoise.models import Code
 
 out, err = Console(), Console(stderr=True)
 

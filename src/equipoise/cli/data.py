@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from equipoise.cli.console import JsonOption, RootOption, bar, out
-from equipoise.data import catalogue, image_cache
+from equipoise.data import CATALOGUE, ImageCache, cache_folder, check_files, clear_caches, fetch, image_caches
 from equipoise.errors import BadInput, pick
 
 data_app = typer.Typer(
@@ -27,7 +27,7 @@ def data_list(as_json: JsonOption = False) -> None:
 
     [bold]Example:[/bold] equipoise data list
     """
-    recipes = catalogue.CATALOGUE.values()
+    recipes = CATALOGUE.values()
     if as_json:
         keys = ("name", "description", "attribute", "rows", "features", "paper", "citation", "licence")
         print(json.dumps([{k: getattr(r, k) for k in keys} | {"options": list(r.options)} for r in recipes], indent=2))
@@ -52,8 +52,8 @@ def data_check(
 
     [bold]Example:[/bold] equipoise data check adult --root data
     """
-    names = name or [r.name for r in catalogue.CATALOGUE.values() if r.files and not r.by_hand]
-    states = [(n, state) for n in names for state in catalogue.check(n, root)]
+    names = name or [r.name for r in CATALOGUE.values() if r.files and not r.by_hand]
+    states = [(n, state) for n in names for state in check_files(n, root)]
     if as_json:
         print(
             json.dumps(
@@ -64,7 +64,7 @@ def data_check(
         for n, s in states:
             out.print(Text(f"{n}: {s.file}: {s.status}" + (f" ({s.path})" if s.path else "")), soft_wrap=True)
         for n in names:
-            if not catalogue.CATALOGUE[n].files:
+            if not CATALOGUE[n].files:
                 out.print(f"{n}: simulated, needs no files")
     wrong = list(dict.fromkeys(n for n, s in states if s.status != "ok"))
     if wrong:
@@ -82,10 +82,10 @@ def data_fetch(
     [bold]Example:[/bold] equipoise data fetch adult bank
     """
     for n in name:
-        pick("data set", n, catalogue.CATALOGUE)
+        pick("data set", n, CATALOGUE)
     for n in name:
         with bar(f"fetching {n}") as step:
-            folder = catalogue.fetch(n, root, progress=lambda _, done, total, step=step: step(done, total or done))  # type: ignore[misc]
+            folder = fetch(n, root, progress=lambda _, done, total, step=step: step(done, total or done))  # type: ignore[misc]
         out.print(Text(f"{n}: {folder}"), soft_wrap=True)
 
 
@@ -106,25 +106,25 @@ def data_cache(
         raise BadInput(f"--older-than must be a number of days from 0 on; got {older_than}")
     if folder is not None and not folder.expanduser().is_dir():
         raise BadInput(f"no such folder: {folder}. Name the one that was given as --cache.")
-    found = [cache for cache in image_cache.caches(folder) if older_than is None or cache.days >= older_than]
+    found = [cache for cache in image_caches(folder) if older_than is None or cache.days >= older_than]
     if remove:
-        image_cache.clear(found)
+        clear_caches(found)
     total = sum(cache.bytes for cache in found)
     if as_json:
         rows = [
             {"path": str(c.path), "images": c.images, "size": c.size, "bytes": c.bytes, "last_used": _when(c), "removed": remove}
             for c in found
         ]
-        print(json.dumps({"folder": str(image_cache.cache_folder(folder)), "bytes": total, "caches": rows}, indent=2))
+        print(json.dumps({"folder": str(cache_folder(folder)), "bytes": total, "caches": rows}, indent=2))
         return
     for c in found:
         holds = f"{c.images:,} images at {c.size} px" if c.images else "unfinished or damaged"
         out.print(Text(f"{c.path}: {holds}, {_mebibytes(c.bytes)}, last used {_when(c)} ({c.days:.0f} days ago)"), soft_wrap=True)
-    what = f"{len(found):,} caches, {_mebibytes(total)}, in {image_cache.cache_folder(folder)}"
+    what = f"{len(found):,} caches, {_mebibytes(total)}, in {cache_folder(folder)}"
     out.print(Text(f"removed {what}" if remove else what), soft_wrap=True)
 
 
-def _when(cache: image_cache.Cache) -> str:
+def _when(cache: ImageCache) -> str:
     return datetime.fromtimestamp(cache.used).isoformat(sep=" ", timespec="seconds")
 
 

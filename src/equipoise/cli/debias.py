@@ -12,12 +12,12 @@ from equipoise.cli.console import JsonOption, bar, err, notes
 from equipoise.cli.origin import findable, network_of, plain, provenance, without_folders
 from equipoise.cli.outcome import print_plan
 from equipoise.cli.several import print_labels, told_as_json, write_labels
-from equipoise.data.decode_limit import MAX_PIXELS
+from equipoise.data import MAX_PIXELS
 from equipoise.errors import pick, raise_all
-from equipoise.report.terminal import printable
+from equipoise.report import printable
 
 if TYPE_CHECKING:
-    from equipoise.report.case import Case
+    from equipoise.report import Case
 
 ROWS_CHECKED = 64  # of the part kept aside, to compare ONNX with torch
 FOR_THE_COMMITTEE = ("report.html", "card.md and card.xml")  # without these the work is not done
@@ -117,14 +117,23 @@ def debias(
 
     [bold]Several labels:[/bold] --label Effusion --label Mass ...: one repair of a network with an output each, a folder each in --out.
     """
-    from equipoise.data.splits import keep_aside
-    from equipoise.methods.base import Goal
-    from equipoise.models.code import code_of
-    from equipoise.models.score import OUTPUTS
-    from equipoise.report.folder import check_folder
-    from equipoise.report.repaired import Options, Serving, write_repaired
-    from equipoise.report.several import check_several, run_trials
-    from equipoise.report.trial import Trial, check_methods, most_changed, run_trial, say_output, told_output
+    from equipoise.data import keep_aside
+    from equipoise.methods import Goal
+    from equipoise.models import OUTPUTS, code_of
+    from equipoise.report import (
+        Options,
+        Serving,
+        Trial,
+        check_folder,
+        check_methods,
+        check_several,
+        most_changed,
+        run_trial,
+        run_trials,
+        say_output,
+        told_output,
+        write_repaired,
+    )
 
     inputs = given.Inputs(
         labels=label,
@@ -159,7 +168,7 @@ def debias(
     collected(problems, lambda: check_methods(None, methods, train is not None))
     collected(problems, lambda: pick("--model-output", model_output or "auto", OUTPUTS))
     if card is not None:
-        from equipoise.report.card_facts import read_facts
+        from equipoise.report import read_facts
 
         collected(problems, lambda: read_facts(card))
     if len(label) > 1:
@@ -209,7 +218,7 @@ def debias(
             given.scores_of(network, repair.take(range(min(2, len(repair)))), "auto")  # an error of shape is better told now
             output = told_output(network, repair.inputs, model_output or "auto")
             if plan:
-                from equipoise.report.forecast import forecast
+                from equipoise.report import forecast
 
                 print_plan(forecast(network, repair, test, methods, goal, trained, draws if probe else None), folder, as_json)
                 return

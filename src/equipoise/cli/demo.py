@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from equipoise.cli.console import bar, out
-from equipoise.report.terminal import printable
+from equipoise.report import printable
 
 METHODS = "bias-gda,pruning,reject-option,equalised-odds"
 SETTINGS = (  # small steps and not too many of them, for this network
@@ -35,15 +35,14 @@ def demo(
 
     [bold]Example:[/bold] equipoise demo --out demo-output
     """
-    from equipoise.models.small_cnn import SIZE
-    from equipoise.report.folder import check_folder
-    from equipoise.study import two_centres as centres
+    from equipoise.report import check_folder
+    from equipoise.study import CENTRE_1, CENTRE_2, FEWEST_XRAYS, check_demo, train_at_one, write_hospital
 
     start = time.perf_counter()
-    centres.check(rows, epochs, seed)
+    check_demo(rows, epochs, seed)
     check_folder(folder, overwrite, replaced=False)
-    trained_on = max(centres.FEWEST, 3 * rows // 5)
-    one, two = centres.ONE, centres.TWO
+    trained_on = max(FEWEST_XRAYS, 3 * rows // 5)
+    one, two = CENTRE_1, CENTRE_2
     _say("1. Centre 1 trains a classifier for a widened mediastinum")
     _say(
         f"{trained_on:,} simulated chest X-rays, {one.men:.0%} of them of men. {one.sick_men:.0%} of the men and {one.sick_women:.0%} of "
@@ -51,7 +50,7 @@ def demo(
         plain=True,
     )
     with bar("training", epochs) as step:
-        network = centres.train_at_one(trained_on, epochs=epochs, seed=seed, progress=lambda epoch, _: step(epoch + 1, epochs))
+        network = train_at_one(trained_on, epochs=epochs, seed=seed, progress=lambda epoch, _: step(epoch + 1, epochs))
     _say("2. Centre 2 takes it over and audits it on its own patients")
     _say(
         f"{rows:,} X-rays of other patients with another exposure. {two.sick_women:.0%} of the women and {two.sick_men:.0%} of the men "
@@ -59,12 +58,12 @@ def demo(
         plain=True,
     )
     with bar("drawing X-rays") as step:
-        centres.write_hospital(folder, network, rows, seed=seed)
+        hospital = write_hospital(folder, network, rows, seed=seed)
         step(100, 100)
-    roles = ["--label", centres.LABEL, "--group", centres.GROUP, "--reference", centres.REFERENCE, "--patient", centres.PATIENT]
-    images = ["--images", str(folder / centres.XRAYS), "--size", str(SIZE)]
-    model = ["--model", f"{folder / centres.MODEL}:build", "--weights", str(folder / centres.WEIGHTS)]
-    local = [str(folder / centres.LOCAL), *images, *roles, *model]
+    roles = ["--label", hospital.label, "--group", hospital.group, "--reference", hospital.reference, "--patient", hospital.patient]
+    images = ["--images", str(hospital.xrays), "--size", str(hospital.size)]
+    model = ["--model", f"{hospital.code}:build", "--weights", str(hospital.weights)]
+    local = [str(hospital.local), *images, *roles, *model]
     audit = ["audit", *local, "--threshold", f"{network.threshold:.3f}", "--draws", str(draws)]
     _run(audit)
     _say("3. Centre 2 repairs it on three fifths of its patients, and verifies it on the others")
@@ -78,7 +77,7 @@ def demo(
     again = ["--overwrite"] if overwrite else []
     _run(["debias", *local, "--method", METHODS, "--measure", "eod", *common, *settings, *options, "--out", str(repaired), *again])
     _say("4. New patients come, of whom nobody knows the truth yet; their sex is used only if the chosen method needs it")
-    new = ["apply", str(repaired), str(folder / centres.NEW), *images[:2], *model[:2], "--out", str(folder / "decisions.csv")]
+    new = ["apply", str(repaired), str(hospital.new), *images[:2], *model[:2], "--out", str(folder / "decisions.csv")]
     _run(new)
     _say("What next")
     _say(
@@ -86,7 +85,7 @@ def demo(
         "have of your own: images, a table, scores, a network's code and weights. Try next:",
         plain=True,
     )
-    scores = ["audit", str(folder / centres.SCORES), "--score", "score", *roles, "--threshold", f"{network.threshold:.3f}"]
+    scores = ["audit", str(hospital.scores), "--score", "score", *roles, "--threshold", f"{network.threshold:.3f}"]
     spd = ["debias", *local, "--method", "bias-gda", "--measure", "spd", *settings[:6], "--out", str(folder / "repaired-spd")]
     for command in (scores, [*spd, "--plan"], spd, new):
         out.print(Text(f"  {_typed(command)}"), soft_wrap=True)

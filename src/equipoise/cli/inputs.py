@@ -11,20 +11,35 @@ import typer
 from torch import nn
 
 from equipoise.cli.console import counting, say_code
-from equipoise.data.bins import Bins, read_bins
-from equipoise.data.broken import Broken, counted
-from equipoise.data.cohort import Cohort, cohort_in
-from equipoise.data.conflicts import CONFLICTS, varying_in
-from equipoise.data.decode_limit import MAX_PIXELS, Limit
-from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, as_parsed, read_table
-from equipoise.data.image_files import find_files, of_view
-from equipoise.data.images import BROKEN_ADVICE, UNIT_RANGE, XRAY_RANGE, Images, Norm
-from equipoise.data.scores import Scores
+from equipoise.data import (
+    BROKEN_ADVICE,
+    CONFLICTS,
+    LIMIT_VARIABLE,
+    MAX_PIXELS,
+    MAX_TABLE_BYTES,
+    UNIT_RANGE,
+    XRAY_RANGE,
+    Bins,
+    Broken,
+    Cohort,
+    Images,
+    Limit,
+    Norm,
+    Scores,
+    as_parsed,
+    cohort_in,
+    counted,
+    find_files,
+    of_view,
+    read_bins,
+    read_table,
+    varying_in,
+)
 from equipoise.errors import BadInput, did_you_mean, pick, raise_all
-from equipoise.report.terminal import varying_words
+from equipoise.report import varying_words
 
 if TYPE_CHECKING:
-    from equipoise.models.code import Code
+    from equipoise.models import Code
 
 FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file, one row a sample.")]
 LabelOption = Annotated[
@@ -339,9 +354,7 @@ def network_of(model: str, weights: Path | None, inputs: Inputs, output_name: st
 
     That an exported program is run is shown on stderr.
     """
-    from equipoise.models.checkpoint import load_weights, network_with
-    from equipoise.models.code import PROGRAM, code_of
-    from equipoise.models.vision import BACKBONES, OneOutput, output_named
+    from equipoise.models import BACKBONES, PROGRAM, OneOutput, code_of, load_weights, network_with, output_named
 
     if model in BACKBONES and (weights is None or inputs.images is None):
         lacking = [option for option, given in (("--weights", weights), ("--images", inputs.images)) if given is None]
@@ -365,8 +378,7 @@ def network_of(model: str, weights: Path | None, inputs: Inputs, output_name: st
 
 def scores_of(network: nn.Module, cohort: Cohort, output: str) -> Scores:
     """The network's scores; where it cannot take the images, the error says which it can."""
-    from equipoise.models.score import predict
-    from equipoise.models.vision import shape_advice
+    from equipoise.models import predict, shape_advice
 
     try:
         return predict(network, cohort, output=output)
@@ -420,7 +432,7 @@ def _of_images(frame: pd.DataFrame, name: str, inputs: Inputs, folder: Path) -> 
 
 def _with_headers(frame: pd.DataFrame, column: str, folder: Path, inputs: Inputs) -> tuple[pd.DataFrame, dict[int, Broken]]:
     """The frame with columns from the DICOM headers of its rows; and what was wrong with a row's, by position."""
-    from equipoise.data.dicom import with_headers
+    from equipoise.data import with_headers
 
     files = find_files(frame[column], folder, column, allow_outside=inputs.allow_outside)
     with counting("reading headers", len(files)) as more:

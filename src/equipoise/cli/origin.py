@@ -8,24 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from equipoise import __version__
 from equipoise.cli import inputs as given
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.errors import BadInput
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from equipoise.models.checkpoint import Checkpoint
-    from equipoise.models.code import Code
+    from equipoise.models import Checkpoint, Code
 
 
 def network_of(
     model: str, weights: Path | None, inputs: given.Inputs, output_name: str | None, code: "Code | None"
 ) -> tuple["nn.Module", "Checkpoint | None", list[str]]:
     """The network, the file that its weights came in, and a remark where they cannot go back the same way."""
-    from equipoise.models.checkpoint import Checkpoint, read_checkpoint
-    from equipoise.models.export import state_like
-    from equipoise.models.exported import weights_of
-    from equipoise.models.vision import OneOutput
+    from equipoise.models import Checkpoint, OneOutput, read_checkpoint, state_like, weights_of
 
     network = given.network_of(model, weights, inputs, output_name, code)
     if weights is None:
@@ -49,8 +45,7 @@ def findable(model: str) -> str:
 
 def plain(inputs: given.Inputs, cohort: Cohort) -> dict[str, object]:
     """How new rows become inputs, for `equipoise apply`."""
-    from equipoise.data.images import Images
-    from equipoise.data.table import Table
+    from equipoise.data import Images, Table
 
     bins = {a.name: a.bins.to_dict() for a in cohort.attributes if a.bins is not None}
     names = {"patient": inputs.patient, "id": inputs.id, "bins": bins, "conflicts": inputs.conflicts}
@@ -76,8 +71,8 @@ def provenance(
     import pandas as pd
     import torch
 
-    from equipoise.data.images import Images
-    from equipoise.report.case import Provenance
+    from equipoise.data import Images
+    from equipoise.report import Provenance
 
     code = model.rpartition(":")[0]
     paths = [path for path in (file, weights, train, Path(code) if code.endswith(".py") else None) if path is not None]
@@ -116,6 +111,6 @@ def _sha256(path: Path) -> str:
 
 
 def _sha256_of(text: str) -> str:
-    from equipoise.data.files import sha256
+    from equipoise.data import sha256
 
     return sha256(text.encode())

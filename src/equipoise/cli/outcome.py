@@ -11,13 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.cli.console import out
-from equipoise.report.terminal import NOISE_WORDS, printable, short_name
+from equipoise.report import NOISE_WORDS, printable, short_name
 
 if TYPE_CHECKING:
-    from equipoise.measures.estimates import Estimate
-    from equipoise.report.case import Case
-    from equipoise.report.forecast import Forecast
-    from equipoise.report.repaired import Written
+    from equipoise.measures import Estimate
+    from equipoise.report import Case, Forecast, Written
 
 BEST_RULE = (
     "best rule: performance above (+) or below (-) the best rule that knows the group (linear program), found on the scores as they came "
@@ -53,7 +51,7 @@ def print_plan(found: "Forecast", folder: Path, as_json: bool) -> None:
 
 
 def print_result(case: "Case", written: "Written", remarks: list[str]) -> None:
-    from equipoise.report.repaired import verdict
+    from equipoise.report import verdict
 
     goal, methods = case.result.candidate.goal, written.found.methods
     performance = goal.performance.replace("_", " ")
@@ -84,7 +82,7 @@ def print_result(case: "Case", written: "Written", remarks: list[str]) -> None:
 
 def _notes(case: "Case") -> list[str]:
     """All notes of the chosen method; of the others what is new about the rows, which they share."""
-    from equipoise.methods.remarks import SMALL, about_rows
+    from equipoise.methods import SMALL, about_rows
 
     chosen = case.result
     found = [f"{chosen.name}: {note}" for note in dict.fromkeys(chosen.candidate.notes)]

@@ -11,19 +11,13 @@ from rich.text import Text
 
 from equipoise.cli.console import bar, out
 from equipoise.cli.inputs import Inputs
-from equipoise.data.cohort import Cohort
-from equipoise.data.columns import read_columns
-from equipoise.data.scores import Scores
-from equipoise.data.targets import known
-from equipoise.report.folder import folders
-from equipoise.report.terminal import printable
+from equipoise.data import Cohort, Scores, known, read_columns
+from equipoise.report import folders, printable
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from equipoise.report.case import Case
-    from equipoise.report.repaired import Options, Serving, Written
-    from equipoise.report.several import Trials
+    from equipoise.report import Case, Options, Serving, Trials, Written
 
 
 def scores_in(path: Path, inputs: Inputs, columns: list[str]) -> dict[str, Scores]:
@@ -46,8 +40,8 @@ def scores_in(path: Path, inputs: Inputs, columns: list[str]) -> dict[str, Score
 
 def scores_of_labels(network: "nn.Module", cohort: Cohort, output: str, outputs: Mapping[str, int | str]) -> dict[str, Scores]:
     """The scores of each label, from one pass of the network over the rows."""
-    from equipoise.models.many_outputs import chosen_outputs, scores_of
-    from equipoise.report.trial import say_output
+    from equipoise.models import chosen_outputs, scores_of
+    from equipoise.report import say_output
 
     say_output(network, output)
     chosen = chosen_outputs(network, cohort.inputs, cohort.labels, cohort.kind, outputs)
@@ -63,9 +57,7 @@ def write_labels(
     options: "Options",
 ) -> tuple[dict[str, "Case"], dict[str, "Written"]]:
     """The folder of each label and what leads to them: all of it, or nothing."""
-    from equipoise.report.folder import check_folder, filling
-    from equipoise.report.repaired import write_files
-    from equipoise.report.several import write_overview
+    from equipoise.report import check_folder, filling, write_files, write_overview
 
     check_folder(folder, options.overwrite)
     cases, written = {}, {}

@@ -14,11 +14,10 @@ from rich.text import Text
 
 from equipoise.cli.console import err, out, say_stopped
 from equipoise.errors import BadInput
-from equipoise.report.terminal import printable
+from equipoise.report import printable
 
 if TYPE_CHECKING:
-    from equipoise.study.results import Folder
-    from equipoise.study.schedule import Event
+    from equipoise.study import Event, Folder
 
 study_app = typer.Typer(
     no_args_is_help=True,
@@ -34,8 +33,7 @@ def study_list(as_json: Annotated[bool, typer.Option("--json", help="Print the r
 
     [bold]Example:[/bold] equipoise study list
     """
-    from equipoise.study.paper import PRESETS
-    from equipoise.study.plan import read_plan
+    from equipoise.study import PRESETS, read_plan
 
     plans = [read_plan(name) for name in PRESETS]
     if as_json:
@@ -96,13 +94,9 @@ def study_run(
 
     [bold]Chest X-rays:[/bold] equipoise study run nih --root data/ --out nih/ --data nih-effusion-resnet-18
     """
-    from equipoise.data.files import write_text
-    from equipoise.report.study_tables import study_text, study_view
-    from equipoise.study.adjust import with_options, with_weights, without_weights
-    from equipoise.study.compare import summarise
-    from equipoise.study.plan import narrow, read_plan
-    from equipoise.study.results import read_rows
-    from equipoise.study.schedule import run_study
+    from equipoise.data import write_text
+    from equipoise.report import study_text, study_view
+    from equipoise.study import narrow, read_plan, read_rows, run_study, summarise, with_options, with_weights, without_weights
 
     plan = narrow(read_plan(study), splits=splits, data=_names(data), methods=_names(methods), measures=_names(measures))
     tables = None if mimic_iv is None else str(mimic_iv.absolute())
@@ -138,8 +132,8 @@ def study_show(
 
     [bold]Example:[/bold] equipoise study show runs/ --latex tables/ --figures figures/
     """
-    from equipoise.report.study_tables import save_csv, save_latex, study_view
-    from equipoise.study.results import opened, read_rows, read_traces
+    from equipoise.report import save_csv, save_latex, study_view
+    from equipoise.study import opened, read_rows, read_traces
 
     study = opened(folder)
     rows = read_rows(study)
@@ -148,7 +142,7 @@ def study_show(
     if latex:
         save_latex(study.plan, rows, latex, part)
     if figures:
-        from equipoise.report.trajectories import save_trajectories
+        from equipoise.report import save_trajectories
 
         save_trajectories(study.plan, rows, read_traces(study), figures)
     if as_json:
@@ -164,17 +158,16 @@ def study_show(
 def _print_pooled(study: "Folder") -> None:
     """The folds put together, where the study is one by folds."""
     if study.plan.protocol == "folds":
-        from equipoise.report.pooled_table import pooled_view
-        from equipoise.study.results import read_pooled
+        from equipoise.report import pooled_view
+        from equipoise.study import read_pooled
 
         out.print(pooled_view(study.plan, read_pooled(study)))
 
 
 def _as_dict(study: "Folder", baseline: str, part: str) -> dict[str, object]:
     """Everything that `show` knows, as plain values."""
-    from equipoise.report.study_tables import study_table
-    from equipoise.study.compare import compare
-    from equipoise.study.results import read_pooled, read_rows, read_timings
+    from equipoise.report import study_table
+    from equipoise.study import compare, read_pooled, read_rows, read_timings
 
     rows = read_rows(study)
     frames = {"table": study_table(study.plan, rows, part), "timings": read_timings(study)}

@@ -239,10 +239,10 @@ def load(name: str, root: str | Path | None = None, **options: object) -> Cohort
         raise BadInput(f"data set {name!r} has no option {', '.join(map(repr, unknown))}. Valid: {', '.join(recipe.options)}.")
     if not recipe.files:
         return recipe.load(**options)
-    return recipe.load(home(name, root), **options)
+    return recipe.load(data_folder(name, root), **options)
 
 
-def home(name: str, root: str | Path | None = None) -> Path:
+def data_folder(name: str, root: str | Path | None = None) -> Path:
     """The folder that `load` reads, or an error that says what is missing there, where it was looked for and how to get it.
 
     Of data that are fetched by hand it is enough that one table is there: which of the others are needed, their loader knows.
@@ -257,7 +257,7 @@ def home(name: str, root: str | Path | None = None) -> Path:
     return folder
 
 
-def check(name: str, root: str | Path | None = None) -> list[FileStatus]:
+def check_files(name: str, root: str | Path | None = None) -> list[FileStatus]:
     """The state of each file of a data set, where `load` would read it; empty for a simulation.
 
     Where no checksum is known, a file that is there is 'ok'.
@@ -265,7 +265,7 @@ def check(name: str, root: str | Path | None = None) -> list[FileStatus]:
     return _best(_recipe(name), root)[1]
 
 
-def states(name: str, folder: str | Path) -> list[FileStatus]:
+def file_states(name: str, folder: str | Path) -> list[FileStatus]:
     """The state of each file of a data set in one folder."""
     return [_state(Path(folder).expanduser(), file) for file in _recipe(name).files]
 

@@ -26,7 +26,7 @@ LEFTOVER = re.compile(r"\.equipoise\..+\.tmp")  # of a process that was killed w
 
 
 @dataclass(frozen=True)
-class Cache:
+class ImageCache:
     """The pixels of one list of images at one size, in a file."""
 
     path: Path
@@ -46,7 +46,7 @@ def cache_folder(folder: str | Path | None = None) -> Path:
     return Path(folder).expanduser() if folder else user_cache() / "images"
 
 
-def caches(folder: str | Path | None = None) -> list[Cache]:
+def image_caches(folder: str | Path | None = None) -> list[ImageCache]:
     """What is cached in a folder (by default the user's), that which was used last first."""
     place, found = cache_folder(folder), []
     for path in place.iterdir() if place.is_dir() else ():
@@ -59,7 +59,7 @@ def caches(folder: str | Path | None = None) -> list[Cache]:
     return sorted(found, key=lambda cache: -cache.used)
 
 
-def clear(found: Iterable[Cache]) -> int:
+def clear_caches(found: Iterable[ImageCache]) -> int:
     """Removes these caches; how many bytes that freed. A process that has one open keeps it until it ends."""
     freed, problems = 0, []
     for cache in found:
@@ -78,7 +78,7 @@ def mark_used(path: Path) -> None:
     """Writes down that somebody opened a cache, and says so where its folder has grown large."""
     with suppress(OSError):  # a folder that may only be read
         os.utime(path)
-    total = sum(cache.bytes for cache in caches(path.parent))
+    total = sum(cache.bytes for cache in image_caches(path.parent))
     if total > PLENTY:
         other = "" if path.parent == cache_folder() else f" --folder {path.parent}"
         log.warning(
@@ -94,10 +94,10 @@ def _notes(path: Path) -> Path:
     return path.with_suffix(".json")
 
 
-def _described(path: Path) -> Cache:
+def _described(path: Path) -> ImageCache:
     state = path.stat()
     images, size = 0, 0
     with suppress(OSError, ValueError):
         images, size = np.load(path, mmap_mode="r").shape[:2] if path.suffix == ".npy" else (0, 0)
     beside = _notes(path).stat().st_size if path.suffix == ".npy" and _notes(path).is_file() else 0
-    return Cache(path, images, size, state.st_size + beside, state.st_mtime)
+    return ImageCache(path, images, size, state.st_size + beside, state.st_mtime)

@@ -8,11 +8,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data.attribute import Attribute
-from equipoise.data.cohort import Cohort
-from equipoise.data.conflicts import CONFLICTS, Varying, varying_in
-from equipoise.data.scores import Scores
-from equipoise.data.splits import check_cohort
+from equipoise.data import CONFLICTS, Attribute, Cohort, Scores, Varying, check_cohort, varying_in
 from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName
 from equipoise.measures.cells import Cells, FloatArray, tabulate
 from equipoise.measures.decision import Rule, Threshold, best_threshold
@@ -22,8 +18,7 @@ from equipoise.measures.gaps import GAPS, QUOTIENTS, Gap, is_quotient, named
 from equipoise.measures.noise import dealt_gaps, mean_size
 from equipoise.measures.performance import PERFORMANCE
 from equipoise.measures.several import ARGMAX, Audits, Decided
-from equipoise.models.many_outputs import chosen_outputs, scores_of
-from equipoise.models.score import predict
+from equipoise.models import chosen_outputs, predict, scores_of
 
 SCHEMA_VERSION = 1
 NOISE_DRAWS = 200  # the floor is then known to about a twentieth of itself

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.seeds import generator
+from equipoise.data import generator
 from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index
 
 BLOCK = 4_000_000  # elements of one block of multiplicities: memory is O(block), whatever the number of draws

@@ -6,8 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from equipoise.data.attribute import MISSING, IntArray
-from equipoise.data.scores import Scores
+from equipoise.data import MISSING, IntArray, Scores
 from equipoise.errors import BadInput
 from equipoise.measures.cells import FloatArray
 from equipoise.measures.sweep import at_threshold, sweep

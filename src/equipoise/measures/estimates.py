@@ -7,8 +7,7 @@ from statistics import NormalDist
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import Attribute, IntArray
-from equipoise.data.scores import Scores
+from equipoise.data import Attribute, IntArray, Scores
 from equipoise.measures.bootstrap import by_unit, interval, multiplicities, units_of, widen_extremes
 from equipoise.measures.cells import Cells, FloatArray, cell_index, ratio, tabulate
 from equipoise.measures.functional import performance_functional

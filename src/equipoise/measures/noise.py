@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data.seeds import generator
+from equipoise.data import generator
 from equipoise.measures.bootstrap import BLOCK, by_unit, units_of
 from equipoise.measures.cells import Cells, FloatArray, IntArray
 from equipoise.measures.functional import gap_values, largest

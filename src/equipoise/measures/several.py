@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from equipoise.data.scores import Scores
+from equipoise.data import Scores
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures.cells import FloatArray
 from equipoise.measures.decision import Rule

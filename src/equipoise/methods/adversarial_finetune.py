@@ -16,18 +16,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.seeds import generator
+from equipoise.data import Cohort, generator
 from equipoise.errors import pick
-from equipoise.measures.cells import FloatArray
-from equipoise.measures.functional import proxy
-from equipoise.measures.gaps import is_quotient
+from equipoise.measures import FloatArray, is_quotient, proxy
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.looks import Labels
 from equipoise.methods.selection import Search
-from equipoise.models.critics import Critics
-from equipoise.models.protocol import Replicas
-from equipoise.models.replicas import replicas
+from equipoise.models import Critics, Replicas, replicas
 
 
 @dataclass(frozen=True)

@@ -17,19 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.seeds import child_seed, generator
+from equipoise.data import Cohort, child_seed, generator
 from equipoise.errors import BadInput, pick
-from equipoise.measures.gaps import labels_needed
+from equipoise.measures import labels_needed
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.looks import Labels
 from equipoise.methods.selection import Search
-from equipoise.models.critics import Critics
-from equipoise.models.mlp import MLP
-from equipoise.models.protocol import Replicas
-from equipoise.models.recipe import OPTIMISERS
-from equipoise.models.replicas import replicas
-from equipoise.models.train import initial_mlp
+from equipoise.models import MLP, OPTIMISERS, Critics, Replicas, initial_mlp, replicas
 
 
 @dataclass(frozen=True)

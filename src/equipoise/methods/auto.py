@@ -14,14 +14,14 @@ from typing import Any
 
 from torch import nn
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.errors import BadInput, EquipoiseError, pick
-from equipoise.measures.bootstrap import units_of
+from equipoise.measures import units_of
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.honest import SURE
 from equipoise.methods.level_up import levelled
-from equipoise.models.score import predict
+from equipoise.models import predict
 
 CHEAP = ("standard", "bias-score", "group-thresholds")  # seconds
 COSTLY = ("pruning", "constrained", "bias-gda")  # many passes over the rows

@@ -11,9 +11,7 @@ import pandas as pd
 from torch import nn
 
 from equipoise.errors import pick, raise_all
-from equipoise.measures.decision import Rule
-from equipoise.measures.gaps import RATES, named
-from equipoise.measures.performance import AT_THRESHOLD
+from equipoise.measures import AT_THRESHOLD, RATES, Rule, named
 
 Progress = Callable[[int, int], None]  # steps done, steps at most
 KEEP = 0.02  # what a goal without a floor or a bound may lose of the original's performance, unless it says another loss

@@ -6,17 +6,22 @@ from functools import cached_property
 import numpy as np
 from torch import nn
 
-from equipoise.data.attribute import MISSING
-from equipoise.data.cohort import Cohort
+from equipoise.data import MISSING, Cohort
 from equipoise.errors import BadInput
-from equipoise.measures.cells import FloatArray, IntArray, tabulate_codes
-from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, performance_functional
-from equipoise.measures.gaps import RATES, is_quotient, terms
-from equipoise.measures.sweep import sweep
+from equipoise.measures import (
+    AFFINE_PERFORMANCE,
+    RATES,
+    FloatArray,
+    IntArray,
+    gap_values,
+    is_quotient,
+    performance_functional,
+    sweep,
+    tabulate_codes,
+    terms,
+)
 from equipoise.methods.base import Goal
-from equipoise.models.bias_network import Heads, value_of
-from equipoise.models.probes import Probe, Reading, features, fit_probe, log_loss
-from equipoise.models.protocol import BoolArray
+from equipoise.models import BoolArray, Heads, Probe, Reading, features, fit_probe, log_loss, value_of
 
 FEW = 2_000  # rows with a label, up to which a probe of all rows, and of the train part, is tried for them
 

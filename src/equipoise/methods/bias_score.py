@@ -30,11 +30,9 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.errors import BadInput, pick
-from equipoise.measures.cells import FloatArray, tabulate_codes
-from equipoise.measures.functional import furthest, performance_values
-from equipoise.measures.gaps import QUOTIENTS, is_quotient
+from equipoise.measures import QUOTIENTS, FloatArray, furthest, is_quotient, performance_values, tabulate_codes
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.bias_problem import Problem, probed
 from equipoise.methods.lambda_program import solve
@@ -42,10 +40,7 @@ from equipoise.methods.level_up import limits, spare
 from equipoise.methods.looks import Labels, Look, Traces
 from equipoise.methods.parity_path import parity_path
 from equipoise.methods.selection import plain_rule, select
-from equipoise.models.bias_network import BiasScore, Heads
-from equipoise.models.probes import DEPTHS, Reading, folds_of, reading_of
-from equipoise.models.replicas import check
-from equipoise.models.score import output_kind, predict
+from equipoise.models import DEPTHS, BiasScore, Heads, Reading, check, folds_of, output_kind, predict, reading_of
 
 NAME = "bias-score"
 CORRECTIONS = 2  # times that the multipliers of a bound are found anew with what the last ones left

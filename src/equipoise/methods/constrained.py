@@ -21,16 +21,13 @@ import torch
 from scipy.special import expit, logit
 from torch import Tensor, nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.seeds import generator
+from equipoise.data import Cohort, generator
 from equipoise.errors import BadInput, pick
-from equipoise.measures.cells import Cells, FloatArray, tabulate_codes
-from equipoise.measures.functional import gap_values, linearised
-from equipoise.measures.gaps import is_quotient
+from equipoise.measures import Cells, FloatArray, gap_values, is_quotient, linearised, tabulate_codes
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.looks import Labels, decided_at
 from equipoise.methods.selection import search_for
-from equipoise.models.replicas import replicas
+from equipoise.models import replicas
 
 TINY = 1e-6  # how near to 0 or 1 a score still has a logit
 PACE = 20  # steps in which a gap that stays adds itself, times the penalty, to its multiplier: the networks need time to answer

@@ -27,16 +27,21 @@ import pandas as pd
 from scipy.optimize import isotonic_regression, linprog
 from torch import nn
 
-from equipoise.data.attribute import MISSING
-from equipoise.data.cohort import Cohort
-from equipoise.data.scores import Scores
-from equipoise.data.seeds import generator
+from equipoise.data import MISSING, Cohort, Scores, generator
 from equipoise.errors import BadInput, EmptyCell, pick
-from equipoise.measures.cells import FloatArray, IntArray, tabulate
-from equipoise.measures.decision import codes_among
-from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, largest, performance_functional, performance_values
-from equipoise.measures.gaps import terms
-from equipoise.measures.sweep import sweep
+from equipoise.measures import (
+    AFFINE_PERFORMANCE,
+    FloatArray,
+    IntArray,
+    codes_among,
+    gap_values,
+    largest,
+    performance_functional,
+    performance_values,
+    sweep,
+    tabulate,
+    terms,
+)
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.rule_fit import Fit, with_rules
 from equipoise.methods.selection import select

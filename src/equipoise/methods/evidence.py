@@ -12,10 +12,22 @@ from functools import cached_property
 
 import numpy as np
 
-from equipoise.measures.bootstrap import BLOCK
-from equipoise.measures.cells import Cells, FloatArray, IntArray, ratio, tabulate_codes
-from equipoise.measures.functional import gap_values, handful, performance_values, predictive
-from equipoise.measures.gaps import QUOTIENTS, RATES, is_quotient, terms
+from equipoise.measures import (
+    BLOCK,
+    QUOTIENTS,
+    RATES,
+    Cells,
+    FloatArray,
+    IntArray,
+    gap_values,
+    handful,
+    is_quotient,
+    performance_values,
+    predictive,
+    ratio,
+    tabulate_codes,
+    terms,
+)
 from equipoise.methods.base import Goal
 
 Parts = Callable[[slice], FloatArray]  # what each row adds to the error of a quantity at these steps, (b, n)

@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data.attribute import IntArray
-from equipoise.data.cohort import Cohort
-from equipoise.data.splits import keep_aside
+from equipoise.data import Cohort, IntArray, keep_aside
 from equipoise.methods.base import Goal
 
 

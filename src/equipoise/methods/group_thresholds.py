@@ -20,15 +20,25 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data.attribute import MISSING
-from equipoise.data.cohort import Cohort
-from equipoise.data.scores import Scores
+from equipoise.data import MISSING, Cohort, Scores
 from equipoise.errors import BadInput
-from equipoise.measures.cells import FloatArray, IntArray, ratio, tabulate
-from equipoise.measures.decision import codes_among
-from equipoise.measures.functional import HANDFUL, furthest, performance_functional, performance_values
-from equipoise.measures.gaps import QUOTIENTS, RATES, is_quotient, terms
-from equipoise.measures.sweep import at_threshold, sweep
+from equipoise.measures import (
+    HANDFUL,
+    QUOTIENTS,
+    RATES,
+    FloatArray,
+    IntArray,
+    at_threshold,
+    codes_among,
+    furthest,
+    is_quotient,
+    performance_functional,
+    performance_values,
+    ratio,
+    sweep,
+    tabulate,
+    terms,
+)
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.level_up import kept_rates, limits, spare
 from equipoise.methods.rule_fit import Fit, with_rules

@@ -29,16 +29,14 @@ import numpy.typing as npt
 import pandas as pd
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.scores import Scores
+from equipoise.data import Cohort, Scores
 from equipoise.errors import EmptyCell
-from equipoise.measures.bootstrap import units_of
-from equipoise.measures.cells import FloatArray
+from equipoise.measures import FloatArray, units_of
 from equipoise.methods.base import BEFORE, Candidate, Goal
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.folds import Fold, Verdict, as_inputs, decided, two_folds, whole_fold
 from equipoise.methods.selection import plain_rule
-from equipoise.models.score import predict
+from equipoise.models import predict
 
 SURE = 1.0  # standard errors between an estimate and its confidence bound
 DUE = 0.5  # of the optimism of half of the rows: what all of them have

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from equipoise.measures.cells import FloatArray
+from equipoise.measures import FloatArray
 
 DOUBTFUL = 60  # rows to begin with, and as many again for each gap
 TOLERANCE = 1e-9  # of the largest |u|: what a row is worth beyond this is worth something

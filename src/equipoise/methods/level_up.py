@@ -10,12 +10,10 @@ from dataclasses import replace
 import numpy as np
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.measures.cells import Cells, FloatArray, IntArray, tabulate
-from equipoise.measures.gaps import RATES
-from equipoise.measures.sweep import at_threshold
+from equipoise.data import Cohort
+from equipoise.measures import RATES, Cells, FloatArray, IntArray, at_threshold, tabulate
 from equipoise.methods.base import BEFORE, Candidate
-from equipoise.models.score import predict
+from equipoise.models import predict
 
 NOISE = 1e-9  # counts over counts: the last bits say nothing
 Keep = Mapping[str, float | str]

@@ -7,12 +7,21 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.errors import BadInput
-from equipoise.measures.cells import Cells, FloatArray, IntArray, tabulate, tabulate_codes
-from equipoise.measures.functional import gap_values, linearised, require_cells
-from equipoise.measures.gaps import is_quotient
-from equipoise.measures.sweep import Sweep, sweep
+from equipoise.measures import (
+    Cells,
+    FloatArray,
+    IntArray,
+    Sweep,
+    gap_values,
+    is_quotient,
+    linearised,
+    require_cells,
+    sweep,
+    tabulate,
+    tabulate_codes,
+)
 from equipoise.methods.base import Goal
 from equipoise.methods.level_up import Keep, highest_thresholds, kept_rates, spare
 

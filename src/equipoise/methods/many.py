@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.errors import BadInput, EmptyCell, UnknownName, pick, raise_all
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.level_up import levelled
@@ -24,9 +24,7 @@ from equipoise.methods.many_labels import ManySearch, joined, unmet
 from equipoise.methods.registry import METHODS, run_many, settings_of
 from equipoise.methods.remarks import advice, remarked
 from equipoise.methods.selection import JointGoal
-from equipoise.models.bias_network import BiasScore, ManyBiasScores
-from equipoise.models.many_outputs import WRAPPED, ChosenOutputs, chosen_outputs
-from equipoise.models.replicas import replicas
+from equipoise.models import WRAPPED, BiasScore, ChosenOutputs, ManyBiasScores, chosen_outputs, replicas
 
 TOGETHER = ("constrained", "bias-gda", "pruning", "random", "standard")
 APART = ("bias-score", "group-thresholds", "reject-option", "equalised-odds")

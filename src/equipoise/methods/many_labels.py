@@ -14,19 +14,25 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.targets import UNKNOWN
+from equipoise.data import UNKNOWN, Cohort
 from equipoise.errors import BadInput, EmptyCell
-from equipoise.measures.cells import FloatArray, IntArray, tabulate_codes
-from equipoise.measures.decision import Threshold
-from equipoise.measures.functional import furthest, gap_values, largest, performance_values
-from equipoise.measures.several import ARGMAX, LabelRules
+from equipoise.measures import (
+    ARGMAX,
+    FloatArray,
+    IntArray,
+    LabelRules,
+    Threshold,
+    furthest,
+    gap_values,
+    largest,
+    performance_values,
+    tabulate_codes,
+)
 from equipoise.methods.base import Candidate, Goal
 from equipoise.methods.level_up import NOISE, limits, spare
 from equipoise.methods.looks import Labels, Look, decided_at
 from equipoise.methods.selection import JointGoal, Search, plain_rule
-from equipoise.models.many_outputs import ChosenOutputs, ManyOutputs
-from equipoise.models.score import predict
+from equipoise.models import ChosenOutputs, ManyOutputs, predict
 
 Least = Sequence[FloatArray | None]  # of each label, what the rates that are kept must reach
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from equipoise.measures.cells import FloatArray
+from equipoise.measures import FloatArray
 from equipoise.methods.base import BEFORE, Candidate, Goal
 from equipoise.methods.honest import SURE
 

@@ -16,9 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from equipoise.measures.cells import Cells, FloatArray, tabulate_codes
-from equipoise.measures.functional import furthest, predictive
-from equipoise.measures.gaps import QUOTIENTS
+from equipoise.measures import QUOTIENTS, Cells, FloatArray, furthest, predictive, tabulate_codes
 from equipoise.methods.bias_problem import Problem
 from equipoise.methods.lambda_program import solve
 from equipoise.methods.level_up import NOISE

@@ -20,13 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.errors import pick, raise_all
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.selection import search_for
-from equipoise.models.influence import CRITERIA
-from equipoise.models.replicas import replicas
-from equipoise.models.units import GRANULARITIES
+from equipoise.models import CRITERIA, GRANULARITIES, replicas
 
 NAMES = {"unit": "units", "channel": "units", "input": "columns of the input", "head": "heads of attention"}
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.seeds import generator
+from equipoise.data import Cohort, generator
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.selection import search_for
-from equipoise.models.replicas import replicas
+from equipoise.models import replicas
 
 
 @dataclass(frozen=True)

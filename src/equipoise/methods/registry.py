@@ -8,15 +8,14 @@ from typing import Any
 
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.splits import check_cohort
+from equipoise.data import Cohort, check_cohort
 from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
-from equipoise.measures.gaps import Gap, is_quotient, named
+from equipoise.measures import Gap, is_quotient, named
 from equipoise.methods.base import BEFORE, Candidate, Goal, Progress
 from equipoise.methods.honest import run_honestly
 from equipoise.methods.level_up import levelled
 from equipoise.methods.remarks import advice, remarked
-from equipoise.models.mlp import MLP
+from equipoise.models import MLP
 
 # Settings of which there must be one at least, in whatever method.
 COUNTS = ("batch", "evaluations", "trials", "critic_steps", "actor_steps", "width", "folds")

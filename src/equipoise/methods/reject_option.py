@@ -25,14 +25,24 @@ import numpy.typing as npt
 import pandas as pd
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.scores import Scores
+from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput, pick
-from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index, tabulate
-from equipoise.measures.decision import codes_among
-from equipoise.measures.functional import furthest, gap_values, performance_values
-from equipoise.measures.gaps import QUOTIENTS, is_quotient, terms
-from equipoise.measures.sweep import at_threshold, sweep
+from equipoise.measures import (
+    QUOTIENTS,
+    Cells,
+    FloatArray,
+    IntArray,
+    at_threshold,
+    cell_index,
+    codes_among,
+    furthest,
+    gap_values,
+    is_quotient,
+    performance_values,
+    sweep,
+    tabulate,
+    terms,
+)
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.rule_fit import Fit, with_rules
 

@@ -11,16 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from equipoise.data.attribute import FEW, MISSING
-from equipoise.data.cohort import Cohort
-from equipoise.measures.bootstrap import units_of
-from equipoise.measures.cells import Cells, FloatArray
-from equipoise.measures.functional import linearised
-from equipoise.measures.gaps import QUOTIENTS, RATES, is_quotient, labels_needed, terms
+from equipoise.data import FEW, MISSING, Cohort
+from equipoise.measures import QUOTIENTS, RATES, Cells, FloatArray, is_quotient, labels_needed, linearised, terms, units_of
 from equipoise.methods.base import Candidate, Goal
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.nearness import nearness
-from equipoise.models.score import predict
+from equipoise.models import predict
 
 SMALL = "too few to tell a gap from noise"  # how the remark on small cells begins
 SHOWN = 6  # cells, before the rest is only counted

@@ -8,12 +8,11 @@ from typing import Any, Generic, TypeVar
 import pandas as pd
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.scores import Scores
-from equipoise.measures.decision import Rule
+from equipoise.data import Cohort, Scores
+from equipoise.measures import Rule
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.looks import Labels
-from equipoise.models.score import predict
+from equipoise.models import predict
 
 R = TypeVar("R", bound=Rule)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.errors import BadInput, pick, raise_all
-from equipoise.measures.decision import THRESHOLD, Rule, Threshold
+from equipoise.measures import THRESHOLD, Rule, Threshold
 from equipoise.methods import equalised_odds, group_thresholds, reject_option
 from equipoise.methods.equalised_odds import EqualisedOdds
 from equipoise.methods.group_thresholds import GroupThresholds

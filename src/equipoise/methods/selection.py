@@ -9,15 +9,13 @@ import numpy.typing as npt
 import pandas as pd
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.measures.cells import FloatArray
-from equipoise.measures.decision import Threshold
+from equipoise.data import Cohort
+from equipoise.measures import FloatArray, Threshold
 from equipoise.methods.base import BEFORE, Candidate, Goal
 from equipoise.methods.folds import Decided, Fold, Verdict
 from equipoise.methods.level_up import NOISE, limits, spare
 from equipoise.methods.looks import Labels, Look, Traces
-from equipoise.models.protocol import Replicas
-from equipoise.models.score import predict
+from equipoise.models import Replicas, predict
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.looks import Labels, Traces
 from equipoise.methods.selection import plain_rule, select
-from equipoise.models.score import predict
+from equipoise.models import predict
 
 
 @dataclass(frozen=True)

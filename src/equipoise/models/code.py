@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from equipoise.data.files import sha256
+from equipoise.data import sha256
 from equipoise.errors import BadInput, did_you_mean
 from equipoise.models.torchvision_import import declare_operators
 

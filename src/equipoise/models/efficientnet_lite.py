@@ -22,8 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from equipoise.data.files import sha256
-from equipoise.data.images import Norm
+from equipoise.data import Norm, sha256
 from equipoise.errors import BadInput, MissingExtra, pick
 from equipoise.models.checkpoint import load_weights
 

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from equipoise.data.images import Images
+from equipoise.data import Images
 
 RESIDENT = 0.25  # of the GPU's free memory that rows may take to stay there
 DEVICE = "EQUIPOISE_DEVICE"  # where to compute, such as cpu or cuda:1; by default where the network is, or a GPU for images

@@ -15,10 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.images import Images
-from equipoise.data.scores import Scores
-from equipoise.data.targets import UNKNOWN
+from equipoise.data import UNKNOWN, Cohort, Images, Scores
 from equipoise.errors import BadInput, UnknownName, did_you_mean, raise_all
 from equipoise.models import ranks
 from equipoise.models.feed import Feed, device_of, placed, workplace

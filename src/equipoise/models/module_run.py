@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.seeds import generator
+from equipoise.data import Cohort, generator
 from equipoise.errors import BadInput
 from equipoise.models import ranks
 from equipoise.models.augment import Augmentation, moved

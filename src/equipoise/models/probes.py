@@ -14,10 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.images import Images
-from equipoise.data.seeds import generator
-from equipoise.data.splits import dealt
+from equipoise.data import Cohort, Images, dealt, generator
 from equipoise.errors import BadInput, pick
 from equipoise.models.feed import Feed, placed, workplace
 from equipoise.models.logistic import Fit, chances, fits

@@ -10,9 +10,7 @@ import torch
 from scipy.special import expit
 from torch import Tensor, nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.images import Images
-from equipoise.data.scores import Scores
+from equipoise.data import Cohort, Images, Scores
 from equipoise.errors import BadInput
 from equipoise.models.feed import Feed, half, placed, workplace
 from equipoise.models.fused import can_fuse, fused

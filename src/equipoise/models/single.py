@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.data.images import Images
+from equipoise.data import Images
 from equipoise.errors import BadInput
 from equipoise.models import ranks
 from equipoise.models.blockwise import Blockwise

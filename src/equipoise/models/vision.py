@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from equipoise.data.images import NORMS, Norm
-from equipoise.data.seeds import child_seed
+from equipoise.data import NORMS, Norm, child_seed
 from equipoise.errors import BadInput, pick, raise_all
 from equipoise.models.checkpoint import load_weights
 from equipoise.models.efficientnet_lite import VARIANTS, EfficientNetLite, absorb_norm, imagenet, weights_file

@@ -5,14 +5,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from equipoise.data.attribute import MISSING, Attribute
-from equipoise.data.scores import Scores
+from equipoise.data import MISSING, Attribute, Scores
 from equipoise.errors import BadInput
-from equipoise.measures.bootstrap import bootstrap_cells, interval, units_of
-from equipoise.measures.cells import Cells, FloatArray, tabulate
-from equipoise.measures.estimates import Estimate, Settings, patients_in_cells
-from equipoise.measures.functional import gap_values, performance_values
-from equipoise.measures.gaps import RATES, labels_needed, terms
+from equipoise.measures import (
+    RATES,
+    Cells,
+    Estimate,
+    FloatArray,
+    Settings,
+    bootstrap_cells,
+    gap_values,
+    interval,
+    labels_needed,
+    patients_in_cells,
+    performance_values,
+    tabulate,
+    terms,
+    units_of,
+)
 from equipoise.report.case import Case, Repair
 from equipoise.report.words import ALMOST
 

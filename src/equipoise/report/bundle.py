@@ -14,10 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass as checked
 
-from equipoise.data.conflicts import CONFLICTS
-from equipoise.data.files import sha256
+from equipoise.data import CONFLICTS, sha256
 from equipoise.errors import BadInput, raise_all
-from equipoise.methods.rule_schema import STRICT, Cut, described
+from equipoise.methods import STRICT, Cut, described
 from equipoise.report.folder import FILES, recover
 
 SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 2

@@ -11,7 +11,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import nn
 
-from equipoise.data.files import write_text
+from equipoise.data import write_text
 from equipoise.report import card_fields as fields
 from equipoise.report import card_words as words
 from equipoise.report.card_facts import NOT_PROVIDED, Facts, read_facts

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from equipoise.measures.audit import Audit
-from equipoise.measures.estimates import Estimate
-from equipoise.methods.base import Goal
+from equipoise.measures import Audit, Estimate
+from equipoise.methods import Goal
 from equipoise.report.affected import Affected, Part, Shift
 from equipoise.report.case import Case, Repair
 from equipoise.report.findings import Findings

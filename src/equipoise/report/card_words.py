@@ -2,11 +2,9 @@
 
 import numpy as np
 
-from equipoise.data.scores import Scores
-from equipoise.measures.audit import Audit
-from equipoise.measures.estimates import Estimate
-from equipoise.measures.gaps import meaning
-from equipoise.methods.registry import METHODS
+from equipoise.data import Scores
+from equipoise.measures import Audit, Estimate, meaning
+from equipoise.methods import METHODS
 from equipoise.report.affected import Shift
 from equipoise.report.card_findings import CardFindings
 from equipoise.report.card_text import line, name, spread

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from typing import Any
 
-from equipoise.measures.estimates import Estimate
+from equipoise.measures import Estimate
 from equipoise.report import card_fields as fields
 from equipoise.report import card_words as words
 from equipoise.report.card_facts import NOT_PROVIDED, Facts, Result

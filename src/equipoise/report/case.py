@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.scores import Scores
-from equipoise.measures.cells import FloatArray
-from equipoise.methods.base import Candidate
+from equipoise.data import Scores
+from equipoise.measures import FloatArray
+from equipoise.methods import Candidate
 
 
 @dataclass(frozen=True, eq=False)

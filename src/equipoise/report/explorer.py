@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.scores import Scores
-from equipoise.measures.cells import FloatArray, IntArray
-from equipoise.measures.gaps import RATES, is_quotient, terms
-from equipoise.methods.selection import select
+from equipoise.data import Scores
+from equipoise.measures import RATES, FloatArray, IntArray, is_quotient, terms
+from equipoise.methods import select
 from equipoise.report.case import Case, Repair
 from equipoise.report.limits import limit_at
 from equipoise.report.words import plain, short

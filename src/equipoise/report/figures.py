@@ -7,12 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.data.files import replacing
-from equipoise.data.scores import Scores
+from equipoise.data import Scores, replacing
 from equipoise.errors import BadInput
-from equipoise.measures.audit import Audit
-from equipoise.measures.decision import Threshold
-from equipoise.measures.sweep import sweep
+from equipoise.measures import Audit, Threshold, sweep
 from equipoise.report.limits import with_enough_data
 from equipoise.report.terminal import ROW_NAMES, percent, short_name
 

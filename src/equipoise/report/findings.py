@@ -6,15 +6,23 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import MISSING, Attribute
-from equipoise.data.scores import Scores
-from equipoise.measures.audit import Audit, audit
-from equipoise.measures.bootstrap import bootstrap_cells, interval, units_of
-from equipoise.measures.cells import Cells, ratio, tabulate
-from equipoise.measures.decision import Rule
-from equipoise.measures.estimates import GROUP_MEASURES, Estimate, Settings
-from equipoise.measures.gaps import is_quotient
-from equipoise.methods.base import Progress
+from equipoise.data import MISSING, Attribute, Scores
+from equipoise.measures import (
+    GROUP_MEASURES,
+    Audit,
+    Cells,
+    Estimate,
+    Rule,
+    Settings,
+    audit,
+    bootstrap_cells,
+    interval,
+    is_quotient,
+    ratio,
+    tabulate,
+    units_of,
+)
+from equipoise.methods import Progress
 from equipoise.report.affected import Affected, Part, Shift, affected, all_attributes, paired
 from equipoise.report.case import Case, Repair
 from equipoise.report.limits import below_limit, with_enough_data

@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from equipoise.data.files import check_writable, naming, uninterrupted
+from equipoise.data import check_writable, naming, uninterrupted
 from equipoise.errors import BadInput
-from equipoise.models.export import HEADS
+from equipoise.models import HEADS
 
 WEIGHTS = ("repaired.pt2", "repaired.pt", "repaired.safetensors")
 PAGES = ("report.html", "card.md", "card.xml", "README.txt")

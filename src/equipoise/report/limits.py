@@ -3,12 +3,9 @@
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data.attribute import MISSING, Attribute
-from equipoise.data.scores import Scores
-from equipoise.measures.audit import Audit
-from equipoise.measures.cells import FloatArray
-from equipoise.measures.limit import WORDS, limit
-from equipoise.methods.base import Goal
+from equipoise.data import MISSING, Attribute, Scores
+from equipoise.measures import WORDS, Audit, FloatArray, limit
+from equipoise.methods import Goal
 
 LIMIT_WORDS = WORDS
 AT_IT = 5e-4  # less would be printed as 0.0 or 0.1 points

@@ -19,9 +19,9 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from equipoise.data.files import write_text
-from equipoise.measures.encoding import READ_IS_NOT_USED
-from equipoise.methods.many import APART
+from equipoise.data import write_text
+from equipoise.measures import READ_IS_NOT_USED
+from equipoise.methods import APART
 from equipoise.report.case import Case
 from equipoise.report.explorer import explorer_data
 from equipoise.report.findings import Findings, find, headline

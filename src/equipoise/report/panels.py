@@ -9,14 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import Attribute, IntArray
-from equipoise.data.scores import Scores
-from equipoise.measures.cells import FloatArray
-from equipoise.measures.decision import Rule, Threshold
-from equipoise.methods.base import Goal
-from equipoise.methods.equalised_odds import EqualisedOdds
-from equipoise.methods.group_thresholds import GroupThresholds
-from equipoise.methods.reject_option import RejectOption
+from equipoise.data import Attribute, IntArray, Scores
+from equipoise.measures import FloatArray, Rule, Threshold
+from equipoise.methods import EqualisedOdds, Goal, GroupThresholds, RejectOption
 from equipoise.report.case import Repair
 from equipoise.report.words import amount, number, short
 

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.study.schema import Plan
+from equipoise.study import Plan
 
 COLUMNS = ("method", "gap", "|gap|", "noise", "excess", "performance", "|gap| closed", "performance lost")
 

@@ -15,26 +15,26 @@ from typing import Any
 import pandas as pd
 from torch import Tensor, nn
 
-from equipoise.data.files import naming
+from equipoise.data import naming
 from equipoise.errors import BadInput, EquipoiseError
-from equipoise.measures.audit import Audit
-from equipoise.measures.decision import Threshold
-from equipoise.methods.rules import randomised, rule_to_dict
-from equipoise.models.checkpoint import Checkpoint
-from equipoise.models.code import Code, code_of
-from equipoise.models.export import (
+from equipoise.measures import Audit, Threshold
+from equipoise.methods import randomised, rule_to_dict
+from equipoise.models import (
     HEADS,
     MASKED_LOADING,
+    Checkpoint,
+    Code,
     Exported,
+    code_of,
     heads_of,
     masks_in,
     plain_weights,
+    program_in,
     save_weights,
     state_like,
     state_prefix,
     to_onnx,
 )
-from equipoise.models.exported import program_in
 from equipoise.report.bundle import SCHEMA, SCHEMA_VERSION, sealed
 from equipoise.report.case import Case, Repair
 from equipoise.report.findings import Findings, MethodRow, audits_of, find

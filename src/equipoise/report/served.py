@@ -10,19 +10,11 @@ import pandas as pd
 import torch
 from torch import nn
 
-from equipoise.data.attribute import MISSING, Attribute, group_names
-from equipoise.data.bins import Bins, numbers_in
-from equipoise.data.columns import ObjectArray
-from equipoise.data.files import sha256
-from equipoise.data.scores import Scores
+from equipoise.data import MISSING, Attribute, Bins, ObjectArray, Scores, group_names, numbers_in, sha256
 from equipoise.errors import BadInput, Untrusted
-from equipoise.measures.cells import FloatArray
-from equipoise.measures.decision import Rule
-from equipoise.methods.rules import randomised, rule_in
-from equipoise.models.checkpoint import network_with, safetensors_in
-from equipoise.models.code import PROGRAM, Code, code_of
-from equipoise.models.export import HEADS, heads_in
-from equipoise.models.score import outputs, sigmoid
+from equipoise.measures import FloatArray, Rule
+from equipoise.methods import randomised, rule_in
+from equipoise.models import HEADS, PROGRAM, Code, code_of, heads_in, network_with, outputs, safetensors_in, sigmoid
 from equipoise.report.bundle import Bundle, read_bundle
 
 REPAIRED_PROGRAM = f"repaired{PROGRAM}"
@@ -118,7 +110,7 @@ def repaired_in(bundle: Bundle, code: Code | None, model: str | None = None) -> 
         state = safetensors_in(bundle.contents["repaired.safetensors"], bundle.source("repaired.safetensors"))
         network = network_with(model or str(run["model"]["load"]), code, state, bundle.source("repaired.safetensors"))
     if run["model"]["output_name"] is not None:
-        from equipoise.models.vision import OneOutput, output_named
+        from equipoise.models import OneOutput, output_named
 
         network = OneOutput(network, output_named(str(run["model"]["output_name"]))).eval()
     if run["heads"]:  # the repair is in them alone: without their file there is nothing to serve

@@ -15,13 +15,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.files import write_text
+from equipoise.data import Cohort, write_text
 from equipoise.errors import BadInput, EquipoiseError, raise_all
-from equipoise.methods.base import Goal
-from equipoise.methods.many import APART, check_method
-from equipoise.methods.registry import debias
-from equipoise.models.many_outputs import ChosenOutputs, chosen_outputs
+from equipoise.methods import APART, Goal, check_method, debias
+from equipoise.models import ChosenOutputs, chosen_outputs
 from equipoise.report.case import Case, Repair
 from equipoise.report.folder import LABELS_SCHEMA, folders
 from equipoise.report.page import labels_page

@@ -17,13 +17,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.data.files import write_text
+from equipoise.data import write_text
 from equipoise.report.terminal import printable
-from equipoise.study.compare import CELL, compare, summarise
-from equipoise.study.entries import Known, Own
-from equipoise.study.paper import published, published_sizes
-from equipoise.study.rows import LIMIT, SIZES
-from equipoise.study.schema import Plan
+from equipoise.study import CELL, LIMIT, SIZES, Known, Own, Plan, compare, published, published_sizes, summarise
 
 DIGITS = 3
 STANDARD = "standard"

@@ -10,11 +10,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.data.conflicts import CONFLICTS, Varying
-from equipoise.measures.audit import Audit
-from equipoise.measures.encoding import GIVEN, READ_IS_NOT_USED
-from equipoise.measures.estimates import GROUP_MEASURES, INSUFFICIENT
-from equipoise.measures.gaps import meaning
+from equipoise.data import CONFLICTS, Varying
+from equipoise.measures import GIVEN, GROUP_MEASURES, INSUFFICIENT, READ_IS_NOT_USED, Audit, meaning
 
 ROW_NAMES = {
     "selection_rate": "decided positive",

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.methods.registry import METHODS
+from equipoise.methods import METHODS
 from equipoise.report.figures import save_figure
-from equipoise.study.schema import Plan
+from equipoise.study import Plan
 
 A_LINE = 4  # panels
 STEPS = 150  # drawn at most; a panel has a line per split, so more would only make the file large

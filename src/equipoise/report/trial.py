@@ -13,19 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.images import Images
-from equipoise.data.scores import Scores
+from equipoise.data import Cohort, Images, Scores
 from equipoise.errors import BadInput, EquipoiseError, pick, raise_all
-from equipoise.measures.cells import tabulate
-from equipoise.measures.encoding import encoding
-from equipoise.measures.functional import gap_values, largest, performance_values
-from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.registry import METHODS, debias, settings_of
-from equipoise.methods.selection import select
-from equipoise.models.exported import ExportedNetwork
-from equipoise.models.score import output_kind, predict
-from equipoise.models.units import MASKED
+from equipoise.measures import encoding, gap_values, largest, performance_values, tabulate
+from equipoise.methods import METHODS, Candidate, Goal, Progress, debias, select, settings_of
+from equipoise.models import MASKED, ExportedNetwork, output_kind, predict
 from equipoise.report.case import Case, Probes, Provenance, Repair, UnitMap
 
 EQUAL = 0.005  # what two methods may differ by and still count as equally good

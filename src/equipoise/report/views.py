@@ -12,10 +12,8 @@ import numpy.typing as npt
 import pandas as pd
 from PIL import Image
 
-from equipoise.measures.cells import FloatArray
-from equipoise.measures.encoding import GIVEN
-from equipoise.measures.estimates import Estimate
-from equipoise.methods.base import Goal
+from equipoise.measures import GIVEN, Estimate, FloatArray
+from equipoise.methods import Goal
 from equipoise.report.affected import Part, most_changed
 from equipoise.report.case import Case, Probes, Repair
 from equipoise.report.findings import Findings, GapRow, GroupRate, RateBlock

@@ -3,7 +3,7 @@
 import math
 
 from equipoise.errors import BadInput
-from equipoise.measures.gaps import meaning, terms
+from equipoise.measures import meaning, terms
 from equipoise.report.terminal import printable
 
 INSUFFICIENT = "insufficient data"

@@ -24,10 +24,9 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 from pydantic_core.core_schema import ValidationInfo
 
-from equipoise.data.columns import bin_problems
-from equipoise.data.conflicts import CONFLICTS
+from equipoise.data import CONFLICTS, bin_problems
 from equipoise.errors import UnknownName, pick, raise_all
-from equipoise.models.recipe import Training
+from equipoise.models import Training
 from equipoise.study.network import checked
 from equipoise.study.sources import SOURCES, option_types
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from equipoise.data.files import sha256
+from equipoise.data import sha256
 from equipoise.errors import BadInput, raise_all
 from equipoise.study.entries import Own
 from equipoise.study.schema import Plan

@@ -8,11 +8,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from equipoise.data.files import sha256
-from equipoise.data.seeds import child_seed
+from equipoise.data import child_seed, sha256
 from equipoise.errors import BadInput
-from equipoise.models.checkpoint import build
-from equipoise.models.train import initial_mlp
+from equipoise.models import build, initial_mlp
 
 MLP = "mlp"
 IMAGENET = "imagenet"  # in place of a file: the published weights of the backbone
@@ -20,7 +18,7 @@ IMAGENET = "imagenet"  # in place of a file: the published weights of the backbo
 
 def backbones() -> tuple[str, ...]:
     """The names of the vision networks; asked for late, since tables need none of them."""
-    from equipoise.models.vision import BACKBONES
+    from equipoise.models import BACKBONES
 
     return tuple(BACKBONES)
 
@@ -57,7 +55,7 @@ class Network:
             torch.manual_seed(child_seed(seed, "weights"))
             if self.model not in backbones():
                 return build(self.model)
-            from equipoise.models.vision import backbone
+            from equipoise.models import backbone
 
             start = self.pretrained if pretrained else ""
             weights = None if start == IMAGENET else start or None
@@ -69,7 +67,7 @@ class Network:
     def fetch(self) -> None:
         """Puts the published weights into the cache that all processes read; raises an error where they cannot be had."""
         if self.pretrained == IMAGENET:
-            from equipoise.models.vision import backbone
+            from equipoise.models import backbone
 
             backbone(self.model, pretrained=True)
 
@@ -79,7 +77,7 @@ class Network:
         code = Path(place)
         known = f"{code.name}:{factory} {sha256(code.read_bytes())}" if place and code.is_file() else self.model
         if self.pretrained == IMAGENET:
-            from equipoise.models.vision import published_checksum
+            from equipoise.models import published_checksum
 
             return f"{known} from {IMAGENET} {published_checksum(self.model)}"
         weights = Path(self.pretrained)

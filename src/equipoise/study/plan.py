@@ -40,7 +40,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from equipoise.errors import BadInput, UnknownName, did_you_mean, raise_all
-from equipoise.measures.gaps import named
+from equipoise.measures import named
 from equipoise.study.entries import Known, Own
 from equipoise.study.network import IMAGENET, MLP, backbones
 from equipoise.study.schema import PROTOCOLS, Arm, Limit, Plan

@@ -12,12 +12,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.data.protocol import FOLDS
-from equipoise.data.scores import Scores
-from equipoise.measures.bootstrap import by_unit, interval, multiplicities
-from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index, tabulate_codes
-from equipoise.measures.functional import gap_values, largest, performance_values
-from equipoise.measures.noise import noise_floor
+from equipoise.data import FOLDS, Scores
+from equipoise.measures import (
+    Cells,
+    FloatArray,
+    IntArray,
+    by_unit,
+    cell_index,
+    gap_values,
+    interval,
+    largest,
+    multiplicities,
+    noise_floor,
+    performance_values,
+    tabulate_codes,
+)
 from equipoise.study.rows import POOLED
 
 BASELINE = "standard"

@@ -18,22 +18,23 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.protocol import balanced_parts, fold_parts
-from equipoise.data.scores import Scores
-from equipoise.data.splits import Parts, split
+from equipoise.data import Cohort, Parts, Scores, balanced_parts, fold_parts, split
 from equipoise.errors import EquipoiseError
-from equipoise.measures.cells import Cells, tabulate
-from equipoise.measures.decision import Threshold
-from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_values, largest, performance_values
-from equipoise.measures.gaps import GAPS
-from equipoise.measures.limit import limit
-from equipoise.measures.noise import noise_floor
-from equipoise.methods.base import Candidate
-from equipoise.methods.registry import METHODS, run_many, settings_of
-from equipoise.models.score import predict
-from equipoise.models.train import IMAGES, Training, train_stack
-from equipoise.models.train import train as train_one
+from equipoise.measures import (
+    AFFINE_PERFORMANCE,
+    GAPS,
+    Cells,
+    Threshold,
+    gap_values,
+    largest,
+    limit,
+    noise_floor,
+    performance_values,
+    tabulate,
+)
+from equipoise.methods import METHODS, Candidate, run_many, settings_of
+from equipoise.models import IMAGES, Training, predict, train_stack
+from equipoise.models import train as train_one
 from equipoise.study import pooled, rows, weights
 from equipoise.study.schema import Plan
 from equipoise.study.sources import load_source

@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 from pydantic import TypeAdapter
 
-from equipoise.data.files import replacing, sha256, write_text
+from equipoise.data import replacing, sha256, write_text
 from equipoise.errors import BadInput, raise_all
 from equipoise.study import rows, weights
 from equipoise.study.identity import differences, fingerprint, identity

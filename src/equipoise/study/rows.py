@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from equipoise.errors import BadInput
-from equipoise.measures.gaps import GAPS
+from equipoise.measures import GAPS
 
 TIMINGS = ("seconds", "task_seconds")  # of the method alone: a split's share, and the whole stack
 NOISE = ("noise", "valid_noise")

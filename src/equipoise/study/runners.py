@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
-from equipoise.data.files import uninterrupted
+from equipoise.data import uninterrupted
 from equipoise.errors import BadInput, MissingExtra, pick
 from equipoise.study.replicate import attempt
 from equipoise.study.tasks import Outcome, Work

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import torch
 
-from equipoise.data.broken import counted
-from equipoise.data.images import Images
+from equipoise.data import Images, counted
 from equipoise.errors import EquipoiseError
 from equipoise.study.entries import Own
 from equipoise.study.results import Folder, claimed, finished

@@ -21,10 +21,8 @@ from pydantic.dataclasses import dataclass
 from pydantic_core.core_schema import ValidationInfo
 
 from equipoise.errors import BadInput, raise_all
-from equipoise.measures.gaps import named
-from equipoise.measures.performance import AT_THRESHOLD
-from equipoise.methods.base import SELECTIONS, Goal
-from equipoise.methods.registry import METHODS
+from equipoise.measures import AT_THRESHOLD, named
+from equipoise.methods import METHODS, SELECTIONS, Goal
 from equipoise.study.entries import STRICT, Data, Known, Model, Name, Own, Recipe, one_of, typed
 from equipoise.study.network import MLP, Network, backbones
 

@@ -5,19 +5,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from equipoise.data import catalogue
-from equipoise.data.cohort import Cohort, cohort_in
-from equipoise.data.files import read_table, sha256, user_cache
+from equipoise.data import CATALOGUE, Cohort, check_files, cohort_in, data_folder, file_states, load, read_table, sha256, user_cache
 from equipoise.errors import BadInput, pick
 
-SOURCES = tuple(catalogue.CATALOGUE)
+SOURCES = tuple(CATALOGUE)
 OURS = ("root", "progress", "cache", "workers")  # arguments of a loader that change no number: the run sees to them
 HASHED = 2**26  # bytes of a table that is known by its content; a larger one by its length, to spare reading it
 
 
 def option_types(source: str) -> dict[str, Any]:
     """The options that a source takes and their types."""
-    loader = catalogue.CATALOGUE[pick("data", source, SOURCES)].load
+    loader = CATALOGUE[pick("data", source, SOURCES)].load
     hints = get_type_hints(loader)
     return {name: hints[name] for name in inspect.signature(loader).parameters if name not in OURS}
 
@@ -28,7 +26,7 @@ def load_source(source: str, root: str | Path | None, options: Mapping[str, Any]
     `progress` is told how many more images are decoded.
     """
     mapped = {"cache": user_cache() / "images", "progress": progress} if _is_images(source) else {}
-    return catalogue.load(source, root, **options, **mapped)
+    return load(source, root, **options, **mapped)
 
 
 def load_file(path: Path, **columns: Any) -> Cohort:
@@ -46,15 +44,15 @@ def signature(source: str, root: str | Path | None, options: Mapping[str, Any]) 
     The catalogue's own files have known checksums, so there is nothing to tell; of tables without one, names and content do. Images are
     taken to belong to their tables.
     """
-    recipe = catalogue.CATALOGUE[source]
+    recipe = CATALOGUE[source]
     if not recipe.by_hand:
-        wrong = [f"{state.file} {state.status}" for state in catalogue.check(source, root) if state.status != "ok"]
+        wrong = [f"{state.file} {state.status}" for state in check_files(source, root) if state.status != "ok"]
         if wrong:
             place = "" if root is None else f" --root {root}"
             raise BadInput(f"data set {source!r}: {'; '.join(wrong)}. To get the files: equipoise data fetch {source}{place}")
         return ""
     elsewhere = [Path(options["mimic_iv"])] if options.get("mimic_iv") else []
-    found = [state.path for folder in [catalogue.home(source, root), *elsewhere] for state in catalogue.states(source, folder)]
+    found = [state.path for folder in [data_folder(source, root), *elsewhere] for state in file_states(source, folder)]
     return sha256(repr(sorted({_told(path) for path in found if path is not None})).encode())
 
 
@@ -64,4 +62,4 @@ def _told(path: Path) -> tuple[str, str]:
 
 
 def _is_images(source: str) -> bool:
-    return "cache" in inspect.signature(catalogue.CATALOGUE[source].load).parameters
+    return "cache" in inspect.signature(CATALOGUE[source].load).parameters

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from equipoise.data.catalogue import CATALOGUE
+from equipoise.data import CATALOGUE
 from equipoise.study.entries import Known
 from equipoise.study.schema import Plan
 

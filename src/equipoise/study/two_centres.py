@@ -16,20 +16,55 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from equipoise.data.attribute import Attribute
-from equipoise.data.cohort import Cohort
-from equipoise.data.files import write_text
-from equipoise.data.phantom import MEAN, SD, phantom
-from equipoise.data.seeds import child_seed, generator
+from equipoise.data import MEAN, SD, Attribute, Cohort, child_seed, generator, phantom, write_text
 from equipoise.errors import raise_all
-from equipoise.models import small_cnn
-from equipoise.models.recipe import Progress, Training
-from equipoise.models.score import predict
-from equipoise.models.train import train
+from equipoise.models import Progress, Training, predict, train
+from equipoise.study import small_cnn
 
 LABEL, GROUP, REFERENCE, PATIENT = "widened_mediastinum", "sex", "M", "patient_id"
-MODEL, WEIGHTS, LOCAL, NEW, SCORES, XRAYS = "my_model.py", "net.safetensors", "local.csv", "new.csv", "scores.csv", "xrays"
-FEWEST = 40  # rows, so that every group has some of both labels in every part
+FEWEST_XRAYS = 40  # rows, so that every group has some of both labels in every part
+
+
+@dataclass(frozen=True)
+class Hospital:
+    """The files of centre 2 in a folder, and the columns of its tables."""
+
+    folder: Path
+    label: str = LABEL
+    group: str = GROUP
+    reference: str = REFERENCE
+    patient: str = PATIENT
+    size: int = small_cnn.SIZE  # pixels per side
+
+    @property
+    def code(self) -> Path:
+        """The network's own code, with a function `build`."""
+        return self.folder / "my_model.py"
+
+    @property
+    def weights(self) -> Path:
+        """The network's weights."""
+        return self.folder / "net.safetensors"
+
+    @property
+    def local(self) -> Path:
+        """The table of labelled X-rays."""
+        return self.folder / "local.csv"
+
+    @property
+    def new(self) -> Path:
+        """The table of X-rays without a label."""
+        return self.folder / "new.csv"
+
+    @property
+    def scores(self) -> Path:
+        """The table of the network's scores on the labelled X-rays."""
+        return self.folder / "scores.csv"
+
+    @property
+    def xrays(self) -> Path:
+        """The folder of images."""
+        return self.folder / "xrays"
 
 
 @dataclass(frozen=True)
@@ -44,8 +79,8 @@ class Centre:
     separation: float = 1.9  # how much wider the sick are, as in `phantom`
 
 
-ONE = Centre(men=0.75, sick_men=0.5, sick_women=0.15)
-TWO = Centre(men=0.5, sick_men=0.5, sick_women=0.5, exposure=1.15)
+CENTRE_1 = Centre(men=0.75, sick_men=0.5, sick_women=0.15)
+CENTRE_2 = Centre(men=0.5, sick_men=0.5, sick_women=0.5, exposure=1.15)
 
 
 def admit(centre: Centre, rows: int, name: str, seed: int) -> Cohort:
@@ -77,42 +112,45 @@ def admit(centre: Centre, rows: int, name: str, seed: int) -> Cohort:
 
 def train_at_one(rows: int, *, epochs: int = 6, seed: int = 0, progress: Progress | None = None) -> nn.Module:
     """The network of centre 1, trained on so many X-rays there; a quarter as many more are for validation."""
-    check(rows, epochs, seed)
+    check_demo(rows, epochs, seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(child_seed(seed, "weights"))
         network = small_cnn.build()
     settings = Training(epochs=epochs, rate=1e-3, patience=epochs, optimiser="adamw", schedule="step", step=5)
-    parts = admit(ONE, rows, "centre1", seed), admit(ONE, max(FEWEST, rows // 4), "centre1-valid", seed)
+    parts = admit(CENTRE_1, rows, "centre1", seed), admit(CENTRE_1, max(FEWEST_XRAYS, rows // 4), "centre1-valid", seed)
     return train(*parts, seed=seed, model=network, settings=settings, progress=progress)
 
 
-def check(rows: int, epochs: int, seed: int) -> None:
+def check_demo(rows: int, epochs: int, seed: int) -> None:
     """Raises all that is wrong with these numbers."""
     checks = {
-        f"rows must be at least {FEWEST}, so that every group has patients with and without the disease; got {rows}": rows >= FEWEST,
+        f"rows must be at least {FEWEST_XRAYS}, so that every group has patients with and without the disease; got {rows}": rows
+        >= FEWEST_XRAYS,
         f"epochs must be at least 1; got {epochs}": epochs >= 1,
         f"seed must be at least 0; got {seed}": seed >= 0,
     }
     raise_all([problem for problem, fine in checks.items() if not fine])
 
 
-def write_hospital(folder: Path, network: nn.Module, rows: int, *, new: int = 40, seed: int = 0) -> None:
+def write_hospital(folder: Path, network: nn.Module, rows: int, *, new: int = 40, seed: int = 0) -> Hospital:
     """What centre 2 has, as files: the network, `rows` X-rays with labels, their scores, and `new` ones without a label."""
-    (folder / XRAYS).mkdir(parents=True, exist_ok=True)
-    write_text(folder / MODEL, inspect.getsource(small_cnn))
-    save_file({key: value.contiguous() for key, value in network.state_dict().items()}, folder / WEIGHTS)
-    local = admit(TWO, rows, "centre2", seed)
-    table = _table(local, folder)
-    write_text(folder / LOCAL, table.to_csv(index=False))
-    write_text(folder / SCORES, table.drop(columns="image").assign(score=predict(network, local).score).to_csv(index=False))
-    arrivals = _table(admit(TWO, new, "new", seed), folder)
-    write_text(folder / NEW, arrivals.drop(columns=LABEL).to_csv(index=False))
+    place = Hospital(folder)
+    place.xrays.mkdir(parents=True, exist_ok=True)
+    write_text(place.code, inspect.getsource(small_cnn))
+    save_file({key: value.contiguous() for key, value in network.state_dict().items()}, place.weights)
+    local = admit(CENTRE_2, rows, "centre2", seed)
+    table = _table(local, place)
+    write_text(place.local, table.to_csv(index=False))
+    write_text(place.scores, table.drop(columns="image").assign(score=predict(network, local).score).to_csv(index=False))
+    arrivals = _table(admit(CENTRE_2, new, "new", seed), place)
+    write_text(place.new, arrivals.drop(columns=LABEL).to_csv(index=False))
+    return place
 
 
-def _table(cohort: Cohort, folder: Path) -> pd.DataFrame:
-    """The rows of a cohort, whose images are written beside."""
+def _table(cohort: Cohort, place: Hospital) -> pd.DataFrame:
+    """The rows of a cohort, whose images are written next to it."""
     names = [f"{cohort.name}-{k + 1:05}.png" for k in range(len(cohort))]
     films = ((cohort.inputs[:][:, 0] * SD + MEAN) * 255).round().to(torch.uint8).numpy()
     for name, film in zip(names, films, strict=True):
-        Image.fromarray(film).save(folder / XRAYS / name)
+        Image.fromarray(film).save(place.xrays / name)
     return pd.DataFrame({"image": names, PATIENT: cohort.patients, GROUP: cohort.groups, LABEL: cohort.y})

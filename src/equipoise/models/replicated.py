@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.errors import BadInput, raise_all
 from equipoise.models.feed import device_of
 from equipoise.models.many_outputs import ChosenOutputs, ManyOutputs

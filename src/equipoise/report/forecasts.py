@@ -11,16 +11,11 @@ import pandas as pd
 import torch
 from torch import nn
 
-from equipoise.data.cohort import Cohort
+from equipoise.data import Cohort
 from equipoise.errors import EquipoiseError
-from equipoise.measures.encoding import encoding
-from equipoise.measures.gaps import is_quotient, terms
-from equipoise.methods.base import Goal
-from equipoise.methods.looks import Labels
-from equipoise.methods.registry import METHODS, settings_of
-from equipoise.models.probes import PENALTIES, features, fit_probe, folds_of, reading_of
-from equipoise.models.score import evaluating, outputs
-from equipoise.models.units import find_units
+from equipoise.measures import encoding, is_quotient, terms
+from equipoise.methods import METHODS, Goal, Labels, settings_of
+from equipoise.models import PENALTIES, evaluating, features, find_units, fit_probe, folds_of, outputs, reading_of
 
 SAMPLE = {True: 32, False: 256}  # rows to measure on, images or a table: about as many as methods show at a time
 PROBED = {True: 128, False: 2000}  # rows to measure probes on, whose time grows with the rows only where they are many

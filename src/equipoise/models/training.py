@@ -14,9 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from equipoise.data.cohort import Cohort
-from equipoise.data.seeds import child_seed, generator
-from equipoise.data.splits import check_cohort
+from equipoise.data import Cohort, check_cohort, child_seed, generator
 from equipoise.errors import BadInput
 from equipoise.models import ranks
 from equipoise.models.feed import device_of

@@ -1,0 +1,16 @@
+from .data import Cohort as Cohort
+from .data import Parts as Parts
+from .data import Scores as Scores
+from .data import load as load
+from .data import split as split
+from .errors import BadInput as BadInput
+from .errors import EquipoiseError as EquipoiseError
+from .measures import Audit as Audit
+from .measures import audit as audit
+from .methods import Candidate as Candidate
+from .methods import Goal as Goal
+from .methods import debias as debias
+from .models import Training as Training
+from .models import train as train
+
+__version__: str
