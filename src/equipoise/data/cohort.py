@@ -1,14 +1,14 @@
 """A cohort: inputs, labels, protected attributes and patients of the same rows. The first thing that every user makes."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
 
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.bins import Bins
@@ -20,6 +20,9 @@ from equipoise.data.images import Images
 from equipoise.data.table import Encoder, Table
 from equipoise.data.targets import UNKNOWN, Targets, read_array
 from equipoise.errors import BadInput, Misuse, did_you_mean, pick, raise_all
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +75,7 @@ class Cohort:
         conflicts: str = "row",
         scale: bool = True,
         name: str = "frame",
-    ) -> "Cohort":
+    ) -> Cohort:
         """The cohort in a pandas frame. The features are all other columns, unless they are listed.
 
         Categories become one column a level and numbers z-scores; both are learnt from the train part when the cohort is
@@ -134,12 +137,14 @@ class Cohort:
         bins: Sequence[float] | None = None,
         conflicts: str = "row",
         name: str = "arrays",
-    ) -> "Cohort":
+    ) -> Cohort:
         """The cohort of an input tensor (n, ...), labels, group names and patient ids, each in the same order.
 
         `labels` names the columns of y (n, labels), `classes` the values of y in the order of the network's outputs. `bins` cuts groups
         that are numbers, as an age, at these edges; `conflicts` as in `from_frame`.
         """
+        import torch  # only here: a table or a file of scores needs no tensor
+
         _check_arrays(inputs, y, groups)
         targets = None if labels is None and classes is None else read_array(y, labels, classes)
         # What stands for several labels may be all positive, which is no problem of theirs.
@@ -196,7 +201,7 @@ class Cohort:
         workers: int | None = None,
         progress: Callable[[int], None] | None = None,
         name: str = "images",
-    ) -> "Cohort":
+    ) -> Cohort:
         """The cohort of a frame whose column `image` names files in a folder: paths in it, or bare names anywhere below.
 
         A bare name may lack the suffix of an image (.png, .dcm, ...) and must be unique below the folder; a path is exactly that path. A
@@ -255,7 +260,7 @@ class Cohort:
             workers=workers,
             progress=progress,
         )
-        whole = cls(torch.empty(len(rows), 0), read.y, read.attributes, read.patients, read.ids, name, **_several(read.targets))
+        whole = cls(Table(chosen[[]]), read.y, read.attributes, read.patients, read.ids, name, **_several(read.targets))
         return replace(whole.take([at for at in range(len(rows)) if at not in images.broken]), source=images)
 
     def __len__(self) -> int:
@@ -273,7 +278,7 @@ class Cohort:
         if isinstance(self.source, Table):
             return self.source.tensor()
         # An image source answers all that is asked of inputs here: length, shape, type, and a tensor for every index.
-        return cast(Tensor, self.source)
+        return cast("Tensor", self.source)
 
     @property
     def attribute(self) -> Attribute:
@@ -290,10 +295,10 @@ class Cohort:
         """How the raw columns became inputs; None for cohorts that were never a table."""
         return self.source.fitted() if isinstance(self.source, Table) else None
 
-    def take(self, index: object, name: str | None = None) -> "Cohort":
+    def take(self, index: object, name: str | None = None) -> Cohort:
         """Some of the rows, by position or mask."""
         rows = np.arange(len(self))[np.asarray(index)]
-        source = self.source[torch.from_numpy(rows)] if isinstance(self.source, Tensor) else self.source.take(rows)
+        source = self.source.take(rows) if isinstance(self.source, (Table, Images)) else _rows_of(self.source, rows)
         return Cohort(
             source,
             self.y[rows],
@@ -306,13 +311,13 @@ class Cohort:
             self.kind,
         )
 
-    def labelled(self, label: str) -> "Cohort":
+    def labelled(self, label: str) -> Cohort:
         """The rows in which one of several labels is known, with that label alone; of a class, with whether a row is of it."""
         column = self.column(label)
         rows = np.flatnonzero(column != UNKNOWN)
         return replace(self.take(rows, f"{self.name}, {label}"), y=column[rows], labels=(), targets=None, kind="labels")
 
-    def encoded_by(self, encoder: Encoder) -> "Cohort":
+    def encoded_by(self, encoder: Encoder) -> Cohort:
         """The same rows seen through another part's encoder, as new data must be before a trained network sees it."""
         if not isinstance(self.source, Table):
             kind = "images" if isinstance(self.source, Images) else "a tensor"
@@ -334,6 +339,12 @@ def cohort_in(frame: pd.DataFrame, text: Collection[str], **columns: Any) -> Coh
     inputs = cohort.source.frame
     both = {name: as_parsed(inputs[name]) for name in inputs.columns if name in text}
     return replace(cohort, source=replace(cohort.source, frame=inputs.assign(**both))) if both else cohort
+
+
+def _rows_of(inputs: Tensor, rows: IntArray) -> Tensor:
+    import torch
+
+    return inputs[torch.from_numpy(rows)]
 
 
 def _check_arrays(inputs: object, y: object, groups: object) -> None:

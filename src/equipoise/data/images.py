@@ -3,6 +3,8 @@
 How one image is decoded is told in `decode`; how the rows of a frame find their files, in `image_files`.
 """
 
+from __future__ import annotations
+
 import json
 import logging
 import os
@@ -14,11 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from equipoise.data.attribute import IntArray
 from equipoise.data.broken import Broken
@@ -28,6 +28,10 @@ from equipoise.data.files import replacing
 from equipoise.data.image_cache import cache_folder, mark_used
 from equipoise.data.image_files import file_state
 from equipoise.errors import BadInput, raise_all
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 log = logging.getLogger(__name__)
 warned = logging.getLogger(f"{__name__}.decoding")
@@ -102,7 +106,7 @@ class Images:
         cache: str | Path | None = None,
         workers: int | None = None,
         progress: Callable[[int], None] | None = None,
-    ) -> "Images":
+    ) -> Images:
         """The images in these files, decoded by `workers` threads (by default one a core); `progress` is told how many more are done.
 
         Broken and missing ones are listed in one error, with the `places` where they were named; `skip_broken` leaves them out and lists
@@ -140,11 +144,15 @@ class Images:
     @property
     def shape(self) -> torch.Size:
         """(n, channels, size, size), as the network sees them."""
+        import torch
+
         return torch.Size((len(self), self.channels, *self.pixels.shape[1:]))
 
     @property
     def dtype(self) -> torch.dtype:
         """That of the tensors that come out."""
+        import torch
+
         return torch.float32
 
     def is_floating_point(self) -> bool:
@@ -158,6 +166,8 @@ class Images:
 
     def raw(self, index: object) -> Tensor:
         """The rows as they are kept (b, size, size), uint8."""
+        import torch
+
         return torch.from_numpy(np.ascontiguousarray(self.pixels[np.atleast_1d(self.rows[_index(index)])]))
 
     def normalise(self, raw: Tensor, scale: tuple[Tensor, Tensor] | None = None) -> Tensor:
@@ -167,10 +177,12 @@ class Images:
 
     def scale(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the channels (channels, 1, 1), for `normalise` on that device."""
+        import torch
+
         mean, std = (torch.tensor(v, device=device)[:, None, None] for v in (self.mean, self.std))
         return mean, std
 
-    def take(self, index: object) -> "Images":
+    def take(self, index: object) -> Images:
         """Some of the rows; the pixels are shared, not copied."""
         rows = self.rows[_index(index)]
         # Without rows of its own a value would have them all.
@@ -278,7 +290,7 @@ def _identity(source: Source) -> bytes:
 
 
 def _index(index: object) -> Any:
-    return index.cpu().numpy() if isinstance(index, Tensor) else index
+    return index.cpu().numpy() if hasattr(index, "cpu") else index  # a tensor
 
 
 def _name(source: Source, at: int) -> str:

@@ -1,17 +1,21 @@
 """Tables as network inputs: levels and scales are learnt from the train part alone and applied to every part."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import torch
-from torch import Tensor
 
 from equipoise.data.attribute import IntArray
 from equipoise.errors import BadInput, raise_all
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MISSING_LEVEL = "(missing)"
 
@@ -32,7 +36,7 @@ class Encoder:
     order: tuple[str, ...]  # the raw columns, as they came
 
     @classmethod
-    def fit(cls, frame: pd.DataFrame, *, scale: bool = True) -> "Encoder":
+    def fit(cls, frame: pd.DataFrame, *, scale: bool = True) -> Encoder:
         """The encoder of these rows. `scale=False` passes numbers through as they are."""
         numeric: dict[str, tuple[float, float]] = {}
         levels: dict[str, tuple[str, ...]] = {}
@@ -74,6 +78,8 @@ class Encoder:
 
     def transform(self, frame: pd.DataFrame) -> Tensor:
         """The encoded rows (n, columns), float32. A level never seen is all zeros; a missing number is the mean of train."""
+        import torch
+
         lacking = [name for name in self.order if name not in frame.columns]
         raise_all([f"no column {name!r}, which the train part had. Add it first." for name in lacking])
         blocks: list[npt.NDArray[np.float64]] = []
@@ -131,14 +137,14 @@ class Table:
         """The encoder in use."""
         return self.encoder or Encoder.fit(self.frame, scale=self.scale)
 
-    def take(self, index: IntArray) -> "Table":
+    def take(self, index: IntArray) -> Table:
         """Some of the rows."""
         return Table(self.frame.iloc[index].reset_index(drop=True), self.encoder, self.scale)
 
-    def encoded_by(self, encoder: Encoder) -> "Table":
+    def encoded_by(self, encoder: Encoder) -> Table:
         """The same rows seen through another part's encoder."""
         return Table(self.frame, encoder, self.scale)
 
 
-def _as_levels(column: "pd.Series[object]") -> "pd.Series[str]":
+def _as_levels(column: pd.Series[object]) -> pd.Series[str]:
     return column.astype("object").where(column.notna(), MISSING_LEVEL).map(str)
