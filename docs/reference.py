@@ -25,7 +25,8 @@ MODULES: dict[str, tuple[str, ...]] = {  # what a user is told to import, beside
     "equipoise.measures.decision": ("Rule", "Threshold", "best_threshold"),
     "equipoise.measures.sweep": ("sweep", "Sweep"),
     "equipoise.measures.noise": ("noise_floor",),
-    "equipoise.methods.registry": ("METHODS", "Method", "run_many"),
+    "equipoise.methods.contract": ("METHODS", "Method", "method"),
+    "equipoise.methods.registry": ("run_many",),
     "equipoise.methods.looks": ("Labels",),
     "equipoise.methods.selection": ("Search", "select", "plain_rule"),
     "equipoise.methods.rules": ("read_rule", "rule_to_dict"),
@@ -52,7 +53,7 @@ def reference() -> str:
         "## Settings of the methods\n\nKeywords of `eq.debias` and, as `--set METHOD.SETTING=VALUE`, options of `equipoise debias`.\n"
     )
     for name, method in METHODS.items():
-        settings = importlib.import_module(method.module).Settings
+        settings = method.settings
         if fields(settings):
             parts += [f"### {name}\n", prose(settings), source_block(field_lines(settings))]
     for module, names in MODULES.items():

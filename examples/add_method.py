@@ -2,7 +2,7 @@
 
     python examples/add_method.py
 
-A method is a module with a dataclass `Settings` and a function `run`, and an entry in METHODS. It sees validation data alone.
+A method is a module with a dataclass `Settings` and a function `run`, registered by `method`. It sees validation data alone.
 """
 
 import argparse
@@ -15,8 +15,7 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.measures import sweep
-from equipoise.methods import METHODS, Candidate, Goal, Labels, Progress, select
-from equipoise.methods.registry import Method
+from equipoise.methods import Candidate, Goal, Labels, Progress, method, select
 from equipoise.methods.selection import plain_rule
 from equipoise.models import predict
 
@@ -30,6 +29,7 @@ class Settings:
     least: float = 0.0  # the lowest threshold that may be chosen
 
 
+@method(NAME, settings=Settings, title="one threshold for everybody, where the gap is small")
 def run(
     models: Sequence[nn.Module],
     cohorts: Sequence[eq.Cohort],
@@ -60,9 +60,6 @@ def run(
     return found
 
 
-METHODS[NAME] = Method(__name__, "one threshold for everybody, where the gap is small")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Add a method.")
     parser.add_argument("--rows", type=int, default=3_000)
@@ -70,8 +67,8 @@ def main() -> None:
     given = parser.parse_args()
     parts = eq.split(eq.load("loh", n=given.rows, alpha=2.0, seed=0), seed=0)
     model = eq.train(parts.train, parts.valid, seed=0, settings=eq.Training(epochs=given.epochs))
-    for method in ("standard", NAME):
-        result = eq.debias(model, parts.valid, method=method, measure="eod", floor=0.55, seed=0)
+    for name in ("standard", NAME):
+        result = eq.debias(model, parts.valid, method=name, measure="eod", floor=0.55, seed=0)
         found = eq.audit(result, parts.test)
         print(f"{result}\n  test part: eod {found['eod']}, balanced accuracy {found['balanced_accuracy']}")
 

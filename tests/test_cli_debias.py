@@ -182,7 +182,7 @@ def test_auto_writes_the_folder_of_the_method_that_it_takes(table, tmp_path, cho
     assert (code, err) == (0, "")
     assert f"auto ({chosen}) changed eod" in out
     run = json.loads(Path("repaired/run.json").read_text())
-    assert (run["method"], run["settings"]["chosen"]) == ("auto", chosen)
+    assert (run["method"], run["ran"]) == ("auto", chosen)
     assert (HEADS in run["files"]) == (tmp_path / "repaired" / HEADS).exists() == (chosen == "bias-score")
     assert json.loads(Path("repaired/rule.json").read_text())["needs_group"] == (chosen == "group-thresholds")
     assert set(load_file("repaired/repaired.safetensors")) == set(load_file("net.safetensors"))

@@ -34,12 +34,12 @@ def test_it_takes_what_the_same_rule_takes_of_the_methods_alone(problem):
     gaps = {name: abs(c.trace["gap"].iloc[c.chosen]) for name, c in alone.items() if c.met}
     told = [note for note in result.notes if note.startswith("tried ")]
     tried = [note.split()[1] for note in told]
-    assert result.settings["chosen"] == min((name for name in gaps if name in tried), key=gaps.get)
+    assert result.ran == min((name for name in gaps if name in tried), key=gaps.get)
     assert sum("(taken)" in note for note in told) == 1
     assert all("(taken)" in note or "not taken" in note for note in told)
     assert result.met
     assert result.method == "auto"
-    assert abs(result.trace["gap"].iloc[result.chosen]) == gaps[result.settings["chosen"]]
+    assert abs(result.trace["gap"].iloc[result.chosen]) == gaps[result.ran]
     # What was not tried is said as well, with the reason.
     if len(tried) < len(METHODS_TRIED):
         assert any(note.startswith("not tried") for note in result.notes)
@@ -47,7 +47,7 @@ def test_it_takes_what_the_same_rule_takes_of_the_methods_alone(problem):
 
 def test_it_stops_once_the_goal_is_met_with_room(problem):
     easy = _auto(problem, bound=1.0)
-    assert easy.settings["chosen"] == "standard"
+    assert easy.ran == "standard"
     assert "not tried, since standard meets the goal with room: pruning, bias-gda" in easy.notes
 
 
@@ -70,7 +70,7 @@ def test_the_group_is_needed_only_where_that_is_allowed(problem):
     assert not any("group-thresholds" in note for note in plain.notes)
     allowed = debias(model, parts.valid, method="auto", measure="spd", bound=0.01, settings=QUICK, allow_group=True)
     assert allowed.rule.needs_group
-    assert allowed.settings["chosen"] == "group-thresholds"
+    assert allowed.ran == "group-thresholds"
     with pytest.raises(BadInput, match="allow_group=True"):
         debias(model, parts.valid, method="auto", methods=("reject-option",))
     with pytest.raises(UnknownName, match="'pruning'"):
@@ -88,7 +88,7 @@ def test_cheap_methods_come_first_and_those_that_exist_alone():
 def test_a_method_that_cannot_be_run_is_named_and_the_others_go_on(problem):
     result = _auto(problem, floor=0.53, settings={**QUICK, "pruning": {"layers": "nowhere"}})
     assert any(note.startswith("pruning could not be run: no linear or convolutional layer matches") for note in result.notes)
-    assert result.settings["chosen"] in ("standard", "bias-gda")
+    assert result.ran in ("standard", "bias-gda")
 
 
 def test_networks_of_a_stack_stop_on_their_own():
@@ -113,7 +113,7 @@ def test_where_nothing_meets_the_goal_one_that_keeps_the_rates_is_nearer_than_on
     parts = problem[1]
     result = _auto(problem, floor=0.7, level_up={"tpr": 0.99})
     assert not result.met
-    assert result.settings["chosen"] != "standard"  # whose tpr is far below, though it reaches the floor
+    assert result.ran != "standard"  # whose tpr is far below, though it reaches the floor
     decisions = result.rule.decide(predict(result.model, parts.valid))
     for group in ("M", "F"):
         assert decisions[(parts.valid.groups == group) & (parts.valid.y == 1)].mean() >= 0.99

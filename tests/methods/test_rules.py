@@ -61,11 +61,3 @@ def test_a_file_that_is_missing_or_no_json_says_so(tmp_path):
         read_rule(tmp_path / "rule.json")
     with pytest.raises(BadInput, match="no such file"):
         read_rule(tmp_path / "none.json")
-
-
-def test_a_rule_that_cannot_be_written_down_says_so():
-    class Own:
-        needs_group = False
-
-    with pytest.raises(BadInput, match="Own cannot be written down"):
-        rule_to_dict(Own())  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from equipoise.data import Cohort, keep_aside
-from equipoise.methods import Goal, registry
+from equipoise.methods import METHODS, Goal, Method, bias_score, standard
 from equipoise.report import forecast
 from equipoise.report import forecasts as module
 from support.hospital import network, patients
@@ -53,7 +53,7 @@ def test_the_work_is_what_the_settings_say(parts, monkeypatch):
 def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
     monkeypatch.setattr(module, "seconds_a_row", lambda *_, gradients=False: 0.004 if gradients else 0.001)
     monkeypatch.setattr(module, "seconds_a_look", lambda *_: 0.5)
-    monkeypatch.setattr(module, "seconds_a_probe", lambda *_: 10.0)
+    monkeypatch.setattr(bias_score, "probe_seconds", lambda *_: 10.0)
     model, repair, test = parts
     n, m = len(repair), len(test)
     chosen = {"methods": ("bias-score", "constrained"), "settings": {"constrained": {"epochs": 2, "batch": 60, "evaluations": 1}}}
@@ -102,7 +102,7 @@ def test_the_layers_that_are_read_for_the_report_count_too(parts, monkeypatch):
 
 
 def test_of_a_method_that_nobody_counted_nothing_is_claimed(parts, monkeypatch):
-    monkeypatch.setitem(registry.METHODS, "own", registry.Method("equipoise.methods.standard", "a method of one's own"))
+    monkeypatch.setitem(METHODS, "own", Method("own", standard.run, standard.Settings, "a method of its own"))
     found = forecast(*parts, {"own": {}}, Goal())
     assert found.steps[-1].seconds is None
     assert found.seconds is None

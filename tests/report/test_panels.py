@@ -21,7 +21,6 @@ from equipoise.report.panels import (
     line,
     roc_panel,
     score_panel,
-    thresholds_of,
     trajectory_panel,
 )
 from support.cases import GOAL, small_case
@@ -88,19 +87,17 @@ def test_calibration_uses_bins_with_enough_rows():
 def test_each_rule_has_its_thresholds_for_a_group():
     case = small_case()
     rules = {repair.name: repair.candidate.rule for repair in case.repairs}
-    assert thresholds_of(Threshold(0.3), "F") == [0.3]
+    assert Threshold(0.3).cuts("F") == (0.3,)
     band = rules["reject-option"]
-    assert sorted([*thresholds_of(band, "F"), *thresholds_of(band, "M")]) == pytest.approx(
-        [band.threshold - band.margin, band.threshold + band.margin]
-    )
+    assert sorted([*band.cuts("F"), *band.cuts("M")]) == pytest.approx([band.threshold - band.margin, band.threshold + band.margin])
     odds = rules["equalised-odds"]
-    assert thresholds_of(odds, "M") == list(odds.steps[odds.groups.index("M")].thresholds)
+    assert odds.cuts("M") == odds.steps[odds.groups.index("M")].thresholds
 
 
 def test_a_threshold_a_group_is_marked_in_the_figures_of_that_group():
     scores = small_case(methods=("bias-gda",)).original.test
     rule, attribute = GroupThresholds(("M", "F"), (0.6, 0.3), 0.5), scores.attribute
-    assert (thresholds_of(rule, "M"), thresholds_of(rule, "F"), thresholds_of(rule, "X")) == ([0.6], [0.3], [])
+    assert (rule.cuts("M"), rule.cuts("F"), rule.cuts("X")) == ((0.6,), (0.3,), ())
     for code, cut in enumerate((0.6, 0.3)):
         marks = [mark for mark in score_panel("s", scores, rule, attribute, code).marks if mark.look == "cut"]
         assert [_unit(_points(mark.d))[0, 0] for mark in marks] == pytest.approx([cut], abs=1e-3)
@@ -115,7 +112,7 @@ def test_a_threshold_a_group_is_marked_in_the_figures_of_that_group():
 @pytest.mark.parametrize(("chosen", "look"), [("group-thresholds", "try gap"), ("bias-score", "track gap")])
 def test_the_trace_of_auto_is_drawn_as_that_of_the_method_it_took(chosen: str, look: str):
     repair = small_case(methods=("bias-gda",)).repairs[0]
-    told = replace(repair.candidate, method="auto", settings={"chosen": chosen})
+    told = replace(repair.candidate, method="auto", ran_as=chosen)
     assert look in {mark.look for mark in trajectory_panel(replace(repair, candidate=told), GOAL).marks}
 
 

@@ -85,7 +85,7 @@ def test_auto_may_take_a_rule_by_group_where_that_is_allowed(parts):
     methods = {"auto": {"allow_group": True, "methods": ("group-thresholds",)}}
     found = run_trial(*parts, methods, Goal(floor=0.6))
     candidate = found.repairs[0].candidate
-    assert (candidate.method, candidate.settings["chosen"]) == ("auto", "group-thresholds")
+    assert (candidate.method, candidate.ran) == ("auto", "group-thresholds")
     assert candidate.rule.needs_group
     assert (found.repairs[0].test.score == found.original.test.score).all()
 

@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from dataclasses import fields
-from importlib import import_module
 from typing import Any, get_type_hints
 
 from equipoise.errors import BadInput, UnknownName, pick, raise_all
@@ -95,7 +94,7 @@ def _value(method: str, key: str, text: str) -> Any:
 
     from equipoise.methods import METHODS
 
-    settings = import_module(METHODS[method].module).Settings
+    settings = METHODS[method].settings
     pick(f"setting of {method}", key, [f.name for f in fields(settings)])
     declared: TypeAdapter[Any] = TypeAdapter(get_type_hints(settings)[key])
     try:

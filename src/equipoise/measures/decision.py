@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -21,12 +21,25 @@ class Rule(Protocol):
     @property
     def needs_group(self) -> bool: ...
 
+    @property
+    def randomised(self) -> bool:
+        """Whether `decide` gives probabilities, from which `draw(scores, seed)` makes decisions."""
+        ...
+
     def decide(self, scores: Scores) -> FloatArray:
         """The decision of each row: 0, 1, or the probability of a randomised 1."""
         ...
 
     def describe(self) -> str:
         """One line that says which rule this is and where it came from."""
+        ...
+
+    def cuts(self, group: str) -> tuple[float, ...]:
+        """The scores at which the decision on a row of this group changes; none for a group that the rule does not know."""
+        ...
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON, with the kind of the rule under `kind`."""
         ...
 
 
@@ -36,16 +49,17 @@ class Threshold:
 
     value: float
     origin: str = "given"
-
-    @property
-    def needs_group(self) -> bool:
-        return False
+    needs_group: ClassVar[bool] = False
+    randomised: ClassVar[bool] = False
 
     def decide(self, scores: Scores) -> FloatArray:
         return at_threshold(scores.score, self.value)
 
     def describe(self) -> str:
         return f"score >= {self.value:.4g} ({self.origin})"
+
+    def cuts(self, group: str) -> tuple[float, ...]:  # noqa: ARG002 (the same for every group)
+        return (self.value,)
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""

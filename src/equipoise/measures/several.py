@@ -38,6 +38,11 @@ class LabelRules(Mapping[str, Rule]):
         """Whether any of them must know each patient's group."""
         return any(rule.needs_group for rule in self.rules.values())
 
+    @property
+    def randomised(self) -> bool:
+        """Whether any of them gives probabilities."""
+        return any(rule.randomised for rule in self.rules.values())
+
     def decide(self, scores: Scores) -> FloatArray:
         """An error: scores are those of one label, and so is a rule."""
         raise BadInput(
@@ -49,6 +54,14 @@ class LabelRules(Mapping[str, Rule]):
         if self.kind == "classes":
             return f"argmax of {', '.join(self.rules)}"
         return "; ".join(f"{label}: {rule.describe()}" for label, rule in self.rules.items())
+
+    def cuts(self, group: str) -> tuple[float, ...]:
+        """The thresholds of all labels for a group."""
+        return tuple(cut for rule in self.rules.values() for cut in rule.cuts(group))
+
+    def to_dict(self) -> dict[str, object]:
+        """The rule of each label as plain values."""
+        return {"kind": self.kind, "labels": {label: rule.to_dict() for label, rule in self.rules.items()}}
 
 
 @dataclass(frozen=True, eq=False)

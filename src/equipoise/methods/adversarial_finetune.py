@@ -20,7 +20,9 @@ from equipoise.data import Cohort, generator
 from equipoise.errors import pick
 from equipoise.measures import FloatArray, is_quotient, proxy
 from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.contract import Task, Work, method
 from equipoise.methods.looks import Labels
+from equipoise.methods.papers import SAVANI
 from equipoise.methods.selection import Search
 from equipoise.models import Critics, Replicas, replicas
 
@@ -44,6 +46,23 @@ class Settings:
         pick("epoch to keep of adversarial-finetune", self.keep, ("best", "last"))
 
 
+def cost(task: Task, settings: Settings) -> Work:
+    """The work: mini-batches for the critic and for the network, and one evaluation per epoch."""
+    rows = len(task.repair)
+    shown = min(settings.batch, rows) * (settings.critic_steps + task.backward * settings.actor_steps)
+    what = f"{settings.epochs} epochs of fine-tuning against a critic"
+    return Work(rows + settings.epochs * (rows + shown), settings.epochs, what)
+
+
+@method(
+    "adversarial-finetune",
+    settings=Settings,
+    title="fine-tuning against a critic of the gap (Savani et al.)",
+    paper=SAVANI,
+    counts="epochs",
+    cost=cost,
+    effort=12.0,
+)
 def run(
     models: Sequence[nn.Module],
     cohorts: Sequence[Cohort],

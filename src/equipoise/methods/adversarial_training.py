@@ -21,7 +21,9 @@ from equipoise.data import Cohort, child_seed, generator
 from equipoise.errors import BadInput, pick
 from equipoise.measures import labels_needed
 from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.contract import Task, Work, method, unknown_work
 from equipoise.methods.looks import Labels
+from equipoise.methods.papers import ZHANG
 from equipoise.methods.selection import Search
 from equipoise.models import MLP, OPTIMISERS, Critics, Replicas, initial_mlp, replicas
 
@@ -43,6 +45,27 @@ class Settings:
         pick("optimiser", self.optimiser, OPTIMISERS)
 
 
+def cost(task: Task, settings: Settings) -> Work:
+    """The work: the training set in every epoch, and one evaluation."""
+    if task.train is None:
+        return unknown_work(task, settings)
+    rows, trained = len(task.repair), len(task.train)
+    what = f"{settings.epochs} epochs of training from scratch on {trained:,} rows"
+    return Work(rows + settings.epochs * (rows + task.backward * trained), settings.epochs, what)
+
+
+@method(
+    "adversarial-training",
+    settings=Settings,
+    title="training from scratch against an adversary (Zhang et al.)",
+    paper=ZHANG,
+    needs_train=True,
+    takes_train=True,
+    quotients=False,
+    counts="epochs",
+    cost=cost,
+    effort=10.0,
+)
 def run(
     models: Sequence[nn.Module],
     cohorts: Sequence[Cohort],

@@ -18,13 +18,11 @@ from equipoise.data import Cohort
 from equipoise.errors import BadInput, EquipoiseError, pick
 from equipoise.measures import units_of
 from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.contract import METHODS, Method, Task, Work, method, settings_of, work_of
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.honest import SURE
 from equipoise.methods.level_up import levelled
 from equipoise.models import predict
-
-CHEAP = ("standard", "bias-score", "group-thresholds")  # seconds
-COSTLY = ("pruning", "constrained", "bias-gda")  # many passes over the rows
 
 
 @dataclass(frozen=True)
@@ -42,19 +40,45 @@ class Settings:
     def order(self) -> list[str]:
         """The methods to try, the cheap ones first."""
         known = _known()
-        wanted = self.methods if self.methods is not None else [name for name in (*CHEAP, *COSTLY) if name in known]
+        wanted = (
+            self.methods
+            if self.methods is not None
+            else sorted((n for n, m in known.items() if m.in_auto is not None), key=lambda n: known[n].in_auto)
+        )
         refused = [name for name in wanted if known[name].needs_group and not self.allow_group]
         if self.methods is not None and refused:
             raise BadInput(f"{', '.join(refused)} would need each patient's group: set allow_group=True, or leave it out of the methods")
         return list(dict.fromkeys(["standard", *(name for name in wanted if name not in refused)]))
 
 
-def _known() -> Mapping[str, Any]:
-    from equipoise.methods.registry import METHODS  # which lists this method too
-
+def _known() -> Mapping[str, Method]:
     return {name: method for name, method in METHODS.items() if not method.runs_others and not method.needs_train}
 
 
+def cost(task: Task, settings: Settings) -> Work:
+    """The work of all methods that may be tried; auto stops as soon as one meets the goal with room."""
+    works, names = [], []
+    for name in settings.order():
+        try:
+            works.append(work_of(name, task, settings_of(name, settings.settings.get(name, {}))))
+        except EquipoiseError:
+            continue  # one that cannot be run on this network: auto passes over it too
+        names.append(name)
+    what = f"{', '.join(names)}, one after the other until the goal is met with room"
+    if any(work.rows is None for work in works):
+        return Work(None, 0, what)
+    rows = sum(work.rows + len(task.repair) for work in works if work.rows is not None)  # and one pass each for its standard error
+    return Work(rows, sum(work.evaluations for work in works), what, sum(work.seconds for work in works))
+
+
+@method(
+    "auto",
+    settings=Settings,
+    title="cheap methods first, then costly ones, until the goal is met with room",
+    runs_others=True,
+    takes_train=True,
+    cost=cost,
+)
 def run(
     models: Sequence[nn.Module],
     cohorts: Sequence[Cohort],
@@ -167,8 +191,8 @@ def _chosen(tried: Sequence[Candidate], remarks: Sequence[str], model: nn.Module
     if not best.met:
         reached = "; ".join(f"{candidate.method} has {_reached(candidate)}" for candidate in tried)
         head = f"none of {len(tried)} methods tried meets the goal ({reached}); {best.method} is nearest"
-    told = {"chosen": best.method, "allow_group": settings.allow_group, "methods": settings.order(), **best.settings}
-    return replace(best, method="auto", why=f"{head}: {best.why}", settings=told, notes=(*best.notes, *notes, *remarks))
+    told = {"allow_group": settings.allow_group, "methods": settings.order(), **best.settings}
+    return replace(best, method="auto", ran_as=best.method, why=f"{head}: {best.why}", settings=told, notes=(*best.notes, *notes, *remarks))
 
 
 def _reached(candidate: Candidate) -> str:

@@ -102,6 +102,12 @@ class Candidate:
     notes: tuple[str, ...] = ()
     labels: Mapping[str, "Candidate"] = field(default_factory=dict)  # of a network with several outputs: what was found for each label
     pace: float = 1.0  # of one step of the trace, in what the method counts (`METHODS[method].counts`): units pruned, epochs
+    ran_as: str = ""  # the method whose trace this is, where another one chose it
+
+    @property
+    def ran(self) -> str:
+        """The method whose trace this is: of `auto`, the one that it chose."""
+        return self.ran_as or self.method
 
     def __repr__(self) -> str:
         return f"Candidate({self.method}, {len(self.trace):,} steps, {'met' if self.met else 'not met'}: {self.goal.describe()})"

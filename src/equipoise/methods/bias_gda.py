@@ -22,6 +22,8 @@ from torch import nn
 from equipoise.data import Cohort, generator
 from equipoise.errors import pick
 from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.contract import ALL_AT_ONCE, fine_tuning_work, method
+from equipoise.methods.papers import MARCINKEVICS
 from equipoise.methods.selection import search_for
 from equipoise.models import replicas
 
@@ -43,6 +45,18 @@ class Settings:
         pick("mode of bias-gda", self.mode, ("auto", "eval", "train"))
 
 
+@method(
+    "bias-gda",
+    settings=Settings,
+    title="fine-tuning on the gap alone, down or up (the paper's Algorithm 2)",
+    paper=MARCINKEVICS,
+    counts="epochs",
+    labels=ALL_AT_ONCE,
+    classes=True,
+    cost=lambda task, settings: fine_tuning_work(task, settings, "at most "),
+    effort=8.0,
+    in_auto=5,
+)
 def run(
     models: Sequence[nn.Module],
     cohorts: Sequence[Cohort],

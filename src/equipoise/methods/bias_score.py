@@ -23,6 +23,7 @@ The network that comes out is an ordinary module (models.bias_network) and needs
 """
 
 import copy
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -32,19 +33,35 @@ from torch import nn
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, pick
-from equipoise.measures import QUOTIENTS, FloatArray, furthest, is_quotient, performance_values, tabulate_codes
+from equipoise.measures import QUOTIENTS, FloatArray, furthest, is_quotient, performance_values, tabulate_codes, terms
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.bias_problem import Problem, probed
+from equipoise.methods.contract import ONE_BY_ONE, Task, Work, method
 from equipoise.methods.lambda_program import solve
 from equipoise.methods.level_up import limits, spare
 from equipoise.methods.looks import Labels, Look, Traces
+from equipoise.methods.papers import MENON
 from equipoise.methods.parity_path import parity_path
 from equipoise.methods.selection import plain_rule, select
-from equipoise.models import DEPTHS, BiasScore, Heads, Reading, check, folds_of, output_kind, predict, reading_of
+from equipoise.models import (
+    DEPTHS,
+    PENALTIES,
+    BiasScore,
+    Heads,
+    Reading,
+    check,
+    features,
+    fit_probe,
+    folds_of,
+    output_kind,
+    predict,
+    reading_of,
+)
 
 NAME = "bias-score"
 CORRECTIONS = 2  # times that the multipliers of a bound are found anew with what the last ones left
 COLUMNS = ("step", "gap", "performance", "threshold")
+MEASURED = {True: 128, False: 2000}  # rows to measure probes on, images or a table: their time grows with the rows only where they are many
 FINEST = 0.003  # a bound on |gap| at a threshold; less is within the noise of any data
 
 
@@ -63,6 +80,40 @@ class Settings:
             raise BadInput(f"bias-score needs at least 2 folds, 1 step and 1 layer; got {self.folds}, {self.steps} and {self.layers}")
 
 
+def cost(task: Task, settings: Settings) -> Work:
+    """The work: probes beside the network; the scores before, the features and the scores after; an evaluation and a program per bound."""
+    measure = task.goal.measure
+    probes = 1 + (2 if is_quotient(measure) else len(terms(measure)))  # the label, and the groups given each
+    seconds = probes * probe_seconds(task.model, task.repair, settings)
+    what = f"{probes} probes in {settings.folds} folds next to the original network, and {settings.steps} bounds"
+    return Work(3 * len(task.repair), 3 * settings.steps, what, seconds)
+
+
+def probe_seconds(model: nn.Module, cohort: Cohort, settings: Settings) -> float:
+    """How long it takes to fit one probe on all rows, in all folds and for all penalties, measured on a few rows."""
+    few = cohort.take(range(min(len(cohort), MEASURED[len(cohort.inputs.shape) > 2])))
+    _, x = features(model, few.inputs, reading_of(model, few.inputs, settings.depth, settings.layers))
+    folds = folds_of(few, 2, 0)
+    fit_probe(x, few.y, 2, folds)  # the first fit loads libraries
+    start = time.perf_counter()
+    fit_probe(x, few.y, 2, folds)
+    fits = len(PENALTIES) + 1  # one per penalty on half of the rows, and one on all
+    each = (time.perf_counter() - start) / fits / len(few)
+    return each * len(cohort) * (len(PENALTIES) * (settings.folds - 1) + 1)
+
+
+@method(
+    NAME,
+    settings=Settings,
+    title="probes of label and groups, combined by the best attribute-blind rule",
+    paper=MENON,
+    takes_train=True,
+    counts="steps",
+    labels=ONE_BY_ONE,
+    cost=cost,
+    effort=1.0,
+    in_auto=1,
+)
 def run(
     models: Sequence[nn.Module],
     cohorts: Sequence[Cohort],

@@ -25,7 +25,9 @@ from equipoise.data import Cohort, generator
 from equipoise.errors import BadInput, pick
 from equipoise.measures import Cells, FloatArray, gap_values, is_quotient, linearised, tabulate_codes
 from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.contract import ALL_AT_ONCE, fine_tuning_work, method
 from equipoise.methods.looks import Labels, decided_at
+from equipoise.methods.papers import COTTER
 from equipoise.methods.selection import search_for
 from equipoise.models import replicas
 
@@ -52,6 +54,18 @@ class Settings:
             raise BadInput(f"the teacher's share in the labels lies in [0, 1]; got {self.teacher}")
 
 
+@method(
+    "constrained",
+    settings=Settings,
+    title="fine-tuning on the task with one multiplier per gap, all groups at once",
+    paper=COTTER,
+    counts="epochs",
+    labels=ALL_AT_ONCE,
+    classes=True,
+    cost=fine_tuning_work,
+    effort=0.5,
+    in_auto=4,
+)
 def run(
     models: Sequence[nn.Module],
     cohorts: Sequence[Cohort],

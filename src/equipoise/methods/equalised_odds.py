@@ -20,7 +20,7 @@ NPV is then fixed by the prevalences, so that it cannot be a goal of this method
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -43,6 +43,8 @@ from equipoise.measures import (
     terms,
 )
 from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.contract import ONE_BY_ONE, method, rule_work
+from equipoise.methods.papers import HARDT
 from equipoise.methods.rule_fit import Fit, with_rules
 from equipoise.methods.selection import select
 
@@ -98,10 +100,9 @@ mean of these, weighted M 0.5, F 0.5 (given)'
     steps: tuple[Steps, ...]
     shares: tuple[float, ...]  # of each group among the fitted rows
     origin: str = "given"
-
-    @property
-    def needs_group(self) -> bool:
-        return True
+    KIND: ClassVar[str] = KIND
+    needs_group: ClassVar[bool] = True
+    randomised: ClassVar[bool] = True
 
     def decide(self, scores: Scores) -> FloatArray:
         """The probability of a positive decision, the expectation of `draw`."""
@@ -120,6 +121,9 @@ mean of these, weighted M 0.5, F 0.5 (given)'
         parts = [f"{group}: {steps}" for group, steps in zip(self.groups, self.steps, strict=True)]
         shares = ", ".join(f"{group} {share:.3g}" for group, share in zip(self.groups, self.shares, strict=True))
         return f"positive with probability: {'; '.join(parts)}; without a group: the mean of these, weighted {shares} ({self.origin})"
+
+    def cuts(self, group: str) -> tuple[float, ...]:
+        return self.steps[self.groups.index(group)].thresholds if group in self.groups else ()
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
@@ -145,6 +149,19 @@ class Corners:
     worth: FloatArray  # (corners, 2) false and true positives, those without a group included by this group's share
 
 
+@method(
+    KIND,
+    settings=Settings,
+    title="randomised thresholds with equal TPR and FPR (Hardt)",
+    paper=HARDT,
+    needs_group=True,
+    without_group="the mean of all groups' probabilities, weighted by the groups' sizes",
+    quotients=False,
+    labels=ONE_BY_ONE,
+    rules=(EqualisedOdds,),
+    cost=rule_work,
+    effort=0.2,
+)
 def run(
     models: Sequence[nn.Module],
     cohorts: Sequence[Cohort],

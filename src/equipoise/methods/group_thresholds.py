@@ -14,7 +14,7 @@ high out of each group's list. Rows without a group keep the original's threshol
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -40,6 +40,7 @@ from equipoise.measures import (
     terms,
 )
 from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.contract import ONE_BY_ONE, method, rule_work
 from equipoise.methods.level_up import kept_rates, limits, spare
 from equipoise.methods.rule_fit import Fit, with_rules
 from equipoise.methods.selection import keeping, select
@@ -67,10 +68,9 @@ class GroupThresholds:
     thresholds: tuple[float, ...]
     missing: float
     origin: str = "given"
-
-    @property
-    def needs_group(self) -> bool:
-        return True
+    KIND: ClassVar[str] = KIND
+    needs_group: ClassVar[bool] = True
+    randomised: ClassVar[bool] = False
 
     def decide(self, scores: Scores) -> FloatArray:
         cuts = np.array([*self.thresholds, self.missing])  # a missing group has code -1, the last cut
@@ -79,6 +79,9 @@ class GroupThresholds:
     def describe(self) -> str:
         parts = [f">= {cut:.4g} for {group}" for group, cut in zip(self.groups, self.thresholds, strict=True)]
         return f"score {', '.join(parts)}; >= {self.missing:.4g} without a group ({self.origin})"
+
+    def cuts(self, group: str) -> tuple[float, ...]:
+        return (self.thresholds[self.groups.index(group)],) if group in self.groups else ()
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
@@ -95,6 +98,18 @@ class GroupThresholds:
         return cls(groups, cuts, float(plain["missing"]), str(plain["origin"]))
 
 
+@method(
+    KIND,
+    settings=Settings,
+    title="one threshold per group, exactly the best",
+    needs_group=True,
+    without_group="the original threshold",
+    labels=ONE_BY_ONE,
+    rules=(GroupThresholds,),
+    cost=rule_work,
+    effort=0.2,
+    in_auto=2,
+)
 def run(
     models: Sequence[nn.Module],
     cohorts: Sequence[Cohort],

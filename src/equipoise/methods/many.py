@@ -7,7 +7,6 @@ for a rule a class, so that they are for methods that change the network.
 """
 
 import copy
-import importlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,15 +18,13 @@ from torch import nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, EmptyCell, UnknownName, pick, raise_all
 from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.contract import METHODS, ONE_BY_ONE, settings_of
 from equipoise.methods.level_up import levelled
 from equipoise.methods.many_labels import ManySearch, joined, unmet
-from equipoise.methods.registry import METHODS, run_many, settings_of
+from equipoise.methods.registry import run_many
 from equipoise.methods.remarks import advice, remarked
 from equipoise.methods.selection import JointGoal
 from equipoise.models import WRAPPED, BiasScore, ChosenOutputs, ManyBiasScores, chosen_outputs, replicas
-
-TOGETHER = ("constrained", "bias-gda", "pruning", "random", "standard")
-APART = ("bias-score", "group-thresholds", "reject-option", "equalised-odds")
 
 
 def goals_of(cohort: Cohort, goal: Goal, goals: Mapping[str, Goal] | None) -> JointGoal:
@@ -70,11 +67,15 @@ def repair(
         raise BadInput(f"{method} repairs a torch.nn.Module; got {type(model).__name__}")
     chosen = chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs)
     try:
-        if method in APART:
+        if METHODS[method].labels == ONE_BY_ONE:
             return _apart(chosen, cohort, method, goal, seed, settings, train, progress)
         found = _together(chosen, cohort, method, goal, seed, settings, progress)
     except EmptyCell as error:
-        more = [] if method in APART else [text for name, own in _goals(goal) for text in advice([cohort.labelled(name)], own)]
+        more = (
+            []
+            if METHODS[method].labels == ONE_BY_ONE
+            else [text for name, own in _goals(goal) for text in advice([cohort.labelled(name)], own)]
+        )
         raise EmptyCell(*error.problems, *more) from error
     each = {}
     for at, (name, own) in enumerate(_goals(goal)):
@@ -88,7 +89,7 @@ def repair(
 
 def check_method(method: str, kind: str, example: str) -> None:
     """Raises where a method cannot repair several labels, or classes, and says which can."""
-    able = (*TOGETHER, *(APART if kind == "labels" else ()))
+    able = [name for name, own in METHODS.items() if (own.classes if kind == "classes" else own.labels)]
     if pick("method", method, METHODS) in able:
         return
     what = "classes, which are decided by argmax" if kind == "classes" else "labels"
@@ -110,8 +111,7 @@ def _together(
         if progress:
             progress(1, 1)
         return search.candidates(method, [seed], own)[0]
-    module = importlib.import_module(METHODS[method].module)
-    found: list[Candidate] = module.run([chosen], [cohort], goal, seeds=[seed], settings=own, progress=progress)
+    found: list[Candidate] = METHODS[method].run([chosen], [cohort], goal, seeds=[seed], settings=own, progress=progress)
     return found[0]
 
 

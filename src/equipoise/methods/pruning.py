@@ -23,8 +23,10 @@ from torch import Tensor, nn
 from equipoise.data import Cohort
 from equipoise.errors import pick, raise_all
 from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.contract import ALL_AT_ONCE, Task, Work, method
+from equipoise.methods.papers import MARCINKEVICS
 from equipoise.methods.selection import search_for
-from equipoise.models import CRITERIA, GRANULARITIES, replicas
+from equipoise.models import CRITERIA, GRANULARITIES, find_units, replicas
 
 NAMES = {"unit": "units", "channel": "units", "input": "columns of the input", "head": "heads of attention"}
 
@@ -70,6 +72,29 @@ class Settings:
         return max(1, -(-total // self.steps)) if self.steps is not None else max(1, total // 350)
 
 
+def cost(task: Task, settings: Settings) -> Work:
+    """The work: one pass with gradients per step."""
+    with torch.no_grad():
+        layers = find_units(task.model, task.repair.inputs[:2], settings.layers, settings.granularity)
+    total, rows = layers[-1].start + layers[-1].size, len(task.repair)
+    each = settings.a_step(total)
+    steps = min(-(-total // each), settings.at_most or total)
+    return Work(rows * (1 + task.backward * (1 + steps)), steps, f"at most {steps} steps of {each:,} of {total:,} units")
+
+
+@method(
+    "pruning",
+    settings=Settings,
+    title="switching off the units that drive the gap (the paper's Algorithm 1)",
+    paper=MARCINKEVICS,
+    counts="units pruned",
+    needs_layers=True,
+    labels=ALL_AT_ONCE,
+    classes=True,
+    cost=cost,
+    effort=3.0,
+    in_auto=3,
+)
 def run(
     models: Sequence[nn.Module],
     cohorts: Sequence[Cohort],

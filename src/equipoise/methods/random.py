@@ -11,6 +11,8 @@ from torch import nn
 
 from equipoise.data import Cohort, generator
 from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.contract import ALL_AT_ONCE, Work, method
+from equipoise.methods.papers import SAVANI
 from equipoise.methods.selection import search_for
 from equipoise.models import replicas
 
@@ -25,6 +27,16 @@ class Settings:
     margin: float = 0.01
 
 
+@method(
+    "random",
+    settings=Settings,
+    title="the best of 101 random perturbations of the weights (Savani et al.)",
+    paper=SAVANI,
+    labels=ALL_AT_ONCE,
+    classes=True,
+    cost=lambda task, settings: Work(len(task.repair) * (1 + settings.trials), settings.trials, f"{settings.trials} perturbed networks"),
+    effort=2.0,
+)
 def run(
     models: Sequence[nn.Module],
     cohorts: Sequence[Cohort],

@@ -1,95 +1,20 @@
 """The methods by name. `debias` runs one on one network; `run_many` runs one on many networks, as a stack where that is possible."""
 
-import importlib
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from equipoise.data import Cohort, check_cohort
-from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
-from equipoise.measures import Gap, is_quotient, named
+from equipoise.errors import BadInput, EmptyCell, Misuse, pick
+from equipoise.measures import Gap, named
 from equipoise.methods.base import BEFORE, Candidate, Goal, Progress
+from equipoise.methods.contract import METHODS, Method, settings_of, takes
 from equipoise.methods.honest import run_honestly
 from equipoise.methods.level_up import levelled
 from equipoise.methods.remarks import advice, remarked
 from equipoise.models import MLP
-
-# Settings of which there must be one at least, in whatever method.
-COUNTS = ("batch", "evaluations", "trials", "critic_steps", "actor_steps", "width", "folds")
-
-
-@dataclass(frozen=True)
-class Method:
-    """Where a method lives and what it asks for. Its module has a dataclass `Settings` and a function `run`."""
-
-    module: str
-    about: str
-    needs_train: bool = False  # it trains from scratch, so it wants the train part as well
-    takes_train: bool = False  # it can learn from the train part too, where there is one
-    needs_group: bool = False  # its rule must know each patient's group
-    runs_others: bool = False  # it chooses among other methods, which do the selecting
-    quotients: bool = True  # it can lower a gap in PPV or NPV, whose weights change with the decisions
-    without_group: str = ""  # by what its rule decides a row whose group is missing
-    counts: str = ""  # what its steps add up to, where one follows from another; empty where each is a try of its own
-
-
-METHODS: dict[str, Method] = {
-    "standard": Method("equipoise.methods.standard", "the original network, threshold by best performance"),
-    "bias-gda": Method("equipoise.methods.bias_gda", "fine-tuning on the gap alone, down or up (the paper's Algorithm 2)", counts="epochs"),
-    "constrained": Method(
-        "equipoise.methods.constrained", "fine-tuning on the task with a multiplier a gap, all groups at once", counts="epochs"
-    ),
-    "bias-score": Method(
-        "equipoise.methods.bias_score",
-        "probes of label and groups, combined by the best attribute-blind rule",
-        takes_train=True,
-        counts="steps",
-    ),
-    "pruning": Method(
-        "equipoise.methods.pruning", "switching off the units that drive the gap (the paper's Algorithm 1)", counts="units pruned"
-    ),
-    "random": Method("equipoise.methods.random", "the best of 101 random perturbations of the weights (Savani et al.)"),
-    "adversarial-finetune": Method(
-        "equipoise.methods.adversarial_finetune", "fine-tuning against a critic of the gap (Savani et al.)", counts="epochs"
-    ),
-    "adversarial-training": Method(
-        "equipoise.methods.adversarial_training",
-        "training from scratch against an adversary (Zhang et al.)",
-        needs_train=True,
-        takes_train=True,
-        quotients=False,
-        counts="epochs",
-    ),
-    "reject-option": Method(
-        "equipoise.methods.reject_option",
-        "a band around the threshold decided by group (Kamiran)",
-        needs_group=True,
-        without_group="its threshold without the band",
-    ),
-    "equalised-odds": Method(
-        "equipoise.methods.equalised_odds",
-        "randomised thresholds with equal TPR and FPR (Hardt)",
-        needs_group=True,
-        without_group="the mean of all groups' probabilities, weighted by the groups' sizes",
-        quotients=False,
-    ),
-    "group-thresholds": Method(
-        "equipoise.methods.group_thresholds",
-        "one threshold a group, exactly the best",
-        needs_group=True,
-        without_group="the original's threshold",
-    ),
-    "auto": Method(
-        "equipoise.methods.auto",
-        "cheap methods first, then costly ones, until the goal is met with room",
-        runs_others=True,
-        takes_train=True,
-    ),
-}
-
 
 NO_NETWORK = {  # what is given in place of a network, and what to do
     "Cohort": "The network comes first, then the cohort.",
@@ -150,11 +75,6 @@ def debias(
         )
     trains = None if train is None else [train]
     return run_many(method, [model], [cohort], goal, seeds=[seed], trains=trains, settings=settings, progress=progress)[0]
-
-
-def takes(name: str, measure: str) -> bool:
-    """Whether a method can lower this measure."""
-    return METHODS[name].quotients or not is_quotient(measure)
 
 
 def kept(level_up: bool | Mapping[str, float | str]) -> Mapping[str, float | str]:
@@ -222,33 +142,12 @@ def _run(
     progress: Progress | None,
 ) -> list[Candidate]:
     """The method on all networks at once where they can be stacked, one by one otherwise."""
-    module = importlib.import_module(method.module)
     at_once = stackable(models, cohorts)
     found: list[Candidate] = []
     for part in [slice(0, len(models))] if at_once else [slice(k, k + 1) for k in range(len(models))]:
         extra = {} if trains is None else {"trains": trains[part]}
-        found += module.run(models[part], cohorts[part], goal, seeds=seeds[part], settings=settings, progress=progress, **extra)
+        found += method.run(models[part], cohorts[part], goal, seeds=seeds[part], settings=settings, progress=progress, **extra)
     return found
-
-
-def settings_of(name: str, given: Mapping[str, Any]) -> Any:
-    """The settings object of a method, or an error that names an unknown setting and the closest valid one."""
-    module = importlib.import_module(METHODS[pick("method", name, METHODS)].module)
-    valid = [f.name for f in fields(module.Settings)]
-    for key in given:
-        if key not in valid:
-            raise UnknownName(f"setting of {name}", key, valid)
-    raise_all(list(_number_problems(name, given)))
-    return module.Settings(**given)
-
-
-def _number_problems(name: str, given: Mapping[str, Any]) -> Iterator[str]:
-    """The numbers that no method can work with: not finite, negative, or a count of none."""
-    for key, value in given.items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            least = 1 if key in COUNTS else 0
-            if not (math.isfinite(value) and value >= least):
-                yield f"invalid value {value} for {name}.{key}: expected a finite number of at least {least}"
 
 
 def stackable(models: Sequence[nn.Module], cohorts: Sequence[Cohort]) -> bool:

@@ -18,7 +18,7 @@ Where we depart from AIF360:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,8 @@ from equipoise.measures import (
     terms,
 )
 from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.contract import ONE_BY_ONE, method, rule_work
+from equipoise.methods.papers import KAMIRAN
 from equipoise.methods.rule_fit import Fit, with_rules
 
 KIND = "reject-option"
@@ -88,10 +90,9 @@ class RejectOption:
     favoured: tuple[str, ...]
     groups: tuple[str, ...]  # all that were seen, the reference first
     origin: str = "given"
-
-    @property
-    def needs_group(self) -> bool:
-        return True
+    KIND: ClassVar[str] = KIND
+    needs_group: ClassVar[bool] = True
+    randomised: ClassVar[bool] = False
 
     def decide(self, scores: Scores) -> FloatArray:
         codes = codes_among(self.groups, scores, "the reject option")
@@ -108,6 +109,9 @@ class RejectOption:
             f"threshold {self.threshold:.4g} with a band of {self.margin:.4g} to each side ({self.origin})"
         )
 
+    def cuts(self, group: str) -> tuple[float, ...]:
+        return (self.threshold - self.margin if group in self.favoured else self.threshold + self.margin,) if group in self.groups else ()
+
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         return {"kind": KIND, **asdict(self), "favoured": list(self.favoured), "groups": list(self.groups)}
@@ -121,6 +125,18 @@ class RejectOption:
         return cls(float(plain["threshold"]), float(plain["margin"]), tuple(plain["favoured"]), groups, str(plain["origin"]))
 
 
+@method(
+    KIND,
+    settings=Settings,
+    title="a band around the threshold decided by group (Kamiran)",
+    paper=KAMIRAN,
+    needs_group=True,
+    without_group="its threshold without the band",
+    labels=ONE_BY_ONE,
+    rules=(RejectOption,),
+    cost=rule_work,
+    effort=0.2,
+)
 def run(
     models: Sequence[nn.Module],
     cohorts: Sequence[Cohort],

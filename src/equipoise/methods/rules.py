@@ -1,24 +1,19 @@
 """Decision rules as plain values: what `rule.json` holds, and the rule again from it."""
 
 import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from equipoise.errors import BadInput, pick, raise_all
 from equipoise.measures import THRESHOLD, Rule, Threshold
-from equipoise.methods import equalised_odds, group_thresholds, reject_option
-from equipoise.methods.equalised_odds import EqualisedOdds
-from equipoise.methods.group_thresholds import GroupThresholds
-from equipoise.methods.reject_option import RejectOption
+from equipoise.methods.contract import METHODS
 
 SCHEMA, SCHEMA_VERSION = "equipoise.rule", 1
-KINDS: dict[str, Callable[[Mapping[str, Any]], Rule]] = {
-    THRESHOLD: Threshold.from_dict,
-    reject_option.KIND: RejectOption.from_dict,
-    equalised_odds.KIND: EqualisedOdds.from_dict,
-    group_thresholds.KIND: GroupThresholds.from_dict,
-}
+
+
+def rule_kinds() -> dict[str, type[Any]]:
+    """Every kind of rule by the name under which it is written: a plain threshold, and those that methods fit."""
+    return {THRESHOLD: Threshold, **{kind.KIND: kind for method in METHODS.values() for kind in method.rules}}
 
 
 def rule_to_dict(rule: Rule) -> dict[str, object]:
@@ -27,11 +22,8 @@ def rule_to_dict(rule: Rule) -> dict[str, object]:
     >>> rule_to_dict(Threshold(0.5))["kind"], rule_to_dict(Threshold(0.5))["words"]
     ('threshold', 'score >= 0.5 (given)')
     """
-    plain = getattr(rule, "to_dict", None)
-    if plain is None:
-        raise BadInput(f"a rule of type {type(rule).__name__} cannot be written down; give it to_dict() and from_dict()")
     about = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "words": rule.describe(), "needs_group": rule.needs_group}
-    return {**about, "randomised": randomised(rule), **plain()}
+    return {**about, "randomised": rule.randomised, **rule.to_dict()}
 
 
 def rule_from_dict(plain: object, source: str = "rule.json") -> Rule:
@@ -44,14 +36,10 @@ def rule_from_dict(plain: object, source: str = "rule.json") -> Rule:
         )
     from equipoise.methods.rule_schema import rule_problems  # pydantic is not needed by `import equipoise`
 
-    kind = pick(f"kind of rule in {source}:", str(plain.get("kind")), KINDS)
+    kind = pick(f"kind of rule in {source}:", str(plain.get("kind")), rule_kinds())
     raise_all(rule_problems(plain), source)
-    return KINDS[kind](plain)
-
-
-def randomised(rule: Rule) -> bool:
-    """Whether the rule gives probabilities, from which decisions are drawn."""
-    return hasattr(rule, "draw")
+    rule: Rule = rule_kinds()[kind].from_dict(plain)
+    return rule
 
 
 def read_rule(path: Path) -> Rule:

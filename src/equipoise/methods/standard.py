@@ -9,6 +9,7 @@ from torch import nn
 
 from equipoise.data import Cohort
 from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.contract import ALL_AT_ONCE, Work, method
 from equipoise.methods.looks import Labels, Traces
 from equipoise.methods.selection import plain_rule, select
 from equipoise.models import predict
@@ -19,6 +20,17 @@ class Settings:
     """Nothing to set."""
 
 
+@method(
+    "standard",
+    settings=Settings,
+    title="the original network, threshold by best performance",
+    selects=False,
+    labels=ALL_AT_ONCE,
+    classes=True,
+    cost=lambda task, _: Work(len(task.repair), 1, "the original network"),
+    effort=0.1,
+    in_auto=0,
+)
 def run(
     models: Sequence[nn.Module],
     cohorts: Sequence[Cohort],

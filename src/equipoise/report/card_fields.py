@@ -1,9 +1,9 @@
 """The fields of a model card that join what the user wrote in card.toml with what Equipoise knows."""
 
+from equipoise.methods import METHODS
 from equipoise.report import card_words as words
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
 from equipoise.report.card_findings import CardFindings
-from equipoise.report.card_references import PAPERS
 from equipoise.report.card_text import name
 
 KEPT_ASIDE = "Recorded data of patients kept aside: a test part that the repair and the selection did not see."
@@ -67,6 +67,4 @@ def kind_of_test(facts: Facts) -> str:
 def bibliography(found: CardFindings, facts: Facts) -> str:
     """BibTeX: the user's entries, and the paper of the method. Empty if there is neither."""
     own = "" if facts.resources.citation == NOT_PROVIDED else facts.resources.citation.strip()
-    candidate = found.case.result.candidate
-    method = str(candidate.settings.get("chosen", candidate.method)) if candidate.method == "auto" else candidate.method
-    return "\n\n".join(entry for entry in (own, PAPERS.get(method, "")) if entry)
+    return "\n\n".join(entry for entry in (own, METHODS[found.case.result.candidate.ran].paper) if entry)

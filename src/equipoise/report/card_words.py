@@ -138,7 +138,7 @@ def mitigation(found: CardFindings) -> str:
     """What was done to the network or its decisions, and how it was chosen."""
     case, result = found.case, found.case.result
     candidate = result.candidate
-    about = f" ({METHODS[result.name].about})" if result.name in METHODS else ""
+    about = f" ({METHODS[result.name].title})" if result.name in METHODS else ""
     settings = ", ".join(f"{name(k)} = {name(v)}" for k, v in candidate.settings.items())
     sentences = [
         f"After training, with the method {name(result.name)}{line(about)}, on the validation part ({size(result.valid)}).",

@@ -12,15 +12,13 @@ import torch
 from torch import nn
 
 from equipoise.data import Cohort
-from equipoise.errors import EquipoiseError
-from equipoise.measures import encoding, is_quotient, terms
-from equipoise.methods import METHODS, Goal, Labels, settings_of
-from equipoise.models import PENALTIES, evaluating, features, find_units, fit_probe, folds_of, outputs, reading_of
+from equipoise.measures import encoding
+from equipoise.methods import METHODS, STANDARD, Goal, Labels, Task, settings_of, work_of
+from equipoise.models import evaluating, outputs
 
 SAMPLE = {True: 32, False: 256}  # rows to measure on, images or a table: about as many as methods show at a time
 PROBED = {True: 128, False: 2000}  # rows to measure probes on, whose time grows with the rows only where they are many
 FEW_READ, DRAWN = 32, 20  # rows to warm up on, and draws to measure by
-HONEST_RUNS = 4  # two halves, all rows, and all rows again up to the step that was chosen
 
 
 @dataclass(frozen=True)
@@ -80,11 +78,11 @@ def forecast(
     a_row, a_look = seconds_a_row(model, repair), seconds_a_look(repair, goal)
     dearer = max(1.0, seconds_a_row(copy.deepcopy(model), repair, gradients=True) / a_row)
     steps = []
-    for name, given in {"standard": {}, **methods}.items():
-        work = _work(name, settings_of(name, given), model, repair, goal, train, dearer)
+    for name, given in {STANDARD: {}, **methods}.items():
+        work = work_of(name, Task(model, repair, goal, train, dearer), settings_of(name, given))
         after = len(repair) + len(test) if not METHODS[name].needs_group else 0  # the scores for the report
         total = None if work.rows is None else round(work.rows + after)
-        steps.append(Step(name, work.what, total, None if total is None else total * a_row + work.looks * a_look + work.beside))
+        steps.append(Step(name, work.what, total, None if total is None else total * a_row + work.evaluations * a_look + work.seconds))
     counts = pd.concat([_counts(part, name) for name, part in parts.items()], ignore_index=True)
     probes = None if probe_draws is None else _probes(model, test, probe_draws)
     return Forecast(counts, tuple(steps), goal, a_row, a_look, probes)
@@ -128,19 +126,6 @@ def _counts(cohort: Cohort, part: str) -> pd.DataFrame:
     return counted
 
 
-def seconds_a_probe(model: nn.Module, cohort: Cohort, settings: Any) -> float:
-    """How long it takes to fit one probe of bias-score on all rows, in all folds and for all penalties, from a few rows."""
-    few = cohort.take(range(min(len(cohort), PROBED[len(cohort.inputs.shape) > 2])))
-    _, x = features(model, few.inputs, reading_of(model, few.inputs, settings.depth, settings.layers))
-    folds = folds_of(few, 2, 0)
-    fit_probe(x, few.y, 2, folds)  # the first time, libraries are loaded
-    start = time.perf_counter()
-    fit_probe(x, few.y, 2, folds)
-    fits = len(PENALTIES) + 1  # two halves of the rows a penalty, and all rows once
-    each = (time.perf_counter() - start) / fits / len(few)
-    return each * len(cohort) * (len(PENALTIES) * (int(settings.folds) - 1) + 1)
-
-
 def seconds_to_read(model: nn.Module, cohort: Cohort, draws: int) -> float:
     """How long it takes to read the groups from every layer of a network, with so many draws for the intervals, from a few rows."""
     count = min(len(cohort), PROBED[len(cohort.inputs.shape) > 2])
@@ -158,72 +143,3 @@ def seconds_to_read(model: nn.Module, cohort: Cohort, draws: int) -> float:
 def _probes(model: nn.Module, test: Cohort, draws: int) -> Step:
     """Before the repair and after it, on the part kept aside."""
     return Step("probes", "the groups read from every layer, before and after", None, 2 * seconds_to_read(model, test, draws))
-
-
-@dataclass(frozen=True)
-class _Work:
-    """How many rows are shown to the network at most, how many looks are taken, what is done, and seconds that are neither."""
-
-    rows: float | None  # counted as passes without gradients; None: not known
-    looks: int
-    what: str
-    beside: float = 0.0
-
-
-def _work(name: str, s: Any, model: nn.Module, repair: Cohort, goal: Goal, train: Cohort | None, dearer: float) -> _Work:
-    """The work of a method with this goal's selection. A pass with gradients is so much dearer than one without."""
-    if name == "auto":
-        return _together(s, model, repair, goal, train, dearer)
-    once = _once(name, s, model, repair, goal, train, dearer)
-    if goal.selection == "paper" or once.rows is None or name == "standard":
-        return once
-    what = f"up to {HONEST_RUNS} runs, for {goal.selection} selection, of: {once.what}"
-    return _Work(HONEST_RUNS * once.rows, HONEST_RUNS * once.looks, what, HONEST_RUNS * once.beside)
-
-
-def _together(s: Any, model: nn.Module, repair: Cohort, goal: Goal, train: Cohort | None, dearer: float) -> _Work:
-    """All methods that auto may try; it stops as soon as one meets the goal with room."""
-    works, names = [], []
-    for name in s.order():
-        try:
-            works.append(_work(name, settings_of(name, s.settings.get(name, {})), model, repair, goal, train, dearer))
-        except EquipoiseError:
-            continue  # one that cannot be run on this network: auto passes over it too
-        names.append(name)
-    what = f"{', '.join(names)}, one after the other until the goal is met with room"
-    if any(work.rows is None for work in works):
-        return _Work(None, 0, what)
-    rows = sum(work.rows + len(repair) for work in works if work.rows is not None)  # and one pass each to see how sure it is
-    return _Work(rows, sum(work.looks for work in works), what, sum(work.beside for work in works))
-
-
-def _once(name: str, s: Any, model: nn.Module, repair: Cohort, goal: Goal, train: Cohort | None, dearer: float) -> _Work:
-    """One run of a method."""
-    n = len(repair)
-    if name in ("bias-gda", "constrained"):
-        batches = -(-n // s.batch)
-        looks = batches // max(1, batches // s.evaluations)
-        most = "at most " if name == "bias-gda" else ""
-        return _Work(s.epochs * n * (dearer + looks), s.epochs * looks, f"{most}{s.epochs} epochs of fine-tuning with {looks} looks each")
-    if name == "bias-score":
-        probes = 1 + (2 if is_quotient(goal.measure) else len(terms(goal.measure)))  # the label, and the groups given each
-        beside = probes * seconds_a_probe(model, repair, s)
-        what = f"{probes} probes in {s.folds} folds beside the network as it came, and {s.steps} bounds"
-        return _Work(3 * n, 3 * s.steps, what, beside)  # scores before, features, scores after; a look, two points and a program a bound
-    if name == "pruning":
-        with torch.no_grad():
-            layers = find_units(model, repair.inputs[:2], s.layers, s.granularity)
-        total = layers[-1].start + layers[-1].size
-        steps = min(-(-total // s.a_step(total)), getattr(s, "at_most", None) or total)
-        return _Work(n * (1 + dearer * (1 + steps)), steps, f"at most {steps} steps of {s.a_step(total):,} of {total:,} units")
-    if name == "random":
-        return _Work(n * (1 + s.trials), s.trials, f"{s.trials} perturbed networks")
-    if name == "adversarial-finetune":
-        shown = min(s.batch, n) * (s.critic_steps + dearer * s.actor_steps)
-        return _Work(n + s.epochs * (n + shown), s.epochs, f"{s.epochs} epochs of fine-tuning against a critic")
-    if name == "adversarial-training" and train is not None:
-        rows = n + s.epochs * (n + dearer * len(train))
-        return _Work(rows, s.epochs, f"{s.epochs} epochs of training from scratch on {len(train):,} rows")
-    if METHODS[name].needs_group:
-        return _Work(n, 1, "another decision rule for the same network; it will need each patient's group")
-    return _Work(n, 1, "the network as it came") if name == "standard" else _Work(None, 0, "not known in advance")

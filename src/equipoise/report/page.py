@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from equipoise.data import write_text
 from equipoise.measures import READ_IS_NOT_USED
-from equipoise.methods import APART
+from equipoise.methods import ALL_AT_ONCE, METHODS
 from equipoise.report.case import Case
 from equipoise.report.explorer import explorer_data
 from equipoise.report.findings import Findings, find, headline
@@ -219,7 +219,7 @@ def labels_page(title: str, cases: Mapping[str, Case], written: Mapping[str, "Wr
             unmet=unmet,
             met=sum(case.result.candidate.met for case in cases.values()),
             method=method,
-            together=method not in APART,
+            together=METHODS[method].labels == ALL_AT_ONCE,
             attribute=attribute.name,
             reference=attribute.reference,
             many=len(attribute.levels) > 2,

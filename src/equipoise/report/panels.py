@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data import Attribute, IntArray, Scores
-from equipoise.measures import FloatArray, Rule, Threshold
-from equipoise.methods import EqualisedOdds, Goal, GroupThresholds, RejectOption
+from equipoise.measures import FloatArray, Rule
+from equipoise.methods import METHODS, Goal
 from equipoise.report.case import Repair
 from equipoise.report.words import amount, number, short
 
@@ -20,7 +20,6 @@ LEFT, RIGHT, TOP, BOTTOM = 48, 18, 12, 38
 POINTS = 240  # of a curve
 BARS = 30  # of a distribution
 BINS = 10  # of a calibration curve
-TRIES = ("standard", "random", "reject-option", "equalised-odds", "group-thresholds")  # their steps do not follow from one another
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, co
         outline.append((along(1, 0, 1), up(0, -top, top)))
         marks.append(Mark(f"area {look}", line(outline) + "Z"))
     marks.append(Mark("base", line([(along(0, 0, 1), up(0, -1, 1)), (along(1, 0, 1), up(0, -1, 1))])))
-    cuts = thresholds_of(rule, attribute.levels[code])
+    cuts = rule.cuts(attribute.levels[code])
     for cut in cuts:
         x = along(min(max(cut, 0.0), 1.0), 0, 1)
         marks.append(Mark("cut", line([(x, TOP), (x, HEIGHT - BOTTOM)]), title=f"threshold {number(cut, 3)}"))
@@ -184,24 +183,11 @@ def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, co
     return Panel(title, f"{says}. Threshold {where}." if cuts else f"{says}.", ticks, sides, "score", "", tuple(marks))
 
 
-def thresholds_of(rule: Rule, group: str) -> list[float]:
-    """The thresholds of a rule for one group; empty for a rule of a kind that the report does not know."""
-    if isinstance(rule, Threshold):
-        return [rule.value]
-    if isinstance(rule, RejectOption):
-        return [rule.threshold - rule.margin if group in rule.favoured else rule.threshold + rule.margin]
-    if isinstance(rule, EqualisedOdds) and group in rule.groups:
-        return list(rule.steps[rule.groups.index(group)].thresholds)
-    if isinstance(rule, GroupThresholds) and group in rule.groups:
-        return [rule.thresholds[rule.groups.index(group)]]
-    return []
-
-
 def trajectory_panel(repair: Repair, goal: Goal) -> Panel:
     """The gap and the performance of a method against its step on validation, with the step that was chosen."""
     candidate = repair.candidate
     trace = candidate.trace
-    tries = candidate.settings.get("chosen", repair.name) in TRIES  # of a method that chooses among others, the one whose trace this is
+    tries = not METHODS[candidate.ran].stepwise
     step, gap, performance = (trace[name].to_numpy(dtype=np.float64) for name in ("step", "gap", "performance"))
     keep = _visible(gap, performance, candidate.chosen)
     first, last = float(np.nanmin(step)), float(max(np.nanmax(step), np.nanmin(step) + 1))

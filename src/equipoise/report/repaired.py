@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from equipoise.data import naming
 from equipoise.errors import BadInput, EquipoiseError
 from equipoise.measures import Audit, Threshold
-from equipoise.methods import randomised, rule_to_dict
+from equipoise.methods import rule_to_dict
 from equipoise.models import (
     HEADS,
     MASKED_LOADING,
@@ -212,6 +212,7 @@ def _method(repair: Repair, found: Audit, shown: MethodRow) -> dict[str, object]
         "repair_part": {"gap": float(row["gap"]), "performance": float(row["performance"]), "rows": len(repair.valid)},
         "rule": candidate.rule.describe(),
         "needs_group": candidate.rule.needs_group,
+        "ran": candidate.ran,
         "settings": dict(candidate.settings),
         "notes": list(candidate.notes),
         "seconds": repair.seconds,
@@ -252,6 +253,7 @@ def _run(
         "inputs": dict(serving.inputs),
         "groups": [attribute.name for attribute in case.result.test.attributes],
         "method": candidate.method,
+        "ran": candidate.ran,
         "settings": dict(candidate.settings),
         "methods": [repair.name for repair in case.repairs],
         "goal": {"words": candidate.goal.describe(), **vars(candidate.goal)},
@@ -290,7 +292,7 @@ def verdict(case: Case) -> str:
     first, row = candidate.trace.iloc[0], candidate.trace.iloc[candidate.chosen]
     attribute = case.result.valid.attribute
     who = f"{', '.join(attribute.others)} minus {attribute.reference}" if len(attribute.others) < 4 else f"{attribute.name}, the largest"
-    name = f"{candidate.method} ({candidate.settings['chosen']})" if "chosen" in candidate.settings else candidate.method
+    name = f"{candidate.method} ({candidate.ran})" if candidate.ran != candidate.method else candidate.method
     return (
         f"{name} changed {candidate.goal.measure} ({who}) from {first['gap']:+.3f} to {row['gap']:+.3f} "
         f"on the {len(case.result.valid):,} rows that it was repaired on; "
@@ -317,7 +319,7 @@ def _readme(
         verdict=verdict(case),
         rule=rule.describe(),
         needs_group=rule.needs_group,
-        randomised=randomised(rule),
+        randomised=rule.randomised,
         program=program,
         file=next(name for name in WEIGHTS[1:] if (place / name).exists()),
         heads=HEADS if heads else None,

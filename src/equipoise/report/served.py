@@ -13,7 +13,7 @@ from torch import nn
 from equipoise.data import MISSING, Attribute, Bins, ObjectArray, Scores, group_names, numbers_in, sha256
 from equipoise.errors import BadInput, Untrusted
 from equipoise.measures import FloatArray, Rule
-from equipoise.methods import randomised, rule_in
+from equipoise.methods import rule_in
 from equipoise.models import HEADS, PROGRAM, Code, code_of, heads_in, network_with, outputs, safetensors_in, sigmoid
 from equipoise.report.bundle import Bundle, read_bundle
 
@@ -149,7 +149,7 @@ def decide(
     attributes = attributes or (Attribute("group", ("(none)",), np.full(n, MISSING, dtype=np.int64)),)
     scores = Scores(np.zeros(n, dtype=np.int64), score, attributes, None, ids, name)
     chance = repaired.rule.decide(scores)
-    if not randomised(repaired.rule):
+    if not repaired.rule.randomised:
         return pd.DataFrame({"score": score, "decision": chance.astype(int)})
     drawn = repaired.rule.draw(scores, seed)  # type: ignore[attr-defined]
     return pd.DataFrame({"score": score, "probability": chance, "decision": drawn.astype(int)})

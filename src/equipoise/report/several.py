@@ -17,7 +17,7 @@ from torch import nn
 
 from equipoise.data import Cohort, write_text
 from equipoise.errors import BadInput, EquipoiseError, raise_all
-from equipoise.methods import APART, Goal, check_method, debias
+from equipoise.methods import METHODS, ONE_BY_ONE, Goal, check_method, debias
 from equipoise.models import ChosenOutputs, chosen_outputs
 from equipoise.report.case import Case, Repair
 from equipoise.report.folder import LABELS_SCHEMA, folders
@@ -77,7 +77,7 @@ def run_trials(
     failures: dict[str, str] = {}
     for method, settings in methods.items():
         try:
-            if method in APART:
+            if METHODS[method].labels == ONE_BY_ONE:
                 repairs = _apart(method, settings, chosen, parts, goal, seed, train, originals, bars)
             else:
                 repairs = _together(method, settings, network, repair, parts, goal, outputs, seed, bars)

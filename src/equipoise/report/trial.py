@@ -70,9 +70,9 @@ def check_methods(model: nn.Module | None, methods: Mapping[str, Mapping[str, An
             continue
         if METHODS[name].needs_train and not train:
             problems.append(f"{name} trains from scratch and needs rows to train on: --train train.csv (in Python train=)")
-        if name == "pruning" and isinstance(model, ExportedNetwork):
+        if METHODS[name].needs_layers and isinstance(model, ExportedNetwork):
             problems.append(
-                "pruning needs the layers of a network; an exported program has none left. Give the architecture as file.py:factory."
+                f"{name} needs the layers of a network; an exported program has none left. Give the architecture as file.py:factory."
             )
     raise_all(problems)
 

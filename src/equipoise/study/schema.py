@@ -3,7 +3,6 @@
 Pydantic checks the types and collects every problem; `plan` turns them into words. Nothing here is imported by `import equipoise`.
 """
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, get_type_hints
@@ -140,7 +139,7 @@ class Arm:
 
 
 def _typed_settings(method: str, given: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    kind = importlib.import_module(METHODS[method].module).Settings
+    kind = METHODS[method].settings
     values = typed(f"setting of {method}", given, {f.name: get_type_hints(kind)[f.name] for f in fields(kind)})
     kind(**{**others, **values})  # what only the method itself can check
     return values

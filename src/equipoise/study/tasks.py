@@ -3,24 +3,11 @@
 from dataclasses import dataclass
 
 from equipoise.data import CATALOGUE
+from equipoise.methods import METHODS
 from equipoise.study.entries import Known
 from equipoise.study.schema import Plan
 
-# About what a split takes beside a training of the MLP; it only decides which task is started first and what a progress bar shows.
-COSTS = {
-    "": 10.0,
-    "standard": 0.1,
-    "equalised-odds": 0.2,
-    "reject-option": 0.2,
-    "group-thresholds": 0.2,
-    "constrained": 0.5,
-    "bias-score": 1.0,
-    "random": 2.0,
-    "pruning": 3.0,
-    "bias-gda": 8.0,
-    "adversarial-training": 10.0,
-    "adversarial-finetune": 12.0,
-}
+TRAINING_EFFORT = 10.0  # of training a small network, next to `METHODS[name].effort`
 UNKNOWN_ROWS = 10_000
 
 
@@ -90,5 +77,5 @@ def cost(plan: Plan, task: Task) -> float:
     if isinstance(data, Known) and data.source in CATALOGUE:
         recipe = CATALOGUE[data.source]
         rows, features = int(data.options.get("n", recipe.rows)), recipe.features
-    method = plan.arm(task.method).method if task.method else ""
-    return COSTS.get(method, 5.0) * rows * (1 + features / 400) * len(task.seeds)
+    effort = METHODS[plan.arm(task.method).method].effort if task.method else TRAINING_EFFORT
+    return effort * rows * (1 + features / 400) * len(task.seeds)

@@ -1,0 +1,184 @@
+"""What is known of a method: its registration, its cost, and the methods that there are.
+
+A method is one module of this folder. Its function is registered by `@method(...)`, which holds everything that other parts of Equipoise
+ask about it: title, paper, cost, what it needs, and how it treats several labels. No other file lists methods by name.
+"""
+
+import importlib
+import math
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from torch import nn
+
+from equipoise.data import Cohort
+from equipoise.errors import UnknownName, pick, raise_all
+from equipoise.measures import is_quotient
+from equipoise.methods.base import Goal
+
+COUNTS = ("batch", "evaluations", "trials", "critic_steps", "actor_steps", "width", "folds")  # settings that must be at least 1
+STANDARD = "standard"  # the name of the original network with its best threshold, with which every method is compared
+ALL_AT_ONCE, ONE_BY_ONE = "all at once", "one by one"  # how a method treats the labels of a multi-label network
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a method would be run on, for an estimate of its cost."""
+
+    model: nn.Module
+    repair: Cohort
+    goal: Goal
+    train: Cohort | None
+    backward: float  # how many forward passes one pass with gradients costs
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of one run of a method: rows shown to the network, evaluations of all thresholds, and seconds of anything else."""
+
+    rows: float | None  # counted as forward passes; None where it is not known in advance
+    evaluations: int
+    what: str
+    seconds: float = 0.0
+
+
+def unknown_work(_task: Task, _settings: Any) -> Work:
+    """The work of a method that does not say."""
+    return Work(None, 0, "not known in advance")
+
+
+def rule_work(task: Task, _settings: Any) -> Work:
+    """The work of a method that only fits a decision rule to the scores."""
+    return Work(len(task.repair), 1, "another decision rule for the same network; it will need each patient's group")
+
+
+def fine_tuning_work(task: Task, settings: Any, most: str = "") -> Work:
+    """The work of some epochs of fine-tuning with a few evaluations per epoch."""
+    rows = len(task.repair)
+    batches = -(-rows // settings.batch)
+    each = batches // max(1, batches // settings.evaluations)
+    what = f"{most}{settings.epochs} epochs of fine-tuning with {each} evaluations each"
+    return Work(settings.epochs * rows * (task.backward + each), settings.epochs * each, what)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A registered method."""
+
+    name: str
+    run: Callable[..., Any]
+    settings: type[Any]  # a frozen dataclass whose fields have defaults
+    title: str  # what it does, in one line
+    paper: str = ""  # BibTeX; empty where the method is our own
+    needs_train: bool = False  # trains from scratch, so it needs the training set as well
+    takes_train: bool = False  # can learn from the training set too, where there is one
+    needs_group: bool = False  # its rule needs each patient's group
+    runs_others: bool = False  # chooses among other methods, which do the selecting
+    selects: bool = True  # chooses among steps, so that cross-fitted selection runs it on halves of the rows too
+    quotients: bool = True  # can lower a gap in PPV or NPV, whose weights change with the decisions
+    needs_layers: bool = False  # needs the layers of the network, which an exported program no longer has
+    without_group: str = ""  # how its rule decides on a row whose group is missing
+    counts: str = ""  # the unit of its steps, where each follows from the one before; empty where steps are independent tries
+    labels: str = ""  # of a multi-label network: ALL_AT_ONCE, ONE_BY_ONE, or empty where it repairs one label only
+    classes: bool = False  # can repair the classes of one label, which are decided by argmax
+    rules: tuple[type[Any], ...] = ()  # the kinds of rule that it fits, beyond a plain threshold
+    cost: Callable[[Task, Any], Work] = unknown_work
+    effort: float = 5.0  # rough time per split of a study, where training a small network is 10: only for scheduling
+    in_auto: int | None = None  # its place in the order in which auto tries methods; None: auto does not try it unless asked
+
+    @property
+    def stepwise(self) -> bool:
+        """Whether each step follows from the one before, so that the trace is a path."""
+        return bool(self.counts)
+
+
+class _Methods(MutableMapping[str, Method]):
+    """Methods by name, in alphabetical order; the modules of this folder are imported when the first one is asked for."""
+
+    def __init__(self) -> None:
+        self._registered: dict[str, Method] = {}
+        self._complete = False
+
+    def _all(self) -> dict[str, Method]:
+        if not self._complete:
+            self._complete = True
+            package = importlib.import_module("equipoise.methods")
+            for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+                importlib.import_module(module.name)
+        return self._registered
+
+    def __getitem__(self, name: str) -> Method:
+        return self._all()[name]
+
+    def __setitem__(self, name: str, known: Method) -> None:
+        other = self._registered.get(name)
+        if other is not None and other.run.__module__ != known.run.__module__:
+            raise ValueError(f"two methods are named {name!r}: in {other.run.__module__} and in {known.run.__module__}")
+        self._registered[name] = known
+
+    def __delitem__(self, name: str) -> None:
+        del self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._all()))
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def copy(self) -> dict[str, Method]:
+        """A plain copy."""
+        return dict(self._all())
+
+
+METHODS = _Methods()
+
+
+def method(name: str, *, settings: type[Any], title: str, **about: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator that registers a method under a name, with everything that is known about it (see `Method`)."""
+
+    def register(run: Callable[..., Any]) -> Callable[..., Any]:
+        METHODS[name] = Method(name, run, settings, title, **about)
+        return run
+
+    return register
+
+
+CROSS_FITTED_RUNS = 4  # two halves, all rows, and all rows again up to the step that was chosen
+
+
+def work_of(name: str, task: Task, settings: Any) -> Work:
+    """The work of a method with the goal's selection: cross-fitted selection runs it several times."""
+    known = METHODS[name]
+    once = known.cost(task, settings)
+    if known.runs_others or task.goal.selection == "paper" or once.rows is None or not known.selects:
+        return once
+    what = f"up to {CROSS_FITTED_RUNS} runs, for {task.goal.selection} selection, of: {once.what}"
+    times = CROSS_FITTED_RUNS
+    return Work(times * once.rows, times * once.evaluations, what, times * once.seconds)
+
+
+def takes(name: str, measure: str) -> bool:
+    """Whether a method can lower this measure."""
+    return METHODS[name].quotients or not is_quotient(measure)
+
+
+def settings_of(name: str, given: Mapping[str, Any]) -> Any:
+    """The settings object of a method, or an error that names an unknown setting and the closest valid one."""
+    known = METHODS[pick("method", name, METHODS)].settings
+    valid = [f.name for f in fields(known)]
+    for key in given:
+        if key not in valid:
+            raise UnknownName(f"setting of {name}", key, valid)
+    raise_all(list(_number_problems(name, given)))
+    return known(**given)
+
+
+def _number_problems(name: str, given: Mapping[str, Any]) -> Iterator[str]:
+    """The numbers that no method can work with: not finite, negative, or a count of none."""
+    for key, value in given.items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            least = 1 if key in COUNTS else 0
+            if not (math.isfinite(value) and value >= least):
+                yield f"invalid value {value} for {name}.{key}: expected a finite number of at least {least}"
