@@ -14,6 +14,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
+from equipoise.errors import BadInput
 from equipoise.study import Event, Plan, opened, read_rows, run_study, schedule
 from equipoise.study.schedule import TasksFailed
 from equipoise.study.tasks import tasks_of
@@ -105,16 +106,32 @@ def test_data_that_cannot_be_read_fail_alone(tiny, tmp_path: Path) -> None:
     assert set(read_rows(opened(tmp_path / "out"))["data"]) == {"loh"}
 
 
-def test_images_on_a_gpu_have_as_many_workers_as_its_memory_takes(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_has_as_many_workers_as_its_memory_takes(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     images = tiny(data=["phantom"], methods=["standard"], model="resnet-18")
     monkeypatch.setattr(schedule, "cores", lambda: 16)
-    assert schedule._share_of_gpu(images) is None or torch.cuda.is_available()
+    assert schedule._share_of_gpu(images, None) is None or torch.cuda.is_available()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for gibibytes, workers in ((8, 1), (24, 2), (140, 14), (400, 16)):
         card = SimpleNamespace(total_memory=gibibytes * 2**30)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, card=card: card)
-        assert schedule._share_of_gpu(images) == workers
-    assert schedule._share_of_gpu(tiny()) is None  # tables stay on the cores
+        assert schedule._share_of_gpu(images, None) == workers
+    assert schedule._share_of_gpu(tiny(), None) is None  # tables stay on the cores
+    assert schedule._share_of_gpu(images, "cpu") is None
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=24 * 2**30))
+    assert schedule._share_of_gpu(tiny(), "cuda") == 6  # unless they are asked not to
+
+
+def test_a_device_that_is_not_there_is_refused_before_anything_runs(tiny, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cuda:99"):
+        run_study(tiny(), tmp_path / "out", runner="serial", device="cuda:99")
+    assert not (tmp_path / "out").exists()
+
+
+def test_rows_name_the_device_that_was_asked_for(tiny, tmp_path: Path) -> None:
+    rows = read_rows(run_study(tiny(splits=1), tmp_path / "out", runner="serial", device="cpu"))
+    assert set(rows["device"]) == {"cpu"}
 
 
 def test_progress_tells_how_far_it_is(tiny, tmp_path: Path) -> None:

@@ -70,6 +70,10 @@ def study_run(
     root: Annotated[
         Path | None, typer.Option(help="Folder with one folder a data set.", show_default="EQUIPOISE_DATA, then the user's cache")
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Where networks are computed: cpu, cuda or cuda:1.", show_default="tables: cpu; images: a GPU if there is one"),
+    ] = None,
     data: Annotated[str | None, typer.Option(help="Only these data, as in adult,bank.", show_default="all but the optional")] = None,
     methods: Annotated[str | None, typer.Option(help="Only these methods, as in standard,pruning.", show_default="all")] = None,
     measures: Annotated[str | None, typer.Option(help="Only these measures, as in spd,eod.", show_default="all")] = None,
@@ -106,7 +110,7 @@ def study_run(
     plan = without_weights(plan) if no_pretrained else with_weights(plan, pretrained or [])
     try:
         with _bar() as progress:
-            done = run_study(plan, folder, runner=runner, workers=workers, address=address, root=root, progress=progress)
+            done = run_study(plan, folder, runner=runner, workers=workers, address=address, root=root, device=device, progress=progress)
     except KeyboardInterrupt:
         say_stopped(f"Stopped. What is finished is in {folder}; the same command resumes from there.")
         raise

@@ -26,6 +26,9 @@ from .export import to_onnx as to_onnx
 from .exported import ExportedNetwork as ExportedNetwork
 from .exported import program_in as program_in
 from .exported import weights_of as weights_of
+from .feed import asked_device as asked_device
+from .feed import computing_on as computing_on
+from .feed import workplace as workplace
 from .influence import CRITERIA as CRITERIA
 from .many_outputs import WRAPPED as WRAPPED
 from .many_outputs import ChosenOutputs as ChosenOutputs

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
+from equipoise.models.feed import sent
 from equipoise.models.stack import Stack
 
 BETAS = (0.9, 0.99)
@@ -20,10 +21,7 @@ class StackedBlockwise:
 
     def __init__(self, stack: Stack, rate: float | Tensor) -> None:
         self.stack = stack
-        lengths = [p.numel() // stack.size for p in stack.parameters.values()]
-        first = torch.repeat_interleave(torch.arange(len(lengths)) * stack.size, torch.tensor(lengths) * stack.size)
-        self.block = first + stack.owner  # which tensor of which replicate each number of theta belongs to
-        self.lengths = torch.tensor(lengths, dtype=stack.theta.dtype).repeat_interleave(stack.size)
+        self.lengths = stack.lengths.to(stack.theta.dtype)
         self.mean, self.square = torch.zeros_like(stack.theta), torch.zeros_like(self.lengths)
         self.steps = 0
         self.set_rate(rate)
@@ -31,7 +29,7 @@ class StackedBlockwise:
     def set_rate(self, rate: float | Tensor) -> None:
         """A new learning rate for all replicates or for each (R,)."""
         each = torch.as_tensor(rate, dtype=self.stack.theta.dtype).expand(self.stack.size)
-        self.rate = each.repeat(len(self.lengths) // self.stack.size)
+        self.rate = sent(each.repeat(len(self.lengths) // self.stack.size), self.stack.device)
 
     @torch.no_grad()
     def step(self) -> None:
@@ -40,9 +38,9 @@ class StackedBlockwise:
         b1, b2 = BETAS
         g = self.stack.gradient
         self.mean.lerp_(g, 1 - b1)
-        self.square.lerp_(torch.zeros_like(self.square).index_add_(0, self.block, g * g) / self.lengths, 1 - b2)
+        self.square.lerp_(self.stack.block_sums(g * g) / self.lengths, 1 - b2)
         size = self.square.div(1 - b2**self.steps).sqrt_().add_(EPS)
-        self.stack.theta.addcmul_(self.mean, (self.rate / size)[self.block], value=-1 / (1 - b1**self.steps))
+        self.stack.theta.addcmul_(self.mean, (self.rate / size)[self.stack.block], value=-1 / (1 - b1**self.steps))
         g.zero_()
 
 

@@ -9,12 +9,13 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from equipoise.data import Images
+from equipoise.errors import BadInput
 
 RESIDENT = 0.25  # of the GPU's free memory that rows may take to stay there
 DEVICE = "EQUIPOISE_DEVICE"  # where to compute, such as cpu or cuda:1; by default where the network is, or a GPU for images
@@ -49,12 +50,7 @@ class Feed:
         """The rows as they are kept, on the device."""
         if self._resident is not None:
             return self._resident.index_select(0, index.to(self.device, non_blocking=True))
-        return self._sent(self._raw(index))
-
-    def _sent(self, raw: Tensor) -> Tensor:
-        if self.device.type != "cuda" or raw.device.type == "cuda":
-            return raw.to(self.device)
-        return raw.pin_memory().to(self.device, non_blocking=True)
+        return sent(self._raw(index), self.device)
 
     def ready(self, raw: Tensor) -> Tensor:
         """What the network sees of raw rows."""
@@ -75,10 +71,17 @@ class Feed:
             for part in parts:
                 following = (part, pool.submit(lambda p: self._raw(p).pin_memory(), part))
                 if waiting is not None:
-                    yield waiting[0], self.ready(self._sent(waiting[1].result()))
+                    yield waiting[0], self.ready(sent(waiting[1].result(), self.device))
                 waiting = following
             if waiting is not None:
-                yield waiting[0], self.ready(self._sent(waiting[1].result()))
+                yield waiting[0], self.ready(sent(waiting[1].result(), self.device))
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device; to a GPU from pinned memory, without waiting for the copy."""
+    if device.type != "cuda" or tensor.device.type == "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -86,10 +89,43 @@ def device_of(model: nn.Module) -> torch.device:
     return next((p.device for p in (*model.parameters(), *model.buffers())), torch.device("cpu"))
 
 
+def asked_device() -> torch.device | None:
+    """The device that EQUIPOISE_DEVICE names; None where it is not set."""
+    said = os.environ.get(DEVICE)
+    if not said:
+        return None
+    try:
+        device = torch.device(said)
+    except RuntimeError as error:
+        raise BadInput(f"invalid device {said!r}: expected cpu, cuda or cuda:1, as for torch.device") from error
+    if device.type == "cuda":
+        here = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= here:
+            raise BadInput(f"the device {said!r} was asked for and PyTorch finds {here} GPUs here; use cpu, or a PyTorch built for CUDA")
+        device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    return device
+
+
+@contextmanager
+def computing_on(device: str | None) -> Iterator[None]:
+    """During the block networks are computed on this device, as if EQUIPOISE_DEVICE named it; None changes nothing."""
+    before = os.environ.get(DEVICE)
+    try:
+        if device is not None:
+            os.environ[DEVICE] = device
+            asked_device()  # whether it is there
+        yield
+    finally:
+        if before is not None:
+            os.environ[DEVICE] = before
+        elif device is not None:
+            del os.environ[DEVICE]
+
+
 def workplace(model: nn.Module, inputs: Tensor | Images) -> torch.device:
     """Where to compute: on the network's own device; for images on a GPU, if there is one; or as EQUIPOISE_DEVICE says."""
-    if said := os.environ.get(DEVICE):
-        return torch.device(said)
+    if (asked := asked_device()) is not None:
+        return asked
     home = device_of(model)
     if home.type == "cpu" and len(inputs.shape) >= 4 and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())

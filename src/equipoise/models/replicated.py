@@ -7,7 +7,7 @@ from torch import nn
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, raise_all
-from equipoise.models.feed import device_of
+from equipoise.models.feed import device_of, workplace
 from equipoise.models.many_outputs import ChosenOutputs, ManyOutputs
 from equipoise.models.mlp import MLP
 from equipoise.models.protocol import Replicas
@@ -20,8 +20,9 @@ from equipoise.models.vision import shape_advice
 def replicas(models: Sequence[nn.Module], cohorts: Sequence[Cohort]) -> Replicas:
     """Copies of the networks, ready for repair; an error that lists all that is wrong with them."""
     check(models[0], cohorts[0])
-    if all(type(m) is MLP and all(p.requires_grad for p in m.parameters()) and device_of(m).type == "cpu" for m in models):
-        return StackedReplicas([m for m in models if isinstance(m, MLP)], torch.stack([c.inputs for c in cohorts]))
+    if all(type(m) is MLP and all(p.requires_grad for p in m.parameters()) for m in models):
+        place = workplace(models[0], cohorts[0].inputs)
+        return StackedReplicas([m for m in models if isinstance(m, MLP)], torch.stack([c.inputs for c in cohorts]), place)
     if len(models) > 1:
         raise BadInput(f"only equal MLPs can be repaired as one; got {len(models)} networks of type {type(models[0]).__name__}")
     if isinstance(models[0], ChosenOutputs):

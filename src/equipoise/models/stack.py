@@ -3,9 +3,14 @@
 Activations are kept as (replicates, units, rows), so that a layer is one batched matrix product and batch norm is one fused
 call over replicates x units channels. Parameters and gradients each lie in one flat buffer, so that an optimiser's step is a
 few operations. Every replicate draws its dropout masks from a generator of its own: what it learns does not depend on its neighbours.
+
+A stack lies on one device, where all of its steps run without waiting for a value. Dropout masks are the same on every device: they are
+drawn on the CPU and sent there. On a GPU a step's 300 small kernels are recorded once and replayed (see capture), and sums are taken in
+an order of their own, so that results equal those of a CPU up to rounding.
 """
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,28 +19,39 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from equipoise.models.capture import Captured, Pool
+from equipoise.models.feed import device_of, sent
 from equipoise.models.mlp import MLP
 
 MOMENTUM, EPS = 0.1, 1e-5  # of batch norm, the defaults of torch.nn
-CHUNK = 512  # rows of one evaluation step: activations of a chunk stay in the processor's cache
+CHUNKS = {"cpu": 512}  # rows of one evaluation step: activations of a chunk stay in the processor's cache
+CHUNK = 2**14  # on other devices, which want few and large steps
+USUAL = 8  # how often a step has to be met before it is recorded, which takes as long as a hundred steps
 
 
 class Stack:
-    """R MLPs of one shape. `Stack.of(models)` copies them in, `unstack()` copies them out."""
+    """R MLPs of one shape. `Stack(models)` copies them in, `unstack()` copies them out."""
 
-    def __init__(self, models: Sequence[MLP], dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, models: Sequence[MLP], dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> None:
         first = self._first = models[0]
+        self.device = device or device_of(first)
+        self.chunk = CHUNKS.get(self.device.type, CHUNK)
         self.size = len(models)
         self.inputs, self.width, self.depth = first.inputs, first.width, first.depth
         self.dropout = first.dropout.p
         self._template = [(n, tuple(p.shape)) for n, p in first.named_parameters()]
         shapes = [(self.size, *shape) for _, shape in self._template]
         sizes = [int(np.prod(s)) for s in shapes]
-        self.theta = torch.empty(sum(sizes), dtype=dtype)
+        self.theta = torch.empty(sum(sizes), dtype=dtype, device=self.device)
         self.gradient = torch.zeros_like(self.theta)
         self.parameters: dict[str, Tensor] = {}
         self._slots: dict[str, Tensor] = {}  # where each parameter's gradient lies
-        self.owner = torch.empty(sum(sizes), dtype=torch.long)  # which replicate each number of theta belongs to
+        lengths = torch.tensor(sizes) // self.size
+        self.lengths = lengths.repeat_interleave(self.size).to(self.device)  # of every tensor of every replicate, as they lie in theta
+        block = torch.arange(len(self.lengths)).repeat_interleave(lengths.repeat_interleave(self.size))
+        self.block = block.to(self.device)  # which of these each number of theta belongs to
+        self.owner = (block % self.size).to(self.device)  # and which replicate
+        self.numbers = [n.to(self.device) for n in (block % self.size).argsort(stable=True).view(self.size, -1)]  # of each replicate
         for (name, _), shape, size, start in zip(self._template, shapes, sizes, np.cumsum([0, *sizes[:-1]]), strict=True):
             where = slice(int(start), int(start) + size)
             view = self.theta[where].view(shape)
@@ -44,9 +60,8 @@ class Stack:
             view.grad = self.gradient[where].view(shape)
             self.parameters[name] = view
             self._slots[name] = self.gradient[where].view(shape)
-            self.owner[where] = torch.arange(self.size).repeat_interleave(size // self.size)
         self.means, self.variances = (
-            [torch.stack([m.get_buffer(f"norms.{k}.{what}") for m in models]).to(dtype) for k in range(self.depth + 1)]
+            [torch.stack([m.get_buffer(f"norms.{k}.{what}") for m in models]).to(self.device, dtype) for k in range(self.depth + 1)]
             for what in ("running_mean", "running_var")
         )
 
@@ -145,7 +160,7 @@ class Stack:
     @torch.no_grad()
     def evaluate(self, x: Tensor) -> Tensor:
         """The logits (R, rows) in eval mode, in chunks."""
-        return torch.cat([self.logits(part) for part in x.split(CHUNK, dim=1)], dim=1)
+        return torch.cat([self.logits(part) for part in x.split(self.chunk, dim=1)], dim=1)
 
     def masks(self, rows: int, generators: Sequence[np.random.Generator]) -> Tensor | None:
         """Dropout masks for one batch (layers, R, width, rows), each replicate's from its own generator."""
@@ -156,32 +171,81 @@ class Stack:
         drawn = np.empty((self.size, int(np.prod(shape))), np.uint16)
         for row, generator in zip(drawn, generators, strict=True):
             row[:] = np.frombuffer(generator.bytes(2 * row.size), np.uint16)
-        keep = torch.from_numpy(drawn >= limit).view(self.size, *shape).transpose(0, 1)
+        keep = sent(torch.from_numpy(drawn >= limit), self.device).view(self.size, *shape).transpose(0, 1)
         masks: Tensor = keep.to(self.theta.dtype).mul_(1 / (1 - limit / 65536))
         return masks
 
     def load(self, source: "Snapshot", replicates: Tensor) -> None:
         """Puts the parameters and statistics of some replicates back to what a snapshot holds."""
         with torch.no_grad():
-            chosen = torch.zeros(self.size, dtype=torch.bool)
-            chosen[replicates] = True
+            chosen = self.marked(replicates)
             torch.where(chosen[self.owner], source.theta, self.theta, out=self.theta)
             for mine, theirs in zip((*self.means, *self.variances), (*source.means, *source.variances), strict=True):
-                mine[replicates] = theirs[replicates]
+                torch.where(chosen[:, None], theirs, mine, out=mine)
+
+    def marked(self, replicates: Tensor) -> Tensor:
+        """Which replicates are among these (R,), on the stack's device, from their numbers on the CPU."""
+        chosen = torch.zeros(self.size, dtype=torch.bool)
+        chosen[replicates] = True
+        return sent(chosen, self.device)
+
+    def block_sums(self, numbers: Tensor) -> Tensor:
+        """The sums of numbers that lie as theta does over every tensor of every replicate (tensors * R,)."""
+        if self.device.type == "cpu":
+            return numbers.new_zeros(len(self.lengths)).index_add_(0, self.block, numbers)
+        return torch.segment_reduce(numbers, "sum", lengths=self.lengths, unsafe=True)  # whose order is fixed; unsafe: no wait for checks
+
+    def replicate_sums(self, numbers: Tensor) -> Tensor:
+        """The sums of numbers that lie as theta does over every replicate (R,)."""
+        if self.device.type == "cpu":
+            return numbers.new_zeros(self.size).index_add_(0, self.owner, numbers)
+        return self.block_sums(numbers).view(-1, self.size).sum(0)
 
     def unstack(self) -> list[MLP]:
         """The replicates as MLPs of their own, in eval mode."""
         models = []
+        home = device_of(self._first)
+        parameters = {name: value.detach().to(home) for name, value in self.parameters.items()}
+        means, variances = ([value.to(home) for value in values] for values in (self.means, self.variances))
         for r in range(self.size):
             model = copy.deepcopy(self._first).to(self.theta.dtype)  # a fresh one would draw from the global generator
             with torch.no_grad():
                 for name, _ in self._template:
-                    model.get_parameter(name).copy_(self.parameters[name][r])
-                for k, (mean, variance) in enumerate(zip(self.means, self.variances, strict=True)):
+                    model.get_parameter(name).copy_(parameters[name][r])
+                for k, (mean, variance) in enumerate(zip(means, variances, strict=True)):
                     model.get_buffer(f"norms.{k}.running_mean").copy_(mean[r])
                     model.get_buffer(f"norms.{k}.running_var").copy_(variance[r])
             models.append(model.eval())
         return models
+
+
+class Recorder:
+    """Steps of a stack: on a GPU a step that is met often enough with tensors of the same shapes is recorded, and replayed from then on.
+
+    A step writes the stack's gradient, and moves the running statistics where it trains; it reads what does not move, and its tensors.
+    """
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self._steps: dict[tuple[object, ...], Captured] = {}
+        self._met: Counter[tuple[object, ...]] = Counter()
+        self._pool: Pool | None = None
+
+    def __call__(self, step: Callable[..., None], *tensors: Tensor | None, key: object = None) -> None:
+        """Runs the step; `key` tells it from others, where the function is made anew each time. Tensors may come from the CPU."""
+        here = [sent(t, self.stack.device) for t in tensors if t is not None]
+        if self.stack.device.type != "cuda":
+            step(*here)
+            return
+        name = (step if key is None else key, *(t.shape for t in here))
+        self._met[name] += 1
+        if self._met[name] <= USUAL:
+            step(*here)
+            return
+        if name not in self._steps:
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            self._steps[name] = Captured(step, here, [*self.stack.means, *self.stack.variances], self._pool)
+        self._steps[name](*here)
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,11 +263,10 @@ class Snapshot:
 
     def update(self, stack: Stack, replicates: Tensor) -> None:
         """Takes over the present state of some replicates."""
-        chosen = torch.zeros(stack.size, dtype=torch.bool)
-        chosen[replicates] = True
+        chosen = stack.marked(replicates)
         torch.where(chosen[stack.owner], stack.theta.detach(), self.theta, out=self.theta)
         for mine, theirs in zip((*self.means, *self.variances), (*stack.means, *stack.variances), strict=True):
-            mine[replicates] = theirs[replicates]
+            torch.where(chosen[:, None], theirs, mine, out=mine)
 
 
 class StackedAdam:
@@ -216,10 +279,10 @@ class StackedAdam:
         self.set_rate(rate)
 
     def set_rate(self, rate: float | Tensor) -> None:
-        """A new learning rate for all replicates or for each (R,)."""
+        """A new learning rate for all replicates or for each (R,), on the CPU."""
         self.rate = torch.as_tensor(rate, dtype=self.stack.theta.dtype).expand(self.stack.size)
         uniform = bool((self.rate == self.rate[0]).all())
-        self._spread: Tensor | float = float(self.rate[0]) if uniform else self.rate[self.stack.owner]
+        self._spread: Tensor | float = float(self.rate[0]) if uniform else sent(self.rate, self.stack.device)[self.stack.owner]
 
     @torch.no_grad()
     def step(self) -> None:

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 from equipoise.errors import BadInput
 from equipoise.models.blockwise import StackedBlockwise
+from equipoise.models.feed import sent
 from equipoise.models.influence import row_parts, settled, sums
 from equipoise.models.mlp import MLP
 from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Slope, shuffled
 from equipoise.models.score import sigmoid
-from equipoise.models.stack import CHUNK, Snapshot, Stack, StackedAdam
+from equipoise.models.stack import Recorder, Snapshot, Stack, StackedAdam
 from equipoise.models.units import find_units
 
 
@@ -22,13 +23,16 @@ class StackedReplicas:
     notes: tuple[str, ...] = ()
     reduced = False
 
-    def __init__(self, models: Sequence[MLP], x: Tensor) -> None:
-        self.stack, self.x = Stack(models), x
+    def __init__(self, models: Sequence[MLP], x: Tensor, device: torch.device | None = None) -> None:
+        self.stack = Stack(models, device=device)
+        self.device, self.x = self.stack.device, x.to(self.stack.device)
         self.size, self.rows = len(models), x.shape[1]
         self._original = Snapshot.of(self.stack)
         self._kept = Snapshot.of(self.stack)
         self._layers: list[int] = []  # hidden layers whose units may be pruned; none where columns of the input may
-        self._numbers = [(self.stack.owner == r).nonzero()[:, 0] for r in range(self.size)]
+        self._first_rows = torch.arange(self.size, device=self.device)[:, None] * self.rows
+        self._run = Recorder(self.stack)
+        self._elsewhere: tuple[list[Tensor], Tensor] | None = None  # other inputs that were evaluated last, and the same as a stack
 
     def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
         return shuffled(self.rows, generators, batch, least)
@@ -40,18 +44,27 @@ class StackedReplicas:
         return torch.sigmoid(logits), seen[-1].transpose(1, 2)
 
     def tilt(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
+        masks = None if generators is None else self.stack.masks(index.shape[1], generators)
+        self._run(self._tilt if generators is None else self._tilt_in_training, index, weights, masks)
+
+    def _tilt(self, index: Tensor, weights: Tensor, masks: Tensor | None = None, training: bool = False) -> None:
         def slope(logits: Tensor) -> Tensor:
             f = torch.sigmoid(logits)
             return weights * f * (1 - f)
 
-        masks = None if generators is None else self.stack.masks(index.shape[1], generators)
-        self.stack.fill_gradient(self._take(index), slope, masks=masks, training=generators is not None)
+        self.stack.fill_gradient(self._take(index), slope, masks=masks, training=training)
+
+    def _tilt_in_training(self, index: Tensor, weights: Tensor, masks: Tensor | None = None) -> None:
+        self._tilt(index, weights, masks, training=True)
 
     def push(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
-        self.stack.fill_gradient(self._take(index), lambda logits: slope(logits, *given))
+        def step(index: Tensor, *given: Tensor) -> None:
+            self.stack.fill_gradient(self._take(index), lambda logits: slope(logits, *given))
+
+        self._run(step, index, *given, key=slope)
 
     def _take(self, index: Tensor) -> Tensor:
-        flat = (index + torch.arange(self.size)[:, None] * self.rows).reshape(-1)
+        flat = (sent(index, self.device) + self._first_rows).reshape(-1)
         return self.x.view(-1, self.x.shape[2]).index_select(0, flat).view(*index.shape, -1)
 
     def still(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
@@ -62,9 +75,13 @@ class StackedReplicas:
         return look
 
     def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
-        x = self.x if inputs is None else torch.stack(list(inputs))
-        scores: FloatArray = sigmoid(self.stack.evaluate(x)).numpy()
+        scores: FloatArray = sigmoid(self.stack.evaluate(self.x if inputs is None else self._stacked(inputs))).numpy()
         return scores
+
+    def _stacked(self, inputs: Sequence[Tensor]) -> Tensor:
+        if self._elsewhere is None or any(a is not b for a, b in zip(self._elsewhere[0], inputs, strict=True)):
+            self._elsewhere = (list(inputs), torch.stack(list(inputs)).to(self.device))
+        return self._elsewhere[1]
 
     def oppose(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
         mine = list(self.stack.parameters.values())
@@ -73,8 +90,7 @@ class StackedReplicas:
         for p, gradient in zip(adversary, pull[len(mine) :], strict=True):
             p.grad = gradient
         toward, away = (torch.cat([g.reshape(-1) for g in gradients]) for gradients in (push, pull[: len(mine)]))
-        dots = torch.zeros(2, self.size).index_add_(1, self.stack.owner, torch.stack([toward * away, away * away]))
-        share = dots[0] / dots[1].clamp(min=1e-12)
+        share = self.stack.replicate_sums(toward * away) / self.stack.replicate_sums(away * away).clamp(min=1e-12)
         self.stack.gradient.copy_(toward - (share + weight)[self.stack.owner] * away)
 
     def optimiser(self, name: str, rate: float) -> Optimiser:
@@ -101,12 +117,12 @@ class StackedReplicas:
         # Rows without weight need no backward pass: they go last, and the graph is made for the others alone.
         order = torch.argsort((w == 0).to(torch.uint8), dim=1, stable=True)
         needed = int((w != 0).sum(1).max())
-        w = w.gather(1, order).float()
-        logits = torch.empty(self.size, self.rows)
+        order, w = sent(order, self.device), sent(w.gather(1, order).float(), self.device)
+        logits = torch.empty(self.size, self.rows, device=self.device)
         units = len(self._layers) * self.stack.width or self.stack.inputs
-        total = torch.zeros(sums(criterion), self.size, units)
-        for start in range(0, self.rows, CHUNK):
-            part = slice(start, min(start + CHUNK, self.rows))
+        total = torch.zeros(sums(criterion), self.size, units, device=self.device)
+        for start in range(0, self.rows, self.stack.chunk):
+            part = slice(start, min(start + self.stack.chunk, self.rows))
             x = self._take(order[:, part])
             if start >= needed:
                 with torch.no_grad():
@@ -144,8 +160,8 @@ class StackedReplicas:
 
     def perturb(self, generators: Sequence[np.random.Generator], spread: float) -> None:
         with torch.no_grad():
-            for numbers, generator in zip(self._numbers, generators, strict=True):
-                noise = torch.from_numpy(generator.standard_normal(len(numbers), dtype=np.float32))
+            for numbers, generator in zip(self.stack.numbers, generators, strict=True):
+                noise = sent(torch.from_numpy(generator.standard_normal(len(numbers), dtype=np.float32)), self.device)
                 self.stack.theta[numbers] = self._original.theta[numbers] * (1 + spread * noise)
 
 
@@ -165,7 +181,7 @@ class _StackedSteps:
             self.adam.step()
             return
         with torch.no_grad():
-            self.stack.theta.addcmul_(self.stack.gradient, self.rate[self.stack.owner], value=-1)
+            self.stack.theta.addcmul_(self.stack.gradient, sent(self.rate, self.stack.device)[self.stack.owner], value=-1)
             self.stack.gradient.zero_()
 
     def stop(self, replicates: BoolArray) -> None:

@@ -17,14 +17,14 @@ from torch.nn import functional as F
 from equipoise.data import Cohort, check_cohort, child_seed, generator
 from equipoise.errors import BadInput
 from equipoise.models import ranks
-from equipoise.models.feed import device_of
+from equipoise.models.feed import asked_device, device_of, sent
 from equipoise.models.mlp import MLP
 from equipoise.models.module_run import ModuleRun
 from equipoise.models.recipe import IMAGES as IMAGES  # where their users look for them
 from equipoise.models.recipe import Progress
 from equipoise.models.recipe import Training as Training
 from equipoise.models.score import output_kind, outputs, sigmoid
-from equipoise.models.stack import Snapshot, Stack, StackedAdam
+from equipoise.models.stack import Recorder, Snapshot, Stack, StackedAdam
 
 
 def train(
@@ -73,7 +73,7 @@ def train_stack(
     if len(shapes) > 1:
         raise BadInput(f"replicates in one stack need parts of equal size; got {sorted(map(str, shapes))}")
     seeds = [seed for _, _, seed in parts]
-    stack = Stack([initial_mlp(t.inputs.shape[1], seed) for t, _, seed in parts])
+    stack = Stack([initial_mlp(t.inputs.shape[1], seed) for t, _, seed in parts], device=asked_device())
     x = torch.stack([t.inputs for t, _, _ in parts])
     y = torch.from_numpy(np.stack([t.y for t, _, _ in parts])).float()
     x_valid = torch.stack([v.inputs for _, v, _ in parts])
@@ -97,7 +97,9 @@ class _StackedRun:
     def __init__(
         self, stack: Stack, x: Tensor, y: Tensor, x_valid: Tensor, y_valid: Tensor, seeds: Sequence[int], settings: Training
     ) -> None:
-        self.stack, self.x, self.y, self.x_valid, self.y_valid, self.settings = stack, x, y, x_valid, y_valid, settings
+        self.stack, self.settings = stack, settings
+        self.x, self.y, self.x_valid, self.y_valid = (t.to(stack.device) for t in (x, y, x_valid, y_valid))
+        self.recorder = Recorder(stack)
         self.shuffles = [generator(seed, "shuffle") for seed in seeds]
         self.dropouts = [generator(seed, "dropout") for seed in seeds]
         self.names = list(range(stack.size))  # the replicate of each row of the stack
@@ -114,7 +116,7 @@ class _StackedRun:
         for epoch in range(self.settings.epochs):
             self._epoch()
             loss = F.binary_cross_entropy_with_logits(self.stack.evaluate(self.x_valid), self.y_valid, reduction="none").mean(1)
-            self._look(loss)
+            self._look(loss.cpu())  # the one value an epoch that is waited for
             if progress:
                 progress(epoch, float(self.best_loss.mean()))
             stopped = self.since_best >= self.settings.patience
@@ -129,17 +131,18 @@ class _StackedRun:
     def _epoch(self) -> None:
         rows = self.x.shape[1]
         order = torch.from_numpy(np.stack([g.permutation(rows) for g in self.shuffles]))
-        flat = order + torch.arange(self.stack.size)[:, None] * rows
-        x, y = self.x.view(-1, self.x.shape[2]), self.y.view(-1)
+        flat = sent(order + torch.arange(self.stack.size)[:, None] * rows, self.stack.device)
         for index in flat.split(self.settings.batch, dim=1):
             if index.shape[1] == 1:
                 continue  # batch norm has no variance of one row
-            masks = self.stack.masks(index.shape[1], self.dropouts)
-            batch = x.index_select(0, index.reshape(-1)).view(*index.shape, -1)
-            label, share = y[index], 1 / index.shape[1]
-            # The derivative of the mean cross-entropy with respect to the logits is (score - label) / rows.
-            self.stack.fill_gradient(batch, lambda logits: (torch.sigmoid(logits) - label) * share, masks=masks, training=True)  # noqa: B023
+            self.recorder(self._gradient, index, self.stack.masks(index.shape[1], self.dropouts))
             self.optimiser.step()
+
+    def _gradient(self, index: Tensor, masks: Tensor | None = None) -> None:
+        batch = self.x.view(-1, self.x.shape[2]).index_select(0, index.reshape(-1)).view(*index.shape, -1)
+        label, share = self.y.view(-1)[index], 1 / index.shape[1]
+        # The derivative of the mean cross-entropy with respect to the logits is (score - label) / rows.
+        self.stack.fill_gradient(batch, lambda logits: (torch.sigmoid(logits) - label) * share, masks=masks, training=True)
 
     def _look(self, loss: Tensor) -> None:
         """Keeps a copy of what improved and lowers the rate of what has been level for too long."""
@@ -169,15 +172,17 @@ class _StackedRun:
         self.names = [self.names[k] for k in kept]
         if not kept:
             return
-        stays = ~stopped[self.stack.owner]
+        stays = ~stopped.to(self.stack.device)[self.stack.owner]
         old, rate = self.optimiser, self.optimiser.rate[keep]
         present = self.stack.unstack()
-        best = Snapshot(self.best.theta[stays], [m[keep] for m in self.best.means], [v[keep] for v in self.best.variances])
-        self.stack = Stack([present[k] for k in kept], self.stack.theta.dtype)
+        there = keep.to(self.stack.device)
+        best = Snapshot(self.best.theta[stays], [m[there] for m in self.best.means], [v[there] for v in self.best.variances])
+        self.stack = Stack([present[k] for k in kept], self.stack.theta.dtype, self.stack.device)
+        self.recorder = Recorder(self.stack)
         self.optimiser = StackedAdam(self.stack, rate)
         self.optimiser.mean, self.optimiser.square, self.optimiser.steps = old.mean[stays], old.square[stays], old.steps
         self.best = best
-        self.x, self.y, self.x_valid, self.y_valid = (t[keep] for t in (self.x, self.y, self.x_valid, self.y_valid))
+        self.x, self.y, self.x_valid, self.y_valid = (t[there] for t in (self.x, self.y, self.x_valid, self.y_valid))
         self.shuffles, self.dropouts = [self.shuffles[k] for k in kept], [self.dropouts[k] for k in kept]
         self.best_loss, self.since_best = self.best_loss[keep], self.since_best[keep]
         self.plateau_best, self.since_plateau = self.plateau_best[keep], self.since_plateau[keep]

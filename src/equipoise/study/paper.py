@@ -77,7 +77,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "about": "the sensitivity table: the simulations of Loh (resampled for each split) and of Zafar (one data set, the "
         "published one) at six strengths of bias each",
         "splits": 10,
-        "stack": 5,
         "data": [
             {
                 "source": source,

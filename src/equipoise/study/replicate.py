@@ -33,7 +33,7 @@ from equipoise.measures import (
     tabulate,
 )
 from equipoise.methods import METHODS, Candidate, run_many, settings_of
-from equipoise.models import IMAGES, Training, predict, train_stack
+from equipoise.models import IMAGES, Training, computing_on, predict, train_stack, workplace
 from equipoise.models import train as train_one
 from equipoise.study import pooled, rows, weights
 from equipoise.study.schema import Plan
@@ -58,7 +58,7 @@ def perform(work: Work, cohort: bytes | None, trained: bytes | Path | None) -> b
 
     The networks are the content of a file, or the file itself where this process can read it.
     """
-    with one_thread():
+    with one_thread(), computing_on(work.device):
         parts = _block(work, cohort)
         if trained is None:
             return _trained(work, parts)
@@ -179,6 +179,7 @@ def _repaired(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -
         "performance_measure": plan.performance,
         "settings": json.dumps({"method": arm.method, **recipe, **asdict(settings_of(arm.method, settings))}, sort_keys=True, default=str),
         "stack": len(parts),
+        "device": str(workplace(models[0], parts[0].valid.inputs)),
         "seconds": seconds / len(parts),
         "task_seconds": seconds,
     }

@@ -1,7 +1,7 @@
 """The rows of a study: one a (data, split, method, measure), with the steps that led to it; as Parquet bytes and back.
 
 Gaps, performances and noise floors are of the test part, unless their name begins with `valid_`. The columns in TIMINGS differ from run
-to run; all others are the same to the bit, whatever the runner.
+to run; all others are the same to the bit, whatever the runner, on the same kind of device.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,6 +55,7 @@ SCHEMA = pa.schema(
         ("settings", _TEXT),
         ("notes", _TEXT),
         ("stack", _WHOLE),
+        ("device", _TEXT),
         *((name, _REAL) for name in SIZES),
         *((name, _REAL) for name in TIMINGS),
         ("trace_step", pa.list_(_WHOLE)),

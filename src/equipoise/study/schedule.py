@@ -12,6 +12,7 @@ import torch
 
 from equipoise.data import Images, counted
 from equipoise.errors import EquipoiseError
+from equipoise.models import asked_device, computing_on
 from equipoise.study.entries import Own
 from equipoise.study.results import Folder, claimed, finished
 from equipoise.study.runners import Crew, cores, crew
@@ -22,6 +23,7 @@ from equipoise.study.tasks import Outcome, Task, Work, cost, tasks_of
 log = logging.getLogger(__name__)
 LIVES = 3  # how many workers may die over one task
 ON_GPU = 10 * 2**30  # bytes of its memory that one worker may need: VGG-16 in training, and rows kept there
+TABLES_ON_GPU = 4 * 2**30  # the same for tables: a CUDA context, and ten splits of 30,000 rows of 501 numbers
 
 
 class TasksFailed(EquipoiseError):
@@ -56,9 +58,16 @@ def run_study(
     workers: int | None = None,
     address: str | None = None,
     root: str | Path | None = None,
+    device: str | None = None,
     progress: Progress | None = None,
 ) -> Folder:
-    """The folder with the study's rows. What is there already is kept; the rows do not depend on the runner."""
+    """The folder with the study's rows. What is there already is kept; the rows do not depend on the runner.
+
+    `device` says where networks are computed, such as cpu or cuda. Without it tables stay on the CPU, and images go to a GPU if there is
+    one. Rows from a GPU equal those from a CPU up to rounding, and name their device. Several workers share one GPU.
+    """
+    with computing_on(device):
+        pass  # an error at once, where there is no such device
     with claimed(folder, plan, root) as place:
         done = finished(place)
         pending = _pending(plan, done)
@@ -68,19 +77,23 @@ def run_study(
         if pending:
             for network in dict.fromkeys(plan.network(data.name) for data in plan.data):
                 network.fetch()  # before the workers, who would all fetch or all fail
-            with crew(runner, workers or _share_of_gpu(plan), address) as workforce:
-                _Run(place, pending, root, progress).drive(workforce)
+            with crew(runner, workers or _share_of_gpu(plan, device), address) as workforce:
+                _Run(place, pending, root, progress, device).drive(workforce)
         elif progress:
             total = len(tasks_of(plan))
             progress(Event(total, total, 1.0, 0.0, ()))
         return place
 
 
-def _share_of_gpu(plan: Plan) -> int | None:
-    """How many workers a GPU has memory for, where images are computed on one; None where cores decide."""
-    if all(plan.network(data.name).stacks for data in plan.data) or not torch.cuda.is_available():
+def _share_of_gpu(plan: Plan, device: str | None) -> int | None:
+    """How many workers a GPU has memory for, where networks are computed on one; None where cores decide."""
+    tables = all(plan.network(data.name).stacks for data in plan.data)
+    with computing_on(device):
+        asked = asked_device()
+    if not torch.cuda.is_available() or (asked is None and tables) or (asked is not None and asked.type != "cuda"):
         return None
-    return max(1, min(cores(), torch.cuda.get_device_properties(0).total_memory // ON_GPU))
+    memory = torch.cuda.get_device_properties(asked or 0).total_memory
+    return max(1, min(cores(), memory // (TABLES_ON_GPU if tables else ON_GPU)))
 
 
 def _pending(plan: Plan, done: set[Task]) -> list[Task]:
@@ -98,6 +111,7 @@ class _Run:
     pending: list[Task]
     root: str | Path | None
     progress: Progress | None
+    device: str | None
     running: dict[str, Task] = field(default_factory=dict)
     deaths: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -158,7 +172,7 @@ class _Run:
         file = folder.file(task.training)
         # Weights of half a gigabyte had better not go through a pipe, if they need not.
         trained = None if not task.method else file.absolute() if workforce.here else file.read_bytes()
-        workforce.submit(Work(folder.plan, folder.fingerprint, folder.version, task), cohort, trained)
+        workforce.submit(Work(folder.plan, folder.fingerprint, folder.version, task, self.device), cohort, trained)
 
     def _settle(self, task: Task, outcome: Outcome) -> str:
         """Keeps what a task gave, or sees to what went wrong; a note on the latter."""

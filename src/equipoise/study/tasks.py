@@ -47,6 +47,7 @@ class Work:
     fingerprint: str
     version: str
     task: Task
+    device: str | None = None  # where networks are computed; None: tables on the CPU, images on a GPU if there is one
 
 
 @dataclass(frozen=True)
