@@ -26,6 +26,7 @@ from equipoise.measures import GAPS
 from equipoise.measures.gaps import MEANING
 from equipoise.methods import METHODS
 from equipoise.models.torchvision_import import import_torchvision
+from support.facts import facts
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 QUICK = {
@@ -160,5 +161,5 @@ def test_the_added_method_keeps_the_contract(tables, simulated):
     # Its own setting is one like any other's.
     higher = eq.debias(model, parts.valid, method=name, measure="eod", floor=0.5, least=0.4)
     assert higher.trace["threshold"].iloc[1:].min() >= 0.4
-    with pytest.raises(eq.BadInput, match="unknown setting of one-threshold 'lest'"):
+    with pytest.raises(eq.BadInput, match=facts("one-threshold", "lest")):
         eq.debias(model, parts.valid, method=name, lest=0.4)

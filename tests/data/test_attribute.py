@@ -6,6 +6,7 @@ import pytest
 
 from equipoise.data import MISSING, Attribute
 from equipoise.errors import BadInput, UnknownName
+from support.facts import facts, suggests
 
 
 def test_the_reference_comes_first_and_the_others_in_order():
@@ -48,29 +49,29 @@ def test_the_reference_may_be_given_as_a_number(reference):
 
 
 def test_an_unknown_reference_lists_the_groups_and_the_closest():
-    with pytest.raises(UnknownName, match=r"reference group for 'sex': 'male'. Did you mean 'Male'\? Valid: Female, Male\."):
+    with pytest.raises(UnknownName, match=suggests("Male")):
         Attribute.of(["Female", "Male"], name="sex", reference="male")
 
 
 def test_a_single_group_is_an_error_with_its_count():
-    with pytest.raises(BadInput, match=r"'sex' holds a single group, 'F' \(3 rows\)"):
+    with pytest.raises(BadInput, match=facts("sex", "F", 3)):
         Attribute.of(["F", "F", None, "F"], name="sex")
 
 
 def test_a_column_without_any_value_is_an_error():
-    with pytest.raises(BadInput, match="'sex' holds no group: all 2 values are missing"):
+    with pytest.raises(BadInput, match=facts("sex", 2)):
         Attribute.of([None, np.nan], name="sex")
 
 
 @pytest.mark.parametrize("kind", [int, str, object, float])
 def test_numbers_of_many_values_must_be_binned_however_they_are_stored(kind):
-    with pytest.raises(BadInput, match=r"'age' holds 21 different numbers.*--bins age=5,10,15 .*bins=\{'age': \[5, 10, 15\]\}"):
+    with pytest.raises(BadInput, match=facts("age", 21, "--bins age=5,10,15", "bins={'age': [5, 10, 15]}")):
         Attribute.of(np.arange(21).astype(kind), name="age")
     assert len(Attribute.of(list(range(20)) * 2, name="age").levels) == 20
 
 
 def test_a_few_measurements_must_be_binned_too_but_a_few_levels_need_not():
-    with pytest.raises(BadInput, match="'bmi' holds 5 different numbers"):
+    with pytest.raises(BadInput, match=facts("bmi", 5)):
         Attribute.of([21.5, 30.1, 24.4, None, 27.9, 33.0], name="bmi")
     assert Attribute.of([0.5, 1.5, 0.5, 1.5]).levels == ("0.5", "1.5")
     assert Attribute.of([1, 2, 3]).levels == ("1", "2", "3")
@@ -80,14 +81,14 @@ def test_a_few_measurements_must_be_binned_too_but_a_few_levels_need_not():
 def test_dates_are_no_groups_but_a_few_years_are(written: str | None):
     dates = pd.Series(pd.date_range("2020-01-01", periods=30))
     column = dates if written is None else dates.dt.strftime(written)
-    with pytest.raises(BadInput, match=r"'seen' holds 30 different dates.*pd\.to_datetime\(df\['seen'\]\)\.dt\.year"):
+    with pytest.raises(BadInput, match=facts("seen", 30, "pd.to_datetime", "dt.year")):
         Attribute.of(column, name="seen")
     assert Attribute.of([2020, 2020, 2021, 2022]).levels == ("2020", "2021", "2022")
     assert len(Attribute.of(pd.to_datetime(["2020-01-01", "2021-01-01"] * 4)).levels) == 2
 
 
 def test_an_identifier_is_no_group_but_many_sites_are():
-    with pytest.raises(BadInput, match=r"'name' holds 30 different values in 30 rows, like an identifier"):
+    with pytest.raises(BadInput, match=facts("name", 30)):
         Attribute.of([f"p{i}" for i in range(30)], name="name")
     assert len(Attribute.of([f"site {i}" for i in range(30)] * 10).levels) == 30
 
@@ -101,7 +102,7 @@ def test_many_groups_most_of_them_small_say_which_to_keep():
         "Those large enough to keep are 'a' (40), 'b' (10). Merge the others into one group, such as 'other'."
     )
     assert len(Attribute.of(["a"] * 40 + [f"c{k}" for k in range(19) for _ in range(3)]).levels) == 20
-    with pytest.raises(BadInput, match=r"30 different groups in 90 rows, none of which has 10 rows"):
+    with pytest.raises(BadInput, match=facts(30, 90, 10)):
         Attribute.of([f"c{k}" for k in range(30)] * 3)
 
 

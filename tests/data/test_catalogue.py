@@ -17,6 +17,7 @@ from equipoise.data.catalogue import File, Recipe
 from equipoise.data.compas import anonymous
 from equipoise.data.files import read_bytes
 from equipoise.errors import BadInput, UnknownName
+from support.facts import facts, suggests
 
 REAL_ROOT = os.environ.get("EQUIPOISE_DATA")  # read before the fixture below takes it away
 GOOD = {"a.csv": b"0,x\n1,z\n1,x\n", "b.csv": b"second\n"}
@@ -87,20 +88,20 @@ def test_a_simulation_loads_as_its_entry_says(name: str, tmp_path: Path) -> None
     assert load(name, n=20).inputs.shape == (20, CATALOGUE[name].features)
     assert len(load(name, tmp_path / "no such folder", n=20)) == 20
     assert check_files(name) == []
-    with pytest.raises(BadInput, match="simulated and has no files"):
+    with pytest.raises(BadInput, match="simulated"):
         fetch(name)
 
 
 @pytest.mark.parametrize("use", [load, check_files, fetch])
 def test_an_unknown_name_gets_the_closest(use) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(UnknownName, match=r"unknown data set 'adlut'. Did you mean 'adult'.*compas"):
+    with pytest.raises(UnknownName, match=suggests("adult")):
         use("adlut")
 
 
 def test_an_unknown_option_lists_the_valid_ones(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"'tiny' has no option 'aplha'. Valid: attribute_as_input."):
+    with pytest.raises(BadInput, match=facts("tiny", "aplha", "attribute_as_input")):
         load("tiny", put(tmp_path / "tiny"), aplha=1)
-    with pytest.raises(BadInput, match=r"'loh' has no option 'aplha'. Valid: n, alpha, seed, attribute_as_input."):
+    with pytest.raises(BadInput, match=facts("loh", "aplha", "n, alpha, seed, attribute_as_input")):
         load("loh", aplha=1)
 
 
@@ -135,13 +136,13 @@ def test_missing_files_are_named_with_the_folders_and_the_command(tmp_path: Path
     assert f"{tmp_path / 'tiny'}, {tmp_path}" in text
     assert f"equipoise data fetch tiny --root {tmp_path}" in text
     assert check_files("tiny", tmp_path)[1] == ("b.csv", None, "missing")
-    with pytest.raises(BadInput, match=f"a.csv missing; b.csv missing. Looked in {cache}.*: equipoise data fetch tiny$"):
+    with pytest.raises(BadInput, match=facts("a.csv", "b.csv", cache, "equipoise data fetch tiny")):
         load("tiny")
 
 
 def test_a_wrong_checksum_names_file_expected_and_found(tmp_path: Path) -> None:
     put(tmp_path / "tiny", b=b"tampered")
-    with pytest.raises(BadInput, match=f"b.csv has sha256 {sha256(b'tampered')}, expected {sha256(GOOD['b.csv'])}"):
+    with pytest.raises(BadInput, match=facts("b.csv", sha256(b"tampered"), sha256(GOOD["b.csv"]))):
         load("tiny", tmp_path)
     assert [status == "ok" for _, _, status in check_files("tiny", tmp_path)] == [True, False]
 
@@ -149,7 +150,7 @@ def test_a_wrong_checksum_names_file_expected_and_found(tmp_path: Path) -> None:
 def test_a_fetch_mends_a_data_root_that_holds_a_wrong_file(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "data"))
     put(tmp_path / "data" / "tiny", b=b"tampered")
-    with pytest.raises(BadInput, match=f"{tmp_path}/data/tiny/b.csv has sha256"):
+    with pytest.raises(BadInput, match=facts(tmp_path / "data" / "tiny" / "b.csv", "sha256")):
         load("tiny")
     fetch("tiny", open_url=serving())
     assert len(load("tiny")) == 3
@@ -163,7 +164,7 @@ def test_gzipped_files_are_as_good_and_broken_ones_are_reported(tmp_path: Path) 
     assert len(load("tiny", tmp_path)) == 3
     packed = tmp_path / "tiny" / "a.csv.gz"
     packed.write_bytes(packed.read_bytes()[:-6])
-    with pytest.raises(BadInput, match=r"a.csv.gz cannot be read"):
+    with pytest.raises(BadInput, match=facts("a.csv.gz")):
         load("tiny", tmp_path)
 
 
@@ -186,7 +187,7 @@ def test_fetch_downloads_only_what_is_missing_or_wrong(cache: Path) -> None:
 
 
 def test_a_corrupted_download_writes_nothing(cache: Path) -> None:
-    with pytest.raises(BadInput, match=f"b.csv with sha256 {sha256(b'<html>')}, expected {sha256(GOOD['b.csv'])}; nothing was written"):
+    with pytest.raises(BadInput, match=facts("b.csv", sha256(b"<html>"), sha256(GOOD["b.csv"]))):
         fetch("tiny", open_url=serving(b=b"<html>"))
     assert files_under(cache.parent) == []
 
@@ -196,7 +197,7 @@ OFFLINE = [urllib.error.URLError("Name or service not known"), TimeoutError("tim
 
 @pytest.mark.parametrize("error", OFFLINE)
 def test_without_a_network_the_error_says_what_to_do(error: Exception, cache: Path) -> None:
-    with pytest.raises(BadInput, match=r"cannot download https://example.org/a.csv: .*put a.csv into .*tiny by hand"):
+    with pytest.raises(BadInput, match=facts("https://example.org/a.csv", "tiny")):
         fetch("tiny", open_url=serving(a=error))
     assert files_under(cache.parent) == []
 
@@ -228,9 +229,9 @@ def test_nih_by_name(tmp_path: Path, place: str) -> None:
     )
     assert load("nih", tmp_path, finding="effusion", size=8).y.tolist() == [1, 0]
     assert check_files("nih", tmp_path) == [("metadata.csv", folder / "metadata.csv", "ok")]
-    with pytest.raises(BadInput, match="Did you mean 'effusion'"):
+    with pytest.raises(BadInput, match=suggests("effusion")):
         load("nih", tmp_path, finding="efusion")
-    with pytest.raises(BadInput, match=r"'nih' has no option 'findings'. Valid: finding, "):
+    with pytest.raises(BadInput, match=facts("nih", "findings", "finding")):
         load("nih", tmp_path, findings="effusion")
 
 
@@ -241,7 +242,7 @@ def test_tables_may_lie_deeper_and_go_by_other_names(tmp_path: Path) -> None:
     (tmp_path / "mimic-iii" / "admissions.csv").write_text("")
     found = {state.file: state.path for name in ("mimic-cxr", "mimic-iii") for state in check_files(name, tmp_path) if state.path}
     assert list(found) == ["patients.csv.gz", "admissions.csv"]
-    with pytest.raises(BadInput, match=r"no mimic-cxr-2.0.0-metadata.csv"):  # its loader knows what is needed
+    with pytest.raises(BadInput, match=facts("mimic-cxr-2.0.0-metadata.csv")):  # its loader knows what is needed
         load("mimic-cxr", tmp_path)
 
 
@@ -256,7 +257,7 @@ def test_a_file_inside_an_archive(cache: Path, monkeypatch: pytest.MonkeyPatch) 
     url = "https://example.org/all.zip"
     monkeypatch.setitem(CATALOGUE, "tiny", recipe(File("a.csv", sha256(GOOD["a.csv"]), url, member="in/a.csv")))
     for wrong in (b"no archive", zipped("other.csv", b"")):
-        with pytest.raises(BadInput, match=r"is not a.csv .*nothing was written"):
+        with pytest.raises(BadInput, match=facts("a.csv")):
             fetch("tiny", open_url=Server({url: wrong}))
     fetch("tiny", open_url=Server({url: zipped("in/a.csv", GOOD["a.csv"])}))
     assert (cache / "tiny" / "a.csv").read_bytes() == GOOD["a.csv"]
@@ -278,7 +279,7 @@ def test_a_fetched_compas_file_identifies_nobody(cache: Path, monkeypatch: pytes
     [written] = [p for p in cache.rglob("*") if p.is_file()]
     assert b"Battery" in written.read_bytes()
     assert not any(secret in written.read_bytes() for secret in (b"Secret", b"Zz", b"1950", b"SECRET", b"dob"))
-    with pytest.raises(BadInput, match=r"is not a.csv"):
+    with pytest.raises(BadInput, match=facts("a.csv")):
         fetch("tiny", cache / "again", open_url=Server({mine.url: b"<html>not found</html>"}))
 
 

@@ -12,6 +12,7 @@ from equipoise.data.attribute import joined
 from equipoise.data.conflicts import main_group, patients_varying, settled, varying
 from equipoise.errors import BadInput
 from equipoise.measures import bootstrap_cells, patients_in_cells, units_of
+from support.facts import facts
 
 #         patient 1: F F M    2: M .   3: a tie, M first    4: always F
 PATIENTS = ["1", "1", "1", "2", "2", "3", "3", "4", "4"]
@@ -38,13 +39,13 @@ def test_each_rule(rule, expected):
 
 
 def test_an_error_names_the_patients_and_the_rules():
-    with pytest.raises(BadInput, match=r"'pid': 2 of 4 patients have more than one 'sex': 1, 3\..*--conflicts.*conflicts="):
+    with pytest.raises(BadInput, match=facts("pid", 2, 4, "sex", 1, 3, "--conflicts")):
         _settled("error")
 
 
 def test_a_rule_may_leave_no_second_group():
     attribute = Attribute.of(["F", "M", "F"], "sex", "F")
-    with pytest.raises(BadInput, match="no row is left in 'M'"):
+    with pytest.raises(BadInput, match=facts("M")):
         settled(attribute, pd.Series(["1", "1", "2"]), "blank")
 
 
@@ -83,7 +84,7 @@ def test_python_takes_the_rule_everywhere(rule):
     ]
     for make in made:
         if rule == "error":
-            with pytest.raises(BadInput, match="2 of 4 patients"):
+            with pytest.raises(BadInput, match=facts(2, 4, "patients")):
                 make()
         else:
             assert make().groups.tolist() == _settled(rule).names.tolist()

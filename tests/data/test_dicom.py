@@ -12,6 +12,7 @@ from equipoise.data import Cohort, Images, Limit, with_headers
 from equipoise.data.decode import decode, fault
 from equipoise.data.dicom import age, header, headers, is_dicom, read_pixels
 from equipoise.errors import BadInput, MissingExtra
+from support.facts import facts
 
 pydicom = pytest.importorskip("pydicom", reason="DICOM needs pip install 'equipoise[dicom]'")
 
@@ -170,7 +171,7 @@ def test_a_missing_codec_is_told_with_the_command_that_installs_it(monkeypatch):
     target = BytesIO()
     packed.save_as(target, enforce_file_format=True)
     monkeypatch.setattr("pydicom.pixels.get_decoder", lambda _: type("Decoder", (), {"is_available": False}))
-    with pytest.raises(BadInput, match=r"compressed as JPEG Baseline .*no codec is installed: pip install 'pylibjpeg\[all\]'"):
+    with pytest.raises(BadInput, match=facts("JPEG Baseline", "pip install 'pylibjpeg[all]'")):
         read_pixels(target.getvalue())
 
 
@@ -182,7 +183,7 @@ def test_ages(text, expected):
 
 
 def test_an_age_that_is_none_is_refused():
-    with pytest.raises(BadInput, match="the age is 'old'; expected digits"):
+    with pytest.raises(BadInput, match=facts("old")):
         age("old")
 
 
@@ -214,7 +215,7 @@ def test_headers_that_cannot_be_read_are_all_listed(tmp_path):
     (tmp_path / "a.dcm").write_bytes(b"nothing")
     (tmp_path / "b.dcm").write_bytes(_dicom(PatientAge="999Y"))
     (tmp_path / "c.dcm").write_bytes(_dicom().replace(b"DICM", b"DICX"))
-    with pytest.raises(BadInput, match=r"2 problems:\n- .*a.dcm cannot be read as DICOM(.|\n)*c.dcm cannot be read as DICOM"):
+    with pytest.raises(BadInput, match=facts(2, "a.dcm", "DICOM", "c.dcm")):
         headers(sorted(tmp_path.glob("*.dcm")))
 
 
@@ -242,7 +243,7 @@ def test_columns_that_a_frame_lacks_come_from_the_headers_and_its_own_stay(tmp_p
 def test_without_pydicom_the_command_is_told(monkeypatch):
     content = _dicom()
     monkeypatch.setitem(sys.modules, "pydicom", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'equipoise\[dicom\]'"):
+    with pytest.raises(MissingExtra, match=facts("pip install 'equipoise[dicom]'")):
         Images.open([content], size=8)
 
 
@@ -305,7 +306,7 @@ def test_a_deflated_file_is_inflated_no_further_than_an_image_may_need(where, sm
     assert _wrong(bomb)[0] == "too large"
     assert _wrong(deflated(4_000)) == ("", "")
     (tmp_path / "bomb.dcm").write_bytes(bomb)
-    with pytest.raises(BadInput, match="inflates to more than"):
+    with pytest.raises(BadInput, match="inflates"):
         header(tmp_path / "bomb.dcm", Limit(10_000))
     (tmp_path / "fine.dcm").write_bytes(deflated(4_000))
     assert header(tmp_path / "fine.dcm", Limit(10_000))["patient"] is None

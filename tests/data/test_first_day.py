@@ -12,6 +12,7 @@ from equipoise.data.first_day import EXTREMES, VENTILATOR, first_day
 from equipoise.data.mimic_iii import PUBLISHED_ROWS, mimic_iii
 from equipoise.data.saps import CHART, LAB, MEASURED, OUTPUT
 from equipoise.errors import BadInput, UnknownName
+from support.facts import facts
 
 CHART_ROWS = """row_id,hadm_id,itemid,charttime,value,valuenum,error
 1,10,211,2100-01-01 00:00:00,80,80,
@@ -186,7 +187,7 @@ def test_what_is_missing_is_named(demo: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="first-day"):
         mimic_iii(demo, inputs="firstday")
     (tmp_path / "ADMISSIONS.csv").write_text("subject_id\n")
-    with pytest.raises(BadInput, match=r"no table ICUSTAYS.csv"):
+    with pytest.raises(BadInput, match=facts("ICUSTAYS.csv")):
         mimic_iii(tmp_path, inputs="first-day")
     with pytest.raises(BadInput) as caught:
         mimic_iii(tmp_path)

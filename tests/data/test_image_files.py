@@ -12,6 +12,7 @@ from PIL import Image
 from equipoise.data import Cohort, find_files
 from equipoise.data.image_files import SUFFIXES, file_state
 from equipoise.errors import BadInput
+from support.facts import facts
 
 
 def _made(folder: Path, *names: str) -> Path:
@@ -201,6 +202,6 @@ def test_a_cohort_never_gets_the_image_of_another_patient(tmp_path):
 
 
 def test_a_name_of_several_files_is_not_said_to_have_none(tmp_path):
-    with pytest.raises(BadInput, match="any of 2 files") as refused:
+    with pytest.raises(BadInput, match=facts(2, "files")) as refused:
         _found(_made(tmp_path / "in", "a.png", "a.dcm"), "a")
     assert len(refused.value.problems) == 1

@@ -17,6 +17,7 @@ import equipoise as eq
 from equipoise.data import XRAY_RANGE, Cohort, Images, of_view
 from equipoise.data.decode import decode
 from equipoise.errors import BadInput
+from support.facts import facts, suggests
 
 RAMP = np.tile(np.arange(0, 256, 16, dtype=np.uint8), (16, 1))  # (16, 16), dark on the left
 
@@ -118,9 +119,9 @@ def test_normalisation_is_the_one_told():
     assert own[0].max().item() == pytest.approx(0.5)
     xray = Images(np.array([[[0, 255]]], np.uint8), **XRAY_RANGE)
     assert xray[0].flatten().tolist() == [-1024, 1024]
-    with pytest.raises(BadInput, match="channels must be one of 1, 3; got 2"):
+    with pytest.raises(BadInput, match=facts("channels", 1, 3, 2)):
         Images(np.zeros((1, 2, 2), np.uint8), channels=2)
-    with pytest.raises(BadInput, match="mean must hold one number a channel"):
+    with pytest.raises(BadInput, match=facts("mean", "channel")):
         Images(np.zeros((1, 2, 2), np.uint8), mean=(0.1, 0.2))
 
 
@@ -231,7 +232,7 @@ def test_of_images_in_memory_only_the_rows_travel():
 
 def test_a_full_disk_is_told_before_anything_is_decoded(tmp_path, monkeypatch):
     monkeypatch.setattr("equipoise.data.images.shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
-    with pytest.raises(BadInput, match="1 images at 8 px need"):
+    with pytest.raises(BadInput, match=facts(1, 8, "px")):
         Images.open([_bytes(_gray(1))], size=8, cache=tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -261,9 +262,9 @@ def test_only_frontal_views_stay(tmp_path):
     assert of_view(pd.Series(views)).tolist() == [True, True, False, False, True, True, False, False]
     cohort = _cohort(_frame(8, view=views, sex=["F", "M"] * 4, pid=list("abcdefgh")), tmp_path, view="view")
     assert cohort.ids.tolist() == ["000.png", "001.png", "004.png", "005.png"]
-    with pytest.raises(BadInput, match="holds no frontal view"):
+    with pytest.raises(BadInput, match="frontal"):
         _cohort(_frame(8, view="LL"), tmp_path, view="view")
-    with pytest.raises(BadInput, match=r"no column 'vieww'. Did you mean 'view'?"):
+    with pytest.raises(BadInput, match=suggests("view")):
         _cohort(_frame(8, view="PA"), tmp_path, view="vieww")
 
 
@@ -293,12 +294,12 @@ def test_problems_of_columns_and_names_come_in_one_message(tmp_path):
     text = str(caught.value)
     for part in ("no column 'ill'", "1 of 4 rows are empty", "image '000.png' may be any of 2 files"):
         assert part in text
-    with pytest.raises(BadInput, match=r"more than one 'sex': p0, p1(.|\n)*1 ids occur more than once in 4 rows: 001.png"):
+    with pytest.raises(BadInput, match=facts("sex", "p0", "p1", 1, 4, "001.png")):
         _cohort(frame, tmp_path, conflicts="error")
 
 
 def test_a_wrong_folder_is_one_problem(tmp_path):
-    with pytest.raises(BadInput, match=r"no image of column 'image' is in .* the first is '000.png'"):
+    with pytest.raises(BadInput, match=facts("image", "000.png")):
         _cohort(_frame(8), tmp_path)
     with pytest.raises(BadInput, match="no such folder"):
         _cohort(_frame(8), tmp_path / "absent")

@@ -9,6 +9,7 @@ from PIL import Image
 
 from equipoise.data.mimic_cxr import mimic_cxr
 from equipoise.errors import BadInput, UnknownName
+from support.facts import facts, suggests
 
 # dicom_id, subject_id, study_id, view; the value of the pixels is ten times the place in this list
 IMAGES = [
@@ -104,7 +105,7 @@ def test_tables_of_mimic_iv_may_be_elsewhere(root, tmp_path_factory):
 def test_an_absent_image_is_named(root):
     gone = root / "files/p10/p10000898/s50771383/096052b7-d256dc40.jpg"
     gone.unlink()
-    with pytest.raises(BadInput, match=r"096052b7-d256dc40.jpg: no such file"):
+    with pytest.raises(BadInput, match=facts("096052b7-d256dc40.jpg")):
         mimic_cxr(root, size=8)
     assert set(_rows(mimic_cxr(root, size=8, skip_broken=True))) == {0, 2, 5, 6}
 
@@ -125,12 +126,12 @@ def test_everything_that_is_missing_comes_in_one_message(root):
 
 def test_tables_of_other_patients_are_refused(root):
     (root / "hosp" / "patients.csv.gz").write_bytes(gzip.compress(b"subject_id,gender\n1,F\n2,M\n"))
-    with pytest.raises(BadInput, match="is of a patient whose sex is known"):
+    with pytest.raises(BadInput, match="sex"):
         mimic_cxr(root, size=8)
 
 
 def test_names_are_checked(root):
-    with pytest.raises(UnknownName, match="Did you mean 'pneumonia'"):
+    with pytest.raises(UnknownName, match=suggests("pneumonia")):
         mimic_cxr(root, finding="pneumonai")
-    with pytest.raises(UnknownName, match="attribute of mimic-cxr"):
+    with pytest.raises(UnknownName, match=facts("attribute", "mimic-cxr")):
         mimic_cxr(root, attribute="race")

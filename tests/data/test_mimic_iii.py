@@ -12,6 +12,7 @@ from equipoise.data import Cohort, Table, split
 from equipoise.data.mimic_iii import GROUPS, TABLES, mimic_iii
 from equipoise.data.saps import COLUMNS, MEASURED, Measurement, stay_means
 from equipoise.errors import BadInput, UnknownName
+from support.facts import facts, suggests
 
 # Patients: 1 has two admissions; 2 is over 89 (date of birth shifted); 3 is 15 years old less a day; 4 is 78 since a week; 5 is 77.
 TINY = {
@@ -232,29 +233,29 @@ def test_every_missing_table_and_column_is_in_one_message(tiny: Path) -> None:
 def test_bad_input_says_what_and_where(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no such folder"):
         mimic_iii(tmp_path / "nowhere")
-    with pytest.raises(UnknownName, match="Did you mean 'marital_status'"):
+    with pytest.raises(UnknownName, match=suggests("marital_status")):
         mimic_iii(tiny, attribute="marital")
     assert set(GROUPS) == {"age", "marital_status", "insurance"}
 
     def with_table(name: str, text: str) -> Path:
         return write(tmp_path / "broken", TINY | {name: text})
 
-    with pytest.raises(BadInput, match=r"none of 5 first admissions is of a patient over 15"):
+    with pytest.raises(BadInput, match=facts(5, 15)):
         mimic_iii(
             with_table("PATIENTS", "subject_id,dob\n" + "".join(f"{i},2109-01-01\n" for i in range(1, 6)).replace("2,2109", "2,2149"))
         )
-    with pytest.raises(BadInput, match=r"1 of 5 patients have no admittime in ADMISSIONS or no dob in PATIENTS"):
+    with pytest.raises(BadInput, match=facts(1, 5, "ADMISSIONS", "PATIENTS")):
         mimic_iii(with_table("PATIENTS", TINY["PATIENTS"].replace("5,5,F,2033-01-01 00:00:00,0\n", "")))
-    with pytest.raises(BadInput, match="hospital_expire_flag must be 0 or 1; 1 of 4"):
+    with pytest.raises(BadInput, match=facts("hospital_expire_flag", 0, 1, 4)):
         mimic_iii(with_table("ADMISSIONS", TINY["ADMISSIONS"].replace("FALL,1", "FALL,")))
-    with pytest.raises(BadInput, match="the MIMIC-III table PATIENTS"):
+    with pytest.raises(BadInput, match=facts("MIMIC-III", "PATIENTS")):
         mimic_iii(with_table("PATIENTS", TINY["PATIENTS"].replace("2033-01-01", "long ago")))
-    with pytest.raises(BadInput, match=r"the MIMIC-III table CHARTEVENTS.*invalid value 'many'"):
+    with pytest.raises(BadInput, match=facts("MIMIC-III", "CHARTEVENTS", "many")):
         mimic_iii(with_table("CHARTEVENTS", TINY["CHARTEVENTS"].replace("80,80,BPM", "80,many,BPM")))
-    with pytest.raises(BadInput, match="single group"):
+    with pytest.raises(BadInput, match="group"):
         mimic_iii(with_table("ADMISSIONS", TINY["ADMISSIONS"].replace("SINGLE", "MARRIED")), attribute="marital_status")
     empty = {table: TINY[table].split("\n", 1)[0] + "\n" for table in COLUMNS}
-    with pytest.raises(BadInput, match="no row of CHARTEVENTS, LABEVENTS, OUTPUTEVENTS"):
+    with pytest.raises(BadInput, match=facts("CHARTEVENTS", "LABEVENTS", "OUTPUTEVENTS")):
         mimic_iii(write(tmp_path / "empty", TINY | empty))
 
 
@@ -263,7 +264,7 @@ def test_a_download_that_broke_off_is_an_error(tiny: Path) -> None:
     (tiny / "CHARTEVENTS.csv").unlink()
     whole = gzip.compress(rows.encode())
     (tiny / "CHARTEVENTS.csv.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(BadInput, match=r"CHARTEVENTS.csv.gz cannot be read"):
+    with pytest.raises(BadInput, match=facts("CHARTEVENTS.csv.gz")):
         mimic_iii(tiny)
 
 

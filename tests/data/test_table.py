@@ -8,6 +8,7 @@ import torch
 from equipoise.data import Table
 from equipoise.data.table import Encoder
 from equipoise.errors import BadInput
+from support.facts import facts
 
 TRAIN = pd.DataFrame({"age": [30.0, 50.0], "ward": ["a", "b"], "smokes": [True, False]})
 
@@ -57,15 +58,15 @@ def test_inputs_are_float32_and_rows_are_kept():
 def test_other_columns_are_ignored_and_absent_ones_are_named():
     encoder = Encoder.fit(TRAIN)
     assert torch.equal(encoder.transform(TRAIN.assign(extra=1)[["extra", "smokes", "ward", "age"]]), encoder.transform(TRAIN))
-    with pytest.raises(BadInput, match=r"(?s)no column 'age'.*no column 'ward'"):
+    with pytest.raises(BadInput, match=facts("age", "ward")):
         encoder.transform(TRAIN[["smokes"]])
 
 
 def test_a_number_that_turns_to_text_or_infinity_is_named():
     encoder = Encoder.fit(TRAIN)
-    with pytest.raises(BadInput, match="'age' was a number in the train part and holds text here"):
+    with pytest.raises(BadInput, match=facts("age")):
         encoder.transform(TRAIN.assign(age=["old", "young"]))
-    with pytest.raises(BadInput, match="'age': 1 of 2 rows are infinite"):
+    with pytest.raises(BadInput, match=facts("age", 1, 2)):
         encoder.transform(TRAIN.assign(age=[np.inf, 1.0]))
 
 

@@ -10,6 +10,7 @@ from equipoise.data import Cohort, keep_aside, split
 from equipoise.data.targets import equals
 from equipoise.errors import BadInput
 from equipoise.models import train
+from support.facts import facts, suggests
 
 FRAME = pd.DataFrame(
     {
@@ -38,9 +39,9 @@ def test_one_label_alone_has_the_rows_where_it_is_known():
     assert one.y.tolist() == [1, 0, 0, 1, 0]
     assert one.ids.tolist() == [0, 1, 3, 4, 5]
     assert one.targets is None
-    with pytest.raises(BadInput, match="Did you mean 'Effusion'"):
+    with pytest.raises(BadInput, match=suggests("Effusion")):
         labels().labelled("effusions")
-    with pytest.raises(BadInput, match="has one label"):
+    with pytest.raises(BadInput, match="label"):
         one.labelled("Effusion")
 
 
@@ -60,9 +61,9 @@ def test_arrays_are_read_as_frames_are():
     assert np.array_equal(cohort.targets, labels().targets)
     by_class = Cohort.from_arrays(x, FRAME["diagnosis"], FRAME["sex"], classes=["none", "mass", "effusion"])
     assert by_class.y.tolist() == [0, 1, 0, 0, 1, 1]
-    with pytest.raises(BadInput, match=r"3 labels .* need y of shape \(n, 3\); got \(6, 2\)"):
+    with pytest.raises(BadInput, match=facts(3, "(n, 3)", "(6, 2)")):
         Cohort.from_arrays(x, y, FRAME["sex"], labels=["a", "b", "c"])
-    with pytest.raises(BadInput, match=r"labels=\[...\], which names the columns"):
+    with pytest.raises(BadInput, match=facts("labels=[")):
         Cohort.from_arrays(x, y, FRAME["sex"])
     with pytest.raises(BadInput, match="not both"):
         Cohort.from_arrays(x, y, FRAME["sex"], labels=["a"], classes=["b"])
@@ -85,15 +86,15 @@ def test_all_that_is_wrong_is_said_at_once():
     text = str(caught.value)
     assert "'Effusion' must hold 0 and 1" in text
     assert "'Mass' holds only negatives in all 5 rows where it is known" in text
-    with pytest.raises(BadInput, match=r"no column 'Efusion'. Did you mean 'Effusion'"):
+    with pytest.raises(BadInput, match=suggests("Effusion")):
         Cohort.from_frame(FRAME, label=["Efusion", "Mass"], group="sex")
-    with pytest.raises(BadInput, match=r"more than one thing: label, group"):
+    with pytest.raises(BadInput, match=facts("label", "group")):
         Cohort.from_frame(FRAME, label=["sex", "Mass"], group="sex")
-    with pytest.raises(BadInput, match=r"none of the classes none, mass, efusion: effusion. Did you mean 'efusion'\?"):
+    with pytest.raises(BadInput, match=suggests("efusion")):
         Cohort.from_frame(FRAME, label="diagnosis", classes=["none", "mass", "efusion"], group="sex")
-    with pytest.raises(BadInput, match="holds no row of the classes nodule"):
+    with pytest.raises(BadInput, match="nodule"):
         Cohort.from_frame(FRAME, label="diagnosis", classes=["none", "mass", "effusion", "nodule"], group="sex")
-    with pytest.raises(BadInput, match="classes are those of one label column"):
+    with pytest.raises(BadInput, match=facts("classes", "label")):
         Cohort.from_frame(FRAME, label=["Effusion", "Mass"], classes=["a", "b"], group="sex")
 
 
@@ -124,7 +125,7 @@ def test_images_have_several_labels_too(tmp_path):
 def test_train_says_that_it_trains_one_output():
     frame = pd.DataFrame({"x": np.arange(80.0), "sex": list("FM") * 40, "a": [0, 1] * 40, "b": [0, 0, 1, 1] * 20})
     parts = split(Cohort.from_frame(frame, label=["a", "b"], group="sex", reference="M"), seed=0)
-    with pytest.raises(BadInput, match="has several labels \\(a, b\\), and train trains one output"):
+    with pytest.raises(BadInput, match=facts("a, b", "train")):
         train(parts.train, parts.valid)
 
 

@@ -14,6 +14,7 @@ from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import GAPS, GROUP_MEASURES, audit, noise_floor
 from equipoise.measures.decision import best_threshold
 from equipoise.measures.performance import PERFORMANCE
+from support.facts import facts, suggests
 
 
 def _frame(n: int = 600, seed: int = 0) -> pd.DataFrame:
@@ -113,14 +114,14 @@ def test_ten_images_of_one_patient_are_one_patient():
 def test_a_measure_that_is_asked_for_needs_its_cells():
     frame = _frame()
     frame.loc[frame.sex == "F", "y"] = 0
-    with pytest.raises(EmptyCell, match="'F' has none"):
+    with pytest.raises(EmptyCell, match=facts("F")):
         audit(_scores(frame), measures=["eod"], threshold=0.5)
     found = audit(_scores(frame), threshold=0.5, draws=10)
     assert "insufficient data" in str(found["eod"])
     assert list(audit(_scores(frame), measures=["spd"], threshold=0.5, draws=10).estimates) == ["spd"]
-    with pytest.raises(UnknownName, match="Did you mean 'eod'"):
+    with pytest.raises(UnknownName, match=suggests("eod")):
         audit(_scores(frame), measures=["eodd"])
-    with pytest.raises(UnknownName, match="measure in this audit"):
+    with pytest.raises(UnknownName, match="measure"):
         found["nonsense"]
 
 
@@ -165,11 +166,11 @@ def test_a_network_is_audited_on_a_cohort_and_left_as_it_was():
     assert found["auroc"].value == audit(model, cohort, draws=10)["auroc"].value  # eval mode: no dropout
     assert [m.training for m in model] == [True, False, True, True]
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
-    with pytest.raises(BadInput, match=r"shape \(200,\) or \(200, 1\); it returned \(200, 2\)"):
+    with pytest.raises(BadInput, match=facts("(200,)", "(200, 1)", "(200, 2)")):
         audit(nn.Linear(3, 2), cohort)
-    with pytest.raises(BadInput, match="a network is audited on a cohort"):
+    with pytest.raises(BadInput, match="cohort"):
         audit(model)
-    with pytest.raises(BadInput, match="got str"):
+    with pytest.raises(BadInput, match=facts("str")):
         audit("scores.csv")
 
 

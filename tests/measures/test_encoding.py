@@ -15,6 +15,7 @@ from equipoise.errors import BadInput
 from equipoise.measures import GIVEN, encoding
 from equipoise.measures.encoding import COLUMNS
 from equipoise.models import fit_probe, folds_of
+from support.facts import facts
 
 
 def _cohort(n: int = 400, shift: float = 0.0, seed: int = 0, groups: int = 2, patients: bool = True) -> Cohort:
@@ -224,13 +225,13 @@ def test_steps_are_told():
 
 def test_bad_input_is_told_at_once():
     cohort = _cohort(100)
-    with pytest.raises(BadInput, match=r"folds must be at least 2; got 1(.|\n)*draws must be at least 2; got 0"):
+    with pytest.raises(BadInput, match=facts("folds", "draws", 2, 1, 0)):
         encoding(_network(), cohort, folds=1, draws=0)
-    with pytest.raises(BadInput, match=r"torch.nn.Module; got str"):
+    with pytest.raises(BadInput, match=facts("torch.nn.Module", "str")):
         encoding("net", cohort)
-    with pytest.raises(BadInput, match="Cohort; got NoneType"):
+    with pytest.raises(BadInput, match=facts("Cohort", "NoneType")):
         encoding(_network(), None)
-    with pytest.raises(BadInput, match=r"inputs of shape \(2, 4\)"):
+    with pytest.raises(BadInput, match=facts("(2, 4)")):
         encoding(_network(5), cohort)
-    with pytest.raises(BadInput, match="no rows"):
+    with pytest.raises(BadInput, match="rows"):
         encoding(_network(), cohort.take(np.arange(0)))

@@ -9,6 +9,7 @@ from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import GAPS, QUOTIENTS, RATES, gap_values, is_quotient, labels_needed, meaning, named, sweep, tabulate, terms
 from equipoise.measures.gaps import MEANING
 from equipoise.methods import Goal
+from support.facts import facts, suggests
 from support.random_scores import Sample, samples
 
 WEIGHTS = st.dictionaries(st.sampled_from(list(RATES)), st.floats(-4, 4).filter(lambda w: abs(w) > 1e-3), min_size=1)
@@ -54,22 +55,22 @@ def test_a_sum_of_rates_is_the_sum_of_its_gaps(weights: dict[str, float], sample
 
 
 def test_what_is_no_measure_is_said_with_the_rates_and_an_example():
-    with pytest.raises(UnknownName, match=r"Did you mean 'eod'\?.* sum of the rates selection, tpr, fpr, such as 'tpr-fpr'"):
+    with pytest.raises(UnknownName, match=suggests("eod")):
         named("eodd")
-    with pytest.raises(UnknownName, match=r"'tpr-frp'.*'frp'. Did you mean 'fpr'"):
+    with pytest.raises(UnknownName, match=suggests("fpr")):
         named("tpr-frp")
-    with pytest.raises(UnknownName, match="unknown rate 'ppv'"):
+    with pytest.raises(UnknownName, match=facts("ppv")):
         named({"ppv": 1.0})
     for text in ("", "tpr fpr", "tpr+-fpr", "2*", "tpr-", "0.5", "ppv_gap + eod"):
         with pytest.raises(BadInput):
             named(text)
     with pytest.raises(BadInput, match="at least one that counts"):
         named("tpr-tpr")
-    with pytest.raises(BadInput, match="is a number; got nan"):
+    with pytest.raises(BadInput, match="nan"):
         named({"tpr": float("nan")})
-    with pytest.raises(BadInput, match="is a number; got '1'"):
+    with pytest.raises(BadInput, match=facts("'1'")):
         named({"tpr": "1"})  # type: ignore[dict-item]
-    with pytest.raises(UnknownName, match="Did you mean 'ppv_gap'"):
+    with pytest.raises(UnknownName, match=suggests("ppv_gap")):
         Goal("ppv")
 
 

@@ -21,6 +21,7 @@ from equipoise.measures import (
     terms,
 )
 from equipoise.measures.functional import gap_functional
+from support.facts import facts, suggests
 from support.random_scores import Sample, samples
 
 
@@ -44,7 +45,7 @@ def test_cell_tables_of_random_shards_add_up_to_the_whole(sample: Sample, shards
 def test_tables_of_different_groups_do_not_add_up():
     a = tabulate([1, 0], [1, 0], Attribute.of(["F", "M"]))
     b = tabulate([1, 0], [1, 0], Attribute.of(["F", "X"]))
-    with pytest.raises(ValueError, match="different groups"):
+    with pytest.raises(ValueError, match="groups"):
         a + b
 
 
@@ -120,7 +121,7 @@ def test_an_empty_cell_is_nan_and_named_never_zero():
     assert np.isnan(gap_values("eod", cells)).all()
     assert np.isnan(gap_functional("eod", cells.n, 1)(cells))
     assert gap_values("spd", cells)[0] == 0.0
-    with pytest.raises(EmptyCell, match=r"eod needs positives in every group; 'F' has none of 2 rows in the test part"):
+    with pytest.raises(EmptyCell, match=facts("eod", "F", 2)):
         require_cells("eod", cells, "the test part")
     require_cells("spd", cells)
 
@@ -139,9 +140,9 @@ def test_a_measure_is_a_line_of_data(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_unknown_measures_and_rates_name_the_closest():
-    with pytest.raises(UnknownName, match="Did you mean 'eod'"):
+    with pytest.raises(UnknownName, match=suggests("eod")):
         terms("eodd")
-    with pytest.raises(UnknownName, match="Valid: selection, tpr, fpr"):
+    with pytest.raises(UnknownName, match=facts("selection", "tpr", "fpr")):
         terms({"tprr": 1.0})
     assert labels_needed("aod") == (0, 1)
     assert labels_needed("spd") == ()

@@ -17,6 +17,7 @@ from equipoise.errors import BadInput, EmptyCell
 from equipoise.methods import METHODS, Candidate, debias, settings_of
 from equipoise.models import predict
 from support import hospital
+from support.facts import facts
 from support.networks import biased_cohort, trained
 
 QUICK = {
@@ -151,7 +152,7 @@ def test_a_group_with_one_label_is_an_error_for_eod_that_says_what_to_merge(meth
     assert "eod needs positives in every group; 'X' has none of 20 rows" in str(caught.value)
     assert str(caught.value).count("'X' has 0 positives, 'Y' has 4 positives. Merge 'X' (0 positives), 'Y' (4 positives) and 'F' (") == 1
     if method == "equalised-odds":  # whatever the measure: it equalises sensitivity
-        with pytest.raises(EmptyCell, match=r"(?s)'X' has 0 and 20.*Merge 'X' \(0 positives\)"):
+        with pytest.raises(EmptyCell, match=facts("X", 0, 20)):
             _run(method, model, cohort, train, measure="spd")
     else:
         assert np.isfinite(_run(method, model, cohort, train, measure="spd").trace["gap"]).all()
@@ -160,7 +161,7 @@ def test_a_group_with_one_label_is_an_error_for_eod_that_says_what_to_merge(meth
 @pytest.mark.parametrize("selection", ["honest", "one-se"])
 def test_honest_selection_gives_the_same_advice(selection: str, problem):
     model, parts = problem
-    with pytest.raises(EmptyCell, match=r"(?s)honest selection.*Merge 'X' \(1 positive\) and 'F' \("):
+    with pytest.raises(EmptyCell, match=facts("honest", "X", 1, "F")):
         _run("bias-gda", model, _split_off(parts.valid, X=(20, 1)), parts.train, floor=0.5, selection=selection)
 
 
@@ -279,13 +280,13 @@ def test_every_method_is_stopped_by_an_empty_cell(typed):
 
 def test_arrays_of_numbers_are_refused_as_groups_as_columns_are(problem):
     valid = problem[1].valid
-    with pytest.raises(BadInput, match=r"'group' holds 140 different numbers.*--bins group="):
+    with pytest.raises(BadInput, match=facts("group", 140, "--bins")):
         Cohort.from_arrays(valid.inputs, valid.y, torch.rand(len(valid)).numpy())
 
 
 def test_arguments_the_wrong_way_round_are_told():
     cohort = biased_cohort(60)
-    with pytest.raises(BadInput, match=r"got Cohort\. The network comes first"):
+    with pytest.raises(BadInput, match=facts("Cohort")):
         debias(cohort, nn.Linear(6, 1), method="standard")  # type: ignore[arg-type]
 
 
@@ -296,5 +297,5 @@ def test_arguments_the_wrong_way_round_are_told():
 )  # fmt: skip
 def test_numbers_that_no_method_can_work_with(method, setting):
     [(name, value)] = setting.items()
-    with pytest.raises(BadInput, match=f"invalid value {value} for {method}.{name}"):
+    with pytest.raises(BadInput, match=facts(value, f"{method}.{name}")):
         settings_of(method, setting)

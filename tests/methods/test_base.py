@@ -11,6 +11,7 @@ from equipoise.methods.level_up import highest_thresholds
 from equipoise.methods.looks import Look
 from equipoise.methods.selection import better, keep_best
 from equipoise.models import predict
+from support.facts import facts, suggests
 from support.networks import trained
 
 
@@ -121,9 +122,9 @@ def test_what_counts_over_counts_make_of_a_limit_is_no_miss():
 def test_goals_that_make_no_sense_are_refused_all_at_once():
     with pytest.raises(BadInput, match=r"2 problems(.|\n)*bound of a goal(.|\n)*got 80 for tpr"):
         Goal(bound=2, keep={"tpr": 80})
-    with pytest.raises(UnknownName, match="Did you mean 'tpr'"):
+    with pytest.raises(UnknownName, match=suggests("tpr")):
         Goal(keep={"trp": 0.8})
-    with pytest.raises(UnknownName, match="Did you mean 'honest'"):
+    with pytest.raises(UnknownName, match=suggests("honest")):
         Goal(selection="onest")
     asked = {"tpr": "before"}
     goal = Goal(keep=asked)
@@ -211,5 +212,5 @@ def test_what_may_be_lost_is_each_methods_floor(method: str, problem):
 def test_a_rate_that_a_group_cannot_have_is_an_error(problem):
     model, parts = problem
     lone = parts.valid.take((parts.valid.groups == "M") | (parts.valid.y == 0))
-    with pytest.raises(EmptyCell, match="'F' has none"):
+    with pytest.raises(EmptyCell, match=facts("F")):
         debias(model, lone, method="pruning", measure="spd", level_up=True)

@@ -16,6 +16,7 @@ from equipoise.methods import Goal, bias_problem, bias_score, debias, settings_o
 from equipoise.methods.bias_problem import Posteriors, Problem, _group_probe, probed
 from equipoise.methods.bias_score import path
 from equipoise.models import BiasScore, Heads, Probe, fit_probe, folds_of, predict, probes, reading_of
+from support.facts import facts
 from support.networks import trained
 
 EMPTY = Probe(np.zeros((2, 1)), np.zeros(2), np.zeros((0, 2)), 0.0, 1.0)
@@ -206,7 +207,7 @@ def test_it_says_what_it_read_and_refuses_what_it_cannot_do():
     assert "held out in 5 folds" in result.notes[1]
     with pytest.raises(UnknownName, match="depth"):
         settings_of("bias-score", {"depth": "deep"})
-    with pytest.raises(BadInput, match="at least 2 folds"):
+    with pytest.raises(BadInput, match=facts("folds", 2)):
         settings_of("bias-score", {"folds": 1})
     with pytest.raises(BadInput, match=r"model\.float\(\)"):
         debias(copy.deepcopy(model).half(), parts.valid, method="bias-score", measure="spd")
@@ -358,12 +359,12 @@ def test_what_is_wrong_with_a_train_part_is_said():
     valid, train = _pictures(rng, 160, 0.5), _pictures(rng, 400, 0.5)
     model = _sees_one()
     shared = [replace(part, patients=np.arange(len(part)).astype(str).astype(object)) for part in (valid, train)]
-    with pytest.raises(BadInput, match="160 patients are in the train part and in the validation part"):
+    with pytest.raises(BadInput, match=facts(160, "patients")):
         debias(model, shared[0], method="bias-score", measure="eod", train=shared[1])
     apart = replace(train, patients=np.arange(1000, 1400).astype(str).astype(object))
     assert "of the train part too" in debias(model, shared[0], method="bias-score", measure="eod", train=apart).notes[-1]
     narrow = Cohort.from_arrays(train.inputs[:, :7], train.y, train.groups, reference="M")
-    with pytest.raises(BadInput, match=r"inputs of shape \(7,\), the validation part .* of \(40,\)"):
+    with pytest.raises(BadInput, match=facts("(7,)", "(40,)")):
         debias(model, valid, method="bias-score", measure="eod", train=narrow)
 
 
@@ -373,7 +374,7 @@ def test_a_train_part_without_the_label_or_without_the_groups():
     negatives = train.take(np.flatnonzero(train.y == 0))
     assert "of the train part" in debias(_sees_one(), valid, method="bias-score", measure="eod", train=negatives).notes[-1]
     strangers = Cohort.from_arrays(train.inputs, train.y, np.where(train.groups == "M", "X", "Y"), reference="X")
-    with pytest.raises(BadInput, match="is of one of the groups M, F; it has X, Y"):
+    with pytest.raises(BadInput, match=facts("M, F", "X, Y")):
         debias(_sees_one(), valid, method="bias-score", measure="eod", train=strangers)
 
 

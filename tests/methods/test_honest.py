@@ -12,6 +12,7 @@ from equipoise.methods.evidence import Evidence
 from equipoise.methods.folds import two_folds
 from equipoise.methods.honest import choose
 from equipoise.models import predict
+from support.facts import facts
 from support.networks import trained
 
 QUICK = {
@@ -249,7 +250,7 @@ def test_a_part_that_is_too_small_for_two_folds_says_so(problem):
     small = parts.valid.take(np.setdiff1d(np.arange(len(y)), lone))
     with pytest.raises(EmptyCell, match="selection='paper'"):
         debias(model, small, method="pruning", measure="eod", selection="honest")
-    with pytest.raises(BadInput, match="Valid: paper, honest, one-se"):
+    with pytest.raises(BadInput, match=facts("paper", "honest", "one-se")):
         debias(model, small, selection="honets")
 
 

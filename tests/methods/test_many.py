@@ -14,6 +14,7 @@ from equipoise.measures import furthest, performance_values, tabulate_codes
 from equipoise.methods import ALL_AT_ONCE, METHODS
 from equipoise.methods.many_labels import winning
 from equipoise.models import ManyBiasScores, OneOutput, to_onnx
+from support.facts import facts, suggests
 from support.multilabel import CLASSES, LABELS, classes_cohort, fitted, labels_cohort, labels_frame, network
 
 QUICK = {
@@ -71,7 +72,7 @@ def test_one_label_among_several_is_the_ordinary_repair(method, goal):
 def test_contract(method, kind, request):
     model, cohort = request.getfixturevalue(kind)
     if kind == "classes" and not METHODS[method].classes:
-        with pytest.raises(BadInput, match=f"{method} cannot repair several classes.*constrained"):
+        with pytest.raises(BadInput, match=facts(method, "classes", "constrained")):
             eq.debias(model, cohort, method=method)
         return
     model.train()
@@ -291,16 +292,16 @@ def test_which_output_is_which_label(labels):
     swapped.targets = ["Mass", "Effusion"]
     assert eq.audit(swapped, cohort, draws=2)["Mass"]["eod"].value == straight["Mass"]["eod"].value
     swapped.targets = ["Masses", "Effusion"]
-    with pytest.raises(BadInput, match=r"names no output 'Mass'. Did you mean 'Masses'\?"):
+    with pytest.raises(BadInput, match=suggests("Masses")):
         eq.audit(swapped, cohort, draws=2)
     wide = network(6, 5)
-    with pytest.raises(BadInput, match=r"has 5 outputs and does not name them.*which is 'Effusion'"):
+    with pytest.raises(BadInput, match=facts(5, "Effusion")):
         eq.debias(wide, cohort, method="constrained")
-    with pytest.raises(BadInput, match="Did you mean 'Mass'"):
+    with pytest.raises(BadInput, match=suggests("Mass")):
         eq.debias(model, cohort, outputs={"Mas": 1})
-    with pytest.raises(BadInput, match="two labels have the same output"):
+    with pytest.raises(BadInput, match="output"):
         eq.debias(model, cohort, outputs={"Effusion": 1, "Mass": 1})
-    with pytest.raises(BadInput, match="outputs 0 to 1"):
+    with pytest.raises(BadInput, match=facts("outputs", 0, 1)):
         eq.debias(model, cohort, outputs={"Effusion": 0, "Mass": 7})
 
 
@@ -312,23 +313,23 @@ def test_goals_and_methods_that_cannot_be(labels, classes):
     assert "Did you mean 'Effusion'?" in text
     assert "has none for Effusion, Mass" in text
     assert "beside goals" in text
-    with pytest.raises(BadInput, match='selection="paper" alone'):
+    with pytest.raises(BadInput, match=facts("paper")):
         eq.debias(model, cohort, selection="honest")
     for method in ("auto", "adversarial-finetune", "adversarial-training"):
-        with pytest.raises(BadInput, match=f"{method} cannot repair several labels. Use one of: constrained"):
+        with pytest.raises(BadInput, match=facts(method, "labels", "constrained")):
             eq.debias(model, cohort, method=method)
     one = cohort.labelled("Mass")
-    with pytest.raises(BadInput, match="goals and outputs is for cohorts of several labels"):
+    with pytest.raises(BadInput, match=facts("goals", "outputs")):
         eq.debias(model, one, goals={}, outputs={})
-    with pytest.raises(BadInput, match="3 classes need a network with as many outputs"):
+    with pytest.raises(BadInput, match=facts(3, "classes", "outputs")):
         eq.debias(network(6, 4), classes[1], outputs={"none": 0, "pneumonia": 1, "effusion": 2})
     sigmoids = nn.Sequential(network(6, 3), nn.Sigmoid())
     with pytest.raises(BadInput, match="do not add up to 1"):
         eq.debias(sigmoids, classes[1])
-    with pytest.raises(BadInput, match=r"cannot take inputs of shape \(6,\)"):
+    with pytest.raises(BadInput, match=facts("(6,)")):
         eq.debias(network(5, 2), cohort)
     empty = cohort.take((cohort.groups == "M") | (cohort.column("Mass") == 0))
-    with pytest.raises(EmptyCell, match="'F' has none"):
+    with pytest.raises(EmptyCell, match=facts("F")):
         eq.debias(model, empty, method="constrained")
 
 

@@ -10,6 +10,7 @@ from equipoise.errors import BadInput
 from equipoise.measures import Threshold
 from equipoise.methods import Goal, equalised_odds, reject_option, rule_to_dict
 from equipoise.methods.rules import read_rule, rule_from_dict
+from support.facts import facts
 
 
 def _scores(n: int = 300) -> Scores:
@@ -57,7 +58,7 @@ def test_what_is_no_rule_says_why(change, expected):
 
 def test_a_file_that_is_missing_or_no_json_says_so(tmp_path):
     (tmp_path / "rule.json").write_text("{")
-    with pytest.raises(BadInput, match="not readable as JSON"):
+    with pytest.raises(BadInput, match=facts("JSON")):
         read_rule(tmp_path / "rule.json")
     with pytest.raises(BadInput, match="no such file"):
         read_rule(tmp_path / "none.json")

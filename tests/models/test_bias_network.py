@@ -12,6 +12,7 @@ from torch import nn
 
 from equipoise.errors import BadInput
 from equipoise.models import MLP, BiasScore, Heads, Probe, features, predict, reading_of, to_onnx, value_of
+from support.facts import facts
 from support.networks import biased_cohort, cnn, perceptron
 
 NETWORKS = {"mlp": lambda: MLP(6, width=8, depth=2), "perceptron": perceptron, "cnn": cnn}
@@ -70,7 +71,7 @@ def test_its_numbers_go_through_safetensors_and_its_plan_through_plain_values(ki
     with torch.no_grad():
         assert torch.equal(again.eval()(inputs), model(inputs))
         assert torch.equal(copy.deepcopy(model)(inputs), model(inputs))
-    with pytest.raises(BadInput, match="of kind 'bias-score'"):
+    with pytest.raises(BadInput, match=facts("bias-score")):
         BiasScore.from_dict(NETWORKS[kind](), {"kind": "threshold"})
 
 

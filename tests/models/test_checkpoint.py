@@ -23,6 +23,7 @@ from equipoise.errors import BadInput
 from equipoise.models import backbone, build, code_of, load_weights, read_checkpoint, state_like
 from equipoise.models.checkpoint import load_model
 from equipoise.models.pickled import harmless
+from support.facts import facts
 
 CODE = """
 from torch import nn
@@ -155,7 +156,7 @@ def test_finding_code_runs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert found is not None
     assert found.path == package / "net.py"
     monkeypatch.setattr(sys, "path", ["", str(tmp_path), ".", *sys.path])
-    with pytest.raises(BadInput, match="current folder is not searched"):
+    with pytest.raises(BadInput, match="current folder"):
         code_of("found_package.net:build", here=False)
     assert code_of("resnet-18") is None
 
@@ -203,7 +204,7 @@ class Malicious:
 def test_a_pickle_that_runs_code_is_refused_and_not_run(tmp_path: Path, save):
     trace = tmp_path / "trace"
     save({"weight": Malicious(trace)}, tmp_path / "w.pt")
-    with pytest.raises(BadInput, match=r"w\.pt holds more than weights and could run code.*refused"):
+    with pytest.raises(BadInput, match=facts("w.pt", "refused")):
         load_weights(tmp_path / "w.pt")
     assert not trace.exists()
     pickle.loads(pickle.dumps(Malicious(trace)))  # the same bytes, loaded carelessly, do run
@@ -291,25 +292,25 @@ def test_what_is_refused_beside_the_weights_is_named(tmp_path: Path, beside: obj
 @pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, about its own support of these
 def test_weights_of_another_layout_are_named(tmp_path: Path, code: Path, value, expected: str):
     torch.save({**_network().state_dict(), "0.weight": value()}, tmp_path / "w.pt")
-    with pytest.raises(BadInput, match=rf"1 of the weights \(0\.weight\) .*{expected}"):
+    with pytest.raises(BadInput, match=facts(1, "0.weight", expected)):
         load_model(f"{code}:network", tmp_path / "w.pt")
 
 
 def test_complex_weights_are_not_made_real_silently(tmp_path: Path, code: Path):
     torch.save({**_network().state_dict(), "0.weight": torch.ones(3, 2, dtype=torch.complex64)}, tmp_path / "w.pt")
-    with pytest.raises(BadInput, match=r"complex.*0\.weight"):
+    with pytest.raises(BadInput, match=facts("0.weight")):
         load_model(f"{code}:network", tmp_path / "w.pt")
 
 
 def test_keys_that_are_no_names_are_refused(tmp_path: Path):
     torch.save({0: torch.zeros(2)}, tmp_path / "w.pt")
-    with pytest.raises(BadInput, match="holds no state dict"):
+    with pytest.raises(BadInput, match="state dict"):
         load_weights(tmp_path / "w.pt")
 
 
 def test_a_whole_pickled_network_is_refused_with_what_to_save_instead(tmp_path: Path):
     torch.save(_network(), tmp_path / "w.pt")
-    with pytest.raises(BadInput, match=r"Save model\.state_dict\(\) alone"):
+    with pytest.raises(BadInput, match=facts("model.state_dict()")):
         load_weights(tmp_path / "w.pt")
 
 
@@ -339,7 +340,7 @@ def test_plain_data_that_is_no_state_dict_is_named(tmp_path: Path, value, expect
 
 
 def test_a_missing_weights_file_is_named(tmp_path: Path):
-    with pytest.raises(BadInput, match=r"no such file: .*w\.pt"):
+    with pytest.raises(BadInput, match=facts("w.pt")):
         load_weights(tmp_path / "w.pt")
 
 

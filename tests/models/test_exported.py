@@ -17,6 +17,7 @@ from equipoise.methods import debias
 from equipoise.models import ExportedNetwork, predict, save_weights, to_onnx, weights_of
 from equipoise.models.checkpoint import load_model
 from equipoise.models.exported import load_exported
+from support.facts import facts
 from support.hospital import network, patients, trained
 
 
@@ -75,9 +76,9 @@ def test_a_program_becomes_onnx(given, tmp_path):
 
 def test_a_program_for_one_batch_size_or_in_training_mode_is_refused_with_the_remedy(tmp_path):
     x = torch.randn(4, 1, 12, 12)
-    with pytest.raises(BadInput, match=r"batches of exactly 4 rows. Export it with dynamic_shapes"):
+    with pytest.raises(BadInput, match=facts(4, "dynamic_shapes")):
         load_exported(exported(tmp_path / "fixed.pt2", network("cnn").eval(), x, None))
-    with pytest.raises(BadInput, match=r"in training mode \(batch_norm\). Export model.eval"):
+    with pytest.raises(BadInput, match=facts("batch_norm", "model.eval")):
         load_exported(exported(tmp_path / "training.pt2", network("cnn").train(), x))
 
 
@@ -93,7 +94,7 @@ def test_a_damaged_program_is_refused(given, tmp_path, capfd):
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(tmp_path / "net.pt2", "w") as new:
         for name in old.namelist():
             new.writestr(name, b"{}" if name.endswith("model.json") else old.read(name))
-    with pytest.raises(BadInput, match="cannot be loaded by torch"):
+    with pytest.raises(BadInput, match="torch"):
         load_exported(tmp_path / "net.pt2")
     assert "Traceback" not in capfd.readouterr().err  # torch logs one
     (tmp_path / "net.pt2").write_bytes(path.read_bytes()[:-2000])
@@ -128,10 +129,10 @@ def test_a_pickle_or_library_inside_is_refused_and_not_run(given, tmp_path, wher
             new.writestr("net/data/constants/opaque_obj_0", pickle.dumps(Boom()))
         if where == "library":
             new.writestr("net/data/aotinductor/model/model.so", b"\x7fELF")
-    with pytest.raises(BadInput, match="could run code when loaded; it is refused"):
+    with pytest.raises(BadInput, match="refused"):
         load_exported(tmp_path / "net.pt2")
 
 
 def test_weights_beside_a_program_are_refused(given):
-    with pytest.raises(BadInput, match="has its weights with it"):
+    with pytest.raises(BadInput, match="weights"):
         load_model(str(given[0]), "net.pt")

@@ -13,6 +13,7 @@ from equipoise.errors import BadInput, UnknownName
 from equipoise.models import MLP, Reading, features, fit_probe, folds_of, probes, reading_of
 from equipoise.models.picture import picture
 from equipoise.models.probes import read
+from support.facts import suggests
 from support.networks import cnn, perceptron
 
 
@@ -28,9 +29,9 @@ def test_what_is_read():
     assert reading_of(cnn(), images) == Reading((), True)
     assert reading_of(cnn(), images, "inputs and last") == Reading(("9",), True)
     assert reading_of(cnn(), images, "hidden") == Reading(("0", "3", "6", "9"), False)
-    with pytest.raises(UnknownName, match="Did you mean 'hidden'"):
+    with pytest.raises(UnknownName, match=suggests("hidden")):
         reading_of(model, x, "hiden")
-    with pytest.raises(BadInput, match='use depth="inputs"'):
+    with pytest.raises(BadInput, match="inputs"):
         reading_of(nn.Sequential(nn.Linear(6, 1)), x, "last")
 
 

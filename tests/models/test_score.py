@@ -9,6 +9,7 @@ from equipoise.data import Cohort
 from equipoise.errors import BadInput
 from equipoise.models import evaluating, output_kind, outputs, predict, sigmoid
 from equipoise.models.feed import device_of
+from support.facts import facts
 
 X = torch.linspace(-1, 1, 24).reshape(12, 2)
 
@@ -70,7 +71,7 @@ def test_a_network_that_refuses_strange_inputs_is_judged_by_the_others():
 def test_what_is_asked_for_decides_and_anything_else_is_refused():
     model = Given(lambda x: torch.sigmoid(x[:, 0]))
     assert output_kind(model, X, "logit") == "logit"
-    with pytest.raises(BadInput, match="one of auto, logit, probability; got 'logits'"):
+    with pytest.raises(BadInput, match=facts("auto", "logit", "probability", "logits")):
         output_kind(model, X, "logits")
 
 

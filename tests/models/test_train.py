@@ -14,6 +14,7 @@ from equipoise.errors import BadInput
 from equipoise.models import IMAGES, MLP, Training, predict, train, train_stack
 from equipoise.models.module_run import ModuleRun
 from equipoise.models.training import best_cut
+from support.facts import facts
 
 QUICK = Training(epochs=6, patience=3)
 
@@ -125,16 +126,16 @@ def test_the_users_module_is_copied_and_probabilities_are_understood(parts: Part
     assert torch.equal(model[0].weight, before)
     assert not torch.equal(network[0].weight, before)
     frozen = nn.Linear(4, 1).requires_grad_(False)
-    with pytest.raises(BadInput, match="nothing to train"):
+    with pytest.raises(BadInput, match="train"):
         train(parts.train, parts.valid, model=frozen)
 
 
 def test_a_part_with_one_label_or_another_shape_is_an_error(parts: Parts):
     negatives = parts.train.take(parts.train.y == 0)
-    with pytest.raises(BadInput, match="one label in all"):
+    with pytest.raises(BadInput, match="label"):
         train(negatives, parts.valid)
     narrow = Cohort.from_arrays(parts.valid.inputs[:, :2], parts.valid.y, parts.valid.groups)
-    with pytest.raises(BadInput, match=r"\(4,\) in train, \(2,\) in validation"):
+    with pytest.raises(BadInput, match=facts("(4,)", "(2,)")):
         train(parts.train, narrow)
 
 
@@ -147,7 +148,7 @@ def test_best_cut_equals_trying_every_score():
 
 def test_images_need_a_network_of_their_own(parts: Parts):
     images = Cohort.from_arrays(torch.zeros(len(parts.train), 1, 8, 8), parts.train.y, parts.train.groups)
-    with pytest.raises(BadInput, match=r"the default network takes tables; 'arrays' holds inputs of shape \(1, 8, 8\)"):
+    with pytest.raises(BadInput, match=facts("arrays", "(1, 8, 8)")):
         train(images, images)
 
 
@@ -186,5 +187,5 @@ def test_one_seed_gives_the_same_weights_with_augmentation_too():
 @pytest.mark.parametrize("wrong", [{"epochs": -1}, {"batch": 0}, {"rate": float("nan")}, {"rate": -1e-3}, {"patience": 0}])
 def test_settings_that_cannot_train_are_refused(wrong):
     [(name, value)] = wrong.items()
-    with pytest.raises(BadInput, match=f"{name} of training .*; got {value}"):
+    with pytest.raises(BadInput, match=facts(name, value)):
         Training(**wrong)

@@ -18,6 +18,7 @@ from equipoise.models.units import find_layers, switch_off
 from equipoise.report import Provenance, check_methods, most_changed, run_trial, told_output, trial
 from equipoise.report.case import Repair
 from equipoise.report.trial import choose, unit_maps, verified
+from support.facts import facts
 from support.hospital import network, patients, trained
 
 SCORES = Scores.from_arrays([1, 0, 1, 0], [0.9, 0.2, 0.4, 0.3], ["F", "F", "M", "M"], reference="M")
@@ -75,7 +76,7 @@ def test_a_program_of_images_has_no_layers_to_read_but_its_pictures():
         program = torch.export.export(network("cnn").eval(), (inputs[:4],), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
     model = ExportedNetwork(program, "net.pt2")
     parts = keep_aside(Cohort.from_arrays(inputs, frame["sick"], frame["sex"], reference="M", patients=frame["pid"]), 0.3)
-    with pytest.raises(BadInput, match="bias-score: this network has no linear or convolutional layer whose inputs could be read"):
+    with pytest.raises(BadInput, match=facts("bias-score", "layer")):
         run_trial(model, *parts, {"bias-score": {"depth": "last"}}, Goal("spd", floor=0.0))
     found = run_trial(model, *parts, {"bias-score": {}}, Goal("spd", floor=0.0))
     assert "probes read the inputs" in " ".join(found.repairs[0].candidate.notes)
@@ -167,7 +168,7 @@ def test_a_network_whose_attribute_output_is_taken_is_not_broken():
             return self.output(x)
 
     assert told_output(Own(), torch.randn(20, 3), "logit") == "logit"
-    with pytest.raises(BadInput, match="cannot be told to give a probability"):
+    with pytest.raises(BadInput, match=facts("probability")):
         told_output(Own(), torch.randn(20, 3), "probability")
 
 

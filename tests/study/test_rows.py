@@ -10,6 +10,7 @@ import pytest
 
 from equipoise.errors import BadInput
 from equipoise.study import rows
+from support.facts import facts
 
 ROW = {"data": "d", "seed": 1, "gap": 0.1, "noise": 0.02, "valid_noise": 0.03, "limit": 0.8, "trace_step": [0, 1], "trace_gap": [0.1, 0.0]}
 
@@ -97,7 +98,7 @@ def test_anything_else_is_refused() -> None:
         changed(plain().set_column(plain().schema.names.index("gap"), "gap", pa.array(["0.1"]))),
     ]
     for content in strangers:
-        with pytest.raises(BadInput, match="x does not hold the rows of a study"):
+        with pytest.raises(BadInput, match=facts("x", "rows")):
             rows.from_bytes(content, "x")
 
 
@@ -105,5 +106,5 @@ def test_the_schema_version_is_in_the_file_and_a_later_one_is_refused() -> None:
     table = plain()
     assert table.schema.metadata[rows.VERSION_KEY] == str(rows.SCHEMA_VERSION).encode()
     later = table.replace_schema_metadata({rows.VERSION_KEY: str(rows.SCHEMA_VERSION + 1).encode()})
-    with pytest.raises(BadInput, match=f"schema version {rows.SCHEMA_VERSION + 1}"):
+    with pytest.raises(BadInput, match=facts(rows.SCHEMA_VERSION + 1)):
         rows.from_bytes(changed(later), "x")
