@@ -76,8 +76,8 @@ def favourable(splits: int) -> None:
 
 def adversarial(splits: int) -> None:
     parts, models = prepared("adult", splits)
-    goal = eq.Goal("spd", bound=BOUND)
-    found = run_many("adversarial-finetune", models, [p.valid for p in parts], goal, seeds=range(splits), settings={"keep": "last"})
+    goal = eq.Goal("spd", max_gap=BOUND)
+    found = run_many("adversarial-finetune", models, [p.valid for p in parts], goal, seeds=range(splits), settings={"restore": "last"})
     for mode in ("eval", "training"):
         rows = []
         for seed, (part, candidate) in enumerate(zip(parts, found, strict=True)):

@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("folder")
     study = opened(parser.parse_args().folder)
     rows = read_rows(study)
-    print("| data, measure | method (floor) | test gap | mean abs. | noise floor | excess | BA ", end="")
+    print("| data, measure | method (minimum performance) | test gap | mean abs. | noise floor | excess | BA ", end="")
     print("| below the limit, mean | abs. gap closed, paired | BA lost, paired | s a split |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for data in study.plan.data:
@@ -45,7 +45,7 @@ def main() -> None:
             before = here[here["method"] == ORIGINAL].set_index("seed")
             for arm in study.plan.methods:
                 one = here[here["method"] == arm.name].set_index("seed")
-                floor = arm.goal(data.name, measure, study.plan.performance).floor
+                min_performance = arm.goal(data.name, measure, study.plan.performance).min_performance
                 closed = lost = ""
                 if arm.name != ORIGINAL:
                     both = before.index.intersection(one.index)
@@ -53,7 +53,7 @@ def main() -> None:
                     lost = interval(before.loc[both, "performance"] - one.loc[both, "performance"])
                 size, noise = one["gap"].abs().mean(), one["noise"].mean()
                 below = (one["limit"] - one["performance"]).mean()
-                method = arm.name if floor is None else f"{arm.name} ({floor:g})"
+                method = arm.name if min_performance is None else f"{arm.name} ({min_performance:g})"
                 print(
                     f"| {data.title or data.name}, {measure} | {method} | {interval(one['gap'])} "
                     f"| {size:.3f} | {number(noise)} | {number(size - noise, '+')} | {one['performance'].mean():.3f} "

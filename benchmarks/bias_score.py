@@ -1,9 +1,9 @@
 """Experiments with bias-score that docs/beyond.md quotes. Usage: EQUIPOISE_DATA=... python benchmarks/bias_score.py NAME SPLITS [DATA ...]
 
-table: bias-score beside the original and one threshold a group. floors: what a higher floor costs. depths: which features the probes
-need. without: no cross-fitting, the network's own score alone for the label, no correction of the gaps. groups: seconds of the multipliers
-for 2 to 8 groups at 9,000 rows. boosting: how much more gradient boosting would read from a table. Networks are trained once and kept in
-the folder EQUIPOISE_NETWORKS (runs/networks).
+table: bias-score beside the original and one threshold a group. floors: what a higher minimum performance costs. depths: which features the
+probes need. without: no cross-fitting, the network's own score alone for the label, no correction of the gaps. groups: seconds of the
+multipliers for 2 to 8 groups at 9,000 rows. boosting: how much more gradient boosting would read from a table. Networks are trained once
+and kept in the folder EQUIPOISE_NETWORKS (runs/networks).
 """
 
 import os
@@ -78,8 +78,8 @@ def report(name: str, measure: str, what: str, found: Sequence[eq.Candidate], pa
 
 
 def tried(name: str, measure: str, what: str, parts: Parts, models: Sequence[torch.nn.Module], method: str = "bias-score",
-          floor: float | None = None, **settings: Any) -> None:  # fmt: skip
-    goal = eq.Goal(measure, floor=FLOORS[DATA[name][0]][measure] if floor is None else floor)
+          min_performance: float | None = None, **settings: Any) -> None:  # fmt: skip
+    goal = eq.Goal(measure, min_performance=FLOORS[DATA[name][0]][measure] if min_performance is None else min_performance)
     start = time.process_time()
     found = run_many(method, models, [part.valid for part in parts], goal, seeds=range(len(parts)), settings=settings)
     report(name, measure, what, found, parts, time.process_time() - start)
@@ -89,9 +89,9 @@ def table(splits: int, names: Sequence[str]) -> None:
     print(HEAD)
     for name in names:
         parts, models = prepared(name, splits)
-        for measure, floor in FLOORS[DATA[name][0]].items():
+        for measure, min_performance in FLOORS[DATA[name][0]].items():
             tried(name, measure, "standard", parts, models, "standard", 0.0)
-            tried(name, measure, f"bias-score, floor {floor:g}", parts, models)
+            tried(name, measure, f"bias-score, minimum performance {min_performance:g}", parts, models)
             tried(name, measure, "group thresholds (need the group)", parts, models, "group-thresholds")
 
 
@@ -99,9 +99,9 @@ def floors(splits: int, names: Sequence[str]) -> None:
     print(HEAD)
     for name in names:
         parts, models = prepared(name, splits)
-        for measure, floor in FLOORS[DATA[name][0]].items():
+        for measure, min_performance in FLOORS[DATA[name][0]].items():
             for more in (-0.02, 0.0, 0.005, 0.01):
-                tried(name, measure, f"floor {floor + more:g}", parts, models, floor=floor + more)
+                tried(name, measure, f"floor {min_performance + more:g}", parts, models, min_performance=min_performance + more)
 
 
 def depths(splits: int, names: Sequence[str]) -> None:
@@ -171,8 +171,8 @@ def groups(repeats: int, _names: Sequence[str]) -> None:
             u, g = (chance - chance.mean()) / (2 * chance.mean() * (1 - chance.mean())), (share[:, 1:] - share[:, :1]).T
             bounds = np.linspace(np.abs(g @ (u > 0)).max(), 0.0, 25)[1:]
             multipliers, start = None, time.process_time()
-            for bound in bounds:
-                found = solve(u, g, np.full(count - 1, -bound), np.full(count - 1, bound), multipliers)
+            for max_gap in bounds:
+                found = solve(u, g, np.full(count - 1, -max_gap), np.full(count - 1, max_gap), multipliers)
                 assert found is not None
                 multipliers = found.multipliers
             all_.append(time.process_time() - start)

@@ -1,8 +1,8 @@
 """Small experiments that docs/reproduction.md quotes. Usage: EQUIPOISE_DATA=... python benchmarks/checks.py NAME
 
-rotation: Zafar's simulation turned as in the paper's text and as in its code. evaluations: bias GD/A on COMPAS with fewer looks an epoch.
-grid [splits] [workers]: random perturbation on Bank by SPD, thresholds exact and on the published 101-point grid, on networks with the best
-weights (ours) and with the last ones (published).
+rotation: Zafar's simulation turned as in the paper's text and as in its code. evals_per_epoch: bias GD/A on COMPAS with fewer looks an
+epoch. grid [splits] [workers]: random perturbation on Bank by SPD, thresholds exact and on the published 101-point grid, on networks with
+the best weights (ours) and with the last ones (published).
 """
 
 import os
@@ -53,24 +53,24 @@ def rotation() -> None:
             print(f"vartheta {angle}, as in the {way}: SPD of the Bayes classifier {decision[~a].mean() - decision[a].mean():+.3f}")
 
 
-def evaluations() -> None:
+def evals_per_epoch() -> None:
     parts, models = prepared("compas", 20)
     for measure in ("spd", "eod"):
-        goal = eq.Goal(measure, floor=BIAS_GDA_FLOORS["compas"][measure])
+        goal = eq.Goal(measure, min_performance=BIAS_GDA_FLOORS["compas"][measure])
         for count in (3, 1):
-            found = run_many("bias-gda", models, [p.valid for p in parts], goal, seeds=range(20), settings={"evaluations": count})
-            report(f"COMPAS, bias-gda, evaluations={count}", found, parts, measure)
+            found = run_many("bias-gda", models, [p.valid for p in parts], goal, seeds=range(20), settings={"evals_per_epoch": count})
+            report(f"COMPAS, bias-gda, evals_per_epoch={count}", found, parts, measure)
 
 
-def on_grid(self: Labels, scores: np.ndarray, bound: float | None = None, least: np.ndarray | None = None) -> Look:
+def on_grid(self: Labels, scores: np.ndarray, max_gap: float | None = None, least: np.ndarray | None = None) -> Look:
     """The look of the published code: 101 thresholds, the first of the best, and none within the bound counts as a performance of 0."""
-    if bound is None or least is not None:
-        return EXACT(self, scores, bound, least)
+    if max_gap is None or least is not None:
+        return EXACT(self, scores, max_gap, least)
     thresholds = np.linspace(0, 1, 101)
     tables = [tabulate_codes((scores > t).astype(float), self.y, self.codes, self.levels) for t in thresholds]
     gaps = np.array([gap_values(self.measure, c)[..., 0] for c in tables])  # (thresholds, R)
     performances = np.array([performance_functional(self.performance, c.n)(c) for c in tables])
-    best, r = np.where(np.abs(gaps) < bound, performances, 0).argmax(0), np.arange(len(scores))
+    best, r = np.where(np.abs(gaps) < max_gap, performances, 0).argmax(0), np.arange(len(scores))
     return Look(gaps[best, r], performances[best, r], np.nextafter(thresholds[best], 2))  # theirs decides by >, ours by >=
 
 
@@ -89,7 +89,7 @@ def random_on_bank(weights: str, seed: int) -> list[dict[str, Any]]:
     found = []
     for method, look in (("standard", "exact"), ("random", "exact"), ("random", "101-point grid")):
         Labels.look = LOOKS[look]  # type: ignore[method-assign]
-        goal = eq.Goal("spd", bound=0.05 if method == "random" else None)
+        goal = eq.Goal("spd", max_gap=0.05 if method == "random" else None)
         (candidate,) = run_many(method, [model], [parts.valid], goal, seeds=[seed])
         test = predict(candidate.model, parts.test)
         cells = tabulate(candidate.rule.decide(test), test.y, test.attribute)
@@ -113,4 +113,4 @@ def grid() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"rotation": rotation, "evaluations": evaluations, "grid": grid}[sys.argv[1]]()
+    {"rotation": rotation, "evals_per_epoch": evals_per_epoch, "grid": grid}[sys.argv[1]]()

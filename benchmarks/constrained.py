@@ -79,16 +79,16 @@ def main() -> None:
     settings = {k: v if k == "optimiser" else json.loads(v) for k, v in (pair.split("=") for pair in given.set)}
     torch.set_num_threads(1)
     seeds = range(given.first, given.first + given.splits)
-    print("| data | measure | method | floor | gap (sd) | mean abs. gap | BA (sd) | gap and BA on validation | s a split |")
+    print("| data | measure | method | minimum performance | gap (sd) | mean abs. gap | BA (sd) | gap and BA on validation | s a split |")
     print("|---|---|---|---|---|---|---|---|---|")
     for name in given.data:
         parts = parts_of(name, seeds)
         models = networks_of(name, parts, seeds)
         for measure in (m for m in given.measures if m in FLOORS[name]):
             for method in given.methods:
-                floor = floor_of(method, name, measure)
+                min_performance = floor_of(method, name, measure)
                 start = time.perf_counter()
-                goal = eq.Goal(measure, floor=floor, selection=given.selection)
+                goal = eq.Goal(measure, min_performance=min_performance, selection=given.selection)
                 valids = [p.valid for p in parts]
                 found = run_many(method, models, valids, goal, seeds=seeds, settings=settings if method == "constrained" else {})
                 took = (time.perf_counter() - start) / len(seeds)
@@ -101,7 +101,7 @@ def main() -> None:
                     rows.append((gap_values(measure, cells)[0], performance, chosen["gap"], chosen["performance"]))
                 gap, performance, valid_gap, valid_performance = np.array(rows).T
                 print(
-                    f"| {name} | {measure} | {method} | {floor or ''} | {gap.mean():+.3f} ({gap.std(ddof=1):.3f}) "
+                    f"| {name} | {measure} | {method} | {min_performance or ''} | {gap.mean():+.3f} ({gap.std(ddof=1):.3f}) "
                     f"| {np.abs(gap).mean():.3f} | {performance.mean():.3f} ({performance.std(ddof=1):.3f}) "
                     f"| {np.mean(valid_gap):+.3f}, {np.mean(valid_performance):.3f} | {took:.2f} |",
                     flush=True,

@@ -19,8 +19,8 @@ def main() -> None:
         if method == "standard":
             continue
         cells = []
-        for floor in FLOORS:
-            picked = [t.iloc[select(t, Goal(measure, floor=floor)).row] for _, t in rows.groupby("seed")]
+        for min_performance in FLOORS:
+            picked = [t.iloc[select(t, Goal(measure, min_performance=min_performance)).row] for _, t in rows.groupby("seed")]
             gap, performance = np.mean([p["gap"] for p in picked]), np.mean([p["performance"] for p in picked])
             cells.append(f"{gap:+.3f}, {performance:.3f}")
         print(f"| {data} | {method} | " + " | ".join(cells) + " |")

@@ -89,7 +89,7 @@ def pruning_step(model: nn.Module, cohort: Cohort, layers: str, repeats: int) ->
     """Seconds of one step: prune 1,500 units, influence of all, scores of all, and the look at them."""
     networks = replicas([model], [cohort])
     networks.units(layers)
-    search = Search(networks, [cohort], Goal("eod", floor=0.0))
+    search = Search(networks, [cohort], Goal("eod", min_performance=0.0))
     scores = networks.evaluate()
     look = search.begin(scores)
     weights = search.labels.weights(scores, look.threshold)
@@ -112,7 +112,9 @@ def gda_epoch(model: nn.Module, cohort: Cohort) -> float:
     for epochs in (1, 1, 4):
         torch.cuda.synchronize()
         start = time.perf_counter()
-        run_bias_gda([model], [cohort], Goal("eod", floor=0.0), seeds=[0], settings=BiasGda(batch=MINI, epochs=epochs, stop=0.0))
+        run_bias_gda(
+            [model], [cohort], Goal("eod", min_performance=0.0), seeds=[0], settings=BiasGda(batch=MINI, epochs=epochs, stop_below=0.0)
+        )
         torch.cuda.synchronize()
         took.append(time.perf_counter() - start)
     return (took[2] - took[1]) / 3

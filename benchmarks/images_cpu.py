@@ -39,7 +39,7 @@ def main() -> None:
 
     networks = replicas([model], [cohort])
     networks.units("conv1")
-    search = Search(networks, [cohort], Goal("eod", floor=0.0))
+    search = Search(networks, [cohort], Goal("eod", min_performance=0.0))
     scores = networks.evaluate()
     weights = search.labels.weights(scores, search.begin(scores).threshold)
     state = {"influence": networks.influence(weights)[1]}
@@ -60,10 +60,10 @@ def main() -> None:
         search.step(1, found)
 
     def epoch() -> None:
-        run([model], [cohort], Goal("eod", floor=0.0), seeds=[0], settings=Settings(batch=BATCH, epochs=1, stop=0.0))
+        run([model], [cohort], Goal("eod", min_performance=0.0), seeds=[0], settings=Settings(batch=BATCH, epochs=1, stop_below=0.0))
 
     def nothing() -> None:
-        run([model], [cohort], Goal("eod", floor=0.0), seeds=[0], settings=Settings(batch=BATCH, epochs=0, stop=0.0))
+        run([model], [cohort], Goal("eod", min_performance=0.0), seeds=[0], settings=Settings(batch=BATCH, epochs=0, stop_below=0.0))
 
     jobs: dict[str, Callable[[], None]] = {"forward": forward, "both": both, "step": step, "epoch": epoch, "nothing": nothing}
     took: dict[str, list[float]] = {name: [] for name in jobs}

@@ -29,11 +29,11 @@ from equipoise.models import backbone
 LABELS = [FINDINGS[name] for name in ("infiltration", "effusion", "atelectasis")]
 TRAIN = "-train"
 METHODS: dict[str, dict[str, Any]] = {
-    "constrained": {"rate": 1e-4, "batch": 64},
-    "bias-gda": {"rate": 1e-5, "batch": 32, "epochs": 10, "evaluations": 10},
+    "constrained": {"learning_rate": 1e-4, "batch": 64},
+    "bias-gda": {"learning_rate": 1e-5, "batch": 32, "epochs": 10, "evals_per_epoch": 10},
     "bias-score": {},
     "bias-score-train": {},  # sex is learnt from the train part too
-    "pruning": {"layers": "conv1", "units": 1_500, "at_most": 60},
+    "pruning": {"layers": "conv1", "units": 1_500, "max_steps": 60},
     "group-thresholds": {},
 }
 
@@ -102,7 +102,7 @@ def tell(seed: int, method: str, audits: eq.Audit, seconds: float) -> None:
             "method": method,
             "label": label,
             "gap": gap.value,
-            "floor": gap.noise,
+            "noise": gap.noise,
             "ba": audits[label]["balanced_accuracy"].value,
         }
         print(json.dumps({**row, "seconds": round(seconds, 2)}), flush=True)
@@ -114,7 +114,7 @@ def table(path: Path) -> None:
     for (label, method), found in rows.groupby(["label", "method"], sort=False):
         mean, error = found["gap"].mean(), found["gap"].std() / len(found) ** 0.5
         print(
-            f"| {label} | {method} | {mean:+.3f} ± {error:.3f} | {found['gap'].abs().mean():.3f} (floor {found['floor'].mean():.3f}) "
+            f"| {label} | {method} | {mean:+.3f} ± {error:.3f} | {found['gap'].abs().mean():.3f} (noise {found['noise'].mean():.3f}) "
             f"| {found['ba'].mean():.3f} | {found['seconds'].mean():.1f} |"
         )
 

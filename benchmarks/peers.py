@@ -127,12 +127,12 @@ def network(folder: Path, name: str, parts: eq.Parts, seed: int) -> torch.nn.Mod
 
 def contenders(model: torch.nn.Module, train: Part, valid: Part, measure: str, seed: int) -> dict[str, Callable[[], Decide]]:
     """What fits, and returns what decides, by name."""
-    goal = eq.Goal(measure, bound=BOUND)
+    goal = eq.Goal(measure, max_gap=BOUND)
     cut = float(group_thresholds.fit(valid.scores, goal).trace["threshold"].iloc[0])  # the best balanced accuracy without a bound
     constraint = AgainstReference(OXONFAIR_RATES[measure].func, "largest gap", False)
 
     def ours_blind() -> Decide:
-        found = eq.debias(model, valid.cohort, method="bias-score", measure=measure, bound=BOUND, seed=seed)
+        found = eq.debias(model, valid.cohort, method="bias-score", measure=measure, max_gap=BOUND, seed=seed)
         return lambda part: found.rule.decide(predict(found.model, part.cohort))
 
     def ours(fit: Callable[..., Any]) -> Callable[[], Decide]:
@@ -277,7 +277,7 @@ def simulated(groups: int) -> Simulated:
 
 def our_multipliers(given: Simulated, bounds: int = 24) -> FloatArray:
     """Decisions by bias-score's path over so many bounds, the last of them zero, each with its best threshold within the bound."""
-    goal = eq.Goal("spd", bound=BOUND)
+    goal = eq.Goal("spd", max_gap=BOUND)
     labels = Labels.of([given.cohort], goal)
     posteriors = bias_problem.Posteriors(given.chance, (given.posterior,))
     nobody = Probe(np.zeros((2, 1)), np.zeros(2), np.zeros((0, 2)), 0.0, 0.0)  # the posteriors are given
@@ -294,7 +294,7 @@ def our_multipliers(given: Simulated, bounds: int = 24) -> FloatArray:
 
 
 def our_thresholds(given: Simulated) -> FloatArray:
-    return group_thresholds.fit(given.scores, eq.Goal("spd", bound=BOUND)).rule.decide(given.scores)
+    return group_thresholds.fit(given.scores, eq.Goal("spd", max_gap=BOUND)).rule.decide(given.scores)
 
 
 def oxonfair_multipliers(given: Simulated) -> FloatArray:

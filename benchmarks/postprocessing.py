@@ -115,7 +115,7 @@ def interleaved(contenders: dict[str, Fitter], repeats: int) -> dict[str, tuple[
 
 def compare_reject_option(scores: eq.Scores, measure: str, repeats: int) -> list[Row]:
     true, pred = datasets(scores)
-    goal = eq.Goal(measure, bound=BOUND)
+    goal = eq.Goal(measure, max_gap=BOUND)
 
     def theirs() -> Callable[[], FloatArray]:
         rule = RejectOptionClassification(
@@ -140,7 +140,7 @@ def compare_reject_option(scores: eq.Scores, measure: str, repeats: int) -> list
         repeats,
     )
     aif360_gap = abs(measured(scores, taken["AIF360 RejectOptionClassification, 100 x 50"][1], measure)[0])
-    taken |= interleaved({"equipoise reject-option, bound at AIF360's gap": lambda: ours(eq.Goal(measure, bound=aif360_gap))}, repeats)
+    taken |= interleaved({"equipoise reject-option, bound at AIF360's gap": lambda: ours(eq.Goal(measure, max_gap=aif360_gap))}, repeats)
     return [Row(scores.name, len(scores), measure, name, s, *measured(scores, f, measure)) for name, (s, f) in taken.items()]
 
 

@@ -31,7 +31,7 @@ def main() -> None:
                 models = list(train_stack([(p.train, p.valid, seed) for seed, p in enumerate(some)]))
             else:
                 floors = {"pruning": PRUNING_FLOORS, "bias-gda": BIAS_GDA_FLOORS}.get(step)
-                goal = eq.Goal("spd", floor=floors["compas"]["spd"]) if floors else eq.Goal("spd", bound=0.05)
+                goal = eq.Goal("spd", min_performance=floors["compas"]["spd"]) if floors else eq.Goal("spd", max_gap=0.05)
                 trains = [p.train for p in some] if METHODS[step].needs_train else None
                 run_many(step, models[:count], [p.valid for p in some], goal, seeds=range(count), trains=trains)
             seconds.append((time.perf_counter() - start) / count)

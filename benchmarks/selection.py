@@ -23,8 +23,8 @@ from equipoise.study.paper import BIAS_GDA_FLOORS, PRUNING_FLOORS
 
 FLOORS = {"bias-gda": BIAS_GDA_FLOORS, "pruning": PRUNING_FLOORS}
 SETTINGS = {  # with fewer looks than in the paper's tables, since honest selection runs a method up to four times
-    ("bias-gda", "compas"): {"evaluations": 1},
-    ("bias-gda", "bank"): {"evaluations": 1, "epochs": 60, "rate": 3e-5},  # as far in fewer, longer steps
+    ("bias-gda", "compas"): {"evals_per_epoch": 1},
+    ("bias-gda", "bank"): {"evals_per_epoch": 1, "epochs": 60, "learning_rate": 3e-5},  # as far in fewer, longer steps
     ("pruning", "compas"): {"units": 1},
     ("pruning", "bank"): {"units": 2},
 }
@@ -62,7 +62,7 @@ def main() -> None:
         for measure in MEASURES:
             for method, floors in FLOORS.items():
                 for selection in SELECTIONS:
-                    goal, given = eq.Goal(measure, floor=floors[name][measure], selection=selection), SETTINGS[method, name]
+                    goal, given = eq.Goal(measure, min_performance=floors[name][measure], selection=selection), SETTINGS[method, name]
                     start = time.perf_counter()
                     found = run_many(method, models, [p.valid for p in parts], goal, seeds=list(range(splits)), settings=given)
                     seconds = (time.perf_counter() - start) / splits

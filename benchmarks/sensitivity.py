@@ -2,10 +2,11 @@
 
 Usage: python benchmarks/sensitivity.py [--splits 5] [--data loh-2.0 ...] [--rows 30000] [--weights best last] [--workers 16] [--out FILE]
 
-One line per data, measure, weights, variant and floor: mean test gap and balanced accuracy over splits, next to the published.
-Networks have the `best` weights by validation loss (ours) or the `last` ones, 110 epochs later (published). Variants of bias GD/A: train
-mode with evaluations in train mode (published), train mode with evaluations in eval mode, and eval mode (ours). Whole trajectories are
-kept, so every floor is applied to the same ones. Thresholds are the published 101 points. About 5 minutes of one core per job.
+One line per data, measure, weights, variant and minimum performance: mean test gap and balanced accuracy over splits, next to the
+published. Networks have the `best` weights by validation loss (ours) or the `last` ones, 110 epochs later (published). Variants of bias
+GD/A: train mode with evaluations in train mode (published), train mode with evaluations in eval mode, and eval mode (ours). Whole
+trajectories are kept, so every minimum performance is applied to the same ones. Thresholds are the published 101 points. About 5 minutes of
+one core per job.
 """
 
 import argparse
@@ -137,9 +138,9 @@ def pruned(model: nn.Module, valid: Rows, test: Rows, measure: str) -> Iterator[
         look = looks(model, valid, test, measure, in_train=False)
 
 
-def chosen(trajectory: list[dict[str, float]], floor: float) -> dict[str, float] | None:
-    """The step with the smallest |gap| at or above the floor."""
-    able = [step for step in trajectory if step["performance"] >= floor]
+def chosen(trajectory: list[dict[str, float]], min_performance: float) -> dict[str, float] | None:
+    """The step with the smallest |gap| at or above the minimum performance."""
+    able = [step for step in trajectory if step["performance"] >= min_performance]
     return min(able, key=lambda step: abs(step["gap"])) if able else None
 
 
@@ -162,10 +163,13 @@ def job(name: str, weights: str, seed: int, rows: int) -> list[dict[str, object]
                 m, valid, test, measure, seed, train, in_train
             )
         common = {"data": name, "measure": measure, "weights": weights, "seed": seed, "rows": rows}
-        found.append({**common, "variant": "standard", "floor": np.nan, **original})
+        found.append({**common, "variant": "standard", "min_performance": np.nan, **original})
         for variant, run in runs.items():
             trajectory = list(run(copy.deepcopy(model)))
-            found += [{**common, "variant": variant, "floor": floor, **(chosen(trajectory, floor) or original)} for floor in FLOORS]
+            found += [
+                {**common, "variant": variant, "min_performance": min_performance, **(chosen(trajectory, min_performance) or original)}
+                for min_performance in FLOORS
+            ]
     return found
 
 
@@ -187,16 +191,16 @@ def main() -> None:
     frame = pd.DataFrame(lines)
     frame.to_csv(asked.out, index=False)
     print(f"{asked.splits} splits, {asked.rows:,} rows; test, means (sd)\n")
-    header = ("data", "measure", "weights", "variant", "floor", "bias (sd)", "published", "BA (sd)", "published")
+    header = ("data", "measure", "weights", "variant", "min_performance", "bias (sd)", "published", "BA (sd)", "published")
     print(f"| {' | '.join(header)} |\n{'|---' * len(header)}|")
-    keys = ["data", "measure", "weights", "variant", "floor"]
-    for (name, measure, weights, variant, floor), cell in frame.groupby(keys, sort=False, dropna=False):
+    keys = ["data", "measure", "weights", "variant", "min_performance"]
+    for (name, measure, weights, variant, min_performance), cell in frame.groupby(keys, sort=False, dropna=False):
         source = read_plan("paper-sensitivity").named(name).published
         numbers = published(source, measure, variant.split(",")[0])
         assert numbers is not None
         gap, performance = cell["test_gap"], cell["test_performance"]
         cells = (
-            *(name, measure, weights, variant, "" if np.isnan(floor) else f"{floor:.2f}"),
+            *(name, measure, weights, variant, "" if np.isnan(min_performance) else f"{min_performance:.2f}"),
             f"{gap.mean():+.3f} ({gap.std():.3f})",
             f"{numbers.bias:+.2f} ({numbers.bias_sd:.2f})",
             f"{performance.mean():.3f} ({performance.std():.3f})",

@@ -44,7 +44,7 @@ def measure(parts: Sequence[Parts], models: Sequence[MLP], device: str, epochs: 
 
     def seconds(method: str, settings: dict[str, object]) -> tuple[float, Scores]:
         start = time.perf_counter()
-        found = run_many(method, models, valids, Goal(measure="spd", floor=0.55), seeds=seeds, settings=settings)
+        found = run_many(method, models, valids, Goal(measure="spd", min_performance=0.55), seeds=seeds, settings=settings)
         return time.perf_counter() - start, scores([c.model for c in found], valids)
 
     with computing_on(device):
@@ -53,8 +53,8 @@ def measure(parts: Sequence[Parts], models: Sequence[MLP], device: str, epochs: 
         trained = train_stack(three, settings=Training(epochs=1, restore="last"))
         first, repaired = seconds("bias-gda", {"epochs": 1})
         more, _ = seconds("bias-gda", {"epochs": 1 + 5 * epochs})
-        few, _ = seconds("pruning", {"units": 1, "at_most": 1})
-        many, _ = seconds("pruning", {"units": 1, "at_most": 1 + steps})
+        few, _ = seconds("pruning", {"units": 1, "max_steps": 1})
+        many, _ = seconds("pruning", {"units": 1, "max_steps": 1 + steps})
     gda, pruning = (more - first) / (5 * epochs), (many - few) / steps * UNITS
     return Timed((ends[-1] - ends[0]) / epochs, gda, pruning, scores(trained, valids), repaired)
 

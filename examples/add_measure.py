@@ -27,7 +27,9 @@ def main() -> None:
 
     # From here on it is a measure like any other: audited with intervals, a goal of every method, with its own gradient and sweep.
     before = eq.audit(model, parts.test)
-    result = eq.debias(model, parts.valid, method="bias-gda", measure="harm_gap", floor=0.55, rate=1e-4, epochs=given.epochs, seed=0)
+    result = eq.debias(
+        model, parts.valid, method="bias-gda", measure="harm_gap", min_performance=0.55, learning_rate=1e-4, epochs=given.epochs, seed=0
+    )
     after = eq.audit(result, parts.test)
     print(result)
     for name in ("harm_gap", "eod", "fpr_gap", "balanced_accuracy"):

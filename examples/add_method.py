@@ -50,7 +50,9 @@ def run(
         tried = zip(swept.values[goal.measure], swept.values[goal.performance], swept.thresholds, strict=True)
         rows = [original, *(row for row in tried if row[2] >= settings.least)]
         trace = pd.DataFrame(rows, columns=columns, dtype=float).rename_axis("step").reset_index()
-        settled = goal.settled(float(trace["performance"].iloc[0]))  # a goal without floor or bound gets a floor
+        settled = goal.settled(
+            float(trace["performance"].iloc[0])
+        )  # a goal without minimum performance or maximum gap gets a minimum performance
         choice = select(trace, settled)
         rule = plain_rule(NAME, trace, choice.row, cohort, settled)
         copied, own = copy.deepcopy(model), asdict(settings)
@@ -68,7 +70,7 @@ def main() -> None:
     parts = eq.split(eq.load("loh", n=given.rows, alpha=2.0, seed=0), seed=0)
     model = eq.train(parts.train, parts.valid, seed=0, settings=eq.Training(epochs=given.epochs))
     for name in ("standard", NAME):
-        result = eq.debias(model, parts.valid, method=name, measure="eod", floor=0.55, seed=0)
+        result = eq.debias(model, parts.valid, method=name, measure="eod", min_performance=0.55, seed=0)
         found = eq.audit(result, parts.test)
         print(f"{result}\n  test part: eod {found['eod']}, balanced accuracy {found['balanced_accuracy']}")
 

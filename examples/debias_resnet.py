@@ -4,7 +4,7 @@
 
 By default everything is tiny, so that it ends in seconds and shows the steps, not a result. For a network that has learnt something:
 
-    python examples/debias_resnet.py --out example-output --images 8000 --size 64 --epochs 8 --steps 10 --floor 0.7
+    python examples/debias_resnet.py --out example-output --images 8000 --size 64 --epochs 8 --steps 10 --min-performance 0.7
 """
 
 import argparse
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=32, help="pixels a side")
     parser.add_argument("--epochs", type=int, default=2, help="of training")
     parser.add_argument("--steps", type=int, default=2, help="epochs of bias-gda, and steps of pruning")
-    parser.add_argument("--floor", type=float, default=0.55, help="the least balanced accuracy to keep")
+    parser.add_argument("--min-performance", type=float, default=0.55, help="the least balanced accuracy to keep")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
 
@@ -35,11 +35,11 @@ def main() -> None:
     torch.manual_seed(0)  # of the network's first weights
     model = eq.train(parts.train, parts.valid, model=backbone("resnet-18"), seed=0, settings=replace(IMAGES, epochs=given.epochs))
 
-    # The floor says what may be lost. Without one, performance may fall by 0.02 on the validation part.
-    goal = {"measure": "eod", "floor": given.floor, "seed": 0}
+    # The minimum performance says what may be lost. Without one, performance may fall by 0.02 on the validation part.
+    goal = {"measure": "eod", "min_performance": given.min_performance, "seed": 0}
     original = eq.debias(model, parts.valid, method="standard", **goal)
-    tuned = eq.debias(model, parts.valid, method="bias-gda", rate=1e-4, batch=32, epochs=given.steps, **goal)
-    pruned = eq.debias(model, parts.valid, method="pruning", layers="conv1", units=1_500, at_most=given.steps, **goal)
+    tuned = eq.debias(model, parts.valid, method="bias-gda", learning_rate=1e-4, batch=32, epochs=given.steps, **goal)
+    pruned = eq.debias(model, parts.valid, method="pruning", layers="conv1", units=1_500, max_steps=given.steps, **goal)
     for result in (original, tuned, pruned):
         found = eq.audit(result, parts.test)  # the test part was not used to choose anything
         print(f"{result}\n  test part: eod {found['eod']}, balanced accuracy {found['balanced_accuracy']}")

@@ -67,7 +67,7 @@ level = 0.95
 """
 ROLES = ["--label", "y", "--group", "sex", "--reference", "M", "--patient", "patient"]
 FEATURES = ["--feature", "a", "--feature", "b"]
-QUICK = ["--draws", "2", "--no-onnx", "--floor", "0"]
+QUICK = ["--draws", "2", "--no-onnx", "--min-performance", "0"]
 
 
 def image_names() -> list[str]:
@@ -102,7 +102,7 @@ def build(folder: Path) -> None:
     sound = {
         "table": ["audit", str(folder / "scores.csv"), *ROLES, "--score", "p", "--draws", "2"],
         "study": ["study", "run", str(folder / "study.toml"), "--out", str(folder / "study"), "--runner", "serial"],
-        "card": ["debias", str(folder / "scores.csv"), *ROLES, *FEATURES, "--model", f"{folder / 'net.py'}:linear", "--plan",
+        "card": ["debias", str(folder / "scores.csv"), *ROLES, *FEATURES, "--model", f"{folder / 'net.py'}:linear", "--dry-run",
                  "--card", str(folder / "card.toml"), "--out", str(folder / "card")],
     }  # fmt: skip
     for name, command in sound.items():

@@ -88,7 +88,7 @@ def test_json_is_the_whole_of_stdout_and_holds_value_low_high(run):
     code, out, err = run("audit", "scores.csv", *AUDIT, "--reference", "M", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert found["schema_version"] == 1
+    assert found["schema_version"] == 2
     assert {"value", "low", "high"} <= found["eod"].keys()
     assert set(found) >= {*GAPS, *PERFORMANCE}
     frame = _frame()
@@ -147,7 +147,7 @@ def test_words_as_labels_with_their_positive_value(run):
 
 def test_several_groups_and_their_intersection(run):
     _csv("scores.csv")
-    arguments = ["--group", "race", "--reference", "M", "--reference", "b", "--minimum", 1]
+    arguments = ["--group", "race", "--reference", "M", "--reference", "b", "--min-patients", 1]
     found = json.loads(run("audit", "scores.csv", *SHORT, *arguments, "--json").out)
     assert found["references"] == {"sex": "M", "race": "b", "sex & race": "M & b"}
     assert {row["attribute"] for row in found["groups"]} == {"sex", "race", "sex & race"}
@@ -215,7 +215,7 @@ def test_inputs_may_be_listed_in_the_networks_order(run, network):
 
 def test_what_the_network_gives_may_be_said(run, network):
     logit, probability = (
-        run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--model-output", kind, "--json") for kind in ("logit", "probability")
+        run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--output-type", kind, "--json") for kind in ("logit", "probability")
     )
     assert logit.code == 0
     assert probability.code == 2
@@ -284,7 +284,7 @@ BAD_ROWS = {
         [*AUDIT, "--threshold", "50", "--level", "95", "--seed", "-1"],
         ["--threshold", "got 50", "--level", "--seed"],
     ),
-    "no draws": (_frame(), [*AUDIT, "--draws", "1", "--minimum", "0"], ["--draws must be at least 2; got 1", "--minimum"]),
+    "no draws": (_frame(), [*AUDIT, "--draws", "1", "--min-patients", "0"], ["--draws must be at least 2; got 1", "--min-patients"]),
     "threshold and valid": (_frame(), [*AUDIT, "--threshold", "0.5", "--valid", "scores.csv"], ["not both"]),
     "threshold is nan": (_frame(), [*AUDIT, "--threshold", "nan"], ["--threshold must be a number from 0 to 1; got nan"]),
     "weights without a model": (_frame(), [*AUDIT, "--weights", "w.pt"], ["--weights goes with --model"]),
@@ -355,7 +355,7 @@ BAD_MODELS = {
     "input not there": (["--feature", "x1", "--feature", "x3"], ["data.csv: no feature column 'x3'"]),
     "input in words": (["--feature", "x1", "--feature", "sex"], ["data.csv: input column 'sex' holds no numbers"]),
     "input with a gap": (["--feature", "x1", "--feature", "hole"], ["'hole': 1 of 80 rows are empty or infinite"]),
-    "unknown output": (["--model-output", "logits"], ["'logits'", "Did you mean 'logit'?"]),
+    "unknown output": (["--output-type", "logits"], ["'logits'", "Did you mean 'logit'?"]),
     "a score as well": (["--score", "x1"], ["one of the two"]),
 }
 

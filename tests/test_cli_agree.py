@@ -26,7 +26,18 @@ def build():
 """
 LABELS = ["Effusion", "Mass"]
 PATIENTS = ["--patient", "pid"]
-METHODS = ["--method", "bias-gda,equalised-odds", "--set", "bias-gda.epochs=2", "--set", "bias-gda.rate=0.01", "--floor", "0.5"]
+METHODS = [
+    "--method",
+    "bias-gda",
+    "--method",
+    "equalised-odds",
+    "--set",
+    "bias-gda.epochs=2",
+    "--set",
+    "bias-gda.learning_rate=0.01",
+    "--min-performance",
+    "0.5",
+]
 COMMON = ["--reference", "M", "--feature", "a", "--feature", "b", "--feature", "c"]
 COMMON += ["--no-onnx", "--seed", "7", "--draws", "40", "--out", "repaired"]
 NUMBER = r"[+\u2212-]?\d+(?:\.\d+)?"
@@ -296,7 +307,7 @@ def _check_terminal(printed: str, document: dict[str, Any]) -> int:
 
 def _check(folder: Path, printed: str) -> int:
     document = json.loads((folder / "audit.json").read_text())
-    assert document["before"]["settings"] == document["after"]["settings"] == {"level": 0.95, "draws": 40, "seed": 7, "minimum": 5}
+    assert document["before"]["settings"] == document["after"]["settings"] == {"level": 0.95, "draws": 40, "seed": 7, "min_patients": 5}
     page = html.fromstring((folder / "report.html").read_text(encoding="utf-8"))
     return (
         _check_report(page, document)

@@ -42,8 +42,12 @@ def _made(folder: Path, *arguments: object) -> None:
 def folders(tmp_path_factory) -> dict[str, Path]:
     """Hospitals with a repaired folder each, by method."""
     made = {}
-    settings = {"bias-gda": ["--set", "bias-gda.epochs=2", "--set", "bias-gda.rate=0.01"], "reject-option": [], "equalised-odds": []}
-    settings |= {"bias-score": ["--floor", "0.6"], "group-thresholds": []}
+    settings = {
+        "bias-gda": ["--set", "bias-gda.epochs=2", "--set", "bias-gda.learning_rate=0.01"],
+        "reject-option": [],
+        "equalised-odds": [],
+    }
+    settings |= {"bias-score": ["--min-performance", "0.6"], "group-thresholds": []}
     with pytest.MonkeyPatch.context() as patch:
         for method, given in settings.items():
             made[method] = tmp_path_factory.mktemp(method)
@@ -54,7 +58,18 @@ def folders(tmp_path_factory) -> dict[str, Path]:
         hospital.images(made["images"])
         patch.chdir(made["images"])
         pictures = ["--images", "xrays", "--size", hospital.SIDE, "--model", "net.py:cnn", "--weights", "cnn.safetensors", "--no-onnx"]
-        pruning = ["--method", "pruning", "--set", "pruning.steps=4", "--set", "pruning.stop=0", "--measure", "spd", "--floor", 0]
+        pruning = [
+            "--method",
+            "pruning",
+            "--set",
+            "pruning.steps=4",
+            "--set",
+            "pruning.stop_below=0",
+            "--measure",
+            "spd",
+            "--min-performance",
+            0,
+        ]
         _made(made["images"], "debias", "images.csv", *ROLES, *pictures, *pruning, "--draws", "10", "--out", "repaired")
     return made
 
@@ -130,7 +145,7 @@ def test_a_bias_score_is_that_of_python(run):
     model.load_state_dict(load_file("net.safetensors"))
     frame, x, _ = hospital.patients()
     cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
-    candidate = debias(model, keep_aside(cohort, 0.3, seed=0)[0], method="bias-score", floor=0.6)
+    candidate = debias(model, keep_aside(cohort, 0.3, seed=0)[0], method="bias-score", min_performance=0.6)
     assert candidate.chosen > 0
     with torch.no_grad():
         raw = candidate.model(torch.tensor(new[["a", "b", "c"]].to_numpy(np.float32)))[:, 0].double()

@@ -21,7 +21,7 @@ ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "
 TABLE = ["debias", "local.csv", *ROLES, "--id", "id", "--model", "net.py:build", "--weights", "net.safetensors", "--out", "repaired"]
 IMAGES = ["debias", "images.csv", *ROLES, "--images", "xrays", "--size", hospital.SIDE, "--model", "net.py:cnn"]
 IMAGES += ["--weights", "cnn.safetensors", "--out", "repaired"]
-QUICK = ["--draws", 20, "--set", "bias-gda.epochs=3", "--set", "bias-gda.rate=0.01", "--floor", 0.6]
+QUICK = ["--draws", 20, "--set", "bias-gda.epochs=3", "--set", "bias-gda.learning_rate=0.01", "--min-performance", 0.6]
 FAST = [*QUICK, "--no-onnx"]
 
 
@@ -57,7 +57,7 @@ def table(run, tmp_path):
 
 def test_a_table_and_several_methods(table, tmp_path):
     pytest.importorskip("onnxscript")
-    code, out, err = table(*TABLE, *QUICK, "--method", "bias-gda,reject-option,equalised-odds")
+    code, out, err = table(*TABLE, *QUICK, "--method", "bias-gda", "--method", "reject-option", "--method", "equalised-odds")
     assert (code, err) == (0, "")
     for part in ("as it came", "(chosen)", "reject-option", "equalised-odds", "rows kept aside", "F minus M", "Written to repaired"):
         assert part in out
@@ -111,7 +111,9 @@ def test_json_is_one_document_and_the_same_again(table, tmp_path):
 
 
 def test_a_goal_that_is_not_met_is_said_and_is_no_error(table):
-    code, out, _ = table(*TABLE, "--method", "bias-gda", "--no-onnx", "--draws", 20, "--floor", 0.999, "--set", "bias-gda.epochs=1")
+    code, out, _ = table(
+        *TABLE, "--method", "bias-gda", "--no-onnx", "--draws", 20, "--min-performance", 0.999, "--set", "bias-gda.epochs=1"
+    )
     assert code == 0
     assert "The goal was NOT met" in out
     assert json.loads(Path("repaired/run.json").read_text())["met"] is False
@@ -120,8 +122,8 @@ def test_a_goal_that_is_not_met_is_said_and_is_no_error(table):
 def test_images_with_masks_and_thumbnails(run, tmp_path):
     hospital.images(tmp_path)
     code, out, err = run(
-        *IMAGES, "--method", "pruning", "--set", "pruning.steps=4", "--set", "pruning.stop=0", "--measure", "spd", "--floor", 0,
-        "--draws", 20, "--no-onnx", "--thumbnails", "--json",
+        *IMAGES, "--method", "pruning", "--set", "pruning.steps=4", "--set", "pruning.stop_below=0", "--measure", "spd",
+        "--min-performance", 0, "--draws", 20, "--no-onnx", "--thumbnails", "--json",
     )  # fmt: skip
     assert (code, err) == (0, "")
     assert json.loads(out)["chosen"] == "pruning"
@@ -133,8 +135,10 @@ def test_images_with_masks_and_thumbnails(run, tmp_path):
 
 def test_whole_channels_leave_the_keys_as_they_were(run, tmp_path):
     hospital.images(tmp_path)
-    settings = ["--set", "pruning.granularity=channel", "--set", "pruning.units=1", "--set", "pruning.stop=0"]
-    assert run(*IMAGES, "--method", "pruning", *settings, "--draws", 20, "--no-onnx", "--measure", "spd", "--floor", 0.5).code == 0
+    settings = ["--set", "pruning.granularity=channel", "--set", "pruning.units=1", "--set", "pruning.stop_below=0"]
+    assert (
+        run(*IMAGES, "--method", "pruning", *settings, "--draws", 20, "--no-onnx", "--measure", "spd", "--min-performance", 0.5).code == 0
+    )
     assert set(load_file("repaired/repaired.safetensors")) == set(load_file("cnn.safetensors"))
 
 
@@ -150,11 +154,11 @@ def test_an_exported_program_comes_back_as_one(table, tmp_path):
     arguments = ["debias", "local.csv", *ROLES, "--id", "id", "--model", "net.pt2", "--out", "repaired"]
     assert table(*arguments, *FAST).code == 0
     assert {"repaired.pt2", "repaired.safetensors"} <= {path.name for path in (tmp_path / "repaired").iterdir()}
-    assert table(*arguments, "--no-onnx", "--draws", 20, "--floor", 0.6, "--method", "bias-score", "--overwrite").code == 0
+    assert table(*arguments, "--no-onnx", "--draws", 20, "--min-performance", 0.6, "--method", "bias-score", "--overwrite").code == 0
     assert all(torch.equal(value, load_file("net.safetensors")[key]) for key, value in load_file("repaired/repaired.safetensors").items())
     frame, x, _ = hospital.patients()
     cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
-    candidate = debias(load_exported("net.pt2"), keep_aside(cohort, 0.3)[0], method="bias-score", floor=0.6)
+    candidate = debias(load_exported("net.pt2"), keep_aside(cohort, 0.3)[0], method="bias-score", min_performance=0.6)
     assert candidate.chosen > 0
     found = json.loads(table("apply", "repaired", "local.csv", "--trust", "--json").out)
     assert [row["score"] for row in found["decisions"]] == pytest.approx(predict(candidate.model, cohort).score, abs=1e-6)
@@ -176,8 +180,20 @@ def test_a_method_that_trains_gets_rows_to_train_on(table):
 
 @pytest.mark.parametrize("chosen", ["bias-score", "group-thresholds", "bias-gda"])
 def test_auto_writes_the_folder_of_the_method_that_it_takes(table, tmp_path, chosen):
-    options = ["--set", f"auto.methods=standard, {chosen}", "--set", "auto.allow_group=true", "--floor", 0.6, "--no-onnx", "--draws", 20]
-    own = {"bias-gda": {"epochs": 3, "rate": 0.01}}
+    options = [
+        "--set",
+        "auto.methods=standard",
+        "--set",
+        f"auto.methods={chosen}",
+        "--set",
+        "auto.allow_group=true",
+        "--min-performance",
+        0.6,
+        "--no-onnx",
+        "--draws",
+        20,
+    ]
+    own = {"bias-gda": {"epochs": 3, "learning_rate": 0.01}}
     code, out, err = table(*TABLE, "--method", "auto", *options, "--set", f"auto.settings={json.dumps(own)}")
     assert (code, err) == (0, "")
     assert f"auto ({chosen}) changed eod" in out
@@ -213,7 +229,7 @@ def test_what_is_to_be_minded_of_the_rows_is_printed_once(table, tmp_path):
     frame.loc[:9, "sex"] = None
     frame = frame[(frame["sex"] != "F") | (frame["sick"] == 0) | (frame["pid"] < 22)]
     frame.to_csv("local.csv", index=False)
-    code, out, _ = table(*TABLE, *FAST, "--method", "bias-gda,reject-option,equalised-odds")
+    code, out, _ = table(*TABLE, *FAST, "--method", "bias-gda", "--method", "reject-option", "--method", "equalised-odds")
     assert code == 0
     chosen = next(line.split()[0] for line in out.splitlines() if "(chosen)" in line)
     notes = json.loads(Path("repaired/audit.json").read_text())["methods"][chosen]["notes"]
@@ -227,9 +243,9 @@ def test_what_is_to_be_minded_of_the_rows_is_printed_once(table, tmp_path):
 
 def test_what_may_be_lost_is_the_floor_of_the_run(table):
     quick = ["--draws", 20, "--set", "bias-gda.epochs=3", "--no-onnx"]
-    assert table(*TABLE, *quick, "--lose", 0.1).code == 0
+    assert table(*TABLE, *quick, "--max-loss", 0.1).code == 0
     goal, trace = json.loads(Path("repaired/run.json").read_text())["goal"], pd.read_csv("repaired/trace.csv")
-    assert goal["floor"] == pytest.approx(trace["performance"].iloc[0] - 0.1)
+    assert goal["min_performance"] == pytest.approx(trace["performance"].iloc[0] - 0.1)
 
 
 def test_honest_selection_says_what_rows_held_out_have_corrected(table):
@@ -239,7 +255,7 @@ def test_honest_selection_says_what_rows_held_out_have_corrected(table):
     assert trace[["gap_honest", "gap_se", "performance_honest", "performance_se"]].notna().all(axis=None)
 
 
-@pytest.mark.parametrize(("option", "least"), [(["--level-up"], None), (["--minimum", "tpr=0.8"], 0.8)])
+@pytest.mark.parametrize(("option", "least"), [(["--no-group-worse"], None), (["--min-rate", "tpr=0.8"], 0.8)])
 def test_no_group_falls_below_what_is_kept(table, option, least):
     assert table(*TABLE, "--method", "group-thresholds", "--no-onnx", "--draws", 20, *option).code == 0
     run, rule = json.loads(Path("repaired/run.json").read_text()), read_rule(Path("repaired/rule.json"))
@@ -260,7 +276,7 @@ def test_no_group_falls_below_what_is_kept(table, option, least):
 
 def test_the_plan_says_who_and_what_and_does_nothing(table, tmp_path):
     before = sorted(tmp_path.iterdir())
-    code, out, err = table(*TABLE, "--method", "bias-gda,reject-option", "--plan")
+    code, out, err = table(*TABLE, "--method", "bias-gda", "--method", "reject-option", "--dry-run")
     assert (code, err) == (0, "")
     for part in ("repair", "test", "200 epochs", "another decision rule", "Nothing was done"):
         assert part in " ".join(out.split())
@@ -268,13 +284,13 @@ def test_the_plan_says_who_and_what_and_does_nothing(table, tmp_path):
 
 
 def test_the_plan_counts_the_probes(table):
-    code, out, _ = table(*TABLE, "--method", "reject-option", "--plan", "--probe", "--draws", 5)
+    code, out, _ = table(*TABLE, "--method", "reject-option", "--dry-run", "--probe", "--draws", 5)
     assert code == 0
     assert "the groups read from every layer" in out
 
 
 def test_the_plan_as_json(table):
-    found = json.loads(table(*TABLE, "--plan", "--json").out)
+    found = json.loads(table(*TABLE, "--dry-run", "--json").out)
     assert sum(row["rows"] for row in found["parts"]) == hospital.ROWS
     assert found["seconds"] > 0
 
@@ -284,8 +300,8 @@ def test_the_plan_as_json(table):
 BAD = {
     "unknown method": (["--method", "bias-gd"], ["Did you mean 'bias-gda'?"]),
     "unknown measure": (["--measure", "eodd"], ["Did you mean 'eod'?"]),
-    "a floor above 1": (["--floor", "75"], ["the floor of a goal lies in [0, 1]; got 75"]),
-    "a loss beside a floor": (["--floor", "0.6", "--lose", "0.03"], ["lose is for goals without a floor and without a bound"]),
+    "a minimum performance above 1": (["--min-performance", "75"], ["min_performance must be between 0 and 1; got 75"]),
+    "a loss beside a floor": (["--min-performance", "0.6", "--max-loss", "0.03"], ["max_loss cannot be combined"]),
     "no such fraction": (["--test-fraction", "1"], ["--test-fraction must lie between 0 and 1"]),
     "a setting without a method": (["--set", "units=3"], ["METHOD.SETTING=VALUE", "'units=3'"]),
     "a setting of another method": (["--set", "pruning.units=3"], ["'pruning'", "Valid: bias-gda"]),
@@ -300,14 +316,17 @@ BAD = {
     "no such card": (["--card", "none.toml"], ["none.toml"]),
     "thumbnails of a table": (["--thumbnails"], ["--thumbnails goes with --images"]),
     "an unknown selection": (["--selection", "honestly"], ["Did you mean 'honest'?"]),
-    "a minimum without a number": (["--minimum", "tpr"], ["--minimum must be RATE=NUMBER, as in tpr=0.8; got 'tpr'"]),
-    "a minimum in words": (["--minimum", "tpr=high"], ["--minimum must be RATE=NUMBER", "'tpr=high'"]),
-    "a minimum above 1": (["--minimum", "tpr=80"], ["a minimum in [0, 1]; got 80"]),
-    "a minimum of no rate": (["--minimum", "tprr=0.8"], ["Did you mean 'tpr'?"]),
-    "two limits of one rate": (["--level-up", "--minimum", "tpr=0.8"], ["tpr has two limits, before and 0.8"]),
-    "two minima and a fraction": (["--minimum", "a", "--minimum", "b", "--draws", "1"], ["3 problems", "'a'", "'b'", "--draws"]),
+    "a minimum without a number": (["--min-rate", "tpr"], ["--min-rate must be RATE=NUMBER, as in tpr=0.8; got 'tpr'"]),
+    "a minimum in words": (["--min-rate", "tpr=high"], ["--min-rate must be RATE=NUMBER", "'tpr=high'"]),
+    "a minimum above 1": (["--min-rate", "tpr=80"], ["a minimum in [0, 1]; got 80"]),
+    "a minimum of no rate": (["--min-rate", "tprr=0.8"], ["Did you mean 'tpr'?"]),
+    "two limits of one rate": (["--no-group-worse", "--min-rate", "tpr=0.8"], ["tpr has two limits, before and 0.8"]),
+    "two minima and a fraction": (["--min-rate", "a", "--min-rate", "b", "--draws", "1"], ["3 problems", "'a'", "'b'", "--draws"]),
     "an unknown method for auto": (["--method", "auto", "--set", "auto.methods=bias-gd"], ["Did you mean 'bias-gda'?"]),
-    "several at once": (["--floor", "2", "--draws", "1", "--method", "prunning"], ["3 problems", "--draws", "floor", "'pruning'"]),
+    "several at once": (
+        ["--min-performance", "2", "--draws", "1", "--method", "prunning"],
+        ["3 problems", "--draws", "min_performance", "'pruning'"],
+    ),
 }
 
 
@@ -359,7 +378,7 @@ def test_an_interruption_leaves_nothing_behind(table, tmp_path, monkeypatch):
 def test_an_operator_that_onnx_lacks_is_named_and_all_else_is_there(table, tmp_path):
     pytest.importorskip("onnxscript")
     torch.save(hospital.network("Odd").state_dict(), "odd.pt")
-    code, out, err = table(*TABLE, *QUICK, "--floor", 0, "--model", "net.py:Odd", "--weights", "odd.pt", "--json")
+    code, out, err = table(*TABLE, *QUICK, "--min-performance", 0, "--model", "net.py:Odd", "--weights", "odd.pt", "--json")
     assert code == 0
     assert "not done: model.onnx: the network cannot be written as ONNX" in err
     assert "bessel_j0" in json.loads(out)["failures"]["model.onnx"]
@@ -413,7 +432,7 @@ def test_a_network_in_half_precision_is_refused_with_the_remedy(table):
 
 def test_gaps_stand_beside_chance_and_beside_the_best_rule(table, monkeypatch):
     monkeypatch.setenv("COLUMNS", "140")
-    code, out, err = table(*TABLE, *FAST, "--method", "bias-gda,reject-option")
+    code, out, err = table(*TABLE, *FAST, "--method", "bias-gda", "--method", "reject-option")
     assert (code, err) == (0, "")
     document = json.loads(Path("repaired/audit.json").read_text())
     second = out[out.index("Beside chance") :]

@@ -261,19 +261,19 @@ def test_a_backbone_by_name_with_its_weights(run, xrays):
 def test_one_of_many_outputs_by_name_or_number(run, xrays):
     found = {}
     for which in ("Edema", "Effusion", 0, 1):
-        ran = run("audit", "local.csv", *AUDIT, "--model", "net.py:Many", "--model-output-name", which, "--json")
+        ran = run("audit", "local.csv", *AUDIT, "--model", "net.py:Many", "--output-name", which, "--json")
         assert ran.code == 0
         found[which] = json.loads(ran.out)["auroc"]["value"]
     assert found["Edema"] == found[0] == pytest.approx(1 - found["Effusion"])
     assert found["Effusion"] == found[1]
-    ran = run("audit", "local.csv", *AUDIT, "--model", "net.py:Many", "--model-output-name", "Efusion")
+    ran = run("audit", "local.csv", *AUDIT, "--model", "net.py:Many", "--output-name", "Efusion")
     assert (ran.code, "Did you mean 'Effusion'?" in ran.err) == (2, True)
     assert "returned (48, 2)" in run("audit", "local.csv", *AUDIT, "--model", "net.py:Many").err
 
 
 @pytest.mark.parametrize(("norm", "least"), [("xray", 0.5), ("unit", 0.0), ("0.4/0.5", 0.4)])
 def test_a_norm_reaches_the_network(run, xrays, norm, least):
-    found = json.loads(run("audit", "local.csv", *AUDIT, *MODEL, "--norm", norm, "--json").out)
+    found = json.loads(run("audit", "local.csv", *AUDIT, *MODEL, "--normalise", norm, "--json").out)
     decided = xrays["brightness"] / 255 >= least  # where the logit changes its sign
     assert found["accuracy"]["value"] == pytest.approx((decided == xrays["sick"]).mean())
 
@@ -281,7 +281,7 @@ def test_a_norm_reaches_the_network(run, xrays, norm, least):
 def test_a_network_of_torchxrayvision_must_be_told_its_range(run, xrays):
     ran = run("audit", "local.csv", *AUDIT, "--model", "net.py:foreign")
     assert ran.code == 2
-    assert "trained on pixels from -1024 to 1024: add --norm xray" in ran.err
+    assert "trained on pixels from -1024 to 1024: add --normalise xray" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -301,17 +301,17 @@ def test_a_network_for_other_images_says_which(run, xrays, factory, parts):
 
 BAD = {
     "options without images": (
-        ["--model", "net.py:build", "--size", 8, "--skip-broken", "--norm", "xray"],
-        ["--size goes with --images", "--skip-broken goes with --images", "--norm goes with --images"],
+        ["--model", "net.py:build", "--size", 8, "--skip-broken", "--normalise", "xray"],
+        ["--size goes with --images", "--skip-broken goes with --images", "--normalise goes with --images"],
     ),
     "scores and images": (["--images", "xrays", "--score", "sick"], ["--images goes with --model, and there is none"]),
     "features and images": (["--images", "xrays", *MODEL, "--feature", "sick"], ["--feature names a column of numbers"]),
     "an id and images": (["--images", "xrays", *MODEL, "--id", "image"], ["with --images the image's name is the id"]),
     "an unknown norm": (
-        ["--images", "xrays", *MODEL, "--norm", "xrays"],
-        ["--norm must be xray, unit or MEAN/STD", "Did you mean 'xray'?"],
+        ["--images", "xrays", *MODEL, "--normalise", "xrays"],
+        ["--normalise must be xray, unit or MEAN/STD", "Did you mean 'xray'?"],
     ),
-    "a std of nought": (["--images", "xrays", *MODEL, "--norm", "0.5/0"], ["std must be positive"]),
+    "a std of nought": (["--images", "xrays", *MODEL, "--normalise", "0.5/0"], ["std must be positive"]),
     "two channels": (["--images", "xrays", *MODEL, "--channels", 2], ["channels must be one of 1, 3; got 2"]),
     "no size": (["--images", "xrays", *MODEL, "--size", 0], ["size must be at least 1 pixel; got 0"]),
     "no folder": (["--images", "absent", *MODEL], ["no such folder: absent"]),

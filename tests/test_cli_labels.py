@@ -151,8 +151,19 @@ def test_one_repair_for_all_labels_is_that_of_python_and_serves_new_patients(pla
 
 def test_outputs_are_named_and_methods_compared(place, tmp_path, capsys):
     out = tmp_path / "out"
-    which = ["--model-output-name", "Effusion=3,Pleural thickening=1"]
-    asked = ["debias", *_options(place, "wide", "wide"), "--method", "reject-option,group-thresholds", "--measure", "spd", "--draws", "50"]
+    which = ["--output-name", "Effusion=3", "--output-name", "Pleural thickening=1"]
+    asked = [
+        "debias",
+        *_options(place, "wide", "wide"),
+        "--method",
+        "reject-option",
+        "--method",
+        "group-thresholds",
+        "--measure",
+        "spd",
+        "--draws",
+        "50",
+    ]
     assert run([*asked, *which, "--out", str(out), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     for label in LABELS:
@@ -192,9 +203,9 @@ def test_heads_of_each_label_are_in_its_folder(place, tmp_path, capsys):
         (["--method", "auto"], "auto cannot repair several labels. Use one of: constrained"),
         (["--selection", "honest"], "several labels are chosen with --selection paper alone"),
         (["--label", "Effusion"], "--label Effusion was given twice"),
-        (["--plan"], "--plan is for one --label"),
-        (["--model-output-name", "Effusion"], "is LABEL=OUTPUT,..., as in Effusion=0; got 'Effusion'"),
-        (["--model-output-name", "Efusion=0"], "unknown label in --model-output-name 'Efusion'. Did you mean 'Effusion'?"),
+        (["--dry-run"], "--dry-run is for one --label"),
+        (["--output-name", "Effusion"], "LABEL=OUTPUT where there are several labels, as in Effusion=0; got 'Effusion'"),
+        (["--output-name", "Efusion=0"], "unknown label in --output-name 'Efusion'. Did you mean 'Effusion'?"),
     ],
 )
 def test_what_several_labels_cannot_have_is_said_before_anything_runs(place, tmp_path, capsys, more, expected):
@@ -209,7 +220,9 @@ def test_a_label_that_misses_its_goal_is_named_on_the_page_and_no_name_is_markup
     asked = [str(tmp_path / "local.csv"), *_options(place)[1:]]
     asked = ["<b>Effusion</b>" if word == "Effusion" else word for word in asked]
     out = tmp_path / "out"
-    assert run(["debias", *asked, "--method", "bias-gda", "--floor", "0.99", "--draws", "50", "--no-onnx", "--out", str(out)]) == 0
+    assert (
+        run(["debias", *asked, "--method", "bias-gda", "--min-performance", "0.99", "--draws", "50", "--no-onnx", "--out", str(out)]) == 0
+    )
     page = (out / "report.html").read_text()
     assert "0 of 2 labels met the goal" in page
     assert page.count("goal not met.") == 2
@@ -235,7 +248,7 @@ def test_classes_are_told_how_they_are_repaired(tmp_path, capsys):
 
 def test_a_network_that_cannot_be_told_what_it_gives_is_an_error_and_no_traceback(place, tmp_path, capsys):
     (tmp_path / "taken.py").write_text(TAKEN)
-    asked = [*_options(place)[:-4], "--model", f"{tmp_path / 'taken.py'}:Net", "--model-output", "logit"]
+    asked = [*_options(place)[:-4], "--model", f"{tmp_path / 'taken.py'}:Net", "--output-type", "logit"]
     for command in (["audit", *asked], ["debias", *asked, "--out", str(tmp_path / "out")]):
         assert run(command) == 2
         assert "cannot be told to give a logit: its attribute `output` is something else" in capsys.readouterr().err

@@ -15,7 +15,7 @@ STUDY = """
 splits = 2
 stack = 2
 training = { epochs = 2 }
-methods = ["standard", { method = "pruning", settings = { steps = 4 }, floor = 0.5 }]
+methods = ["standard", { method = "pruning", settings = { steps = 4 }, min_performance = 0.5 }]
 [[data]]
 source = "loh"
 options = { n = 300 }
@@ -61,7 +61,7 @@ def test_list(run: Callable[..., Ran]) -> None:
 
 def test_sums_of_rates_and_quotients_run_and_show(run: Callable[..., Ran]) -> None:
     measured = 'measures = ["tpr - fpr", "ppv_gap"]\n' + STUDY.partition('[[data]]\nsource = "loh"\nname')[0]
-    Path("sums.toml").write_text(measured.replace("floor = 0.5", 'floor = { "-fpr + tpr" = 0.5, ppv_gap = 0.6 }'))
+    Path("sums.toml").write_text(measured.replace("min_performance = 0.5", 'min_performance = { "-fpr + tpr" = 0.5, ppv_gap = 0.6 }'))
     ran = run("run", "sums.toml", "--out", "results", "--runner", "serial")
     assert (ran.code, ran.err) == (0, "")
     shown = run("show", "results")
@@ -142,7 +142,7 @@ def test_a_study_of_images(run: Callable[..., Ran], xrays: Path) -> None:
 
 
 def test_some_of_a_study(run: Callable[..., Ran]) -> None:
-    arguments = ("--splits", "1", "--data", "strong", "--methods", "standard", "--measures", "eod", "--runner", "serial")
+    arguments = ("--splits", "1", "--data", "strong", "--method", "standard", "--measure", "eod", "--runner", "serial")
     assert run("run", "mine.toml", "--out", "few", *arguments).code == 0
     assert json.loads(run("show", "few", "--json").out)["rows"] == 1
     refused = run("run", "mine.toml", "--out", "few", "--runner", "serial")
@@ -154,7 +154,7 @@ def test_some_of_a_study(run: Callable[..., Ran]) -> None:
     ("arguments", "said"),
     [
         (("run", "mine.tml", "--out", "x"), "unknown study 'mine.tml'"),
-        (("run", "mine.toml", "--out", "x", "--methods", "prunning"), "Did you mean 'pruning'?"),
+        (("run", "mine.toml", "--out", "x", "--method", "prunning"), "Did you mean 'pruning'?"),
         (("run", "mine.toml", "--out", "x", "--runner", "threads"), "unknown runner 'threads'"),
         (("run", "paper-tabular", "--out", "x"), "equipoise data fetch adult"),
         (("run", "paper-mimic-iii", "--out", "x", "--root", "nowhere"), "physionet.org"),

@@ -255,7 +255,7 @@ def test_the_check_of_commands_can_fail(line, fine):
 
 
 def test_the_check_of_commands_in_text_can_fail():
-    assert known("equipoise audit") == known("equipoise debias --plan") == known("equipoise study list | run | show") == []
+    assert known("equipoise audit") == known("equipoise debias --dry-run") == known("equipoise study list | run | show") == []
     assert known("equipoise audits")
     assert known("equipoise debias --plans")
 

@@ -31,7 +31,7 @@ from support.facts import facts
 EXAMPLES = Path(__file__).parents[1] / "examples"
 QUICK = {
     "audit_csv": ["--patients", "300"],
-    "debias_resnet": ["--images", "96", "--epochs", "1", "--steps", "1", "--floor", "0.5"],
+    "debias_resnet": ["--images", "96", "--epochs", "1", "--steps", "1", "--min-performance", "0.5"],
     "add_measure": ["--rows", "900", "--epochs", "4"],
     "add_method": ["--rows", "900", "--epochs", "4"],
 }
@@ -117,7 +117,7 @@ def test_the_added_measure_is_audited_and_debiased(tables, simulated):
     harm = 0.8 * (1 - found.groups["tpr"]) + 0.2 * found.groups["fpr"]
     assert found["harm_gap"].value == pytest.approx(harm["A=0"] - harm["A=1"])
     assert found["harm_gap"].low < found["harm_gap"].value < found["harm_gap"].high
-    result = eq.debias(model, parts.valid, method="bias-gda", measure="harm_gap", floor=0.52, rate=1e-4, epochs=3)
+    result = eq.debias(model, parts.valid, method="bias-gda", measure="harm_gap", min_performance=0.52, learning_rate=1e-4, epochs=3)
     assert abs(result.trace["gap"].iloc[result.chosen]) < abs(result.trace["gap"].iloc[0])
 
 
@@ -137,7 +137,7 @@ def test_the_added_method_keeps_the_contract(tables, simulated):
     name = imported("add_method").NAME
     model, parts = simulated
     before = copy.deepcopy(model.state_dict())
-    result = eq.debias(model, parts.valid, method=name, measure="eod", floor=0.55, seed=0)
+    result = eq.debias(model, parts.valid, method=name, measure="eod", min_performance=0.55, seed=0)
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert result.model is not model
     assert not result.rule.needs_group
@@ -159,7 +159,7 @@ def test_the_added_method_keeps_the_contract(tables, simulated):
     assert result.trace["performance"].iloc[0] == pytest.approx(max(accuracy for _, accuracy in everywhere))
 
     # Its own setting is one like any other's.
-    higher = eq.debias(model, parts.valid, method=name, measure="eod", floor=0.5, least=0.4)
+    higher = eq.debias(model, parts.valid, method=name, measure="eod", min_performance=0.5, least=0.4)
     assert higher.trace["threshold"].iloc[1:].min() >= 0.4
     with pytest.raises(eq.BadInput, match=facts("one-threshold", "lest")):
         eq.debias(model, parts.valid, method=name, lest=0.4)

@@ -37,13 +37,13 @@ CHANGES = [
     "--set",
     "pruning.steps=4",
     "--set",
-    "pruning.stop=0",
+    "pruning.stop_below=0",
     "--measure",
     "spd",
-    "--floor",
+    "--min-performance",
     "0",
 ]
-QUICK = ["--draws", "10", "--set", "bias-gda.epochs=2", "--set", "bias-gda.rate=0.05", "--floor", "0.5"]
+QUICK = ["--draws", "10", "--set", "bias-gda.epochs=2", "--set", "bias-gda.learning_rate=0.05", "--min-performance", "0.5"]
 STUDY = """
 splits = 2
 training = { epochs = 1 }
@@ -116,7 +116,7 @@ def _commands(patch: pytest.MonkeyPatch) -> dict[str, tuple[str, str]]:
         ],
         "table": [*table, *QUICK, "--model", f"{place}/net.py:build", "--weights", f"{place}/nested.pt", "--out", "table"],
         "heads": [
-            *[*table, "--method", "bias-score", "--floor", "0.5", "--draws", "10", "--no-onnx", "--out", "heads"],
+            *[*table, "--method", "bias-score", "--min-performance", "0.5", "--draws", "10", "--no-onnx", "--out", "heads"],
             *["--model", f"{place}/net.py:build", "--weights", f"{place}/net.safetensors"],
         ],
         "program": [*table, *QUICK, "--no-onnx", "--model", f"{place}/net.pt2", "--out", "program"],

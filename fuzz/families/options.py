@@ -60,7 +60,7 @@ VALID: dict[str, tuple[list[str], Callable[[str], bool]]] = {
     "--draws": (NUMBERS, _whole(2)),
     "--level": (NUMBERS, _between(0, 1, open_ends=True)),
     "--seed": (NUMBERS, _whole(0)),
-    "--minimum": (NUMBERS, _whole(1)),
+    "--min-patients": (NUMBERS, _whole(1)),
     "--label": (TEXTS, lambda text: text == "y"),
     "--score": (TEXTS, lambda text: text == "p"),
     "--reference": (TEXTS, lambda text: text in LEVELS),
@@ -82,7 +82,7 @@ def case(base: Path, _: Path, rng: np.random.Generator) -> Case:
 
 def _audit(base: Path, rng: np.random.Generator) -> Case:
     given = {"--label": "y", "--score": "p", "--group": "sex", "--reference": "M", "--patient": "patient", "--draws": "3"}
-    given |= {"--minimum": "1", "--threshold": "0.5", "--level": "0.9", "--seed": "1"}
+    given |= {"--min-patients": "1", "--threshold": "0.5", "--level": "0.9", "--seed": "1"}
     wrong = []
     for name in rng.choice(list(VALID), int(rng.integers(1, 3)), replace=False):
         values, valid = VALID[str(name)]
@@ -116,7 +116,7 @@ def _used(outcome: Outcome, given: dict[str, str], base: Path) -> str:
         "draws": _int(given["--draws"]),
         "level": float(given["--level"]),
         "seed": _int(given["--seed"]),
-        "minimum": _int(given["--minimum"]),
+        "min_patients": _int(given["--min-patients"]),
     }
     if settings != asked:
         return f"asked for {asked}, used {settings}"
@@ -138,15 +138,16 @@ def _debias(base: Path, rng: np.random.Generator) -> Case:
                      lambda t: t in ("bias-gda", "standard", "auto")),
         "--measure": (TEXTS, lambda t: t in ("eod", "spd", "tpr-fpr", "9*tpr", "ppv_gap")),
         "--performance": (TEXTS, lambda t: t == "accuracy"),
-        "--floor": (NUMBERS, _between(0, 1)),
-        "--bound": (NUMBERS, lambda t: (_real(t) or 0.0) >= 0 and _real(t) is not None and _real(t) == _real(t)),
+        "--min-performance": (NUMBERS, _between(0, 1)),
+        "--max-gap": (NUMBERS, lambda t: (_real(t) or 0.0) >= 0 and _real(t) is not None and _real(t) == _real(t)),
         "--test-fraction": (NUMBERS, _between(0, 1, open_ends=True)),
         "--seed": (NUMBERS, _whole(0)),
-        "--set": (["bias-gda.epochs=1", "bias-gda.epochs=-1", "bias-gda.epochs", "x.y=1", "=", "bias-gda.rate=nan", "bias-gda.nope=1"],
+        "--set": (["bias-gda.epochs=1", "bias-gda.epochs=-1", "bias-gda.epochs", "x.y=1", "=", "bias-gda.learning_rate=nan",
+                   "bias-gda.nope=1"],
                   lambda t: t == "bias-gda.epochs=1"),
         "--feature": (TEXTS, lambda t: t in ("a", "p", "patient")),  # columns of numbers; two of them are what the network takes
         "--selection": (["paper", "honest", "one-se", "", "best"], lambda t: t in ("paper", "honest", "one-se")),
-        "--minimum": (["tpr=0.5", "tpr", "tpr=2", "=0.5", "tpr=nan", "fpr=0.1"], lambda t: t in ("tpr=0.5", "fpr=0.1")),
+        "--min-rate": (["tpr=0.5", "tpr", "tpr=2", "=0.5", "tpr=nan", "fpr=0.1"], lambda t: t in ("tpr=0.5", "fpr=0.1")),
         "--model": ([f"{base / 'net.py'}:linear", f"{base / 'net.py'}:nope", f"{base / 'net.py'}", "nope.py:linear", ":", "os:system"],
                     lambda t: t.endswith(":linear") and t.startswith(str(base))),
         "--weights": ([str(base / "net.pt"), str(base / "scores.csv"), "nope.pt", str(base), ""], lambda t: t.endswith("net.pt")),
@@ -163,7 +164,7 @@ def _debias(base: Path, rng: np.random.Generator) -> Case:
         "--weights",
         str(base / "net.safetensors"),
     ]
-    command += [*(FEATURES if name != "--feature" else ["--feature", "a"]), name, value, "--out", "out", "--plan", "--json"]
+    command += [*(FEATURES if name != "--feature" else ["--feature", "a"]), name, value, "--out", "out", "--dry-run", "--json"]
     what = f"debias {name}={value[:30]!r}"
     return Case(what, command, anything if valid(value) else refused)
 

@@ -105,44 +105,44 @@ def test_dragging_the_floor_chooses_other_steps_and_changes_the_table(open_repor
     case = small_case(steps=60)
     page = open_report(case).page
     before, marks = _rows(page), page.eval_on_selector_all("#plot .now", "all => all.map(m => m.getAttribute('d'))")
-    page.locator("#line-floor").scroll_into_view_if_needed()
-    knob = page.locator("#line-floor circle").bounding_box()
+    page.locator("#line-min_performance").scroll_into_view_if_needed()
+    knob = page.locator("#line-min_performance circle").bounding_box()
     x, y = knob["x"] + knob["width"] / 2, knob["y"] + knob["height"] / 2
     page.mouse.move(x, y)
     page.mouse.down()
     page.mouse.move(x, y - 30, steps=4)
     page.mouse.move(x, y - 60, steps=4)
     page.mouse.up()
-    floor = float(page.locator("#line-floor").get_attribute("aria-valuenow"))
-    assert floor > 100 * GOAL.floor + 2
+    min_performance = float(page.locator("#line-min_performance").get_attribute("aria-valuenow"))
+    assert min_performance > 100 * GOAL.min_performance + 2
     assert _rows(page) != before
     assert page.eval_on_selector_all("#plot .now", "all => all.map(m => m.getAttribute('d'))") != marks
-    assert f"at least {floor:.1f}%" in page.locator("#explorer-says").text_content()
+    assert f"at least {min_performance:.1f}%" in page.locator("#explorer-says").text_content()
     page.mouse.move(x, y)  # without a button nothing follows
-    assert float(page.locator("#line-floor").get_attribute("aria-valuenow")) == floor
+    assert float(page.locator("#line-min_performance").get_attribute("aria-valuenow")) == min_performance
     page.locator("#reset").click()
     assert _rows(page) == before
 
 
-@pytest.mark.parametrize("floor", [0.80, 0.775, 0.99])
-def test_a_floor_that_is_typed_chooses_as_the_library_does(open_report, floor: float):
+@pytest.mark.parametrize("min_performance", [0.80, 0.775, 0.99])
+def test_a_floor_that_is_typed_chooses_as_the_library_does(open_report, min_performance: float):
     case = small_case(steps=60)
     page = open_report(case).page
-    page.locator("#floor").fill(f"{100 * floor:.1f}")
-    assert _rows(page) == _expected(case, replace(GOAL, floor=floor))
+    page.locator("#min_performance").fill(f"{100 * min_performance:.1f}")
+    assert _rows(page) == _expected(case, replace(GOAL, min_performance=min_performance))
 
 
 def test_the_lines_are_sliders_for_the_keyboard(open_report):
     case = small_case(steps=60)
     page = open_report(case).page
-    line = page.locator("#line-floor")
+    line = page.locator("#line-min_performance")
     assert line.get_attribute("role") == "slider"
     line.focus()
     for _ in range(6):
         page.keyboard.press("ArrowUp")
     assert line.get_attribute("aria-valuenow") == "77.0"
     assert line.get_attribute("aria-valuetext") == "77.0% balanced accuracy"
-    assert _rows(page) == _expected(case, replace(GOAL, floor=0.77))
+    assert _rows(page) == _expected(case, replace(GOAL, min_performance=0.77))
     page.keyboard.press("End")
     assert line.get_attribute("aria-valuenow") == line.get_attribute("aria-valuemax")
     assert {row[4] for row in _rows(page)} == {"not met"}
@@ -153,16 +153,16 @@ def test_the_lines_are_sliders_for_the_keyboard(open_report):
 def test_a_bound_can_be_added_and_stand_alone(open_report):
     case = small_case(steps=60)
     page = open_report(case).page
-    assert not page.locator("#line-bound").is_visible()
-    assert page.locator("#use-floor").is_disabled()  # one of the two is needed
-    page.locator("#use-bound").check()
-    assert _rows(page) == _expected(case, replace(GOAL, bound=0.05))
-    page.locator("#use-floor").uncheck()
-    assert _rows(page) == _expected(case, replace(GOAL, floor=None, bound=0.05))
-    page.locator("#line-bound").focus()
+    assert not page.locator("#line-max_gap").is_visible()
+    assert page.locator("#use-min_performance").is_disabled()  # one of the two is needed
+    page.locator("#use-max_gap").check()
+    assert _rows(page) == _expected(case, replace(GOAL, max_gap=0.05))
+    page.locator("#use-min_performance").uncheck()
+    assert _rows(page) == _expected(case, replace(GOAL, min_performance=None, max_gap=0.05))
+    page.locator("#line-max_gap").focus()
     page.keyboard.press("ArrowRight")
-    assert page.locator("#line-bound").get_attribute("aria-valuetext") == "5.5 percentage points"
-    assert _rows(page) == _expected(case, replace(GOAL, floor=None, bound=0.055))
+    assert page.locator("#line-max_gap").get_attribute("aria-valuetext") == "5.5 percentage points"
+    assert _rows(page) == _expected(case, replace(GOAL, min_performance=None, max_gap=0.055))
 
 
 def test_every_tab_stop_can_be_seen_and_none_traps(open_report):
@@ -171,7 +171,7 @@ def test_every_tab_stop_can_be_seen_and_none_traps(open_report):
     for _ in range(60):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim().slice(0, 20)"))
-    assert {"theme", "line-floor", "use-bound", "reset", "walk"} <= set(seen)
+    assert {"theme", "line-min_performance", "use-max_gap", "reset", "walk"} <= set(seen)
 
 
 def test_steps_can_be_looked_at_one_by_one_and_under_the_pointer(open_report):
@@ -201,15 +201,15 @@ def _random_traces(count: int) -> Iterator[tuple[pd.DataFrame, Goal]]:
         n = int(rng.integers(1, 60))
         digits = int(rng.integers(1, 4))  # few digits: many ties
         gap, performance = np.round(rng.normal(0, 0.2, n), digits), np.round(rng.uniform(0.4, 0.9, n), digits)
-        floor, bound = (float(np.round(rng.uniform(0, high), digits)) for high in (1.0, 0.4))
-        goal = Goal(floor=None if k % 3 == 1 else floor, bound=None if k % 3 == 0 else bound)
+        min_performance, max_gap = (float(np.round(rng.uniform(0, high), digits)) for high in (1.0, 0.4))
+        goal = Goal(min_performance=None if k % 3 == 1 else min_performance, max_gap=None if k % 3 == 0 else max_gap)
         yield pd.DataFrame({"step": range(n), "gap": gap, "performance": performance, "threshold": 0.5}), goal
 
 
 def test_the_page_chooses_what_select_chooses(open_report):
     page = open_report(small_case()).page
     traces = list(_random_traces(600))
-    sent = [[t["gap"].tolist(), t["performance"].tolist(), g.floor, g.bound] for t, g in traces]
+    sent = [[t["gap"].tolist(), t["performance"].tolist(), g.min_performance, g.max_gap] for t, g in traces]
     found = page.evaluate("all => all.map(([g, p, f, b]) => equipoise.select(g, p, f, b))", sent)
     wanted = [select(t, g) for t, g in traces]
     assert [(f["row"], f["met"]) for f in found] == [(w.row, w.met) for w in wanted]
@@ -222,7 +222,7 @@ def test_thinning_loses_no_choice(open_report):
     for trace, goal in _random_traces(300):
         kept = thin(trace, 0, shown=3)
         part = trace.iloc[kept.rows]
-        sent.append([part["gap"].tolist(), part["performance"].tolist(), goal.floor, goal.bound])
+        sent.append([part["gap"].tolist(), part["performance"].tolist(), goal.min_performance, goal.max_gap])
         wanted.append((trace, goal, kept.rows))
     found = page.evaluate("all => all.map(([g, p, f, b]) => equipoise.select(g, p, f, b))", sent)
     for choice, (trace, goal, rows) in zip(found, wanted, strict=True):
@@ -234,8 +234,8 @@ def test_long_traces_are_thinned_and_the_page_says_so(open_report):
     case = small_case(methods=("bias-gda", "pruning"), steps=(2000, 12))
     page = open_report(case).page
     assert "of 2,001 steps are drawn" in page.locator("#explorer").text_content()
-    page.locator("#floor").fill("79.5")
-    assert _rows(page) == _expected(case, replace(GOAL, floor=0.795))
+    page.locator("#min_performance").fill("79.5")
+    assert _rows(page) == _expected(case, replace(GOAL, min_performance=0.795))
 
 
 def test_hostile_names_are_text_and_run_nothing(open_report):
@@ -243,7 +243,7 @@ def test_hostile_names_are_text_and_run_nothing(open_report):
     opened = open_report(case, thumbnails=True)
     page = opened.page
     page.locator("#plot").scroll_into_view_if_needed()
-    page.locator("#line-floor").focus()
+    page.locator("#line-min_performance").focus()
     page.keyboard.press("ArrowUp")
     page.wait_for_timeout(100)
     assert opened.said == []
@@ -314,7 +314,7 @@ def test_the_best_rule_is_a_line_where_there_is_one(open_report):
     assert 0.9 * width < right <= width
     assert 0 <= top <= bottom < height
     assert "best rule that knows the group (linear program)" in page.locator("#legend").inner_text()
-    page = open_report(small_case(goal=Goal("eod", "f1", floor=0.4))).page
+    page = open_report(small_case(goal=Goal("eod", "f1", min_performance=0.4))).page
     assert page.locator("#plot path.best").count() == 0
     assert "best rule" not in page.locator("#legend").inner_text()
     assert {len(row) for row in _rows(page)} == {5}

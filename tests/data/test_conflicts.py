@@ -135,7 +135,7 @@ def test_patients_with_rows_of_both_labels_are_not_enough_for_a_rate_twice():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"pid": np.repeat([f"p{k}" for k in range(23)], 2), "y": [0, 1] * 23, "p": rng.random(46)})
     frame["sex"] = np.where(frame["pid"].isin(["p0", "p1", "p2"]), "F", "M")
-    found = audit(Scores.from_frame(frame, label="y", score="p", group="sex", reference="M", patient="pid"), draws=20, minimum=5)
+    found = audit(Scores.from_frame(frame, label="y", score="p", group="sex", reference="M", patient="pid"), draws=20, min_patients=5)
     assert np.isnan(found.groups.loc["F", "selection_rate"])  # 3 patients, though 3 with positives and 3 with negatives
     assert np.isnan(found["spd"].value)
 

@@ -60,7 +60,7 @@ def test_the_frame_of_groups_equals_scikit_learn():
 def test_json_holds_value_low_high_under_each_name_and_survives_a_round_trip():
     found = audit(_scores(_frame()), threshold=0.5, draws=50)
     plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert plain["schema_version"] == 1
+    assert plain["schema_version"] == 2
     for name in (*GAPS, *PERFORMANCE):
         assert plain[name]["low"] <= plain[name]["value"] <= plain[name]["high"]
         assert plain[name]["value"] == found[name].value
@@ -219,5 +219,5 @@ def test_draws_that_lack_a_cell_give_no_warning() -> None:
     frame = pd.DataFrame({"y": [1, 0, 1, 0], "p": [0.9, 0.1, 0.8, 0.3], "sex": ["F", "F", "M", "M"], "pid": ["a", "b", "c", "d"]})
     scores = Scores.from_frame(frame, label="y", score="p", group="sex", reference="M", patient="pid")
     for seed in range(20):
-        found = audit(scores, draws=2, seed=seed, minimum=1)
+        found = audit(scores, draws=2, seed=seed, min_patients=1)
         assert np.isnan(found.gaps["detectable"]).any() or (found.gaps["detectable"] >= 0).all()

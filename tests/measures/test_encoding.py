@@ -164,7 +164,7 @@ def test_every_attribute_has_its_rows_in_the_order_that_the_layers_run():
 
 def test_a_deep_network_is_read_at_its_ends_and_evenly_between():
     deep = nn.Sequential(*[layer for _ in range(9) for layer in (nn.Linear(4, 4), nn.Tanh())], nn.Linear(4, 1))
-    found = encoding(deep, _cohort(100), draws=2, at_most=3)
+    found = encoding(deep, _cohort(100), draws=2, max_layers=3)
     assert found["layer"].tolist() == ["inputs", "6", "12", "18", "output"]
     assert found["depth"].tolist() == [0, 3, 6, 9, 10]
     assert found["width"].tolist() == [4, 4, 4, 4, 1]

@@ -19,7 +19,7 @@ BOUNDS = [0.0, 0.02, 0.1, 0.35, 1.0]
 OWN = {"tpr": 1.0, "fpr": -1.0}  # falls and rises along the ROC curve
 
 
-def _solved(sample: Sample, measure, performance: str, bound: float) -> float:
+def _solved(sample: Sample, measure, performance: str, max_gap: float) -> float:
     """The best mixture of all thresholds of all groups, written out row by row for a general solver."""
     y, codes, score = sample.y, sample.attribute.codes, sample.score
     groups = [g for g in range(-1, len(sample.attribute.levels)) if (codes == g).any()]
@@ -37,15 +37,15 @@ def _solved(sample: Sample, measure, performance: str, bound: float) -> float:
     at = np.array([[value(h, d) if g == h else 0.0 for g, d in rules] for h in range(len(sample.attribute.levels))])
     gaps = at[1:] - at[:1]
     mixed = np.array([[g == h for g, _ in rules] for h in groups], dtype=float)
-    found = linprog(-np.array(gain), np.vstack([gaps, -gaps]), np.full(2 * len(gaps), bound), mixed, np.ones(len(groups)))
+    found = linprog(-np.array(gain), np.vstack([gaps, -gaps]), np.full(2 * len(gaps), max_gap), mixed, np.ones(len(groups)))
     assert found.success
     return 0.5 * (y == 0).sum() / share[0] - found.fun
 
 
 @given(samples(missing=True), st.sampled_from([*GAPS, OWN]), st.sampled_from(["balanced_accuracy", "accuracy"]), st.sampled_from(BOUNDS))
-def test_it_is_the_optimum_of_the_linear_program(sample: Sample, measure, performance: str, bound: float):
-    found = limit(sample.score, sample.y, sample.attribute.codes, sample.attribute.levels, measure, performance, [bound])
-    assert found == pytest.approx([_solved(sample, measure, performance, bound)], abs=1e-8)
+def test_it_is_the_optimum_of_the_linear_program(sample: Sample, measure, performance: str, max_gap: float):
+    found = limit(sample.score, sample.y, sample.attribute.codes, sample.attribute.levels, measure, performance, [max_gap])
+    assert found == pytest.approx([_solved(sample, measure, performance, max_gap)], abs=1e-8)
 
 
 @given(samples(), st.sampled_from(["spd", "eod", "aod", "fpr_gap"]))
@@ -80,13 +80,13 @@ def test_methods_that_know_the_group_stay_within_it(method, seed: int):
     score = 1 / (1 + np.exp(-rng.normal(1.5 * y - 0.75 - women, 1.0 + women)))
     scores = Scores.from_arrays(y, score, np.where(women, "F", "M"), reference="M")
     attribute = scores.attribute
-    for bound in (0.0, 0.05):
-        rule = method.fit(scores, Goal("eod", bound=bound)).rule
+    for max_gap in (0.0, 0.05):
+        rule = method.fit(scores, Goal("eod", max_gap=max_gap)).rule
         cells = tabulate(rule.decide(scores), y, attribute)
         gap, performance = float(gap_values("eod", cells)[0]), float(performance_values("balanced_accuracy", cells))
         [best] = limit(score, y, attribute.codes, attribute.levels, "eod", "balanced_accuracy", [abs(gap)])
         assert performance <= best + 1e-12
-        if method is group_thresholds and bound:  # thresholds alone come near, on this many patients, where a gap is allowed
+        if method is group_thresholds and max_gap:  # thresholds alone come near, on this many patients, where a gap is allowed
             assert performance > best - 0.03
 
 

@@ -87,8 +87,8 @@ def test_replicates_are_a_loop_and_counts_alone_will_not_do():
             gap_functional(measure, n, 1)
 
 
-@given(sample=samples(missing=True), bound=st.floats(0, 0.5))
-def test_the_sweep_equals_brute_force_and_passes_over_what_has_no_value(sample: Sample, bound: float):
+@given(sample=samples(missing=True), max_gap=st.floats(0, 0.5))
+def test_the_sweep_equals_brute_force_and_passes_over_what_has_no_value(sample: Sample, max_gap: float):
     codes, levels = sample.attribute.codes, sample.attribute.levels
     swept = sweep(sample.score, sample.y, codes, levels, (*QUOTIENTS, "balanced_accuracy"))
     for measure in QUOTIENTS:
@@ -104,8 +104,8 @@ def test_the_sweep_equals_brute_force_and_passes_over_what_has_no_value(sample: 
         free = swept.best("balanced_accuracy", gap=measure)
         assert free.values["balanced_accuracy"] == pytest.approx(swept.values["balanced_accuracy"][real].max(), abs=1e-12)
         assert not np.isnan(free.values[measure])
-        bounded = swept.best("balanced_accuracy", gap=measure, bound=bound)
-        inside = real & (np.abs(np.nan_to_num(swept.values[measure], nan=9.0)) <= bound)
+        bounded = swept.best("balanced_accuracy", gap=measure, max_gap=max_gap)
+        inside = real & (np.abs(np.nan_to_num(swept.values[measure], nan=9.0)) <= max_gap)
         assert bool(bounded.met) == bool(inside.any())
         assert not np.isnan(bounded.values[measure])
 

@@ -32,22 +32,22 @@ def test_every_threshold_equals_brute_force(sample: Sample):
         assert swept.values["f1"][k] == pytest.approx(sk.f1_score(sample.y, decision, zero_division=0.0), abs=1e-12)
 
 
-@given(sample=samples(), bound=st.floats(0, 0.5))
-def test_best_threshold_equals_brute_force(sample: Sample, bound: float):
+@given(sample=samples(), max_gap=st.floats(0, 0.5))
+def test_best_threshold_equals_brute_force(sample: Sample, max_gap: float):
     swept = sweep(sample.score, sample.y, sample.attribute.codes, sample.attribute.levels, ("eod", "balanced_accuracy"))
     free = swept.best("balanced_accuracy")
     assert free.values["balanced_accuracy"] == pytest.approx(swept.values["balanced_accuracy"].max(), abs=1e-12)
-    bounded = swept.best("balanced_accuracy", gap="eod", bound=bound)
-    inside = np.abs(swept.values["eod"]) <= bound
+    bounded = swept.best("balanced_accuracy", gap="eod", max_gap=max_gap)
+    inside = np.abs(swept.values["eod"]) <= max_gap
     assert bool(bounded.met) == bool(inside.any())  # deciding nobody positive has no gap, so a bound is always met
     assert bounded.values["balanced_accuracy"] == pytest.approx(swept.values["balanced_accuracy"][inside].max(), abs=1e-9)
-    assert abs(bounded.values["eod"]) <= bound
+    assert abs(bounded.values["eod"]) <= max_gap
 
 
 def test_a_bound_that_cannot_be_met_gives_the_smallest_gap_and_says_so():
     attribute = Attribute.of(["F", "M"], reference="M")
     swept = sweep([0.5, 0.5], [1, 1], attribute.codes, attribute.levels, ("eod", "accuracy"), own={"odd": {"tpr": 1.0}})
-    choice = swept.best("accuracy", gap="eod", bound=-1.0)
+    choice = swept.best("accuracy", gap="eod", max_gap=-1.0)
     assert not choice.met
     assert choice.values["eod"] == 0.0
 
@@ -58,14 +58,14 @@ def test_leading_axes_are_a_loop(sample: Sample, replicates: int):
     score = np.stack([rng.permutation(sample.score) for _ in range(replicates)])
     codes, levels = sample.attribute.codes, sample.attribute.levels
     batched = sweep(score, sample.y, codes, levels, ("spd", "balanced_accuracy", "f1"))
-    choice = batched.best("balanced_accuracy", gap="spd", bound=0.1)
+    choice = batched.best("balanced_accuracy", gap="spd", max_gap=0.1)
     for r in range(replicates):
         one = sweep(score[r], sample.y, codes, levels, ("spd", "balanced_accuracy", "f1"))
         real = ~np.isnan(batched.values["f1"][r])
         np.testing.assert_allclose(batched.thresholds[r][real], one.thresholds)
         for name in one.values:
             np.testing.assert_allclose(batched.values[name][r][real], one.values[name], atol=1e-12)
-        single = one.best("balanced_accuracy", gap="spd", bound=0.1)
+        single = one.best("balanced_accuracy", gap="spd", max_gap=0.1)
         assert choice.threshold[r] == single.threshold
         assert choice.met[r] == single.met
 

@@ -9,19 +9,19 @@ from equipoise.methods import METHODS, debias
 from equipoise.models import predict
 from support.networks import trained
 
-QUICK = {"epochs": 5, "critic_steps": 3, "actor_steps": 12, "rate": 0.01}
+QUICK = {"epochs": 5, "critic_steps": 3, "actor_steps": 12, "learning_rate": 0.01}
 
 
 def test_the_last_epoch_is_kept_where_it_is_asked_for():
     model, parts = trained("mlp")
     best, last, again = (
-        debias(model, parts.valid, method="adversarial-finetune", measure="spd", bound=0.05, seed=1, keep=keep, **QUICK)
-        for keep in ("best", "last", "last")
+        debias(model, parts.valid, method="adversarial-finetune", measure="spd", max_gap=0.05, seed=1, restore=restore, **QUICK)
+        for restore in ("best", "last", "last")
     )
     assert best.trace.equals(last.trace)  # the same epochs, another choice
     assert best.chosen < last.chosen == 5
     assert "last" in last.why
-    assert last.met == (abs(last.trace["gap"].iloc[-1]) <= 0.04)  # the bound less a margin of 0.01
+    assert last.met == (abs(last.trace["gap"].iloc[-1]) <= 0.04)  # the maximum gap less a margin of 0.01
     scores = predict(last.model, parts.valid)
     cells = tabulate(last.rule.decide(scores), scores.y, scores.attribute)
     assert gap_values("spd", cells)[0] == pytest.approx(last.trace["gap"].iloc[-1], abs=1e-6)
@@ -33,4 +33,4 @@ def test_the_last_epoch_is_kept_where_it_is_asked_for():
 def test_an_unknown_epoch_is_an_error():
     model, parts = trained("mlp")
     with pytest.raises(BadInput, match="best"):
-        debias(model, parts.valid, method="adversarial-finetune", measure="spd", keep="first")
+        debias(model, parts.valid, method="adversarial-finetune", measure="spd", restore="first")

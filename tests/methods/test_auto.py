@@ -12,7 +12,7 @@ from equipoise.methods import METHODS, Goal, auto, debias, run_many
 from equipoise.models import predict
 from support.networks import trained
 
-QUICK = {"bias-gda": {"epochs": 4, "rate": 2e-3, "batch": 64}, "pruning": {"steps": 10}}
+QUICK = {"bias-gda": {"epochs": 4, "learning_rate": 2e-3, "batch": 64}, "pruning": {"steps": 10}}
 METHODS_TRIED = ("standard", "pruning", "bias-gda")
 
 
@@ -29,8 +29,10 @@ def _auto(problem, measure="spd", **options):
 
 def test_it_takes_what_the_same_rule_takes_of_the_methods_alone(problem):
     model, parts = problem
-    result = _auto(problem, floor=0.53)
-    alone = {name: debias(model, parts.valid, method=name, measure="spd", floor=0.53, **QUICK.get(name, {})) for name in METHODS_TRIED}
+    result = _auto(problem, min_performance=0.53)
+    alone = {
+        name: debias(model, parts.valid, method=name, measure="spd", min_performance=0.53, **QUICK.get(name, {})) for name in METHODS_TRIED
+    }
     gaps = {name: abs(c.trace["gap"].iloc[c.chosen]) for name, c in alone.items() if c.met}
     told = [note for note in result.notes if note.startswith("tried ")]
     tried = [note.split()[1] for note in told]
@@ -46,13 +48,13 @@ def test_it_takes_what_the_same_rule_takes_of_the_methods_alone(problem):
 
 
 def test_it_stops_once_the_goal_is_met_with_room(problem):
-    easy = _auto(problem, bound=1.0)
+    easy = _auto(problem, max_gap=1.0)
     assert easy.ran == "standard"
     assert "not tried, since standard meets the goal with room: pruning, bias-gda" in easy.notes
 
 
 def test_nothing_that_meets_the_goal_gives_the_nearest_and_the_list(problem):
-    result = _auto(problem, floor=0.999)
+    result = _auto(problem, min_performance=0.999)
     assert not result.met
     assert "none of 3 methods tried meets the goal" in result.why
     assert "0.999" in result.why
@@ -65,10 +67,10 @@ def test_nothing_that_meets_the_goal_gives_the_nearest_and_the_list(problem):
 
 def test_the_group_is_needed_only_where_that_is_allowed(problem):
     model, parts = problem
-    plain = debias(model, parts.valid, method="auto", measure="spd", bound=0.01, settings=QUICK)
+    plain = debias(model, parts.valid, method="auto", measure="spd", max_gap=0.01, settings=QUICK)
     assert not plain.rule.needs_group
     assert not any("group-thresholds" in note for note in plain.notes)
-    allowed = debias(model, parts.valid, method="auto", measure="spd", bound=0.01, settings=QUICK, allow_group=True)
+    allowed = debias(model, parts.valid, method="auto", measure="spd", max_gap=0.01, settings=QUICK, allow_group=True)
     assert allowed.rule.needs_group
     assert allowed.ran == "group-thresholds"
     with pytest.raises(BadInput, match="allow_group=True"):
@@ -86,7 +88,7 @@ def test_cheap_methods_come_first_and_those_that_exist_alone():
 
 
 def test_a_method_that_cannot_be_run_is_named_and_the_others_go_on(problem):
-    result = _auto(problem, floor=0.53, settings={**QUICK, "pruning": {"layers": "nowhere"}})
+    result = _auto(problem, min_performance=0.53, settings={**QUICK, "pruning": {"layers": "nowhere"}})
     assert any(note.startswith("pruning could not be run: no linear or convolutional layer matches") for note in result.notes)
     assert result.ran in ("standard", "bias-gda")
 
@@ -94,26 +96,26 @@ def test_a_method_that_cannot_be_run_is_named_and_the_others_go_on(problem):
 def test_networks_of_a_stack_stop_on_their_own():
     replicates = [trained("mlp", seed) for seed in range(3)]
     models, cohorts = [m for m, _ in replicates], [p.valid for _, p in replicates]
-    gaps = [abs(c.trace["gap"].iloc[0]) for c in run_many("standard", models, cohorts, Goal("eod", bound=1.0), seeds=[1, 2, 3])]
-    bound = 2 * sorted(gaps)[0] + 1e-6  # one original is within half of it
+    gaps = [abs(c.trace["gap"].iloc[0]) for c in run_many("standard", models, cohorts, Goal("eod", max_gap=1.0), seeds=[1, 2, 3])]
+    max_gap = 2 * sorted(gaps)[0] + 1e-6  # one original is within half of it
     settings = {"settings": QUICK, "methods": METHODS_TRIED}
-    found = run_many("auto", models, cohorts, Goal("eod", bound=bound), seeds=[1, 2, 3], settings=settings)
+    found = run_many("auto", models, cohorts, Goal("eod", max_gap=max_gap), seeds=[1, 2, 3], settings=settings)
     ended = [any("not tried, since standard" in note for note in candidate.notes) for candidate in found]
     assert ended[gaps.index(min(gaps))]
     assert not all(ended)
 
 
 def test_honest_selection_goes_through_to_the_methods(problem):
-    result = _auto(problem, floor=0.52, selection="honest", seed=3)
+    result = _auto(problem, min_performance=0.52, selection="honest", seed=3)
     assert "gap_honest" in result.trace
     assert result.goal.selection == "honest"
 
 
 def test_where_nothing_meets_the_goal_one_that_keeps_the_rates_is_nearer_than_one_that_reaches_the_floor(problem):
     parts = problem[1]
-    result = _auto(problem, floor=0.7, level_up={"tpr": 0.99})
+    result = _auto(problem, min_performance=0.7, keep={"tpr": 0.99})
     assert not result.met
-    assert result.ran != "standard"  # whose tpr is far below, though it reaches the floor
+    assert result.ran != "standard"  # whose tpr is far below, though it reaches the minimum performance
     decisions = result.rule.decide(predict(result.model, parts.valid))
     for group in ("M", "F"):
         assert decisions[(parts.valid.groups == group) & (parts.valid.y == 1)].mean() >= 0.99
@@ -121,7 +123,7 @@ def test_where_nothing_meets_the_goal_one_that_keeps_the_rates_is_nearer_than_on
 
 def test_what_meets_the_goal_is_compared_by_the_goal_whatever_else_it_has(problem):
     model, parts = problem
-    standard = debias(model, parts.valid, method="standard", measure="spd", floor=0.5)
+    standard = debias(model, parts.valid, method="standard", measure="spd", min_performance=0.5)
     near, far = (
         replace(standard, trace=standard.trace.assign(gap=gap, performance=performance)) for gap, performance in ((0.01, 0.52), (0.4, 0.47))
     )
@@ -133,7 +135,7 @@ def test_all_problems_of_a_method_that_cannot_be_run_are_told(problem):
     groups = parts.valid.groups.astype(object)
     groups[np.flatnonzero((groups == "F") & (parts.valid.y == 0))[:20]] = "X"
     cohort = Cohort.from_arrays(parts.valid.inputs, parts.valid.y, groups, reference="M")
-    result = debias(model, cohort, method="auto", measure="spd", floor=0.5, methods=("equalised-odds",), allow_group=True)
+    result = debias(model, cohort, method="auto", measure="spd", min_performance=0.5, methods=("equalised-odds",), allow_group=True)
     [note] = [note for note in result.notes if note.startswith("equalised-odds could not be run: ")]
     assert "'X' has 0 and 20" in note
     assert "Merge 'X' (0 positives) and 'F'" in note

@@ -21,7 +21,7 @@ from support.facts import facts
 from support.networks import biased_cohort, trained
 
 QUICK = {
-    "bias-gda": {"epochs": 4, "rate": 1e-3, "batch": 64},
+    "bias-gda": {"epochs": 4, "learning_rate": 1e-3, "batch": 64},
     "constrained": {"epochs": 3},
     "bias-score": {"steps": 6},
     "pruning": {"steps": 6},
@@ -52,7 +52,7 @@ def _split_off(part: Cohort, **sizes: tuple[int, int]) -> Cohort:
 
 def _run(method: str, model: nn.Module, cohort: Cohort, train: Cohort, measure: str = "eod", **goal: object) -> Candidate:
     extra = {"train": train} if METHODS[method].needs_train else {}
-    goal = goal or {"floor": 0.5}
+    goal = goal or {"min_performance": 0.5}
     return debias(model, cohort, method=method, measure=measure, seed=3, **goal, **extra, **QUICK.get(method, {}))
 
 
@@ -162,7 +162,7 @@ def test_a_group_with_one_label_is_an_error_for_eod_that_says_what_to_merge(meth
 def test_honest_selection_gives_the_same_advice(selection: str, problem):
     model, parts = problem
     with pytest.raises(EmptyCell, match=facts("honest", "X", 1, "F")):
-        _run("bias-gda", model, _split_off(parts.valid, X=(20, 1)), parts.train, floor=0.5, selection=selection)
+        _run("bias-gda", model, _split_off(parts.valid, X=(20, 1)), parts.train, min_performance=0.5, selection=selection)
 
 
 # demands that exclude each other
@@ -178,7 +178,7 @@ def _demands(method: str, problem, **goal: object) -> Candidate:
 @pytest.mark.parametrize("selection", ["paper", "honest"])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_floor_and_a_bound_out_of_reach_are_told_with_the_nearest_values(method: str, selection: str, problem):
-    result = _demands(method, problem, floor=0.99, bound=0.0, selection=selection)
+    result = _demands(method, problem, min_performance=0.99, max_gap=0.0, selection=selection)
     surely = "surely " if selection == "honest" else ""
     assert f"none has {surely}balanced accuracy >= 0.99" in result.why
     assert re.search(rf"(none has|\d+ have|1 has) {surely}\|eod\| <= 0", result.why)
@@ -195,7 +195,7 @@ def test_a_floor_and_a_bound_out_of_reach_are_told_with_the_nearest_values(metho
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_rate_to_keep_against_a_floor_is_told_with_the_nearest_values(method: str, problem):
-    result = _demands(method, problem, floor=0.7, level_up={"tpr": 0.99})
+    result = _demands(method, problem, min_performance=0.7, keep={"tpr": 0.99})
     row = result.trace.iloc[result.chosen]
     if "spare" in result.trace:
         assert "1 has balanced accuracy >= 0.7" in result.why or "have balanced accuracy >= 0.7" in result.why
@@ -232,7 +232,8 @@ def test_the_command_writes_the_remarks_of_every_method(typed):
     sex = frame["sex"].where(frame["pid"] >= 6)
     methods = [name for name in METHODS if not METHODS[name].needs_train]
     quick = ["bias-gda.epochs=2", "constrained.epochs=2", "pruning.steps=2", "random.trials=3", "adversarial-finetune.epochs=1"]
-    code, out, _ = call("--method", ",".join(methods), "--floor", 0.5, *(text for s in quick for text in ("--set", s)), sex=sex)
+    given = [text for name in methods for text in ("--method", name)] + [text for setting in quick for text in ("--set", setting)]
+    code, out, _ = call("--min-performance", 0.5, *given, sex=sex)
     found = json.loads(out)
     assert code == 0
     for name in methods:
@@ -241,7 +242,7 @@ def test_the_command_writes_the_remarks_of_every_method(typed):
 
 def test_auto_that_meets_nothing_is_told_and_is_no_error(typed):
     _, call = typed
-    code, out, _ = call("--method", "auto", "--floor", 0.99, "--bound", 0)
+    code, out, _ = call("--method", "auto", "--min-performance", 0.99, "--max-gap", 0)
     found = json.loads(out)["methods"]["auto"]
     assert code == 0
     assert found["met"] is False
@@ -292,8 +293,8 @@ def test_arguments_the_wrong_way_round_are_told():
 
 @pytest.mark.parametrize(
     ("method", "setting"),
-    [("bias-gda", {"epochs": -1}), ("bias-gda", {"rate": float("nan")}), ("constrained", {"batch": 0}), ("random", {"trials": 0}),
-     ("random", {"spread": float("inf")}), ("adversarial-finetune", {"critic_steps": -3})],
+    [("bias-gda", {"epochs": -1}), ("bias-gda", {"learning_rate": float("nan")}), ("constrained", {"batch": 0}), ("random", {"trials": 0}),
+     ("random", {"noise_sd": float("inf")}), ("adversarial-finetune", {"critic_steps": -3})],
 )  # fmt: skip
 def test_numbers_that_no_method_can_work_with(method, setting):
     [(name, value)] = setting.items()

@@ -20,51 +20,51 @@ def _trace(gaps: list[float], performances: list[float]) -> pd.DataFrame:
 
 
 def test_the_papers_rule_is_the_smallest_gap_with_enough_performance():
-    chosen = select(_trace([-0.3, 0.1, 0.01, -0.05], [0.8, 0.75, 0.6, 0.72]), Goal("spd", floor=0.7))
+    chosen = select(_trace([-0.3, 0.1, 0.01, -0.05], [0.8, 0.75, 0.6, 0.72]), Goal("spd", min_performance=0.7))
     assert (chosen.row, chosen.met) == (3, True)
 
 
 def test_a_floor_that_nothing_reaches_gives_the_best_performance_and_says_so():
-    chosen = select(_trace([-0.3, 0.0], [0.6, 0.55]), Goal("spd", floor=0.7))
+    chosen = select(_trace([-0.3, 0.0], [0.6, 0.55]), Goal("spd", min_performance=0.7))
     assert (chosen.row, chosen.met) == (0, False)
     assert "0.7" in chosen.why
 
 
 def test_a_bound_gives_the_best_performance_within_it():
     trace = _trace([-0.3, 0.04, 0.01], [0.8, 0.75, 0.7])
-    assert select(trace, Goal("spd", bound=0.05)).row == 1
-    missed = select(trace, Goal("spd", bound=0.001))
+    assert select(trace, Goal("spd", max_gap=0.05)).row == 1
+    missed = select(trace, Goal("spd", max_gap=0.001))
     assert (missed.row, missed.met) == (2, False)
 
 
 def test_floor_and_bound_together_are_both_needed():
     trace = _trace([-0.3, 0.04, 0.01], [0.8, 0.75, 0.6])
-    assert select(trace, Goal("spd", floor=0.7, bound=0.05)).met
-    assert not select(trace, Goal("spd", floor=0.7, bound=0.02)).met
+    assert select(trace, Goal("spd", min_performance=0.7, max_gap=0.05)).met
+    assert not select(trace, Goal("spd", min_performance=0.7, max_gap=0.02)).met
 
 
 def test_a_goal_without_either_may_lose_two_hundredths():
-    assert Goal("spd").settled(0.8).floor == pytest.approx(0.78)
-    assert Goal("spd", floor=0.6).settled(0.8).floor == 0.6
-    assert Goal("spd", bound=0.1).settled(0.8).floor is None
+    assert Goal("spd").settled(0.8).min_performance == pytest.approx(0.78)
+    assert Goal("spd", min_performance=0.6).settled(0.8).min_performance == 0.6
+    assert Goal("spd", max_gap=0.1).settled(0.8).min_performance is None
 
 
 def test_a_goal_says_how_much_may_be_lost():
-    goal = Goal("spd", lose=0.05)
+    goal = Goal("spd", max_loss=0.05)
     settled = goal.settled(0.8)
-    assert (settled.floor, settled.lose) == (pytest.approx(0.75), None)
+    assert (settled.min_performance, settled.max_loss) == (pytest.approx(0.75), None)
     assert settled.settled(0.6) == settled
-    assert Goal("spd", lose=0).settled(0.8).floor == 0.8
-    assert Goal("spd", lose=0.5).settled(0.3).floor == 0
+    assert Goal("spd", max_loss=0).settled(0.8).min_performance == 0.8
+    assert Goal("spd", max_loss=0.5).settled(0.3).min_performance == 0
     assert goal.describe() == "smallest |spd| with balanced accuracy at most 0.05 lower"
-    with pytest.raises(BadInput, match=r"the lose of a goal lies in \[0, 1\]; got -1"):
-        Goal(lose=-1)
-    for limits in ({"floor": 0.7}, {"bound": 0.1}, {"floor": 0.7, "bound": 0.1}):
-        with pytest.raises(BadInput, match=r"lose is for goals without a floor and without a bound; got lose=0\.02 with"):
-            Goal(lose=0.02, **limits)
+    with pytest.raises(BadInput, match=r"max_loss .* got -1"):
+        Goal(max_loss=-1)
+    for limits in ({"min_performance": 0.7}, {"max_gap": 0.1}, {"min_performance": 0.7, "max_gap": 0.1}):
+        with pytest.raises(BadInput, match=r"max_loss cannot be combined .* got max_loss=0\.02 with"):
+            Goal(max_loss=0.02, **limits)
 
 
-@pytest.mark.parametrize("goal", [Goal("spd", floor=0.6), Goal("spd", bound=0.1), Goal("spd", floor=0.95)])
+@pytest.mark.parametrize("goal", [Goal("spd", min_performance=0.6), Goal("spd", max_gap=0.1), Goal("spd", min_performance=0.95)])
 def test_keeping_the_best_so_far_ends_where_selection_points(goal: Goal):
     rng = np.random.default_rng(0)
     for _ in range(50):
@@ -78,7 +78,9 @@ def test_keeping_the_best_so_far_ends_where_selection_points(goal: Goal):
         assert kept == select(_trace(list(gaps), list(performances)), goal).row
 
 
-@pytest.mark.parametrize("goal", [Goal("spd", floor=0.6, keep={"tpr": "before"}), Goal("spd", bound=0.1, keep={"tpr": "before"})])
+@pytest.mark.parametrize(
+    "goal", [Goal("spd", min_performance=0.6, keep={"tpr": "before"}), Goal("spd", max_gap=0.1, keep={"tpr": "before"})]
+)
 def test_keeping_the_best_so_far_ends_where_selection_points_when_rates_are_kept(goal: Goal):
     rng = np.random.default_rng(0)
     for _ in range(50):
@@ -93,7 +95,7 @@ def test_keeping_the_best_so_far_ends_where_selection_points_when_rates_are_kept
         trace = _trace(list(gaps), list(performances)).assign(spare=spare)
         chosen = select(trace, goal)
         assert kept == chosen.row
-        enough = (spare >= 0) & ((performances >= 0.6) if goal.floor else (np.abs(gaps) <= 0.1))
+        enough = (spare >= 0) & ((performances >= 0.6) if goal.min_performance else (np.abs(gaps) <= 0.1))
         assert chosen.met == enough.any()
         if chosen.met:
             assert spare[chosen.row] >= 0
@@ -101,7 +103,7 @@ def test_keeping_the_best_so_far_ends_where_selection_points_when_rates_are_kept
 
 def test_constraints_that_exclude_each_other_are_named():
     trace = _trace([-0.3, 0.1, 0.0], [0.8, 0.6, 0.6]).assign(spare=[-0.1, 0.1, 0.2])
-    chosen = select(trace, Goal("eod", floor=0.7, keep={"tpr": 0.9}))
+    chosen = select(trace, Goal("eod", min_performance=0.7, keep={"tpr": 0.9}))
     assert (chosen.row, chosen.met) == (1, False)
     lacking = "no step of 3 reaches balanced accuracy 0.7 with tpr not below 0.9 in any group"
     assert chosen.why == f"{lacking}; the best that keeps this has 0.600 and was taken"
@@ -110,18 +112,18 @@ def test_constraints_that_exclude_each_other_are_named():
 def test_what_counts_over_counts_make_of_a_limit_is_no_miss():
     third = 0.1 + 0.2  # a little more than 0.3
     trace = _trace([0.5, third], [0.9, 0.8])
-    for goal in (Goal("spd", bound=0.3), Goal("spd", bound=0.3, floor=0.5), Goal("spd", floor=0.8 + 1e-12)):
+    for goal in (Goal("spd", max_gap=0.3), Goal("spd", max_gap=0.3, min_performance=0.5), Goal("spd", min_performance=0.8 + 1e-12)):
         chosen = select(trace, goal)
         assert chosen.met
         looks = [Look(trace["gap"].to_numpy()[[k]], trace["performance"].to_numpy()[[k]], np.array([0.5])) for k in (0, 1)]
         assert better(looks[1], looks[0], [goal])[0] == (chosen.row == 1)
-    assert select(trace, Goal("spd", bound=0.3)).why == "best balanced accuracy of 1 step with |gap| <= 0.3"
-    assert not select(trace, Goal("spd", bound=0.2999)).met
+    assert select(trace, Goal("spd", max_gap=0.3)).why == "best balanced accuracy of 1 step with |gap| <= 0.3"
+    assert not select(trace, Goal("spd", max_gap=0.2999)).met
 
 
 def test_goals_that_make_no_sense_are_refused_all_at_once():
-    with pytest.raises(BadInput, match=r"2 problems(.|\n)*bound of a goal(.|\n)*got 80 for tpr"):
-        Goal(bound=2, keep={"tpr": 80})
+    with pytest.raises(BadInput, match=r"2 problems(.|\n)*max_gap must(.|\n)*got 80 for tpr"):
+        Goal(max_gap=2, keep={"tpr": 80})
     with pytest.raises(UnknownName, match=suggests("tpr")):
         Goal(keep={"trp": 0.8})
     with pytest.raises(UnknownName, match=suggests("honest")):
@@ -149,7 +151,7 @@ def test_the_highest_threshold_that_keeps_rates_is_exact():
 
 
 LEVEL_UP = {
-    "bias-gda": {"epochs": 6, "rate": 2e-3, "batch": 64},
+    "bias-gda": {"epochs": 6, "learning_rate": 2e-3, "batch": 64},
     "pruning": {"steps": 10},
     "random": {"trials": 10},
     "adversarial-finetune": {"epochs": 2, "critic_steps": 3, "actor_steps": 3},
@@ -163,13 +165,13 @@ def problem():
     return trained("mlp")
 
 
-@pytest.mark.parametrize("asked", [True, {"tpr": 0.7}], ids=str)
+@pytest.mark.parametrize("asked", [{"tpr": "before"}, {"tpr": 0.7}], ids=str)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_goal_that_was_met_levels_up_whatever_the_method(method: str, asked, problem):
     model, parts = problem
     train = {"train": parts.train} if METHODS[method].needs_train else {}
     settings = LEVEL_UP.get(method, {})
-    result = debias(model, parts.valid, method=method, measure="spd", floor=0.52, level_up=asked, seed=2, **train, **settings)
+    result = debias(model, parts.valid, method=method, measure="spd", min_performance=0.52, keep=asked, seed=2, **train, **settings)
     valid = parts.valid
 
     def tpr(network, decide):
@@ -178,18 +180,19 @@ def test_a_goal_that_was_met_levels_up_whatever_the_method(method: str, asked, p
 
     before = tpr(model, lambda scores: at_threshold(scores.score, result.trace["threshold"].iloc[0]))
     after = tpr(result.model, result.rule.decide)
-    least = before if asked is True else np.full(2, 0.7)
+    least = before if asked["tpr"] == "before" else np.full(2, 0.7)
     if result.met:
         assert (after >= least - 1e-6).all()
     else:
-        assert "tpr" in result.why or "floor" in result.why or "reach" in result.why
-    assert result.goal.keep == ({"tpr": "before"} if asked is True else asked)
+        assert "tpr" in result.why or "min_performance" in result.why or "reach" in result.why
+    assert result.goal.keep == asked
 
 
 def test_levelling_up_is_possible_here_and_changes_what_is_chosen(problem):
     model, parts = problem
     plain, up = (
-        debias(model, parts.valid, method="pruning", measure="spd", floor=0.52, level_up=level_up, steps=10) for level_up in (False, True)
+        debias(model, parts.valid, method="pruning", measure="spd", min_performance=0.52, keep=keep, steps=10)
+        for keep in (None, {"tpr": "before"})
     )
     assert up.met
     assert up.chosen > 0
@@ -202,15 +205,15 @@ def test_levelling_up_is_possible_here_and_changes_what_is_chosen(problem):
 def test_what_may_be_lost_is_each_methods_floor(method: str, problem):
     model, parts = problem
     train = {"train": parts.train} if METHODS[method].needs_train else {}
-    result = debias(model, parts.valid, method=method, measure="spd", lose=0.1, seed=2, **train, **LEVEL_UP.get(method, {}))
-    if result.goal.floor is None:  # these keep to a bound of their own
+    result = debias(model, parts.valid, method=method, measure="spd", max_loss=0.1, seed=2, **train, **LEVEL_UP.get(method, {}))
+    if result.goal.min_performance is None:  # these keep to a maximum gap of their own
         assert method in ("random", "adversarial-finetune", "adversarial-training")
     else:
-        assert result.goal.floor == pytest.approx(result.trace["performance"].iloc[0] - 0.1)
+        assert result.goal.min_performance == pytest.approx(result.trace["performance"].iloc[0] - 0.1)
 
 
 def test_a_rate_that_a_group_cannot_have_is_an_error(problem):
     model, parts = problem
     lone = parts.valid.take((parts.valid.groups == "M") | (parts.valid.y == 0))
     with pytest.raises(EmptyCell, match=facts("F")):
-        debias(model, lone, method="pruning", measure="spd", level_up=True)
+        debias(model, lone, method="pruning", measure="spd", keep={"tpr": "before"})

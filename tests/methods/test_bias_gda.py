@@ -17,7 +17,7 @@ from equipoise.models import predict
 from support.multilabel import fitted, labels_cohort
 from support.networks import trained
 
-QUICK = {"epochs": 3, "rate": 1e-3, "batch": 64}
+QUICK = {"epochs": 3, "learning_rate": 1e-3, "batch": 64}
 KINDS = ("mlp", "perceptron", "cnn")
 
 
@@ -27,7 +27,7 @@ def problems() -> dict[str, tuple[nn.Module, object]]:
 
 
 def tuned(model: nn.Module, cohort: Cohort, mode: str, seed: int = 3, **settings: object) -> Candidate:
-    return debias(model, cohort, method="bias-gda", measure="spd", floor=0.55, seed=seed, mode=mode, **{**QUICK, **settings})
+    return debias(model, cohort, method="bias-gda", measure="spd", min_performance=0.55, seed=seed, mode=mode, **{**QUICK, **settings})
 
 
 def statistics(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -81,7 +81,7 @@ def test_one_seed_gives_the_same_bits_and_another_seed_other_ones(kind: str, pro
 @pytest.mark.parametrize(("kind", "mode"), [("mlp", "train"), ("perceptron", "train"), ("cnn", "eval")])
 def test_by_default_tables_are_fine_tuned_in_train_mode_and_images_in_eval_mode(kind: str, mode: str, problems):
     model, parts = problems[kind]
-    usual = debias(model, parts.valid, method="bias-gda", measure="spd", floor=0.55, seed=3, **QUICK)
+    usual = debias(model, parts.valid, method="bias-gda", measure="spd", min_performance=0.55, seed=3, **QUICK)
     assert Settings().mode == "auto"
     assert usual.trace.equals(tuned(model, parts.valid, mode).trace)
     assert not usual.trace.equals(tuned(model, parts.valid, "eval" if mode == "train" else "train").trace)
@@ -91,9 +91,9 @@ def test_a_stack_in_train_mode_gives_what_each_network_gives_for_itself():
     replicates = [trained("mlp", seed) for seed in range(3)]
     models, cohorts = [m for m, _ in replicates], [p.valid for _, p in replicates]
     settings = {**QUICK, "mode": "train"}
-    together = run_many("bias-gda", models, cohorts, Goal("eod", floor=0.55), seeds=[5, 6, 7], settings=settings)
+    together = run_many("bias-gda", models, cohorts, Goal("eod", min_performance=0.55), seeds=[5, 6, 7], settings=settings)
     for k in range(3):
-        [alone] = run_many("bias-gda", [models[k]], [cohorts[k]], Goal("eod", floor=0.55), seeds=[5 + k], settings=settings)
+        [alone] = run_many("bias-gda", [models[k]], [cohorts[k]], Goal("eod", min_performance=0.55), seeds=[5 + k], settings=settings)
         assert together[k].chosen == alone.chosen
         np.testing.assert_allclose(together[k].trace["gap"], alone.trace["gap"], atol=0.02)
         with torch.no_grad():
@@ -116,9 +116,10 @@ def test_without_dropout_a_user_module_gives_what_the_stack_gives():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.inner(x)
 
-    settings = {"epochs": 2, "rate": 1e-3, "batch": 64, "mode": "train"}
+    settings = {"epochs": 2, "learning_rate": 1e-3, "batch": 64, "mode": "train"}
     stack, single = (
-        run_many("bias-gda", [m], [parts.valid], Goal("eod", floor=0.5), seeds=[1], settings=settings)[0] for m in (model, Wrapped())
+        run_many("bias-gda", [m], [parts.valid], Goal("eod", min_performance=0.5), seeds=[1], settings=settings)[0]
+        for m in (model, Wrapped())
     )
     np.testing.assert_allclose(stack.trace["gap"], single.trace["gap"], atol=0.02)
     for name, value in statistics(stack.model).items():
@@ -142,7 +143,7 @@ def test_several_labels_in_train_mode():
     model = fitted(net, labels_cohort(400, 0)).eval()
     before = copy.deepcopy(model.state_dict())
     usual, moved, again = (
-        eq.debias(model, cohort, method="bias-gda", measure="spd", seed=1, mode=mode, epochs=2, rate=1e-3, batch=2)
+        eq.debias(model, cohort, method="bias-gda", measure="spd", seed=1, mode=mode, epochs=2, learning_rate=1e-3, batch=2)
         for mode in ("eval", "train", "train")
     )
     assert set(moved.labels) == set(cohort.labels)

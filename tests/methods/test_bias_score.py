@@ -87,7 +87,7 @@ def test_rows_without_a_group_count_for_performance_alone():
     assert gaps[1] == pytest.approx(gaps[0], abs=0.03)
     assert set(some.attribute.codes) == {-1, 0, 1}
     model = Plain(3)
-    result = debias(model, some, method="bias-score", measure="spd", floor=0.6)
+    result = debias(model, some, method="bias-score", measure="spd", min_performance=0.6)
     assert abs(result.trace["held_out_gap"].iloc[result.chosen]) < 0.03
 
 
@@ -104,10 +104,10 @@ def test_no_multiplier_and_threshold_do_better_than_those_found(measure: str):
     u, g = problem.worth(problem.held_out)
     bounds, found = path(problem, 10)
     assert len(bounds) == 10
-    for bound, multipliers in zip(bounds[3:], found[3:], strict=True):
+    for max_gap, multipliers in zip(bounds[3:], found[3:], strict=True):
         decided = u - multipliers @ g > 0
         left = np.abs(problem.gaps(decided.astype(float))).max()
-        assert left <= bound + 0.012  # a row or two on the line, and what the last correction left
+        assert left <= max_gap + 0.012  # a row or two on the line, and what the last correction left
         # Of all rules u - lambda g > t, none with at most this much of the gap that has a price is worth more.
         price, worth = np.sign(multipliers[0]), u @ decided
         for lam in np.linspace(-3, 3, 401) * np.abs(u).max() / np.abs(g).max():
@@ -119,7 +119,7 @@ def test_no_multiplier_and_threshold_do_better_than_those_found(measure: str):
 def test_the_gap_shrinks_on_patients_that_nobody_has_seen():
     model, cohort, test = Plain(3), _cohort(seed=1), _cohort(seed=2)
     for measure in ("spd", "eod", "fpr_gap", "aod"):
-        result = debias(model, cohort, method="bias-score", measure=measure, floor=0.6)
+        result = debias(model, cohort, method="bias-score", measure=measure, min_performance=0.6)
         before = audit(debias(model, cohort, method="standard", measure=measure), test, draws=5)
         after = audit(result, test, draws=5)
         assert abs(before[measure].value) > 0.15
@@ -133,7 +133,7 @@ def test_the_gap_shrinks_on_patients_that_nobody_has_seen():
 @pytest.mark.parametrize("groups", [3, 8])
 def test_all_gaps_of_many_groups_at_once(groups: int):
     model, cohort, test = Plain(groups + 1), _cohort(4000, groups, seed=1), _cohort(6000, groups, seed=2)
-    result = debias(model, cohort, method="bias-score", measure="spd", floor=0.55)
+    result = debias(model, cohort, method="bias-score", measure="spd", min_performance=0.55)
     scores = predict(result.model, test)
     cells = tabulate(result.rule.decide(scores), test.y, test.attribute)
     start = tabulate((test.inputs[:, 0].numpy() > 0).astype(float), test.y, test.attribute)
@@ -157,9 +157,9 @@ def test_the_choice_is_made_on_rows_held_out(monkeypatch: pytest.MonkeyPatch):
     fitted, held_out = (p.groups[0][np.arange(200), codes].mean() for p in (problem.fitted, problem.held_out))
     assert held_out < 0.55
     assert fitted > 0.8
-    result = debias(model, cohort, method="bias-score", measure="spd", floor=0.55)
-    assert {"held_out_gap", "held_out_performance", "bound"} <= set(result.trace.columns)
-    assert (result.trace["bound"].iloc[1:].diff().dropna() < 0).all()
+    result = debias(model, cohort, method="bias-score", measure="spd", min_performance=0.55)
+    assert {"held_out_gap", "held_out_performance", "max_gap"} <= set(result.trace.columns)
+    assert (result.trace["max_gap"].iloc[1:].diff().dropna() < 0).all()
     row = result.trace.iloc[result.chosen]
     assert row["held_out_performance"] >= 0.55
     assert result.why.endswith("; values on rows held out decide")
@@ -169,17 +169,17 @@ def test_the_choice_is_made_on_rows_held_out(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_bound_a_rate_to_keep_and_other_performances():
     model, cohort = Plain(3), _cohort(seed=1)
-    within = debias(model, cohort, method="bias-score", measure="spd", bound=0.1)
+    within = debias(model, cohort, method="bias-score", measure="spd", max_gap=0.1)
     assert within.met
     assert abs(within.trace["held_out_gap"].iloc[within.chosen]) <= 0.1
-    closest = debias(model, cohort, method="bias-score", measure="spd", floor=0.0)
+    closest = debias(model, cohort, method="bias-score", measure="spd", min_performance=0.0)
     assert within.trace["held_out_performance"].iloc[within.chosen] > closest.trace["held_out_performance"].iloc[closest.chosen]
     for performance in ("accuracy", "f1"):
-        result = debias(model, cohort, method="bias-score", measure="eod", performance=performance, floor=0.6)
+        result = debias(model, cohort, method="bias-score", measure="eod", performance=performance, min_performance=0.6)
         assert result.met
         assert abs(result.trace["held_out_gap"].iloc[result.chosen]) < 0.02
         assert result.trace["performance"].iloc[result.chosen] > 0.6
-    kept = debias(model, cohort, method="bias-score", measure="eod", floor=0.6, level_up={"tpr": 0.75})
+    kept = debias(model, cohort, method="bias-score", measure="eod", min_performance=0.6, keep={"tpr": 0.75})
     assert kept.trace["spare"].iloc[kept.chosen] >= 0
     scores = predict(kept.model, cohort)
     rates = tabulate(kept.rule.decide(scores), cohort.y, cohort.attribute).rate(1)
@@ -201,7 +201,7 @@ def test_a_network_without_a_gap_is_left_alone():
 
 def test_it_says_what_it_read_and_refuses_what_it_cannot_do():
     model, parts = trained("mlp")
-    result = debias(model, parts.valid, method="bias-score", measure="spd", floor=0.5, depth="hidden", layers=2)
+    result = debias(model, parts.valid, method="bias-score", measure="spd", min_performance=0.5, depth="hidden", layers=2)
     assert "what enters linears.1, out" in result.notes[0]
     assert "multipliers: F " in result.notes[0]
     assert "held out in 5 folds" in result.notes[1]
@@ -217,7 +217,7 @@ def test_the_largest_gap_falls_in_either_direction():
     """Groups that are ahead and behind the reference at once."""
     cohort = _cohort(6000, 3, seed=3)
     turned = replace(cohort, attributes=(replace(cohort.attribute, levels=("g1", "g0", "g2"), codes=_swap(cohort.attribute.codes)),))
-    result = debias(Plain(4), turned, method="bias-score", measure="spd", floor=0.55)
+    result = debias(Plain(4), turned, method="bias-score", measure="spd", min_performance=0.55)
     assert result.trace["gap"].iloc[0] != 0
     assert abs(result.trace["held_out_gap"].iloc[result.chosen]) < 0.04
 
@@ -261,8 +261,8 @@ def test_what_may_be_lost_is_counted_from_what_probes_have_on_rows_held_out():
     plain = max(((held_out >= t) == (y == 1))[y == 1].mean() / 2 + ((held_out >= t) == (y == 1))[y == 0].mean() / 2 for t in held_out)
     found = debias(model, cohort, method="bias-score", measure="spd", depth="inputs")
     assert plain < found.trace["performance"].iloc[0]
-    assert found.goal.floor == pytest.approx(plain - 0.02)
-    assert debias(model, cohort, method="bias-score", measure="spd", depth="inputs", floor=0.6).goal.floor == 0.6
+    assert found.goal.min_performance == pytest.approx(plain - 0.02)
+    assert debias(model, cohort, method="bias-score", measure="spd", depth="inputs", min_performance=0.6).goal.min_performance == 0.6
 
 
 def test_probes_that_miss_a_gap_at_the_start_still_give_steps(monkeypatch: pytest.MonkeyPatch):
@@ -277,10 +277,10 @@ def test_probes_that_miss_a_gap_at_the_start_still_give_steps(monkeypatch: pytes
     model, parts = trained("mlp")
     cohort = parts.valid
     monkeypatch.setattr(bias_score, "solve", refuses_first)
-    found = debias(model, cohort, method="bias-score", measure="spd", floor=0.0, steps=3)
+    found = debias(model, cohort, method="bias-score", measure="spd", min_performance=0.0, steps=3)
     assert len(found.trace) == 4
     monkeypatch.setattr(bias_score, "solve", lambda *_: None)
-    assert len(debias(model, cohort, method="bias-score", measure="spd", floor=0.0, steps=3).trace) == 1
+    assert len(debias(model, cohort, method="bias-score", measure="spd", min_performance=0.0, steps=3).trace) == 1
 
 
 def _pictures(rng: np.random.Generator, n: int, women: float, levels: str = "MF") -> Cohort:

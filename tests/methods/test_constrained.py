@@ -154,7 +154,7 @@ def test_certain_labels_give_the_weights_of_the_gap(measure: str):
 def test_the_gaps_of_all_groups_fall_at_once_and_performance_stays(problem):
     model, parts = problem
     cohort = three_groups(parts)
-    result = debias(model, cohort, method="constrained", measure="spd", floor=0.6, epochs=30, batch=64)
+    result = debias(model, cohort, method="constrained", measure="spd", min_performance=0.6, epochs=30, batch=64)
     before, after = (
         gap_values("spd", tabulate(s.score >= t, cohort.y, cohort.attribute))
         for s, t in ((predict(m, cohort), result.trace["threshold"].iloc[row]) for m, row in ((model, 0), (result.model, result.chosen)))
@@ -166,9 +166,9 @@ def test_the_gaps_of_all_groups_fall_at_once_and_performance_stays(problem):
 
 def test_more_performance_is_left_than_by_bias_gda_at_the_same_gap(problem):
     model, parts = problem
-    goal = Goal("spd", bound=0.03)
+    goal = Goal("spd", max_gap=0.03)
     kept = {}
-    for method, settings in (("bias-gda", {"rate": 1e-3, "epochs": 40}), ("constrained", {"epochs": 40})):
+    for method, settings in (("bias-gda", {"learning_rate": 1e-3, "epochs": 40}), ("constrained", {"epochs": 40})):
         result = run_many(method, [model], [parts.valid], goal, seeds=[0], settings={"batch": 64, **settings})[0]
         assert result.met
         kept[method] = result.trace["performance"].iloc[result.chosen]
@@ -180,7 +180,7 @@ def test_a_network_without_a_gap_is_left_alone():
     model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 1))
     nn.init.zeros_(model[2].weight)
     model.output = "logit"
-    result = debias(model, cohort, method="constrained", measure="spd", floor=0.5, epochs=2)
+    result = debias(model, cohort, method="constrained", measure="spd", min_performance=0.5, epochs=2)
     assert len(result.trace) == 1
     assert all(torch.equal(a, b) for a, b in zip(result.model.parameters(), model.parameters(), strict=True))
 
@@ -189,7 +189,7 @@ def test_the_number_of_looks_depends_on_the_settings_alone(problem):
     """Honest selection compares the steps of two folds by their numbers."""
     model, parts = problem
     steps = [
-        debias(model, parts.valid, method="constrained", measure=m, floor=f, epochs=3, batch=32).trace["step"].tolist()
+        debias(model, parts.valid, method="constrained", measure=m, min_performance=f, epochs=3, batch=32).trace["step"].tolist()
         for m, f in (("spd", 0.5), ("eod", 0.99))
     ]
     assert steps[0] == steps[1]

@@ -17,7 +17,7 @@ from support.facts import facts, suggests
 from support.networks import cnn, trained
 
 QUICK = {
-    "bias-gda": {"epochs": 4, "rate": 1e-3, "batch": 64},
+    "bias-gda": {"epochs": 4, "learning_rate": 1e-3, "batch": 64},
     "pruning": {"steps": 6},
     "random": {"trials": 5},
     "adversarial-finetune": {"epochs": 2, "critic_steps": 3, "actor_steps": 3},
@@ -32,7 +32,7 @@ def problems() -> dict[str, tuple[nn.Module, object]]:
 
 
 def _run(method: str, model: nn.Module, parts, seed: int = 3, **goal) -> Candidate:
-    goal = goal or {"floor": 0.55}
+    goal = goal or {"min_performance": 0.55}
     train = {"train": parts.train} if METHODS[method].needs_train else {}
     return debias(model, parts.valid, method=method, measure="spd", seed=seed, **goal, **train, **QUICK.get(method, {}))
 
@@ -87,7 +87,7 @@ def test_contract(method: str, kind: str, problems):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_floor_that_even_the_original_misses_is_said_plainly(method: str, problems):
     model, parts = problems["mlp"]
-    result = _run(method, model, parts, floor=0.999)
+    result = _run(method, model, parts, min_performance=0.999)
     assert not result.met
     assert "0.999" in result.why
 
@@ -113,7 +113,7 @@ def test_unknown_names_and_goals():
     with pytest.raises(UnknownName, match=suggests("eod")):
         debias(model, parts.valid, measure="eodd")
     with pytest.raises(BadInput, match=r"floor of a goal lies in \[0, 1\]"):
-        Goal(floor=75)
+        Goal(min_performance=75)
     with pytest.raises(BadInput, match=facts("adversarial-training", "train")):
         debias(model, parts.valid, method="adversarial-training")
 
@@ -129,7 +129,7 @@ def test_a_frozen_backbone_stays_and_is_mentioned(problems):
     model, parts = problems["perceptron"]
     model = copy.deepcopy(model)
     model[0].requires_grad_(False)
-    result = debias(model, parts.valid, method="bias-gda", measure="spd", floor=0.5, **QUICK["bias-gda"])
+    result = debias(model, parts.valid, method="bias-gda", measure="spd", min_performance=0.5, **QUICK["bias-gda"])
     assert torch.equal(result.model[0].weight, model[0].weight)
     assert not torch.equal(result.model[3].weight, model[3].weight)
     assert any("frozen" in note for note in result.notes)
@@ -139,7 +139,7 @@ def test_a_frozen_backbone_stays_and_is_mentioned(problems):
 
 def test_pruned_convolutions_keep_their_mask_through_safetensors(problems):
     model, parts = problems["cnn"]
-    result = debias(model, parts.valid, method="pruning", measure="spd", floor=0.0, layers="0", steps=4)
+    result = debias(model, parts.valid, method="pruning", measure="spd", min_performance=0.0, layers="0", steps=4)
     masks = {k: v for k, v in result.model.state_dict().items() if k.endswith("unit_mask")}
     assert list(masks) == ["0.unit_mask"]
     assert masks["0.unit_mask"].shape == (4, 8, 8)
@@ -159,13 +159,13 @@ def test_many_groups_lower_the_largest_gap():
     model, parts = trained("mlp")
     groups = np.where(parts.valid.groups == "F", rng.choice(["F1", "F2"], len(parts.valid)), "M")
     cohort = Cohort.from_arrays(parts.valid.inputs, parts.valid.y, groups, reference="M")
-    result = debias(model, cohort, method="bias-gda", measure="spd", floor=0.5, epochs=10, rate=1e-3, batch=64)
+    result = debias(model, cohort, method="bias-gda", measure="spd", min_performance=0.5, epochs=10, learning_rate=1e-3, batch=64)
     assert abs(result.trace["gap"].iloc[result.chosen]) < abs(result.trace["gap"].iloc[0])
 
 
 def test_whole_channels_are_baked_into_the_weights_and_leave_no_mask(problems):
     model, parts = problems["cnn"]
-    result = debias(model, parts.valid, method="pruning", measure="spd", floor=0.0, layers="0", granularity="channel", units=1)
+    result = debias(model, parts.valid, method="pruning", measure="spd", min_performance=0.0, layers="0", granularity="channel", units=1)
     assert {k: v.shape for k, v in result.model.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
     off = (result.model[0].weight == 0).flatten(1).all(1)
     assert int(off.sum()) == int(result.trace["step"].iloc[result.chosen])

@@ -158,7 +158,7 @@ def test_scores_that_say_everything_and_scores_that_say_nothing():
     perfect = fit(scored([0.2, 0.7, 0.1, 0.6, 0.4, 0.9, 0.3, 0.8], y, sex), Goal("eod"))
     assert perfect.trace["performance"].iloc[1] == 1.0
     assert all(steps.probabilities == (0.0, 1.0) for steps in perfect.rule.steps)
-    constant = fit(scored([0.3] * 8, y, sex), Goal("eod", bound=0.0))
+    constant = fit(scored([0.3] * 8, y, sex), Goal("eod", max_gap=0.0))
     assert constant.trace["performance"].iloc[1] == 0.5
     assert constant.met
     assert all(steps.thresholds == () for steps in constant.rule.steps)
@@ -211,19 +211,19 @@ def test_goals():
     free = fit(scores, Goal("eod"))
     start, end = free.trace["performance"]
     assert free.trace["step"].tolist() == [0, 1]
-    assert free.goal.floor == pytest.approx(start - 0.02)
+    assert free.goal.min_performance == pytest.approx(start - 0.02)
     assert free.met == (end >= start - 0.02)
-    assert fit(scores, Goal("eod", floor=end - 0.01)).met
-    missed = fit(scores, Goal("eod", floor=0.99))
+    assert fit(scores, Goal("eod", min_performance=end - 0.01)).met
+    missed = fit(scores, Goal("eod", min_performance=0.99))
     assert not missed.met
-    assert "misses the floor 0.99" in missed.why
-    assert fit(scores, Goal("eod", bound=0.0)).met  # to the last bit
+    assert "misses the minimum performance 0.99" in missed.why
+    assert fit(scores, Goal("eod", max_gap=0.0)).met  # to the last bit
     gap = abs(fit(scores, Goal("spd")).trace["gap"].iloc[1])
     assert gap > 0.01  # prevalences differ, so selection rates must
-    above = fit(scores, Goal("spd", bound=gap / 2))
+    above = fit(scores, Goal("spd", max_gap=gap / 2))
     assert not above.met
-    assert "above the bound" in above.why
-    assert fit(scores, Goal("spd", bound=gap * 1.01)).met
+    assert "above the maximum gap" in above.why
+    assert fit(scores, Goal("spd", max_gap=gap * 1.01)).met
     assert fit(scores, Goal("spd")).rule == free.rule  # the program does not look at the measure
 
 
@@ -233,7 +233,7 @@ def test_debias_leaves_the_network_alone_and_is_repeatable():
     cohort, model = Cohort.from_arrays(logit[:, None], scores.y, scores.groups, reference="M", attribute="sex"), Logit().train()
     state, before, calls = copy.deepcopy(model.state_dict()), set(vars(model)), []
     found, again = (
-        debias(model, cohort, method="equalised-odds", measure="spd", bound=0.05, progress=lambda *at: calls.append(at)) for _ in range(2)
+        debias(model, cohort, method="equalised-odds", measure="spd", max_gap=0.05, progress=lambda *at: calls.append(at)) for _ in range(2)
     )
     assert found.rule == again.rule
     pd.testing.assert_frame_equal(found.trace, again.trace)

@@ -37,13 +37,13 @@ def _all(scores: Scores, goal: Goal, missing: float) -> list[tuple[float, float,
 
 
 GOALS = [
-    {"bound": 0.1},
-    {"bound": 0.0},
-    {"floor": 0.6},
-    {"floor": 0.99},
-    {"floor": 0.6, "bound": 0.05},
-    {"bound": 0.1, "keep": {"tpr": "before"}},
-    {"floor": 0.55, "keep": {"tpr": 0.8}},
+    {"max_gap": 0.1},
+    {"max_gap": 0.0},
+    {"min_performance": 0.6},
+    {"min_performance": 0.99},
+    {"min_performance": 0.6, "max_gap": 0.05},
+    {"max_gap": 0.1, "keep": {"tpr": "before"}},
+    {"min_performance": 0.55, "keep": {"tpr": 0.8}},
 ]
 
 
@@ -64,17 +64,17 @@ def test_it_is_the_best_of_all_combinations(groups, n, measure, performance, lim
             least = start if goal.keep["tpr"] == "before" else np.full(groups, goal.keep["tpr"])
             everything = [point for point in everything if (point[2] >= least - 1e-9).all()]
             assert row["spare"] >= -1e-9
-        if goal.floor is not None:
-            able = [point for point in everything if point[1] >= goal.floor - 1e-9]
+        if goal.min_performance is not None:
+            able = [point for point in everything if point[1] >= goal.min_performance - 1e-9]
             if able:
                 gap = min(point[0] for point in able)
                 want = (gap, max(point[1] for point in able if point[0] <= gap + 1e-9))
             else:
                 top = max(point[1] for point in everything)
                 want = (min(point[0] for point in everything if point[1] >= top - 1e-9), top)
-            met = bool(able) and (goal.bound is None or want[0] <= goal.bound + 1e-9)
+            met = bool(able) and (goal.max_gap is None or want[0] <= goal.max_gap + 1e-9)
         else:
-            able = [point for point in everything if point[0] <= goal.bound + 1e-9]
+            able = [point for point in everything if point[0] <= goal.max_gap + 1e-9]
             if able:
                 top = max(point[1] for point in able)
                 want = (min(point[0] for point in able if point[1] >= top - 1e-9), top)
@@ -88,7 +88,7 @@ def test_it_is_the_best_of_all_combinations(groups, n, measure, performance, lim
 
 def test_the_rule_is_the_same_after_json_and_refuses_groups_that_it_never_saw():
     scores = _scores(3, 18, 0, missing=True)
-    rule = fit(scores, Goal("eod", bound=0.05)).rule
+    rule = fit(scores, Goal("eod", max_gap=0.05)).rule
     again = rule_from_dict(rule_to_dict(rule))
     assert again == rule
     assert (again.decide(scores) == rule.decide(scores)).all()
@@ -102,12 +102,12 @@ def test_the_rule_is_the_same_after_json_and_refuses_groups_that_it_never_saw():
 
 def test_what_cannot_be_had_is_said():
     scores = _scores(2, 24, 0)
-    assert "0.99" in fit(scores, Goal("eod", floor=0.99)).why
-    both = fit(scores, Goal("spd", bound=0.0, keep={"tpr": 1.0, "fpr": 0.0}))
+    assert "0.99" in fit(scores, Goal("eod", min_performance=0.99)).why
+    both = fit(scores, Goal("spd", max_gap=0.0, keep={"tpr": 1.0, "fpr": 0.0}))
     assert both.trace["spare"].iloc[1] >= 0
 
 
 def test_what_is_kept_is_said_where_it_stands_in_the_way():
     scores = _scores(2, 24, 0)
-    assert "0.99 with tpr not below 1 in any group; the best have" in fit(scores, Goal("eod", floor=0.99, keep={"tpr": 1.0})).why
-    assert fit(scores, Goal("eod", floor=0.1, keep={"tpr": 0.5})).why.endswith(">= 0.1 and tpr not below 0.5 in any group")
+    assert "0.99 with tpr not below 1 in any group; the best have" in fit(scores, Goal("eod", min_performance=0.99, keep={"tpr": 1.0})).why
+    assert fit(scores, Goal("eod", min_performance=0.1, keep={"tpr": 0.5})).why.endswith(">= 0.1 and tpr not below 0.5 in any group")

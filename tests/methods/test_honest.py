@@ -16,7 +16,7 @@ from support.facts import facts
 from support.networks import trained
 
 QUICK = {
-    "bias-gda": {"epochs": 6, "rate": 2e-3, "batch": 64},
+    "bias-gda": {"epochs": 6, "learning_rate": 2e-3, "batch": 64},
     "pruning": {"steps": 8},
     "random": {"trials": 5},
     "adversarial-finetune": {"epochs": 2, "critic_steps": 3, "actor_steps": 3},
@@ -96,13 +96,13 @@ def _choose(goal: Goal, *rates: tuple[float, float, float, float], n: int = 4000
 
 def test_a_sure_repair_is_taken_and_a_lucky_one_declined():
     repaired = (0.2, 0.79, 0.2, 0.78)
-    sure = _choose(Goal("eod", floor=0.6), repaired)
+    sure = _choose(Goal("eod", min_performance=0.6), repaired)
     assert (sure.step, sure.met) == (10, True)
     # One more of 50 is found when 20 others are missed that were found before: that may be luck.
     two = _steps(ORIGINAL, (0.2, 0.8, 0.2, 0.62), n=200)
     women = np.flatnonzero((two.codes == 1) & (two.y == 1))
     two.f[1, women] = np.roll(two.f[1, women], 20)
-    lucky = choose(two, [0, 10], Goal("eod", floor=0.6))
+    lucky = choose(two, [0, 10], Goal("eod", min_performance=0.6))
     assert (lucky.step, lucky.met) == (0, False)
     assert "declined" in lucky.why
 
@@ -110,19 +110,19 @@ def test_a_sure_repair_is_taken_and_a_lucky_one_declined():
 def test_of_steps_that_cannot_be_told_apart_one_se_takes_the_better_performing():
     best, nearly, apart = (0.2, 0.75, 0.2, 0.750), (0.1, 0.76, 0.1, 0.75), (0.1, 0.80, 0.1, 0.65)
     for selection, step in (("honest", 10), ("one-se", 20)):
-        assert _choose(Goal("eod", floor=0.6, selection=selection), best, nearly, n=400).step == step
-        assert _choose(Goal("eod", floor=0.6, selection=selection), best, apart).step == 10
+        assert _choose(Goal("eod", min_performance=0.6, selection=selection), best, nearly, n=400).step == step
+        assert _choose(Goal("eod", min_performance=0.6, selection=selection), best, apart).step == 10
 
 
 def test_a_floor_and_a_bound_are_judged_by_their_confidence_bounds():
     repaired = (0.2, 0.75, 0.2, 0.749)  # balanced accuracy 0.775, standard error 0.0066
-    assert _choose(Goal("eod", floor=0.76), repaired).step == 10
-    barely = _choose(Goal("eod", floor=0.772), repaired)
+    assert _choose(Goal("eod", min_performance=0.76), repaired).step == 10
+    barely = _choose(Goal("eod", min_performance=0.772), repaired)
     assert (barely.step, barely.met) == (0, False)
     assert "0.772" in barely.why
-    within = _choose(Goal("eod", bound=0.05), repaired)
+    within = _choose(Goal("eod", max_gap=0.05), repaired)
     assert (within.step, within.met) == (10, True)
-    tight = _choose(Goal("eod", bound=0.01), repaired)  # the standard error is 0.019
+    tight = _choose(Goal("eod", max_gap=0.01), repaired)  # the standard error is 0.019
     assert (tight.step, tight.met) == (10, False)
     assert "rows would tell" in tight.why
 
@@ -130,8 +130,8 @@ def test_a_floor_and_a_bound_are_judged_by_their_confidence_bounds():
 def test_a_goal_that_may_lose_more_takes_a_step_that_others_decline():
     repaired = (0.2, 0.62, 0.2, 0.62)  # 0.04 less of the balanced accuracy
     assert _choose(Goal("eod"), repaired).step == 0
-    chosen = _choose(Goal("eod", lose=0.06), repaired)
-    assert (chosen.step, chosen.met, chosen.goal.floor) == (10, True, pytest.approx(0.69))
+    chosen = _choose(Goal("eod", max_loss=0.06), repaired)
+    assert (chosen.step, chosen.met, chosen.goal.min_performance) == (10, True, pytest.approx(0.69))
 
 
 def test_a_goal_without_either_judges_what_is_lost_against_the_original():
@@ -139,23 +139,23 @@ def test_a_goal_without_either_judges_what_is_lost_against_the_original():
     repaired = (0.21, 0.76, 0.21, 0.64)
     chosen = _choose(Goal("eod"), repaired, n=1000)
     assert chosen.step == 10
-    assert chosen.goal.floor == pytest.approx(0.75 - 0.02)
+    assert chosen.goal.min_performance == pytest.approx(0.75 - 0.02)
 
 
 def test_an_original_without_a_gap_that_could_be_told_is_left_alone():
     evidence = _steps((0.2, 0.8, 0.2, 0.79), (0.2, 0.8, 0.2, 0.8), n=400)
-    verdict = choose(evidence, [0, 1], Goal("eod", floor=0.6))
+    verdict = choose(evidence, [0, 1], Goal("eod", min_performance=0.6))
     assert (verdict.step, verdict.met) == (0, True)
     assert "nothing to repair" in verdict.why
 
 
 def test_levelling_up_rules_out_steps_that_take_from_a_group_and_names_what_excludes_what():
     taking, giving = (0.2, 0.7, 0.2, 0.7), (0.2, 0.8, 0.2, 0.72)
-    assert _choose(Goal("eod", floor=0.6), taking, giving).step == 10
-    assert _choose(Goal("eod", floor=0.6, keep={"tpr": "before"}), taking, giving).step == 20
-    assert _choose(Goal("eod", floor=0.6, keep={"tpr": 0.75}), taking, giving).step == 0
+    assert _choose(Goal("eod", min_performance=0.6), taking, giving).step == 10
+    assert _choose(Goal("eod", min_performance=0.6, keep={"tpr": "before"}), taking, giving).step == 20
+    assert _choose(Goal("eod", min_performance=0.6, keep={"tpr": 0.75}), taking, giving).step == 0
     generous = (0.9, 0.99, 0.9, 0.99)
-    excluded = _choose(Goal("eod", floor=0.7, keep={"tpr": 0.9}), taking, generous)
+    excluded = _choose(Goal("eod", min_performance=0.7, keep={"tpr": 0.9}), taking, generous)
     assert not excluded.met
     assert "none does both" in excluded.why
 
@@ -188,7 +188,7 @@ def test_every_method_selects_honestly(method: str, problem):
     model, parts = problem
     train = {"train": parts.train} if METHODS[method].needs_train else {}
     settings = QUICK.get(method, {})
-    result = debias(model, parts.valid, method=method, measure="spd", floor=0.52, selection="honest", seed=3, **train, **settings)
+    result = debias(model, parts.valid, method=method, measure="spd", min_performance=0.52, selection="honest", seed=3, **train, **settings)
     trace = result.trace
     assert {"gap_honest", "gap_se", "performance_honest", "performance_se"} <= set(trace)
     assert (trace["gap_se"].dropna() > 0).all()
@@ -202,18 +202,18 @@ def test_every_method_selects_honestly(method: str, problem):
     if result.chosen == 0:
         assert all(torch.equal(v, model.state_dict()[k]) for k, v in result.model.state_dict().items())
         assert not result.rule.needs_group
-    again = debias(model, parts.valid, method=method, measure="spd", floor=0.52, selection="honest", seed=3, **train, **settings)
+    again = debias(model, parts.valid, method=method, measure="spd", min_performance=0.52, selection="honest", seed=3, **train, **settings)
     assert again.trace.equals(trace)
 
 
 def test_the_correction_is_half_of_what_steps_lose_on_rows_held_out(problem):
     """Made again by hand: the only step of the method on all rows and on either half, and its decisions on all rows."""
     model, parts = problem
-    settings = {"units": 4, "at_most": 1}
-    result = debias(model, parts.valid, method="pruning", measure="spd", floor=0.5, selection="honest", seed=3, **settings)
+    settings = {"units": 4, "max_steps": 1}
+    result = debias(model, parts.valid, method="pruning", measure="spd", min_performance=0.5, selection="honest", seed=3, **settings)
 
     def first_step(cohort: Cohort) -> np.ndarray:
-        candidate = debias(model, cohort, method="pruning", measure="spd", floor=0.0, seed=3, **settings)
+        candidate = debias(model, cohort, method="pruning", measure="spd", min_performance=0.0, seed=3, **settings)
         assert candidate.chosen == 1  # or it would not be the network of that step
         return at_threshold(predict(candidate.model, parts.valid).score, candidate.trace["threshold"].iloc[1])
 
@@ -234,7 +234,7 @@ def test_the_correction_is_half_of_what_steps_lose_on_rows_held_out(problem):
 def test_a_stack_gives_what_each_gives_alone(method: str):
     replicates = [trained("mlp", seed) for seed in range(2)]
     models, cohorts = [m for m, _ in replicates], [p.valid for _, p in replicates]
-    goal = Goal("spd", floor=0.52, selection="honest")
+    goal = Goal("spd", min_performance=0.52, selection="honest")
     together = run_many(method, models, cohorts, goal, seeds=[5, 6], settings=QUICK.get(method, {}))
     for k in range(2):
         alone = run_many(method, [models[k]], [cohorts[k]], goal, seeds=[5 + k], settings=QUICK.get(method, {}))[0]

@@ -38,13 +38,13 @@ def _brute_force(u: np.ndarray, g: np.ndarray, low: np.ndarray, high: np.ndarray
 @pytest.mark.parametrize(("rows", "gaps"), [(5, 1), (12, 1), (7, 2), (12, 2), (9, 3)])
 def test_brute_force_on_small_problems(rows: int, gaps: int, seed: int):
     u, g = _problem(rows, gaps, seed)
-    for bound in (0.0, 0.3, 1.5, 100.0):
-        low, high = np.full(gaps, -bound), np.full(gaps, bound)
+    for max_gap in (0.0, 0.3, 1.5, 100.0):
+        low, high = np.full(gaps, -max_gap), np.full(gaps, max_gap)
         found = solve(u, g, low, high)
         assert found is not None
         assert found.value == pytest.approx(_brute_force(u, g, low, high), abs=1e-7)
         assert found.value == pytest.approx(_dual(found.multipliers, u, g, low, high), abs=1e-7)  # so the multipliers are the best
-        assert (np.abs(g @ found.decisions) <= bound + 1e-7).all()
+        assert (np.abs(g @ found.decisions) <= max_gap + 1e-7).all()
         assert ((found.decisions >= 0) & (found.decisions <= 1)).all()
         # The rule: positive above the line, negative below it, and at most one fraction a gap on it.
         price = u - found.multipliers @ g
@@ -52,7 +52,7 @@ def test_brute_force_on_small_problems(rows: int, gaps: int, seed: int):
         assert (found.decisions[price < -1e-7] == 0).all()
         assert ((found.decisions > 1e-9) & (found.decisions < 1 - 1e-9)).sum() <= gaps
         if rows <= 9:
-            hard = [u @ np.array(f) for f in product((0.0, 1.0), repeat=rows) if (np.abs(g @ np.array(f)) <= bound).all()]
+            hard = [u @ np.array(f) for f in product((0.0, 1.0), repeat=rows) if (np.abs(g @ np.array(f)) <= max_gap).all()]
             assert found.value >= max(hard) - 1e-9
 
 
@@ -61,8 +61,8 @@ def test_rows_in_doubt_give_the_solution_of_the_whole_program(gaps: int, monkeyp
     u, g = _problem(3000, gaps, 1)
     monkeypatch.setattr(lambda_program, "DOUBTFUL", 10)
     rng = np.random.default_rng(0)
-    for bound in (400.0, 100.0, 0.0):
-        low, high = np.full(gaps, -bound), np.full(gaps, bound / 2)
+    for max_gap in (400.0, 100.0, 0.0):
+        low, high = np.full(gaps, -max_gap), np.full(gaps, max_gap / 2)
         whole = linprog(-u, A_ub=np.vstack([g, -g]), b_ub=np.concatenate([high, -low]), bounds=(0, 1), method="highs-ds")
         for start in (None, rng.normal(size=gaps)):
             found = solve(u, g, low, high, start)

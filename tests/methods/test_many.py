@@ -19,7 +19,7 @@ from support.multilabel import CLASSES, LABELS, classes_cohort, fitted, labels_c
 
 QUICK = {
     "constrained": {"epochs": 4, "batch": 128},
-    "bias-gda": {"epochs": 4, "rate": 1e-3, "batch": 128},
+    "bias-gda": {"epochs": 4, "learning_rate": 1e-3, "batch": 128},
     "pruning": {"steps": 6},
     "random": {"trials": 5},
 }
@@ -50,7 +50,8 @@ def values_by_hand(decisions: np.ndarray, cohort: Cohort, label: str, measure: s
 
 @pytest.mark.parametrize(
     ("method", "goal"),
-    [(m, {"floor": 0.7}) for m in QUICK] + [("constrained", {"bound": 0.05}), ("bias-gda", {}), ("bias-gda", {"level_up": True})],
+    [(m, {"min_performance": 0.7}) for m in QUICK]
+    + [("constrained", {"max_gap": 0.05}), ("bias-gda", {}), ("bias-gda", {"keep": {"tpr": "before"}})],
 )
 def test_one_label_among_several_is_the_ordinary_repair(method, goal):
     frame = labels_frame(900, 3).drop(columns="Mass")
@@ -78,7 +79,7 @@ def test_contract(method, kind, request):
     model.train()
     state = copy.deepcopy(model.state_dict())
     targets = cohort.targets.copy()
-    result = eq.debias(model, cohort, method=method, measure="eod", floor=0.6, seed=1, **QUICK.get(method, {}))
+    result = eq.debias(model, cohort, method=method, measure="eod", min_performance=0.6, seed=1, **QUICK.get(method, {}))
 
     assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
     assert all(m.training for m in model.modules())
@@ -115,7 +116,7 @@ def test_contract(method, kind, request):
         recall = np.mean([(scores.argmax(1)[cohort.column(c) == 1] == k).mean() for k, c in enumerate(CLASSES)])
         assert result.trace["performance"].iloc[result.chosen] == pytest.approx(recall, abs=1e-6)
 
-    again = eq.debias(model, cohort, method=method, measure="eod", floor=0.6, seed=1, **QUICK.get(method, {}))
+    again = eq.debias(model, cohort, method=method, measure="eod", min_performance=0.6, seed=1, **QUICK.get(method, {}))
     assert all(torch.equal(v, result.model.state_dict()[k]) for k, v in again.model.state_dict().items())
     assert all(again.labels[name].trace.equals(own.trace) for name, own in result.labels.items())
     found = eq.audit(result, cohort, draws=5)
@@ -129,7 +130,7 @@ def test_constrained_closes_the_gaps_of_both_labels_on_other_patients(labels):
     model, cohort = labels
     fresh = labels_cohort(6000, 9)
     before = eq.audit(model, fresh, valid=cohort, draws=5)
-    result = eq.debias(model, cohort, method="constrained", measure="eod", lose=0.03)
+    result = eq.debias(model, cohort, method="constrained", measure="eod", max_loss=0.03)
     after = eq.audit(result, fresh, draws=5)
     for label in LABELS:
         assert abs(before[label]["eod"].value) > 0.12
@@ -142,7 +143,7 @@ def test_constrained_closes_the_gaps_of_both_labels_on_other_patients(labels):
 def test_constrained_closes_the_gaps_of_all_classes_on_other_patients(classes):
     model, fresh = classes[0], classes_cohort(20_000, 9)
     before = eq.audit(model, fresh, draws=5)
-    result = eq.debias(model, classes_cohort(4500, 1), method="constrained", measure="eod", lose=0.03)
+    result = eq.debias(model, classes_cohort(4500, 1), method="constrained", measure="eod", max_loss=0.03)
     after = eq.audit(result, fresh, draws=5)
     assert max(abs(before[c]["eod"].value) for c in CLASSES) > 0.085
     for name in CLASSES:
@@ -161,7 +162,7 @@ def test_what_is_not_known_does_not_count(method, labels):
         y = np.where(hidden, fill, cohort.targets).astype(object)
         part = Cohort.from_arrays(x, y, groups, reference="M", labels=LABELS)
         assert np.array_equal(part.targets == -1, hidden)
-        results.append(eq.debias(model, part, method=method, floor=0.6, **QUICK.get(method, {})))
+        results.append(eq.debias(model, part, method=method, min_performance=0.6, **QUICK.get(method, {})))
     # Their labels are never looked at: the same as a trace worked out on the known rows alone.
     first, second = results
     assert all(torch.equal(a, b) for a, b in zip(first.model.state_dict().values(), second.model.state_dict().values(), strict=True))
@@ -193,7 +194,7 @@ def test_three_groups(method):
     train, valid = labels_cohort(2000, 0, groups=3), labels_cohort(2400, 1, groups=3)
     model = fitted(network(6, 2), train)
     result = eq.debias(
-        model, valid, method=method, measure="eod", lose=0.04, **({"rate": 1e-3, "epochs": 12} if method == "bias-gda" else {})
+        model, valid, method=method, measure="eod", max_loss=0.04, **({"learning_rate": 1e-3, "epochs": 12} if method == "bias-gda" else {})
     )
     start, row = result.trace.iloc[0], result.trace.iloc[result.chosen]
     assert abs(start["gap"]) > 0.15
@@ -205,14 +206,14 @@ def test_three_groups(method):
 
 def test_a_goal_a_label(labels):
     model, cohort = labels
-    goals = {"Mass": eq.Goal("spd", bound=0.08), "Effusion": eq.Goal("eod", floor=0.74)}
+    goals = {"Mass": eq.Goal("spd", max_gap=0.08), "Effusion": eq.Goal("eod", min_performance=0.74)}
     result = eq.debias(model, cohort, method="constrained", goals=goals)
     assert result.met
     effusion, mass = (result.labels[name] for name in LABELS)
     assert (effusion.goal.measure, mass.goal.measure) == ("eod", "spd")
     assert effusion.trace["performance"].iloc[effusion.chosen] >= 0.74
     assert abs(mass.trace["gap"].iloc[mass.chosen]) <= 0.08 + 1e-9
-    # Among steps that have both, the one with the smallest EOD of Effusion: Mass has its bound, and no more is asked of it.
+    # Among steps that have both, the one with the smallest EOD of Effusion: Mass has its maximum gap, and no more is asked of it.
     fit = (effusion.trace["performance"] >= 0.74) & (mass.trace["gap"].abs() <= 0.08 + 1e-9)
     assert abs(effusion.trace["gap"].iloc[effusion.chosen]) == effusion.trace["gap"].abs()[fit].min()
 
@@ -220,12 +221,15 @@ def test_a_goal_a_label(labels):
 def test_a_floor_that_one_label_misses_is_said_and_the_nearest_is_returned(labels):
     model, cohort = labels
     result = eq.debias(
-        model, cohort, goals={"Effusion": eq.Goal("eod", floor=0.7), "Mass": eq.Goal("eod", floor=0.99)}, **QUICK["bias-gda"]
+        model,
+        cohort,
+        goals={"Effusion": eq.Goal("eod", min_performance=0.7), "Mass": eq.Goal("eod", min_performance=0.99)},
+        **QUICK["bias-gda"],
     )
     assert not result.met
     assert result.labels["Effusion"].met
     assert not result.labels["Mass"].met
-    assert "under the floor 0.99" in result.labels["Mass"].why
+    assert "under the minimum performance 0.99" in result.labels["Mass"].why
     assert result.why.endswith("not met: Mass")
     assert [line.split(":")[0] for line in str(result).splitlines()] == LABELS
 
@@ -308,7 +312,7 @@ def test_which_output_is_which_label(labels):
 def test_goals_and_methods_that_cannot_be(labels, classes):
     model, cohort = labels
     with pytest.raises(BadInput) as caught:
-        eq.debias(model, cohort, goals={"Efusion": eq.Goal("eod")}, floor=0.7)
+        eq.debias(model, cohort, goals={"Efusion": eq.Goal("eod")}, min_performance=0.7)
     text = str(caught.value)
     assert "Did you mean 'Effusion'?" in text
     assert "has none for Effusion, Mass" in text
@@ -385,7 +389,7 @@ def test_images_with_masks_are_pruned_in_their_hidden_layers_alone():
     cohort = Cohort.from_arrays(x, y, np.where(a == 1, "M", "F"), reference="M", labels=LABELS)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 2))
     model = fitted(model, cohort, epochs=30)
-    result = eq.debias(model, cohort, method="pruning", measure="spd", floor=0.55, steps=8, criterion="second-order")
+    result = eq.debias(model, cohort, method="pruning", measure="spd", min_performance=0.55, steps=8, criterion="second-order")
     assert torch.equal(result.model[-1].weight, model[-1].weight)
     assert "of 144 units switched off" in result.notes[0]
     assert abs(result.trace["gap"].iloc[result.chosen]) < abs(result.trace["gap"].iloc[0])

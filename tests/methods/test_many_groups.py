@@ -31,10 +31,10 @@ def problem():
     return train(parts.train, parts.valid, seed=0, settings=Training(epochs=30, patience=10)), parts
 
 
-@pytest.mark.parametrize(("method", "settings"), [("bias-gda", {"rate": 3e-4, "epochs": 30}), ("pruning", {"units": 4})])
+@pytest.mark.parametrize(("method", "settings"), [("bias-gda", {"learning_rate": 3e-4, "epochs": 30}), ("pruning", {"units": 4})])
 def test_both_groups_come_nearer_to_the_reference(problem, method: str, settings: dict[str, object]):
     model, parts = problem
-    result = debias(model, parts.valid, method=method, measure="spd", floor=0.52, seed=0, **settings)
+    result = debias(model, parts.valid, method=method, measure="spd", min_performance=0.52, seed=0, **settings)
     start, end = abs(result.trace["gap"].iloc[0]), abs(result.trace["gap"].iloc[result.chosen])
     sides = np.sign(result.trace["gap"])
     assert len(sides[sides != 0].unique()) == 2  # the group with the largest gap changed on the way

@@ -25,7 +25,7 @@ from support.networks import trained
 
 MEASURES = ("aod", "fpr_gap", "tnr_gap", "fnr_gap", "tpr-fpr", "0.7tpr+0.3fpr", "ppv_gap", "npv_gap")
 QUICK = {
-    "bias-gda": {"epochs": 8, "rate": 3e-3, "batch": 64},
+    "bias-gda": {"epochs": 8, "learning_rate": 3e-3, "batch": 64},
     "constrained": {"epochs": 6},
     "bias-score": {"steps": 8, "folds": 3},
     "pruning": {"steps": 8},
@@ -34,7 +34,12 @@ QUICK = {
     "adversarial-training": {"epochs": 3},
     "auto": {"methods": ("standard", "bias-score", "constrained"), "settings": {"bias-score": {"steps": 8}, "constrained": {"epochs": 6}}},
 }
-BOUNDED = ("random", "adversarial-finetune", "adversarial-training", "reject-option")  # the best performance within a bound of their own
+BOUNDED = (
+    "random",
+    "adversarial-finetune",
+    "adversarial-training",
+    "reject-option",
+)  # the best performance within a maximum gap of their own
 FLOOR = 0.65
 
 
@@ -54,7 +59,7 @@ def problem() -> tuple[MLP, Parts]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = MLP(6, width=8, depth=2)
-    return train(parts.train, parts.valid, seed=0, model=model, settings=Training(epochs=8, rate=0.01)), parts
+    return train(parts.train, parts.valid, seed=0, model=model, settings=Training(epochs=8, learning_rate=0.01)), parts
 
 
 def _by_hand(measure: str, decisions: np.ndarray, cohort: Cohort) -> float:
@@ -82,9 +87,9 @@ def test_every_method_lowers_every_measure_that_it_takes(method: str, measure: s
     state = copy.deepcopy(model.state_dict())
     if not takes(method, measure):
         with pytest.raises(BadInput, match=facts(method, measure, "bias-gda", "constrained", "bias-score")):
-            debias(model, parts.valid, method=method, measure=measure, floor=FLOOR, **extra)
+            debias(model, parts.valid, method=method, measure=measure, min_performance=FLOOR, **extra)
         return
-    result = debias(model, parts.valid, method=method, measure=measure, floor=FLOOR, seed=1, **extra, **QUICK.get(method, {}))
+    result = debias(model, parts.valid, method=method, measure=measure, min_performance=FLOOR, seed=1, **extra, **QUICK.get(method, {}))
     assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
 
     # The trace is true: of the original, and of the network and rule that came back.
@@ -119,7 +124,7 @@ def test_the_largest_gap_of_three_groups_and_a_bound(method: str, measure: str):
     rng = np.random.default_rng(0)
     groups = np.where(parts.valid.groups == "F", rng.choice(["F1", "F2"], len(parts.valid)), "M")
     cohort = Cohort.from_arrays(parts.valid.inputs, parts.valid.y, groups, reference="M")
-    result = debias(model, cohort, method=method, measure=measure, bound=0.1, seed=1, **QUICK.get(method, {}))
+    result = debias(model, cohort, method=method, measure=measure, max_gap=0.1, seed=1, **QUICK.get(method, {}))
     cells = tabulate(result.rule.decide(predict(result.model, cohort)), cohort.y, cohort.attribute)
     row = result.trace.iloc[result.chosen]
     assert row["gap"] == pytest.approx(float(furthest(measure, cells)), abs=1e-6)
@@ -132,14 +137,14 @@ def test_honest_selection_and_levelling_up_take_predictive_parity():
     result = debias(model, parts.valid, method="bias-gda", measure="ppv_gap", selection="honest", **QUICK["bias-gda"])
     assert np.isfinite(result.trace["gap_se"].dropna()).all()
     assert result.goal.measure == "ppv_gap"
-    kept = debias(model, parts.valid, method="group-thresholds", measure="ppv_gap", level_up=True, bound=0.05)
+    kept = debias(model, parts.valid, method="group-thresholds", measure="ppv_gap", keep={"tpr": "before"}, max_gap=0.05)
     assert kept.trace["spare"].iloc[kept.chosen] >= -1e-9
 
 
 def test_a_sum_given_as_a_table_is_the_sum_that_is_written_out():
     model, parts = problem()
     one, other = (
-        debias(model, parts.valid, method="bias-gda", measure=given, floor=FLOOR, **QUICK["bias-gda"])
+        debias(model, parts.valid, method="bias-gda", measure=given, min_performance=FLOOR, **QUICK["bias-gda"])
         for given in ({"tpr": 0.7, "fpr": 0.3}, "0.7*tpr + 0.3*fpr")
     )
     assert one.trace.equals(other.trace)
@@ -150,7 +155,9 @@ def test_a_sum_given_as_a_table_is_the_sum_that_is_written_out():
 
 @pytest.mark.parametrize("measure", ["ppv_gap", "npv_gap"])
 @pytest.mark.parametrize(
-    "limits", [{"bound": 0.1}, {"bound": 0.0}, {"floor": 0.6}, {"floor": 0.99}, {"floor": 0.6, "bound": 0.05}], ids=str
+    "limits",
+    [{"max_gap": 0.1}, {"max_gap": 0.0}, {"min_performance": 0.6}, {"min_performance": 0.99}, {"min_performance": 0.6, "max_gap": 0.05}],
+    ids=str,
 )
 @pytest.mark.parametrize("performance", ["balanced_accuracy", "accuracy", "f1"])
 @pytest.mark.parametrize(("groups", "n"), [(2, 26), (3, 18)])
@@ -177,16 +184,16 @@ def test_group_thresholds_are_the_best_of_all_combinations(groups: int, n: int, 
             }[performance]
             points.append((max(abs(share - shares[0]) for share in shares[1:]), value))
         gap, top = np.array(points).T
-        if "floor" in limits:
-            able = top >= limits["floor"] - 1e-9
+        if "min_performance" in limits:
+            able = top >= limits["min_performance"] - 1e-9
             if able.any():
                 least = gap[able].min()
                 want = (least, top[able & (gap <= least + 1e-9)].max())
             else:
                 want = (gap[top >= top.max() - 1e-9].min(), top.max())
-            met = able.any() and want[0] <= limits.get("bound", 1.0) + 1e-9
+            met = able.any() and want[0] <= limits.get("max_gap", 1.0) + 1e-9
         else:
-            able = gap <= limits["bound"] + 1e-9
+            able = gap <= limits["max_gap"] + 1e-9
             best = top[able].max() if able.any() else None
             want = (gap[able & (top >= best - 1e-9)].min(), best) if able.any() else (gap.min(), top[gap <= gap.min() + 1e-9].max())
             met = able.any()
@@ -207,25 +214,25 @@ def test_the_prices_for_predictive_parity_are_nearly_the_best_of_a_fine_grid(mea
     cohort = Cohort.from_arrays(torch.zeros(n, 1), y, np.where(a, "F", "M"), reference="M")
     sure = Posteriors(chance, (np.column_stack([1 - woman, woman]),) * 2)
     nothing = Probe(np.zeros((2, 1)), np.zeros(2), np.empty((0, 0)), 0.0, 0.0)
-    goal = Goal(measure, bound=0.1)
+    goal = Goal(measure, max_gap=0.1)
     known = Problem(cohort, goal, Heads(nothing, (nothing, nothing), (1, 0), 0.5), sure, sure, 2.0)
     labels = Labels.of([cohort], goal)
 
-    def look(scores: np.ndarray, bound: float):
-        return labels.look(scores[None], max(bound, 0.004))
+    def look(scores: np.ndarray, max_gap: float):
+        return labels.look(scores[None], max(max_gap, 0.004))
 
     priced = parity_path(known, 8, look)
     assert len(priced) == 8
     for step in priced[2:]:
-        found = look(known.priced(sure, step.cost), step.bound)
-        assert abs(found.gap[0]) <= max(step.bound, 0.004)
+        found = look(known.priced(sure, step.cost), step.max_gap)
+        assert abs(found.gap[0]) <= max(step.max_gap, 0.004)
         best = 0.0
         for with_label, without in product(np.linspace(-1, 1, 21), repeat=2):
             for side in (0, 1):
                 cost = np.zeros((2, 2))
                 cost[:, side] = with_label, without
-                at = look(known.priced(sure, cost), step.bound)
-                if abs(at.gap[0]) <= max(step.bound, 0.004):
+                at = look(known.priced(sure, cost), step.max_gap)
+                if abs(at.gap[0]) <= max(step.max_gap, 0.004):
                     best = max(best, float(at.performance[0]))
         assert found.performance[0] >= best - 0.015  # the grid chooses 882 prices by these very rows
 
@@ -247,7 +254,7 @@ def test_the_standard_error_is_that_of_the_bootstrap(measure: str):
     empty[1, codes == 1] = 0.0 if measure == "ppv_gap" else 1.0
     none = Evidence(empty, y, codes, levels, units, Goal(measure))
     assert np.isnan(none.gap[1])
-    assert choose(none, (0, 7), Goal(measure, floor=0.0)).step == 0
+    assert choose(none, (0, 7), Goal(measure, min_performance=0.0)).step == 0
 
 
 def test_the_teacher_takes_the_place_of_the_label_in_the_weights():

@@ -46,7 +46,7 @@ def test_influence_equals_finite_differences_of_the_proxy(measure: str):
 
 def test_pruned_units_are_exactly_off_and_the_state_dict_keeps_its_shape():
     model, parts = trained("mlp")
-    result = debias(model, parts.valid, method="pruning", measure="spd", floor=0.0, units=2, layers="linears.1")
+    result = debias(model, parts.valid, method="pruning", measure="spd", min_performance=0.0, units=2, layers="linears.1")
     assert {k: v.shape for k, v in result.model.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
     off = (result.model.linears[1].weight == 0).all(1)
     steps = int(result.trace["step"].iloc[result.chosen])
@@ -69,7 +69,17 @@ def test_a_pruned_unit_may_be_chosen_again_as_published():
     """At a pruned unit the influence is zero, so that it is chosen again once all others would widen the gap; then nothing changes."""
     model, parts = trained("mlp")
     ours, theirs = (
-        debias(model, parts.valid, method="pruning", measure="spd", floor=0.0, units=1, layers="linears.1", stop=0.0, reselect=again)
+        debias(
+            model,
+            parts.valid,
+            method="pruning",
+            measure="spd",
+            min_performance=0.0,
+            units=1,
+            layers="linears.1",
+            stop_below=0.0,
+            reselect=again,
+        )
         for again in (False, True)
     )
     assert len(ours.trace) == len(theirs.trace) == 9
@@ -83,7 +93,9 @@ def test_a_pruned_unit_may_be_chosen_again_as_published():
 
 def test_steps_are_counted_in_units():
     model, parts = trained("mlp")
-    result = debias(model, parts.valid, method="pruning", measure="spd", floor=0.0, units=3, layers="linears.1", at_most=2, stop=0.0)
+    result = debias(
+        model, parts.valid, method="pruning", measure="spd", min_performance=0.0, units=3, layers="linears.1", max_steps=2, stop_below=0.0
+    )
     assert METHODS[result.method].counts == "units pruned"
     assert (result.trace["step"] * result.pace).tolist() == [0, 3, 6]
 
@@ -97,8 +109,8 @@ def test_settings():
         Settings(units=1, steps=2)
     with pytest.raises(BadInput, match="at least one"):
         Settings(units=0)
-    with pytest.raises(BadInput, match="at_most=0"):
-        Settings(at_most=0)
+    with pytest.raises(BadInput, match="max_steps=0"):
+        Settings(max_steps=0)
     with pytest.raises(BadInput, match="taylor"):
         Settings(criterion="tailor")
     with pytest.raises(BadInput, match=facts("layers", "cut")) as several:
@@ -110,13 +122,15 @@ def test_settings():
 
 def test_steps_can_be_limited():
     model, parts = trained("mlp")
-    result = debias(model, parts.valid, method="pruning", measure="spd", floor=0.0, units=1, layers="linears.1", at_most=3, stop=0.0)
+    result = debias(
+        model, parts.valid, method="pruning", measure="spd", min_performance=0.0, units=1, layers="linears.1", max_steps=3, stop_below=0.0
+    )
     assert result.trace["step"].tolist() == [0, 1, 2, 3]
 
 
 def test_outgoing_weights_can_be_cut_instead_and_differ_through_batch_norm():
     model, parts = trained("mlp")
-    settings = {"method": "pruning", "measure": "spd", "floor": 0.0, "units": 1, "layers": "linears.1"}
+    settings = {"method": "pruning", "measure": "spd", "min_performance": 0.0, "units": 1, "layers": "linears.1"}
     result = debias(model, parts.valid, cut="outgoing", **settings)
     off = (result.model.linears[2].weight == 0).all(0).nonzero()[:, 0]
     assert len(off) == int(result.trace["step"].iloc[result.chosen])
@@ -266,7 +280,15 @@ def test_in_pieces_and_in_a_stack_every_criterion_is_the_same(criterion: str, gr
 def test_dropped_columns_of_the_input_have_no_say(kind: str, criterion: str):
     model, parts = trained(kind)
     result = debias(
-        model, parts.valid, method="pruning", measure="spd", floor=0.0, units=1, stop=0.0, granularity="input", criterion=criterion
+        model,
+        parts.valid,
+        method="pruning",
+        measure="spd",
+        min_performance=0.0,
+        units=1,
+        stop_below=0.0,
+        granularity="input",
+        criterion=criterion,
     )
     assert {k: v.shape for k, v in result.model.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
     first, before = ((m.linears if kind == "mlp" else m)[0] for m in (result.model, model))
@@ -368,7 +390,15 @@ def test_pruned_heads_have_no_say_and_the_state_dict_keeps_its_shape():
     _, parts = trained("perceptron")
     model = attentive()
     result = debias(
-        model, parts.valid, method="pruning", measure="spd", floor=0.0, units=1, stop=0.0, granularity="head", criterion="taylor"
+        model,
+        parts.valid,
+        method="pruning",
+        measure="spd",
+        min_performance=0.0,
+        units=1,
+        stop_below=0.0,
+        granularity="head",
+        criterion="taylor",
     )
     assert {k: v.shape for k, v in result.model.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
     off = (result.model.attention.out_proj.weight == 0).all(0).view(4, 3)

@@ -82,16 +82,16 @@ def ways(scores: Scores, threshold: float, measure: str) -> list[tuple[str, ...]
 @given(
     sample=samples(missing=True),
     performance=st.sampled_from(PERFORMANCES),
-    floor=st.sampled_from([None, 0.4, 0.6, 0.99]),
-    bound=st.sampled_from([None, 0.0, 0.1, 0.3]),
+    min_performance=st.sampled_from([None, 0.4, 0.6, 0.99]),
+    max_gap=st.sampled_from([None, 0.0, 0.1, 0.3]),
 )
 @settings(max_examples=15)
-def test_the_choice_equals_a_loop_over_the_grid(measure, sample: Sample, performance, floor, bound):
-    scores, goal = of_sample(sample), Goal(measure, performance, floor, bound)
+def test_the_choice_equals_a_loop_over_the_grid(measure, sample: Sample, performance, min_performance, max_gap):
+    scores, goal = of_sample(sample), Goal(measure, performance, min_performance, max_gap)
     found = fit(scores, goal, COARSE)
     start = found.trace.iloc[0]
-    least = found.goal.floor
-    most = COARSE.bound if bound is None else bound
+    least = found.goal.min_performance
+    most = COARSE.max_gap if max_gap is None else max_gap
 
     def merit(gap: float, value: float) -> tuple[int, float]:
         if least is not None and value < least - 1e-12:
@@ -115,7 +115,7 @@ def test_the_choice_equals_a_loop_over_the_grid(measure, sample: Sample, perform
     assert (chosen["threshold"], chosen["margin"]) == (found.rule.threshold, found.rule.margin)
     np.testing.assert_allclose(measured(found.rule, scores, goal), (chosen["gap"], chosen["performance"]), atol=1e-12)
     assert found.met == (
-        (least is None or chosen["performance"] >= least - 1e-12) and (bound is None or abs(chosen["gap"]) <= bound + 1e-12)
+        (least is None or chosen["performance"] >= least - 1e-12) and (max_gap is None or abs(chosen["gap"]) <= max_gap + 1e-12)
     )
 
 
@@ -137,7 +137,7 @@ def aif360(scores: Scores, goal: Goal) -> tuple[float, float]:
 
 @pytest.mark.parametrize("shift", [-1.2, 1.2])
 def test_no_worse_than_aif360_on_the_fitted_data_whatever_the_sign_of_the_gap(shift: float):
-    scores, goal = biased(shift), Goal("eod", bound=0.05)
+    scores, goal = biased(shift), Goal("eod", max_gap=0.05)
     theirs = aif360(scores, goal)
     found = fit(scores, goal)
     gap, performance = found.trace.iloc[found.chosen][["gap", "performance"]]
@@ -153,12 +153,12 @@ def test_no_worse_than_aif360_on_the_fitted_data_whatever_the_sign_of_the_gap(sh
 
 def test_the_band_helps_the_group_that_is_behind():
     behind, ahead = biased(-1.2), biased(1.2)
-    goal = Goal("eod", bound=0.05)
+    goal = Goal("eod", max_gap=0.05)
     assert fit(behind, goal).rule.favoured == ("F",)
     assert fit(ahead, goal).rule.favoured == ("M",)
     assert fit(ahead, goal, Settings(direction="kamiran")).rule.favoured == ("F",)
     for opposite in ("fnr_gap", "tnr_gap"):  # a lower value means more positives
-        assert fit(ahead, Goal(opposite, bound=0.05)).rule.favoured == ("M",)
+        assert fit(ahead, Goal(opposite, max_gap=0.05)).rule.favoured == ("M",)
     trace = fit(ahead, goal).trace
     assert trace["gap"].iloc[0] > 0.2
     assert trace["step"].tolist() == list(range(51))
@@ -167,7 +167,7 @@ def test_the_band_helps_the_group_that_is_behind():
 @given(shift=st.floats(-2, 2), seed=st.integers(0, 99), measure=st.sampled_from(["spd", "eod", "aod"]))
 @settings(max_examples=20)
 def test_swapping_the_reference_flips_the_sign_and_nothing_else(shift: float, seed: int, measure: str):
-    one, other = (fit(biased(shift, 120, seed, reference), Goal(measure, bound=0.05)) for reference in ("M", "F"))
+    one, other = (fit(biased(shift, 120, seed, reference), Goal(measure, max_gap=0.05)) for reference in ("M", "F"))
     assume(abs(one.trace["gap"].iloc[0]) > 1e-9)
     assert (one.rule.threshold, one.rule.margin, one.rule.favoured) == (other.rule.threshold, other.rule.margin, other.rule.favoured)
     np.testing.assert_allclose(one.trace["gap"], -other.trace["gap"], atol=1e-12)
@@ -191,7 +191,7 @@ def test_a_margin_of_zero_is_the_plain_threshold():
 
 def test_constant_scores_leave_one_decision_for_everybody_and_no_gap():
     scores = scored([0.3] * 8, [0, 1] * 4, ["F"] * 4 + ["M"] * 4)
-    found = fit(scores, Goal("spd", bound=0.0))
+    found = fit(scores, Goal("spd", max_gap=0.0))
     assert found.met
     assert found.trace["performance"].iloc[found.chosen] == 0.5
     assert len(set(found.rule.decide(scores))) == 1
@@ -220,7 +220,7 @@ def test_more_than_two_groups_the_lowest_are_favoured():
     code, y = rng.integers(0, 3, n), rng.integers(0, 2, n)
     score = 1 / (1 + np.exp(-rng.normal(1.5 * y - 0.75 + np.array([0.0, -1.0, -0.9])[code], 1.0)))
     scores = scored(score, y, np.array(["A", "B", "C"])[code], reference="A")
-    found = fit(scores, Goal("eod", bound=0.1))
+    found = fit(scores, Goal("eod", max_gap=0.1))
     assert set(found.rule.favoured) == {"B", "C"}
     assert found.met
     assert abs(found.trace["gap"].iloc[0]) > 0.2
@@ -238,28 +238,31 @@ def test_goals():
 
     free = fit(scores, Goal("spd"))
     start = free.trace["performance"].iloc[0]
-    assert free.goal.floor == pytest.approx(start - 0.02)
+    assert free.goal.min_performance == pytest.approx(start - 0.02)
     assert free.met
     assert end(free)[1] >= start - 0.02
 
-    wide, narrow = (fit(scores, Goal("spd", bound=bound)) for bound in (0.2, 0.01))
+    wide, narrow = (fit(scores, Goal("spd", max_gap=max_gap)) for max_gap in (0.2, 0.01))
     assert wide.met
     assert narrow.met
     assert abs(end(narrow)[0]) <= 0.01 < 0.05 < abs(end(wide)[0]) <= 0.2
     assert end(wide)[1] > end(narrow)[1]
 
-    high = fit(scores, Goal("spd", floor=0.99))
+    high = fit(scores, Goal("spd", min_performance=0.99))
     assert not high.met
     assert "reaches balanced accuracy 0.99; the best was taken" in high.why
     assert end(high)[1] >= start - 1e-12
 
-    both = fit(scores, Goal("spd", floor=start, bound=0.01))  # what keeps the floor is above the bound
+    both = fit(scores, Goal("spd", min_performance=start, max_gap=0.01))  # what keeps the minimum performance is above the maximum gap
     assert not both.met
     assert "the smallest |gap| was taken" in both.why
     assert end(both)[1] >= start - 1e-9
-    assert fit(scores, Goal("spd", floor=start)).met  # the bound of the settings is a wish, that of the goal a condition
+    assert fit(scores, Goal("spd", min_performance=start)).met  # the maximum gap of the settings is a wish, that of the goal a condition
 
-    own, goals = fit(scores, Goal("spd", floor=0.5), Settings(bound=0.01)), fit(scores, Goal("spd", floor=0.5, bound=0.01))
+    own, goals = (
+        fit(scores, Goal("spd", min_performance=0.5), Settings(max_gap=0.01)),
+        fit(scores, Goal("spd", min_performance=0.5, max_gap=0.01)),
+    )
     assert (own.rule.threshold, own.rule.margin) == (goals.rule.threshold, goals.rule.margin)
 
 
@@ -268,7 +271,7 @@ def test_debias_leaves_the_network_alone_and_is_repeatable():
     state, before = copy.deepcopy(model.state_dict()), set(vars(model))
     calls = []
     found, again = (
-        debias(model, cohort, method="reject-option", measure="eod", bound=0.05, progress=lambda *at: calls.append(at)) for _ in range(2)
+        debias(model, cohort, method="reject-option", measure="eod", max_gap=0.05, progress=lambda *at: calls.append(at)) for _ in range(2)
     )
     assert found.rule == again.rule
     pd.testing.assert_frame_equal(found.trace, again.trace)
@@ -288,7 +291,7 @@ def test_debias_leaves_the_network_alone_and_is_repeatable():
 
 
 def test_a_rule_survives_json():
-    rule = fit(biased(-1.2), Goal("eod", bound=0.05)).rule
+    rule = fit(biased(-1.2), Goal("eod", max_gap=0.05)).rule
     assert RejectOption.from_dict(json.loads(json.dumps(rule.to_dict()))) == rule
     with pytest.raises(BadInput, match=facts("reject-option", "threshold")):
         RejectOption.from_dict({"kind": "threshold"})
@@ -300,7 +303,7 @@ def test_bad_settings_and_empty_cells():
     with pytest.raises(UnknownName, match=facts("auto", "kamiran")):
         Settings(direction="up")
     with pytest.raises(BadInput, match="lies in"):
-        Settings(bound=2.0)
+        Settings(max_gap=2.0)
     with pytest.raises(BadInput, match=facts(1, "threshold")):
         Settings(thresholds=0)
     cohort = Cohort.from_arrays(torch.zeros(4, 1), [0, 0, 1, 0], ["F", "F", "M", "M"], reference="M")

@@ -9,8 +9,8 @@ from equipoise.methods.registry import stackable
 from support.networks import trained
 
 SETTINGS = {
-    "bias-gda": {"epochs": 8, "rate": 3e-3, "batch": 32, "stop": 0.6},
-    "pruning": {"units": 1, "stop": 0.6},
+    "bias-gda": {"epochs": 8, "learning_rate": 3e-3, "batch": 32, "stop_below": 0.6},
+    "pruning": {"units": 1, "stop_below": 0.6},
     "random": {"trials": 6},
     "adversarial-finetune": {"epochs": 2, "critic_steps": 4, "actor_steps": 4},
     "adversarial-training": {"epochs": 2},
@@ -26,7 +26,7 @@ def replicates():
 def test_stacked_equals_looped_each_ending_on_its_own(method: str, replicates):
     models, cohorts = [m for m, _ in replicates], [p.valid for _, p in replicates]
     trains = [p.train for _, p in replicates] if METHODS[method].needs_train else None
-    goal = Goal("spd", floor=0.55) if method in ("bias-gda", "pruning", "standard") else Goal("spd", bound=0.1)
+    goal = Goal("spd", min_performance=0.55) if method in ("bias-gda", "pruning", "standard") else Goal("spd", max_gap=0.1)
     assert stackable(models, cohorts)
     settings = SETTINGS.get(method, {})
     together = run_many(method, models, cohorts, goal, seeds=[5, 6, 7], trains=trains, settings=settings)
@@ -61,7 +61,8 @@ def test_a_user_module_gives_what_the_stack_gives(replicates):
     for method in ("bias-gda", "pruning", "random"):
         settings = {**SETTINGS[method], **({"mode": "eval"} if method == "bias-gda" else {})}  # dropout is another there
         stack, single = (
-            run_many(method, [m], [parts.valid], Goal("eod", floor=0.55), seeds=[1], settings=settings)[0] for m in (model, Wrapped())
+            run_many(method, [m], [parts.valid], Goal("eod", min_performance=0.55), seeds=[1], settings=settings)[0]
+            for m in (model, Wrapped())
         )
         np.testing.assert_allclose(stack.trace["gap"], single.trace["gap"], atol=0.02)
         assert stack.chosen == single.chosen

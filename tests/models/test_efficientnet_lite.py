@@ -226,10 +226,10 @@ METHODS = {
     "equalised-odds": {},
     "group-thresholds": {},
     "adversarial-finetune": {"epochs": 1, "critic_steps": 2, "actor_steps": 2},
-    "pruning": {"units": 100, "at_most": 2, "layers": "conv_stem"},
-    "bias-gda": {"epochs": 1, "rate": 1e-5},
-    "adversarial-training": {"epochs": 1, "rate": 1e-4, "batch": 32},
-    "constrained": {"epochs": 1, "rate": 1e-4},
+    "pruning": {"units": 100, "max_steps": 2, "layers": "conv_stem"},
+    "bias-gda": {"epochs": 1, "learning_rate": 1e-5},
+    "adversarial-training": {"epochs": 1, "learning_rate": 1e-4, "batch": 32},
+    "constrained": {"epochs": 1, "learning_rate": 1e-4},
     "bias-score": {"steps": 2, "depth": "last"},
 }
 
@@ -240,7 +240,7 @@ def trained() -> tuple[nn.Module, eq.Parts]:
     torch.manual_seed(0)
     parts = eq.split(eq.load("phantom", n=200, size=32), seed=0)
     start = backbone(LITE0, pretrained=importlib.util.find_spec(VARIANTS[LITE0].package) is not None)
-    return eq.train(parts.train, parts.valid, seed=0, model=start, settings=eq.Training(epochs=1, batch=32, rate=1e-3)), parts
+    return eq.train(parts.train, parts.valid, seed=0, model=start, settings=eq.Training(epochs=1, batch=32, learning_rate=1e-3)), parts
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -248,7 +248,7 @@ def test_every_method_runs_on_it(trained: tuple[nn.Module, eq.Parts], method: st
     model, parts = trained
     before = {name: value.clone() for name, value in model.state_dict().items()}
     more = {"train": parts.train} if method == "adversarial-training" else {}
-    found = eq.debias(model, parts.valid, method=method, measure="eod", floor=0.0, seed=0, **more, **METHODS[method])
+    found = eq.debias(model, parts.valid, method=method, measure="eod", min_performance=0.0, seed=0, **more, **METHODS[method])
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     if not found.rule.needs_group:

@@ -48,7 +48,7 @@ def test_it_scores_as_the_network_does_and_may_be_put_into_any_mode_and_copied(g
 
 
 @pytest.mark.parametrize(
-    ("method", "settings"), [("bias-gda", {"epochs": 3, "rate": 0.01}), ("random", {"trials": 4}), ("reject-option", {})]
+    ("method", "settings"), [("bias-gda", {"epochs": 3, "learning_rate": 0.01}), ("random", {"trials": 4}), ("reject-option", {})]
 )
 def test_methods_repair_it_as_they_do_the_network(given, method, settings):
     path, model, cohort = given
@@ -61,7 +61,7 @@ def test_methods_repair_it_as_they_do_the_network(given, method, settings):
 
 def test_a_repaired_program_is_written_as_one_and_is_a_program_again(given, tmp_path):
     path, _, cohort = given
-    repaired = debias(load_exported(path), cohort, method="bias-gda", epochs=3, rate=0.05, floor=0.5).model
+    repaired = debias(load_exported(path), cohort, method="bias-gda", epochs=3, learning_rate=0.05, min_performance=0.5).model
     assert [p.name for p in save_weights(repaired, tmp_path)] == ["repaired.safetensors", "repaired.pt2"]
     again = load_exported(tmp_path / "repaired.pt2")
     assert (predict(again, cohort).score == predict(repaired, cohort).score).all()

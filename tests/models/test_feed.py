@@ -84,7 +84,7 @@ def test_training_and_fine_tuning_name_a_batch_that_would_fit():
     with pytest.raises(BadInput, match=facts("batch=10")):
         train(cohort, cohort, model=Greedy(8), settings=Training(epochs=1, batch=20))
     with pytest.raises(BadInput, match=facts("batch=16")):
-        debias(Greedy(20), cohort, method="bias-gda", measure="spd", batch=32, epochs=1, stop=0.0)
+        debias(Greedy(20), cohort, method="bias-gda", measure="spd", batch=32, epochs=1, stop_below=0.0)
 
 
 def test_influence_comes_in_smaller_pieces_where_memory_is_too_small():
@@ -101,6 +101,14 @@ def test_influence_comes_in_smaller_pieces_where_memory_is_too_small():
             return found
 
     cohort = cohort_of(pictures())
-    settings = {"method": "pruning", "measure": "eod", "units": 20, "layers": "conv", "at_most": 3, "stop": 0.0, "floor": 0.0}
+    settings = {
+        "method": "pruning",
+        "measure": "eod",
+        "units": 20,
+        "layers": "conv",
+        "max_steps": 3,
+        "stop_below": 0.0,
+        "min_performance": 0.0,
+    }
     large, small = (debias(Small(most), cohort, **settings) for most in (100, 16))
     np.testing.assert_allclose(small.trace["gap"], large.trace["gap"], atol=1e-12)

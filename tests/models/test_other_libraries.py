@@ -34,16 +34,16 @@ def _monai() -> nn.Module:
 def test_networks_of_other_libraries_are_repaired(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     parts = eq.split(eq.load("phantom", n=300, size=32), seed=0)
-    model = eq.train(parts.train, parts.valid, seed=0, model=make(), settings=eq.Training(epochs=1, batch=32, rate=1e-3))
+    model = eq.train(parts.train, parts.valid, seed=0, model=make(), settings=eq.Training(epochs=1, batch=32, learning_rate=1e-3))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     settings = {
-        "bias-gda": {"epochs": 1, "rate": 1e-4},
-        "pruning": {"at_most": 2},
+        "bias-gda": {"epochs": 1, "learning_rate": 1e-4},
+        "pruning": {"max_steps": 2},
         "constrained": {"epochs": 1},
         "bias-score": {"steps": 2},
     }
     for method, own in settings.items():
-        found = eq.debias(model, parts.valid, method=method, measure="eod", floor=0.0, **own)
+        found = eq.debias(model, parts.valid, method=method, measure="eod", min_performance=0.0, **own)
         assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
         again = eq.audit(found, parts.valid)["eod"].value
         assert again == pytest.approx(found.trace["gap"].iloc[found.chosen], abs=1e-9)

@@ -24,7 +24,7 @@ def test_what_is_read():
     assert reading_of(model, x, "inputs") == Reading((), True)
     assert reading_of(model, x, "last") == Reading(("out",), False)
     assert reading_of(model, x, "all") == Reading(("linears.1", "linears.2", "out"), True)
-    assert reading_of(model, x, "hidden", at_most=2) == Reading(("linears.1", "out"), False)
+    assert reading_of(model, x, "hidden", max_layers=2) == Reading(("linears.1", "out"), False)
     images = torch.randn(5, 1, 8, 8)
     assert reading_of(cnn(), images) == Reading((), True)
     assert reading_of(cnn(), images, "inputs and last") == Reading(("9",), True)

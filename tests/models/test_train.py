@@ -62,7 +62,7 @@ def test_the_best_weights_are_restored_not_the_last(parts: Parts):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 1))
-    settings = Training(epochs=40, patience=5, rate=0.1, batch=16)
+    settings = Training(epochs=40, patience=5, learning_rate=0.1, batch=16)
     network = train(parts.train, parts.valid, model=model, settings=settings, progress=lambda _, loss: losses.append(loss))
     with torch.no_grad():
         final = F.binary_cross_entropy_with_logits(network(parts.valid.inputs)[:, 0], torch.from_numpy(parts.valid.y).float())
@@ -85,7 +85,7 @@ def test_the_last_weights_are_those_of_the_last_epoch(parts: Parts, own: bool):
     losses: list[float] = []
 
     def trained(**changes: object) -> nn.Module:
-        settings = replace(Training(epochs=40, patience=4, rate=0.03, batch=32, plateau=100), **changes)
+        settings = replace(Training(epochs=40, patience=4, learning_rate=0.03, batch=32, plateau=100), **changes)
         losses.clear()
         return train(parts.train, parts.valid, seed=1, model=network(), settings=settings, progress=lambda _, loss: losses.append(loss))
 
@@ -106,7 +106,7 @@ def test_the_last_weights_are_those_of_the_last_epoch(parts: Parts, own: bool):
 
 def test_the_last_weights_do_not_depend_on_neighbours_in_a_stack(parts: Parts):
     three = [(parts.train, parts.valid, seed) for seed in (1, 2, 3)]
-    settings = Training(epochs=30, patience=2, rate=0.03, restore="last")
+    settings = Training(epochs=30, patience=2, learning_rate=0.03, restore="last")
     together = train_stack(three, settings=settings)
     for model, one in zip(together, three, strict=True):
         [alone] = train_stack([one], settings=settings)
@@ -153,7 +153,7 @@ def test_images_need_a_network_of_their_own(parts: Parts):
 
 
 def test_the_recipe_for_images():
-    assert (IMAGES.batch, IMAGES.rate, IMAGES.epochs, IMAGES.optimiser, IMAGES.schedule, IMAGES.augment) == (
+    assert (IMAGES.batch, IMAGES.learning_rate, IMAGES.epochs, IMAGES.optimiser, IMAGES.schedule, IMAGES.augment) == (
         32,
         1e-4,
         20,
@@ -164,7 +164,9 @@ def test_the_recipe_for_images():
     rng = np.random.default_rng(0)
     images = Cohort.from_arrays(torch.randn(40, 1, 8, 8), rng.integers(0, 2, 40), rng.choice(["F", "M"], 40))
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 1))
-    run = ModuleRun(net, images, images, 0, Training(batch=16, rate=0.1, optimiser="adamw", schedule="step", step=2, augment=True), "logit")
+    run = ModuleRun(
+        net, images, images, 0, Training(batch=16, learning_rate=0.1, optimiser="adamw", schedule="step", step=2, augment=True), "logit"
+    )
     rates = []
     for _ in range(5):
         rates.append(run.optimiser.param_groups[0]["lr"])
@@ -184,7 +186,7 @@ def test_one_seed_gives_the_same_weights_with_augmentation_too():
     assert not torch.equal(one["4.weight"], other["4.weight"])
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": -1}, {"batch": 0}, {"rate": float("nan")}, {"rate": -1e-3}, {"patience": 0}])
+@pytest.mark.parametrize("wrong", [{"epochs": -1}, {"batch": 0}, {"learning_rate": float("nan")}, {"rate": -1e-3}, {"patience": 0}])
 def test_settings_that_cannot_train_are_refused(wrong):
     [(name, value)] = wrong.items()
     with pytest.raises(BadInput, match=facts(name, value)):

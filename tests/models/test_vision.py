@@ -187,7 +187,7 @@ def _vit(size: int) -> nn.Module:
 def test_a_network_with_a_fixed_size_or_other_channels_is_told_what_it_takes(network: nn.Module, parts: list[str]):
     cohort = phantom_parts(40, size=32, seed=0).valid
     network.train()
-    for call in (lambda: check(network, cohort), lambda: debias(network, cohort, method="bias-gda", measure="eod", floor=0.5)):
+    for call in (lambda: check(network, cohort), lambda: debias(network, cohort, method="bias-gda", measure="eod", min_performance=0.5)):
         with pytest.raises(BadInput) as caught:
             call()
         for part in ("the network cannot take inputs of shape (1, 32, 32) from", *parts):
@@ -207,8 +207,8 @@ def test_a_resnet_is_repaired_on_phantoms_and_skip_connections_survive():
     torch.manual_seed(0)
     network = backbone("resnet-18").eval()
     before = predict(network, parts.valid).score
-    for method, settings in (("bias-gda", {"epochs": 1, "rate": 1e-4, "batch": 32}), ("pruning", {"layers": "conv1", "steps": 3})):
-        result = debias(network, parts.valid, method=method, measure="spd", floor=0.0, **settings)
+    for method, settings in (("bias-gda", {"epochs": 1, "learning_rate": 1e-4, "batch": 32}), ("pruning", {"layers": "conv1", "steps": 3})):
+        result = debias(network, parts.valid, method=method, measure="spd", min_performance=0.0, **settings)
         assert np.isfinite(predict(result.model, parts.test).score).all()
         assert len(result.trace) > 1
     np.testing.assert_array_equal(predict(network, parts.valid).score, before)
@@ -221,7 +221,7 @@ def test_importing_equipoise_does_not_import_torchvision():
 
 @pytest.mark.parametrize("method", ["bias-gda", "pruning", "random", "adversarial-finetune"])
 def test_an_attention_network_goes_through_the_methods_untouched(method: str):
-    quick = {"bias-gda": {"epochs": 1, "rate": 1e-3, "batch": 32}, "pruning": {"steps": 3}, "random": {"trials": 2}}
+    quick = {"bias-gda": {"epochs": 1, "learning_rate": 1e-3, "batch": 32}, "pruning": {"steps": 3}, "random": {"trials": 2}}
     settings = quick.get(method, {"epochs": 1, "critic_steps": 2, "actor_steps": 2, "batch": 16})
     parts = phantom_parts(200, size=32, seed=1)
     torch.manual_seed(1)
@@ -229,7 +229,7 @@ def test_an_attention_network_goes_through_the_methods_untouched(method: str):
     nn.init.normal_(vit.heads.head.weight)  # torchvision starts it at zero, where nothing differs
     network = Repeated(vit).eval()
     state = {k: v.clone() for k, v in network.state_dict().items()}
-    result = debias(network, parts.valid, method=method, measure="spd", bound=0.5, **settings)
+    result = debias(network, parts.valid, method=method, measure="spd", max_gap=0.5, **settings)
     assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())
     assert not any(m._forward_hooks or m._forward_pre_hooks for n in (network, result.model) for m in n.modules())
     assert result.model.state_dict().keys() >= state.keys()

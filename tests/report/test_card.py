@@ -120,7 +120,7 @@ CASES = {
     "no patient ids": {"patients": False},
     "missing groups": {"missing": 0.2},
     "a tiny group": {"groups": ("M", "F", "X"), "shares": (0.6, 0.397, 0.003)},
-    "a bound": {"goal": Goal("aod", "accuracy", bound=0.05)},
+    "a maximum gap": {"goal": Goal("aod", "accuracy", max_gap=0.05)},
 }
 
 
@@ -191,7 +191,7 @@ def test_audits_that_exist_are_not_made_again(tmp_path):
 
 
 def test_changed_decisions_and_who_got_worse(tmp_path):
-    case = small_case(cure=0.0, harm=1.0, goal=Goal("eod", "balanced_accuracy", floor=0.55))
+    case = small_case(cure=0.0, harm=1.0, goal=Goal("eod", "balanced_accuracy", min_performance=0.55))
     markdown, root = _written(case, tmp_path)
     y, codes = case.result.test.y, case.result.test.attribute.codes
     before, after = (r.test.score >= r.candidate.rule.value for r in (case.original, case.result))
@@ -227,19 +227,19 @@ def test_the_card_says_sizes_parts_and_the_goal(tmp_path):
     assert "The method, of 4, its step and its rule were selected on the validation part alone." in process
     assert "1,000 bootstrap draws of patients" in process
     assert "No patient lies in both parts." in process
-    floor = f"{case.result.candidate.goal.floor:.3g}"
-    assert f"balanced accuracy of at least {floor}" in _text(root, "KeyMetrics/FairnessEquity/MetricGoal")
+    min_performance = f"{case.result.candidate.goal.min_performance:.3g}"
+    assert f"balanced accuracy of at least {min_performance}" in _text(root, "KeyMetrics/FairnessEquity/MetricGoal")
     assert "bias-gda" in _text(root, "TrustIngredients/AISystemFacts/BiasMitigationApproaches")
     assert f"On the validation part the goal was met: {name(case.result.candidate.why)}" in markdown
     assert "12 rows were left out: no label" in _text(root, "Warnings/KnownRisksAndLimitations")
 
 
 def test_a_missed_goal_is_said(tmp_path):
-    markdown, _ = _written(small_case(goal=Goal("eod", "balanced_accuracy", floor=0.99)), tmp_path)
+    markdown, _ = _written(small_case(goal=Goal("eod", "balanced_accuracy", min_performance=0.99)), tmp_path)
     assert "On the validation part the goal was NOT met" in markdown
-    assert "On the test part the balanced accuracy is BELOW the floor of 0.99." in markdown
-    (tmp_path / "bound").mkdir()
-    markdown, _ = _written(small_case(goal=Goal("eod", "balanced_accuracy", bound=0.0), cure=0.2), tmp_path / "bound")
+    assert "On the test part the balanced accuracy is BELOW the minimum performance of 0.99." in markdown
+    (tmp_path / "max_gap").mkdir()
+    markdown, _ = _written(small_case(goal=Goal("eod", "balanced_accuracy", max_gap=0.0), cure=0.2), tmp_path / "max_gap")
     assert "On the test part the absolute eod is BEYOND the bound of 0" in markdown
 
 

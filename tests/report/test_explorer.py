@@ -28,7 +28,11 @@ def _goals(trace: pd.DataFrame) -> list[Goal]:
     """Every goal that can make a difference: the values of the trace, and just beyond them."""
     floors = np.clip([v + d for v in trace["performance"] for d in (-1e-6, 0, 1e-6)], 0, 1)
     bounds = np.clip([abs(v) + d for v in trace["gap"] for d in (-1e-6, 0, 1e-6)], 0, 1)
-    return [Goal(floor=float(f)) for f in floors] + [Goal(bound=float(b)) for b in bounds] + [Goal(floor=0.7, bound=0.1)]
+    return (
+        [Goal(min_performance=float(f)) for f in floors]
+        + [Goal(max_gap=float(b)) for b in bounds]
+        + [Goal(min_performance=0.7, max_gap=0.1)]
+    )
 
 
 @given(traces())
@@ -118,6 +122,6 @@ def test_the_line_is_that_of_the_validation_scores_as_they_came_and_reaches_the_
 
 
 def test_f1_has_no_line():
-    data = explorer_data(small_case(goal=Goal("eod", "f1", floor=0.4)), "F1")
+    data = explorer_data(small_case(goal=Goal("eod", "f1", min_performance=0.4)), "F1")
     assert data["limit"] is None
     assert {method["limit"] for method in data["methods"]} == {None}

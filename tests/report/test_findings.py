@@ -75,7 +75,7 @@ def test_too_few_patients_are_insufficient_not_zero():
 
 
 def test_levelling_down_is_named_with_its_points():
-    found = find(small_case(rows=3000, harm=1.0, cure=0.3, goal=Goal("eod", floor=0.6), methods=("bias-gda",)), draws=60)
+    found = find(small_case(rows=3000, harm=1.0, cure=0.3, goal=Goal("eod", min_performance=0.6), methods=("bias-gda",)), draws=60)
     assert [part.group for part in found.levelled] == ["M"]
     fell = next(s for s in found.worse if (s.group, s.rate) == ("M", "tpr"))
     assert fell.clear
@@ -134,7 +134,7 @@ def test_every_method_is_measured_on_the_test_part():
     assert found.methods[4].expected
 
 
-@pytest.mark.parametrize("goal", [GOAL, Goal("fpr_gap", bound=0.1), Goal("aod", "accuracy", floor=0.5, bound=0.2)])
+@pytest.mark.parametrize("goal", [GOAL, Goal("fpr_gap", max_gap=0.1), Goal("aod", "accuracy", min_performance=0.5, max_gap=0.2)])
 def test_the_rate_of_a_group_belongs_to_the_measure(goal: Goal):
     found = find(small_case(goal=goal), draws=20)
     pair = found.rate_of("F")

@@ -25,15 +25,15 @@ def test_the_methods_are_compared_on_the_test_scores_of_the_network_as_it_came()
 
 def test_a_repair_with_better_scores_may_stand_above():
     scores = small_case(rows=1500).original.test
-    assert below_limit(scores, Goal("eod", floor=0.6), 0.0, 0.99) < 0
+    assert below_limit(scores, Goal("eod", min_performance=0.6), 0.0, 0.99) < 0
 
 
 def test_where_there_is_no_line_or_no_gap_there_is_no_distance():
     scores = small_case().original.test
-    assert below_limit(scores, Goal("eod", "f1", floor=0.2), 0.1, 0.7) is None
-    assert below_limit(scores, Goal("ppv_gap", floor=0.2), 0.1, 0.7) is None
-    assert below_limit(scores, Goal("eod", floor=0.2), float("nan"), 0.7) is None
-    found = limit_at(scores, Goal("eod", floor=0.2), [np.nan, -0.1, 0.1])
+    assert below_limit(scores, Goal("eod", "f1", min_performance=0.2), 0.1, 0.7) is None
+    assert below_limit(scores, Goal("ppv_gap", min_performance=0.2), 0.1, 0.7) is None
+    assert below_limit(scores, Goal("eod", min_performance=0.2), float("nan"), 0.7) is None
+    found = limit_at(scores, Goal("eod", min_performance=0.2), [np.nan, -0.1, 0.1])
     assert np.isnan(found[0])
     assert found[1] == found[2]
 

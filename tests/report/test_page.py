@@ -78,7 +78,7 @@ def test_the_verdict_says_before_and_after_with_intervals():
 
 
 def test_the_verdict_names_who_got_worse_and_by_how_much():
-    case = small_case(rows=3000, harm=1.0, cure=0.3, goal=Goal("eod", floor=0.6), methods=("bias-gda",))
+    case = small_case(rows=3000, harm=1.0, cure=0.3, goal=Goal("eod", min_performance=0.6), methods=("bias-gda",))
     read = _read(case)
     fell = next(s for s in find(case, draws=30).worse if (s.group, s.rate) == ("M", "tpr"))
     assert f"M, whose sensitivity fell from {amount(fell.before)} to {amount(fell.after)}" in read.words("verdict")
@@ -141,10 +141,10 @@ def test_few_patients_are_insufficient_data_not_zero():
 
 
 def test_a_goal_that_is_not_met_is_said_with_the_reason():
-    case = small_case(goal=Goal("eod", floor=0.99), methods=("bias-gda",))
+    case = small_case(goal=Goal("eod", min_performance=0.99), methods=("bias-gda",))
     words = _read(case).words("verdict")
     assert "it was not met (no step of 13 reaches balanced accuracy 0.99" in words
-    assert "below the floor of 99.0%" in words
+    assert "below the minimum performance of 99.0%" in words
 
 
 def test_a_rule_by_lot_that_needs_the_group_is_said():
@@ -155,7 +155,11 @@ def test_a_rule_by_lot_that_needs_the_group_is_said():
 
 @pytest.mark.parametrize("measure", GAPS)
 def test_every_measure_and_kind_of_goal_has_its_words(measure: str):
-    goals = [Goal(measure, "balanced_accuracy", floor=0.6), Goal(measure, "f1", bound=0.1), Goal(measure, "accuracy", floor=0.5, bound=0.2)]
+    goals = [
+        Goal(measure, "balanced_accuracy", min_performance=0.6),
+        Goal(measure, "f1", max_gap=0.1),
+        Goal(measure, "accuracy", min_performance=0.5, max_gap=0.2),
+    ]
     for goal in goals:
         words = _read(small_case(rows=200, goal=goal, methods=("bias-gda", "reject-option")), draws=10).words("verdict")
         assert goal_words(goal) in words
@@ -164,7 +168,7 @@ def test_every_measure_and_kind_of_goal_has_its_words(measure: str):
 
 def test_a_measure_that_was_added_has_a_page(monkeypatch):
     monkeypatch.setitem(GAPS, "my_gap", {"tpr": 1.0, "fpr": -1.0})
-    words = _read(small_case(rows=200, goal=Goal("my_gap", floor=0.6), methods=("bias-gda",)), draws=10).words("verdict")
+    words = _read(small_case(rows=200, goal=Goal("my_gap", min_performance=0.6), methods=("bias-gda",)), draws=10).words("verdict")
     assert "difference in sensitivity - false positive rate" in words
 
 
@@ -297,7 +301,7 @@ def test_the_distance_to_the_best_rule_is_told_for_every_method():
 
 
 def test_without_a_line_the_page_says_why_and_has_no_column_for_it():
-    words = _read(small_case(goal=Goal("eod", "f1", floor=0.4))).words("explorer")
+    words = _read(small_case(goal=Goal("eod", "f1", min_performance=0.4))).words("explorer")
     assert "There is no line of the best rule that knows the group" in words
     assert "dotted" not in words
     assert not re.search(r"[0-9] (below|above)", words)

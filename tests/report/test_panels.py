@@ -76,7 +76,7 @@ def test_a_group_with_one_label_has_no_curve():
 def test_calibration_uses_bins_with_enough_rows():
     case = small_case(rows=300, methods=("bias-gda",))
     scores, attribute = case.original.test, case.original.test.attribute
-    panel = calibration_panel("before", scores, attribute, minimum=5)
+    panel = calibration_panel("before", scores, attribute, min_patients=5)
     for code, mark in enumerate(m for m in panel.marks if m.look == "curve"):
         rows = attribute.codes == code
         place = np.minimum((scores.score[rows] * 10).astype(int), 9)

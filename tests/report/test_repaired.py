@@ -41,7 +41,9 @@ def tried(tmp_path_factory) -> tuple[Path, Case, Cohort]:
     model = hospital.table(folder)
     frame, x, _ = hospital.patients()
     repair, test = keep_aside(_cohort(x, frame), 0.3)
-    found = run_trial(model, repair, test, {"bias-gda": {"epochs": 3, "rate": 0.02}, "reject-option": {}}, Goal("eod", floor=0.6))
+    found = run_trial(
+        model, repair, test, {"bias-gda": {"epochs": 3, "learning_rate": 0.02}, "reject-option": {}}, Goal("eod", min_performance=0.6)
+    )
     return folder, found.case(title="Sick", label="sick", provenance=PROVENANCE), test
 
 
@@ -112,8 +114,8 @@ def test_the_lines_in_the_readme_load_the_network_with_torch_alone(tried, servin
         frame, _, pixels = hospital.patients()
         x = ((pixels / 255 - 0.5) / 0.25).astype(np.float32)[:, None]
         repair, test = keep_aside(_cohort(x, frame), 0.3)
-        goal = Goal("spd", floor=0.0)
-        found = run_trial(model, repair, test, {"pruning": {"steps": 4, "layers": ("0", "3"), "stop": 0.0}}, goal)
+        goal = Goal("spd", min_performance=0.0)
+        found = run_trial(model, repair, test, {"pruning": {"steps": 4, "layers": ("0", "3"), "stop_below": 0.0}}, goal)
         case = found.case(title="Masks", label="sick", provenance=PROVENANCE)
         model, inputs = case.result.candidate.model, test.inputs
         assert case.result.units
@@ -138,7 +140,7 @@ def test_heads_are_told_of_and_the_lines_in_the_readme_put_them_around_the_netwo
     model = load_model(f"{folder / 'net.py'}:build", folder / "nested.pt")
     frame, x, _ = hospital.patients()
     repair, _ = keep_aside(_cohort(x, frame), 0.3)
-    found = run_trial(model, repair, test, {"bias-score": {}}, Goal("eod", floor=0.6))
+    found = run_trial(model, repair, test, {"bias-score": {}}, Goal("eod", min_performance=0.6))
     out, headed = tmp_path / "out", found.case(title="Heads", label="sick", provenance=PROVENANCE)
     written = write_repaired(headed, out, serving, QUIET)
     assert HEADS in written.files

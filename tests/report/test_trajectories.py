@@ -1,4 +1,6 @@
-"""The trajectories: a thin line per split, a bold median, the floor and the chosen steps; only for methods whose steps follow on."""
+"""The trajectories: a thin line per split, a bold median, the minimum performance and the chosen steps; only for methods whose steps follow
+on.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -31,12 +33,15 @@ def rows_of(**changes: object) -> pd.DataFrame:
         [
             {
                 **{"data": "loh", "seed": seed, "method": method, "measure": measure, "step": seed + 1, "pace": PACES.get(method, 1.0)},
-                **{"floor": None if method == "adversarial-finetune" else 0.6, "bound": 0.05 if method == "adversarial-finetune" else None},
+                **{
+                    "min_performance": None if method == "adversarial-finetune" else 0.6,
+                    "max_gap": 0.05 if method == "adversarial-finetune" else None,
+                },
                 **changes,
             }
             for method, measure, seed in KEYS
         ]
-    ).astype({"floor": float, "bound": float, "pace": float})
+    ).astype({"min_performance": float, "max_gap": float, "pace": float})
 
 
 def panels_of(rows: pd.DataFrame, traces: pd.DataFrame) -> dict[str, dict[str, Any]]:
@@ -97,12 +102,12 @@ def test_the_chosen_step_of_every_split_is_marked() -> None:
 
 def test_the_floor_or_the_bound_is_marked() -> None:
     panels = panels_of(rows_of(), traces_of(10))
-    assert panels["pruning, SPD"]["rule 1.4"]["data"] == [{"y": 0.6, "text": "floor 0.60"}]
+    assert panels["pruning, SPD"]["rule 1.4"]["data"] == [{"y": 0.6, "text": "minimum 0.60"}]
     assert [row["y"] for row in panels["adversarial-finetune, SPD"]["rule 1.4"]["data"]] == [0.05, -0.05]
     own = rows_of()
-    own["floor"] = 0.6 + 0.01 * own["seed"]
+    own["min_performance"] = 0.6 + 0.01 * own["seed"]
     assert panels_of(own, traces_of(10))["bias-gda, SPD"]["rule 1.4"]["data"][0]["y"] == 0.62  # the median of the splits' own
-    assert "rule 1.4" not in panels_of(rows_of(floor=None, bound=None), traces_of(10))["bias-gda, SPD"]
+    assert "rule 1.4" not in panels_of(rows_of(min_performance=None, max_gap=None), traces_of(10))["bias-gda, SPD"]
 
 
 def test_files_for_the_data_that_have_steps(tmp_path: Path) -> None:

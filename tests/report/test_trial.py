@@ -23,7 +23,7 @@ from support.hospital import network, patients, trained
 
 SCORES = Scores.from_arrays([1, 0, 1, 0], [0.9, 0.2, 0.4, 0.3], ["F", "F", "M", "M"], reference="M")
 GROUPED = RejectOption(0.5, 0.1, ("F",), ("M", "F"))
-QUICK = {"epochs": 3, "rate": 0.01}
+QUICK = {"epochs": 3, "learning_rate": 0.01}
 
 
 def _repair(name: str, gap: float, performance: float, grouped: bool = False) -> Repair:
@@ -47,12 +47,20 @@ def parts() -> tuple[nn.Module, Cohort, Cohort]:
 @pytest.mark.parametrize(
     ("goal", "found", "expected"),
     [
-        (Goal(floor=0.7), [(0.10, 0.8), (-0.02, 0.75), (0.01, 0.6)], 1),  # the smallest |gap| among those above the floor
-        (Goal(floor=0.7, bound=0.05), [(0.10, 0.9), (-0.04, 0.75)], 1),  # both kept
-        (Goal(bound=0.05), [(0.04, 0.8), (0.0, 0.7), (0.2, 0.95)], 0),  # the best performance within the bound
-        (Goal(floor=0.7), [(0.0, 0.5), (0.1, 0.6)], 1),  # none reaches the floor: the best performance
-        (Goal(bound=0.05), [(0.3, 0.9), (-0.1, 0.5)], 1),  # none is within the bound: the smallest |gap|
-        (Goal(floor=0.7, bound=0.05), [(0.3, 0.9), (-0.1, 0.8), (0.0, 0.5)], 1),  # none keeps both: the floor first
+        (
+            Goal(min_performance=0.7),
+            [(0.10, 0.8), (-0.02, 0.75), (0.01, 0.6)],
+            1,
+        ),  # the smallest |gap| among those above the minimum performance
+        (Goal(min_performance=0.7, max_gap=0.05), [(0.10, 0.9), (-0.04, 0.75)], 1),  # both kept
+        (Goal(max_gap=0.05), [(0.04, 0.8), (0.0, 0.7), (0.2, 0.95)], 0),  # the best performance within the maximum gap
+        (Goal(min_performance=0.7), [(0.0, 0.5), (0.1, 0.6)], 1),  # none reaches the minimum performance: the best performance
+        (Goal(max_gap=0.05), [(0.3, 0.9), (-0.1, 0.5)], 1),  # none is within the maximum gap: the smallest |gap|
+        (
+            Goal(min_performance=0.7, max_gap=0.05),
+            [(0.3, 0.9), (-0.1, 0.8), (0.0, 0.5)],
+            1,
+        ),  # none keeps both: the minimum performance first
     ],
 )
 def test_the_choice_follows_the_goal(goal, found, expected):
@@ -60,7 +68,7 @@ def test_the_choice_follows_the_goal(goal, found, expected):
 
 
 def test_a_rule_that_needs_no_group_wins_among_equals():
-    goal = Goal(floor=0.7)
+    goal = Goal(min_performance=0.7)
     assert choose([_repair("roc", 0.010, 0.8, grouped=True), _repair("gda", 0.014, 0.8)], goal) == 1
     assert choose([_repair("roc", 0.010, 0.8, grouped=True), _repair("gda", 0.016, 0.8)], goal) == 0
 
@@ -77,14 +85,14 @@ def test_a_program_of_images_has_no_layers_to_read_but_its_pictures():
     model = ExportedNetwork(program, "net.pt2")
     parts = keep_aside(Cohort.from_arrays(inputs, frame["sick"], frame["sex"], reference="M", patients=frame["pid"]), 0.3)
     with pytest.raises(BadInput, match=facts("bias-score", "layer")):
-        run_trial(model, *parts, {"bias-score": {"depth": "last"}}, Goal("spd", floor=0.0))
-    found = run_trial(model, *parts, {"bias-score": {}}, Goal("spd", floor=0.0))
+        run_trial(model, *parts, {"bias-score": {"depth": "last"}}, Goal("spd", min_performance=0.0))
+    found = run_trial(model, *parts, {"bias-score": {}}, Goal("spd", min_performance=0.0))
     assert "probes read the inputs" in " ".join(found.repairs[0].candidate.notes)
 
 
 def test_auto_may_take_a_rule_by_group_where_that_is_allowed(parts):
     methods = {"auto": {"allow_group": True, "methods": ("group-thresholds",)}}
-    found = run_trial(*parts, methods, Goal(floor=0.6))
+    found = run_trial(*parts, methods, Goal(min_performance=0.6))
     candidate = found.repairs[0].candidate
     assert (candidate.method, candidate.ran) == ("auto", "group-thresholds")
     assert candidate.rule.needs_group
@@ -95,7 +103,7 @@ def test_methods_are_run_on_the_repair_part_and_scored_on_both(parts):
     model, repair, test = parts
     before = {key: value.clone() for key, value in model.state_dict().items()}
     methods = {"bias-gda": QUICK, "reject-option": {}, "equalised-odds": {}}
-    found = run_trial(model, repair, test, methods, Goal("eod", floor=0.6))
+    found = run_trial(model, repair, test, methods, Goal("eod", min_performance=0.6))
     assert [r.name for r in found.repairs] == list(methods)
     assert found.original.name == "standard"
     for r in (found.original, *found.repairs):
@@ -109,8 +117,8 @@ def test_methods_are_run_on_the_repair_part_and_scored_on_both(parts):
 def test_the_test_part_has_no_say_in_the_choice(parts):
     model, repair, test = parts
     methods = {"bias-gda": QUICK, "random": {"trials": 3}}
-    one = run_trial(model, repair, test, methods, Goal("eod", floor=0.6))
-    other = run_trial(model, repair, replace(test, y=1 - test.y), methods, Goal("eod", floor=0.6))
+    one = run_trial(model, repair, test, methods, Goal("eod", min_performance=0.6))
+    other = run_trial(model, repair, replace(test, y=1 - test.y), methods, Goal("eod", min_performance=0.6))
     assert one.chosen == other.chosen
     assert all(a.candidate.trace.equals(b.candidate.trace) for a, b in zip(one.repairs, other.repairs, strict=True))
 
@@ -121,7 +129,7 @@ def test_a_method_that_fails_takes_no_other_along(parts, monkeypatch):
 
     model, repair, test = parts
     monkeypatch.setattr("equipoise.methods.random.run", fails)
-    found = run_trial(model, repair, test, {"random": {}, "reject-option": {}}, Goal("eod", floor=0.6))
+    found = run_trial(model, repair, test, {"random": {}, "reject-option": {}}, Goal("eod", min_performance=0.6))
     assert ([r.name for r in found.repairs], found.failures) == (["reject-option"], {"random": "no room"})
     with pytest.raises(BadInput, match="random: no room"):
         run_trial(model, repair, test, {"random": {}}, Goal("eod"))
@@ -129,11 +137,11 @@ def test_a_method_that_fails_takes_no_other_along(parts, monkeypatch):
 
 def test_a_candidate_that_is_not_what_its_method_saw_loses_its_claim(parts):
     model, repair, _ = parts
-    candidate = registry.debias(model, repair, method="standard", floor=0.6)
+    candidate = registry.debias(model, repair, method="standard", min_performance=0.6)
     scores = trial.predict(model, repair)
     assert verified(candidate, scores) is candidate
     trace = candidate.trace.assign(performance=1.0, gap=0.0)
-    found = verified(replace(candidate, trace=trace, goal=Goal("eod", floor=0.99), met=True), scores)
+    found = verified(replace(candidate, trace=trace, goal=Goal("eod", min_performance=0.99), met=True), scores)
     assert not found.met
     assert found.trace["performance"].iloc[0] == pytest.approx(candidate.trace["performance"].iloc[0])
     assert "scored again it has" in found.why
@@ -199,7 +207,9 @@ def test_thumbnails_are_of_the_patients_whose_score_changed_most():
 
 def test_probes_are_of_both_networks_on_the_part_kept_aside(parts):
     model, repair, test = parts
-    found = run_trial(model, repair, test, {"bias-gda": {"epochs": 3, "rate": 0.05}, "reject-option": {}}, Goal("eod", floor=0.5))
+    found = run_trial(
+        model, repair, test, {"bias-gda": {"epochs": 3, "learning_rate": 0.05}, "reject-option": {}}, Goal("eod", min_performance=0.5)
+    )
     probes = replace(found, chosen=0).probes(test, draws=10, seed=1)
     pd.testing.assert_frame_equal(probes.before, encoding(model, test, draws=10, seed=1))
     pd.testing.assert_frame_equal(probes.after, encoding(found.repairs[0].candidate.model, test, draws=10, seed=1))

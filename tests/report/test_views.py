@@ -11,8 +11,8 @@ from support.cases import some_probes
 @pytest.mark.parametrize(
     ("goal", "words"),
     [
-        (Goal("spd", floor=0.7), "the smallest difference in share flagged with balanced accuracy of at least 70.0%"),
-        (Goal("eod", bound=0.05), "the best balanced accuracy with a difference in sensitivity of at most 5.0 points"),
+        (Goal("spd", min_performance=0.7), "the smallest difference in share flagged with balanced accuracy of at least 70.0%"),
+        (Goal("eod", max_gap=0.05), "the best balanced accuracy with a difference in sensitivity of at most 5.0 points"),
         (Goal("eod", "f1", 0.4, 0.05), "a difference in sensitivity of at most 5.0 points with F1 of at least 40.0%"),
     ],
 )

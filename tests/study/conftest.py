@@ -18,7 +18,7 @@ TINY: dict[str, Any] = {
         {"source": "loh", "options": {"n": 400, "alpha": 2.0}},
         {"source": "loh", "name": "drawn", "options": {"n": 300}, "redraw": True},
     ],
-    "methods": ["standard", {"method": "bias-gda", "settings": {"epochs": 2}, "floor": {"drawn": 0.5}}, "equalised-odds"],
+    "methods": ["standard", {"method": "bias-gda", "settings": {"epochs": 2}, "min_performance": {"drawn": 0.5}}, "equalised-odds"],
     "measures": ["spd", "eod"],
     "splits": 3,
     "stack": 2,
@@ -102,6 +102,6 @@ def tiny_xrays(xrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "stack": 1,
         "protocol": "balanced",
         "model": f"{xrays / 'net.py'}:make",
-        "training": {"epochs": 2, "batch": 16, "rate": 0.01, "augment": False},
+        "training": {"epochs": 2, "batch": 16, "learning_rate": 0.01, "augment": False},
     }
     return lambda **changes: make_plan({**raw, **changes})

@@ -30,7 +30,7 @@ def test_settings_of_the_paper() -> None:
     assert (plan.splits, plan.measures, plan.fractions, plan.privileged) == (20, ("eod",), (0.5, 0.25, 0.25), (0.75, 0.5, 0.5))
     assert (plan.protocol, plan.stack, plan.keep_networks) == ("balanced", 1, False)
     assert plan.training == {
-        **{"epochs": 20, "batch": 32, "rate": 1e-4, "patience": 20},
+        **{"epochs": 20, "batch": 32, "learning_rate": 1e-4, "patience": 20},
         **{"optimiser": "adamw", "schedule": "step", "step": 5, "augment": True},
     }
     assert all(plan.network(d.name).pretrained == "imagenet" for d in plan.data)
@@ -43,18 +43,18 @@ def test_settings_of_the_paper() -> None:
     }
     sex, ethnicity = "mimic-cxr-sex-vgg-16", "mimic-cxr-ethnicity-resnet-18"
     prune, gda, adversarial = (plan.arm(name) for name in ("pruning", "bias-gda", "adversarial-finetune"))
-    assert prune.settings_for(sex) == {"units": 1500, "at_most": 10, "stop": 0.55, "layers": "features.*"}
-    assert prune.settings_for(ethnicity) == {"units": 1500, "at_most": 10, "stop": 0.55, "layers": "conv1"}
-    assert gda.settings_for(sex) == {"rate": 1e-5, "batch": 32, "epochs": 10, "evaluations": 5}
-    assert gda.settings_for(ethnicity) == {"rate": 7.5e-6, "batch": 32, "epochs": 8, "evaluations": 8}
+    assert prune.settings_for(sex) == {"units": 1500, "max_steps": 10, "stop_below": 0.55, "layers": "features.*"}
+    assert prune.settings_for(ethnicity) == {"units": 1500, "max_steps": 10, "stop_below": 0.55, "layers": "conv1"}
+    assert gda.settings_for(sex) == {"learning_rate": 1e-5, "batch": 32, "epochs": 10, "evals_per_epoch": 5}
+    assert gda.settings_for(ethnicity) == {"learning_rate": 7.5e-6, "batch": 32, "epochs": 8, "evals_per_epoch": 8}
     in_processing = plan.arm("adversarial-training").settings_for(sex)
-    assert in_processing == {"rate": 1e-4, "batch": 32, "epochs": 20, "weight": 0.5, "optimiser": "adamw"}
-    bounds = {a: [plan.arm(a).goal(d, "eod", plan.performance).bound for d in (sex, ethnicity)] for a in ("random", "reject-option")}
+    assert in_processing == {"learning_rate": 1e-4, "batch": 32, "epochs": 20, "weight": 0.5, "optimiser": "adamw"}
+    bounds = {a: [plan.arm(a).goal(d, "eod", plan.performance).max_gap for d in (sex, ethnicity)] for a in ("random", "reject-option")}
     assert bounds == {"random": [0.03, 0.05], "reject-option": [0.03, 0.05]}
-    assert adversarial.settings_for(sex) == {"rate": 1e-4, "epochs": 5, "bound": 0.03, "margin": 0.02}
-    assert adversarial.settings_for(ethnicity) == {"rate": 1e-4, "epochs": 4, "bound": 0.05, "margin": 0.01}
+    assert adversarial.settings_for(sex) == {"learning_rate": 1e-4, "epochs": 5, "max_gap": 0.03, "margin": 0.02}
+    assert adversarial.settings_for(ethnicity) == {"learning_rate": 1e-4, "epochs": 4, "max_gap": 0.05, "margin": 0.01}
     goals = [arm.goal(data, "eod", plan.performance) for arm in (prune, gda, adversarial) for data in (sex, ethnicity)]
-    assert [(goal.floor, goal.bound) for goal in goals] == [
+    assert [(goal.min_performance, goal.max_gap) for goal in goals] == [
         (0.65, None),
         (0.55, None),
         (0.75, None),
@@ -132,9 +132,9 @@ def test_the_papers_study_runs_through_with_its_settings(xrays: Path, hub: Path,
     assert rows["performance"].between(0, 1).all()
     assert 1 <= rows.loc["pruning", "steps"] <= 11  # the original and ten steps
     settings = {name: json.loads(text) for name, text in rows["settings"].items()}
-    assert (settings["bias-gda"]["evaluations"], settings["bias-gda"]["rate"]) == (8, 7.5e-6)
+    assert (settings["bias-gda"]["evals_per_epoch"], settings["bias-gda"]["learning_rate"]) == (8, 7.5e-6)
     assert (settings["adversarial-training"]["optimiser"], settings["adversarial-training"]["weight"]) == ("adamw", 0.5)
-    assert settings["adversarial-finetune"]["rate"] == 1e-4
+    assert settings["adversarial-finetune"]["learning_rate"] == 1e-4
 
 
 def test_the_same_for_nih_without_floors() -> None:
@@ -144,12 +144,12 @@ def test_the_same_for_nih_without_floors() -> None:
         (n, f) for n in ("resnet-18", "vgg-16", "squeezenet") for f in ("any", "effusion", "atelectasis")
     }
     prune = plan.arm("pruning")
-    assert prune.settings_for("nih-any-vgg-16") == {"units": 1500, "at_most": 60, "layers": "features.*"}
+    assert prune.settings_for("nih-any-vgg-16") == {"units": 1500, "max_steps": 60, "layers": "features.*"}
     assert prune.settings_for("nih-effusion-resnet-18")["layers"] == "conv1"
     goal = prune.goal("nih-any-vgg-16", "eod", plan.performance)
-    assert (goal.floor, goal.bound) == (None, None)  # performance may fall by 0.02
+    assert (goal.min_performance, goal.max_gap) == (None, None)  # performance may fall by 0.02
     papers = read_plan("paper-mimic-cxr").arm("bias-gda").settings_for("mimic-cxr-sex-vgg-16")
-    assert plan.arm("bias-gda").settings == {**papers, "evaluations": 10}  # networks from scratch change within few steps
+    assert plan.arm("bias-gda").settings == {**papers, "evals_per_epoch": 10}  # networks from scratch change within few steps
 
 
 def test_nih_with_a_pretrained_network_by_sex_and_by_age() -> None:

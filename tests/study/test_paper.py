@@ -45,13 +45,13 @@ def test_no_number_where_the_paper_has_none() -> None:
 def test_floors_and_settings_of_the_hyperparameter_table() -> None:
     plan = read_plan("paper-tabular")
     cells = [(arm, data, m) for arm in ("pruning", "bias-gda") for data in ("adult", "bank", "compas-blind") for m in ("spd", "eod")]
-    floors = [plan.arm(arm).goal(data, measure, plan.performance).floor for arm, data, measure in cells]
+    floors = [plan.arm(arm).goal(data, measure, plan.performance).min_performance for arm, data, measure in cells]
     assert floors == [0.52, 0.75, 0.80, 0.70, 0.55, 0.55, 0.62, 0.80, 0.70, 0.70, 0.61, 0.58]
-    assert plan.arm("bias-gda").settings == {"rate": 1e-5, "batch": 256, "epochs": 200, "evaluations": 3}
-    assert plan.arm("random").goal("adult", "spd", plan.performance).bound == 0.05
+    assert plan.arm("bias-gda").settings == {"learning_rate": 1e-5, "batch": 256, "epochs": 200, "evals_per_epoch": 3}
+    assert plan.arm("random").goal("adult", "spd", plan.performance).max_gap == 0.05
     mimic = read_plan("paper-mimic-iii")
     assert mimic.arm("bias-gda").settings["epochs"] == 100
-    assert mimic.arm("pruning").goal("mimic-iii-age", "eod", mimic.performance).floor == 0.60
+    assert mimic.arm("pruning").goal("mimic-iii-age", "eod", mimic.performance).min_performance == 0.60
 
 
 def test_simulations_as_in_the_published_code() -> None:
@@ -86,7 +86,7 @@ def test_published_variants_are_arms_of_their_own() -> None:
         "random": {},
         "reject-option": {"direction": "kamiran", "quantiles": 0},
         "equalised-odds": {"base": "threshold"},
-        "adversarial-finetune": {"keep": "last"},
+        "adversarial-finetune": {"restore": "last"},
         "pruning": {"reselect": True},
         "bias-gda": {"mode": "train"},
     }

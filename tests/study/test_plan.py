@@ -31,7 +31,7 @@ reference = "M"
 [[methods]]
 method = "bias-gda"
 settings = { epochs = 50 }
-floor = { icu = { eod = 0.7 } }
+min_performance = { icu = { eod = 0.7 } }
 """
 
 
@@ -56,7 +56,7 @@ def test_a_toml_file(folder: Path) -> None:
     assert plan.data[0].path == folder / "patients.csv"
     assert plan.model == f"{folder / 'net.py'}:make"
     goal = plan.arm("bias-gda").goal("icu", "eod", plan.performance)
-    assert (goal.floor, goal.bound) == (0.7, None)
+    assert (goal.min_performance, goal.max_gap) == (0.7, None)
 
 
 def test_bins_and_conflicts_of_a_file(folder: Path) -> None:
@@ -123,9 +123,9 @@ def test_names_alone_are_enough() -> None:
         (("epochs = 50", "epochs = 'many'"), "methods[0].settings: setting of bias-gda 'epochs' should be a valid integer; got 'many'"),
         (('"bias-gda"', '"bias-gad"'), "methods[0].method: unknown method 'bias-gad'. Did you mean 'bias-gda'?"),
         (('["eod"]', '["eodd"]'), "measures[0]: unknown measure 'eodd'. Did you mean 'eod'?"),
-        (("icu = {", "icuu = {"), "methods[0].floor: 'icuu' is neither data nor a measure of this study. Did you mean 'icu'?"),
-        (("{ eod = 0.7 }", "{ eod = 7 }"), "methods[0].floor: should be a number from 0 to 1"),
-        (("{ eod = 0.7 }", "{ spd = 0.7 }"), "methods[0].floor.icu: 'spd' is no measure of this study."),
+        (("icu = {", "icuu = {"), "methods[0].min_performance: 'icuu' is neither data nor a measure of this study. Did you mean 'icu'?"),
+        (("{ eod = 0.7 }", "{ eod = 7 }"), "methods[0].min_performance: should be a number from 0 to 1"),
+        (("{ eod = 0.7 }", "{ spd = 0.7 }"), "methods[0].min_performance.icu: 'spd' is no measure of this study."),
         (("patients.csv", "patient.csv"), "no such file: "),
         (("net.py:make", "nett.py:make"), "no such file: "),
         (("net.py:make", "net.py"), "model: a model is 'mlp' (the paper's network), file.py:factory, or for images one of 'resnet-18'"),
@@ -144,12 +144,15 @@ def test_names_alone_are_enough() -> None:
         (("label =", 'model = "vgg-16"\npretrained = "w.pth"\nlabel ='), "no such file: "),
         (("label =", 'model = "vgg16"\nlabel ='), "data[0].model: a model is 'mlp'"),
         (
-            ("floor =", "overrides = { icuu = { epochs = 3 } }\nfloor ="),
+            ("min_performance =", "overrides = { icuu = { epochs = 3 } }\nfloor ="),
             "methods[0].overrides: 'icuu' is no data of this study. Did you mean 'icu'?",
         ),
-        (("floor =", "overrides = { icu = { epoch = 3 } }\nfloor ="), "methods[0].overrides: icu: unknown setting of bias-gda 'epoch'."),
         (
-            ("floor =", "overrides = { icu = { epochs = 'x' } }\nfloor ="),
+            ("min_performance =", "overrides = { icu = { epoch = 3 } }\nfloor ="),
+            "methods[0].overrides: icu: unknown setting of bias-gda 'epoch'.",
+        ),
+        (
+            ("min_performance =", "overrides = { icu = { epochs = 'x' } }\nfloor ="),
             "methods[0].overrides: icu: setting of bias-gda 'epochs' should be",
         ),
         (("epochs = 3", "optimiser = 'sgd'"), "training: unknown optimiser of training 'sgd'"),
@@ -183,10 +186,10 @@ def test_all_problems_in_one_message(folder: Path) -> None:
         ({"methods": ["pruning", {"method": "standard", "name": "Pruning"}]}, "methods: the name 'pruning' is used more than once"),
         ({"methods": [{"method": "pruning", "settings": {"units": 1, "steps": 2}}]}, "methods[0].settings: pruning takes units a step or"),
         (
-            {"methods": [{"method": "standard", "floor": 0.6, "lose": 0.03}]},
-            "methods[0].lose: lose is for goals without a floor and without a bound; this arm has a floor",
+            {"methods": [{"method": "standard", "min_performance": 0.6, "max_loss": 0.03}]},
+            "methods[0].max_loss: max_loss cannot be combined with min_performance or max_gap; this arm has min_performance",
         ),
-        ({"methods": [{"method": "standard", "lose": 2}]}, "methods[0].lose: should be a number from 0 to 1; got 2"),
+        ({"methods": [{"method": "standard", "max_loss": 2}]}, "methods[0].max_loss: should be a number from 0 to 1; got 2"),
         ({"methods": [{"method": "pruning", "train": True}]}, "methods[0].train: pruning makes no use of the train part; bias-score, "),
         ({"methods": [{"method": "standard", "training": "lst"}]}, "methods[0].training: 'lst' is none of the study's trainings"),
         (
@@ -210,12 +213,15 @@ def test_values_are_checked(raw: dict[str, object], expected: str) -> None:
 
 def test_an_arm_may_say_what_is_lost() -> None:
     base = {"name": "x", "data": ["loh"], "measures": ["spd", "eod"]}
-    arms = [{"method": "standard", "floor": {"spd": 0.6}}, {"method": "standard", "floor": {"spd": 0.6}, "lose": 0.03}]
+    arms = [
+        {"method": "standard", "min_performance": {"spd": 0.6}},
+        {"method": "standard", "min_performance": {"spd": 0.6}, "max_loss": 0.03},
+    ]
     plain, losing = (make_plan({**base, "methods": [arm]}) for arm in arms)
     goals = [losing.arm("standard").goal("loh", measure, "accuracy") for measure in ("spd", "eod")]
-    assert [(goal.floor, goal.lose) for goal in goals] == [(0.6, None), (None, 0.03)]
-    assert "lose" not in identity(plain, None)["methods"][0]  # so that studies from before it keep their fingerprints
-    assert identity(losing, None)["methods"][0]["lose"] == 0.03
+    assert [(goal.min_performance, goal.max_loss) for goal in goals] == [(0.6, None), (None, 0.03)]
+    assert "max_loss" not in identity(plain, None)["methods"][0]  # so that studies from before it keep their fingerprints
+    assert identity(losing, None)["methods"][0]["max_loss"] == 0.03
 
 
 def test_recipes_of_training_in_a_file(tmp_path: Path) -> None:
@@ -265,7 +271,7 @@ def test_narrowing() -> None:
     assert [d.name for d in narrow(plan).data] == ["adult", "bank", "compas"]
     few = narrow(plan, splits=2, data=["compas-blind"], methods=["pruning"], measures=["eod"])
     assert (few.splits, [d.name for d in few.data], few.measures) == (2, ["compas-blind"], ("eod",))
-    assert few.methods[0].floor == {"compas-blind": {"eod": 0.55}}
+    assert few.methods[0].min_performance == {"compas-blind": {"eod": 0.55}}
     assert not few.trainings  # no arm that is left has networks of its own
     assert narrow(plan, methods=["pruning-published"]).trainings == plan.trainings
     cut = narrow(read_plan("paper-mimic-cxr"), data=["mimic-cxr-sex-vgg-16"]).arm("pruning")
@@ -277,17 +283,17 @@ def test_narrowing() -> None:
 
 
 def test_measures_are_the_same_in_whatever_way_they_are_written() -> None:
-    arm = {"method": "standard", "floor": {"loh": {"-fpr + tpr": 0.6}, "ppv_gap": 0.7}, "bound": {"0.5*tpr + 0.5*fpr": 0.1}}
+    arm = {"method": "standard", "min_performance": {"loh": {"-fpr + tpr": 0.6}, "ppv_gap": 0.7}, "max_gap": {"0.5*tpr + 0.5*fpr": 0.1}}
     plan = make_plan({"name": "x", "data": ["loh"], "methods": [arm], "measures": ["tpr - fpr", "ppv_gap", "aod"]})
     goals = {measure: plan.arm("standard").goal("loh", measure, "accuracy") for measure in plan.measures}
-    assert {name: (goal.floor, goal.bound) for name, goal in goals.items()} == {
+    assert {name: (goal.min_performance, goal.max_gap) for name, goal in goals.items()} == {
         "tpr-fpr": (0.6, None), "ppv_gap": (0.7, None), "aod": (None, 0.1),
     }  # fmt: skip
     few = narrow(plan, measures=["tpr - fpr"])
     assert few.measures == ("tpr-fpr",)
-    assert few.methods[0].floor == {"loh": {"tpr-fpr": 0.6}}
+    assert few.methods[0].min_performance == {"loh": {"tpr-fpr": 0.6}}
     with pytest.raises(BadInput, match=facts("eod")):
-        make_plan({"name": "x", "data": ["loh"], "methods": [{"method": "standard", "floor": {"tpr": 0.6}}], "measures": ["spd"]})
+        make_plan({"name": "x", "data": ["loh"], "methods": [{"method": "standard", "min_performance": {"tpr": 0.6}}], "measures": ["spd"]})
 
 
 def test_what_changes_no_number_changes_no_fingerprint(folder: Path) -> None:

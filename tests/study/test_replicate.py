@@ -59,7 +59,7 @@ def test_rows_are_what_the_public_functions_give(tiny, method: str) -> None:
         assert row["test_accuracy"] == pytest.approx(test["accuracy"].value, abs=1e-12)
         assert row["valid_gap"] == pytest.approx(valid["eod"].value, abs=1e-12)
         assert (row["met"], row["why"], row["steps"]) == (candidate.met, candidate.why, len(candidate.trace))
-        assert row["floor"] == pytest.approx(candidate.goal.floor)
+        assert row["min_performance"] == pytest.approx(candidate.goal.min_performance)
         np.testing.assert_array_equal(row["trace_gap"], candidate.trace["gap"])
         assert row["stack"] == 2
         scores = predict(models[row["seed"]], part.test)  # of the original network, whatever the method did

@@ -57,7 +57,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_rows(tiny, everything, t
 
 
 def test_an_interrupt_ends_the_workers_too(tiny, tmp_path: Path) -> None:
-    plan = tiny(methods=[{"method": "bias-gda", "settings": {"epochs": 100_000, "stop": 0.0}}])  # nobody waits for that
+    plan = tiny(methods=[{"method": "bias-gda", "settings": {"epochs": 100_000, "stop_below": 0.0}}])  # nobody waits for that
     with start(plan, tmp_path / "out", "processes", tmp_path / "script.py") as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -23,7 +23,7 @@ HOSTILE = (
     "\u202eright to left\u202c مجموعة",
 )
 HOSTILE_NOTE = "<b onmouseover=alert(3)>note</b> </script> \u202eover"
-GOAL = Goal("eod", "balanced_accuracy", floor=0.74)
+GOAL = Goal("eod", "balanced_accuracy", min_performance=0.74)
 FITTED = {"reject-option": reject_option.fit, "equalised-odds": equalised_odds.fit}
 
 
@@ -74,7 +74,8 @@ def small_case(
         repairs=tuple(repairs),
         chosen=chosen,
         provenance=Provenance(
-            command="equipoise debias local.csv --label pneumonia --group sex --reference M --method bias-gda,pruning --floor 0.74",
+            command="equipoise debias local.csv --label pneumonia --group sex --reference M --method bias-gda --method pruning "
+            "--min-performance 0.74",
             model="my_model.py:build",
             seed=seed,
             when="2026-03-02T10:15:00+00:00",
@@ -156,7 +157,7 @@ def _tuned(method: str, valid: _Part, test: _Part, goal: Goal, steps: int, cure:
     picked = select(trace, settled)
     rule = Threshold(float(trace["threshold"].iloc[picked.row]), f"chosen by {method} on the validation part")
     notes = (HOSTILE_NOTE,) if hostile else (f"step {picked.row} of {steps} was kept",)
-    settings = {"rate": 1e-5, "epochs": steps}
+    settings = {"learning_rate": 1e-5, "epochs": steps}
     found = Candidate(method, nn.Linear(2, 1), rule, trace, picked.row, picked.why, picked.met, settled, seed, settings, notes)
     state = path[picked.row]
     return Repair(found, valid.scores(*state), test.scores(*state), 12.5)
@@ -168,7 +169,7 @@ def _post_processed(method: str, valid: _Part, test: _Part, goal: Goal, seed: in
     row = getattr(fitted, "chosen", 1)
     notes = ("needs each patient's group",)
     found = Candidate(
-        method, nn.Linear(2, 1), fitted.rule, fitted.trace, row, fitted.why, fitted.met, fitted.goal, seed, {"bound": 0.05}, notes
+        method, nn.Linear(2, 1), fitted.rule, fitted.trace, row, fitted.why, fitted.met, fitted.goal, seed, {"max_gap": 0.05}, notes
     )
     return Repair(found, valid.scores(0), test.scores(0), 2.0)
 

@@ -43,4 +43,4 @@ def trained(kind: str, seed: int = 0) -> tuple[nn.Module, Parts]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = {"mlp": lambda: MLP(6, width=8, depth=2), "perceptron": perceptron, "cnn": cnn}[kind]()
-    return train(parts.train, parts.valid, seed=seed, model=model, settings=Training(epochs=8, rate=0.01)), parts
+    return train(parts.train, parts.valid, seed=seed, model=model, settings=Training(epochs=8, learning_rate=0.01)), parts

@@ -40,7 +40,7 @@ def main(path: str) -> None:
     whole = phantom(n=203, size=16, seed=3)
     cohort = Cohort(whole.inputs[:], whole.y, whole.attributes, whole.patients, name="phantom")
     parts = split(cohort, seed=0, fractions=(0.5, 0.25, 0.25))
-    settings = Training(epochs=3, batch=25, rate=3e-3, patience=3, optimiser="adamw", schedule="step", augment=True)
+    settings = Training(epochs=3, batch=25, learning_rate=3e-3, patience=3, optimiser="adamw", schedule="step", augment=True)
     model = train(parts.train, parts.valid, seed=0, model=network(), settings=settings)
 
     labels = Labels.of([parts.valid], Goal("eod"))
@@ -56,8 +56,12 @@ def main(path: str) -> None:
 
     replica.prune(most_influential(influence, torch.zeros_like(influence, dtype=torch.bool), 40))
     without = replica.evaluate()
-    tuned = debias(model, parts.valid, method="bias-gda", measure="eod", floor=0.0, rate=1e-3, epochs=2, batch=16, stop=0.0)
-    pruned = debias(model, parts.valid, method="pruning", measure="eod", floor=0.0, units=40, layers="first", at_most=3, stop=0.0)
+    tuned = debias(
+        model, parts.valid, method="bias-gda", measure="eod", min_performance=0.0, learning_rate=1e-3, epochs=2, batch=16, stop_below=0.0
+    )
+    pruned = debias(
+        model, parts.valid, method="pruning", measure="eod", min_performance=0.0, units=40, layers="first", max_steps=3, stop_below=0.0
+    )
     if ranks.rank() == 0:
         weights_of = lambda net: torch.cat([p.detach().reshape(-1) for p in net.parameters()]).numpy()  # noqa: E731
         np.savez(

@@ -16,20 +16,20 @@ def collected(problems: list[str], check: Any) -> Any:
         return None
 
 
-def kept(level_up: bool, minimum: list[str]) -> dict[str, float | str]:
-    """The rates to keep, from --level-up and --minimum."""
+def kept(no_group_worse: bool, min_rate: list[str]) -> dict[str, float | str]:
+    """The rates to keep, from --no-group-worse and --min-rate."""
     from equipoise.methods import BEFORE
 
-    found: dict[str, float | str] = {"tpr": BEFORE} if level_up else {}
+    found: dict[str, float | str] = {"tpr": BEFORE} if no_group_worse else {}
     problems = []
-    for text in minimum:
+    for text in min_rate:
         rate, equals, value = text.partition("=")
         try:
             number = float(value)
         except ValueError:
             equals = ""
         if not equals:
-            problems.append(f"--minimum must be RATE=NUMBER, as in tpr=0.8; got {text!r}")
+            problems.append(f"--min-rate must be RATE=NUMBER, as in tpr=0.8; got {text!r}")
         elif rate in found:
             problems.append(f"{rate} has two limits, {found[rate]} and {number:g}; use one of them")
         else:
@@ -47,34 +47,44 @@ def number_problems(fraction: float, draws: int, seed: int) -> list[str]:
     return [problem for problem, fine in checks.items() if not fine]
 
 
-def outputs_of(text: str | None, labels: list[str]) -> dict[str, int | str]:
-    """Which output of the network each of several labels is.
+def outputs_of(names: list[str] | None, labels: list[str]) -> dict[str, int | str]:
+    """The network's output for each of several labels.
 
-    >>> outputs_of("Effusion=3,Mass=Mass/Nodule", ["Effusion", "Mass"])
+    >>> outputs_of(["Effusion=3", "Mass=Mass/Nodule"], ["Effusion", "Mass"])
     {'Effusion': 3, 'Mass': 'Mass/Nodule'}
     """
     from equipoise.models import output_named
 
     found: dict[str, int | str] = {}
     problems = []
-    for part in [] if text is None else text.split(","):
-        label, equals, which = (piece.strip() for piece in part.partition("="))
+    for text in names or []:
+        label, equals, which = (piece.strip() for piece in text.partition("="))
         if not equals or not which:
-            problems.append(f"--model-output-name of several labels is LABEL=OUTPUT,..., as in {labels[0]}=0; got {part!r}")
+            problems.append(f"--output-name must be LABEL=OUTPUT where there are several labels, as in {labels[0]}=0; got {text!r}")
         elif label not in labels:
-            problems += UnknownName("label in --model-output-name", label, labels).problems
+            problems += UnknownName("label in --output-name", label, labels).problems
+        elif label in found:
+            problems.append(f"--output-name {label} was given twice; give one output per label")
         else:
             found[label] = output_named(which)
     raise_all(problems)
     return found
 
 
-def methods_of(names: str, settings: list[str]) -> dict[str, dict[str, Any]]:
-    """The methods in a list with commas, each with its own settings."""
+def output_of(names: list[str] | None) -> str | None:
+    """The network's output for the only label, by name or number."""
+    if names and len(names) > 1:
+        raise BadInput(f"--output-name takes one output where there is one --label; got {', '.join(map(repr, names))}")
+    return names[0] if names else None
+
+
+def methods_of(names: list[str], settings: list[str]) -> dict[str, dict[str, Any]]:
+    """The methods to try, each with its own settings; a setting that is a list is repeated."""
     from equipoise.methods import METHODS
 
-    methods: dict[str, dict[str, Any]] = {name.strip(): {} for name in names.split(",") if name.strip()}
-    problems: list[str] = []
+    methods: dict[str, dict[str, Any]] = {name: {} for name in names}
+    texts: dict[tuple[str, str], list[str]] = {}
+    problems: list[str] = [f"--method {name} was given twice; name each method once" for name in methods if names.count(name) > 1]
     for text in settings:
         place, equals, value = text.partition("=")
         name, dot, key = place.partition(".")
@@ -83,13 +93,15 @@ def methods_of(names: str, settings: list[str]) -> dict[str, dict[str, Any]]:
         elif name not in methods:
             problems += UnknownName("method in --set, which is not among --method:", name, methods).problems
         elif name in METHODS:
-            collected(problems, lambda name=name, key=key, value=value: methods[name].update({key: _value(name, key, value)}))
+            texts.setdefault((name, key), []).append(value)
+    for (name, key), given in texts.items():
+        collected(problems, lambda name=name, key=key, given=given: methods[name].update({key: _value(name, key, given)}))
     raise_all(problems)
     return methods
 
 
-def _value(method: str, key: str, text: str) -> Any:
-    """A setting's text as the type that the method declares for it."""
+def _value(method: str, key: str, given: list[str]) -> Any:
+    """A setting's text, or the texts of a list, as the type that the method declares for it."""
     from pydantic import TypeAdapter, ValidationError
 
     from equipoise.methods import METHODS
@@ -97,11 +109,14 @@ def _value(method: str, key: str, text: str) -> Any:
     settings = METHODS[method].settings
     pick(f"setting of {method}", key, [f.name for f in fields(settings)])
     declared: TypeAdapter[Any] = TypeAdapter(get_type_hints(settings)[key])
+    text = given[0]
     try:
-        return declared.validate_python(text)
+        return declared.validate_python(text if len(given) == 1 else given)
     except ValidationError as error:
-        with suppress(ValidationError):
-            return declared.validate_json(text)
-        with suppress(ValidationError):  # several values with commas
-            return declared.validate_python([part.strip() for part in text.split(",")])
-        raise BadInput(f"--set {method}.{key}: {text!r} will not do: {error.errors()[0]['msg']}") from None
+        if len(given) == 1:
+            with suppress(ValidationError):
+                return declared.validate_json(text)
+            with suppress(ValidationError):  # a list of one
+                return declared.validate_python(given)
+        shown = repr(text) if len(given) == 1 else f"{len(given)} values, {', '.join(map(repr, given))}"
+        raise BadInput(f"invalid value for --set {method}.{key}: {error.errors()[0]['msg']}; got {shown}") from None

@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from equipoise.cli import inputs as given
-from equipoise.cli.asked import outputs_of
+from equipoise.cli.asked import output_of, outputs_of
 from equipoise.cli.console import JsonOption, bar, notes, out
 from equipoise.cli.several import scores_in, scores_of_labels
 from equipoise.data import MAX_PIXELS, Scores, check_writable, write_text
@@ -42,15 +42,15 @@ def audit(
     model: given.ModelOption = None,
     weights: given.WeightsOption = None,
     feature: given.FeatureOption = None,
-    model_output: given.ModelOutputOption = None,
-    model_output_name: given.OutputNameOption = None,
+    output_type: given.ModelOutputOption = None,
+    output_name: given.OutputNameOption = None,
     images: given.ImagesOption = None,
     image_column: given.ImageColumnOption = None,
     view_column: given.ViewColumnOption = None,
     from_headers: given.FromHeadersOption = False,
     size: given.SizeOption = None,
     channels: given.ChannelsOption = None,
-    norm: given.NormOption = None,
+    normalise: given.NormOption = None,
     skip_broken: given.SkipBrokenOption = False,
     allow_outside: given.AllowOutsideOption = False,
     max_pixels: given.MaxPixelsOption = MAX_PIXELS,
@@ -64,7 +64,7 @@ def audit(
     draws: Annotated[int, typer.Option(help="Bootstrap draws for the intervals.")] = 1000,
     level: Annotated[float, typer.Option(help="Level of the intervals, between 0 and 1.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
-    minimum: Annotated[int, typer.Option(help="Cells with fewer patients say 'insufficient data'.")] = 5,
+    min_patients: Annotated[int, typer.Option(help="Cells with fewer patients say 'insufficient data'.")] = 5,
     save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Also write figures (PNG and SVG) into this folder.")] = None,
     max_table_bytes: given.MaxTableOption = None,
@@ -99,7 +99,7 @@ def audit(
         from_headers=from_headers,
         size=size,
         channels=channels,
-        norm=norm,
+        normalise=normalise,
         skip_broken=skip_broken,
         allow_outside=allow_outside,
         max_pixels=max_pixels,
@@ -111,22 +111,22 @@ def audit(
     with_model: dict[str, object] = {
         "--weights": weights,
         "--feature": feature,
-        "--model-output": model_output,
-        "--model-output-name": model_output_name,
+        "--output-type": output_type,
+        "--output-name": output_name,
         "--images": images,
         "--probe": probe,
     }
     problems = _role_problems(label, score, model, with_model) + inputs.problems()
-    problems += _number_problems(threshold, draws, level, seed, minimum) + _place_problems(save)
+    problems += _number_problems(threshold, draws, level, seed, min_patients) + _place_problems(save)
     raise_all(problems)
-    output = pick("--model-output", model_output or "auto", OUTPUTS)
+    output = pick("--output-type", output_type or "auto", OUTPUTS)
     for place in (save, figures and figures / "rates.png"):
         if place:
             check_writable(place)
     opened: dict[Path, given.Opened] = {}
     with notes("equipoise.data.images"):
         one = len(label) == 1
-        network = None if model is None else given.network_of(model, weights, inputs, model_output_name if one else None)
+        network = None if model is None else given.network_of(model, weights, inputs, output_of(output_name) if one else None)
 
         def read(path: Path) -> dict[str, Scores]:
             if network is None:
@@ -134,7 +134,7 @@ def audit(
             opened[path] = given.cohort_of(path, inputs)
             if one:
                 return {label[0]: given.scores_of(network, opened[path].cohort, output)}
-            return scores_of_labels(network, opened[path].cohort, output, outputs_of(model_output_name, label))
+            return scores_of_labels(network, opened[path].cohort, output, outputs_of(output_name, label))
 
         scores = read(file)
         on = read(valid) if valid else {}
@@ -149,13 +149,15 @@ def audit(
                     draws=draws,
                     level=level,
                     seed=seed,
-                    minimum=minimum,
+                    min_patients=min_patients,
                     progress=step,
                 )
         layers = None
         if probe and network is not None:
             with bar("probes") as step:
-                layers = encoding(network, opened[file].cohort, draws=draws, level=level, seed=seed, minimum=minimum, progress=step)
+                layers = encoding(
+                    network, opened[file].cohort, draws=draws, level=level, seed=seed, min_patients=min_patients, progress=step
+                )
     told = results[label[0]].to_dict() if one else {"schema": "equipoise.audits", "labels": {n: r.to_dict() for n, r in results.items()}}
     if layers is not None:
         told["encoding"] = json.loads(layers.to_json(orient="records", double_precision=15))
@@ -215,12 +217,12 @@ def _place_problems(save: Path | None) -> list[str]:
     ]
 
 
-def _number_problems(threshold: float | None, draws: int, level: float, seed: int, minimum: int) -> list[str]:
+def _number_problems(threshold: float | None, draws: int, level: float, seed: int, min_patients: int) -> list[str]:
     checks = {
         f"--threshold must be a number from 0 to 1; got {threshold}": threshold is None or 0 <= threshold <= 1,
         f"--draws must be at least 2; got {draws}": draws >= 2,
         f"--level must lie between 0 and 1, as 0.95 does; got {level}": 0 < level < 1,
         f"--seed must be at least 0; got {seed}": seed >= 0,
-        f"--minimum must be at least 1; got {minimum}": minimum >= 1,
+        f"--min-patients must be at least 1; got {min_patients}": min_patients >= 1,
     }
     return [problem for problem, fine in checks.items() if not fine]

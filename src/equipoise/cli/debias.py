@@ -7,7 +7,7 @@ import typer
 from rich.text import Text
 
 from equipoise.cli import inputs as given
-from equipoise.cli.asked import collected, kept, methods_of, number_problems, outputs_of
+from equipoise.cli.asked import collected, kept, methods_of, number_problems, output_of, outputs_of
 from equipoise.cli.console import JsonOption, bar, err, notes
 from equipoise.cli.origin import findable, network_of, plain, provenance, without_folders
 from equipoise.cli.outcome import print_plan
@@ -42,21 +42,25 @@ def debias(
     positive: given.PositiveOption = None,
     bins: given.BinsOption = None,
     conflicts: given.ConflictsOption = "row",
-    method: Annotated[str, typer.Option(help="A method, or several to compare, as in bias-gda,pruning,reject-option.")] = "bias-gda",
+    method: Annotated[
+        list[str] | None, typer.Option(help="A method to try; repeat the option to compare several.", show_default="bias-gda")
+    ] = None,
     measure: Annotated[
         str, typer.Option(help="The gap to reduce: eod, spd, aod, fpr_gap, ppv_gap, ... or a sum of rates: tpr-fpr, 0.5*tpr+0.5*selection.")
     ] = "eod",
     performance: Annotated[str, typer.Option(help="What must not be lost: balanced_accuracy, accuracy or f1.")] = "balanced_accuracy",
-    floor: Annotated[
-        float | None, typer.Option(help="The least performance to keep.", show_default="without a bound, what --lose leaves")
+    min_performance: Annotated[
+        float | None, typer.Option(help="The least performance to keep.", show_default="without a maximum gap, what --max-loss leaves")
     ] = None,
-    bound: Annotated[float | None, typer.Option(help="The largest |gap| to allow.", show_default="none: as small as possible")] = None,
-    lose: Annotated[
+    max_gap: Annotated[float | None, typer.Option(help="The largest |gap| to allow.", show_default="none: as small as possible")] = None,
+    max_loss: Annotated[
         float | None,
-        typer.Option(help="How much of the original's performance may be lost, without --floor and --bound.", show_default="0.02"),
+        typer.Option(
+            help="How much of the original's performance may be lost, without --min-performance and --max-gap.", show_default="0.02"
+        ),
     ] = None,
-    level_up: Annotated[bool, typer.Option("--level-up", help="No group's sensitivity may fall below what it was.")] = False,
-    minimum: Annotated[
+    no_group_worse: Annotated[bool, typer.Option("--no-group-worse", help="No group's sensitivity may fall below what it was.")] = False,
+    min_rate: Annotated[
         list[str] | None, typer.Option(help="A least rate of every group, as in tpr=0.8; repeat it for more.", show_default="none")
     ] = None,
     selection: Annotated[
@@ -76,15 +80,15 @@ def debias(
     ] = None,
     weights: given.WeightsOption = None,
     feature: given.FeatureOption = None,
-    model_output: given.ModelOutputOption = None,
-    model_output_name: given.OutputNameOption = None,
+    output_type: given.ModelOutputOption = None,
+    output_name: given.OutputNameOption = None,
     images: given.ImagesOption = None,
     image_column: given.ImageColumnOption = None,
     view_column: given.ViewColumnOption = None,
     from_headers: given.FromHeadersOption = False,
     size: given.SizeOption = None,
     channels: given.ChannelsOption = None,
-    norm: given.NormOption = None,
+    normalise: given.NormOption = None,
     skip_broken: given.SkipBrokenOption = False,
     allow_outside: given.AllowOutsideOption = False,
     max_pixels: given.MaxPixelsOption = MAX_PIXELS,
@@ -105,7 +109,9 @@ def debias(
         bool, typer.Option("--onnx-rule", help="Put score and decision into model.onnx, where the rule is a threshold.")
     ] = False,
     draws: Annotated[int, typer.Option(help="Bootstrap draws for the intervals.")] = 1000,
-    plan: Annotated[bool, typer.Option("--plan", help="Say what would be done, with which patients, how long about; and stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, with which patients, how long about; and stop.")
+    ] = False,
     max_table_bytes: given.MaxTableOption = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run wrote into --out.")] = False,
     as_json: JsonOption = False,
@@ -113,7 +119,7 @@ def debias(
     """Repair a network on local patients and write a folder that drops into the old serving code. The verdict is of patients kept aside.
 
     [bold]Example:[/bold] equipoise debias local.csv --images xrays/ --label pneumonia --group sex --reference M --patient patient_id
-    --model my_model.py:build --weights net.safetensors --method bias-gda,pruning --measure eod --floor 0.75 --out repaired/
+    --model my_model.py:build --weights net.safetensors --method bias-gda --method pruning --min-performance 0.75 --out repaired/
 
     [bold]Several labels:[/bold] --label Effusion --label Mass ...: one repair of a network with an output each, a folder each in --out.
     """
@@ -149,7 +155,7 @@ def debias(
         from_headers=from_headers,
         size=size,
         channels=channels,
-        norm=norm,
+        normalise=normalise,
         skip_broken=skip_broken,
         allow_outside=allow_outside,
         max_pixels=max_pixels,
@@ -158,25 +164,28 @@ def debias(
         conflicts=conflicts,
         max_table_bytes=max_table_bytes,
     )
-    methods = methods_of(method, settings or [])
+    methods = methods_of(method or ["bias-gda"], settings or [])
     problems = inputs.problems() + number_problems(test_fraction, draws, seed)
     if thumbnails and images is None:
         problems.append("--thumbnails goes with --images, and there are none. Leave it out.")
     if weights is not None and not weights.is_file():
         problems.append(f"no such file: {weights}. Name the file with the weights.")
-    goal = collected(problems, lambda: Goal(measure, performance, floor, bound, kept(level_up, minimum or []), selection, lose))
+    goal = collected(
+        problems, lambda: Goal(measure, performance, min_performance, max_gap, kept(no_group_worse, min_rate or []), selection, max_loss)
+    )
     collected(problems, lambda: check_methods(None, methods, train is not None))
-    collected(problems, lambda: pick("--model-output", model_output or "auto", OUTPUTS))
+    collected(problems, lambda: pick("--output-type", output_type or "auto", OUTPUTS))
     if card is not None:
         from equipoise.report import read_facts
 
         collected(problems, lambda: read_facts(card))
+    which = collected(problems, lambda: output_of(output_name) if len(label) == 1 else None)
     if len(label) > 1:
         collected(problems, lambda: check_several(list(methods), label, goal) if goal is not None else None)
-        outputs = collected(problems, lambda: outputs_of(model_output_name, label))
-        if plan:
-            problems.append("--plan is for one --label; the methods that change the network take as long for all labels as for one")
-    if not plan:
+        outputs = collected(problems, lambda: outputs_of(output_name, label))
+        if dry_run:
+            problems.append("--dry-run is for one --label; the methods that change the network take as long for all labels as for one")
+    if not dry_run:
         size_of_weights = weights.stat().st_size if weights and weights.is_file() else 0
         collected(problems, lambda: check_folder(folder, overwrite, 4 * len(label) * size_of_weights))
     raise_all(problems)
@@ -184,7 +193,7 @@ def debias(
 
     one = len(label) == 1
     code = code_of(model)
-    network, came, remarks = network_of(model, weights, inputs, model_output_name if one else None, code)
+    network, came, remarks = network_of(model, weights, inputs, which, code)
     check_methods(network, methods, train is not None)
     with notes():
         opened = given.cohort_of(file, inputs)
@@ -205,7 +214,7 @@ def debias(
             return trial.case(title=named, label=name, provenance=origin, thumbnails=shown, probes=probes)
 
         if not one:
-            say_output(network, model_output or "auto")
+            say_output(network, output_type or "auto")
             trials = run_trials(network, repair, test, methods, goal, outputs, seed=seed, train=trained, bars=bar)
 
             def serving_of(name: str) -> Serving:
@@ -216,15 +225,15 @@ def debias(
             )
         else:
             given.scores_of(network, repair.take(range(min(2, len(repair)))), "auto")  # an error of shape is better told now
-            output = told_output(network, repair.inputs, model_output or "auto")
-            if plan:
+            output = told_output(network, repair.inputs, output_type or "auto")
+            if dry_run:
                 from equipoise.report import forecast
 
                 print_plan(forecast(network, repair, test, methods, goal, trained, draws if probe else None), folder, as_json)
                 return
             trial = run_trial(network, repair, test, methods, goal, seed=seed, train=trained, bars=bar)
             cases = {label[0]: case_of(label[0], trial)}
-            serving = Serving(findable(model), output, sample, read, model_output_name, came, code)
+            serving = Serving(findable(model), output, sample, read, which, came, code)
             done = {label[0]: write_repaired(cases[label[0]], folder, serving, options, failures=trial.failures, bars=bar)}
     if as_json:
         print(told_as_json(folder, done, opened.to_dict()))

@@ -11,11 +11,11 @@ from rich.text import Text
 from equipoise.cli.console import bar, out
 from equipoise.report import printable
 
-METHODS = "bias-gda,pruning,reject-option,equalised-odds"
+METHODS = ("bias-gda", "pruning", "reject-option", "equalised-odds")
 SETTINGS = (  # small steps and not too many of them, for this network
-    "bias-gda.rate=5e-5", "bias-gda.epochs=10", "bias-gda.evaluations=8", "pruning.units=10", "pruning.at_most=30",
+    "bias-gda.learning_rate=5e-5", "bias-gda.epochs=10", "bias-gda.evals_per_epoch=8", "pruning.units=10", "pruning.max_steps=30",
 )  # fmt: skip
-FLOOR = 0.75
+MIN_PERFORMANCE = 0.75
 
 
 def demo(
@@ -72,10 +72,11 @@ def demo(
     )
     repaired = folder / "repaired"
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
-    common = ["--floor", str(FLOOR), "--test-fraction", "0.4", "--seed", str(seed), "--draws", str(draws)]
+    common = ["--min-performance", str(MIN_PERFORMANCE), "--test-fraction", "0.4", "--seed", str(seed), "--draws", str(draws)]
     options = [*([] if onnx else ["--no-onnx"]), "--thumbnails", "--title", "Widened mediastinum (simulated)"]
     again = ["--overwrite"] if overwrite else []
-    _run(["debias", *local, "--method", METHODS, "--measure", "eod", *common, *settings, *options, "--out", str(repaired), *again])
+    methods = [part for method in METHODS for part in ("--method", method)]
+    _run(["debias", *local, *methods, "--measure", "eod", *common, *settings, *options, "--out", str(repaired), *again])
     _say("4. New patients come, of whom nobody knows the truth yet; their sex is used only if the chosen method needs it")
     new = ["apply", str(repaired), str(hospital.new), *images[:2], *model[:2], "--out", str(folder / "decisions.csv")]
     _run(new)
@@ -87,7 +88,7 @@ def demo(
     )
     scores = ["audit", str(hospital.scores), "--score", "score", *roles, "--threshold", f"{network.threshold:.3f}"]
     spd = ["debias", *local, "--method", "bias-gda", "--measure", "spd", *settings[:6], "--out", str(folder / "repaired-spd")]
-    for command in (scores, [*spd, "--plan"], spd, new):
+    for command in (scores, [*spd, "--dry-run"], spd, new):
         out.print(Text(f"  {_typed(command)}"), soft_wrap=True)
     _say(f"Done in {time.perf_counter() - start:.0f} s. The report, for any browser: {repaired / 'report.html'}")
 

@@ -94,10 +94,10 @@ ModelOutputOption = Annotated[
     str | None, typer.Option(help="What the network gives, logit or probability.", show_default="found out", rich_help_panel="Network")
 ]
 OutputNameOption = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
-        help="Of a network with many outputs, the name or number of the one that is meant, as in Effusion; of several labels, as in "
-        "Effusion=3,Mass=5.",
+        help="Name or number of the output to use in a network with many, as in Effusion; with several labels, LABEL=OUTPUT, "
+        "as in Effusion=3, repeated for each.",
         rich_help_panel="Network",
     ),
 ]
@@ -181,7 +181,7 @@ class Inputs:
     from_headers: bool = False
     size: int | None = None
     channels: int | None = None
-    norm: str | None = None
+    normalise: str | None = None
     skip_broken: bool = False
     allow_outside: bool = False
     max_pixels: int = MAX_PIXELS
@@ -266,7 +266,7 @@ class Inputs:
             "--from-headers": self.from_headers,
             "--size": self.size is not None,
             "--channels": self.channels is not None,
-            "--norm": self.norm,
+            "--normalise": self.normalise,
             "--skip-broken": self.skip_broken,
             "--allow-outside": self.allow_outside,
             "--max-pixels": self.max_pixels != MAX_PIXELS,
@@ -278,7 +278,7 @@ class Inputs:
         if self.id is not None:
             found.append("--id is for rows without images; with --images the image's name is the id. Leave it out.")
         try:
-            norm_of(self.norm, self.channels or 1)
+            norm_of(self.normalise, self.channels or 1)
         except BadInput as error:
             found += error.problems
         return found
@@ -344,7 +344,9 @@ def norm_of(text: str | None, channels: int) -> Norm:
         try:
             mean, std = (tuple(float(number) for number in part.split(",")) for part in text.split("/"))
         except ValueError:
-            raise BadInput(f"--norm must be xray, unit or MEAN/STD, as in 0.5/0.25; got {text!r}.{did_you_mean(text, named)}") from None
+            raise BadInput(
+                f"--normalise must be xray, unit or MEAN/STD, as in 0.5/0.25; got {text!r}.{did_you_mean(text, named)}"
+            ) from None
     mean, std = (values * channels if len(values) == 1 else values for values in (mean, std))
     return Norm(mean=mean, std=std)
 
@@ -366,10 +368,10 @@ def network_of(model: str, weights: Path | None, inputs: Inputs, output_name: st
     if model.endswith(PROGRAM):
         say_code(code)  # it looks like data and is code
     network = network_with(model, code, state, str(weights))
-    if inputs.norm is None and any(type(m).__module__.partition(".")[0] == "torchxrayvision" for m in network.modules()):
+    if inputs.normalise is None and any(type(m).__module__.partition(".")[0] == "torchxrayvision" for m in network.modules()):
         raise BadInput(
-            "the network is one of torchxrayvision, which are trained on pixels from -1024 to 1024: add --norm xray; "
-            "or --norm unit if yours scales them itself"
+            "the network is one of torchxrayvision, which are trained on pixels from -1024 to 1024: add --normalise xray; "
+            "or --normalise unit if yours scales them itself"
         )
     if output_name is not None:
         network = OneOutput(network, output_named(output_name))
@@ -417,7 +419,7 @@ def _of_images(frame: pd.DataFrame, name: str, inputs: Inputs, folder: Path) -> 
                 cache=inputs.cache,
                 progress=more,
                 name=name,
-                **norm_of(inputs.norm, inputs.channels or 1),
+                **norm_of(inputs.normalise, inputs.channels or 1),
                 **inputs.roles,
             )
     except BadInput as error:

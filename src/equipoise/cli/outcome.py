@@ -47,7 +47,7 @@ def print_plan(found: "Forecast", folder: Path, as_json: bool) -> None:
         Text(f"goal: {found.to_dict()['goal']}; at most about {total} in all, the report aside; result in {printable(str(folder))}"),
         soft_wrap=True,
     )
-    out.print("Nothing was done. Leave out --plan to do it.")
+    out.print("Nothing was done. Leave out --dry-run to do it.")
 
 
 def print_result(case: "Case", written: "Written", remarks: list[str]) -> None:

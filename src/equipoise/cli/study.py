@@ -74,9 +74,11 @@ def study_run(
         str | None,
         typer.Option(help="Where networks are computed: cpu, cuda or cuda:1.", show_default="tables: cpu; images: a GPU if there is one"),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Only these data, as in adult,bank.", show_default="all but the optional")] = None,
-    methods: Annotated[str | None, typer.Option(help="Only these methods, as in standard,pruning.", show_default="all")] = None,
-    measures: Annotated[str | None, typer.Option(help="Only these measures, as in spd,eod.", show_default="all")] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="Only this data set; repeat the option for more.", show_default="all but the optional ones")
+    ] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Only this method; repeat the option for more.", show_default="all")] = None,
+    measure: Annotated[list[str] | None, typer.Option(help="Only this measure; repeat the option for more.", show_default="all")] = None,
     size: Annotated[int | None, typer.Option(min=16, help="Images: pixels a side.", show_default="as the study says")] = None,
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken", help="Images: leave out those that cannot be read; broken/ counts them.")
@@ -94,7 +96,7 @@ def study_run(
 ) -> None:
     """Run a study, or go on with one that was interrupted: the same command again.
 
-    [bold]Example:[/bold] equipoise study run paper-tabular --splits 20 --out runs/ --data adult,compas --methods standard,bias-gda
+    [bold]Example:[/bold] equipoise study run paper-tabular --splits 20 --out runs/ --data adult --data compas --method bias-gda
 
     [bold]Chest X-rays:[/bold] equipoise study run nih --root data/ --out nih/ --data nih-effusion-resnet-18
     """
@@ -102,7 +104,7 @@ def study_run(
     from equipoise.report import study_text, study_view
     from equipoise.study import narrow, read_plan, read_rows, run_study, summarise, with_options, with_weights, without_weights
 
-    plan = narrow(read_plan(study), splits=splits, data=_names(data), methods=_names(methods), measures=_names(measures))
+    plan = narrow(read_plan(study), splits=splits, data=data, methods=method, measures=measure)
     tables = None if mimic_iv is None else str(mimic_iv.absolute())
     plan = with_options(plan, size=size, skip_broken=skip_broken or None, mimic_iv=tables)
     if no_pretrained and pretrained:
@@ -183,11 +185,6 @@ def _as_dict(study: "Folder", baseline: str, part: str) -> dict[str, object]:
     about = {"schema": "equipoise.study", "schema_version": 1, "study": study.plan.name, "fingerprint": study.fingerprint}
     counted = {"splits": study.plan.splits, "rows": len(rows), "part": part, "baseline": baseline}
     return {**about, "version": study.version, **counted, **plain}
-
-
-def _names(text: str | None) -> list[str] | None:
-    """The names in a list with commas; None where there is no list."""
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from equipoise.measures.performance import PERFORMANCE
 from equipoise.measures.several import ARGMAX, Audits, Decided
 from equipoise.models import chosen_outputs, predict, scores_of
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 NOISE_DRAWS = 200  # the floor is then known to about a twentieth of itself
 
 
@@ -82,7 +82,7 @@ class Audit:
                 "level": self.settings.level,
                 "draws": self.settings.draws,
                 "seed": self.settings.seed,
-                "minimum": self.settings.minimum,
+                "min_patients": self.settings.min_patients,
             },
             **{name: estimate.to_dict() for name, estimate in self.estimates.items()},
             "groups": _records(self.groups.rename_axis("group").reset_index()),
@@ -114,7 +114,7 @@ def audit(
     draws: int = 1000,
     level: float = 0.95,
     seed: int = 0,
-    minimum: int = 5,
+    min_patients: int = 5,
     output: str = "auto",
     outputs: Mapping[str, int | str] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -123,10 +123,10 @@ def audit(
 
     The decision is the result's own rule; or `score >= threshold`; or the threshold that is best by `optimise` on `valid`; or the
     threshold that `train` chose on its validation part; or 0.5. The audit says which. A cell with fewer than
-    `minimum` patients is "insufficient data". Naming `measures` makes an empty cell an error instead; `also` adds to those that are usual,
-    and so does the measure that a result was to lower. A measure is a name, or a signed sum of rates such as "tpr-fpr".
-    On a cohort of several labels or classes there is an audit for each: `audit(...)["Effusion"]["eod"]`; `outputs` says which output of
-    the network is which label, where that cannot be told from their names or their number.
+    `min_patients` patients is "insufficient data". Naming `measures` makes an empty cell an error instead; `also` adds to those that are
+    usual, and so does the measure that a result was to lower. A measure is a name, or a signed sum of rates such as "tpr-fpr". On a cohort
+    of several labels or classes there is an audit for each: `audit(...)["Effusion"]["eod"]`; `outputs` says which output of the network is
+    which label, where that cannot be told from their names or their number.
 
     >>> rng = np.random.default_rng(0)
     >>> frame = pd.DataFrame({"y": rng.integers(0, 2, 400), "p": rng.random(400), "sex": rng.choice(["F", "M"], 400)})
@@ -137,7 +137,14 @@ def audit(
     if draws < 2 or not 0 < level < 1:
         raise BadInput(f"an interval needs at least 2 draws and a level between 0 and 1; got draws={draws}, level={level}")
     if isinstance(cohort, Cohort) and cohort.targets is not None:
-        shared: dict[str, Any] = {"measures": measures, "also": also, "draws": draws, "level": level, "seed": seed, "minimum": minimum}
+        shared: dict[str, Any] = {
+            "measures": measures,
+            "also": also,
+            "draws": draws,
+            "level": level,
+            "seed": seed,
+            "min_patients": min_patients,
+        }
         each = _decided(subject, cohort, threshold, valid, optimise, outputs)
         made = {label: audit(decided, progress=progress, **shared) for label, decided in each.items()}
         return cast(Audit, Audits(made, cohort.kind, cohort.name))
@@ -152,7 +159,7 @@ def audit(
     usual: tuple[Gap, ...] = (*GAPS, *PERFORMANCE) if measures is None else tuple(measures)
     listed = [m if isinstance(m, str) and m in PERFORMANCE else named(m, beside=PERFORMANCE) for m in (*usual, *more)]
     wanted = tuple(dict.fromkeys(listed))
-    settings = Settings(draws=draws, level=level, seed=seed, minimum=minimum)
+    settings = Settings(draws=draws, level=level, seed=seed, min_patients=min_patients)
     return _audit(scores, rule, wanted, settings, strict=measures is not None, progress=progress)
 
 

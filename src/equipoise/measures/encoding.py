@@ -52,8 +52,8 @@ def encoding(
     draws: int = 1000,
     level: float = 0.95,
     seed: int = 0,
-    minimum: int = 5,
-    at_most: int = 12,
+    min_patients: int = 5,
+    max_layers: int = 12,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
     """One row a layer and attribute: the AUROC with which a linear probe reads the group from what enters the layer, with its interval.
@@ -62,11 +62,11 @@ def encoding(
     among rows of one label: a difference in prevalence alone makes the group readable wherever the label is, and these leave it out.
     Chance is 0.5.
 
-    Depth 0 is the inputs (of images, their mean over the positions), the last row the network's own output; of more than `at_most`
+    Depth 0 is the inputs (of images, their mean over the positions), the last row the network's own output; of more than `max_layers`
     layers between, some are read, evenly spaced. Convolutions are read by their channels' means, so what only the place tells stays
     unseen, as does what is no linear function of the layer. Probes are cross-fitted by patient. The intervals are a bootstrap of the
     patients that they are tried on, widened for those that they learn from. Below 0.5 is chance too: what a probe learns from noise is
-    as often wrong as right. Rows without a group are left out, and so are groups with fewer than `minimum` patients (of that label);
+    as often wrong as right. Rows without a group are left out, and so are groups with fewer than `min_patients` patients (of that label);
     the note says so. The network is not changed. What can be read is not thereby used.
 
     >>> group = np.tile(["M", "M", "F", "F"], 50)
@@ -75,9 +75,9 @@ def encoding(
     >>> found["layer"].tolist(), float(found["auroc"][0])
     (['inputs', 'output'], 1.0)
     """
-    _check(model, cohort, folds, draws, level, minimum, at_most)
-    layers = _layers(model, cohort, at_most)
-    settings = Settings(draws=draws, level=level, seed=seed, minimum=minimum)
+    _check(model, cohort, folds, draws, level, min_patients, max_layers)
+    layers = _layers(model, cohort, max_layers)
+    settings = Settings(draws=draws, level=level, seed=seed, min_patients=min_patients)
     rows, steps = [], len(layers) * len(cohort.attributes)
     for attribute in cohort.attributes:
         known = np.flatnonzero(attribute.codes >= 0)
@@ -92,7 +92,7 @@ def encoding(
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _check(model: object, cohort: object, folds: int, draws: int, level: float, minimum: int, at_most: int) -> None:
+def _check(model: object, cohort: object, folds: int, draws: int, level: float, min_patients: int, max_layers: int) -> None:
     if not isinstance(model, nn.Module):
         raise BadInput(
             f"encoding reads the layers of a torch.nn.Module; got {type(model).__name__}. Of a debiasing result, give its .model."
@@ -103,25 +103,25 @@ def _check(model: object, cohort: object, folds: int, draws: int, level: float, 
         f"folds must be at least 2; got {folds}": folds >= 2,
         f"draws must be at least 2; got {draws}": draws >= 2,
         f"level must lie between 0 and 1; got {level}": 0 < level < 1,
-        f"minimum must be at least 1; got {minimum}": minimum >= 1,
-        f"at_most must be at least 1; got {at_most}": at_most >= 1,
+        f"min_patients must be at least 1; got {min_patients}": min_patients >= 1,
+        f"max_layers must be at least 1; got {max_layers}": max_layers >= 1,
         "the cohort has no rows": len(cohort) > 0,
     }
     raise_all([problem for problem, fine in checks.items() if not fine])
 
 
-def _layers(model: nn.Module, cohort: Cohort, at_most: int) -> list[_Layer]:
+def _layers(model: nn.Module, cohort: Cohort, max_layers: int) -> list[_Layer]:
     """The inputs of a table, what enters some layers, and the output, from a single run over the rows."""
     inputs = cohort.inputs
     few = inputs[torch.arange(min(2, len(cohort)))]
     outputs(model, few)  # says what is wrong where the network cannot take these inputs, or gives another shape
     try:
-        whole = reading_of(model, inputs, "all" if len(inputs.shape) == 2 else "hidden", at_most=maxsize)
+        whole = reading_of(model, inputs, "all" if len(inputs.shape) == 2 else "hidden", max_layers=maxsize)
     except BadInput:  # no layer that can be read: the output still can
         return [_Layer("output", 1, outputs(model, inputs).double().numpy()[:, None])]
     names = [*(["inputs"] if whole.inputs else []), *whole.layers]
     # The first and the last are always read: the inputs and what the decision is made from.
-    chosen = np.unique(np.linspace(0, len(names) - 1, min(len(names), at_most + whole.inputs)).round().astype(int))
+    chosen = np.unique(np.linspace(0, len(names) - 1, min(len(names), max_layers + whole.inputs)).round().astype(int))
     reading = Reading(tuple(names[k] for k in chosen if k or not whole.inputs), whole.inputs)
     logit, seen = features(model, inputs, reading)
     widths = [inputs.shape[1]] if reading.inputs else []
@@ -138,22 +138,22 @@ def _row(seen: FloatArray, cohort: Cohort, fold: IntArray, settings: Settings) -
     unit = "rows" if cohort.patients is None else "patients"
     for name, label in GIVEN.items():
         rows = np.ones(len(cohort), bool) if label is None else cohort.y == label
-        kept, small = _groups(cohort.attributes[0], cohort, rows, settings.minimum)
+        kept, small = _groups(cohort.attributes[0], cohort, rows, settings.min_patients)
         if small:
             where = "" if label is None else " with positives" if label else " with negatives"
             what = INSUFFICIENT if len(kept) < 2 else "left out"
-            notes.append(f"{what}: fewer than {settings.minimum} {unit}{where} in {', '.join(map(repr, small))}")
+            notes.append(f"{what}: fewer than {settings.min_patients} {unit}{where} in {', '.join(map(repr, small))}")
         found = _readable(seen, cohort, fold, rows, kept, settings) if len(kept) > 1 else (np.nan, np.nan, np.nan)
         values |= dict(zip((name, f"{name}_low", f"{name}_high"), found, strict=True))
     return values, "; ".join(notes)
 
 
-def _groups(attribute: Attribute, cohort: Cohort, rows: BoolArray, minimum: int) -> tuple[list[int], list[str]]:
+def _groups(attribute: Attribute, cohort: Cohort, rows: BoolArray, min_patients: int) -> tuple[list[int], list[str]]:
     """The codes of groups with enough patients in these rows, and the names of the others."""
     units = units_of(cohort.patients, len(cohort))
     counts = [len(np.unique(units[rows & (attribute.codes == code)])) for code in range(len(attribute.levels))]
-    kept = [code for code, count in enumerate(counts) if count >= minimum]
-    return kept, [name for name, count in zip(attribute.levels, counts, strict=True) if count < minimum]
+    kept = [code for code, count in enumerate(counts) if count >= min_patients]
+    return kept, [name for name, count in zip(attribute.levels, counts, strict=True) if count < min_patients]
 
 
 def _readable(

@@ -27,7 +27,7 @@ class Settings:
     draws: int = 1000
     level: float = 0.95
     seed: int = 0
-    minimum: int = 5
+    min_patients: int = 5
 
 
 @dataclass(frozen=True)
@@ -253,13 +253,15 @@ def _group_frame(
     }
     short: list[list[str]] = [[] for _ in attribute.levels]
     for name in GROUP_MEASURES:
-        usable = enough[name] >= settings.minimum
+        usable = enough[name] >= settings.min_patients
         point = np.where(usable, value[name], np.nan)
         low, high = interval(draws[name], point, settings.level)
         columns |= {name: point, f"{name}_low": low, f"{name}_high": high}
         for k in np.flatnonzero(np.isnan(point)):
             short[k].append(name)
-    columns["note"] = [f"{INSUFFICIENT} (fewer than {settings.minimum} {unit}): {', '.join(names)}" if names else "" for names in short]
+    columns["note"] = [
+        f"{INSUFFICIENT} (fewer than {settings.min_patients} {unit}): {', '.join(names)}" if names else "" for names in short
+    ]
     return pd.DataFrame(columns, index=pd.Index(attribute.levels, name="group"))
 
 
@@ -280,19 +282,19 @@ def _gap_rows(
     drawn: FloatArray = np.sum([sign * (draws[r][:, 1:] - draws[r][:, :1]) for sign, r in signed], axis=0)
     needed = labels_needed(gap)
     counts = enough[quotient] if quotient else patients[:, list(needed)].min(-1) if needed else patients[:, 2]
-    usable = np.minimum(counts[1:], counts[0]) >= settings.minimum
+    usable = np.minimum(counts[1:], counts[0]) >= settings.min_patients
     point = np.where(usable, point, np.nan)
     low, high = interval(drawn, point, settings.level)
     known = [column[~np.isnan(column)] for column in drawn.T]  # a draw may lack a cell that the rows have
     spread = np.array([column.std(ddof=1) if use and len(column) > 1 else np.nan for column, use in zip(known, usable, strict=True)])
     rows: list[tuple[object, ...]] = []
     for k, level in enumerate(attribute.others):
-        short = [lvl for lvl, c in ((level, counts[k + 1]), (attribute.reference, counts[0])) if c < settings.minimum]
+        short = [lvl for lvl, c in ((level, counts[k + 1]), (attribute.reference, counts[0])) if c < settings.min_patients]
         label = " and ".join("positives" if label else "negatives" for label in needed)
         what = unit if not label else f"{unit} with {label}" if unit == "patients" else label
         if quotient:
             what = f"{unit} decided {'positive' if quotient == 'ppv' else 'negative'}"
-        note = f"{INSUFFICIENT}: fewer than {settings.minimum} {what} in {', '.join(map(repr, short))}" if short else ""
+        note = f"{INSUFFICIENT}: fewer than {settings.min_patients} {what} in {', '.join(map(repr, short))}" if short else ""
         rows.append((gap, attribute.name, level, attribute.reference, point[k], low[k], high[k], POWER * spread[k], note))
     return rows
 

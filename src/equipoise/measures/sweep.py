@@ -28,7 +28,7 @@ class Sweep:
     thresholds: FloatArray  # (..., m)
     values: dict[str, FloatArray]  # a measure: (..., m); for more than two groups the gap with the largest absolute value
 
-    def best(self, performance: str = "balanced_accuracy", *, gap: str | None = None, bound: float | None = None) -> "Choice":
+    def best(self, performance: str = "balanced_accuracy", *, gap: str | None = None, max_gap: float | None = None) -> "Choice":
         """The threshold with the best performance; with a bound, the best among those whose |gap| is within it.
 
         Where nothing is within the bound, the threshold with the smallest |gap|, and `met` says so.
@@ -36,7 +36,7 @@ class Sweep:
         score = self.values[pick("performance measure in this sweep", performance, self.values)]
         size = np.zeros_like(score) if gap is None else np.abs(self.values[pick("measure in this sweep", gap, self.values)])
         real = ~np.isnan(score) & ~np.isnan(size)
-        allowed = real if bound is None or gap is None else real & (size <= bound)
+        allowed = real if max_gap is None or gap is None else real & (size <= max_gap)
         met = np.asarray(allowed.any(-1))
         # Ties in performance go to the smaller gap: sums of counts, so the last bits are noise.
         best = np.where(allowed, score, -np.inf).max(-1, keepdims=True)

@@ -3,7 +3,7 @@
 A critic learns to tell the gap of a mini-batch from the network's features of it; the network is then fine-tuned on the cross-entropy
 times max(1, lambda * (|critic| - bound + margin) + 1), so that predicted bias makes every mistake dearer. In turns, for some epochs.
 Departures: the gap of a mini-batch is weighted by the counts of the whole split; after every epoch the network is evaluated in eval
-mode with the exact sweep, and the best epoch by the constrained objective is kept instead of the last (`keep="last"` keeps that one). The
+mode with the exact sweep, and the best epoch by the constrained objective is kept, not the last (`restore="last"` keeps that one). The
 published code evaluates in training mode. The weights of a quotient, such as the gap in PPV, are those around the decisions after the
 last epoch.
 """
@@ -29,21 +29,21 @@ from equipoise.models import Critics, Replicas, replicas
 
 @dataclass(frozen=True)
 class Settings:
-    """The values of appendix D.4 for tables. `weight` is lambda. A bound of the goal takes the place of `bound`."""
+    """The values of appendix D.4 for tables. `weight` is lambda. A maximum gap of the goal takes the place of `max_gap`."""
 
-    rate: float = 1e-3
+    learning_rate: float = 1e-3
     epochs: int = 16
     batch: int = 64
     weight: float = 0.75
     critic_steps: int = 201
     actor_steps: int = 101
-    bound: float = 0.05
+    max_gap: float = 0.05
     margin: float = 0.01
     width: int = 32
-    keep: str = "best"  # epoch by the constrained objective; or last, as published
+    restore: str = "best"  # epoch by the constrained objective; or last, as published
 
     def __post_init__(self) -> None:
-        pick("epoch to keep of adversarial-finetune", self.keep, ("best", "last"))
+        pick("epoch to keep of adversarial-finetune", self.restore, ("best", "last"))
 
 
 def cost(task: Task, settings: Settings) -> Work:
@@ -74,9 +74,9 @@ def run(
 ) -> list[Candidate]:
     """The fine-tuned networks."""
     networks = replicas(models, cohorts)
-    bound = goal.bound if goal.bound is not None else settings.bound
-    within = max(0.0, bound - settings.margin)
-    search = Search(networks, cohorts, goal, within, last=settings.keep == "last")
+    max_gap = goal.max_gap if goal.max_gap is not None else settings.max_gap
+    within = max(0.0, max_gap - settings.margin)
+    search = Search(networks, cohorts, goal, within, last=settings.restore == "last")
     scores = networks.evaluate()
     look = search.begin(scores)
     turns = _Turns(networks, search.labels, search.labels.functional(scores, look.threshold), seeds, settings, within)
@@ -96,9 +96,9 @@ class _Turns:
     """The critic's and the network's turns."""
 
     def __init__(
-        self, networks: Replicas, labels: Labels, gap: tuple[FloatArray, FloatArray], seeds: Sequence[int], s: Settings, bound: float
+        self, networks: Replicas, labels: Labels, gap: tuple[FloatArray, FloatArray], seeds: Sequence[int], s: Settings, max_gap: float
     ) -> None:
-        self.networks, self.settings, self.bound = networks, s, bound
+        self.networks, self.settings, self.max_gap = networks, s, max_gap
         self.look_at(gap)
         self.y = torch.from_numpy(labels.y).float()
         self.batch = min(s.batch, networks.rows)
@@ -109,7 +109,7 @@ class _Turns:
         sizes = [self.batch * features.shape[2], s.width, s.width, s.width, 1]
         self.critic = Critics(sizes, [generator(seed, "critic") for seed in seeds], dropout=0.2).to(f.device)
         self.critic_optimiser = torch.optim.Adam(self.critic.parameters())
-        self.actor_optimiser = networks.optimiser("adam", s.rate)
+        self.actor_optimiser = networks.optimiser("adam", s.learning_rate)
 
     def look_at(self, gap: tuple[FloatArray, FloatArray]) -> None:
         """Offsets (R,) and weights (R, n) of the gaps that the critic is to tell."""
@@ -141,6 +141,6 @@ class _Turns:
             f, features = self.networks.soft(index, generators=self.dropout)
             y = self.y.gather(1, index).to(f.device)
             mistakes = F.binary_cross_entropy(f, y, reduction="none").mean(1)
-            dear = torch.clamp(s.weight * (self._verdict(features).abs() - self.bound) + 1, min=1.0)
+            dear = torch.clamp(s.weight * (self._verdict(features).abs() - self.max_gap) + 1, min=1.0)
             (dear * mistakes).sum().backward()
             self.actor_optimiser.step()

@@ -5,7 +5,7 @@ the adversary taken out of the gradient, and less `weight` times the adversary's
 sees everybody; for eod it sees the positives, for fpr_gap and tnr_gap the negatives, for aod and other sums of both rates everybody with
 the label as well. The predictor has the network's architecture with fresh weights; a network that started from pretrained ones says so
 by an attribute `untrained`, a function of a seed that returns it as it was before training. After every epoch the constrained objective
-(best performance with |gap| within the bound less a margin) is looked at on the validation part, and the best epoch is kept.
+(best performance with |gap| within the maximum gap less a margin) is looked at on the validation part, and the best epoch is kept.
 """
 
 import copy
@@ -30,14 +30,14 @@ from equipoise.models import MLP, OPTIMISERS, Critics, Replicas, initial_mlp, re
 
 @dataclass(frozen=True)
 class Settings:
-    """`weight` is alpha of Zhang et al. A bound of the goal takes the place of `bound`."""
+    """`weight` is alpha of Zhang et al. A maximum gap of the goal takes the place of `max_gap`."""
 
-    rate: float = 1e-3
+    learning_rate: float = 1e-3
     epochs: int = 30
     batch: int = 128
     weight: float = 1.0
     width: int = 32
-    bound: float = 0.05
+    max_gap: float = 0.05
     margin: float = 0.01
     optimiser: str = "adam"  # or adamw, for single networks
 
@@ -82,8 +82,8 @@ def run(
             raise BadInput(f"{train.name!r} has the groups {train.attribute.levels}, {valid.name!r} has {valid.attribute.levels}")
     originals = replicas(models, cohorts)
     networks = replicas([fresh(model, seed) for model, seed in zip(models, seeds, strict=True)], trains)
-    bound = goal.bound if goal.bound is not None else settings.bound
-    search = Search(networks, cohorts, goal, within=max(0.0, bound - settings.margin))
+    max_gap = goal.max_gap if goal.max_gap is not None else settings.max_gap
+    search = Search(networks, cohorts, goal, within=max(0.0, max_gap - settings.margin))
     search.begin(originals.evaluate())
     game = _Game(networks, Labels.of(trains, goal), seeds, settings)
     elsewhere = [cohort.inputs for cohort in cohorts]
@@ -132,8 +132,8 @@ class _Game:
         with torch.no_grad():
             device = networks.soft(torch.zeros(networks.size, 2, dtype=torch.int64))[0].device
         self.adversary = Critics([inputs, settings.width, levels], [generator(seed, "adversary") for seed in seeds]).to(device)
-        self.adversary_optimiser = OPTIMISERS[settings.optimiser](self.adversary.parameters(), lr=settings.rate)
-        self.optimiser = networks.optimiser(settings.optimiser, settings.rate)
+        self.adversary_optimiser = OPTIMISERS[settings.optimiser](self.adversary.parameters(), lr=settings.learning_rate)
+        self.optimiser = networks.optimiser(settings.optimiser, settings.learning_rate)
 
     def epoch(self) -> None:
         order = torch.from_numpy(np.stack([g.permutation(self.networks.rows) for g in self.shuffles]))

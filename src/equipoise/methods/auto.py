@@ -1,10 +1,11 @@
 """The best method for a goal, without naming one: cheap methods first, then costly ones, chosen by the rule that chooses steps.
 
 Each method is tried on the same rows with the same goal and selection, and the best of what they found is taken: those that meet the goal
-first, by the smallest |gap| (a floor) or the best performance (a bound alone); with honest selection by confidence bounds. Costly methods
-are left out once the goal is met with room: |gap| within half of the bound or, without one, no larger than its standard error. What was
-tried, what came of it and why it was taken or not is in the candidate's notes. A rule that needs each patient's group is never taken
-unless that is allowed. Choosing among several methods on the same rows is one more choice: only patients kept aside can tell.
+first, by the smallest |gap| (a minimum performance) or the best performance (a maximum gap alone); with honest selection by confidence
+bounds. Costly methods are left out once the goal is met with room: |gap| within half of the maximum gap or, without one, no larger than its
+standard error. What was tried, what came of it and why it was taken or not is in the candidate's notes. A rule that needs each patient's
+group is never taken unless that is allowed. Choosing among several methods on the same rows is one more choice: only patients kept aside
+can tell.
 """
 
 from collections.abc import Mapping, Sequence
@@ -135,7 +136,7 @@ def _problems(error: EquipoiseError) -> str:
 
 
 def _with_room(candidate: Candidate, cohort: Cohort) -> bool:
-    """Whether the goal is met and the |gap| is within half of the bound, or without a bound no larger than its standard error."""
+    """Whether the goal is met and the |gap| is at most half the maximum gap; without one, no larger than its standard error."""
     if not candidate.met:
         return False
     row = candidate.trace.iloc[candidate.chosen]
@@ -143,9 +144,9 @@ def _with_room(candidate: Candidate, cohort: Cohort) -> bool:
         size, error = abs(row["gap_honest"]), row["gap_se"]
     else:
         size, error = abs(row["gap"]), _error(candidate, cohort)
-    if candidate.goal.bound is not None:
+    if candidate.goal.max_gap is not None:
         held = size + SURE * error if "gap_honest" in candidate.trace else size
-        return bool(held <= candidate.goal.bound / 2)
+        return bool(held <= candidate.goal.max_gap / 2)
     return bool(size <= SURE * error)
 
 
@@ -158,16 +159,16 @@ def _error(candidate: Candidate, cohort: Cohort) -> float:
 
 
 def _merit(candidate: Candidate, keeps: bool) -> tuple[float, float, float]:
-    """Sorts the best first: the goal met, or the rates kept and the floor reached; then what the goal asks for, and what it does not."""
+    """Sorts the best first: goal met, or rates kept and minimum performance reached; then what the goal asks for and the rest."""
     row, goal = candidate.trace.iloc[candidate.chosen], candidate.goal
     if "gap_honest" in candidate.trace:  # with honest selection, the confidence bounds
         size, performance = abs(row["gap_honest"]) + SURE * row["gap_se"], row["performance_honest"] - SURE * row["performance_se"]
     else:
         size, performance = abs(row["gap"]), row["performance"]
     size = float("inf") if isnan(size) else size  # a quotient without a value is no small one
-    enough = candidate.met or goal.floor is None or row["performance"] >= goal.floor
-    place = 0.0 if candidate.met else 1.0 + (not enough) + 2.0 * (not keeps)  # as for steps: rates that are kept come before a floor
-    by_performance = (goal.floor is None and candidate.met) or not enough
+    enough = candidate.met or goal.min_performance is None or row["performance"] >= goal.min_performance
+    place = 0.0 if candidate.met else 1.0 + (not enough) + 2.0 * (not keeps)  # as for steps: kept rates come before performance
+    by_performance = (goal.min_performance is None and candidate.met) or not enough
     return (place, -performance, size) if by_performance else (place, size, -performance)
 
 

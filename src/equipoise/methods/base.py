@@ -14,45 +14,49 @@ from equipoise.errors import pick, raise_all
 from equipoise.measures import AT_THRESHOLD, RATES, Rule, named
 
 Progress = Callable[[int, int], None]  # steps done, steps at most
-KEEP = 0.02  # what a goal without a floor or a bound may lose of the original's performance, unless it says another loss
+DEFAULT_MAX_LOSS = 0.02  # of the original's performance, for a goal with none of min_performance, max_gap and max_loss
 BEFORE = "before"  # of a rate that is kept: its value under the original network
 SELECTIONS = ("paper", "honest", "one-se")
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What to reach: the smallest |gap| with performance at least `floor`; or the best performance with |gap| within `bound`; or both.
+    """What to reach: the smallest |gap| with performance >= `min_performance`; or the best performance with |gap| <= `max_gap`; or both.
 
     `measure` is the name of a gap or a signed sum of rates, "tpr-fpr" or {"tpr": 1, "fpr": -1}, which gets a name too: 'tpr-fpr'.
-    `keep` levels up: no group's rate may fall below what it was before, {"tpr": "before"}, or below a minimum, {"tpr": 0.8}.
+    `keep` protects groups: no group's rate may fall below its value before, {"tpr": "before"}, or below a minimum, {"tpr": 0.8}.
     `selection` says how a step is chosen: "paper", by its values on the data it was tuned on; "honest", by confidence bounds on values
     that rows held out have corrected; "one-se", as honest, but of steps that cannot be told from the best the best performing one.
-    `lose` is how much of the original's performance may be lost where neither `floor` nor `bound` is given; left out, 0.02.
+    `max_loss` is how much of the original's performance may be lost where neither `min_performance` nor `max_gap` is given; left out, 0.02.
 
-    >>> Goal("eod", bound=0.05, keep={"tpr": 0.8}).describe()
+    >>> Goal("eod", max_gap=0.05, keep={"tpr": 0.8}).describe()
     '|eod| <= 0.05 with tpr >= 0.8 in every group'
     """
 
     measure: str = "eod"
     performance: str = "balanced_accuracy"
-    floor: float | None = None
-    bound: float | None = None
+    min_performance: float | None = None
+    max_gap: float | None = None
     keep: Mapping[str, float | str] = field(default_factory=dict, hash=False)
     selection: str = "paper"
-    lose: float | None = None
+    max_loss: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "measure", named(self.measure))
         pick("performance measure", self.performance, AT_THRESHOLD)
         pick("selection", self.selection, SELECTIONS)
         problems = []
-        for name in ("floor", "bound", "lose"):
+        for name in ("min_performance", "max_gap", "max_loss"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
-                problems.append(f"the {name} of a goal lies in [0, 1]; got {value}")
-        if self.lose is not None and (self.floor is not None or self.bound is not None):
-            given = " and ".join(f"{name}={getattr(self, name)}" for name in ("floor", "bound") if getattr(self, name) is not None)
-            problems.append(f"lose is for goals without a floor and without a bound; got lose={self.lose} with {given}. Leave it out")
+                problems.append(f"{name} must be between 0 and 1; got {value}")
+        if self.max_loss is not None and (self.min_performance is not None or self.max_gap is not None):
+            given = " and ".join(
+                f"{name}={getattr(self, name)}" for name in ("min_performance", "max_gap") if getattr(self, name) is not None
+            )
+            problems.append(
+                f"max_loss cannot be combined with min_performance or max_gap; got max_loss={self.max_loss} with {given}. Leave it out"
+            )
         for rate, least in self.keep.items():
             pick("rate to keep", rate, RATES)
             if least != BEFORE and (isinstance(least, (str, bool)) or not 0 <= least <= 1):
@@ -61,23 +65,23 @@ class Goal:
         object.__setattr__(self, "keep", dict(self.keep))  # a copy, so that nobody changes it
 
     @property
-    def may_lose(self) -> float:
-        """How far performance may fall below the original's where there is neither floor nor bound."""
-        return KEEP if self.lose is None else self.lose
+    def allowed_loss(self) -> float:
+        """How far performance may fall below the original's where there is neither minimum performance nor maximum gap."""
+        return DEFAULT_MAX_LOSS if self.max_loss is None else self.max_loss
 
     def settled(self, original: float) -> "Goal":
-        """The goal itself, or with a floor a little under the original's performance where it has neither floor nor bound."""
-        if self.floor is None and self.bound is None:
-            return replace(self, floor=max(0.0, original - self.may_lose), lose=None)
+        """The goal itself; without min_performance and max_gap, one with min_performance just below the original's performance."""
+        if self.min_performance is None and self.max_gap is None:
+            return replace(self, min_performance=max(0.0, original - self.allowed_loss), max_loss=None)
         return self
 
     def describe(self) -> str:
         """One line in words."""
-        parts = [f"smallest |{self.measure}|" if self.bound is None else f"|{self.measure}| <= {self.bound:g}"]
-        if self.floor is not None:
-            parts.append(f"{self.performance.replace('_', ' ')} >= {self.floor:.3g}")
-        if self.lose is not None:
-            parts.append(f"{self.performance.replace('_', ' ')} at most {self.lose:g} lower")
+        parts = [f"smallest |{self.measure}|" if self.max_gap is None else f"|{self.measure}| <= {self.max_gap:g}"]
+        if self.min_performance is not None:
+            parts.append(f"{self.performance.replace('_', ' ')} >= {self.min_performance:.3g}")
+        if self.max_loss is not None:
+            parts.append(f"{self.performance.replace('_', ' ')} at most {self.max_loss:g} lower")
         parts += [
             f"no group's {rate} lower than before" if least == BEFORE else f"{rate} >= {least:g} in every group"
             for rate, least in self.keep.items()

@@ -30,14 +30,14 @@ from equipoise.models import replicas
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of Table `tab:hyperparams`. `stop` ends a replicate whose performance nears chance."""
+    """The settings of Table `tab:hyperparams`. `stop_below` ends a replicate whose performance nears chance."""
 
-    rate: float = 1e-5
+    learning_rate: float = 1e-5
     batch: int = 256
     epochs: int = 200
-    evaluations: int = 3  # an epoch
+    evals_per_epoch: int = 3
     optimiser: str = "adam"  # or sgd
-    stop: float = 0.52
+    stop_below: float = 0.52
     mode: str = "auto"  # train, with dropout and batch statistics, for tables, and eval for images; or eval or train for both
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ def run(
     weights = torch.from_numpy(search.labels.weights(scores, look.threshold)).float()
     direction = torch.from_numpy(np.sign(look.gap)).float()[:, None]
 
-    optimiser = networks.optimiser(settings.optimiser, settings.rate)
+    optimiser = networks.optimiser(settings.optimiser, settings.learning_rate)
     shuffles = [generator(seed, "bias-gda") for seed in seeds]
     training = settings.mode == "train" or (settings.mode == "auto" and len(cohorts[0].inputs.shape) == 2)
     dropouts = [generator(seed, "bias-gda dropout") for seed in seeds] if training else None
@@ -86,7 +86,7 @@ def run(
         if not search.active.any():
             break
         batches = list(networks.batches(shuffles, settings.batch, least))
-        every = max(1, len(batches) // settings.evaluations)
+        every = max(1, len(batches) // settings.evals_per_epoch)
         search.pace = 1 / max(1, len(batches))
         for k, index in enumerate(batches):
             networks.tilt(index, direction * weights.gather(1, index) * (networks.rows / index.shape[1]), generators=dropouts)
@@ -99,7 +99,7 @@ def run(
             if search.labels.moving:
                 weights = torch.from_numpy(search.labels.weights(scores, look.threshold)).float()
                 direction = torch.from_numpy(np.sign(look.gap)).float()[:, None]
-            search.active &= look.performance > settings.stop
+            search.active &= look.performance > settings.stop_below
             optimiser.stop(~search.active)
         if progress:
             progress(epoch + 1, settings.epochs)

@@ -151,21 +151,21 @@ def _repaired(
     plain = float(labels.look(problem.held_out.chance[None]).performance[0])
     settled = goal.settled(min(float(start.performance[0]), plain))
 
-    def look(scores: FloatArray, bound: float) -> Look:
-        return labels.look(scores[None], max(bound, narrowest), least)
+    def look(scores: FloatArray, max_gap: float) -> Look:
+        return labels.look(scores[None], max(max_gap, narrowest), least)
 
     narrowest = finest(problem)
     if is_quotient(goal.measure):
         priced = parity_path(problem, settings.steps, look)
-        bounds, costs = [p.bound for p in priced], [p.cost for p in priced]
+        bounds, costs = [p.max_gap for p in priced], [p.cost for p in priced]
         told = [f"every group held to a {'PPV' if QUOTIENTS[goal.measure] else 'NPV'} of {p.level:.3f}" for p in priced]
     else:
         bounds, multipliers = path(problem, settings.steps)
         costs, told = [problem.cost(m) for m in multipliers], [_multipliers(cohort.attribute.levels, m) for m in multipliers]
     traces = Traces(1)
     traces.add(0, start)
-    for step, (bound, cost) in enumerate(zip(bounds, costs, strict=True)):
-        traces.add(step + 1, look(problem.priced(problem.held_out, cost), bound))
+    for step, (max_gap, cost) in enumerate(zip(bounds, costs, strict=True)):
+        traces.add(step + 1, look(problem.priced(problem.held_out, cost), max_gap))
     held_out = traces.frame(0)
     selection = select(held_out, settled)
     why = f"{selection.why}; values on rows held out decide"  # the chosen row's own, on the rows it was fitted on, may differ
@@ -174,7 +174,7 @@ def _repaired(
     fitted = [_at(labels, problem.priced(problem.fitted, c), t) for c, t in zip(costs, trace["threshold"].iloc[1:], strict=True)]
     values = np.array([(float(start.gap[0]), float(start.performance[0])), *fitted])
     trace["gap"], trace["performance"] = values.T
-    trace["bound"] = [np.nan, *bounds]
+    trace["max_gap"] = [np.nan, *bounds]
     trace = trace[[*COLUMNS, *(name for name in trace.columns if name not in COLUMNS)]]
     chosen, notes = copy.deepcopy(model), ["the original network was kept"]
     if row := selection.row:
@@ -197,17 +197,17 @@ def path(problem: Problem, steps: int) -> tuple[list[float], list[FloatArray]]:
     widest = float(np.abs(problem.gaps((u > 0).astype(np.float64))).max())
     bounds: list[float] = []
     found: list[FloatArray] = []
-    for bound in np.linspace(widest, 0.0, steps + 1)[1:] if widest else [0.0]:
+    for max_gap in np.linspace(widest, 0.0, steps + 1)[1:] if widest else [0.0]:
         for _ in range(CORRECTIONS):
             decisions = (u - multipliers @ g > 0).astype(np.float64)
             left = (problem.gaps(decisions) - g @ decisions / rows) * rows
-            solution = solve(u, g, -bound * rows - left, bound * rows - left, multipliers)
+            solution = solve(u, g, -max_gap * rows - left, max_gap * rows - left, multipliers)
             if solution is None and not bounds:  # weak probes: what they miss at the start is more than they can make up for
-                solution = solve(u, g, np.full(len(g), -bound * rows), np.full(len(g), bound * rows), multipliers)
+                solution = solve(u, g, np.full(len(g), -max_gap * rows), np.full(len(g), max_gap * rows), multipliers)
             if solution is None:
                 return bounds, found  # nor will there be one for a smaller bound
             multipliers = solution.multipliers
-        bounds.append(float(bound))
+        bounds.append(float(max_gap))
         found.append(multipliers)
     return bounds, found
 

@@ -40,10 +40,10 @@ FAR = 30.0  # a shift of logits beyond which nothing changes
 class Settings:
     """Found on Adult, Bank, COMPAS and two simulations. `penalty` is rho, `teacher` the teacher's share in the labels of the task loss."""
 
-    rate: float = 1e-3
+    learning_rate: float = 1e-3
     batch: int = 256
     epochs: int = 15
-    evaluations: int = 3  # an epoch
+    evals_per_epoch: int = 3
     penalty: float = 1.0
     teacher: float = 0.8
     optimiser: str = "blockwise"  # or adam, sgd
@@ -83,7 +83,7 @@ def run(
     balance = _Balance(search.labels, scores, look.threshold, settings)
     balance.update(scores, look.threshold, steps=0)
 
-    optimiser = networks.optimiser(settings.optimiser, settings.rate)
+    optimiser = networks.optimiser(settings.optimiser, settings.learning_rate)
     shuffles = [generator(seed, "constrained") for seed in seeds]
     search.active = look.gap != 0
     optimiser.stop(~search.active)
@@ -92,7 +92,7 @@ def run(
         if not search.active.any():
             break
         batches = list(networks.batches(shuffles, settings.batch))
-        every = max(1, len(batches) // settings.evaluations)
+        every = max(1, len(batches) // settings.evals_per_epoch)
         search.pace = 1 / len(batches)
         for k, index in enumerate(batches):
             networks.push(index, slope, *balance.of(index))

@@ -18,7 +18,7 @@ from equipoise.errors import UnknownName, pick, raise_all
 from equipoise.measures import is_quotient
 from equipoise.methods.base import Goal
 
-COUNTS = ("batch", "evaluations", "trials", "critic_steps", "actor_steps", "width", "folds")  # settings that must be at least 1
+COUNTS = ("batch", "evals_per_epoch", "trials", "critic_steps", "actor_steps", "width", "folds")  # settings that must be at least 1
 STANDARD = "standard"  # the name of the original network with its best threshold, with which every method is compared
 ALL_AT_ONCE, ONE_BY_ONE = "all at once", "one by one"  # how a method treats the labels of a multi-label network
 
@@ -58,7 +58,7 @@ def fine_tuning_work(task: Task, settings: Any, most: str = "") -> Work:
     """The work of some epochs of fine-tuning with a few evaluations per epoch."""
     rows = len(task.repair)
     batches = -(-rows // settings.batch)
-    each = batches // max(1, batches // settings.evaluations)
+    each = batches // max(1, batches // settings.evals_per_epoch)
     what = f"{most}{settings.epochs} epochs of fine-tuning with {each} evaluations each"
     return Work(settings.epochs * rows * (task.backward + each), settings.epochs * each, what)
 

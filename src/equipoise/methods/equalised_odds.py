@@ -215,10 +215,10 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit[Equa
 def _why(gap: float, performance: float, groups: int, goal: Goal) -> str:
     name = goal.performance.replace("_", " ")
     parts = [f"best {name} with equal sensitivity and false positive rate in all {groups} groups"]
-    if goal.floor is not None and performance < goal.floor:
-        parts.append(f"it is {performance:.3f} and misses the floor {goal.floor:.3g}")
-    if goal.bound is not None and abs(gap) > goal.bound:
-        parts.append(f"|{goal.measure}| is {abs(gap):.3f} and above the bound {goal.bound:g}")
+    if goal.min_performance is not None and performance < goal.min_performance:
+        parts.append(f"it is {performance:.3f} and misses the minimum performance {goal.min_performance:.3g}")
+    if goal.max_gap is not None and abs(gap) > goal.max_gap:
+        parts.append(f"|{goal.measure}| is {abs(gap):.3f} and above the maximum gap {goal.max_gap:g}")
     return "; ".join(parts)
 
 

@@ -33,7 +33,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The step to keep, why, whether it meets the goal, and the goal with its floor."""
+    """The step to keep, why, whether it meets the goal, and the goal with its minimum performance."""
 
     step: int
     why: str

@@ -2,14 +2,14 @@
 
 A group's rates depend on its own threshold alone, so that every gap (a signed sum of rates) is v_k(t_k) - v_0(t_0), a value of the group
 less one of the reference, and accuracy and balanced accuracy are a sum of one term a group. Hence: for each threshold of the reference,
-every other group takes the best of its thresholds whose value lies within the bound of the reference's, a maximum over a window of
+every other group takes the best of its thresholds whose value lies within the maximum gap of the reference's, a maximum over a window of
 thresholds sorted by value. That is exact for any number of groups and any gap of the family, in O(n log n), because groups meet only in the
 reference. F1 is a quotient of two such sums; Dinkelbach's iteration makes it one sum at a time, and ends at the exact optimum.
 
-With a bound: the best performance with every |gap| within it, and of equals the smallest largest |gap|. With a floor: the smallest largest
-|gap| with performance at least that, found by halving the bound until no two attainable gaps lie between its ends; then the best
-performance at that |gap|. With both, the floor comes first, as for every method. Rates that are to be kept take thresholds that are too
-high out of each group's list. Rows without a group keep the original's threshold.
+With a maximum gap: the best performance with every |gap| within it, and of equals the smallest largest |gap|. With a minimum performance:
+the smallest largest |gap| with performance at least that, found by halving the maximum gap until no two attainable gaps lie between its
+ends; then the best performance at that |gap|. With both, the minimum performance comes first, as for every method. Rates that are to be
+kept take thresholds that are too high out of each group's list. Rows without a group keep the original's threshold.
 """
 
 from collections.abc import Mapping, Sequence
@@ -144,7 +144,7 @@ def fit(scores: Scores, goal: Goal) -> Fit[GroupThresholds]:
         gap, performance = furthest(goal.measure, cells), performance_values(goal.performance, cells)
         rows.append((step, float(gap), float(performance), original if step == 0 else np.nan, *left))
     trace = pd.DataFrame(rows, columns=["step", "gap", "performance", "threshold", "spare"][: len(rows[0])])
-    eased = replace(settled, floor=_eased(settled.floor, -1), bound=_eased(settled.bound, 1))
+    eased = replace(settled, min_performance=_eased(settled.min_performance, -1), max_gap=_eased(settled.max_gap, 1))
     met = select(trace.iloc[1:], eased).met
     return Fit(rule, trace, 1, _why(trace.iloc[1], len(attribute.levels), settled), met, settled)
 
@@ -159,15 +159,15 @@ def _origin(scores: Scores, goal: Goal) -> str:
 
 def _why(row: "pd.Series[float]", groups: int, goal: Goal) -> str:
     name = goal.performance.replace("_", " ")
-    if goal.floor is not None and row["performance"] < goal.floor - NOISE:
-        lacking = f"{name} {goal.floor:.3g}{keeping(goal, 'with')}"
+    if goal.min_performance is not None and row["performance"] < goal.min_performance - NOISE:
+        lacking = f"{name} {goal.min_performance:.3g}{keeping(goal, 'with')}"
         return f"no {groups} thresholds reach {lacking}; the best have {row['performance']:.3f} and were taken"
-    if goal.bound is not None and abs(row["gap"]) > goal.bound + NOISE:
-        others = keeping(goal, "with") if goal.floor is None else f" with {name} >= {goal.floor:.3g}{keeping(goal)}"
-        return f"no {groups} thresholds have |{goal.measure}| <= {goal.bound:g}{others}; the smallest |gap| was taken"
-    if goal.floor is None:
-        return f"the best {name} of all {groups} thresholds with |{goal.measure}| <= {goal.bound:g}{keeping(goal)}"
-    return f"the smallest |{goal.measure}| of all {groups} thresholds with {name} >= {goal.floor:.3g}{keeping(goal)}"
+    if goal.max_gap is not None and abs(row["gap"]) > goal.max_gap + NOISE:
+        others = keeping(goal, "with") if goal.min_performance is None else f" with {name} >= {goal.min_performance:.3g}{keeping(goal)}"
+        return f"no {groups} thresholds have |{goal.measure}| <= {goal.max_gap:g}{others}; the smallest |gap| was taken"
+    if goal.min_performance is None:
+        return f"the best {name} of all {groups} thresholds with |{goal.measure}| <= {goal.max_gap:g}{keeping(goal)}"
+    return f"the smallest |{goal.measure}| of all {groups} thresholds with {name} >= {goal.min_performance:.3g}{keeping(goal)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,12 +195,12 @@ class _Thresholds:
         """One threshold a group."""
         goal, anything = self.goal, np.inf
         top, places = self._best_performance(anything)
-        if goal.floor is not None:
-            if top < goal.floor - NOISE:
+        if goal.min_performance is not None:
+            if top < goal.min_performance - NOISE:
                 return self._cuts(self._narrowed(top, places))
-            return self._cuts(self._narrowed(goal.floor, places, sharpen=True))
-        assert goal.bound is not None  # a settled goal has one of them
-        top, inside = self._best_performance(goal.bound)
+            return self._cuts(self._narrowed(goal.min_performance, places, sharpen=True))
+        assert goal.max_gap is not None  # a settled goal has one of them
+        top, inside = self._best_performance(goal.max_gap)
         if np.isneginf(top):  # not even one pair of thresholds is that close, as it may be where rates are kept
             return self._cuts(self._narrowed(-anything, places, sharpen=True))
         return self._cuts(self._narrowed(top, inside))
@@ -208,15 +208,17 @@ class _Thresholds:
     def _cuts(self, places: IntArray) -> FloatArray:
         return np.array([group.cuts[place] for group, place in zip(self.groups, places, strict=True)])
 
-    def _narrowed(self, floor: float, places: IntArray, sharpen: bool = False) -> IntArray:
-        """The places with the smallest largest |gap| whose performance is at least the floor, which these have; the best of them."""
+    def _narrowed(self, min_performance: float, places: IntArray, sharpen: bool = False) -> IntArray:
+        """The places with the smallest largest |gap| whose performance is at least the minimum performance, which these have; the best of
+        them.
+        """
         low, high = 0.0, self._largest(places)
-        exact = self._reaching(low, floor)
+        exact = self._reaching(low, min_performance)
         if exact is not None:
             return self._best_performance(low)[1] if sharpen else exact
         while high - low > NOISE:
             middle = (low + high) / 2
-            found = self._reaching(middle, floor)
+            found = self._reaching(middle, min_performance)
             if found is None:
                 low = middle
             else:
@@ -227,21 +229,21 @@ class _Thresholds:
         value = np.array([group.value[place] for group, place in zip(self.groups, places, strict=True)])
         return float(np.abs(value[1:] - value[0]).max())
 
-    def _reaching(self, bound: float, floor: float) -> IntArray | None:
-        """Where the best performance within a bound is, if it is at least the floor."""
-        if self.goal.performance == "f1" and np.isfinite(floor):  # whether F1 can reach a level is one sum
-            top, places = self._best_sum(self._worth(floor), bound)
+    def _reaching(self, max_gap: float, min_performance: float) -> IntArray | None:
+        """Where the best performance within a maximum gap is, if it is at least the minimum performance."""
+        if self.goal.performance == "f1" and np.isfinite(min_performance):  # whether F1 can reach a level is one sum
+            top, places = self._best_sum(self._worth(min_performance), max_gap)
             return places if top >= -NOISE * self.totals.sum() else None
-        top, places = self._best_performance(bound)
-        return places if top >= floor - NOISE and not np.isneginf(top) else None
+        top, places = self._best_performance(max_gap)
+        return places if top >= min_performance - NOISE and not np.isneginf(top) else None
 
-    def _best_performance(self, bound: float) -> tuple[float, IntArray]:
-        """The best performance with every |gap| within a bound, and where each group's threshold stands; -inf where there is none."""
+    def _best_performance(self, max_gap: float) -> tuple[float, IntArray]:
+        """The best performance with every |gap| within a maximum gap, and where each group's threshold stands; -inf where there is none."""
         if self.goal.performance != "f1":
-            return self._best_sum(self._worth(0.0), bound)
+            return self._best_sum(self._worth(0.0), max_gap)
         level = 0.0
         while True:
-            top, places = self._best_sum(self._worth(level), bound)
+            top, places = self._best_sum(self._worth(level), max_gap)
             if np.isneginf(top):
                 return top, places
             reached = self._f1(places)
@@ -260,15 +262,15 @@ class _Thresholds:
         functional = performance_functional(self.goal.performance, self.totals[None])
         return float(functional.offset), functional.w[0]
 
-    def _best_sum(self, worth: tuple[float, FloatArray], bound: float) -> tuple[float, IntArray]:
-        """The largest sum with every |gap| within a bound: for each threshold of the reference the best window of every other group."""
+    def _best_sum(self, worth: tuple[float, FloatArray], max_gap: float) -> tuple[float, IntArray]:
+        """The largest sum with every |gap| within a maximum gap: for each threshold of the reference, the best window of the others."""
         constant, each = worth
         reference = self.groups[0]
         total = constant + self.strays @ each + reference.counted @ each
         chosen = [np.arange(len(total))]
         for group in self.groups[1:]:
-            first = np.searchsorted(group.value, reference.value - bound - NOISE / 2, side="left")
-            last = np.searchsorted(group.value, reference.value + bound + NOISE / 2, side="right")
+            first = np.searchsorted(group.value, reference.value - max_gap - NOISE / 2, side="left")
+            last = np.searchsorted(group.value, reference.value + max_gap + NOISE / 2, side="right")
             gains = group.counted @ each
             at = _window_argmax(gains, first, last)
             total = total + np.where(first < last, gains[at], -np.inf)

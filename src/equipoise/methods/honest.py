@@ -14,10 +14,10 @@ does not, so the correction of a step is the mean over it and its neighbours. Wh
 number of steps by the held-out halves alone (step 10 of one run is not step 10 of another, in pruning least of all), and choosing among the
 steps of one half by the other (half of the rows to tune on, half to choose by).
 
-A step will do if its performance less one standard error is at the floor, and so for the rates that are to be kept. Of those the one with
-the smallest upper bound, |gap| plus one standard error, is taken; with "one-se" the best performing of all steps whose |gap| cannot be
-told from its, by the standard error of the difference. With a bound alone: the best performing of those surely within it. Where the |gap|
-is not surely smaller than the original's, the original stays and `why` says what could not be told.
+A step will do if its performance less one standard error is at the minimum performance, and so for the rates that are to be kept. Of those
+the one with the smallest upper bound, |gap| plus one standard error, is taken; with "one-se" the best performing of all steps whose |gap|
+cannot be told from its, by the standard error of the difference. With a maximum gap alone: the best performing of those surely within it.
+Where the |gap| is not surely smaller than the original's, the original stays and `why` says what could not be told.
 """
 
 import copy
@@ -123,8 +123,8 @@ def choose(evidence: Evidence, steps: Sequence[int], goal: Goal) -> Verdict:
     fine = enough & kept & ~np.isnan(size)  # a quotient without a value is no small gap
     if not fine.any():
         return Verdict(steps[0], f"{_lacking(evidence, settled, enough, kept)}; the original was kept", False, settled)
-    certain = fine & (upper <= settled.bound + NOISE) if settled.bound is not None else fine
-    if settled.floor is None and certain.any():
+    certain = fine & (upper <= settled.max_gap + NOISE) if settled.max_gap is not None else fine
+    if settled.min_performance is None and certain.any():
         row = int(np.where(certain, evidence.performance, -np.inf).argmax())
     else:
         row = int(np.where(fine, upper, np.inf).argmin())
@@ -138,41 +138,43 @@ def choose(evidence: Evidence, steps: Sequence[int], goal: Goal) -> Verdict:
     if row == 0:
         return Verdict(steps[0], *_original(evidence, size[0], error[0], settled, met, seen), settled)
     why = f"honest choice among {len(steps)} steps, {int(fine.sum())} of which surely keep what the goal asks: {seen}"
-    if settled.bound is not None and not met:
-        more = _more_rows(size[row], error[row], settled.bound, evidence)
-        why += f", whose upper bound {upper[row]:.3f} is above {settled.bound:g}{more}"
+    if settled.max_gap is not None and not met:
+        more = _more_rows(size[row], error[row], settled.max_gap, evidence)
+        why += f", whose upper bound {upper[row]:.3f} is above {settled.max_gap:g}{more}"
     return Verdict(steps[row], why, met, settled)
 
 
 def _original(evidence: Evidence, size: float, error: float, goal: Goal, certain: bool, seen: str) -> tuple[str, bool]:
     """Why the original was kept, and whether that is all right."""
-    if goal.bound is not None and certain:
-        return f"the original network is surely within the bound already: {seen}", True
+    if goal.max_gap is not None and certain:
+        return f"the original network is surely within the maximum gap already: {seen}", True
     if size <= SURE * error:
         what = f"nothing to repair that these {len(evidence.y):,} rows could tell: the original network has {seen}"
-        if goal.bound is None:
+        if goal.max_gap is None:
             return what, True
-        return f"{what}, and is not surely within {goal.bound:g} either{_more_rows(size, error, goal.bound, evidence)}", False
+        return f"{what}, and is not surely within {goal.max_gap:g} either{_more_rows(size, error, goal.max_gap, evidence)}", False
     return f"declined: no step has a surely smaller |{goal.measure}| than the original network, which has {seen}; it was kept", False
 
 
-def _more_rows(size: float, error: float, bound: float, evidence: Evidence) -> str:
-    """How many rows such a gap would need to be surely within the bound."""
-    if size >= bound:
+def _more_rows(size: float, error: float, max_gap: float, evidence: Evidence) -> str:
+    """How many rows such a gap would need to be surely within the maximum gap."""
+    if size >= max_gap:
         return ""
-    rows = len(evidence.y) * (SURE * error / (bound - size)) ** 2
+    rows = len(evidence.y) * (SURE * error / (max_gap - size)) ** 2
     return f" (about {np.ceil(rows / 100) * 100:,.0f} rows would tell)"
 
 
 def _enough(evidence: Evidence, goal: Goal) -> BoolArray:
-    """Which steps surely reach the floor; a floor under the original's performance is one on the difference from it."""
+    """Which steps surely reach the minimum performance; a minimum performance under the original's performance is one on the difference
+    from it.
+    """
     performance = evidence.performance
-    if goal.floor is not None:
-        reached: BoolArray = performance - SURE * evidence.performance_se() >= goal.floor - NOISE
+    if goal.min_performance is not None:
+        reached: BoolArray = performance - SURE * evidence.performance_se() >= goal.min_performance - NOISE
         return reached
-    if goal.bound is not None:
+    if goal.max_gap is not None:
         return np.ones(len(performance), bool)
-    lost: BoolArray = performance[0] - performance + SURE * evidence.performance_se(against=0) <= goal.may_lose + NOISE
+    lost: BoolArray = performance[0] - performance + SURE * evidence.performance_se(against=0) <= goal.allowed_loss + NOISE
     return lost
 
 
@@ -194,11 +196,11 @@ def _lacking(evidence: Evidence, goal: Goal, enough: BoolArray, kept: BoolArray)
     name = goal.performance.replace("_", " ")
     best = int(evidence.performance.argmax())
     had = f"the best has {evidence.performance[best]:.3f}, standard error {evidence.performance_se()[best]:.3f}"
-    floor = f"{name} {goal.floor:.3g}" if goal.floor is not None else name
+    wanted = f"{name} {goal.min_performance:.3g}" if goal.min_performance is not None else name
     rates = ", ".join(f"{rate} {'as before' if least == BEFORE else f'at {least:g}'}" for rate, least in goal.keep.items())
     if enough.any() and kept.any():
-        return f"{int(enough.sum())} steps surely reach {floor}, {int(kept.sum())} surely keep {rates} in every group, but none does both"
-    lacking = [] if enough.any() else [f"reaches {floor} ({had})"]
+        return f"{int(enough.sum())} steps surely reach {wanted}, {int(kept.sum())} surely keep {rates} in every group, but none does both"
+    lacking = [] if enough.any() else [f"reaches {wanted} ({had})"]
     lacking += [] if kept.any() else [f"keeps {rates} in every group"]
     return f"no step of {len(kept)} surely {', nor surely '.join(lacking)}"
 

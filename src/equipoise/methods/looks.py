@@ -57,8 +57,8 @@ class Labels:
         y, codes = np.stack([c.y for c in cohorts]), np.stack([c.attribute.codes for c in cohorts])
         return cls(y, codes, levels, goal.measure, goal.performance, goal.keep)
 
-    def look(self, scores: FloatArray, bound: float | None = None, least: FloatArray | None = None) -> "Look":
-        """Gap, performance and threshold (R,) of scores (R, n): the best performance, within a bound on |gap| if one is given.
+    def look(self, scores: FloatArray, max_gap: float | None = None, least: FloatArray | None = None) -> "Look":
+        """Gap, performance and threshold (R,) of scores (R, n): the best performance, within a maximum |gap| if one is given.
 
         Where rates are to be kept, `least` (R, rates * groups) says at what, and thresholds that are too high for that are passed over.
         """
@@ -68,8 +68,8 @@ class Labels:
             low = swept.thresholds <= highest[:, None]
             swept = Sweep(swept.thresholds, {name: np.where(low, value, np.nan) for name, value in swept.values.items()})
         # A threshold at which a quotient has no value is passed over; everybody is decided positive at the lowest, so that there is one.
-        counts = bound is not None or is_quotient(self.measure)
-        choice = swept.best(self.performance, gap=self.measure if counts else None, bound=bound)
+        counts = max_gap is not None or is_quotient(self.measure)
+        choice = swept.best(self.performance, gap=self.measure if counts else None, max_gap=max_gap)
         left = None if least is None else spare(self.rates(scores, choice.threshold), least)
         return Look(choice.values[self.measure], choice.values[self.performance], choice.threshold, left)
 

@@ -44,9 +44,11 @@ def goals_of(cohort: Cohort, goal: Goal, goals: Mapping[str, Goal] | None) -> Jo
     if any(own.selection != "paper" for own in (goal, *each)):
         problems.append('several labels or classes are chosen with selection="paper" alone; honest selection is for one label')
     raise_all(problems)
-    bounds = [own.bound for own in each if own.bound is not None]
+    bounds = [own.max_gap for own in each if own.max_gap is not None]
     first = each[0]
-    return JointGoal(first.measure, first.performance, bound=min(bounds, default=None), names=cohort.labels, goals=each, search=ManySearch)
+    return JointGoal(
+        first.measure, first.performance, max_gap=min(bounds, default=None), names=cohort.labels, goals=each, search=ManySearch
+    )
 
 
 def repair(

@@ -1,9 +1,10 @@
 """Looking at several labels of one network at once, and choosing one step for all of them.
 
-A row is a pair of an image and a label (see models.many_outputs). Each label has a goal of its own: its measure, its floor or bound. Labels
-of a multi-label network have a threshold each, swept exactly on the rows where the label is known; classes are decided by argmax, and each
-has the gaps and the performance of "this class or another". A step is chosen for all together: the smallest of the largest |gap|s among
-steps in which every label has its floor (its bound, where it has that alone); where there are bounds alone, the best mean performance.
+A row is a pair of an image and a label (see models.many_outputs). Each label has a goal of its own: its measure, its minimum performance or
+maximum gap. Labels of a multi-label network have a threshold each, swept exactly on the rows where the label is known; classes are decided
+by argmax, and each has the gaps and the performance of "this class or another". A step is chosen for all together: the smallest of the
+largest |gap|s among steps in which every label has its minimum performance (its maximum gap, where it has that alone); where there are
+bounds alone, the best mean performance.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -94,7 +95,7 @@ class ManyLabels(Labels):
         return shares
 
     def looked(self, scores: FloatArray, within: float | None = None, least: Least | None = None) -> ManyLook:
-        """The look at scores (1, rows): of each label the best threshold, within a bound on |gap| if one is given."""
+        """The look at scores (1, rows): of each label the best threshold, within a maximum |gap| if one is given."""
         thresholds: FloatArray = np.full(scores.shape, 0.5)
         each: list[Look] = []
         limit = least or [None] * len(self.own)
@@ -168,12 +169,12 @@ def merit(look: ManyLook, goals: Sequence[Goal]) -> Merit:
     sizes = [float(size_of(own)) for own in look.each]
     left, counted = [], []
     for own, size, goal in zip(look.each, sizes, goals, strict=True):
-        if goal.floor is not None:
-            left.append(float(own.performance[0]) - goal.floor)
+        if goal.min_performance is not None:
+            left.append(float(own.performance[0]) - goal.min_performance)
             counted.append(size)
         else:
-            assert goal.bound is not None  # a settled goal has one of them
-            left.append(goal.bound - size)
+            assert goal.max_gap is not None  # a settled goal has one of them
+            left.append(goal.max_gap - size)
     feasible = kept and min(left) >= -NOISE
     best = -max(counted) if counted else float(look.performance[0])
     return Merit(int(kept) + int(feasible), best if feasible else min(left))
@@ -218,7 +219,7 @@ class ManySearch(Search):
         if self.within is None:
             self.goals = [goal.settled(float(own.performance[0])) for goal, own in zip(self.goal.goals, look.each, strict=True)]
         else:
-            self.goals = [replace(goal, floor=None, bound=self.within, lose=None) for goal in self.goal.goals]
+            self.goals = [replace(goal, min_performance=None, max_gap=self.within, max_loss=None) for goal in self.goal.goals]
         self._add(0, look, counts=self.within is None)
         return look
 
@@ -285,20 +286,20 @@ class ManySearch(Search):
         return replace(look, gap=gap, performance=np.mean([own.performance for own in found], axis=0), each=tuple(found))
 
     def _asked(self, at: int) -> Goal:
-        """The goal of a label as its candidate tells it: with its floor, where none was given."""
+        """The goal of a label as its candidate tells it: with its minimum performance, where none was given."""
         given = self.goal.goals[at]
-        return self.goals[at] if self.within is None or (given.floor is None and given.bound is None) else given
+        return self.goals[at] if self.within is None or (given.min_performance is None and given.max_gap is None) else given
 
     def _lacking(self, at: int, look: Look) -> str:
         """What a label misses of its goal; empty where nothing."""
         name, goal, given = self.goal.names[at], self.goals[at], self.goal.goals[at]
-        floor = goal.floor if self.within is None else given.floor
+        min_performance = goal.min_performance if self.within is None else given.min_performance
         performance, told = float(look.performance[0]), goal.performance.replace("_", " ")
         found = []
-        if floor is not None and performance < floor - NOISE:
-            found.append(f"its {told} {performance:.3f} is under the floor {floor:.3g}")
-        if goal.bound is not None and size_of(look) > goal.bound + NOISE:
-            found.append(f"its |{goal.measure}| {size_of(look):.3f} is above the bound {goal.bound:g}")
+        if min_performance is not None and performance < min_performance - NOISE:
+            found.append(f"its {told} {performance:.3f} is under the minimum performance {min_performance:.3g}")
+        if goal.max_gap is not None and size_of(look) > goal.max_gap + NOISE:
+            found.append(f"its |{goal.measure}| {size_of(look):.3f} is above the maximum gap {goal.max_gap:g}")
         if look.spare is not None and look.spare[0] < -NOISE:
             found.append(f"a rate that is kept is {-look.spare[0]:.3f} too low")
         return f"{name}: {', '.join(found)}" if found else ""
@@ -308,13 +309,13 @@ class ManySearch(Search):
         if len(seen.steps) == 1:
             return "the original network"
         one, several = ("class", "classes'") if self.labels.classes else ("label", "labels'")
-        asked = {"floor" if goal.floor is not None else "bound" for goal in self.goals}
+        asked = {"min_performance" if goal.min_performance is not None else "max_gap" for goal in self.goals}
         has = f"every {one} has its {' or '.join(sorted(asked, reverse=True))}{' and keeps its rates' if self.least is not None else ''}"
         if seen.merits[row].tier < 2:
             return f"in no step of {len(seen.steps) - first} {has}; the nearest was taken"
         good = sum(each.tier == 2 for each in seen.merits[first:])
         best = f"smallest of the {several} largest |gap|"
-        if asked == {"bound"}:
+        if asked == {"max_gap"}:
             best = f"best mean {self.goals[0].performance.replace('_', ' ')}"
         return f"{best} of {good} step{'' if good == 1 else 's'} in which {has}"
 

@@ -1,6 +1,6 @@
 """How near the steps of a method came to a goal that none of them meets: which of its demands stand against each other, and at what values.
 
-A goal may ask for a performance, for a bound on the gap and for rates that are kept, and have no step that does it all. For each of these,
+A goal may ask for a performance, for a maximum gap and for rates that are kept, and have no step that does it all. For each of these,
 this says how many steps do have it, and how near the nearest of them comes to the others.
 """
 
@@ -56,7 +56,7 @@ def _demands(candidate: Candidate, goal: Goal) -> tuple[list[Demand], int]:
     if honest:
         trace = trace[trace["gap_honest"].notna() | (np.arange(len(trace)) == candidate.chosen)]
     else:
-        goal = candidate.goal  # with its floor, where none was given; honest selection compares with the original instead
+        goal = candidate.goal  # with its minimum performance, where none was given; honest selection compares with the original instead
     size = trace["gap"].abs().to_numpy()  # NaN where a quotient has no value
     performance = trace["performance"].to_numpy()
     if honest:
@@ -65,13 +65,15 @@ def _demands(candidate: Candidate, goal: Goal) -> tuple[list[Demand], int]:
     name = goal.performance.replace("_", " ")
     surely, at_least, at_most = ("surely ", "at least ", "at most ") if honest else ("", "", "")
     found = []
-    if goal.floor is not None:
-        short = np.clip(goal.floor - performance, 0.0, None)
-        found.append(Demand(f"{surely}{name} >= {goal.floor:.3g}", short, tuple(f"{name} {at_least}{value:.3f}" for value in performance)))
-    if goal.bound is not None:
-        short = np.where(np.isnan(size), np.inf, np.clip(size - goal.bound, 0.0, None))
+    if goal.min_performance is not None:
+        short = np.clip(goal.min_performance - performance, 0.0, None)
+        found.append(
+            Demand(f"{surely}{name} >= {goal.min_performance:.3g}", short, tuple(f"{name} {at_least}{value:.3f}" for value in performance))
+        )
+    if goal.max_gap is not None:
+        short = np.where(np.isnan(size), np.inf, np.clip(size - goal.max_gap, 0.0, None))
         reached = tuple(f"no {goal.measure}" if np.isnan(value) else f"|{goal.measure}| {at_most}{value:.3f}" for value in size)
-        found.append(Demand(f"{surely}|{goal.measure}| <= {goal.bound:g}", short, reached))
+        found.append(Demand(f"{surely}|{goal.measure}| <= {goal.max_gap:g}", short, reached))
     if goal.keep and "spare" in trace and not honest:  # otherwise the groups that fall short are named one by one
         spare = trace["spare"].to_numpy()
         words = ", ".join(f"{rate} {'as before' if least == BEFORE else f'>= {least:g}'}" for rate, least in goal.keep.items())

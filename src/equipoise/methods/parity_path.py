@@ -32,7 +32,7 @@ CORRECTIONS = 2  # times that the multipliers are found anew with what the last 
 class Priced:
     """The best prices (rates, groups) for one bound on |gap|, and the common level that they hold the groups to."""
 
-    bound: float
+    max_gap: float
     cost: FloatArray
     level: float
 
@@ -48,24 +48,28 @@ def parity_path(problem: Problem, steps: int, look: Callable[[FloatArray, float]
     levels = np.unique(np.clip(np.linspace(values.min() - spread, values.max() + spread, LEVELS), EDGE, 1 - EDGE))
     starts: list[FloatArray | None] = [None] * len(levels)
     found = []
-    for bound in np.linspace(widest, 0.0, steps + 1)[1:] if widest else [0.0]:
+    for max_gap in np.linspace(widest, 0.0, steps + 1)[1:] if widest else [0.0]:
         tried = []
         for k, level in enumerate(levels):
-            solved = _solved(problem, u, level, bound, starts[k])
+            solved = _solved(problem, u, level, max_gap, starts[k])
             if solved is None:
                 continue
             starts[k], cost = solved
-            tried.append((_merit(look(problem.priced(problem.held_out, cost), bound), bound), Priced(float(bound), cost, float(level))))
+            tried.append(
+                (_merit(look(problem.priced(problem.held_out, cost), max_gap), max_gap), Priced(float(max_gap), cost, float(level)))
+            )
         if not tried:
             break
         found.append(max(tried, key=lambda pair: pair[0])[1])
     return found
 
 
-def _solved(problem: Problem, u: FloatArray, level: float, bound: float, start: FloatArray | None) -> tuple[FloatArray, FloatArray] | None:
+def _solved(
+    problem: Problem, u: FloatArray, level: float, max_gap: float, start: FloatArray | None
+) -> tuple[FloatArray, FloatArray] | None:
     """The multipliers, two a group, that hold every group within half a bound of the level, and the prices; None where nothing does."""
     label = QUOTIENTS[problem.goal.measure]
-    stakes = _stakes(label, level, bound / 2, len(problem.cohort.attribute.levels))
+    stakes = _stakes(label, level, max_gap / 2, len(problem.cohort.attribute.levels))
     chance, (with_label, without) = problem.held_out.chance, problem.held_out.groups
     seen = np.stack([chance[:, None] * with_label, (1 - chance)[:, None] * without])  # (labels 1 and 0, n, groups)
     a = np.einsum("crg,rng->cn", stakes, seen)
@@ -96,10 +100,10 @@ def _stakes(label: int, level: float, half: float, groups: int) -> FloatArray:
     return found
 
 
-def _merit(look: Look, bound: float) -> tuple[bool, bool, float]:
+def _merit(look: Look, max_gap: float) -> tuple[bool, bool, float]:
     """Sorts the best last: rates kept, within the bound, performance; or the smallest |gap| where that is not within it."""
     size, kept = abs(float(look.gap[0])), look.spare is None or bool(look.spare[0] >= -NOISE)
-    inside = size <= bound + NOISE
+    inside = size <= max_gap + NOISE
     return kept, inside, float(look.performance[0]) if inside else -size
 
 

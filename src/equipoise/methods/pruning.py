@@ -41,8 +41,8 @@ class Settings:
     granularity: str = "unit"  # or channel: whole channels of convolutions, which needs no mask; input: columns of a table; head
     criterion: str = "gradient"  # equation (5); or taylor, second-order, difference
     cut: str = "pre-activation"  # or outgoing
-    stop: float = 0.52  # performance under which a replicate ends
-    at_most: int | None = None  # steps, where there are more units than there is time
+    stop_below: float = 0.52  # performance under which a replicate ends
+    max_steps: int | None = None  # steps, where there are more units than there is time
     reselect: bool = False  # a pruned unit may be chosen again, as in the published code
 
     def __post_init__(self) -> None:
@@ -60,8 +60,8 @@ class Settings:
             )
         if self.granularity == "head" and self.criterion not in ("gradient", "taylor"):
             problems.append(f'granularity="head" takes criterion gradient or taylor; got {self.criterion!r}')
-        if min(1 if n is None else n for n in (self.units, self.steps, self.at_most)) < 1:
-            given = f"units={self.units}, steps={self.steps}, at_most={self.at_most}"
+        if min(1 if n is None else n for n in (self.units, self.steps, self.max_steps)) < 1:
+            given = f"units={self.units}, steps={self.steps}, max_steps={self.max_steps}"
             problems.append(f"pruning needs at least one unit a step and one step; got {given}")
         raise_all(problems)
 
@@ -78,7 +78,7 @@ def cost(task: Task, settings: Settings) -> Work:
         layers = find_units(task.model, task.repair.inputs[:2], settings.layers, settings.granularity)
     total, rows = layers[-1].start + layers[-1].size, len(task.repair)
     each = settings.a_step(total)
-    steps = min(-(-total // each), settings.at_most or total)
+    steps = min(-(-total // each), settings.max_steps or total)
     return Work(rows * (1 + task.backward * (1 + steps)), steps, f"at most {steps} steps of {each:,} of {total:,} units")
 
 
@@ -116,7 +116,7 @@ def run(
     search.active = look.gap != 0
     _, influence = networks.influence(weights, settings.criterion)
     pruned = torch.zeros_like(influence, dtype=torch.bool)
-    steps = min(-(-total // a_step), settings.at_most or total)
+    steps = min(-(-total // a_step), settings.max_steps or total)
     for step in range(1, steps + 1):
         if not search.active.any():
             break
@@ -129,7 +129,7 @@ def run(
         look = search.step(step, scores)
         if search.labels.moving:  # the group that is furthest from the reference now; its influence is known a step later
             weights = search.labels.weights(scores, look.threshold) * np.sign(look.gap)[:, None]
-        search.active &= look.performance >= settings.stop
+        search.active &= look.performance >= settings.stop_below
         if progress:
             progress(step, steps)
     if progress:

@@ -1,7 +1,7 @@
 """Random perturbation: the baseline of Savani, White and Govindarajulu (2020) as used in the paper.
 
 Every parameter is multiplied by a draw from N(1, 0.01), 101 times over; of these networks, each with its best threshold, the one that is
-best by the constrained objective is returned: the best performance with |gap| within the bound less a margin.
+best by the constrained objective is returned: the best performance with |gap| within the maximum gap less a margin.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from equipoise.models import replicas
 
 @dataclass(frozen=True)
 class Settings:
-    """`spread` is a standard deviation: N(1, 0.01) has 0.1. A bound of the goal takes the place of `bound`."""
+    """`noise_sd` is a standard deviation: N(1, 0.01) has 0.1. A maximum gap of the goal takes the place of `max_gap`."""
 
     trials: int = 101
-    spread: float = 0.1
-    bound: float = 0.05
+    noise_sd: float = 0.1
+    max_gap: float = 0.05
     margin: float = 0.01
 
 
@@ -48,12 +48,12 @@ def run(
 ) -> list[Candidate]:
     """The best of the perturbed networks."""
     networks = replicas(models, cohorts)
-    bound = goal.bound if goal.bound is not None else settings.bound
-    search = search_for(networks, cohorts, goal, within=max(0.0, bound - settings.margin))
+    max_gap = goal.max_gap if goal.max_gap is not None else settings.max_gap
+    search = search_for(networks, cohorts, goal, within=max(0.0, max_gap - settings.margin))
     search.begin(networks.evaluate())
     generators = [generator(seed, "random") for seed in seeds]
     for trial in range(1, settings.trials + 1):
-        networks.perturb(generators, settings.spread)
+        networks.perturb(generators, settings.noise_sd)
         search.step(trial, networks.evaluate())
         if progress:
             progress(trial, settings.trials)

@@ -9,7 +9,7 @@ from torch import nn
 from equipoise.data import Cohort, check_cohort
 from equipoise.errors import BadInput, EmptyCell, Misuse, pick
 from equipoise.measures import Gap, named
-from equipoise.methods.base import BEFORE, Candidate, Goal, Progress
+from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.contract import METHODS, Method, settings_of, takes
 from equipoise.methods.honest import run_honestly
 from equipoise.methods.level_up import levelled
@@ -32,11 +32,11 @@ def debias(
     method: str = "bias-gda",
     measure: Gap = "eod",
     performance: str = "balanced_accuracy",
-    floor: float | None = None,
-    bound: float | None = None,
-    level_up: bool | Mapping[str, float | str] = False,
+    min_performance: float | None = None,
+    max_gap: float | None = None,
+    keep: Mapping[str, float | str] | None = None,
     selection: str = "paper",
-    lose: float | None = None,
+    max_loss: float | None = None,
     seed: int = 0,
     train: Cohort | None = None,
     goals: Mapping[str, Goal] | None = None,
@@ -47,10 +47,10 @@ def debias(
     """A repaired network, or a decision rule for the same one, found on validation data. The network given in is not changed.
 
     `measure` is the name of a gap, or a signed sum of rates: "tpr-fpr", {"tpr": 1, "fpr": -1}.
-    `floor` is the least performance to keep, `bound` the largest |gap| to allow; without either, performance may fall by
-    `lose`, which is 0.02 unless given.
-    `level_up=True`: no group's sensitivity may fall below what it was; `level_up={"tpr": 0.8}`: nor below that minimum. `selection` says
-    how a step is chosen: "paper", by the rows it was tuned on, or "honest", with confidence and held-out rows, or not at all where
+    `min_performance` is the least performance to keep, `max_gap` the largest |gap| to allow; without either, performance may fall by
+    `max_loss`, which is 0.02 unless given.
+    `keep={"tpr": "before"}`: no group's sensitivity may fall below what it was; `keep={"tpr": 0.8}`: nor below that minimum. `selection`
+    says how a step is chosen: "paper", by the rows it was tuned on, or "honest", with confidence and held-out rows, or not at all where
     they cannot tell. Further keywords are the method's own settings. `train` is for methods that train from scratch, and for bias-score,
     which learns from it too what tells groups apart where the rows of a label are few.
 
@@ -62,7 +62,7 @@ def debias(
     if cohort is None:
         raise BadInput("eq.debias takes a network and a cohort of patients to repair it on: eq.debias(model, parts.valid)")
     check_cohort("eq.debias, after the network,", cohort)
-    goal = Goal(named(measure), performance, floor, bound, kept(level_up), selection, lose)
+    goal = Goal(named(measure), performance, min_performance, max_gap, keep or {}, selection, max_loss)
     if cohort.targets is not None:
         from equipoise.methods.many import goals_of, repair  # which runs methods by name, as this does
 
@@ -75,18 +75,6 @@ def debias(
         )
     trains = None if train is None else [train]
     return run_many(method, [model], [cohort], goal, seeds=[seed], trains=trains, settings=settings, progress=progress)[0]
-
-
-def kept(level_up: bool | Mapping[str, float | str]) -> Mapping[str, float | str]:
-    """The rates that a goal keeps, from what is said about levelling up.
-
-    >>> kept(True), kept(False), kept({"tpr": 0.8})
-    ({'tpr': 'before'}, {}, {'tpr': 0.8})
-    """
-    if isinstance(level_up, bool):
-        return {"tpr": BEFORE} if level_up else {}
-    return level_up
-
 
 def run_many(
     name: str,

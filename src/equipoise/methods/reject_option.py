@@ -11,8 +11,8 @@ Where we depart from AIF360:
   `quantiles=0` leaves its 100.
 - A score on an edge counts as above it, as everywhere in Equipoise: the band is t - margin <= score < t + margin. So a margin of 0 is the
   plain threshold t, and the rule is nothing but two thresholds: t - margin for those it favours and t + margin for the others.
-- Where nothing is within the bound the smallest |gap| is taken; AIF360 takes the most negative gap.
-- A floor comes first: a point below it is taken only if all are. The bound of a goal replaces that of the settings.
+- Where nothing is within the maximum gap the smallest |gap| is taken; AIF360 takes the most negative gap.
+- A minimum performance comes first: a point below it is taken only if all are. The maximum gap of a goal replaces that of the settings.
 - With more than two groups the band favours those with the lowest rates; how many of them is one more thing that the search chooses.
 """
 
@@ -56,9 +56,9 @@ NOISE = 1e-12  # sums of counts: the last bits say nothing
 
 @dataclass(frozen=True)
 class Settings:
-    """The bound on |gap| where the goal has none, and how fine the grid is."""
+    """The maximum |gap| where the goal has none, and how fine the grid is."""
 
-    bound: float = 0.05
+    max_gap: float = 0.05
     thresholds: int = 100
     margins: int = 50
     quantiles: int = 100  # more thresholds, where the scores are, and the network's own; with 0 AIF360's grid alone
@@ -66,8 +66,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         pick("direction of the reject option", self.direction, DIRECTIONS)
-        if not 0 <= self.bound <= 1:
-            raise BadInput(f"the bound of the reject option lies in [0, 1]; got {self.bound}")
+        if not 0 <= self.max_gap <= 1:
+            raise BadInput(f"the maximum gap of the reject option lies in [0, 1]; got {self.max_gap}")
         if self.thresholds < 1 or self.margins < 1 or self.quantiles < 0:
             raise BadInput(
                 "the reject option needs at least 1 threshold, 1 margin and 0 quantiles; "
@@ -163,12 +163,12 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit[Reje
     start = swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
     original = (0, float(start.values[goal.measure]), float(start.values[goal.performance]), float(start.threshold), 0.0)
     settled = goal.settled(original[2])
-    bound = settings.bound if goal.bound is None else goal.bound
+    max_gap = settings.max_gap if goal.max_gap is None else goal.max_gap
 
     thresholds, margins = _grid(scores.score, original[3], settings)
     sides = _sides(scores, original[3], goal.measure, settings.direction)
     gap, performance = _evaluate(scores, thresholds, margins, sides, goal)
-    rank = _rank(gap, performance, settled.floor, bound)
+    rank = _rank(gap, performance, settled.min_performance, max_gap)
     best = _best(rank, gap, performance)  # for each margin, over thresholds and sides
     side, point = np.divmod(best, len(thresholds))
     steps = np.arange(len(best))
@@ -180,8 +180,8 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit[Reje
     origin = f"chosen by {KIND} with {settled.describe()} on {len(scores):,} rows of {scores.name}"
     rule = RejectOption(float(thresholds[point[step]]), float(margins[point[step], step]), favoured, attribute.levels, origin)
     top = int(rank[step, best[step]])
-    met = top == 2 or (top == 1 and goal.bound is None)
-    return Fit(rule, trace, step + 1, _why(top, int((rank == 2).sum()), rank.size, settled, bound), met, settled)
+    met = top == 2 or (top == 1 and goal.max_gap is None)
+    return Fit(rule, trace, step + 1, _why(top, int((rank == 2).sum()), rank.size, settled, max_gap), met, settled)
 
 
 def _grid(score: FloatArray, original: float, settings: Settings) -> tuple[FloatArray, FloatArray]:
@@ -235,10 +235,10 @@ def _evaluate(
     return np.concatenate(gaps, -1), np.concatenate(performances, -1)
 
 
-def _rank(gap: FloatArray, performance: FloatArray, floor: float | None, bound: float) -> IntArray:
-    """2: floor and bound are kept; 1: the floor alone; 0: not even that; -1: the gap has no value there."""
-    enough = np.ones(gap.shape, bool) if floor is None else performance >= floor - NOISE
-    return np.where(np.isnan(gap), -1, np.where(enough, 1 + (np.abs(gap) <= bound + NOISE), 0))
+def _rank(gap: FloatArray, performance: FloatArray, min_performance: float | None, max_gap: float) -> IntArray:
+    """2: minimum performance and maximum gap are kept; 1: only the minimum performance; 0: neither; -1: the gap is undefined."""
+    enough = np.ones(gap.shape, bool) if min_performance is None else performance >= min_performance - NOISE
+    return np.where(np.isnan(gap), -1, np.where(enough, 1 + (np.abs(gap) <= max_gap + NOISE), 0))
 
 
 def _best(rank: IntArray, gap: FloatArray, performance: FloatArray) -> IntArray:
@@ -250,11 +250,11 @@ def _best(rank: IntArray, gap: FloatArray, performance: FloatArray) -> IntArray:
     return index
 
 
-def _why(top: int, inside: int, points: int, goal: Goal, bound: float) -> str:
+def _why(top: int, inside: int, points: int, goal: Goal, max_gap: float) -> str:
     name = goal.performance.replace("_", " ")
-    floor = "" if goal.floor is None else f" and {name} >= {goal.floor:.3g}"
+    also = "" if goal.min_performance is None else f" and {name} >= {goal.min_performance:.3g}"
     if top == 2:
-        return f"best {name} of {inside:,} points (threshold, margin) with |gap| <= {bound:g}{floor}"
+        return f"best {name} of {inside:,} points (threshold, margin) with |gap| <= {max_gap:g}{also}"
     if top == 1:
-        return f"no point (threshold, margin) of {points:,} has |gap| <= {bound:g}{floor}; the smallest |gap| was taken"
-    return f"no point (threshold, margin) of {points:,} reaches {name} {goal.floor:.3g}; the best was taken"
+        return f"no point (threshold, margin) of {points:,} has |gap| <= {max_gap:g}{also}; the smallest |gap| was taken"
+    return f"no point (threshold, margin) of {points:,} reaches {name} {goal.min_performance:.3g}; the best was taken"

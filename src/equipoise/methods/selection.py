@@ -28,34 +28,35 @@ class Selection:
 
 
 def select(trace: pd.DataFrame, goal: Goal) -> Selection:
-    """The paper's rule: the smallest |gap| among steps whose performance is at least the floor.
+    """The paper's rule: the smallest |gap| among steps whose performance is at least the minimum performance.
 
-    With a bound alone: the best performance among steps within it. Where no step will do: the best performance (floor) or the smallest
-    |gap| (bound), and `met` is False. Where rates are to be kept, steps that do not keep them are out, and come last if all are.
+    With a maximum gap alone: the best performance among steps within it. Where no step will do: the best performance (minimum performance)
+    or the smallest |gap| (maximum gap), and `met` is False. Where rates are to be kept, steps that do not keep them are out, and come last
+    if all are.
     """
     size, performance = trace["gap"].abs().fillna(np.inf).to_numpy(), trace["performance"].to_numpy()  # no value is no small gap
     name = goal.performance.replace("_", " ")
     kept = trace["spare"].to_numpy() >= -NOISE if "spare" in trace and goal.keep else np.ones(len(trace), bool)
     pool = kept if kept.any() else np.ones(len(trace), bool)
-    if goal.floor is None:
-        assert goal.bound is not None  # a settled goal has one of them
-        inside = size <= goal.bound + NOISE
+    if goal.min_performance is None:
+        assert goal.max_gap is not None  # a settled goal has one of them
+        inside = size <= goal.max_gap + NOISE
         if (inside & kept).any():
             row = int(np.where(inside & kept, performance, -np.inf).argmax())
-            return Selection(row, f"best {name} of {_steps(inside & kept)} with |gap| <= {goal.bound:g}{keeping(goal)}", True)
-        lacking = f"has |gap| <= {goal.bound:g}{keeping(goal, 'with')}"
+            return Selection(row, f"best {name} of {_steps(inside & kept)} with |gap| <= {goal.max_gap:g}{keeping(goal)}", True)
+        lacking = f"has |gap| <= {goal.max_gap:g}{keeping(goal, 'with')}"
         nearest = int(np.nanargmin(np.where(pool, size, np.inf)))
         return Selection(nearest, f"no step of {len(trace)} {lacking}; the smallest |gap| was taken", False)
-    enough = performance >= goal.floor - NOISE
+    enough = performance >= goal.min_performance - NOISE
     if not (enough & kept).any():
         best = int(np.nanargmax(np.where(pool, performance, -np.inf)))
-        lacking = f"reaches {name} {goal.floor:.3g}{keeping(goal, 'with')}"
+        lacking = f"reaches {name} {goal.min_performance:.3g}{keeping(goal, 'with')}"
         which = "the best that keeps this" if goal.keep and kept.any() else "the best"
         return Selection(best, f"no step of {len(trace)} {lacking}; {which} has {performance[best]:.3f} and was taken", False)
     row = int(np.where(enough & kept, size, np.inf).argmin())
-    why = f"smallest |gap| of {_steps(enough & kept)} with {name} >= {goal.floor:.3g}{keeping(goal)}"
-    if goal.bound is not None and size[row] > goal.bound + NOISE:
-        return Selection(row, f"{why}, but it is above the bound {goal.bound:g}", False)
+    why = f"smallest |gap| of {_steps(enough & kept)} with {name} >= {goal.min_performance:.3g}{keeping(goal)}"
+    if goal.max_gap is not None and size[row] > goal.max_gap + NOISE:
+        return Selection(row, f"{why}, but it is above the maximum gap {goal.max_gap:g}", False)
     return Selection(row, why, True)
 
 
@@ -83,11 +84,11 @@ def _merit(look: Look, goals: Sequence[Goal]) -> FloatArray:
     rows = []
     kept = np.ones(len(look.gap), bool) if look.spare is None else look.spare >= -NOISE
     for gap, performance, goal, keeps in zip(_size(look.gap), look.performance, goals, kept, strict=True):
-        if goal.floor is None:
-            feasible = keeps and goal.bound is not None and gap <= goal.bound + NOISE
+        if goal.min_performance is None:
+            feasible = keeps and goal.max_gap is not None and gap <= goal.max_gap + NOISE
             rows.append((float(keeps) + feasible, performance if feasible else -gap))
         else:
-            feasible = keeps and performance >= goal.floor - NOISE
+            feasible = keeps and performance >= goal.min_performance - NOISE
             rows.append((float(keeps) + feasible, -gap if feasible else performance))
     return np.array(rows)
 
@@ -119,7 +120,7 @@ def plain_rule(method: str, trace: pd.DataFrame, row: int, cohort: Cohort, goal:
 class Search:
     """The steps that a method tries on R networks: looks at them, keeps a copy of the best state of each, and makes the candidates.
 
-    With `within`, a bound on |gap|, the method maximises performance inside it (the constrained objective of Savani et al.) and must
+    With `within`, a maximum |gap|, the method maximises performance inside it (the constrained objective of Savani et al.) and must
     leave the original behind; without, the goal decides, and the original counts as a step too. On a fold the decisions of each step are
     written down as well; on a part whose verdict is known the state of that step is kept, and nothing is done after it. With `last`, the
     last step is what is chosen and kept, however good it is.
@@ -155,7 +156,7 @@ class Search:
             self.goals = [self.goal.settled(float(p)) for p in look.performance]
             self._best = look
         else:
-            self.goals = [replace(self.goal, floor=None, bound=self.within, lose=None)] * self.networks.size
+            self.goals = [replace(self.goal, min_performance=None, max_gap=self.within, max_loss=None)] * self.networks.size
         return look
 
     def step(self, number: int, scores: FloatArray) -> Look:
@@ -214,10 +215,15 @@ class Search:
                 trace = self._exact(trace, row, model, cohort, r)
                 met = select(trace.iloc[[row]], goal).met and (met or not self._verdicts)
             performance = float(trace["performance"].iloc[row])
-            if not self._verdicts and self.within is not None and self.goal.floor is not None and performance < self.goal.floor:
+            if (
+                not self._verdicts
+                and self.within is not None
+                and self.goal.min_performance is not None
+                and performance < self.goal.min_performance
+            ):
                 met = False
-                why += f", but its {goal.performance.replace('_', ' ')} {performance:.3f} is under the floor {self.goal.floor:g}"
-            asked = goal if (self.goal.floor is None and self.goal.bound is None) or self.within is None else self.goal
+                why += f", but its {goal.performance.replace('_', ' ')} {performance:.3f} is below {self.goal.min_performance:g}"
+            asked = goal if (self.goal.min_performance is None and self.goal.max_gap is None) or self.within is None else self.goal
             notes = (*self.networks.notes, note(int(trace["step"].iloc[row]))) if note else self.networks.notes
             rule = plain_rule(method, trace, row, cohort, goal)
             found.append(Candidate(method, model, rule, trace, row, why, met, asked, seed, asdict(settings), notes, pace=self.pace))

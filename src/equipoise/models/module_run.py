@@ -32,7 +32,7 @@ class ModuleRun:
             raise BadInput("the network has no parameter that requires a gradient, so there is nothing to train")
         self.feed, self.valid = Feed(train.inputs, self.device), Feed(valid.inputs, self.device)
         self.y, self.y_valid = torch.from_numpy(train.y).float(), torch.from_numpy(valid.y).float()
-        self.optimiser = OPTIMISERS[settings.optimiser](self.mine, lr=settings.rate, fused=self.device.type == "cuda")
+        self.optimiser = OPTIMISERS[settings.optimiser](self.mine, lr=settings.learning_rate, fused=self.device.type == "cuda")
         self.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimiser, patience=settings.plateau)
         self.stairs = torch.optim.lr_scheduler.StepLR(self.optimiser, settings.step)
         self.shuffle, self.draws = generator(seed, "shuffle"), generator(seed, "augment")

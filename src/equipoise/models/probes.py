@@ -47,8 +47,9 @@ class Reading:
         return " and ".join(parts)
 
 
-def reading_of(model: nn.Module, inputs: Tensor | Images, depth: str = "auto", at_most: int = 6) -> Reading:
-    """Which features to read: `inputs`, the `last` layer, all `hidden` ones (evenly spaced where they are more than `at_most`), or `all`.
+def reading_of(model: nn.Module, inputs: Tensor | Images, depth: str = "auto", max_layers: int = 6) -> Reading:
+    """Which features to read: `inputs`, the `last` layer, all `hidden` ones (evenly spaced where they are more than `max_layers`), or
+    `all`.
 
     `auto` is the inputs and the last layer of a table, and of images the inputs, which are read as small pictures and their edges.
     """
@@ -59,8 +60,8 @@ def reading_of(model: nn.Module, inputs: Tensor | Images, depth: str = "auto", a
     layers = [] if chosen == "inputs" else _layers(model, inputs, table)
     if chosen in ("last", "inputs and last"):
         layers = layers[-1:]
-    elif len(layers) > at_most:
-        layers = [layers[k] for k in np.linspace(0, len(layers) - 1, at_most).round().astype(int)]
+    elif len(layers) > max_layers:
+        layers = [layers[k] for k in np.linspace(0, len(layers) - 1, max_layers).round().astype(int)]
     found = Reading(tuple(layers), chosen in ("inputs", "inputs and last", "all"))
     if not found.layers and not found.inputs:
         raise BadInput(

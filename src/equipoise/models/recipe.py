@@ -18,7 +18,7 @@ class Training:
 
     epochs: int = 1000
     batch: int = 64
-    rate: float = 1e-3
+    learning_rate: float = 1e-3
     patience: int = 30
     plateau: int = 10  # epochs without improvement after which the rate falls to a tenth
     optimiser: str = "adam"  # or adamw
@@ -36,9 +36,9 @@ class Training:
         problems = [
             f"{name} of training must be at least {least[name]}; got {value}" for name, value in counts.items() if value < least[name]
         ]
-        if not (isfinite(self.rate) and self.rate > 0):
-            problems.append(f"rate of training must be a positive number; got {self.rate}")
+        if not (isfinite(self.learning_rate) and self.learning_rate > 0):
+            problems.append(f"learning_rate must be a positive number; got {self.learning_rate}")
         raise_all(problems)
 
 
-IMAGES = Training(epochs=20, batch=32, rate=1e-4, patience=5, optimiser="adamw", schedule="step", augment=True)
+IMAGES = Training(epochs=20, batch=32, learning_rate=1e-4, patience=5, optimiser="adamw", schedule="step", augment=True)

@@ -103,7 +103,7 @@ class _StackedRun:
         self.shuffles = [generator(seed, "shuffle") for seed in seeds]
         self.dropouts = [generator(seed, "dropout") for seed in seeds]
         self.names = list(range(stack.size))  # the replicate of each row of the stack
-        self.optimiser = StackedAdam(stack, settings.rate)
+        self.optimiser = StackedAdam(stack, settings.learning_rate)
         self.best = Snapshot.of(stack)
         self.best_loss = torch.full((stack.size,), float("inf"))
         self.since_best = torch.zeros(stack.size, dtype=torch.long)

@@ -111,7 +111,7 @@ class Paired:
             old, new = self.before.rate(label), self.after.rate(label)
             drawn = self.drawn_after.rate(label) - self.drawn_before.rate(label)
             for k, level in enumerate(self.attribute.levels):
-                if self.enough[k, label or 0] >= self.settings.minimum:
+                if self.enough[k, label or 0] >= self.settings.min_patients:
                     change = self._estimate(new[k] - old[k], drawn[:, k])
                     found.append(Shift(level, k == 0, rate, float(old[k]), float(new[k]), change))
         return found
@@ -120,7 +120,7 @@ class Paired:
         """Positions of the groups, the reference aside, whose gap has the patients for it."""
         needed = labels_needed(measure)
         counts = self.enough[:, list(needed)].min(-1) if needed else self.enough[:, 2]
-        enough = counts >= self.settings.minimum
+        enough = counts >= self.settings.min_patients
         return [k for k in range(1, len(counts)) if enough[k] and enough[0]]
 
     def gap_change(self, measure: str) -> Estimate:

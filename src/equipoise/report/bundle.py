@@ -19,7 +19,7 @@ from equipoise.errors import BadInput, raise_all
 from equipoise.methods import STRICT, Cut, described
 from equipoise.report.folder import FILES, recover
 
-SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 2
+SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 3
 RUN, DIGEST = "run.json", "digest"
 WHERE = "Name the folder that `equipoise debias` wrote."
 AGAIN = "Copy the folder again from where it was made, or run `equipoise debias` again."
@@ -109,7 +109,7 @@ class _Onnx:
 @checked(config=STRICT, kw_only=True)
 class _Run:
     schema: Literal["equipoise.repaired"]
-    schema_version: Literal[2]
+    schema_version: Literal[3]
     title: str
     label: str
     command: str

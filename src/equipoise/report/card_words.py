@@ -44,11 +44,15 @@ def goal(found: CardFindings) -> str:
     """What was asked for, in words."""
     asked = found.goal
     gap, performance = measure_words(asked.measure), performance_words(asked.performance)
-    if asked.bound is None:
+    if asked.max_gap is None:
         text = f"The smallest absolute {gap}"
     else:
-        text = f"An absolute {gap} of at most {asked.bound:g}"
-    return text + (f", with {performance} of at least {asked.floor:.3g}." if asked.floor is not None else f", with the best {performance}.")
+        text = f"An absolute {gap} of at most {asked.max_gap:g}"
+    return text + (
+        f", with {performance} of at least {asked.min_performance:.3g}."
+        if asked.min_performance is not None
+        else f", with the best {performance}."
+    )
 
 
 def verdict(found: CardFindings) -> str:
@@ -77,19 +81,25 @@ def goal_met(found: CardFindings) -> str:
     candidate, asked = found.case.result.candidate, found.goal
     sentences = [f"On the validation part the goal was {'met' if candidate.met else 'NOT met'}: {line(candidate.why)}."]
     gap, performance = found.gap[1], found.performance[1]
-    if asked.floor is not None:
+    if asked.min_performance is not None:
         sentences.append(
-            _against(f"the {performance_words(asked.performance)}", performance, asked.floor, "floor", performance.value >= asked.floor)
+            _against(
+                f"the {performance_words(asked.performance)}",
+                performance,
+                asked.min_performance,
+                "min_performance",
+                performance.value >= asked.min_performance,
+            )
         )
-    if asked.bound is not None:
-        sentences.append(_against(f"the absolute {name(asked.measure)}", gap, asked.bound, "bound", abs(gap.value) <= asked.bound))
+    if asked.max_gap is not None:
+        sentences.append(_against(f"the absolute {name(asked.measure)}", gap, asked.max_gap, "max_gap", abs(gap.value) <= asked.max_gap))
     return " ".join(sentences)
 
 
 def _against(what: str, estimate: Estimate, limit: float, kind: str, inside: bool) -> str:
     if np.isnan(estimate.value):
         return f"On the test part {what} cannot be told: {line(estimate.note or 'insufficient data')}."
-    if kind == "floor":
+    if kind == "min_performance":
         side, whole = ("at or above" if inside else "BELOW"), (estimate.low >= limit or estimate.high < limit)
     else:
         largest, crosses = max(abs(estimate.low), abs(estimate.high)), estimate.low <= 0 <= estimate.high
@@ -185,7 +195,7 @@ def validation(found: CardFindings) -> str:
     sentences = [
         f"{_chosen(found)} On the test part every decision is by the rule fixed beforehand.",
         f"Intervals are {percent(settings.level)} percentiles of {settings.draws:,} bootstrap draws of {drawn}.",
-        f"A rate that rests on fewer than {settings.minimum} {unit} is given as insufficient data.",
+        f"A rate that rests on fewer than {settings.min_patients} {unit} is given as insufficient data.",
     ]
     if found.shared_patients is None:
         sentences.append("Without patient ids, rows of one patient may lie in both parts.")

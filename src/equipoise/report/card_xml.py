@@ -115,7 +115,7 @@ def _trust(found: CardFindings, facts: Facts) -> Tree:
 
 def _performance(found: CardFindings, facts: Facts) -> Tree:
     asked = found.goal
-    limit = f"at least {asked.floor:.3g}" if asked.floor is not None else "the best within the bound on the gap"
+    limit = f"at least {asked.min_performance:.3g}" if asked.min_performance is not None else "the best within the maximum gap"
     results = [
         (f"{words.performance_words(m)}, {when}", estimate_json(audit[m], audit.settings.level))
         for m in words.performance_measures(found)

@@ -1,7 +1,7 @@
 """The trade-off explorer's data: every step of every method, thinned where there are many, so that no choice is lost.
 
-A step can be chosen by `select`, whatever the floor and the bound, only if no other step beats it on both. Those steps are always kept, in
-their order, so the page chooses among the kept ones exactly what `select` chooses among all.
+A step can be chosen by `select`, whatever the minimum performance and the maximum gap, only if no other step beats it on both. Those steps
+are always kept, in their order, so the page chooses among the kept ones exactly what `select` chooses among all.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Thinned:
 
 
 def selectable(trace: pd.DataFrame) -> IntArray:
-    """The rows that some floor or bound makes `select` choose.
+    """The rows that some minimum performance or maximum gap makes `select` choose.
 
     >>> selectable(pd.DataFrame({"gap": [-0.2, 0.1, 0.3], "performance": [0.8, 0.7, 0.6]})).tolist()
     [0, 1]
@@ -72,11 +72,11 @@ def explorer_data(case: Case, unit: str) -> dict[str, object]:
     """Plain values for the page's script: the goal, and of each method its points. Nothing of a patient is in it."""
     goal = case.result.candidate.goal
     methods = [_method(repair, case) for repair in case.repairs]
-    widest = max([FARTHEST, goal.bound or 0.0, *(abs(gap) for method in methods for gap in _drawn(method))])
+    widest = max([FARTHEST, goal.max_gap or 0.0, *(abs(gap) for method in methods for gap in _drawn(method))])
     line = np.linspace(0, min(1.0, widest * BEYOND), LINE)
     best = limit_at(case.original.valid, goal, line)
     return {
-        "goal": {"floor": goal.floor, "bound": goal.bound, "measure": goal.measure, "performance": unit},
+        "goal": {"min_performance": goal.min_performance, "max_gap": goal.max_gap, "measure": goal.measure, "performance": unit},
         "margin": {
             "gap": gap_margin(case.result.valid, goal.measure),
             "performance": performance_margin(case.result.valid, goal.performance),

@@ -290,7 +290,7 @@ def _calibration_in_the_large(scores: Scores, attribute: Attribute, settings: Se
         return ratio(s.sum(-1) - n[..., 1], n.sum(-1)) + 0.0
 
     patients = np.array([len(np.unique(units[attribute.codes == k])) for k in range(len(attribute.levels))])
-    value = np.where(patients >= settings.minimum, difference(cells), np.nan)
+    value = np.where(patients >= settings.min_patients, difference(cells), np.nan)
     low, high = interval(difference(drawn), value, settings.level)
     return [Estimate(float(v), float(a), float(b)) for v, a, b in zip(value, low, high, strict=True)]
 

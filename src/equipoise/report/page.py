@@ -138,7 +138,7 @@ def _context(case: Case, found: Findings, thumbnails: bool) -> dict[str, Any]:
         "book": Book(),
         "levels": attribute.levels,
         "level": percent(found.settings.level),
-        "minimum": found.settings.minimum,
+        "min_patients": found.settings.min_patients,
         "patients": case.original.test.patients is not None and case.original.valid.patients is not None,
         "performance": performance,
         "share_words": share_words,
@@ -157,7 +157,7 @@ def _context(case: Case, found: Findings, thumbnails: bool) -> dict[str, Any]:
         "forests": {name: rate_views(blocks) for name, blocks in found.rates.items()},
         "gap_forests": {name: gap_view(rows) for name, rows in found.gaps.items()},
         "widest_change": widest_change(found),
-        "calibration": [calibration_panel(t, r.test, attribute, found.settings.minimum) for t, r in sides],
+        "calibration": [calibration_panel(t, r.test, attribute, found.settings.min_patients) for t, r in sides],
         "roc": [roc_panel(t, r.test, r.decisions(), attribute) for t, r in sides],
         "distributions": [
             score_panel(f"{short(attribute.levels[code])}, {title.lower()}", r.test, r.candidate.rule, attribute, code)

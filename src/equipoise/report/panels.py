@@ -130,7 +130,7 @@ def _roc(score: FloatArray, y: IntArray) -> tuple[FloatArray, FloatArray]:
     return fpr[keep], tpr[keep]
 
 
-def calibration_panel(title: str, scores: Scores, attribute: Attribute, minimum: int) -> Panel:
+def calibration_panel(title: str, scores: Scores, attribute: Attribute, min_patients: int) -> Panel:
     """The share with the finding against the mean score, in bins of the score with enough rows."""
     marks = [Mark("diagonal", line([(along(0, 0, 1), up(0, 0, 1)), (along(1, 0, 1), up(1, 0, 1))]))]
     words = []
@@ -138,7 +138,7 @@ def calibration_panel(title: str, scores: Scores, attribute: Attribute, minimum:
         rows = attribute.codes == k
         place = np.minimum((scores.score[rows] * BINS).astype(int), BINS - 1)
         n, total, positives = (np.bincount(place, w, BINS) for w in (None, scores.score[rows], scores.y[rows]))
-        use = n >= minimum
+        use = n >= min_patients
         if not use.any():
             continue
         mean, share = total[use] / n[use], positives[use] / n[use]
@@ -195,13 +195,13 @@ def trajectory_panel(repair: Repair, goal: Goal) -> Panel:
     low = -np.ceil(-low * 10) / 10
     ticks = tuple(Tick(up(v, low, 1), number(100 * v, 0)) for v in np.arange(np.ceil(low * 4) / 4, 1.01, 0.25))
     marks = [Mark("base", line([(along(first, first, last), up(0, low, 1)), (along(last, first, last), up(0, low, 1))]))]
-    if goal.floor is not None:
-        y = up(goal.floor, low, 1)
-        marks.append(Mark("floor", line([(LEFT, y), (WIDTH - RIGHT, y)]), title=f"floor {amount(goal.floor)}"))
-    if goal.bound is not None:
-        for bound in (goal.bound, -goal.bound):
-            if bound >= low:
-                marks.append(Mark("bound", line([(LEFT, up(bound, low, 1)), (WIDTH - RIGHT, up(bound, low, 1))]), title="bound"))
+    if goal.min_performance is not None:
+        y = up(goal.min_performance, low, 1)
+        marks.append(Mark("min_performance", line([(LEFT, y), (WIDTH - RIGHT, y)]), title=f"minimum {amount(goal.min_performance)}"))
+    if goal.max_gap is not None:
+        for max_gap in (goal.max_gap, -goal.max_gap):
+            if max_gap >= low:
+                marks.append(Mark("max_gap", line([(LEFT, up(max_gap, low, 1)), (WIDTH - RIGHT, up(max_gap, low, 1))]), title="max_gap"))
     x = along(step[candidate.chosen], first, last)
     marks.append(Mark("chosen", line([(x, TOP), (x, HEIGHT - BOTTOM)]), title=f"chosen: step {int(step[candidate.chosen])}"))
     for look, values in (("gap", gap), ("performance", performance)):

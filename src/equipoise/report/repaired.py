@@ -42,7 +42,7 @@ from equipoise.report.folder import WEIGHTS, check_folder, filling
 from equipoise.report.limits import LIMIT_WORDS
 from equipoise.report.trial import Bars
 
-AUDITS, AUDITS_VERSION = "equipoise.debias", 1
+AUDITS, AUDITS_VERSION = "equipoise.debias", 2
 IN_THE_LARGE = "calibration_in_the_large"  # a rate of the report
 
 

@@ -268,5 +268,5 @@ def _remarks(plan: Plan, rows: pd.DataFrame) -> Sequence[str]:
     unmet = rows.groupby("method", sort=False)["met"].mean()
     below = [f"{name} in {1 - share:.0%}" for name, share in unmet.items() if share < 1]
     if below:
-        lines.append(f"Goal (floor or bound) not met on validation: {', '.join(below)} of rows.")
+        lines.append(f"Goal (minimum performance or maximum gap) not met on validation: {', '.join(below)} of rows.")
     return lines

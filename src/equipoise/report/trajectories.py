@@ -1,7 +1,8 @@
 """The paper's Figure 3: bias and performance on the way of a method, every split thin, the median over splits bold.
 
 The horizontal axis counts what the method counts (units pruned, epochs). Bias is solid and dark, performance dashed and light, so that a
-grey print tells them apart. The floor or the bound of the goal is dotted, and every split's chosen step has a mark on both of its lines.
+grey print tells them apart. The minimum performance or the maximum gap of the goal is dotted, and every split's chosen step has a mark on
+both of its lines.
 """
 
 from pathlib import Path
@@ -35,7 +36,7 @@ def trajectories_figure(plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame, da
     ]
     title = alt.TitleParams(
         f"{plan.named(data).title or data}: validation set",
-        subtitle="Thin: each split. Bold: median over splits. Marks: each split's chosen step. Dotted: the floor or bound of the goal.",
+        subtitle="Thin: each split. Bold: median over splits. Marks: each split's chosen step. Dotted: the goal's limit.",
     )
     lines = [alt.hconcat(*panels[k : k + A_LINE]).resolve_scale(y="shared") for k in range(0, len(panels), A_LINE)]
     return alt.vconcat(*lines, title=title)
@@ -53,9 +54,11 @@ def save_trajectories(
 
 
 def _followed(plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame) -> pd.DataFrame:
-    """The traces in which one step follows from another, with their place `x` on the axis, the chosen step, the floor and the bound."""
+    """The traces in which one step follows from another, with their place `x` on the axis, the chosen step, the minimum performance and the
+    maximum gap.
+    """
     followed = [arm.name for arm in plan.methods if METHODS[arm.method].counts]
-    told = rows[[*KEYS, "step", "pace", "floor", "bound"]].rename(columns={"step": "chosen"})
+    told = rows[[*KEYS, "step", "pace", "min_performance", "max_gap"]].rename(columns={"step": "chosen"})
     merged = traces[traces["method"].isin(followed)].merge(told, on=KEYS, how="inner")
     return merged.assign(x=merged["step"] * merged["pace"].fillna(1.0))
 
@@ -117,15 +120,17 @@ def _panel(part: pd.DataFrame, plan: Plan, arm: str, measure: str) -> Any:
 
 
 def _limits(part: pd.DataFrame) -> list[dict[str, Any]]:
-    """The floor, or the median of the splits' floors where each has its own, and the bound on both sides of zero."""
+    """The minimum performance, or its median over splits where they differ, and the maximum gap on both sides of zero."""
     limits: list[dict[str, Any]] = []
     splits = part.drop_duplicates("seed")
-    if splits["floor"].notna().any():
-        floor, same = float(splits["floor"].median()), bool((splits["floor"] == splits["floor"].iloc[0]).all())
-        limits.append({"y": round(floor, 5), "text": f"floor {floor:.2f}" if same else f"floor, median {floor:.2f}"})
-    if splits["bound"].notna().any():
-        bound = float(splits["bound"].median())
-        limits += [{"y": bound, "text": ""}, {"y": -bound, "text": f"bound ±{bound:g}"}]
+    if splits["min_performance"].notna().any():
+        least = splits["min_performance"]
+        limits.append(
+            {"y": round(least.median(), 5), "text": f"minimum{'' if (least == least.iloc[0]).all() else ', median'} {least.median():.2f}"}
+        )
+    if splits["max_gap"].notna().any():
+        max_gap = float(splits["max_gap"].median())
+        limits += [{"y": max_gap, "text": ""}, {"y": -max_gap, "text": f"maximum ±{max_gap:g}"}]
     return limits
 
 

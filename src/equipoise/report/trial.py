@@ -150,8 +150,8 @@ def tried(
 
 def asked(goal: Goal) -> dict[str, Any]:
     """A goal as the keywords of `debias`."""
-    names = ("measure", "performance", "floor", "bound", "selection", "lose")
-    return {**{name: getattr(goal, name) for name in names}, "level_up": goal.keep}
+    names = ("measure", "performance", "min_performance", "max_gap", "selection", "max_loss")
+    return {**{name: getattr(goal, name) for name in names}, "keep": goal.keep}
 
 
 def scored(candidate: Candidate, repair: Cohort, test: Cohort, seconds: float, bars: Bars) -> Repair:
@@ -189,19 +189,20 @@ def verified(candidate: Candidate, scores: Scores) -> Candidate:
 def choose(repairs: Sequence[Repair], goal: Goal) -> int:
     """The position of the best repair by a settled goal, on the repair part alone.
 
-    Those that meet the goal come first: with a floor by the smallest |gap|, with a bound alone by the best performance. If none does, the
-    best performance (floor) or the smallest |gap| (bound). Among those within 0.005 of the best, one whose rule needs no group.
+    Those that meet the goal come first: with a minimum performance by the smallest |gap|, with a maximum gap alone by the best performance.
+    If none does, the best performance (minimum performance) or the smallest |gap| (maximum gap). Among those within 0.005 of the best, one
+    whose rule needs no group.
     """
     rows = [repair.candidate.trace.iloc[repair.candidate.chosen] for repair in repairs]
     gap = np.array([abs(float(row["gap"])) for row in rows])
     performance = np.array([float(row["performance"]) for row in rows])
-    enough = np.ones(len(rows), bool) if goal.floor is None else performance >= goal.floor - 1e-12
-    within = np.ones(len(rows), bool) if goal.bound is None else gap <= goal.bound + 1e-12
+    enough = np.ones(len(rows), bool) if goal.min_performance is None else performance >= goal.min_performance - 1e-12
+    within = np.ones(len(rows), bool) if goal.max_gap is None else gap <= goal.max_gap + 1e-12
     beyond = bool(goal.keep) or goal.selection != "paper"  # what gap and performance alone do not tell
     sure = np.array([repair.candidate.met or not beyond for repair in repairs])
     pool = next(some for some in (enough & within & sure, enough & within, enough, np.ones_like(enough)) if some.any())
     met = bool((enough & within).any())
-    by_performance = (goal.floor is None and met) or not enough.any()
+    by_performance = (goal.min_performance is None and met) or not enough.any()
     worse = np.where(pool, -performance if by_performance else gap, np.inf)
     level = worse <= worse.min() + EQUAL
     order = [(repair.candidate.rule.needs_group, value) for repair, value in zip(repairs, worse, strict=True)]

@@ -202,7 +202,7 @@ def explorer_notes(data: dict[str, Any]) -> list[str]:
         if drawn < method["total"]:
             notes.append(
                 f"{method['name']}: {drawn:,} of {method['total']:,} steps are drawn. "
-                "Every step that some floor or bound would choose is in the file, so that no choice is lost."
+                "Every step that some minimum performance or maximum gap would choose is in the file, so that no choice is lost."
             )
         if method["own_rule"]:
             notes.append(f"{method['name']} chose its step in this run by a rule of its own; moved lines choose by the rule above.")
@@ -212,15 +212,15 @@ def explorer_notes(data: dict[str, Any]) -> list[str]:
 def goal_words(goal: Goal) -> str:
     """A goal in words.
 
-    >>> goal_words(Goal("eod", floor=0.75))
+    >>> goal_words(Goal("eod", min_performance=0.75))
     'the smallest difference in sensitivity with balanced accuracy of at least 75.0%'
     """
     what, performance = gap_words(goal.measure), PERFORMANCE[goal.performance]
-    floor = "" if goal.floor is None else f" with {performance} of at least {amount(goal.floor)}"
-    if goal.bound is None:
-        return f"the smallest difference in {what}{floor}"
-    within = f"a difference in {what} of at most {amount(goal.bound, 'size')} points"
-    return f"{within}{floor}" if floor else f"the best {performance} with {within}"
+    also = "" if goal.min_performance is None else f" with {performance} of at least {amount(goal.min_performance)}"
+    if goal.max_gap is None:
+        return f"the smallest difference in {what}{also}"
+    within = f"a difference in {what} of at most {amount(goal.max_gap, 'size')} points"
+    return f"{within}{also}" if also else f"the best {performance} with {within}"
 
 
 def part_words(part: Part) -> str:

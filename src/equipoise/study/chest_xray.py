@@ -16,16 +16,16 @@ TITLES = {"vgg-16": "VGG-16", "resnet-18": "ResNet-18", "squeezenet": "SqueezeNe
 LAYERS = {"vgg-16": "features.*", "resnet-18": "conv1", "squeezenet": "features.*", LITE: "conv_stem"}
 FINDINGS = {"sex": "enlarged cardiomediastinum", "ethnicity": "pneumonia"}
 FLOORS = {"pruning": {"sex": 0.65, "ethnicity": 0.55}, "bias-gda": {"sex": 0.75, "ethnicity": 0.55}}
-GDA = {"sex": {"rate": 1e-5, "epochs": 10}, "ethnicity": {"rate": 7.5e-6, "epochs": 8}}
+GDA = {"sex": {"learning_rate": 1e-5, "epochs": 10}, "ethnicity": {"learning_rate": 7.5e-6, "epochs": 8}}
 EVALUATIONS = {"sex": 5, "ethnicity": 8}  # of bias GD/A, per epoch
 BOUNDS = {"sex": 0.03, "ethnicity": BOUND}  # on the gap, for every method that has one
 ADVERSARIAL = {
-    "sex": {"rate": 1e-4, "epochs": 5, "bound": BOUNDS["sex"], "margin": 0.02},
-    "ethnicity": {"rate": 1e-4, "epochs": 4, "bound": BOUNDS["ethnicity"], "margin": 0.01},
+    "sex": {"learning_rate": 1e-4, "epochs": 5, "max_gap": BOUNDS["sex"], "margin": 0.02},
+    "ethnicity": {"learning_rate": 1e-4, "epochs": 4, "max_gap": BOUNDS["ethnicity"], "margin": 0.01},
 }
-IN_PROCESSING_IMAGES = {"rate": 1e-4, "batch": 32, "epochs": 20, "weight": 0.5, "optimiser": "adamw"}
+IN_PROCESSING_IMAGES = {"learning_rate": 1e-4, "batch": 32, "epochs": 20, "weight": 0.5, "optimiser": "adamw"}
 UNITS = 1_500  # per step
-PRUNING_ENDS = {"at_most": 10, "stop": 0.55}  # VGG-16 has 13.5 million units: without an end, 9,032 steps
+PRUNING_ENDS = {"max_steps": 10, "stop_below": 0.55}  # VGG-16 has 13.5 million units: without an end, 9,032 steps
 # Without pretrained weights, chosen by validation loss on splits 0 and 1 of any finding: more patience, no fall of the rate, and for
 # VGG-16, which has no batch norm, a smaller one. From there bias-gda changes balanced accuracy within ten steps, hence more looks.
 FROM_SCRATCH = {"patience": 10, "step": 20}
@@ -37,7 +37,7 @@ COMMON: dict[str, Any] = {  # how the chest X-ray classifiers are trained and co
     "training": {
         "epochs": 20,
         "batch": 32,
-        "rate": 1e-4,
+        "learning_rate": 1e-4,
         "patience": 5,
         "optimiser": "adamw",
         "schedule": "step",
@@ -66,7 +66,7 @@ def _nih(network: str) -> list[dict[str, Any]]:
             "title": f"{TITLES[network]}, {title}: sex",
             "options": {"finding": finding, "attribute": "sex"},
             "model": network,
-            "training": {"rate": 3e-5} if network == "vgg-16" else {},
+            "training": {"learning_rate": 3e-5} if network == "vgg-16" else {},
         }
         for finding, title in NIH_FINDINGS.items()
     ]
@@ -95,13 +95,13 @@ def _nih_pretrained() -> list[dict[str, Any]]:
 # The validation parts of single findings hold about 160 images: performance there is known to 0.04, so 0.03 of it may be lost.
 BEYOND: list[dict[str, Any]] = [
     {"method": "standard"},
-    {"method": "bias-gda", "settings": {"batch": 32, "evaluations": 10, **GDA["sex"]}},
-    {"method": "constrained", "settings": {"rate": 1e-4, "batch": 64}},
-    {"method": "constrained", "name": "constrained-honest", "settings": {"rate": 1e-4, "batch": 64}, "selection": "honest"},
+    {"method": "bias-gda", "settings": {"batch": 32, "evals_per_epoch": 10, **GDA["sex"]}},
+    {"method": "constrained", "settings": {"learning_rate": 1e-4, "batch": 64}},
+    {"method": "constrained", "name": "constrained-honest", "settings": {"learning_rate": 1e-4, "batch": 64}, "selection": "honest"},
     {"method": "bias-score"},
-    {"method": "bias-score", "name": "bias-score-0.03", "lose": 0.03},
+    {"method": "bias-score", "name": "bias-score-0.03", "max_loss": 0.03},
     {"method": "bias-score", "name": "bias-score-train", "train": True},  # sex is learnt from the train part as well
-    {"method": "bias-score", "name": "bias-score-train-0.03", "lose": 0.03, "train": True},
+    {"method": "bias-score", "name": "bias-score-train-0.03", "max_loss": 0.03, "train": True},
     {"method": "group-thresholds"},
 ]
 CHEST_XRAYS: dict[str, dict[str, Any]] = {
@@ -129,33 +129,33 @@ CHEST_XRAYS: dict[str, dict[str, Any]] = {
             *(
                 {
                     "method": method,
-                    "overrides": _by_data(lambda attribute, _: {"bound": BOUNDS[attribute]}),
-                    "bound": _by_data(lambda attribute, _: BOUNDS[attribute]),
+                    "overrides": _by_data(lambda attribute, _: {"max_gap": BOUNDS[attribute]}),
+                    "max_gap": _by_data(lambda attribute, _: BOUNDS[attribute]),
                 }
                 for method in ("random", "reject-option")
             ),
-            {"method": "equalised-odds", "bound": _by_data(lambda attribute, _: BOUNDS[attribute])},
+            {"method": "equalised-odds", "max_gap": _by_data(lambda attribute, _: BOUNDS[attribute])},
             {
                 "method": "adversarial-finetune",
                 "overrides": _by_data(lambda attribute, _: ADVERSARIAL[attribute]),
-                "bound": _by_data(lambda attribute, _: BOUNDS[attribute]),
+                "max_gap": _by_data(lambda attribute, _: BOUNDS[attribute]),
             },
             {
                 "method": "pruning",
                 "settings": {"units": UNITS, **PRUNING_ENDS},
                 "overrides": _by_data(lambda _, network: {"layers": LAYERS[network]}),
-                "floor": _by_data(lambda attribute, _: FLOORS["pruning"][attribute]),
+                "min_performance": _by_data(lambda attribute, _: FLOORS["pruning"][attribute]),
             },
             {
                 "method": "bias-gda",
                 "settings": {"batch": 32},
-                "overrides": _by_data(lambda attribute, _: {**GDA[attribute], "evaluations": EVALUATIONS[attribute]}),
-                "floor": _by_data(lambda attribute, _: FLOORS["bias-gda"][attribute]),
+                "overrides": _by_data(lambda attribute, _: {**GDA[attribute], "evals_per_epoch": EVALUATIONS[attribute]}),
+                "min_performance": _by_data(lambda attribute, _: FLOORS["bias-gda"][attribute]),
             },
             {
                 **IN_PROCESSING,
                 "settings": IN_PROCESSING_IMAGES,
-                "bound": _by_data(lambda attribute, _: BOUNDS[attribute]),
+                "max_gap": _by_data(lambda attribute, _: BOUNDS[attribute]),
             },
         ],
     },
@@ -168,14 +168,14 @@ CHEST_XRAYS: dict[str, dict[str, Any]] = {
         "data": [entry for network in ("resnet-18", "vgg-16", "squeezenet") for entry in _nih(network)],
         "methods": [
             *POST,
-            {"method": "adversarial-finetune", "settings": ADVERSARIAL["sex"], "bound": ADVERSARIAL["sex"]["bound"]},
+            {"method": "adversarial-finetune", "settings": ADVERSARIAL["sex"], "max_gap": ADVERSARIAL["sex"]["max_gap"]},
             {
                 "method": "pruning",
-                "settings": {"units": UNITS, "at_most": 60},
+                "settings": {"units": UNITS, "max_steps": 60},
                 "overrides": {f"nih-{f}-{n}": {"layers": LAYERS[n]} for n in ("resnet-18", "vgg-16", "squeezenet") for f in NIH_FINDINGS},
             },
-            {"method": "bias-gda", "settings": {"batch": 32, "evaluations": 10, **GDA["sex"]}},
-            {**IN_PROCESSING, "settings": {"rate": 1e-4, "batch": 64, "epochs": 12}},
+            {"method": "bias-gda", "settings": {"batch": 32, "evals_per_epoch": 10, **GDA["sex"]}},
+            {**IN_PROCESSING, "settings": {"learning_rate": 1e-4, "batch": 64, "epochs": 12}},
         ],
     },
     "nih-beyond": {
@@ -195,11 +195,11 @@ CHEST_XRAYS: dict[str, dict[str, Any]] = {
         "methods": [
             *POST,
             {"method": "group-thresholds"},
-            {"method": "adversarial-finetune", "settings": ADVERSARIAL["sex"], "bound": ADVERSARIAL["sex"]["bound"]},
-            {"method": "pruning", "settings": {"units": UNITS, "at_most": 60, "layers": LAYERS[LITE]}},
-            {"method": "bias-gda", "settings": {"batch": 32, "evaluations": 10, **GDA["sex"]}},
-            {**IN_PROCESSING, "settings": {"rate": 1e-4, "batch": 64, "epochs": 12}},
-            {"method": "constrained", "settings": {"rate": 1e-4, "batch": 64}},
+            {"method": "adversarial-finetune", "settings": ADVERSARIAL["sex"], "max_gap": ADVERSARIAL["sex"]["max_gap"]},
+            {"method": "pruning", "settings": {"units": UNITS, "max_steps": 60, "layers": LAYERS[LITE]}},
+            {"method": "bias-gda", "settings": {"batch": 32, "evals_per_epoch": 10, **GDA["sex"]}},
+            {**IN_PROCESSING, "settings": {"learning_rate": 1e-4, "batch": 64, "epochs": 12}},
+            {"method": "constrained", "settings": {"learning_rate": 1e-4, "batch": 64}},
             {"method": "bias-score"},
             {"method": "bias-score", "name": "bias-score-train", "train": True},
         ],
@@ -218,7 +218,15 @@ CHEST_XRAYS: dict[str, dict[str, Any]] = {
         "about": "the same on simulated chest X-rays, drawn anew for each split: small, for a CPU; needs no files",
         **COMMON,
         "splits": 3,
-        "training": {"epochs": 8, "batch": 32, "rate": 1e-3, "patience": 4, "optimiser": "adamw", "schedule": "plateau", "augment": False},
+        "training": {
+            "epochs": 8,
+            "batch": 32,
+            "learning_rate": 1e-3,
+            "patience": 4,
+            "optimiser": "adamw",
+            "schedule": "plateau",
+            "augment": False,
+        },
         "data": [
             {
                 "source": "phantom",
@@ -230,16 +238,16 @@ CHEST_XRAYS: dict[str, dict[str, Any]] = {
         ],
         "methods": [
             {"method": "standard"},
-            {"method": "random", "settings": {"bound": BOUND, "trials": 21}, "bound": BOUND},
+            {"method": "random", "settings": {"max_gap": BOUND, "trials": 21}, "max_gap": BOUND},
             *POST[2:],
             {
                 "method": "adversarial-finetune",
                 "settings": {**ADVERSARIAL["sex"], "critic_steps": 20, "actor_steps": 10},
-                "bound": ADVERSARIAL["sex"]["bound"],
+                "max_gap": ADVERSARIAL["sex"]["max_gap"],
             },
-            {"method": "pruning", "settings": {"units": 150, "layers": "conv1", "at_most": 30}},
-            {"method": "bias-gda", "settings": {"rate": 5e-5, "batch": 32, "epochs": 6, "evaluations": 3}},
-            {"method": "adversarial-training", "settings": {"epochs": 5, "batch": 32}, "bound": BOUND},
+            {"method": "pruning", "settings": {"units": 150, "layers": "conv1", "max_steps": 30}},
+            {"method": "bias-gda", "settings": {"learning_rate": 5e-5, "batch": 32, "epochs": 6, "evals_per_epoch": 3}},
+            {"method": "adversarial-training", "settings": {"epochs": 5, "batch": 32}, "max_gap": BOUND},
         ],
     },
 }

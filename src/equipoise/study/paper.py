@@ -26,7 +26,7 @@ MIMIC_FLOOR = 0.60
 SIMULATED_ROWS = 30_000  # the paper does not say how many: the default of its code, and the spread of its STANDARD rows fits it
 ZAFAR = {"clockwise": True, "mapping": "low-rank", "seed": 42}  # as the published code: all splits share one data set
 SIMULATED_FLOORS = {"pruning": 0.52, "bias-gda": 0.55}
-BIAS_GDA = {"rate": 1e-5, "batch": 256, "epochs": 200, "evaluations": 3}
+BIAS_GDA = {"learning_rate": 1e-5, "batch": 256, "epochs": 200, "evals_per_epoch": 3}
 ALPHAS = (0.1, 0.5, 1.0, 1.5, 2.0, 2.5)  # Loh: the larger, the more bias
 VARTHETAS = (1.2, 1.1, 1.0, 0.9, 0.8, 0.7)  # Zafar: the smaller, the more bias
 TABULAR = {"adult": ("Adult", "sex"), "bank": ("Bank", "age"), "compas": ("COMPAS", "race")}
@@ -34,21 +34,21 @@ MIMIC = {"age": ("age", "age"), "marital_status": ("marital status", "marital-st
 
 
 def _both_regimes(floors: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    return {**floors, **{f"{name}-blind": floor for name, floor in floors.items()}}
+    return {**floors, **{f"{name}-blind": min_performance for name, min_performance in floors.items()}}
 
 
 TABULAR_ARMS: list[dict[str, Any]] = [
-    {"method": "pruning", "settings": {"units": 1}, "floor": _both_regimes(PRUNING_FLOORS)},
-    {"method": "bias-gda", "settings": BIAS_GDA, "floor": _both_regimes(BIAS_GDA_FLOORS)},
+    {"method": "pruning", "settings": {"units": 1}, "min_performance": _both_regimes(PRUNING_FLOORS)},
+    {"method": "bias-gda", "settings": BIAS_GDA, "min_performance": _both_regimes(BIAS_GDA_FLOORS)},
 ]
 SIMULATED_ARMS: list[dict[str, Any]] = [
     {"method": "standard"},
-    {"method": "pruning", "settings": {"units": 1}, "floor": SIMULATED_FLOORS["pruning"]},
-    {"method": "bias-gda", "settings": BIAS_GDA, "floor": SIMULATED_FLOORS["bias-gda"]},
+    {"method": "pruning", "settings": {"units": 1}, "min_performance": SIMULATED_FLOORS["pruning"]},
+    {"method": "bias-gda", "settings": BIAS_GDA, "min_performance": SIMULATED_FLOORS["bias-gda"]},
 ]
 MIMIC_ARMS: list[dict[str, Any]] = [
-    {"method": "pruning", "settings": {"units": 1}, "floor": MIMIC_FLOOR},
-    {"method": "bias-gda", "settings": {**BIAS_GDA, "epochs": 100}, "floor": MIMIC_FLOOR},
+    {"method": "pruning", "settings": {"units": 1}, "min_performance": MIMIC_FLOOR},
+    {"method": "bias-gda", "settings": {**BIAS_GDA, "epochs": 100}, "min_performance": MIMIC_FLOOR},
 ]
 PRESETS: dict[str, dict[str, Any]] = {
     "paper-tabular": {

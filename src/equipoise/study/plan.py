@@ -17,8 +17,8 @@ patient = "subject_id"
 [[methods]]
 method = "bias-gda"
 settings = { epochs = 50 }
-overrides = { icu = { rate = 1e-6 } }    # settings for these data alone
-floor = { icu = { eod = 0.70 } }         # or one number; by measure, by data, or by both
+overrides = { icu = { learning_rate = 1e-6 } }    # settings for these data alone
+min_performance = { icu = { eod = 0.70 } }         # or one number; by measure, by data, or by both
 train = false                            # true gives bias-score and auto the train part as well
 training = "published"                   # left out: the study's own training; else one of its `trainings`
 
@@ -114,8 +114,8 @@ def narrow(
             dataclasses.replace(
                 a,
                 overrides={k: v for k, v in a.overrides.items() if k in names},
-                floor=_cut(a.floor, names, kept_measures),
-                bound=_cut(a.bound, names, kept_measures),
+                min_performance=_cut(a.min_performance, names, kept_measures),
+                max_gap=_cut(a.max_gap, names, kept_measures),
             )
             for a in arms
         ),
@@ -125,7 +125,7 @@ def narrow(
 
 
 def _cut(limit: Limit | None, data: Sequence[str], measures: Sequence[str]) -> Limit | None:
-    """A floor or bound without the entries for what is not in the study."""
+    """A minimum performance or maximum gap without the entries for what is not in the study."""
     if not isinstance(limit, Mapping):
         return limit
     kept = {k: v for k, v in limit.items() if k in data or k in measures}
@@ -142,7 +142,7 @@ def _tidied(raw: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
         tidy[key] = [_entry(e, kind, folder) for e in entries]
     data = [str(e["name"]) for e in _entries(tidy, "data") if "name" in e]
     for entry in _entries(tidy, "methods"):
-        for limit in ("floor", "bound"):
+        for limit in ("min_performance", "max_gap"):
             if isinstance(entry.get(limit), Mapping):
                 entry[limit] = _by_name(entry[limit], data)
     if isinstance(tidy.get("protocol"), str) and tidy["protocol"] in PROTOCOLS:
@@ -236,7 +236,7 @@ def _crossed(tidy: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(recipe, str) and recipe and recipe not in recipes:
             known = _hint(recipe, recipes) if recipes else f" The study has none; add [trainings.{recipe}]."
             yield f"methods[{position}].training: {recipe!r} is none of the study's trainings.{known}"
-        for key in ("floor", "bound"):
+        for key in ("min_performance", "max_gap"):
             table = entry.get(key)
             for name, inner in table.items() if isinstance(table, Mapping) else ():
                 where = f"methods[{position}].{key}"

@@ -216,8 +216,8 @@ def _row(
         "rule": rule.describe(),
         "threshold": rule.value if isinstance(rule, Threshold) else None,
         "needs_group": bool(rule.needs_group),
-        "floor": goal.floor,
-        "bound": goal.bound,
+        "min_performance": goal.min_performance,
+        "max_gap": goal.max_gap,
         "notes": "\n".join(candidate.notes),
         **{name: len(part) for name, part in zip(rows.SIZES, parts, strict=True)},
         **{column: trace[name].tolist() for column, name in rows.TRACE.items()},
@@ -228,8 +228,8 @@ def _row(
 def _looked(candidate: Candidate, scores: Scores, measure: str, seed: int) -> tuple[Cells, float]:
     """The cell table of the decisions (for a randomised rule, of their expectations), and their noise floor."""
     f, attribute = candidate.rule.decide(scores), scores.attribute
-    floor = noise_floor(f, scores.y, attribute.codes, attribute.levels, scores.patients, measure, seed=seed)
-    return tabulate(f, scores.y, attribute), floor
+    noise = noise_floor(f, scores.y, attribute.codes, attribute.levels, scores.patients, measure, seed=seed)
+    return tabulate(f, scores.y, attribute), noise
 
 
 def _alike_networks(one: nn.Module, other: nn.Module) -> bool:

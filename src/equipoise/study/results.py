@@ -29,7 +29,7 @@ from equipoise.study.tasks import Task, tasks_of
 
 log = logging.getLogger(__name__)
 DEFINITION, LOCK = "study.json", ".lock"
-SCHEMA, SCHEMA_VERSION = "equipoise.study", 1  # of study.json; files that do not name theirs are of version 1
+SCHEMA, SCHEMA_VERSION = "equipoise.study", 2  # of study.json
 
 
 @dataclass(frozen=True)
@@ -238,13 +238,13 @@ def _definition(path: Path) -> dict[str, Any]:
         lacking = [key for key in ("study", "fingerprint", "version", "identity", "definition") if key not in found]
     except (ValueError, TypeError) as error:
         raise BadInput(f"{source} is damaged ({error}). Put it back from a copy, or choose another folder with --out.") from error
-    if (found.get("schema", SCHEMA), found.get("schema_version", 1)) != (SCHEMA, SCHEMA_VERSION):
+    if lacking:
+        raise BadInput(f"{source} lacks {', '.join(lacking)}. Put it back from a copy, or choose another folder with --out.")
+    if (found.get("schema"), found.get("schema_version")) != (SCHEMA, SCHEMA_VERSION):
         raise BadInput(
             f"{source} has schema {found.get('schema')!r}, version {found.get('schema_version')!r}; this Equipoise reads {SCHEMA!r}, "
             f"version {SCHEMA_VERSION}. Use the version of Equipoise that wrote it, or choose another folder with --out."
         )
-    if lacking:
-        raise BadInput(f"{source} lacks {', '.join(lacking)}. Put it back from a copy, or choose another folder with --out.")
     return found
 
 

@@ -21,7 +21,7 @@ LIMIT = "limit"  # the best performance of any rule that knows the group, on the
 POOLED = ("test_cell", "test_decision", "test_patient")  # of each test row, where folds are to be pooled (see pooled)
 PACE = "pace"  # of one step, in what the method counts: units pruned, epochs
 SIZES = ("train_rows", "valid_rows", "test_rows")  # of each part of the split
-SCHEMA_VERSION = 2  # of a file of rows; 1 is that of files that do not name one
+SCHEMA_VERSION = 3  # of a file of rows
 VERSION_KEY = b"equipoise.rows.schema_version"
 # Columns that every file has. Any other column may be missing in a file from before it, and is then missing in the rows.
 CORE = ("fingerprint", "version", "data", "seed", "method", "measure", "gap", "performance", "valid_gap", "valid_performance", *TIMINGS)
@@ -50,8 +50,8 @@ SCHEMA = pa.schema(
         ("threshold", _REAL),
         ("needs_group", pa.bool_()),
         ("performance_measure", _TEXT),
-        ("floor", _REAL),
-        ("bound", _REAL),
+        ("min_performance", _REAL),
+        ("max_gap", _REAL),
         ("settings", _TEXT),
         ("notes", _TEXT),
         ("stack", _WHOLE),
@@ -84,18 +84,18 @@ def from_bytes(content: bytes, source: str) -> pd.DataFrame:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise BadInput(f"{source} is damaged ({reason}). Run the study again to have it redone.") from error
+    version = (table.schema.metadata or {}).get(VERSION_KEY, b"1").decode(errors="replace")
+    if version != str(SCHEMA_VERSION):
+        raise BadInput(
+            f"{source} has rows of schema version {version}; this Equipoise reads version {SCHEMA_VERSION}. "
+            "Use the version of Equipoise that wrote it, or another folder."
+        )
     found = dict(zip(table.schema.names, table.schema.types, strict=True))
     other = [name for name in found if name not in SCHEMA.names]
     kinds = dict.fromkeys(other, _REAL) | {name: SCHEMA.field(name).type for name in found if name in SCHEMA.names}
     strange = [name for name in other if not name.startswith("test_")] + [name for name in found if found[name] != kinds[name]]
     if strange or not set(CORE) <= set(found):
         raise BadInput(f"{source} does not hold the rows of a study. Remove it, or use another folder.")
-    version = (table.schema.metadata or {}).get(VERSION_KEY, b"1").decode(errors="replace")
-    if version not in {str(known) for known in range(1, SCHEMA_VERSION + 1)}:
-        raise BadInput(
-            f"{source} has rows of schema version {version}; this Equipoise reads versions up to {SCHEMA_VERSION}. "
-            "Use the version of Equipoise that wrote it, or another folder."
-        )
     for name in SCHEMA.names:
         if name not in found:
             table = table.append_column(SCHEMA.field(name), pa.nulls(len(table), SCHEMA.field(name).type))

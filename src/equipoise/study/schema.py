@@ -64,7 +64,7 @@ def _measure(value: Any) -> str:
 Limits = Annotated[Limit | None, PlainValidator(_limit)]
 
 
-USUAL = (("selection", "paper"), ("lose", None), ("train", False), ("training", ""))  # of an arm
+USUAL = (("selection", "paper"), ("max_loss", None), ("train", False), ("training", ""))  # of an arm
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -75,10 +75,10 @@ class Arm:
     name: Name = ""
     settings: dict[str, Any] = Field(default_factory=dict)
     overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)  # settings of its own for some data, by their name
-    floor: Limits = None
-    bound: Limits = None
+    min_performance: Limits = None
+    max_gap: Limits = None
     selection: Annotated[str, one_of("selection", SELECTIONS)] = "paper"
-    lose: float | None = None  # of the original's performance, where there is neither floor nor bound
+    max_loss: float | None = None  # of the original's performance, where there is neither minimum performance nor maximum gap
     train: bool = False  # whether it gets the train part too; what trains from scratch always does
     training: str = ""  # one of the study's `trainings`: the networks of this arm are trained by that recipe
 
@@ -103,14 +103,14 @@ class Arm:
         raise_all(problems)
         return values
 
-    @field_validator("lose")
+    @field_validator("max_loss")
     @classmethod
-    def _lose(cls, value: float | None, info: ValidationInfo) -> float | None:
+    def _max_loss(cls, value: float | None, info: ValidationInfo) -> float | None:
         if value is not None and not 0 <= value <= 1:
             raise ValueError(f"should be a number from 0 to 1; got {value}")
-        everywhere = [key for key in ("floor", "bound") if isinstance(info.data.get(key), (int, float))]
+        everywhere = [key for key in ("min_performance", "max_gap") if isinstance(info.data.get(key), (int, float))]
         if value is not None and everywhere:
-            raise ValueError(f"lose is for goals without a floor and without a bound; this arm has a {' and a '.join(everywhere)}")
+            raise ValueError(f"max_loss cannot be combined with min_performance or max_gap; this arm has {' and '.join(everywhere)}")
         return value
 
     @field_validator("train")
@@ -133,9 +133,9 @@ class Arm:
 
     def goal(self, data: str, measure: str, performance: str) -> Goal:
         """What this arm is to reach on these data."""
-        limits = limit(self.floor, data, measure), limit(self.bound, data, measure)
-        lose = self.lose if limits == (None, None) else None  # a table of floors may leave some data out
-        return Goal(measure, performance, *limits, selection=self.selection, lose=lose)
+        limits = limit(self.min_performance, data, measure), limit(self.max_gap, data, measure)
+        max_loss = self.max_loss if limits == (None, None) else None  # a table of floors may leave some data out
+        return Goal(measure, performance, *limits, selection=self.selection, max_loss=max_loss)
 
 
 def _typed_settings(method: str, given: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:

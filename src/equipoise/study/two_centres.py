@@ -116,7 +116,7 @@ def train_at_one(rows: int, *, epochs: int = 6, seed: int = 0, progress: Progres
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(child_seed(seed, "weights"))
         network = small_cnn.build()
-    settings = Training(epochs=epochs, rate=1e-3, patience=epochs, optimiser="adamw", schedule="step", step=5)
+    settings = Training(epochs=epochs, learning_rate=1e-3, patience=epochs, optimiser="adamw", schedule="step", step=5)
     parts = admit(CENTRE_1, rows, "centre1", seed), admit(CENTRE_1, max(FEWEST_XRAYS, rows // 4), "centre1-valid", seed)
     return train(*parts, seed=seed, model=network, settings=settings, progress=progress)
 

@@ -5,9 +5,9 @@
   const $ = (id) => document.getElementById(id);
   const plot = $("plot");
   if (!methods.length) return;
-  const state = { floor: data.goal.floor, bound: data.goal.bound };
+  const state = { min_performance: data.goal.min_performance, max_gap: data.goal.max_gap };
   const run = { ...state };
-  const parked = { floor: state.floor ?? 0.5, bound: state.bound ?? 0.05 }; // where a line stands when it is switched on
+  const parked = { min_performance: state.min_performance ?? 0.5, max_gap: state.max_gap ?? 0.05 }; // where a line stands when it is switched on
   let looked = null; // [method, point]
 
   const minus = (text) => (/[1-9]/.test(text) ? text.replace("-", "−") : text.replace(/[-+]/, ""));
@@ -32,7 +32,7 @@
   };
 
   // The ranges hold every point that is drawn and the goal's lines, with air around them.
-  let widest = Math.max(0.06, run.bound ?? 0), lowest = run.floor ?? 1, highest = run.floor ?? 0;
+  let widest = Math.max(0.06, run.max_gap ?? 0), lowest = run.min_performance ?? 1, highest = run.min_performance ?? 0;
   const best = data.limit; // of the best rule that knows the group
   if (best) highest = Math.max(highest, ...best.performance);
   for (const m of methods) m.gap.forEach((g, i) => {
@@ -45,7 +45,7 @@
   const xStep = nice(widest), yStep = nice(highest - lowest || 0.05);
   const xMax = Math.min(1, widest * 1.06);
   const yMin = Math.max(0, lowest - 0.25 * yStep), yMax = Math.min(1, highest + 0.4 * yStep);
-  const limits = { floor: [yMin, yMax], bound: [0, xMax] };
+  const limits = { min_performance: [yMin, yMax], max_gap: [0, xMax] };
 
   let geometry, parts;
   const tip = document.createElement("div");
@@ -59,8 +59,8 @@
     geometry = {
       x: (v) => box.left + inset + (box.right - box.left - inset) * v / xMax,
       y: (v) => box.bottom - (box.bottom - box.top) * (v - yMin) / (yMax - yMin),
-      bound: (x) => (x - box.left - inset) / (box.right - box.left - inset) * xMax,
-      floor: (y) => yMin + (box.bottom - y) / (box.bottom - box.top) * (yMax - yMin),
+      max_gap: (x) => (x - box.left - inset) / (box.right - box.left - inset) * xMax,
+      min_performance: (y) => yMin + (box.bottom - y) / (box.bottom - box.top) * (yMax - yMin),
       box, width,
     };
     plot.replaceChildren();
@@ -80,7 +80,7 @@
     make("text", { class: "title", x: (box.left + box.right) / 2, y: height - 6, "text-anchor": "middle" }, svg, "size of the difference, points");
     make("text", { class: "title", transform: `translate(11 ${(box.top + box.bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, svg, data.goal.performance);
 
-    const shades = { floor: make("rect", { class: "shade" }, svg), bound: make("rect", { class: "shade" }, svg) };
+    const shades = { min_performance: make("rect", { class: "shade" }, svg), max_gap: make("rect", { class: "shade" }, svg) };
     if (best) {
       const d = best.gap.map((g, i) => `${i ? "L" : "M"}${geometry.x(Math.min(g, xMax)).toFixed(1)} ${geometry.y(best.performance[i]).toFixed(1)}`).join("");
       make("title", {}, make("path", { class: "best", d }, svg), "best rule that knows the group (linear program)");
@@ -98,15 +98,15 @@
       parts.now.push(make("path", { class: "now", style: colour, "data-method": k }, svg));
     });
     parts.looked = make("path", { class: "looked", d: "" }, svg);
-    parts.lines.floor = handle("floor", "floor on performance", "vertical", svg);
-    parts.lines.bound = handle("bound", "bound on the size of the difference", "horizontal", svg);
+    parts.lines.min_performance = handle("min_performance", "minimum performance", "vertical", svg);
+    parts.lines.max_gap = handle("max_gap", "maximum size of the difference", "horizontal", svg);
     svg.addEventListener("pointermove", hover);
     svg.addEventListener("pointerleave", () => { tip.hidden = true; });
     update();
   }
 
   function handle(which, label, orientation, svg) {
-    const group = make("g", { class: `handle ${which === "bound" ? "upright" : "level"}`, id: `line-${which}`, role: "slider", tabindex: 0, "aria-label": label, "aria-orientation": orientation }, svg);
+    const group = make("g", { class: `handle ${which === "max_gap" ? "upright" : "level"}`, id: `line-${which}`, role: "slider", tabindex: 0, "aria-label": label, "aria-orientation": orientation }, svg);
     make("line", { class: "grab" }, group); make("line", { class: "seen" }, group);
     make("circle", { class: "knob", r: 7 }, group); make("text", {}, group);
     group.addEventListener("pointerdown", (event) => {
@@ -116,7 +116,7 @@
     group.addEventListener("pointermove", (event) => {
       if (!group.hasPointerCapture(event.pointerId)) return;
       const area = plot.getBoundingClientRect(), scale = geometry.width / area.width;
-      move(which, which === "floor" ? geometry.floor((event.clientY - area.top) * scale) : geometry.bound((event.clientX - area.left) * scale));
+      move(which, which === "min_performance" ? geometry.min_performance((event.clientY - area.top) * scale) : geometry.max_gap((event.clientX - area.left) * scale));
     });
     group.addEventListener("keydown", (event) => {
       const step = { ArrowUp: 0.005, ArrowRight: 0.005, ArrowDown: -0.005, ArrowLeft: -0.005, PageUp: 0.05, PageDown: -0.05 }[event.key];
@@ -142,7 +142,7 @@
     if (value === null) { line.removeAttribute("tabindex"); line.setAttribute("aria-hidden", "true"); shade.setAttribute("width", 0); return; }
     line.setAttribute("tabindex", 0); line.removeAttribute("aria-hidden");
     const shown = Math.min(limits[which][1], Math.max(limits[which][0], value));
-    const level = which === "floor", at = level ? geometry.y(shown) : geometry.x(shown);
+    const level = which === "min_performance", at = level ? geometry.y(shown) : geometry.x(shown);
     for (const stroke of line.querySelectorAll("line")) {
       const ends = level ? { x1: box.left, x2: box.right, y1: at, y2: at } : { x1: at, x2: at, y1: box.top, y2: box.bottom };
       for (const [key, v] of Object.entries(ends)) stroke.setAttribute(key, v);
@@ -152,7 +152,7 @@
     const near = !level && at > (box.left + box.right) / 2;
     text.setAttribute("x", level ? box.right - 18 : at + (near ? -13 : 13)); text.setAttribute("y", level ? at - 7 : box.top + 9);
     text.setAttribute("text-anchor", level || near ? "end" : "start");
-    text.textContent = level ? `floor ${percent(value)}` : `bound ${(100 * value).toFixed(1)}`;
+    text.textContent = level ? `minimum ${percent(value)}` : `maximum ${(100 * value).toFixed(1)}`;
     const cover = level ? { x: box.left, y: at, width: box.right - box.left, height: box.bottom - at } : { x: at, y: box.top, width: box.right - at, height: box.bottom - box.top };
     for (const [key, v] of Object.entries(cover)) shade.setAttribute(key, Math.max(0, v));
     line.setAttribute("aria-valuemin", (100 * limits[which][0]).toFixed(1)); line.setAttribute("aria-valuemax", (100 * limits[which][1]).toFixed(1));
@@ -161,19 +161,19 @@
   }
 
   function update() {
-    place("floor"); place("bound");
-    for (const which of ["floor", "bound"]) {
-      const on = state[which] !== null, other = which === "floor" ? "bound" : "floor";
+    place("min_performance"); place("max_gap");
+    for (const which of ["min_performance", "max_gap"]) {
+      const on = state[which] !== null, other = which === "min_performance" ? "max_gap" : "min_performance";
       $(`use-${which}`).checked = on;
       $(`use-${which}`).disabled = on && state[other] === null; // one of them is needed
       $(which).disabled = !on;
       if (document.activeElement !== $(which)) $(which).value = (100 * (on ? state[which] : parked[which])).toFixed(1);
     }
-    const asRun = state.floor === run.floor && state.bound === run.bound;
+    const asRun = state.min_performance === run.min_performance && state.max_gap === run.max_gap;
     let met = 0, best = null;
     methods.forEach((m, k) => {
       // At the run's own goal the run's own choice stands, also of methods that choose by a rule of theirs.
-      const found = asRun && m.own_rule ? { row: m.chosen, met: m.met } : select(m.gap, m.performance, state.floor, state.bound);
+      const found = asRun && m.own_rule ? { row: m.chosen, met: m.met } : select(m.gap, m.performance, state.min_performance, state.max_gap);
       const { row } = found;
       parts.now[k].setAttribute("d", shape(k % 4, geometry.x(Math.abs(m.gap[row])), geometry.y(m.performance[row]), 6));
       parts.now[k].dataset.step = m.steps[row];
@@ -183,16 +183,16 @@
       line.classList.toggle("moved", row !== m.chosen);
       if (found.met) {
         met += 1;
-        const beats = best && (state.floor === null ? m.performance[row] > best.performance : Math.abs(m.gap[row]) < Math.abs(best.gap));
+        const beats = best && (state.min_performance === null ? m.performance[row] > best.performance : Math.abs(m.gap[row]) < Math.abs(best.gap));
         if (!best || beats) best = { name: m.name, gap: m.gap[row], performance: m.performance[row], step: m.steps[row] };
       }
     });
     const wish = [
-      state.floor !== null ? `${data.goal.performance} of at least ${percent(state.floor)}` : null,
-      state.bound !== null ? `a difference within ${(100 * state.bound).toFixed(1)} points` : null,
+      state.min_performance !== null ? `${data.goal.performance} of at least ${percent(state.min_performance)}` : null,
+      state.max_gap !== null ? `a difference within ${(100 * state.max_gap).toFixed(1)} points` : null,
     ].filter(Boolean).join(" and ");
     $("explorer-says").textContent = `With ${wish}: ${met} of ${methods.length} methods meet the goal on validation.` +
-      (best ? ` The ${state.floor === null ? "best performance" : "smallest difference"} is that of ${best.name} at step ${best.step.toLocaleString("en")}: ${points(best.gap)} points with ${percent(best.performance)}.` : "");
+      (best ? ` The ${state.min_performance === null ? "best performance" : "smallest difference"} is that of ${best.name} at step ${best.step.toLocaleString("en")}: ${points(best.gap)} points with ${percent(best.performance)}.` : "");
   }
 
   // How far a step is from the best rule that knows the group, at the same size of the difference.
@@ -253,7 +253,7 @@
   rest.textContent = "large: chosen with these lines; outlined: chosen in this run";
   $("legend").appendChild(rest);
 
-  for (const which of ["floor", "bound"]) {
+  for (const which of ["min_performance", "max_gap"]) {
     $(`use-${which}`).addEventListener("change", (event) => { state[which] = event.target.checked ? parked[which] : null; update(); });
     $(which).addEventListener("input", (event) => { if (event.target.value !== "" && Number.isFinite(+event.target.value)) { state[which] = parked[which] = Math.min(1, Math.max(0, +event.target.value / 100)); update(); } });
     $(which).addEventListener("blur", update);

@@ -1,7 +1,7 @@
 "use strict";
 // Which step of a trace is chosen: the rule of equipoise.methods.selection.select, on the same numbers.
 // Of equals the first is taken. Returns its position, and whether it meets the goal.
-function select(gap, performance, floor, bound) {
+function select(gap, performance, min_performance, max_gap) {
   const size = gap.map(Math.abs);
   const first = (allowed, better) => {
     let best = -1;
@@ -12,11 +12,11 @@ function select(gap, performance, floor, bound) {
   };
   const smaller = (i, j) => size[i] < size[j];
   const higher = (i, j) => performance[i] > performance[j];
-  if (floor === null) {
-    const row = first((i) => size[i] <= bound, higher);
+  if (min_performance === null) {
+    const row = first((i) => size[i] <= max_gap, higher);
     return row >= 0 ? { row, met: true } : { row: first(() => true, smaller), met: false };
   }
-  const row = first((i) => performance[i] >= floor, smaller);
+  const row = first((i) => performance[i] >= min_performance, smaller);
   if (row < 0) return { row: first(() => true, higher), met: false };
-  return { row, met: bound === null || size[row] <= bound };
+  return { row, met: max_gap === null || size[row] <= max_gap };
 }
