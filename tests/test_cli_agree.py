@@ -14,7 +14,8 @@ import pytest
 import torch
 from lxml import html
 
-from equipoise import cli
+from equipoise import Cohort, cli
+from equipoise.data import keep_aside
 from equipoise.report import folders
 from support import hospital
 
@@ -365,3 +366,23 @@ def test_every_output_of_several_labels_holds_the_numbers_of_one_audit(place, ca
             assert _is(gap, _goal(document, document[side]), 100)
             assert _is(performance, _ends(document[side]["balanced_accuracy"]), 100)
     assert len(audits) == 2 * 3
+
+
+def test_the_json_of_the_command_is_audit_json_and_the_decisions_have_its_rates(place, capsys):
+    """The third way out of a run is the folder itself: what it decides on the held-out rows must give the rates that were reported."""
+    network = ["--model", "net.py:build", "--weights", "net.safetensors", "--method", "bias-gda", "--set", "bias-gda.epochs=2"]
+    assert cli.run(["debias", "local.csv", "--label", "sick", "--group", "sex", *network, *COMMON, *PATIENTS, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    document = json.loads((place / "repaired" / "audit.json").read_text())
+    assert {key: told[key] for key in document} == document
+    assert cli.run(["apply", "repaired", "local.csv", "--trust", "--out", "decisions.csv"]) == 0
+    frame = pd.read_csv("local.csv").assign(decision=pd.read_csv("decisions.csv")["decision"])
+    cohort = Cohort.from_frame(frame, label="sick", group="sex", reference="M", patient="pid", id="id", features=["a", "b", "c"])
+    held_out = frame[frame["id"].isin(keep_aside(cohort, 0.3, seed=7)[1].ids)]
+    assert len(held_out) == document["after"]["rows"]
+    for row in document["after"]["groups"]:
+        own = held_out[held_out["sex"] == row["group"]]
+        assert row["selection_rate"] == pytest.approx(own["decision"].mean(), abs=1e-12)
+        assert row["tpr"] == pytest.approx(own.loc[own["sick"] == 1, "decision"].mean(), abs=1e-12)
+        assert row["fpr"] == pytest.approx(own.loc[own["sick"] == 0, "decision"].mean(), abs=1e-12)
+        assert row["n"] == len(own)

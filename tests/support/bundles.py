@@ -54,6 +54,7 @@ def document(model: str, files: dict[str, str]) -> dict[str, Any]:
         "inputs": {"patient": "pid", "id": None, "bins": {}, "images": None, "features": ["a", "b", "c"]},
         "groups": ["sex"],
         "method": "standard",
+        "ran": "standard",
         "settings": {},
         "methods": ["standard"],
         "goal": {"words": "small", "measure": "eod"},

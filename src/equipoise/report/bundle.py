@@ -123,6 +123,7 @@ class _Run:
     inputs: _Inputs
     groups: Annotated[list[str], Field(min_length=1)]
     method: str
+    ran: str
     settings: dict[str, Any]
     methods: list[str]
     goal: dict[str, Any]
