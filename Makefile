@@ -1,4 +1,4 @@
-# make demo | test | lint | docs | bench | kills | fuzz | clean. Everything that is needed is installed into .venv by the targets themselves.
+# make demo | test | lint | docs | pictures | bench | kills | fuzz | clean. Everything that is needed is installed into .venv by the targets themselves.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -6,7 +6,7 @@ CHECKED := src tests benchmarks docs examples fuzz
 # One compute thread a process: two that spin against a busy neighbour cost ten times the time.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint docs bench clean install browser kills fuzz
+.PHONY: demo test lint docs pictures bench clean install browser kills fuzz
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -32,9 +32,16 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Fails on a warning, a dead link or a generated number that is older than its rows.
 docs: install
 	$(BIN)/python docs/reproduction.py --check
-	$(BIN)/python docs/build.py
+	$(BIN)/python docs/tables.py --check
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --builder html --doctree-dir build/doctrees docs site
+	@echo "the site is in site/index.html"
+
+# The pictures of the report and of simulated X-rays in README and docs.
+pictures: install browser
+	$(BIN)/python docs/pictures.py
 
 # AIF360 needs older packages than the project, so it lives in an environment of its own.
 .venv-bench/.installed: benchmarks/environment.sh constraints.txt pyproject.toml

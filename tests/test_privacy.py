@@ -1,4 +1,4 @@
-"""What docs/privacy.md says of every output holds: ids, names and folders are planted, and every byte of every file is searched."""
+"""What docs/reference/privacy.md says of every output holds: ids, names and folders are planted, and every byte of every file is searched."""
 
 import base64
 import fnmatch
@@ -20,7 +20,7 @@ from equipoise import cli
 from equipoise.data import Images
 from support import hospital
 
-DOCS = Path(__file__).parents[1] / "docs" / "privacy.md"
+DOCS = Path(__file__).parents[1] / "docs" / "reference" / "privacy.md"
 COLUMNS = ("patient ids", "row ids, image names", "folders of your machine")
 PLANTED = {  # column of the table: what must not be in a file
     COLUMNS[0]: ["QZXpatient"],
@@ -161,7 +161,7 @@ def _row(path: Path, home: Path) -> dict[str, str]:
         found = [cells for cells in found if "image cache" in cells["output"]]
     else:
         found = [cells for cells in found if "image cache" not in cells["output"]]
-    assert len(found) == 1, f"{path} is in {len(found)} rows of docs/privacy.md"
+    assert len(found) == 1, f"{path} is in {len(found)} rows of docs/reference/privacy.md"
     return found[0]
 
 

@@ -23,7 +23,7 @@ from equipoise.report.card_text import clean, fenced, name, prose, to_yaml
 from equipoise.report.findings import Decided, find
 from support.cases import HOSTILE, small_case
 
-DOCS = Path(__file__).parents[2] / "docs" / "card.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "model-card.md"
 NAMESPACE = "{https://mc.chai.org/v0.2/schema.xsd}"
 EVIL = "a\x00b\x1b[31m|`c` <img src=x onerror=alert(1)> ]]> &lt; *d* \ud800\ufffe\u2028--- \u202e: #\n---\nlicense: evil"
 SIGNATURE = """<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema" targetNamespace="http://www.w3.org/2000/09/xmldsig#">

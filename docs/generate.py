@@ -1,0 +1,140 @@
+"""Pages of the reference that come from the code: command line, Python names, settings of the methods, data sets.
+
+They are written when the site is built and are not kept in the repository.
+"""
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.cli import get_docs_for_click
+
+import equipoise
+
+ROOMS = tuple(name for name in ("data", "measures", "models", "methods", "repair", "study", "report") if find_spec(f"equipoise.{name}"))
+COMMON = {  # settings that mean the same in every method
+    "learning_rate": "step size of the optimiser",
+    "batch": "rows per mini-batch",
+    "epochs": "passes over the rows, at most",
+    "evals_per_epoch": "evaluations per epoch",
+    "max_gap": "largest absolute gap of the constrained objective, unless the goal has one",
+    "margin": "subtracted from max_gap while searching",
+    "stop_below": "ends when performance falls below this",
+    "optimiser": "optimiser of the weights",
+    "folds": "folds by patient for cross-fitting",
+}
+EXTRAS: dict[str, tuple[str, ...]] = {  # what the pages tell users to import from a room
+    "data": ("XRAY_RANGE", "UNIT_RANGE"),
+    "measures": ("limit",),
+    "models": ("OneOutput", "backbone"),
+}
+
+
+def write_reference(folder: Path) -> None:
+    """Writes every generated page into `folder`; a page that has not changed keeps its time, so that Sphinx does not read it again."""
+    pages = {"commands": commands(), "api": api(), "settings": settings(), "rooms": rooms()}
+    for name, text in pages.items():
+        path = folder / f"{name}.md"
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def commands() -> str:
+    """The reference of the command line as Markdown, from the options themselves."""
+    from equipoise.cli.app import app
+
+    command = typer.main.get_command(app)
+    with typer.Context(command, info_name="equipoise") as context:
+        text = get_docs_for_click(obj=command, ctx=context, name="equipoise")
+    text = re.sub(r"(?:<span style=\"font-weight: bold\">|\[bold\])(.*?)(?:</span>|\[/bold\])\s+(equipoise (?:.|\n(?!\n))+)", _example, text)
+    text = re.sub(r"&#x27;", "'", text).replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"').replace("&amp;", "&")
+    text = re.sub(r"```console\n\$ ", "```sh\n", text)
+    text = text.replace("# `equipoise`\n", "# Command line\n\nGenerated from the options. Exit code 0 means success, 2 bad input (one message, no traceback).\n", 1)
+    return text.rstrip() + "\n"
+
+
+def _example(found: "re.Match[str]") -> str:
+    """An example of a docstring as a caption and a block of code."""
+    return f"{found[1]}\n\n```sh\n{' '.join(found[2].split())}\n```"
+
+
+def api() -> str:
+    """The reference of the Python names as Markdown with autodoc directives: `equipoise` itself, then what users import from a room."""
+    parts = ["# Python API\n\n`import equipoise as eq` gives the names of the first section; the others are imported from the room named above them.\n"]
+    parts += ["## equipoise\n", *_entries("equipoise", [name for name in equipoise.__all__ if not name.startswith("_")])]
+    for room, names in EXTRAS.items():
+        parts += [f"## equipoise.{room}\n", *_entries(f"equipoise.{room}", names)]
+    return "\n".join(parts)
+
+
+def _entries(module: str, names: Sequence[str]) -> Iterator[str]:
+    """One directive per name; a constant is shown with its value."""
+    loaded = importlib.import_module(module)
+    for name in sorted(names, key=str.lower):
+        value = getattr(loaded, name)
+        if inspect.isclass(value):
+            kind, options = "autoclass", "   :members:\n"
+        elif callable(value):
+            kind, options = "autofunction", ""
+        else:
+            yield f"### {name}\n\n`{module}.{name} = {value!r}`\n"
+            continue
+        yield f"### {name}\n\n```{{eval-rst}}\n.. {kind}:: {module}.{name}\n{options}```\n"
+
+
+def rooms() -> str:
+    """What each room exports to the others as Markdown, with the first line of each docstring."""
+    parts = ["# Rooms\n\nWhat each room of the package exports to the others, for contributors. Modules inside a room are private.\n"]
+    for room in ROOMS:
+        module = importlib.import_module(f"equipoise.{room}")
+        lines = [f"| `{name}` | {_first_line(getattr(module, name))} |" for name in sorted(module.__all__, key=str.lower)]
+        about = (inspect.getdoc(module) or "").split("\n\n")[0].replace("\n", " ")
+        parts.append(f"## equipoise.{room}\n\n{about}\n\n| name | |\n|---|---|\n" + "\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _first_line(value: object) -> str:
+    """The first line of a docstring, or the kind of a constant."""
+    if not (inspect.isclass(value) or inspect.isroutine(value)):
+        return "constant"
+    found = (inspect.getdoc(value) or "").partition("\n")[0]
+    return found.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+def settings() -> str:
+    """The settings of every method as Markdown: name, default and meaning."""
+    from equipoise.methods import METHODS
+
+    parts = [
+        "# Settings of the methods\n\nKeywords of `eq.debias` and, as `--set METHOD.SETTING=VALUE`, options of `equipoise debias`. "
+        "The defaults are those used throughout the results.\n"
+    ]
+    for name, method in METHODS.items():
+        if fields(method.settings):
+            lines = [f"| `{field}` | `{default}` | {comment} |" for field, default, comment in _fields(method.settings)]
+            parts.append(f"## {name}\n\n{method.title}\n\n| setting | default | meaning |\n|---|---|---|\n" + "\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _fields(of: type) -> Iterator[tuple[str, str, str]]:
+    """Name, default and trailing comment of every field, as they are written."""
+    for line in inspect.getsource(of).splitlines():
+        found = re.match(r"    (\w+): [^=]+?(?: = (?P<default>.+?))?(?:\s+# (?P<comment>.+))?$", line)
+        if found and found[1] in {field.name for field in fields(of)}:  # type: ignore[arg-type]
+            yield found[1], (found["default"] or "").replace("|", "\\|"), (found["comment"] or COMMON.get(found[1], "")).replace("|", "\\|")
+
+
+def plain_docstring(_app: Any, _what: str, _name: str, _value: Any, _options: Any, lines: list[str]) -> None:
+    """Escapes what reStructuredText would read as markup in a docstring of plain text, such as the bars of |gap|."""
+    example = False
+    for k, line in enumerate(lines):
+        example = line.lstrip().startswith(">>>") or (example and bool(line.strip()))
+        if not example:
+            pieces = re.split(r"(`[^`]*`)", line)
+            lines[k] = "".join(piece if piece.startswith("`") else re.sub(r"([*|]|(?<=\w)_(?!\w))", r"\\\1", piece) for piece in pieces)

@@ -1,0 +1,74 @@
+"""The code on the pages: its blocks, and a way to run them as a reader would.
+
+A block is marked behind its language: `run` is executed, `file=NAME` is saved under that name, `output` is what the block before it prints.
+"""
+
+import contextlib
+import io
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+
+from equipoise.cli import run
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code on a page: its language, its marks, and the code."""
+
+    language: str
+    marks: tuple[str, ...]
+    code: str
+
+
+def blocks(path: Path) -> list[Block]:
+    """The blocks of a page, fenced or indented, in order."""
+    found = []
+    for token in MarkdownIt("commonmark").parse(path.read_text(encoding="utf-8")):
+        if token.type in ("fence", "code_block"):
+            language, *marks = token.info.split() or [""]
+            found.append(Block(language, tuple(marks), token.content))
+    return found
+
+
+def command_lines(code: str) -> list[str]:
+    """The commands in a block of shell, continued lines joined, comments removed."""
+    return [line.strip() for line in re.sub(r"\\\n\s*", "", code).splitlines() if line.strip() and not line.startswith("#")]
+
+
+def follow(page: Path) -> str:
+    """Runs the marked blocks of a page in the current folder and returns what its commands print; a difference from an `output` block is an error."""
+    names: dict[str, object] = {"__name__": "page"}
+    printed, shown = "", ""
+    for block in blocks(page):
+        if file := next((mark.removeprefix("file=") for mark in block.marks if mark.startswith("file=")), None):
+            Path(file).write_text(block.code, encoding="utf-8")
+        elif block.language == "python" and "run" in block.marks:
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(compile(block.code, page.name, "exec"), names)
+            printed = out.getvalue()
+        elif block.language == "sh" and "run" in block.marks:
+            for line in command_lines(block.code):
+                shown += run_line(line)
+        elif "output" in block.marks and printed.split() != block.code.split():
+            raise AssertionError(f"{page.name}: expected the output\n{block.code}\nfound\n{printed}")
+    return shown
+
+
+def run_line(line: str) -> str:
+    """What a command line prints; only `equipoise` and `python` are run."""
+    first, *arguments = shlex.split(line)
+    if first == "equipoise":
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            if (code := run(arguments)) != 0:
+                raise AssertionError(f"exit code {code}: {line}")
+        return out.getvalue()
+    if first != "python":
+        raise AssertionError(f"only equipoise and python are run: {line}")
+    subprocess.run([sys.executable, *arguments], check=True, timeout=300)
+    return ""

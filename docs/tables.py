@@ -1,0 +1,409 @@
+"""The numbers of README and docs, generated from the rows under results/.
+
+    python docs/tables.py                          # writes every generated block of every page
+    python docs/tables.py --check                  # exit code 1, with the blocks, if a page is stale or states a number of its own
+    python docs/tables.py show results/peers/splits.csv    # any file of rows as a Markdown table
+
+A block stands between `<!-- generated: NAME -->` and `<!-- end -->`; its text is what the function NAME of `BLOCKS` returns.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+from chest_xray import ROWS as PRETRAINED
+from chest_xray import whole
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+BLOCK = re.compile(r"(?P<start><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
+MEASURED = re.compile(r"(?<![\w.])[-+]?[01]\.\d{3,}")  # three decimal places: a result, which only a block may state
+OWN = ("reproduction.md",)  # pages that another script generates
+NAMES = {"compas": "COMPAS", "bank": "Bank", "adult": "Adult", "loh-2.5": "Loh, alpha 2.5", "zafar-0.7": "Zafar, vartheta 0.7"}
+TASKS = ("any finding", "effusion", "atelectasis")
+INPUTS = ("attribute among the inputs", "attribute not among the inputs")
+
+
+@cache
+def rows(name: str) -> pd.DataFrame:
+    """A file of rows under results/."""
+    return pd.read_csv(RESULTS / name)
+
+
+def one(frame: pd.DataFrame, **where: object) -> "pd.Series[float]":
+    """The only row with these values."""
+    for column, value in where.items():
+        frame = frame[frame[column] == value]
+    if len(frame) != 1:
+        raise SystemExit(f"expected one row with {where}, found {len(frame)}")
+    return frame.iloc[0]
+
+
+def table(header: Iterable[str], lines: Iterable[Iterable[object]]) -> str:
+    """A Markdown table."""
+    head = list(header)
+    made = [[str(cell) for cell in line] for line in lines]
+    if any(len(line) != len(head) for line in made):
+        raise SystemExit(f"a line of the table {head} has another number of cells")
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in [head, ["---"] * len(head), *made]) + "\n"
+
+
+def gap(value: float) -> str:
+    """A signed gap."""
+    return f"{value:+.3f}"
+
+
+def at(line: "pd.Series[float]", column: str = "mean_abs_gap") -> str:
+    """Mean absolute gap at balanced accuracy."""
+    return f"{line[column]:.3f} at {line['balanced_accuracy']:.3f}"
+
+
+def interval(line: "pd.Series[float]", column: str = "gap") -> str:
+    """A gap with its interval."""
+    return f"{line[column]:+.3f} [{line[f'{column}_low']:+.3f}, {line[f'{column}_high']:+.3f}]"
+
+
+def readme_results() -> str:
+    """The results in the README: before, after the paper's method, and after the two recommended here."""
+    found, nih = rows("beyond/summary.csv"), rows("nih-beyond/splits-20.csv")
+    cases = [
+        (f"{NAMES[data]}, {measure.upper()}", found[(found["data"] == data) & (found["measure"] == measure) & (found["inputs"] == INPUTS[0])])
+        for data, measure in (("adult", "spd"), ("adult", "eod"), ("compas", "spd"), ("compas", "eod"))
+    ]
+    cases += [(f"NIH X-rays, {task}, EOD", nih[(nih["network"] == "resnet-18") & (nih["task"] == task)]) for task in TASKS]
+    lines = []
+    for name, mine in cases:
+        best = "bias-score-train" if "NIH" in name else "bias-score"
+        methods = ("standard", "bias-gda", "constrained", best)
+        lines.append([name, *(at(one(mine, method=method)) for method in methods), f"{one(mine, method=best)['permuted_abs_gap']:.3f}"])
+    return table(("data, measure", "original", "`bias-gda` (the paper)", "`constrained`", "`bias-score`", "chance"), lines)
+
+
+def beyond_headline() -> str:
+    """The aims, and what was reached."""
+    lines = []
+    for aim in rows("beyond/aims.csv").itertuples():
+        frame = rows(aim.file)
+        if aim.file.startswith("beyond"):
+            frame = frame[(frame["inputs"] == INPUTS[0]) & (frame["measure"] == aim.measure)].rename(columns={"data": "task"})
+        reached, before = (one(frame, task=aim.data, method=method) for method in (aim.method, "standard"))
+        paper = " at ".join(form.format(value) for form, value in (("{:+.2f}", aim.paper_gap), ("{:.2f}", aim.paper_balanced_accuracy)) if value == value)
+        cells = [f"{gap(line['gap'])}, {line['mean_abs_gap']:.3f} at {line['balanced_accuracy']:.3f}" for line in (before, reached)]
+        lines.append([aim.task, paper or "none", aim.aim, *cells, f"`{aim.method.removesuffix('-train')}`" + (", with the training set" if aim.method.endswith("-train") else "")])
+    return table(("task", "paper's best", "aim", "original: gap, mean |gap| at BA", "reached: gap, mean |gap| at BA", "by"), lines)
+
+
+def beyond_tabular() -> str:
+    """Every method on the paper's tables and simulations."""
+    found = rows("beyond/summary.csv")
+    methods = ("standard", "pruning", "bias-gda", "constrained", "bias-score", "group-thresholds")
+    parts = []
+    for inputs in INPUTS:
+        mine = found[found["inputs"] == inputs]
+        lines = []
+        for (data, measure), cell in mine.groupby(["data", "measure"], sort=False):
+            by = cell.set_index("method")
+            lines.append([f"{NAMES[data]}, {measure.upper()}", *(at(by.loc[method]) for method in methods), f"{by['permuted_abs_gap'].mean():.3f}"])
+        parts.append(f"**{inputs.capitalize()}**\n\n" + table(("data, measure", *methods[:-1], "group-thresholds (uses the group)", "groups permuted"), lines))
+    return "\n".join(parts)
+
+
+def beyond_chest_xray() -> str:
+    """The new methods on NIH images, 40 splits and pooled folds."""
+    split, folds = rows("nih-beyond/splits-40.csv"), rows("nih-beyond/folds.csv")
+    lines = []
+    for line in split.itertuples():
+        before = one(split, task=line.task, method="standard")
+        left = "" if line.method == "standard" else f"{100 * line.gap / before['gap']:.0f} %"
+        if line.method.endswith("0.03"):
+            continue
+        pooled = one(folds, task=line.task, method=line.method)
+        lines.append([line.task, _used(line.method), interval(pd.Series(line._asdict())), left, f"{line.balanced_accuracy:.3f}", interval(pooled), f"{pooled['balanced_accuracy']:.3f}"])
+    return table(("task", "method", "EOD, 40 splits", "left", "BA", "EOD, pooled folds", "BA, pooled folds"), lines)
+
+
+def _used(method: str) -> str:
+    """A method with what it uses beyond the repair set."""
+    known = {"bias-score-train": "bias-score with the training set", "group-thresholds": "group-thresholds (uses the group)"}
+    return known.get(method, method)
+
+
+def nih_paper() -> str:
+    """The paper's methods on NIH images: EOD on the validation and on the test set."""
+    found = rows("nih/splits.csv")
+    methods = ("standard", "pruning", "bias-gda", "adversarial-finetune", "adversarial-training", "reject-option", "equalised-odds")
+    lines = []
+    for (network, task), cell in found.groupby(["network", "task"], sort=False):
+        by = cell.set_index("method")
+        lines.append([f"{network}, {task}", *(f"{gap(by.loc[m, 'valid_gap'])} → {gap(by.loc[m, 'gap'])} ({by.loc[m, 'balanced_accuracy']:.2f})" for m in methods)])
+    return table(("network, task", *methods), lines)
+
+
+def nih_pretrained() -> str:
+    """The pretrained network, by sex and age, once its rows are there."""
+    if not PRETRAINED.is_file():
+        return "The study `nih-pretrained` (EfficientNet-Lite0 from ImageNet weights, by sex and by age) has no rows in `results/nih-pretrained` yet.\n"
+    found = whole(pd.read_csv(PRETRAINED))
+    lines = []
+    for data, cell in found.groupby("data", sort=False):
+        means = cell.assign(absolute=cell["gap"].abs()).groupby("method", sort=False)[["gap", "absolute", "noise", "performance"]].mean()
+        lines += [
+            [str(data).removeprefix("nih-").replace("-", " by "), method, gap(line["gap"]), f"{line['absolute']:.3f}", f"{line['noise']:.3f}", f"{line['performance']:.3f}"]
+            for method, line in means.iterrows()
+        ]
+    header = ("task", "method", "EOD", "mean |EOD|", "groups permuted", "BA")
+    return f"EfficientNet-Lite0 from ImageNet weights, means over {found['seed'].nunique()} splits:\n\n" + table(header, lines)
+
+
+def selection() -> str:
+    """How much each way to choose a step promises and keeps, over the eight cases."""
+    found = rows("selection/splits.csv")
+    means = found.groupby("selection", sort=False)[["mean_abs_gap", "optimism", "mean_abs_error", "balanced_accuracy"]].mean()
+    names = {"paper": "paper's rule, in-sample", "honest": "cross-fitted", "one-se": "one standard error"}
+    header = ("selection", "mean |gap|, test", "optimism", "mean |test - promised|", "BA")
+    return table(header, [[names[str(k)], *(f"{line[c]:.3f}" for c in means)] for k, line in means.iterrows()])
+
+
+def peers() -> str:
+    """Other libraries on the same networks, without the group at prediction time."""
+    found = rows("peers/splits.csv")
+    mine = found[found["needs_group"] == "no"]
+    methods = list(dict.fromkeys(mine["method"]))
+    lines = []
+    for method in methods:
+        cells = [at(one(mine, data=data, measure=measure, method=method)) for data in ("adult", "bank", "compas") for measure in ("spd", "eod")]
+        lines.append([method.replace("equipoise ", "**") + "**" if method.startswith("equipoise") else method, *cells])
+    return table(("method", *(f"{NAMES[data]}, {measure}" for data in ("adult", "bank", "compas") for measure in ("SPD", "EOD"))), lines)
+
+
+def peers_groups() -> str:
+    """Seconds for 2 to 8 groups."""
+    found = rows("peers/many-groups.csv")
+    lines = []
+    for method, cell in found.groupby("method", sort=False):
+        by = cell.set_index("groups")
+        lines.append([method, *(f"{line.seconds:g} s" if line.seconds == line.seconds else line.stopped for line in by.itertuples())])
+    return table(("9,000 rows, SPD within 0.02", "2 groups", "3 groups", "4 groups", "8 groups"), lines)
+
+
+def multi_label() -> str:
+    """Three labels of one network, repaired together."""
+    found = rows("multi-label/nih.csv")
+    lines = []
+    for method, cell in found.groupby("method", sort=False):
+        by = cell.set_index("label")
+        lines.append([_used(str(method)), *(f"{gap(line.gap)} ± {line.standard_error:.3f} ({line.balanced_accuracy:.3f})" for line in by.itertuples())])
+    return table(("method", *dict.fromkeys(found["label"])), lines)
+
+
+def predictive() -> str:
+    """The gap in PPV that is left."""
+    found = rows("predictive-values/splits.csv")
+    names = list(dict.fromkeys(found["method"]))
+    lines = [[data, *(at(one(found, data=data, method=name)) for name in names)] for data in dict.fromkeys(found["data"])]
+    return table(("data", *names), lines)
+
+
+def pruning() -> str:
+    """Criteria of pruning on hidden units."""
+    found = rows("pruning/criteria.csv")
+    found = found[found["units"] != "input"]
+    names = list(dict.fromkeys(found["criterion"]))
+    lines = [
+        [f"{NAMES[data]}, {measure.upper()}", *(at(one(found, data=data, measure=measure, criterion=name)) for name in names)]
+        for data, measure in dict.fromkeys(zip(found["data"], found["measure"], strict=True))
+    ]
+    return table(("data, measure", *names), lines)
+
+
+def encoding() -> str:
+    """What a linear probe reads from the layers of one network before and after a repair."""
+    found = rows("encoding/auroc.csv")
+    mine = found[(found["data"] == "compas") & (found["attribute_in_inputs"] == "yes")]
+    lines = [
+        [layer, *(f"{one(mine, layer=layer, when=when)['auroc']:.2f}" for when in ("before", "after"))] for layer in dict.fromkeys(mine["layer"])
+    ]
+    return table(("layer", "AUROC of race, before", "after"), lines)
+
+
+def speed() -> str:
+    """Seconds next to other libraries."""
+    lines = [
+        [line.task, f"{line.equipoise_s:g} s, {line.equipoise_does}", f"{line.other_s:,g} s, {line.other}", f"{line.ratio:,.0f}" if line.ratio == line.ratio else ""]
+        for line in rows("speed/comparison.csv").itertuples()
+    ]
+    return table(("task", "Equipoise", "other library", "ratio"), lines)
+
+
+def speed_gpu() -> str:
+    """Seconds on one H200."""
+    lines = [
+        [line.network, f"{line.pruning_step_s:.2f} s", f"{line.pruning_ratio_to_ceiling:.2f}", f"{line.published_code_pruning_step_s:.1f} s", f"{line.bias_gda_epoch_s:.2f} s", f"{line.bias_gda_ratio_to_ceiling:.2f}"]
+        for line in rows("speed/gpu.csv").itertuples()
+    ]
+    header = ("3,368 images, 224 px", "pruning step", "of its ceiling", "published code (reported)", "bias-gda epoch", "of its ceiling")
+    return table(header, lines)
+
+
+def methods() -> str:
+    """The registered methods: what they do, and whether they use the group."""
+    from equipoise.methods import METHODS
+
+    lines = [
+        [f"[`{name}`](#{name})", known.title, "**yes**" if known.needs_group else "no", "yes" if known.labels else "no", "required" if known.needs_train else "optional" if known.takes_train else "no"]
+        for name, known in METHODS.items()
+    ]
+    return table(("method", "what it does", "uses the group at prediction time", "multi-label", "training set"), lines)
+
+
+def phantoms() -> str:
+    """The gap of a classifier that knows the latent width of a simulated X-ray."""
+    lines = [[f"{line.hardness:g}", gap(line.eod_measured), gap(line.eod_closed_form), f"{line.balanced_accuracy:.3f}"] for line in rows("phantoms/oracle.csv").itertuples()]
+    return table(("hardness", "EOD, measured", "EOD, closed form", "balanced accuracy"), lines)
+
+
+def choosing() -> str:
+    """What the results favour, by situation: means over the cases of each."""
+    found, nih = rows("beyond/summary.csv"), rows("nih-beyond/splits-20.csv")
+    real = found[found["data"].isin(("adult", "bank", "compas"))]
+    image = nih[nih["network"] == "resnet-18"]
+    cases = (
+        ("tables, attribute among the inputs", "`bias-score` or `constrained`", real[real["inputs"] == INPUTS[0]], "bias-score"),
+        ("tables, attribute not among the inputs", "`bias-score`; `group-thresholds` if the group may be used", real[real["inputs"] == INPUTS[1]], "bias-score"),
+        ("chest X-rays, 160 to 1,000 repair images", "`bias-score` with the training set", image, "bias-score-train"),
+    )
+    lines = []
+    for where, advice, frame, best in cases:
+        means = frame.groupby("method")[["mean_abs_gap", "balanced_accuracy"]].mean()
+        lines.append([where, advice, *(at(means.loc[method]) for method in ("standard", "bias-gda", "constrained", best, "group-thresholds"))])
+    return table(("situation", "start with", "original", "bias-gda", "constrained", "bias-score", "group-thresholds (uses the group)"), lines)
+
+
+def card(method: str) -> Callable[[], str]:
+    """A function that returns the line of results on the card of a method."""
+
+    def line() -> str:
+        found = rows("beyond/summary.csv")
+        parts = []
+        for data, measure in (("adult", "spd"), ("compas", "eod")):
+            mine = found[(found["inputs"] == INPUTS[0]) & (found["data"] == data) & (found["measure"] == measure)]
+            before, after = (one(mine, method=name) for name in ("standard", method))
+            parts.append(f"{NAMES[data]} by {measure.upper()}: {at(before)} → {at(after)}")
+        images = rows("nih-beyond/splits-20.csv")
+        mine = images[(images["network"] == "resnet-18") & (images["task"] == "effusion")]
+        name = "bias-score-train" if method == "bias-score" else method
+        if name in set(mine["method"]):
+            parts.append(f"NIH effusion by EOD: {at(one(mine, method='standard'))} → {at(one(mine, method=name))}")
+        return f"*Measured (mean |gap| at balanced accuracy, 20 splits).* {'; '.join(parts)}.\n"
+
+    return line
+
+
+def card_nih(method: str) -> Callable[[], str]:
+    """A function that returns the line of results of a method measured on images only."""
+
+    def line() -> str:
+        found = rows("nih/splits.csv")
+        parts = []
+        for task in ("any finding", "effusion"):
+            mine = found[(found["network"] == "resnet-18") & (found["task"] == task)]
+            parts.append(f"NIH {task} by EOD: {at(one(mine, method='standard'))} → {at(one(mine, method=method))}")
+        return f"*Measured (mean |gap| at balanced accuracy, 20 splits).* {'; '.join(parts)}.\n"
+
+    return line
+
+
+BLOCKS: Mapping[str, Callable[[], str]] = {
+    "readme-results": readme_results,
+    "beyond-headline": beyond_headline,
+    "beyond-tabular": beyond_tabular,
+    "beyond-chest-xray": beyond_chest_xray,
+    "nih-paper": nih_paper,
+    "nih-pretrained": nih_pretrained,
+    "selection": selection,
+    "peers": peers,
+    "peers-groups": peers_groups,
+    "multi-label": multi_label,
+    "predictive": predictive,
+    "pruning": pruning,
+    "encoding": encoding,
+    "speed": speed,
+    "speed-gpu": speed_gpu,
+    "phantoms": phantoms,
+    "choosing": choosing,
+    "methods": methods,
+    **{f"card-{name}": card(name) for name in ("bias-gda", "pruning", "constrained", "bias-score", "group-thresholds")},
+    **{f"card-{name}": card_nih(name) for name in ("random", "adversarial-finetune", "adversarial-training", "reject-option", "equalised-odds")},
+}
+
+
+def filled(text: str, place: str) -> str:
+    """A page with its blocks as the rows give them."""
+
+    def block(found: "re.Match[str]") -> str:
+        if found["name"] not in BLOCKS:
+            raise SystemExit(f"{place}: unknown block {found['name']!r}; expected one of {', '.join(BLOCKS)}")
+        return f"{found['start']}\n{BLOCKS[found['name']]()}\n{found['end']}"
+
+    return BLOCK.sub(block, text)
+
+
+def stated(text: str) -> Iterator[str]:
+    """Results that a page states outside of its blocks and its code."""
+    text = BLOCK.sub("", text)
+    text = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
+    for number, line in enumerate(text.splitlines(), 1):
+        for found in MEASURED.finditer(line if not line.startswith("    ") else ""):
+            yield f"{found.group()} (line {number} without blocks and code: {line.strip()[:60]})"
+
+
+def pages() -> list[Path]:
+    """README, CONTRIBUTING and every page of the site that this script fills."""
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(p for p in sorted((ROOT / "docs").rglob("*.md")) if p.name not in OWN and p.stem not in ("api", "commands", "settings", "rooms"))]
+
+
+def problems() -> list[str]:
+    """What is stale, or stated by hand, on any page."""
+    found = []
+    for path in pages():
+        text = path.read_text(encoding="utf-8")
+        place = path.relative_to(ROOT)
+        if filled(text, str(place)) != text:
+            found.append(f"{place}: a generated block is stale; run python docs/tables.py")
+        found += [f"{place}: states {number}; generate it from results/" for number in stated(text)]
+    return found
+
+
+def write() -> None:
+    """Writes every generated block of every page, and prints the pages that changed."""
+    for path in pages():
+        text = path.read_text(encoding="utf-8")
+        new = filled(text, str(path))
+        if new != text:
+            path.write_text(new, encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a page is stale")
+    parser.add_argument("show", nargs="*", metavar="show FILE", help="print a file of rows as a Markdown table")
+    given = parser.parse_args()
+    if given.show:
+        for name in given.show[given.show[0] == "show" :]:
+            frame = pd.read_csv(name, dtype=str, keep_default_na=False)
+            print(table(frame.columns, frame.itertuples(index=False)))
+        return
+    if given.check:
+        found = problems()
+        print("\n".join(found), file=sys.stderr)
+        sys.exit(int(bool(found)))
+    write()
+
+
+if __name__ == "__main__":
+    main()
