@@ -4,7 +4,9 @@
     python docs/chest_xray.py                      # writes the tables into results/nih-pretrained/README.md, between its two marks
     python docs/chest_xray.py --check              # exit code 1 if that page does not hold them
 
-The first two also write the summary on the pages of the site (docs/tables.py). Intervals are 95 % t intervals of the mean over splits. Only whole splits count: those in which every method was run on all data.
+The first two also write the summary on the pages of the site (docs/tables.py).
+
+Intervals are 95 % t intervals of the mean over splits. Only whole splits count: those in which every method was run on all data.
 """
 
 import argparse

@@ -6,8 +6,9 @@ from pathlib import Path
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))
 
-import equipoise  # noqa: E402
 import generate  # noqa: E402
+
+import equipoise  # noqa: E402
 
 project = "Equipoise"
 author = "The Equipoise authors"

@@ -52,10 +52,16 @@ def commands() -> str:
     command = typer.main.get_command(app)
     with typer.Context(command, info_name="equipoise") as context:
         text = get_docs_for_click(obj=command, ctx=context, name="equipoise")
-    text = re.sub(r"(?:<span style=\"font-weight: bold\">|\[bold\])(.*?)(?:</span>|\[/bold\])\s+(equipoise (?:.|\n(?!\n))+)", _example, text)
+    text = re.sub(
+        r"(?:<span style=\"font-weight: bold\">|\[bold\])(.*?)(?:</span>|\[/bold\])\s+(equipoise (?:.|\n(?!\n))+)", _example, text
+    )
     text = re.sub(r"&#x27;", "'", text).replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"').replace("&amp;", "&")
     text = re.sub(r"```console\n\$ ", "```sh\n", text)
-    text = text.replace("# `equipoise`\n", "# Command line\n\nGenerated from the options. Exit code 0 means success, 2 bad input (one message, no traceback).\n", 1)
+    text = text.replace(
+        "# `equipoise`\n",
+        "# Command line\n\nGenerated from the options. Exit code 0 means success, 2 bad input (one message, no traceback).\n",
+        1,
+    )
     return text.rstrip() + "\n"
 
 
@@ -66,7 +72,10 @@ def _example(found: "re.Match[str]") -> str:
 
 def api() -> str:
     """The reference of the Python names as Markdown with autodoc directives: `equipoise` itself, then what users import from a room."""
-    parts = ["# Python API\n\n`import equipoise as eq` gives the names of the first section; the others are imported from the room named above them.\n"]
+    parts = [
+        "# Python API\n\n`import equipoise as eq` gives the names of the first section; "
+        "the others are imported from the room named above them.\n"
+    ]
     parts += ["## equipoise\n", *_entries("equipoise", [name for name in equipoise.__all__ if not name.startswith("_")])]
     for room, names in EXTRAS.items():
         parts += [f"## equipoise.{room}\n", *_entries(f"equipoise.{room}", names)]

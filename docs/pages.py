@@ -42,7 +42,7 @@ def command_lines(code: str) -> list[str]:
 
 
 def follow(page: Path) -> str:
-    """Runs the marked blocks of a page in the current folder and returns what its commands print; a difference from an `output` block is an error."""
+    """What the commands of a page print, run in the current folder; Python that prints something else than its `output` is an error."""
     names: dict[str, object] = {"__name__": "page"}
     printed, shown = "", ""
     for block in blocks(page):

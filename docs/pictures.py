@@ -1,6 +1,7 @@
 """The pictures in README and docs: `python docs/pictures.py` writes docs/images/report.png and docs/images/phantoms.png.
 
-The report is that of the quickstart, made by the commands on that page and photographed by Chromium (EQUIPOISE_CHROMIUM, or the one on the path).
+The report is that of the quickstart, made by the commands on that page and photographed by Chromium
+(EQUIPOISE_CHROMIUM, or the one on the path).
 """
 
 import contextlib
@@ -26,7 +27,12 @@ def report(to: Path) -> None:
     """Writes the first screen of the quickstart's report."""
     from playwright.sync_api import sync_playwright
 
-    chromium = os.environ.get("EQUIPOISE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromium = (
+        os.environ.get("EQUIPOISE_CHROMIUM")
+        or shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if not chromium:
         raise SystemExit("expected Chromium on the path or in EQUIPOISE_CHROMIUM; run scripts/browser.sh")
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), sync_playwright() as driver:

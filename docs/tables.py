@@ -49,7 +49,10 @@ def table(header: Iterable[str], lines: Iterable[Iterable[object]]) -> str:
     made = [[str(cell) for cell in line] for line in lines]
     if any(len(line) != len(head) for line in made):
         raise SystemExit(f"a line of the table {head} has another number of cells")
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in [head, ["---"] * len(head), *made]) + "\n"
+    return (
+        "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in [head, ["---"] * len(head), *made])
+        + "\n"
+    )
 
 
 def gap(value: float) -> str:
@@ -71,7 +74,10 @@ def readme_results() -> str:
     """The results in the README: before, after the paper's method, and after the two recommended here."""
     found, nih = rows("beyond/summary.csv"), rows("nih-beyond/splits-20.csv")
     cases = [
-        (f"{NAMES[data]}, {measure.upper()}", found[(found["data"] == data) & (found["measure"] == measure) & (found["inputs"] == INPUTS[0])])
+        (
+            f"{NAMES[data]}, {measure.upper()}",
+            found[(found["data"] == data) & (found["measure"] == measure) & (found["inputs"] == INPUTS[0])],
+        )
         for data, measure in (("adult", "spd"), ("adult", "eod"), ("compas", "spd"), ("compas", "eod"))
     ]
     cases += [(f"NIH X-rays, {task}, EOD", nih[(nih["network"] == "resnet-18") & (nih["task"] == task)]) for task in TASKS]
@@ -91,9 +97,19 @@ def beyond_headline() -> str:
         if aim.file.startswith("beyond"):
             frame = frame[(frame["inputs"] == INPUTS[0]) & (frame["measure"] == aim.measure)].rename(columns={"data": "task"})
         reached, before = (one(frame, task=aim.data, method=method) for method in (aim.method, "standard"))
-        paper = " at ".join(form.format(value) for form, value in (("{:+.2f}", aim.paper_gap), ("{:.2f}", aim.paper_balanced_accuracy)) if value == value)
+        paper = " at ".join(
+            form.format(value) for form, value in (("{:+.2f}", aim.paper_gap), ("{:.2f}", aim.paper_balanced_accuracy)) if value == value
+        )
         cells = [f"{gap(line['gap'])}, {line['mean_abs_gap']:.3f} at {line['balanced_accuracy']:.3f}" for line in (before, reached)]
-        lines.append([aim.task, paper or "none", aim.aim, *cells, f"`{aim.method.removesuffix('-train')}`" + (", with the training set" if aim.method.endswith("-train") else "")])
+        lines.append(
+            [
+                aim.task,
+                paper or "none",
+                aim.aim,
+                *cells,
+                f"`{aim.method.removesuffix('-train')}`" + (", with the training set" if aim.method.endswith("-train") else ""),
+            ]
+        )
     return table(("task", "paper's best", "aim", "original: gap, mean |gap| at BA", "reached: gap, mean |gap| at BA", "by"), lines)
 
 
@@ -107,8 +123,13 @@ def beyond_tabular() -> str:
         lines = []
         for (data, measure), cell in mine.groupby(["data", "measure"], sort=False):
             by = cell.set_index("method")
-            lines.append([f"{NAMES[data]}, {measure.upper()}", *(at(by.loc[method]) for method in methods), f"{by['permuted_abs_gap'].mean():.3f}"])
-        parts.append(f"**{inputs.capitalize()}**\n\n" + table(("data, measure", *methods[:-1], "group-thresholds (uses the group)", "groups permuted"), lines))
+            lines.append(
+                [f"{NAMES[data]}, {measure.upper()}", *(at(by.loc[method]) for method in methods), f"{by['permuted_abs_gap'].mean():.3f}"]
+            )
+        parts.append(
+            f"**{inputs.capitalize()}**\n\n"
+            + table(("data, measure", *methods[:-1], "group-thresholds (uses the group)", "groups permuted"), lines)
+        )
     return "\n".join(parts)
 
 
@@ -122,7 +143,17 @@ def beyond_chest_xray() -> str:
         if line.method.endswith("0.03"):
             continue
         pooled = one(folds, task=line.task, method=line.method)
-        lines.append([line.task, _used(line.method), interval(pd.Series(line._asdict())), left, f"{line.balanced_accuracy:.3f}", interval(pooled), f"{pooled['balanced_accuracy']:.3f}"])
+        lines.append(
+            [
+                line.task,
+                _used(line.method),
+                interval(pd.Series(line._asdict())),
+                left,
+                f"{line.balanced_accuracy:.3f}",
+                interval(pooled),
+                f"{pooled['balanced_accuracy']:.3f}",
+            ]
+        )
     return table(("task", "method", "EOD, 40 splits", "left", "BA", "EOD, pooled folds", "BA, pooled folds"), lines)
 
 
@@ -139,20 +170,32 @@ def nih_paper() -> str:
     lines = []
     for (network, task), cell in found.groupby(["network", "task"], sort=False):
         by = cell.set_index("method")
-        lines.append([f"{network}, {task}", *(f"{gap(by.loc[m, 'valid_gap'])} → {gap(by.loc[m, 'gap'])} ({by.loc[m, 'balanced_accuracy']:.2f})" for m in methods)])
+        lines.append(
+            [
+                f"{network}, {task}",
+                *(f"{gap(by.loc[m, 'valid_gap'])} → {gap(by.loc[m, 'gap'])} ({by.loc[m, 'balanced_accuracy']:.2f})" for m in methods),
+            ]
+        )
     return table(("network, task", *methods), lines)
 
 
 def nih_pretrained() -> str:
     """The pretrained network, by sex and age, once its rows are there."""
     if not PRETRAINED.is_file():
-        return "The study `nih-pretrained` (EfficientNet-Lite0 from ImageNet weights, by sex and by age) has no rows in `results/nih-pretrained` yet.\n"
+        return "The study `nih-pretrained` (EfficientNet-Lite0 from ImageNet weights, by sex and by age) has no rows yet.\n"
     found = whole(pd.read_csv(PRETRAINED))
     lines = []
     for data, cell in found.groupby("data", sort=False):
         means = cell.assign(absolute=cell["gap"].abs()).groupby("method", sort=False)[["gap", "absolute", "noise", "performance"]].mean()
         lines += [
-            [str(data).removeprefix("nih-").replace("-", " by "), method, gap(line["gap"]), f"{line['absolute']:.3f}", f"{line['noise']:.3f}", f"{line['performance']:.3f}"]
+            [
+                str(data).removeprefix("nih-").replace("-", " by "),
+                method,
+                gap(line["gap"]),
+                f"{line['absolute']:.3f}",
+                f"{line['noise']:.3f}",
+                f"{line['performance']:.3f}",
+            ]
             for method, line in means.iterrows()
         ]
     header = ("task", "method", "EOD", "mean |EOD|", "groups permuted", "BA")
@@ -175,7 +218,9 @@ def peers() -> str:
     methods = list(dict.fromkeys(mine["method"]))
     lines = []
     for method in methods:
-        cells = [at(one(mine, data=data, measure=measure, method=method)) for data in ("adult", "bank", "compas") for measure in ("spd", "eod")]
+        cells = [
+            at(one(mine, data=data, measure=measure, method=method)) for data in ("adult", "bank", "compas") for measure in ("spd", "eod")
+        ]
         lines.append([method.replace("equipoise ", "**") + "**" if method.startswith("equipoise") else method, *cells])
     return table(("method", *(f"{NAMES[data]}, {measure}" for data in ("adult", "bank", "compas") for measure in ("SPD", "EOD"))), lines)
 
@@ -196,7 +241,12 @@ def multi_label() -> str:
     lines = []
     for method, cell in found.groupby("method", sort=False):
         by = cell.set_index("label")
-        lines.append([_used(str(method)), *(f"{gap(line.gap)} ± {line.standard_error:.3f} ({line.balanced_accuracy:.3f})" for line in by.itertuples())])
+        lines.append(
+            [
+                _used(str(method)),
+                *(f"{gap(line.gap)} ± {line.standard_error:.3f} ({line.balanced_accuracy:.3f})" for line in by.itertuples()),
+            ]
+        )
     return table(("method", *dict.fromkeys(found["label"])), lines)
 
 
@@ -225,7 +275,8 @@ def encoding() -> str:
     found = rows("encoding/auroc.csv")
     mine = found[(found["data"] == "compas") & (found["attribute_in_inputs"] == "yes")]
     lines = [
-        [layer, *(f"{one(mine, layer=layer, when=when)['auroc']:.2f}" for when in ("before", "after"))] for layer in dict.fromkeys(mine["layer"])
+        [layer, *(f"{one(mine, layer=layer, when=when)['auroc']:.2f}" for when in ("before", "after"))]
+        for layer in dict.fromkeys(mine["layer"])
     ]
     return table(("layer", "AUROC of race, before", "after"), lines)
 
@@ -233,7 +284,12 @@ def encoding() -> str:
 def speed() -> str:
     """Seconds next to other libraries."""
     lines = [
-        [line.task, f"{line.equipoise_s:g} s, {line.equipoise_does}", f"{line.other_s:,g} s, {line.other}", f"{line.ratio:,.0f}" if line.ratio == line.ratio else ""]
+        [
+            line.task,
+            f"{line.equipoise_s:g} s, {line.equipoise_does}",
+            f"{line.other_s:,g} s, {line.other}",
+            f"{line.ratio:,.0f}" if line.ratio == line.ratio else "",
+        ]
         for line in rows("speed/comparison.csv").itertuples()
     ]
     return table(("task", "Equipoise", "other library", "ratio"), lines)
@@ -242,7 +298,14 @@ def speed() -> str:
 def speed_gpu() -> str:
     """Seconds on one H200."""
     lines = [
-        [line.network, f"{line.pruning_step_s:.2f} s", f"{line.pruning_ratio_to_ceiling:.2f}", f"{line.published_code_pruning_step_s:.1f} s", f"{line.bias_gda_epoch_s:.2f} s", f"{line.bias_gda_ratio_to_ceiling:.2f}"]
+        [
+            line.network,
+            f"{line.pruning_step_s:.2f} s",
+            f"{line.pruning_ratio_to_ceiling:.2f}",
+            f"{line.published_code_pruning_step_s:.1f} s",
+            f"{line.bias_gda_epoch_s:.2f} s",
+            f"{line.bias_gda_ratio_to_ceiling:.2f}",
+        ]
         for line in rows("speed/gpu.csv").itertuples()
     ]
     header = ("3,368 images, 224 px", "pruning step", "of its ceiling", "published code (reported)", "bias-gda epoch", "of its ceiling")
@@ -254,7 +317,13 @@ def methods() -> str:
     from equipoise.methods import METHODS
 
     lines = [
-        [f"[`{name}`](#{name})", known.title, "**yes**" if known.needs_group else "no", "yes" if known.labels else "no", "required" if known.needs_train else "optional" if known.takes_train else "no"]
+        [
+            f"[`{name}`](#{name})",
+            known.title,
+            "**yes**" if known.needs_group else "no",
+            "yes" if known.labels else "no",
+            "required" if known.needs_train else "optional" if known.takes_train else "no",
+        ]
         for name, known in METHODS.items()
     ]
     return table(("method", "what it does", "uses the group at prediction time", "multi-label", "training set"), lines)
@@ -262,7 +331,10 @@ def methods() -> str:
 
 def phantoms() -> str:
     """The gap of a classifier that knows the latent width of a simulated X-ray."""
-    lines = [[f"{line.hardness:g}", gap(line.eod_measured), gap(line.eod_closed_form), f"{line.balanced_accuracy:.3f}"] for line in rows("phantoms/oracle.csv").itertuples()]
+    lines = [
+        [f"{line.hardness:g}", gap(line.eod_measured), gap(line.eod_closed_form), f"{line.balanced_accuracy:.3f}"]
+        for line in rows("phantoms/oracle.csv").itertuples()
+    ]
     return table(("hardness", "EOD, measured", "EOD, closed form", "balanced accuracy"), lines)
 
 
@@ -273,14 +345,23 @@ def choosing() -> str:
     image = nih[nih["network"] == "resnet-18"]
     cases = (
         ("tables, attribute among the inputs", "`bias-score` or `constrained`", real[real["inputs"] == INPUTS[0]], "bias-score"),
-        ("tables, attribute not among the inputs", "`bias-score`; `group-thresholds` if the group may be used", real[real["inputs"] == INPUTS[1]], "bias-score"),
+        (
+            "tables, attribute not among the inputs",
+            "`bias-score`; `group-thresholds` if the group may be used",
+            real[real["inputs"] == INPUTS[1]],
+            "bias-score",
+        ),
         ("chest X-rays, 160 to 1,000 repair images", "`bias-score` with the training set", image, "bias-score-train"),
     )
     lines = []
     for where, advice, frame, best in cases:
         means = frame.groupby("method")[["mean_abs_gap", "balanced_accuracy"]].mean()
-        lines.append([where, advice, *(at(means.loc[method]) for method in ("standard", "bias-gda", "constrained", best, "group-thresholds"))])
-    return table(("situation", "start with", "original", "bias-gda", "constrained", "bias-score", "group-thresholds (uses the group)"), lines)
+        lines.append(
+            [where, advice, *(at(means.loc[method]) for method in ("standard", "bias-gda", "constrained", best, "group-thresholds"))]
+        )
+    return table(
+        ("situation", "start with", "original", "bias-gda", "constrained", "bias-score", "group-thresholds (uses the group)"), lines
+    )
 
 
 def card(method: str) -> Callable[[], str]:
@@ -337,7 +418,10 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "choosing": choosing,
     "methods": methods,
     **{f"card-{name}": card(name) for name in ("bias-gda", "pruning", "constrained", "bias-score", "group-thresholds")},
-    **{f"card-{name}": card_nih(name) for name in ("random", "adversarial-finetune", "adversarial-training", "reject-option", "equalised-odds")},
+    **{
+        f"card-{name}": card_nih(name)
+        for name in ("random", "adversarial-finetune", "adversarial-training", "reject-option", "equalised-odds")
+    },
 }
 
 
@@ -363,7 +447,11 @@ def stated(text: str) -> Iterator[str]:
 
 def pages() -> list[Path]:
     """README, CONTRIBUTING and every page of the site that this script fills."""
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(p for p in sorted((ROOT / "docs").rglob("*.md")) if p.name not in OWN and p.stem not in ("api", "commands", "settings", "rooms"))]
+    return [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *(p for p in sorted((ROOT / "docs").rglob("*.md")) if p.name not in OWN and p.stem not in ("api", "commands", "settings", "rooms")),
+    ]
 
 
 def problems() -> list[str]:

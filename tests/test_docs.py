@@ -1,4 +1,4 @@
-"""The documentation: the site builds without warnings and works offline, its code runs, its commands exist, its numbers are those of results/."""
+"""The documentation: the site builds without warnings and works offline, its code runs, its commands exist, its numbers are generated."""
 
 import ast
 import importlib
@@ -91,7 +91,20 @@ class Sources(HTMLParser):
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-d", str(out / "doctrees"), str(DOCS), str(out / "html")]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "--keep-going",
+        "-b",
+        "html",
+        "-d",
+        str(out / "doctrees"),
+        str(DOCS),
+        str(out / "html"),
+    ]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert ran.returncode == 0, ran.stderr
     return out / "html"
@@ -104,8 +117,14 @@ def test_the_site_builds_without_a_warning_and_holds_every_page(built):
 def test_the_site_loads_nothing_from_a_network(built):
     wrong = []
     for path in built.rglob("*.html"):
-        wrong += [f"{path.name}: {source}" for source in Sources(path.read_text(encoding="utf-8")).loaded if re.match(r"(https?:)?//", source)]
-    wrong += [path.name for path in built.rglob("*.css") if re.search(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//", path.read_text(encoding="utf-8"))]
+        wrong += [
+            f"{path.name}: {source}" for source in Sources(path.read_text(encoding="utf-8")).loaded if re.match(r"(https?:)?//", source)
+        ]
+    wrong += [
+        path.name
+        for path in built.rglob("*.css")
+        if re.search(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//", path.read_text(encoding="utf-8"))
+    ]
     assert wrong == []
 
 
@@ -122,7 +141,12 @@ def test_the_reference_has_every_public_name_command_and_setting(built):
     text = re.sub(r"<[^>]+>", "", (built / "reference" / "commands.html").read_text(encoding="utf-8"))
     command = typer.main.get_command(app)
     assert [name for name in command.commands if f"equipoise {name}" not in text] == []
-    options = [option.opts[0] for name in ("audit", "debias", "apply") for option in command.commands[name].params if option.opts[0].startswith("--")]
+    options = [
+        option.opts[0]
+        for name in ("audit", "debias", "apply")
+        for option in command.commands[name].params
+        if option.opts[0].startswith("--")
+    ]
     assert [option for option in options if option not in text] == []
     settings = (built / "reference" / "settings.html").read_text(encoding="utf-8")
     assert [name for name in ("bias-gda", "pruning", "bias-score") if f'id="{name}"' not in settings] == []
@@ -146,7 +170,9 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
 def test_the_quickstart_ends_with_what_it_promises(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     follow(QUICKSTART)
-    assert {"net.safetensors", "local.csv", "scores.csv", "new.csv", "decisions.csv", "repaired"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"net.safetensors", "local.csv", "scores.csv", "new.csv", "decisions.csv", "repaired"} <= {
+        path.name for path in tmp_path.iterdir()
+    }
     formats = (DOCS / "reference" / "formats.md").read_text(encoding="utf-8")
     assert [path.name for path in (tmp_path / "repaired").iterdir() if f"`{path.name}`" not in formats] == []
 

@@ -1,4 +1,4 @@
-"""What docs/reference/privacy.md says of every output holds: ids, names and folders are planted, and every byte of every file is searched."""
+"""What docs/reference/privacy.md says of every output holds: ids, names and folders are planted, and every byte is searched."""
 
 import base64
 import fnmatch
