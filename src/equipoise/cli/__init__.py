@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 __all__ = ["main", "run"]
-STOPPED = 130  # the exit code of an interruption
+STOPPED = 128 + signal.SIGINT  # the exit code of an interruption
 
 
 def main() -> None:

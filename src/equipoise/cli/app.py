@@ -1,12 +1,12 @@
 """The root command and the exit codes: bad input is one message and exit code 2, never a traceback."""
 
+import signal
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from equipoise import __version__
-from equipoise.cli import STOPPED
 from equipoise.cli.apply import apply
 from equipoise.cli.audit import audit
 from equipoise.cli.console import err, forget_stopped, out, say_stopped
@@ -45,7 +45,7 @@ def run(arguments: list[str]) -> int:
     try:
         app(arguments, prog_name="equipoise", standalone_mode=True, obj=arguments)  # a command may write down how it was called
     except SystemExit as stop:
-        if stop.code == STOPPED:
+        if stop.code == 128 + signal.SIGINT:
             say_stopped()
         return stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
     except EquipoiseError as error:

@@ -109,14 +109,13 @@ def _value(method: str, key: str, given: list[str]) -> Any:
     settings = METHODS[method].settings
     pick(f"setting of {method}", key, [f.name for f in fields(settings)])
     declared: TypeAdapter[Any] = TypeAdapter(get_type_hints(settings)[key])
-    text = given[0]
+    with suppress(ValidationError):
+        return declared.validate_python(given if len(given) > 1 else given[0])
+    with suppress(ValidationError):  # a list of one
+        return declared.validate_python(given)
+    with suppress(ValidationError):  # of a setting that is no list the last value counts, as for options
+        return declared.validate_json(given[-1])
     try:
-        return declared.validate_python(text if len(given) == 1 else given)
+        return declared.validate_python(given[-1])
     except ValidationError as error:
-        if len(given) == 1:
-            with suppress(ValidationError):
-                return declared.validate_json(text)
-            with suppress(ValidationError):  # a list of one
-                return declared.validate_python(given)
-        shown = repr(text) if len(given) == 1 else f"{len(given)} values, {', '.join(map(repr, given))}"
-        raise BadInput(f"invalid value for --set {method}.{key}: {error.errors()[0]['msg']}; got {shown}") from None
+        raise BadInput(f"invalid value {given[-1]!r} for --set {method}.{key}: {error.errors()[0]['msg']}") from None

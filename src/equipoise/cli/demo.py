@@ -19,6 +19,7 @@ MIN_PERFORMANCE = 0.75
 
 
 def demo(
+    ctx: typer.Context,
     folder: Annotated[Path, typer.Option("--out", help="Where to write the data, the network and the repaired network.")] = Path(
         "demo-output"
     ),
@@ -65,7 +66,7 @@ def demo(
     model = ["--model", f"{hospital.code}:build", "--weights", str(hospital.weights)]
     local = [str(hospital.local), *images, *roles, *model]
     audit = ["audit", *local, "--threshold", f"{network.threshold:.3f}", "--draws", str(draws)]
-    _run(audit)
+    _run(ctx, audit)
     _say("3. Centre 2 repairs it on three fifths of its patients, and verifies it on the others")
     _say(
         "'as it came' is the network at the threshold that is best on the patients to repair on, which lessens its gap already.", plain=True
@@ -76,10 +77,10 @@ def demo(
     options = [*([] if onnx else ["--no-onnx"]), "--thumbnails", "--title", "Widened mediastinum (simulated)"]
     again = ["--overwrite"] if overwrite else []
     methods = [part for method in METHODS for part in ("--method", method)]
-    _run(["debias", *local, *methods, "--measure", "eod", *common, *settings, *options, "--out", str(repaired), *again])
+    _run(ctx, ["debias", *local, *methods, "--measure", "eod", *common, *settings, *options, "--out", str(repaired), *again])
     _say("4. New patients come, of whom nobody knows the truth yet; their sex is used only if the chosen method needs it")
     new = ["apply", str(repaired), str(hospital.new), *images[:2], *model[:2], "--out", str(folder / "decisions.csv")]
-    _run(new)
+    _run(ctx, new)
     _say("What next")
     _say(
         f"All of it is simulated: nothing here says anything about women, men or a clinical classifier. {folder} holds what you would "
@@ -101,11 +102,9 @@ def _typed(arguments: list[str]) -> str:
     return f"equipoise {shlex.join(arguments)}"
 
 
-def _run(arguments: list[str]) -> None:
-    """One command, shown as it would be typed."""
-    from equipoise.cli.app import app
-
+def _run(ctx: typer.Context, arguments: list[str]) -> None:
+    """Runs one command of the same program, shown as it would be typed."""
     out.print(Text(f"\n$ {_typed(arguments)}", style="cyan"), soft_wrap=True)
-    code: Any = app(arguments, prog_name="equipoise", standalone_mode=False, obj=arguments)
+    code: Any = ctx.find_root().command.main(arguments, prog_name="equipoise", standalone_mode=False, obj=arguments)
     if code:
         raise typer.Exit(int(code))
