@@ -4,7 +4,7 @@ import fairlearn.metrics as fl
 import numpy as np
 import pytest
 import sklearn.metrics as sk
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.measures import GAPS, at_threshold, gap_values, performance_functional, tabulate
@@ -27,6 +27,7 @@ def test_every_gap_has_an_oracle():
 
 
 @pytest.mark.parametrize("gap", list(GAPS))
+@settings(max_examples=25)  # for each of the gaps; a MetricFrame takes 10 ms
 @given(sample=samples(), cut=st.sampled_from([0.0, 0.25, 0.3, 0.5, 0.9]), weighted=st.booleans())
 def test_gaps_equal_fairlearn(gap: str, sample: Sample, cut: float, weighted: bool):
     decision = at_threshold(sample.score, cut)

@@ -12,7 +12,7 @@ from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import GAPS, QUOTIENTS, Cells, at_threshold, audit, furthest, gap_values, linearised, predictive, sweep, tabulate
 from equipoise.measures.functional import gap_functional
 from support.facts import facts
-from support.random_scores import Sample, samples
+from support.random_scores import Sample, places, samples
 
 LABEL = {"ppv_gap": 1, "npv_gap": 0}
 
@@ -92,8 +92,8 @@ def test_the_sweep_equals_brute_force_and_passes_over_what_has_no_value(sample: 
     codes, levels = sample.attribute.codes, sample.attribute.levels
     swept = sweep(sample.score, sample.y, codes, levels, (*QUOTIENTS, "balanced_accuracy"))
     for measure in QUOTIENTS:
-        for k, threshold in enumerate(swept.thresholds):
-            decisions = at_threshold(sample.score, threshold)
+        for k in places(len(swept.thresholds)):
+            decisions = at_threshold(sample.score, swept.thresholds[k])
             gaps = _by_hand(measure, decisions, sample)
             if not _told(measure, decisions, sample):
                 assert np.isnan(swept.values[measure][k])

@@ -10,17 +10,17 @@ from equipoise.data import Attribute
 from equipoise.errors import UnknownName
 from equipoise.measures import GAPS, at_threshold, gap_values, largest, sweep, tabulate
 from support.facts import suggests
-from support.random_scores import Sample, samples
+from support.random_scores import Sample, places, samples
 
 ALL = (*GAPS, "accuracy", "balanced_accuracy", "f1")
 
 
 @given(sample=samples())
-def test_every_threshold_equals_brute_force(sample: Sample):
+def test_thresholds_equal_brute_force(sample: Sample):
     swept = sweep(sample.score, sample.y, sample.attribute.codes, sample.attribute.levels, ALL)
     assert len(swept.thresholds) == len(np.unique(sample.score)) + 1
-    for k, threshold in enumerate(swept.thresholds):
-        decision = at_threshold(sample.score, threshold)
+    for k in places(len(swept.thresholds)):
+        decision = at_threshold(sample.score, swept.thresholds[k])
         cells = tabulate(decision, sample.y, sample.attribute)
         for gap in GAPS:
             assert abs(swept.values[gap][k]) == pytest.approx(abs(float(largest(gap_values(gap, cells)))), abs=1e-12)

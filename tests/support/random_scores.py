@@ -36,3 +36,12 @@ def samples(draw, full_cells: bool = True, missing: bool = False) -> Sample:
     }[kind]
     weight = rng.integers(1, 4, n).astype(float) if draw(st.booleans()) else rng.random(n) + 0.1
     return Sample(y, score, Attribute("g", tuple(f"g{k}" for k in range(groups)), codes), weight)
+
+
+def places(length: int, most: int = 16) -> list[int]:
+    """Both ends and some places between them, where a loop over all of them would take seconds for no further law.
+
+    >>> places(3), places(100, 4)
+    ([0, 1, 2], [0, 33, 66, 99])
+    """
+    return sorted({int(k) for k in np.linspace(0, length - 1, min(length, most))})
