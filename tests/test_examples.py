@@ -25,7 +25,7 @@ from equipoise.data.phantom import phantom_parts
 from equipoise.measures import GAPS
 from equipoise.measures.gaps import MEANING
 from equipoise.methods import METHODS
-from equipoise.models.torchvision_import import import_torchvision
+from equipoise.models.vision import import_torchvision
 from support.facts import facts
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

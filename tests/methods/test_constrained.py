@@ -15,8 +15,8 @@ from equipoise.measures.functional import gap_functional
 from equipoise.methods import Goal, Labels, debias, run_many
 from equipoise.methods.constrained import PACE, Settings, _Balance, expected_weights, posterior, slope
 from equipoise.models import predict, ranks
+from equipoise.models.replicated import StackedReplicas
 from equipoise.models.single import SingleReplica
-from equipoise.models.stacked import StackedReplicas
 from support.networks import biased_cohort, trained
 
 

@@ -17,8 +17,8 @@ from equipoise.errors import BadInput, MissingExtra
 from equipoise.methods.adversarial_training import fresh
 from equipoise.models import backbone, find_units, to_onnx
 from equipoise.models.efficientnet_lite import NORM, VARIANTS, EfficientNetLite, SamePad, imagenet, renamed, weights_file
-from equipoise.models.torchvision_import import import_torchvision
 from equipoise.models.units import switch_off
+from equipoise.models.vision import import_torchvision
 from support.facts import facts
 
 LITE0 = "efficientnet-lite0"

@@ -25,8 +25,8 @@ from equipoise.models import (
     state_like,
     to_onnx,
 )
-from equipoise.models.checkpoint import load_model
 from equipoise.models.export import ExportFailed, load_heads
+from equipoise.models.loading import load_model
 from equipoise.models.units import find_layers, switch_off
 from support.facts import facts
 from support.hospital import CODE, network

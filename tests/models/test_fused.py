@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equipoise.models.fused import fused
+from equipoise.models.score import fused
 
 
 class Counted:

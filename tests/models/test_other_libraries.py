@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import equipoise as eq
-from equipoise.models.torchvision_import import import_torchvision
+from equipoise.models.vision import import_torchvision
 
 
 def _timm_resnet() -> nn.Module:

@@ -7,7 +7,8 @@ from torch.nn import functional as F
 
 from equipoise.data import Cohort, Parts, split
 from equipoise.models import MLP, Training, initial_mlp
-from equipoise.models.stack import Snapshot, Stack, StackedAdam
+from equipoise.models.optimisers import StackedAdam
+from equipoise.models.stack import Snapshot, Stack
 from equipoise.models.training import _StackedRun
 
 

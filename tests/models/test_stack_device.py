@@ -13,10 +13,11 @@ from equipoise.data import Cohort, Parts, split
 from equipoise.errors import BadInput
 from equipoise.methods import Goal, run_many
 from equipoise.methods.constrained import slope
-from equipoise.models import Training, asked_device, computing_on, initial_mlp, replicas, stacked, train_stack
-from equipoise.models.feed import DEVICE
-from equipoise.models.stack import Recorder, Snapshot, Stack, StackedAdam
-from equipoise.models.stacked import StackedReplicas
+from equipoise.models import Training, asked_device, computing_on, initial_mlp, replicas, replicated, train_stack
+from equipoise.models.devices import DEVICE
+from equipoise.models.optimisers import StackedAdam
+from equipoise.models.replicated import StackedReplicas
+from equipoise.models.stack import Recorder, Snapshot, Stack
 from equipoise.models.training import _StackedRun
 from support.facts import facts
 
@@ -106,7 +107,7 @@ STEPS: dict[str, Callable[[StackedReplicas, torch.Tensor], object]] = {
 
 @pytest.mark.parametrize("step", STEPS)
 def test_steps_of_methods_stay_on_the_device(networks, step, monkeypatch):
-    monkeypatch.setattr(stacked, "sigmoid", lambda logits: torch.zeros(logits.shape))  # the one place where values come back
+    monkeypatch.setattr(replicated, "sigmoid", lambda logits: torch.zeros(logits.shape))  # the one place where values come back
     for index in networks.batches(_generators(), 16, least=2):
         STEPS[step](networks, index)
 
@@ -130,7 +131,7 @@ def test_an_adversary_is_opposed_on_the_device(networks):
 @pytest.mark.parametrize("criterion", ["gradient", "taylor", "difference", "second-order"])
 @pytest.mark.parametrize("layers", [[0, 5], []])
 def test_influence_and_pruning_stay_on_the_device(networks, criterion, layers, monkeypatch):
-    monkeypatch.setattr(stacked, "sigmoid", lambda logits: torch.zeros(logits.shape))
+    monkeypatch.setattr(replicated, "sigmoid", lambda logits: torch.zeros(logits.shape))
     networks._layers = layers
     _, influence = networks.influence(np.tile([0.0, 1.0], (SIZE, ROWS // 2)), criterion)
     assert influence.device == META

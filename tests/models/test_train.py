@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from equipoise.data import Cohort, Parts, split
 from equipoise.errors import BadInput
 from equipoise.models import IMAGES, MLP, Training, predict, train, train_stack
-from equipoise.models.module_run import ModuleRun
-from equipoise.models.training import best_cut
+from equipoise.models.training import ModuleRun, best_cut
 from support.facts import facts
 
 QUICK = Training(epochs=6, patience=3)

@@ -14,8 +14,7 @@ from equipoise.data.phantom import phantom_parts
 from equipoise.errors import BadInput, UnknownName
 from equipoise.methods import debias
 from equipoise.models import BACKBONES, OneOutput, backbone, check, predict, shape_advice
-from equipoise.models.torchvision_import import import_torchvision
-from equipoise.models.vision import Calibrated, Repeated
+from equipoise.models.vision import Calibrated, Repeated, import_torchvision
 from support.facts import facts, suggests
 
 

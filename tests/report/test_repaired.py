@@ -20,7 +20,7 @@ from equipoise.measures import audit
 from equipoise.methods import Goal
 from equipoise.methods.rules import read_rule
 from equipoise.models import HEADS, Checkpoint, predict, read_checkpoint
-from equipoise.models.checkpoint import load_model
+from equipoise.models.loading import load_model
 from equipoise.report import Case, Options, Provenance, Serving, repaired, run_trial, write_repaired
 from support import hospital
 

@@ -14,7 +14,7 @@ from equipoise.data import balanced_parts
 from equipoise.errors import BadInput
 from equipoise.methods import METHODS
 from equipoise.methods.adversarial_training import fresh
-from equipoise.models.torchvision_import import import_torchvision
+from equipoise.models.vision import import_torchvision
 from equipoise.study import Event, Folder, narrow, read_plan, read_rows, read_timings, run_study, with_options, without_weights
 from equipoise.study.network import Network
 from equipoise.study.plan import make_plan

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from equipoise.data import Norm, sha256
 from equipoise.errors import BadInput, MissingExtra, pick
-from equipoise.models.checkpoint import load_weights
+from equipoise.models.weights import load_weights
 
 EXTRA = "pretrained"
 CLASSES = 1000  # of ImageNet

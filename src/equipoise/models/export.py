@@ -26,10 +26,11 @@ from torch import Tensor, nn
 
 from equipoise.errors import BadInput, EquipoiseError, MissingExtra, raise_all
 from equipoise.models.bias_network import BiasScore
-from equipoise.models.checkpoint import MASK, Checkpoint, bare, prefix_of
-from equipoise.models.exported import SUFFIX, program_in, save_exported, weights_of
+from equipoise.models.exported import PROGRAM, program_in, save_exported, weights_of
 from equipoise.models.many_outputs import as_matrix
 from equipoise.models.score import evaluating
+from equipoise.models.units import MASK
+from equipoise.models.weights import Checkpoint, bare, prefix_of
 
 TOLERANCE = 1e-5  # of the largest output, or of 1 where that is larger
 WRAPPED = "inner."  # before the keys of a network inside OneOutput or Repeated, which its owner knows nothing of
@@ -138,7 +139,7 @@ def save_weights(model: nn.Module, folder: Path, came: Checkpoint | None = None)
         save_file(state, plain)
     written = [plain]
     if program := program_in(model):
-        written.append(folder / f"repaired{SUFFIX}")
+        written.append(folder / f"repaired{PROGRAM}")
         with writing(written[-1]):
             save_exported(program.source, program, written[-1])
     elif came is not None and came.whole is not None:

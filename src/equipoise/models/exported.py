@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from equipoise.errors import BadInput, raise_all
-from equipoise.models.code import PROGRAM
 
-SUFFIX = PROGRAM
+PROGRAM = ".pt2"  # how the name of an exported program ends
 AGAIN = "Save it again with torch.export.save, from a network in eval mode and with a dynamic first axis."
 PLAIN = ("/weights/weight_", "/constants/tensor_")  # tensors as bytes, unless the list beside them says that they are pickled
 MODES = {"batch_norm": 5, "dropout": 2}  # operators that behave otherwise in training: which argument says so
@@ -98,7 +97,7 @@ def save_exported(source: str | Path, model: ExportedNetwork, path: Path) -> Non
 
 def _content(path: Path) -> bytes:
     if not path.is_file():
-        raise BadInput(f"no such file: {path}. Name the exported program, a {SUFFIX} file.")
+        raise BadInput(f"no such file: {path}. Name the exported program, a {PROGRAM} file.")
     return path.read_bytes()
 
 

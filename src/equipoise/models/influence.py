@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.errors import BadInput
-from equipoise.models.feed import half
+from equipoise.models.devices import half
 from equipoise.models.score import evaluating
 from equipoise.models.units import Layer, frozen
 

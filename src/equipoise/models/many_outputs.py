@@ -18,7 +18,7 @@ from torch.func import functional_call
 from equipoise.data import UNKNOWN, Cohort, Images, Scores
 from equipoise.errors import BadInput, UnknownName, did_you_mean, raise_all
 from equipoise.models import ranks
-from equipoise.models.feed import Feed, device_of, placed, workplace
+from equipoise.models.devices import Feed, device_of, placed, workplace
 from equipoise.models.protocol import Slope, shuffled
 from equipoise.models.score import evaluating, feed_outputs, predict, sigmoid
 from equipoise.models.single import TINY, SingleReplica

@@ -13,12 +13,12 @@ from threading import get_ident
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from equipoise.data import Cohort, Images, dealt, generator
 from equipoise.errors import BadInput, pick
-from equipoise.models.feed import Feed, placed, workplace
+from equipoise.models.devices import Feed, placed, workplace
 from equipoise.models.logistic import Fit, chances, fits
-from equipoise.models.picture import picture
 from equipoise.models.protocol import BoolArray, FloatArray
 from equipoise.models.score import evaluating, in_pieces, output_kind, rows_at_once, single_output
 from equipoise.models.units import MASKED
@@ -32,6 +32,9 @@ WORSE = 1.02  # times the best loss: from there on freer probes are not tried
 FREE = 30.0  # the network's own logit counts for so much, so that the penalty hardly touches it
 NEVER = -1  # the fold of rows that are never held out
 EDGE = 1e-6  # of a network that ends in a probability, whose logit is to stay finite
+PIXELS = 16  # a side of the small picture, about
+PLACES = 8  # a side of the grid in which edges are counted, about
+SOBEL = ((-1.0, 0.0, 1.0), (-2.0, 0.0, 2.0), (-1.0, 0.0, 1.0))  # how much brighter it gets to the right; its transpose, downwards
 
 
 @dataclass(frozen=True)
@@ -218,3 +221,29 @@ def _shares(target: IntArray, classes: int) -> FloatArray:
 def log_loss(chances: FloatArray, target: IntArray) -> float:
     """The mean log loss of probabilities (n, classes)."""
     return float(-np.log(np.clip(chances[np.arange(len(target)), target], 1e-12, None)).mean())
+
+
+def picture(x: Tensor) -> Tensor:
+    """The numbers (rows, d) of images (rows, channels, height, width); colours are averaged.
+
+    >>> picture(torch.zeros(2, 1, 112, 112)).shape
+    torch.Size([2, 768])
+    """
+    gray = x.mean(1, keepdim=True)
+    return torch.cat([_averaged(gray, PIXELS), _averaged(_edges(gray), PLACES)], dim=1)
+
+
+def _edges(gray: Tensor) -> Tensor:
+    """The strength of the edge at each place, in one of eight channels by its direction (rows, 8, height - 2, width - 2)."""
+    kernel = gray.new_tensor(SOBEL)
+    slopes = F.conv2d(gray, torch.stack([kernel, kernel.T])[:, None] / 8)
+    across, down = slopes[:, :1], slopes[:, 1:]
+    strength = (across * across + down * down).sqrt()
+    right, below, flat = across > 0, down > 0, across.abs() > down.abs()
+    eighths = [a & b & c for a in (right, ~right) for b in (below, ~below) for c in (flat, ~flat)]
+    return torch.cat([strength * eighth for eighth in eighths], dim=1)
+
+
+def _averaged(x: Tensor, places: int) -> Tensor:
+    """Means over squares, about so many a side, as one vector a row."""
+    return F.avg_pool2d(x, max(1, min(x.shape[2:]) // places)).flatten(1)

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from equipoise.data import Images
 from equipoise.errors import BadInput
 from equipoise.models import ranks
-from equipoise.models.blockwise import Blockwise
-from equipoise.models.capture import Captured, Pool
-from equipoise.models.feed import Feed, device_of, half, in_layout, workplace
+from equipoise.models.devices import Captured, Feed, Pool, device_of, half, in_layout, workplace
 from equipoise.models.influence import gap_gradients, settled, sums
+from equipoise.models.optimisers import Blockwise, SingleSteps
 from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Slope, shuffled
 from equipoise.models.score import NUMBERS, feed_outputs, in_pieces, output_kind, rows_at_once, sigmoid, single_output, smaller
 from equipoise.models.units import Layer, find_units, switch_off
@@ -220,12 +219,12 @@ class SingleReplica:
             raise BadInput("every parameter of the network is frozen (requires_grad=False), so there is nothing to fine-tune")
         fused = self.device.type == "cuda"
         if name == "adam":
-            return _SingleSteps(torch.optim.Adam(wanted, lr=rate, fused=fused))
+            return SingleSteps(torch.optim.Adam(wanted, lr=rate, fused=fused))
         if name == "adamw":
-            return _SingleSteps(torch.optim.AdamW(wanted, lr=rate, fused=fused))
+            return SingleSteps(torch.optim.AdamW(wanted, lr=rate, fused=fused))
         if name == "blockwise":
-            return _SingleSteps(Blockwise(wanted, rate))
-        return _SingleSteps(torch.optim.SGD(wanted, lr=rate, fused=fused))
+            return SingleSteps(Blockwise(wanted, rate))
+        return SingleSteps(torch.optim.SGD(wanted, lr=rate, fused=fused))
 
     def keep(self, replicates: BoolArray) -> None:
         if replicates[0]:
@@ -309,18 +308,3 @@ def too_large(rows: int) -> BadInput:
         f"the device's memory is too small for {rows} rows of this network at a time. "
         f"Use batch={max(1, rows // 2)} or less, a smaller image size, or the CPU (EQUIPOISE_DEVICE=cpu)."
     )
-
-
-class _SingleSteps:
-    """A torch optimiser for one module."""
-
-    def __init__(self, inner: torch.optim.Optimizer) -> None:
-        self.inner, self.stopped = inner, False
-
-    def step(self) -> None:
-        if not self.stopped:
-            self.inner.step()
-        self.inner.zero_grad(set_to_none=False)  # a recorded step writes to the very same tensors
-
-    def stop(self, replicates: BoolArray) -> None:
-        self.stopped = self.stopped or bool(replicates[0])

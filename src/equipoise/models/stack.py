@@ -1,32 +1,60 @@
-"""Many equal MLPs as one: the same layers with a leading axis of replicates. A 32-unit layer alone is all overhead.
+"""The paper's network for tables (Table `tab:arch`), and many equal ones as one stack: the same layers with a leading axis of replicates.
 
-Activations are kept as (replicates, units, rows), so that a layer is one batched matrix product and batch norm is one fused
-call over replicates x units channels. Parameters and gradients each lie in one flat buffer, so that an optimiser's step is a
-few operations. Every replicate draws its dropout masks from a generator of its own: what it learns does not depend on its neighbours.
+On its own, a 32-unit layer is all overhead. Activations of a stack are (replicates, units, rows), so that a layer is one batched matrix
+product and batch norm is one fused call over replicates x units channels. Parameters and gradients each lie in one flat buffer, so that an
+optimiser's step is a few operations. Every replicate draws its dropout masks from its own generator: what it learns does not depend on its
+neighbours.
 
 A stack lies on one device, where all of its steps run without waiting for a value. Dropout masks are the same on every device: they are
-drawn on the CPU and sent there. On a GPU a step's 300 small kernels are recorded once and replayed (see capture), and sums are taken in
-an order of their own, so that results equal those of a CPU up to rounding.
+drawn on the CPU and sent there. On a GPU a step's 300 small kernels are recorded once and replayed (see devices), and sums are taken in
+another order, so that results equal those of a CPU up to rounding.
 """
 
 import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from equipoise.models.capture import Captured, Pool
-from equipoise.models.feed import device_of, sent
-from equipoise.models.mlp import MLP
+from equipoise.models.devices import Captured, Pool, device_of, sent
 
 MOMENTUM, EPS = 0.1, 1e-5  # of batch norm, the defaults of torch.nn
 CHUNKS = {"cpu": 512}  # rows of one evaluation step: activations of a chunk stay in the processor's cache
 CHUNK = 2**14  # on other devices, which want few and large steps
 USUAL = 8  # how often a step has to be met before it is recorded, which takes as long as a hundred steps
+
+
+class MLP(nn.Module):
+    """Linear, ReLU, dropout, batch norm: once from the inputs and `depth` times more, then one logit.
+
+    The paper's network ends in a sigmoid; this one returns the logit, whose sigmoid is the score.
+
+    >>> MLP(98)(torch.zeros(4, 98)).shape
+    torch.Size([4])
+    """
+
+    output = "logit"
+
+    def __init__(self, inputs: int, width: int = 32, depth: int = 10, dropout: float = 0.05) -> None:
+        super().__init__()
+        self.inputs, self.width, self.depth = inputs, width, depth
+        sizes = [inputs, *[width] * (depth + 1)]
+        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(width) for _ in range(depth + 1))
+        self.out = nn.Linear(width, 1)
+        self.dropout = nn.Dropout(dropout)
+        self.threshold: float | None = None  # chosen on validation data by `train`
+
+    def forward(self, x: Tensor) -> Tensor:
+        for linear, norm in zip(self.linears, self.norms, strict=True):
+            x = norm(self.dropout(torch.relu(linear(x))))
+        logit: Tensor = self.out(x)[:, 0]
+        return logit
 
 
 class Stack:
@@ -269,33 +297,30 @@ class Snapshot:
             torch.where(chosen[:, None], theirs, mine, out=mine)
 
 
-class StackedAdam:
-    """Adam over the flat buffer of a stack, with a learning rate a replicate (0 freezes one)."""
+class Critics(nn.Module):
+    """R equal perceptrons (ReLU, dropout between layers), one a replicate, each made and regularised by its own generator.
 
-    def __init__(self, stack: Stack, rate: float | Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
-        self.stack, self.betas, self.eps = stack, betas, eps
-        self.mean, self.square = torch.zeros_like(stack.theta), torch.zeros_like(stack.theta)
-        self.steps = 0
-        self.set_rate(rate)
+    >>> Critics([4, 8, 1], [np.random.default_rng(0)])(torch.zeros(1, 5, 4)).shape
+    torch.Size([1, 5, 1])
+    """
 
-    def set_rate(self, rate: float | Tensor) -> None:
-        """A new learning rate for all replicates or for each (R,), on the CPU."""
-        self.rate = torch.as_tensor(rate, dtype=self.stack.theta.dtype).expand(self.stack.size)
-        uniform = bool((self.rate == self.rate[0]).all())
-        self._spread: Tensor | float = float(self.rate[0]) if uniform else sent(self.rate, self.stack.device)[self.stack.owner]
+    def __init__(self, sizes: Sequence[int], generators: Sequence[np.random.Generator], dropout: float = 0.0) -> None:
+        super().__init__()
+        self.generators, self.p = generators, dropout
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for inputs, outputs in pairwise(sizes):
+            limit = inputs**-0.5
+            drawn = np.stack([g.uniform(-limit, limit, (inputs + 1, outputs)) for g in generators]).astype(np.float32)
+            self.weights.append(nn.Parameter(torch.from_numpy(drawn[:, :-1]).contiguous()))
+            self.biases.append(nn.Parameter(torch.from_numpy(drawn[:, -1:]).contiguous()))
 
-    @torch.no_grad()
-    def step(self) -> None:
-        """One update from the gradients, which are then cleared."""
-        self.steps += 1
-        b1, b2 = self.betas
-        g = self.stack.gradient
-        self.mean.lerp_(g, 1 - b1)
-        self.square.mul_(b2).addcmul_(g, g, value=1 - b2)
-        scale = (1 - b2**self.steps) ** 0.5
-        denominator = self.square.sqrt().div_(scale).add_(self.eps)
-        if isinstance(self._spread, float):
-            self.stack.theta.addcdiv_(self.mean, denominator, value=-self._spread / (1 - b1**self.steps))
-        else:
-            self.stack.theta.addcmul_(self.mean.div(denominator), self._spread, value=-1 / (1 - b1**self.steps))
-        g.zero_()
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs (R, rows, last size) of inputs (R, rows, first size)."""
+        for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.baddbmm(bias, x, weight)
+            if k + 1 < len(self.weights):
+                x = torch.relu(x)
+                if self.training and self.p:
+                    kept = np.stack([g.random(x.shape[1:], dtype=np.float32) >= self.p for g in self.generators])
+                    x = x * torch.from_numpy(kept).to(x) / (1 - self.p)
+        return x

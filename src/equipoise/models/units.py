@@ -20,10 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.errors import BadInput
-from equipoise.models.feed import device_of
+from equipoise.models.devices import device_of
 from equipoise.models.score import evaluating
 
 GRANULARITIES = ("unit", "channel", "input", "head")
+MASK = ".unit_mask"  # how the key of a convolution's mask ends
 
 
 class MaskedConv1d(nn.Conv1d):

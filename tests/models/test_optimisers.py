@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from equipoise.models import MLP
-from equipoise.models.blockwise import Blockwise, StackedBlockwise
+from equipoise.models.optimisers import Blockwise, StackedBlockwise
 from equipoise.models.stack import Stack
 
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from equipoise.errors import BadInput
 from equipoise.models import backbone, build, code_of, load_weights, read_checkpoint, state_like
-from equipoise.models.checkpoint import load_model
+from equipoise.models.loading import load_model
 from equipoise.models.pickled import harmless
 from support.facts import facts
 
@@ -164,7 +164,7 @@ def test_finding_code_runs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_users_file_may_import_torchvision_whatever_the_builds(tmp_path: Path):
     """In a process of its own, since here torchvision may be imported already."""
     (tmp_path / "net.py").write_text("import torchvision\n\ndef network():\n    return torchvision.models.squeezenet1_1(weights=None)\n")
-    code = f"from equipoise.models.checkpoint import build\nprint(type(build({str(tmp_path / 'net.py')!r} + ':network')).__name__)"
+    code = f"from equipoise.models import build\nprint(type(build({str(tmp_path / 'net.py')!r} + ':network')).__name__)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
     assert (ran.returncode, ran.stdout.strip()) == (0, "SqueezeNet"), ran.stderr
 

@@ -1,25 +1,30 @@
-"""The code behind a network's name: which file or module it is, with its checksum, and how it is run.
+"""Networks by name: the architecture from a factory, a backbone or an exported program, the weights from a file that cannot run code.
 
-`code_of` finds it and runs nothing; `factory_in` runs the very bytes that were found. A network's code runs with all rights of whoever
-called Equipoise, and so does what it imports.
+`code_of` finds the code behind a name, with its checksum, and runs nothing; `load_model` and `build` run the very bytes that were found. A
+network's code runs with all rights of whoever called Equipoise, and so does what it imports.
 """
 
 import importlib
 import importlib.machinery
 import importlib.util
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from equipoise.data import sha256
-from equipoise.errors import BadInput, did_you_mean
-from equipoise.models.torchvision_import import declare_operators
+import torch
+from torch import Tensor, nn
 
-PROGRAM = ".pt2"  # how the name of an exported program ends
+from equipoise.data import sha256
+from equipoise.errors import BadInput, did_you_mean, raise_all
+from equipoise.models.exported import PROGRAM, exported_in
+from equipoise.models.units import MASK, MASKED
+from equipoise.models.vision import BACKBONES, backbone, declare_operators
+from equipoise.models.weights import bare, load_weights, prefix_of
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,6 @@ def code_of(named: str, *, here: bool = True) -> Code | None:
 
     `here` says whether `package.module` is looked for in the current folder as well, as fits a name that someone has just typed.
     """
-    from equipoise.models.vision import BACKBONES  # it reads weights from `checkpoint`, which imports this
-
     place, _, name = named.rpartition(":")
     if not place and named in BACKBONES:
         return None
@@ -216,3 +219,98 @@ def _place_of(code: Code, error: BaseException) -> tuple[str, int]:
         trace = trace.tb_next
     theirs = [frame for frame in frames if frame[0] == str(code.path)]
     return (theirs or frames or [(str(code.path), 0)])[-1]
+
+
+def load_model(factory: str, weights: str | Path | None = None) -> nn.Module:
+    """The network that `file.py:factory` or `package.module:factory` builds, with these weights, in eval mode.
+
+    The name of a backbone (`resnet-18`) and an exported program (`net.pt2`, which has its weights with it) will do as well. Masks that
+    pruning left beside the weights of convolutions are put in place.
+    """
+    if weights is not None and factory.endswith(PROGRAM):
+        raise BadInput(f"the exported program {factory} has its weights with it. Leave out {weights}.")
+    state = None if weights is None else load_weights(weights)
+    return network_with(factory, code_of(factory), state, str(weights))
+
+
+def network_with(factory: str, code: Code | None, state: Mapping[str, Tensor] | None, source: str) -> nn.Module:
+    """The network that this very code builds, with these weights, in eval mode; a backbone of that name where there is no code."""
+    model = build(factory, state, code)
+    if state is not None:
+        _fit(model, dict(state), source)
+    return model.eval()
+
+
+def build(factory: str, state: Mapping[str, Tensor] | None = None, code: Code | None = None) -> nn.Module:
+    """The module that a factory without arguments returns. The factory is the user's own code and is run.
+
+    A backbone gets as many channels as the weights in `state` have, or one.
+    """
+    code = code or code_of(factory)
+    if code is None:
+        return _backbone(factory, state)
+    if factory.endswith(PROGRAM):
+        return exported_in(code.content, str(code.path))
+    with beside(code):
+        return _called(factory_in(code), factory, code)
+
+
+def _backbone(name: str, state: Mapping[str, Tensor] | None) -> nn.Module:
+    first = next((value for key, value in (state or {}).items() if bare(key) == f"{BACKBONES[name][1]}.weight"), None)
+    return backbone(name, channels=1 if first is None or first.ndim < 2 else first.shape[1])
+
+
+def _called(function: object, factory: str, code: Code) -> nn.Module:
+    if isinstance(function, nn.Module):
+        return function
+    if not callable(function):
+        raise BadInput(f"{factory} is of type {type(function).__name__}. Name a function or class that returns a torch.nn.Module.")
+    if needed := _required(function):
+        raise BadInput(f"{factory} needs the arguments {', '.join(needed)}. Name a function without arguments that calls it.")
+    with running(code):
+        model = function()
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"{factory} returned an object of type {type(model).__name__}. Return a torch.nn.Module.")
+    return model
+
+
+def _required(function: Callable[..., object]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # some classes written in C do not tell
+        return []
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
+
+def _fit(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
+    if prefix := prefix_of(state, model.state_dict()):
+        state = {key.removeprefix(prefix): value for key, value in state.items()}
+    _put_masks(model, state)
+    own = model.state_dict()
+    differing = {
+        k: f"{k} {tuple(state[k].shape)}, not {tuple(own[k].shape)}" for k in own.keys() & state.keys() if own[k].shape != state[k].shape
+    }
+    problems = [
+        f"{len(found)} {what}: {', '.join(found[:5])}{' ...' if len(found) > 5 else ''}. Name the network that they were saved from."
+        for what, found in (
+            ("weights of the network are not in the file", sorted(own.keys() - state.keys())),
+            ("weights in the file fit nothing in the network", sorted(state.keys() - own.keys())),
+            ("weights in the file have another shape than the network's", [differing[k] for k in sorted(differing)]),
+        )
+        if found
+    ]
+    casts = [key for key in own.keys() & state.keys() if state[key].is_complex() and not own[key].is_complex()]
+    if casts:
+        problems.append(f"{len(casts)} weights in the file are complex and the network's are real: {', '.join(sorted(casts)[:5])}.")
+    raise_all(problems, source)
+    model.load_state_dict(state)
+
+
+def _put_masks(model: nn.Module, state: dict[str, Tensor]) -> None:
+    """Makes a convolution that has a mask among these weights a masked one. What fits no convolution stays, to be complained about."""
+    convolutions = {name: module for name, module in model.named_modules() if type(module) in MASKED}
+    for key, mask in state.items():
+        module = convolutions.get(key.removesuffix(MASK)) if key.endswith(MASK) else None
+        if module is not None:
+            module.__class__ = MASKED[type(module)]
+            module.register_buffer("unit_mask", torch.ones_like(mask))
