@@ -20,7 +20,7 @@ from pages import follow
 from equipoise.data import MEAN, SD, phantom
 
 DOCS = Path(__file__).parent
-SIZE = {"width": 1180, "height": 760}
+SIZE = {"width": 1440, "height": 900}
 
 
 def report(to: Path) -> None:
