@@ -78,9 +78,13 @@ def test_an_audit_is_a_table_that_names_the_gap_its_groups_and_the_decision(run)
     code, out, err = run("audit", "scores.csv", *AUDIT, "--reference", "M", "--patient", "pid", "--id", "id")
     assert (code, err) == (0, "")
     assert "Audit of scores.csv: 80 rows of 40 patients" in out
-    assert "M (reference)" in out
-    assert "F minus M" in out
+    assert "M (ref.)" in out
+    assert "F vs M" in out
     assert max(map(len, out.splitlines())) <= 80
+    assert len(out.splitlines()) <= 24  # one screen
+    every = run("audit", "scores.csv", *AUDIT, "--reference", "M", "--verbose").out
+    assert "M (reference)" in every
+    assert all(name in every for name in GAPS)
 
 
 def test_json_is_the_whole_of_stdout_and_holds_value_low_high(run):

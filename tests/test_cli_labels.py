@@ -97,6 +97,9 @@ def test_the_audit_of_each_label_is_that_of_python(place, capsys):
     for label in LABELS:
         assert told[label] == json.loads(json.dumps(expected[label].to_dict()))
     assert run(["audit", *_options(place), "--draws", "50"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(sum(line.strip().startswith(label.split()[0]) for line in lines) == 1 for label in LABELS)  # a row each
+    assert run(["audit", *_options(place), "--draws", "50", "--verbose"]) == 0
     said = capsys.readouterr().out
     assert all(f"\n{label}\n" in said for label in LABELS)
 
@@ -200,7 +203,7 @@ def test_heads_of_each_label_are_in_its_folder(place, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        (["--method", "auto"], "auto cannot repair several labels. Use one of: constrained"),
+        (["--method", "auto"], "auto cannot repair several labels"),
         (["--selection", "honest"], "several labels are chosen with --selection paper alone"),
         (["--label", "Effusion"], "--label Effusion was given twice"),
         (["--dry-run"], "--dry-run is for one --label"),

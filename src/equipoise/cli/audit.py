@@ -13,7 +13,7 @@ from equipoise.cli.console import JsonOption, bar, notes, out
 from equipoise.cli.several import scores_in, scores_of_labels
 from equipoise.data import MAX_PIXELS, Scores, check_writable, write_text
 from equipoise.errors import pick, raise_all
-from equipoise.report import audit_view, encoding_view, folders, printable
+from equipoise.report import audit_summary, audit_view, audits_summary, encoding_view, folders, printable
 
 OTHER_KINDS = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")  # none of which is written
 
@@ -68,6 +68,7 @@ def audit(
     save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Also write figures (PNG and SVG) into this folder.")] = None,
     max_table_bytes: given.MaxTableOption = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print every group, rate and gap instead of one screen.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Rates by group and gaps between groups, with error bars, for scores from anywhere or for a network.
@@ -177,10 +178,13 @@ def audit(
     if as_json:
         print(json.dumps(told, indent=2, allow_nan=False))
         return
-    for name, result in results.items():
-        if not one:
-            out.print(Text(f"\n{printable(name)}", style="bold underline"))
-        out.print(audit_view(result))
+    if one or verbose:
+        for name, result in results.items():
+            if not one:
+                out.print(Text(f"\n{printable(name)}", style="bold underline"))
+            out.print(audit_view(result) if verbose else audit_summary(result))
+    else:
+        out.print(audits_summary(results))
     if layers is not None:
         out.print(encoding_view(layers, level))
     for path, rows in opened.items():

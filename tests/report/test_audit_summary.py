@@ -1,0 +1,104 @@
+"""An audit on one screen: the largest clear gap in a sentence, groups and gaps with the audit's numbers, mirrors once, few lines."""
+
+import io
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from equipoise.measures import GAPS
+from equipoise.report import audit_summary, audits_summary
+from equipoise.report.audit_summary import MOST_GAPS, MOST_GROUPS
+from support.audits import HOSTILE, audit_of, frame_of
+
+
+def _shown(view, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(view)
+    return console.file.getvalue()
+
+
+def _two_attributes() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    frame = frame_of(["F", "M"], n=240)
+    return frame.assign(age=rng.choice(["<40", "40-59", "60-79", "80+"], len(frame)))
+
+
+def test_one_attribute_fits_a_terminal_of_24_lines():
+    text = _shown(audit_summary(audit_of(frame_of(["F", "M"]), reference="M")[1]))
+    assert len(text.splitlines()) <= 24
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_two_attributes_and_their_intersections_fit_a_screen():
+    text = _shown(audit_summary(audit_of(_two_attributes(), group=["sex", "age"])[1]), 100)
+    assert len(text.splitlines()) <= 40
+    assert "sex & age" not in text  # their groups are for --verbose
+    assert len(re.findall(r"[+-][\d.]+ \[", text)) <= MOST_GAPS
+
+
+def test_values_are_those_of_the_audit():
+    _, audit = audit_of(frame_of(["F", "M"]), reference="M")
+    text, row, eod = _shown(audit_summary(audit)), audit.groups.loc["F"], audit["eod"]
+    assert f"{100 * row['tpr']:.1f} [{100 * row['tpr_low']:.1f}, {100 * row['tpr_high']:.1f}]" in text
+    [line] = [line for line in text.splitlines() if "(eod)" in line]
+    assert f"{100 * eod.value:+.1f} [{100 * eod.low:+.1f}, {100 * eod.high:+.1f}]" in line
+
+
+def test_a_mirror_is_shown_once():
+    text = _shown(audit_summary(audit_of(frame_of(["F", "M"]), reference="M")[1]))
+    assert [name for name in GAPS if f"({name})" in text] == ["spd", "eod", "fpr_gap"]
+    alone = _shown(audit_summary(audit_of(frame_of(["F", "M"]), reference="M", measures=["fnr_gap", "aod"])[1]))
+    assert [name for name in GAPS if f"({name})" in alone] == ["aod", "fnr_gap"]
+
+
+def test_the_conclusion_names_the_largest_clear_gap_with_its_direction():
+    frame = frame_of(["F", "M"])
+    frame.loc[frame["sex"] == "F", "p"] = 0.1
+    _, audit = audit_of(frame, reference="M")
+    text = " ".join(_shown(audit_summary(audit)).split())
+    largest = max((audit[name] for name in ("spd", "eod", "fpr_gap")), key=lambda e: abs(e.value))
+    assert f"is {100 * abs(largest.value):.1f} percentage points lower in F than in M" in text
+
+
+def test_no_clear_gap_is_reported_as_such():
+    frame = frame_of(["F", "M"])
+    frame["p"] = 0.7
+    assert "No gap is clear of 0: all 3 95% intervals include it" in _shown(audit_summary(audit_of(frame, reference="M")[1]), 200)
+
+
+def test_groups_that_are_not_shown_are_counted():
+    names = [f"g{k:02}" for k in range(15)]
+    _, audit = audit_of(frame_of(names), reference="g00")
+    text = _shown(audit_summary(audit))
+    assert f"{len(names) - MOST_GROUPS} more groups" in " ".join(text.split())
+    assert "g00 (ref.)" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_interval_is_broken_at_any_width(width):
+    text = _shown(audit_summary(audit_of(frame_of(["people with a long name", "M"]), reference="M")[1]), width)
+    assert len(re.findall(r"[\d.]+ \[[+-]?[\d.]+, [+-]?[\d.]+\]", text)) == 2 * 2 + 3
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_insufficient_data_is_shown():
+    frame = pd.concat([frame_of(["F", "M"]), pd.DataFrame({"sex": "X", "y": [0, 1, 1], "p": 0.5})])
+    text = _shown(audit_summary(audit_of(frame, reference="M")[1]))
+    assert text.count("insufficient data") == 2 + 3
+
+
+def test_several_labels_have_a_row_each():
+    _, audit = audit_of(frame_of(["F", "M"]), reference="M")
+    text = _shown(audits_summary({"Effusion": audit, "Mass": audit}))
+    assert sum(line.strip().startswith(("Effusion", "Mass")) for line in text.splitlines()) == 2
+    assert f"{100 * audit['balanced_accuracy'].value:.1f}" in text
+
+
+def test_hostile_names_are_text_and_cannot_steer_the_terminal():
+    text = _shown(audit_summary(audit_of(frame_of(HOSTILE, column="[bold]g"), name="[blink]a.csv")[1]), 200)
+    assert "\x1b" not in text
+    assert "[blink]a.csv" in text
+    assert "\\x1b[31mred" in text
