@@ -19,7 +19,8 @@ import pandas as pd
 from sklearn.metrics import balanced_accuracy_score
 
 from equipoise.data import Scores
-from equipoise.measures import audit, bootstrap_cells, gap_values, sweep, units_of
+from equipoise.measures import bootstrap_cells, gap_values, sweep, units_of
+from equipoise.repair import audit
 
 
 def seconds(function: Callable[[], object]) -> float:

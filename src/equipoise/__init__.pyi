@@ -6,11 +6,11 @@ from .data import split as split
 from .errors import BadInput as BadInput
 from .errors import EquipoiseError as EquipoiseError
 from .measures import Audit as Audit
-from .measures import audit as audit
 from .methods import Candidate as Candidate
 from .methods import Goal as Goal
 from .methods import debias as debias
 from .models import Training as Training
 from .models import train as train
+from .repair import audit as audit
 
 __version__: str

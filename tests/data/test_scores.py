@@ -7,7 +7,7 @@ import torch
 
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import audit
+from equipoise.repair import audit
 from support.facts import facts
 
 

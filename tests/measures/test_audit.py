@@ -11,9 +11,9 @@ from torch import nn
 
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures import GAPS, GROUP_MEASURES, audit, noise_floor
-from equipoise.measures.decision import best_threshold
+from equipoise.measures import GAPS, GROUP_MEASURES, best_threshold, noise_floor
 from equipoise.measures.performance import PERFORMANCE
+from equipoise.repair import audit
 from support.facts import facts, suggests
 
 

@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 from equipoise.data import Attribute, Scores
-from equipoise.measures import audit, bootstrap, bootstrap_cells, gap_values, interval, multiplicities, tabulate, units_of
+from equipoise.measures import bootstrap, bootstrap_cells, gap_values, interval, multiplicities, tabulate, units_of
 from equipoise.measures.bootstrap import widen_extremes
+from equipoise.repair import audit
 
 
 def _data(rng: np.random.Generator, n: int = 300, patients: int = 90):

@@ -7,9 +7,9 @@ import sklearn.metrics as sk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.measures import GAPS, at_threshold, gap_values, performance_functional, tabulate
+from equipoise.measures import GAPS, Ranking, at_threshold, gap_values, performance_functional, tabulate
 from equipoise.measures.functional import gap_functional
-from equipoise.measures.performance import Ranking, f1
+from equipoise.measures.performance import f1
 from support.random_scores import Sample, samples
 
 FAIRLEARN = {

@@ -9,7 +9,8 @@ from torch import nn
 
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import LabelRules, Threshold, audit
+from equipoise.measures import LabelRules, Threshold
+from equipoise.repair import audit
 from support.facts import facts
 
 

@@ -11,7 +11,8 @@ from torch import nn
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures import GAPS, RATES, audit, gap_values, performance_functional, tabulate, terms
+from equipoise.measures import GAPS, RATES, gap_values, performance_functional, tabulate, terms
+from equipoise.repair import audit
 from equipoise.methods import Goal, bias_problem, bias_score, debias, settings_of
 from equipoise.methods.bias_problem import Posteriors, Problem, _group_probe, probed
 from equipoise.methods.bias_score import path

@@ -10,7 +10,8 @@ import torch
 
 from equipoise.data import Cohort, Parts, Scores, split
 from equipoise.errors import BadInput
-from equipoise.measures import audit, bootstrap_cells, furthest, gap_values, linearised, tabulate
+from equipoise.measures import bootstrap_cells, furthest, gap_values, linearised, tabulate
+from equipoise.repair import audit
 from equipoise.methods import METHODS, Goal, Labels, debias
 from equipoise.methods.bias_problem import Posteriors, Problem
 from equipoise.methods.constrained import expected_weights

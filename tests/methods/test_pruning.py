@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from equipoise.data import Parts
 from equipoise.errors import BadInput
-from equipoise.measures import proxy
 from equipoise.methods import METHODS, Goal, Labels, debias
 from equipoise.methods.pruning import Settings, most_influential
-from equipoise.models import CRITERIA, Replicas, replicas, single
+from equipoise.models import CRITERIA, Replicas, proxy, replicas, single
 from equipoise.models.protocol import FloatArray
 from equipoise.models.single import SingleReplica
 from support.facts import facts

@@ -13,7 +13,8 @@ from torch import nn
 
 from equipoise.data import Attribute, Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures import GAPS, Rule, audit, gap_values, largest, tabulate
+from equipoise.measures import GAPS, Rule, gap_values, largest, tabulate
+from equipoise.repair import audit
 from equipoise.methods import Goal, RejectOption, debias, settings_of
 from equipoise.methods.reject_option import Fit, Settings, fit
 from support.facts import facts, suggests

@@ -8,8 +8,8 @@ from torch import nn
 from equipoise.data import Cohort, Images
 from equipoise.errors import BadInput
 from equipoise.methods import debias
-from equipoise.models import Training, outputs, train
-from equipoise.models.devices import Feed, workplace
+from equipoise.models import Training, outputs, train, workplace
+from equipoise.models.devices import Feed
 from support.facts import facts
 
 CPU = torch.device("cpu")

@@ -14,13 +14,13 @@ from torch import nn
 
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import audit
+from equipoise.measures import audit_scores
 from equipoise.methods import Goal
 from equipoise.report import Case, read_facts
 from equipoise.report.card import pipeline_tag, write_cards
 from equipoise.report.card_facts import NOT_PROVIDED, SECTIONS
 from equipoise.report.card_text import clean, fenced, name, prose, to_yaml
-from equipoise.report.findings import Decided, find
+from equipoise.report.findings import find
 from support.cases import HOSTILE, small_case
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "model-card.md"
@@ -149,7 +149,7 @@ def test_numbers_are_those_of_the_audit(tmp_path):
     places = ("KeyMetrics/FairnessEquity/Interpretation", "Warnings/KnownBiasesOrEthicalConsiderations")
     texts = [markdown, *(_text(root, place) for place in places)]
     for when, repair in (("before", case.original), ("after", case.result)):
-        found = audit(repair.test, threshold=repair.candidate.rule.value)
+        found = audit_scores(repair.test, threshold=repair.candidate.rule.value)
         pairs = [(fairness[f"eod by sex, F minus M, {when}"], found["eod"])]
         pairs += [(performance[f"{label}, {when}"], found[key]) for label, key in labels]
         for written, estimate in pairs:
@@ -168,7 +168,7 @@ def test_numbers_are_those_of_the_audit(tmp_path):
 def test_metadata_holds_the_numbers_after_the_repair(tmp_path):
     case = small_case()
     markdown, _ = _written(case, tmp_path)
-    found = audit(case.result.test, threshold=case.result.candidate.rule.value)
+    found = audit_scores(case.result.test, threshold=case.result.candidate.rule.value)
     data = _metadata(markdown)
     assert (data["license"], data["library_name"], data["pipeline_tag"]) == ("unknown", "pytorch", "tabular-classification")
     [entry] = data["model-index"]
@@ -183,7 +183,7 @@ def test_metadata_holds_the_numbers_after_the_repair(tmp_path):
 
 def test_audits_that_exist_are_not_made_again(tmp_path):
     case = small_case()
-    audits = [audit(Decided(r.test, r.candidate.rule), draws=20, level=0.5) for r in (case.original, *case.repairs)]
+    audits = [audit_scores(r.test, rule=r.candidate.rule, draws=20, level=0.5) for r in (case.original, *case.repairs)]
     last = audits[1 + case.chosen]
     write_cards(case, tmp_path, found=find(case, audits))
     written = _results(ET.fromstring((tmp_path / "card.xml").read_bytes()), "FairnessEquity")["eod by sex, F minus M, after"]

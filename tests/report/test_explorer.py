@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.data import Scores
-from equipoise.measures import audit, limit
+from equipoise.measures import limit
 from equipoise.methods import Goal, select
+from equipoise.repair import audit
 from equipoise.report.explorer import explorer_data, gap_margin, performance_margin, selectable, thin
 from support.cases import small_case
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from equipoise.data import Scores
-from equipoise.measures import Threshold, audit
+from equipoise.measures import Threshold
 from equipoise.methods import Goal
+from equipoise.repair import audit
 from equipoise.report import Case
 from equipoise.report.findings import find
 from support.cases import GOAL, small_case

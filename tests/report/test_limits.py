@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from equipoise.data import Attribute, Scores
-from equipoise.measures import audit, limit
+from equipoise.measures import limit
 from equipoise.methods import Goal
+from equipoise.repair import audit
 from equipoise.report.findings import find
 from equipoise.report.limits import below_limit, limit_at, with_enough_data
 from support.cases import small_case

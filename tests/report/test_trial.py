@@ -11,9 +11,9 @@ from torch import nn
 
 from equipoise.data import Cohort, Images, Scores, keep_aside
 from equipoise.errors import BadInput
-from equipoise.measures import Threshold, encoding
+from equipoise.measures import Threshold
 from equipoise.methods import Candidate, Goal, RejectOption, registry
-from equipoise.models import ExportedNetwork, output_kind
+from equipoise.models import ExportedNetwork, encoding, output_kind
 from equipoise.models.units import find_layers, switch_off
 from equipoise.report import Provenance, check_methods, most_changed, run_trial, told_output, trial
 from equipoise.report.case import Repair

@@ -8,9 +8,10 @@ import pandas as pd
 from torch import nn
 
 from equipoise.data import Attribute, Scores
-from equipoise.measures import GIVEN, Threshold, sweep
-from equipoise.measures.encoding import COLUMNS
+from equipoise.measures import Threshold, sweep
 from equipoise.methods import Candidate, Goal, equalised_odds, reject_option, select
+from equipoise.models import GIVEN
+from equipoise.models.layer_encoding import COLUMNS
 from equipoise.report import Case, Provenance
 from equipoise.report.case import Probes, Repair, UnitMap
 

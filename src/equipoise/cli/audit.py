@@ -82,9 +82,8 @@ def audit(
 
     [bold]Several labels:[/bold] equipoise audit local.csv --images xrays/ --label Effusion --label Mass --group sex ...
     """
-    from equipoise.measures import audit as run_audit
-    from equipoise.measures import encoding
-    from equipoise.models import OUTPUTS
+    from equipoise.measures import audit_scores
+    from equipoise.models import OUTPUTS, encoding
 
     inputs = given.Inputs(
         labels=label,
@@ -142,7 +141,7 @@ def audit(
         results = {}
         for name, own in scores.items():
             with bar("bootstrap" if one else f"bootstrap of {name}") as step:
-                results[name] = run_audit(
+                results[name] = audit_scores(
                     own,
                     threshold=threshold,
                     valid=on.get(name),

@@ -1,5 +1,6 @@
 from .audit import Audit as Audit
-from .audit import audit as audit
+from .audit import Audits as Audits
+from .audit import audit_scores as audit_scores
 from .bootstrap import BLOCK as BLOCK
 from .bootstrap import bootstrap_cells as bootstrap_cells
 from .bootstrap import by_unit as by_unit
@@ -16,10 +17,9 @@ from .cells import tabulate_codes as tabulate_codes
 from .decision import THRESHOLD as THRESHOLD
 from .decision import Rule as Rule
 from .decision import Threshold as Threshold
+from .decision import best_threshold as best_threshold
+from .decision import choose_rule as choose_rule
 from .decision import codes_among as codes_among
-from .encoding import GIVEN as GIVEN
-from .encoding import READ_IS_NOT_USED as READ_IS_NOT_USED
-from .encoding import encoding as encoding
 from .estimates import GROUP_MEASURES as GROUP_MEASURES
 from .estimates import INSUFFICIENT as INSUFFICIENT
 from .estimates import Estimate as Estimate
@@ -35,7 +35,6 @@ from .functional import linearised as linearised
 from .functional import performance_functional as performance_functional
 from .functional import performance_values as performance_values
 from .functional import predictive as predictive
-from .functional import proxy as proxy
 from .functional import require_cells as require_cells
 from .gaps import GAPS as GAPS
 from .gaps import QUOTIENTS as QUOTIENTS
@@ -50,6 +49,7 @@ from .limit import WORDS as WORDS
 from .limit import limit as limit
 from .noise import noise_floor as noise_floor
 from .performance import AT_THRESHOLD as AT_THRESHOLD
+from .performance import Ranking as Ranking
 from .several import ARGMAX as ARGMAX
 from .several import LabelRules as LabelRules
 from .sweep import Sweep as Sweep

@@ -1,24 +1,20 @@
-"""The audit: rates of every group and gaps between them, with error bars, from scores alone or from a network and a cohort."""
+"""The audit of scores: rates of every group and gaps between them, with error bars."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import numpy as np
 import pandas as pd
-from torch import nn
 
-from equipoise.data import CONFLICTS, Attribute, Cohort, Scores, Varying, check_cohort, varying_in
-from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName
+from equipoise.data import CONFLICTS, Attribute, Scores, Varying, varying_in
+from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures.cells import Cells, FloatArray, tabulate
-from equipoise.measures.decision import Rule, Threshold, best_threshold
+from equipoise.measures.decision import Rule, Threshold, choose_rule
 from equipoise.measures.estimates import Estimate, Settings, estimate_attribute, estimate_performance
 from equipoise.measures.functional import gap_values, predictive, require_cells
 from equipoise.measures.gaps import GAPS, QUOTIENTS, Gap, is_quotient, named
 from equipoise.measures.noise import dealt_gaps, mean_size
 from equipoise.measures.performance import PERFORMANCE
-from equipoise.measures.several import ARGMAX, Audits, Decided
-from equipoise.models import chosen_outputs, predict, scores_of
 
 SCHEMA_VERSION = 2
 NOISE_DRAWS = 200  # the floor is then known to about a twentieth of itself
@@ -90,24 +86,44 @@ class Audit:
         }
 
 
-NOT_AUDITED = {  # what is given in place of scores or a network, and what to do
-    "DataFrame": "Name the columns of the frame: eq.audit(eq.Scores.from_frame(frame, label=..., score=..., group=...)).",
-    "Cohort": "The network comes first, then the cohort: eq.audit(model, cohort).",
-    "Parts": "The network comes first, then one of the parts: eq.audit(model, parts.test).",
-    "ndarray": "Labels, scores and groups in arrays: eq.audit(eq.Scores.from_arrays(y, score, groups)).",
-    "Tensor": "Labels, scores and groups in arrays: eq.audit(eq.Scores.from_arrays(y, score, groups)).",
-    "BaseEstimator": "Score the rows first: eq.audit(eq.Scores.of(cohort, estimator.predict_proba(x)[:, 1])).",
-    "str": "Read the file first: eq.Scores.from_frame(pd.read_csv(path, dtype={'patient': str}), ...), or run `equipoise audit`.",
-    "PurePath": "Read the file first: eq.Scores.from_frame(pd.read_csv(path, dtype={'patient': str}), ...), or run `equipoise audit`.",
-}
+@dataclass(frozen=True, eq=False)
+class Audits(Mapping[str, Audit]):
+    """The audit of each label: `audits["Effusion"]["eod"]`."""
+
+    audits: Mapping[str, Audit]
+    kind: str
+    name: str
+
+    def __getitem__(self, label: str) -> Audit:
+        if label not in self.audits:
+            raise UnknownName("label in this audit", label, self.audits)
+        return self.audits[label]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.audits)
+
+    def __len__(self) -> int:
+        return len(self.audits)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{label}: {audit}" for label, audit in self.audits.items())
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON: the audit of each label under its name."""
+        return {
+            "schema": "equipoise.audits",
+            "name": self.name,
+            "kind": self.kind,
+            "labels": {k: v.to_dict() for k, v in self.audits.items()},
+        }
 
 
-def audit(
-    subject: object,
-    cohort: Cohort | None = None,
+def audit_scores(
+    scores: Scores,
     *,
+    rule: Rule | None = None,
     threshold: float | None = None,
-    valid: Cohort | Scores | None = None,
+    valid: Scores | None = None,
     measures: Sequence[Gap] | None = None,
     also: Sequence[Gap] = (),
     optimise: str = "balanced_accuracy",
@@ -115,90 +131,30 @@ def audit(
     level: float = 0.95,
     seed: int = 0,
     min_patients: int = 5,
-    output: str = "auto",
-    outputs: Mapping[str, int | str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Audit:
-    """The audit of scores, of a network on a cohort, or of a debiasing result on a cohort.
+    """The audit of scores.
 
-    The decision is the result's own rule; or `score >= threshold`; or the threshold that is best by `optimise` on `valid`; or the
-    threshold that `train` chose on its validation part; or 0.5. The audit says which. A cell with fewer than
-    `min_patients` patients is "insufficient data". Naming `measures` makes an empty cell an error instead; `also` adds to those that are
-    usual, and so does the measure that a result was to lower. A measure is a name, or a signed sum of rates such as "tpr-fpr". On a cohort
-    of several labels or classes there is an audit for each: `audit(...)["Effusion"]["eod"]`; `outputs` says which output of the network is
-    which label, where that cannot be told from their names or their number.
+    The decision is that of `rule`; or `score >= threshold`; or the threshold that is best by `optimise` on the scores `valid`; or 0.5. A
+    cell with fewer than `min_patients` patients is "insufficient data". Naming `measures` makes an empty cell an error instead; `also`
+    adds to those that are usual. A measure is a name, or a signed sum of rates such as "tpr-fpr".
 
     >>> rng = np.random.default_rng(0)
     >>> frame = pd.DataFrame({"y": rng.integers(0, 2, 400), "p": rng.random(400), "sex": rng.choice(["F", "M"], 400)})
-    >>> found = audit(Scores.from_frame(frame, label="y", score="p", group="sex", reference="M"), threshold=0.5)
+    >>> found = audit_scores(Scores.from_frame(frame, label="y", score="p", group="sex", reference="M"), threshold=0.5)
     >>> found["eod"].low < found["eod"].value < found["eod"].high
     True
     """
     if draws < 2 or not 0 < level < 1:
         raise BadInput(f"an interval needs at least 2 draws and a level between 0 and 1; got draws={draws}, level={level}")
-    if isinstance(cohort, Cohort) and cohort.targets is not None:
-        shared: dict[str, Any] = {
-            "measures": measures,
-            "also": also,
-            "draws": draws,
-            "level": level,
-            "seed": seed,
-            "min_patients": min_patients,
-        }
-        each = _decided(subject, cohort, threshold, valid, optimise, outputs)
-        made = {label: audit(decided, progress=progress, **shared) for label, decided in each.items()}
-        return cast(Audit, Audits(made, cohort.kind, cohort.name))
-    model, rule = _parts_of(subject)
-    scores = _scores_of(model, cohort, output)
-    if rule is None:
-        rule = _choose_rule(model, threshold, valid, optimise, output)
-    elif threshold is not None:
-        raise BadInput("a debiasing result has a decision rule of its own; do not give a threshold as well")
-    asked = getattr(getattr(subject, "goal", None), "measure", None)
-    more = (*also, *((asked,) if isinstance(asked, str) and measures is None else ()))
+    if rule is not None and threshold is not None:
+        raise BadInput("give a decision rule or a threshold, not both")
     usual: tuple[Gap, ...] = (*GAPS, *PERFORMANCE) if measures is None else tuple(measures)
-    listed = [m if isinstance(m, str) and m in PERFORMANCE else named(m, beside=PERFORMANCE) for m in (*usual, *more)]
+    listed = [m if isinstance(m, str) and m in PERFORMANCE else named(m, beside=PERFORMANCE) for m in (*usual, *also)]
     wanted = tuple(dict.fromkeys(listed))
     settings = Settings(draws=draws, level=level, seed=seed, min_patients=min_patients)
-    return _audit(scores, rule, wanted, settings, strict=measures is not None, progress=progress)
-
-
-def _decided(
-    subject: object,
-    cohort: Cohort,
-    threshold: float | None,
-    valid: Cohort | Scores | None,
-    optimise: str,
-    outputs: Mapping[str, int | str] | None,
-) -> dict[str, Decided]:
-    """The scores and the rule of each of several labels: those of a debiasing result, or of a network's outputs."""
-    own = getattr(subject, "labels", None)
-    if isinstance(own, Mapping) and own:
-        if threshold is not None or outputs is not None:
-            raise BadInput("a debiasing result has rules and outputs of its own; do not give a threshold or outputs as well")
-        unlike = [label for label in cohort.labels if label not in own]
-        if unlike:
-            raise BadInput(f"the result is one of {', '.join(own)}; {cohort.name!r} has other labels too: {', '.join(unlike)}")
-        scores = scores_of({label: own[label].model for label in cohort.labels}, cohort)
-        return {label: Decided(found, own[label].rule, own[label].goal) for label, found in scores.items()}
-    if not isinstance(subject, nn.Module):
-        kind = type(subject).__name__
-        raise BadInput(
-            f"a cohort of several labels is audited with a torch.nn.Module or with the result of debias on such a one; got {kind}"
-        )
-    chosen = chosen_outputs(subject, cohort.inputs, cohort.labels, cohort.kind, outputs)
-    views = {label: chosen.view(at) for at, label in enumerate(cohort.labels)}
-    scores = scores_of(views, cohort)
-    if cohort.kind == "classes":
-        if threshold is not None or valid is not None:
-            raise BadInput("classes are decided by argmax; leave out threshold and valid")
-        return {label: Decided(found, Threshold(0.5, ARGMAX)) for label, found in scores.items()}
-    if valid is None:
-        return {label: Decided(found, _choose_rule(None, threshold, None, optimise, "auto")) for label, found in scores.items()}
-    if threshold is not None or not isinstance(valid, Cohort) or valid.labels != cohort.labels:
-        raise BadInput(f"give a threshold, or a validation cohort with the labels {', '.join(cohort.labels)} to choose one each, not both")
-    found_there = scores_of(views, valid)
-    return {label: Decided(found, best_threshold(found_there[label], optimise)) for label, found in scores.items()}
+    decided = rule or choose_rule(threshold, valid, optimise)
+    return _audit(scores, decided, wanted, settings, strict=measures is not None, progress=progress)
 
 
 def _audit(
@@ -313,46 +269,6 @@ def _headline(gaps: pd.DataFrame, measure: str) -> Estimate:
         float(chosen["detectable"]),
         float(chosen["noise_of_largest"]),
     )
-
-
-def _parts_of(subject: object) -> tuple[object, Rule | None]:
-    """A debiasing result is a network and a rule; anything else has no rule yet."""
-    rule = getattr(subject, "rule", None)
-    if isinstance(rule, Rule):
-        return getattr(subject, "model", None), rule
-    return subject, None
-
-
-def _scores_of(model: object, cohort: Cohort | None, output: str) -> Scores:
-    if isinstance(model, Scores):
-        if cohort is not None:
-            raise BadInput("scores are audited alone: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
-        return model
-    if not isinstance(model, nn.Module):
-        raise Misuse("eq.audit", "scores, a network with a cohort, or a debiasing result with a cohort", model, NOT_AUDITED)
-    if cohort is None:
-        raise BadInput("a network is audited on a cohort: eq.audit(model, parts.test), or eq.audit(model, eq.Cohort.from_frame(...))")
-    check_cohort("eq.audit, after the network,", cohort)
-    return predict(model, cohort, output=output)
-
-
-def _choose_rule(model: object, threshold: float | None, valid: Cohort | Scores | None, optimise: str, output: str) -> Rule:
-    if threshold is not None and valid is not None:
-        raise BadInput("give a threshold or validation data to choose one, not both")
-    if threshold is not None:
-        if isinstance(threshold, bool) or not isinstance(threshold, (int, float, np.integer, np.floating)):
-            raise BadInput(f"threshold must be a number, from which score on a decision is positive; got {threshold!r}")
-        return Threshold(float(threshold), "given")
-    if valid is not None:
-        if not isinstance(valid, Scores):
-            check_cohort("valid of eq.audit", valid)
-            if not isinstance(model, nn.Module):
-                raise BadInput("with scores, valid is scores too: eq.audit(scores, valid=eq.Scores.from_frame(...))")
-        return best_threshold(valid if isinstance(valid, Scores) else _scores_of(model, valid, output), optimise)
-    chosen = getattr(model, "threshold", None)
-    if isinstance(chosen, float):
-        return Threshold(chosen, "chosen by best balanced accuracy on the validation part of its training")
-    return Threshold(0.5, "the default; none was given or chosen on validation data")
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, object]]:

@@ -84,6 +84,21 @@ def best_threshold(scores: Scores, performance: str = "balanced_accuracy") -> Th
     return Threshold(float(choice.threshold), f"chosen by best {performance.replace('_', ' ')} on {len(scores):,} rows of {scores.name}")
 
 
+def choose_rule(threshold: float | None = None, valid: Scores | None = None, optimise: str = "balanced_accuracy") -> Threshold:
+    """The threshold as given; or the best by `optimise` on the validation scores; or 0.5. Its `origin` names which."""
+    if threshold is not None and valid is not None:
+        raise BadInput("give a threshold or validation data to choose one, not both")
+    if threshold is not None:
+        if isinstance(threshold, bool) or not isinstance(threshold, (int, float, np.integer, np.floating)):
+            raise BadInput(f"threshold must be a number, from which score on a decision is positive; got {threshold!r}")
+        return Threshold(float(threshold), "given")
+    if valid is not None:
+        if not isinstance(valid, Scores):
+            raise BadInput(f"with scores, valid is scores too: valid=eq.Scores.from_frame(...); got {type(valid).__name__}")
+        return best_threshold(valid, optimise)
+    return Threshold(0.5, "the default; none was given or chosen on validation data")
+
+
 def codes_among(groups: tuple[str, ...], scores: Scores, who: str) -> IntArray:
     """Where each row's group stands among a rule's groups, -1 if it is missing; an error that names groups the rule never saw."""
     attribute = scores.attribute

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures.cells import Cells, FloatArray, cell_index, ratio
@@ -168,13 +167,3 @@ def require_cells(gap: Gap, cells: Cells, part: str = "the data") -> None:
                 )
     if problems:
         raise EmptyCell(*problems)
-
-
-def proxy(f: Tensor, w: Tensor) -> Tensor:
-    """The differentiable gap sum_i w_i f_i over the last axis; for a mini-batch of M rows out of N multiply by N / M.
-
-    >>> import torch
-    >>> proxy(torch.tensor([0.5, 1.0]), torch.tensor([1.0, -1.0]))
-    tensor(-0.5000)
-    """
-    return (w.to(f.dtype) * f).sum(-1)

@@ -2,15 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from equipoise.data import Scores
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures.cells import FloatArray
 from equipoise.measures.decision import Rule
-
-if TYPE_CHECKING:
-    from equipoise.measures.audit import Audit
 
 ARGMAX = "argmax: the margin of this class over the next"  # where the threshold of a class comes from
 
@@ -62,44 +58,3 @@ class LabelRules(Mapping[str, Rule]):
     def to_dict(self) -> dict[str, object]:
         """The rule of each label as plain values."""
         return {"kind": self.kind, "labels": {label: rule.to_dict() for label, rule in self.rules.items()}}
-
-
-@dataclass(frozen=True, eq=False)
-class Decided:
-    """Scores of one label with the rule that decides on them, and the goal that it was found for, if there was one."""
-
-    model: Scores
-    rule: Rule
-    goal: object = None
-
-
-@dataclass(frozen=True, eq=False)
-class Audits(Mapping[str, "Audit"]):
-    """The audit of each label: `audits["Effusion"]["eod"]`."""
-
-    audits: "Mapping[str, Audit]"
-    kind: str
-    name: str
-
-    def __getitem__(self, label: str) -> "Audit":
-        if label not in self.audits:
-            raise UnknownName("label in this audit", label, self.audits)
-        return self.audits[label]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.audits)
-
-    def __len__(self) -> int:
-        return len(self.audits)
-
-    def __str__(self) -> str:
-        return "\n".join(f"{label}: {audit}" for label, audit in self.audits.items())
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON: the audit of each label under its name."""
-        return {
-            "schema": "equipoise.audits",
-            "name": self.name,
-            "kind": self.kind,
-            "labels": {k: v.to_dict() for k, v in self.audits.items()},
-        }

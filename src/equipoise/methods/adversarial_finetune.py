@@ -18,13 +18,13 @@ from torch.nn import functional as F
 
 from equipoise.data import Cohort, generator
 from equipoise.errors import pick
-from equipoise.measures import FloatArray, is_quotient, proxy
+from equipoise.measures import FloatArray, is_quotient
 from equipoise.methods.base import Candidate, Goal, Progress
 from equipoise.methods.contract import Task, Work, method
 from equipoise.methods.looks import Labels
 from equipoise.methods.papers import SAVANI
 from equipoise.methods.selection import Search
-from equipoise.models import Critics, Replicas, replicas
+from equipoise.models import Critics, Replicas, proxy, replicas
 
 
 @dataclass(frozen=True)

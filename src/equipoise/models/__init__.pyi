@@ -25,6 +25,10 @@ from .loading import Code as Code
 from .loading import build as build
 from .loading import code_of as code_of
 from .loading import network_with as network_with
+from .influence import proxy as proxy
+from .layer_encoding import GIVEN as GIVEN
+from .layer_encoding import READ_IS_NOT_USED as READ_IS_NOT_USED
+from .layer_encoding import encoding as encoding
 from .many_outputs import WRAPPED as WRAPPED
 from .many_outputs import ChosenOutputs as ChosenOutputs
 from .many_outputs import ManyOutputs as ManyOutputs

@@ -190,3 +190,13 @@ def _tapped(model: nn.Module, layers: Sequence[Layer], tally: _Tally) -> Iterato
     finally:
         for handle in handles:
             handle.remove()
+
+
+def proxy(f: Tensor, w: Tensor) -> Tensor:
+    """The differentiable gap sum_i w_i f_i over the last axis; for a mini-batch of M rows out of N multiply by N / M.
+
+    >>> import torch
+    >>> proxy(torch.tensor([0.5, 1.0]), torch.tensor([1.0, -1.0]))
+    tensor(-0.5000)
+    """
+    return (w.to(f.dtype) * f).sum(-1)

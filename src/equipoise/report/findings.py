@@ -12,9 +12,8 @@ from equipoise.measures import (
     Audit,
     Cells,
     Estimate,
-    Rule,
     Settings,
-    audit,
+    audit_scores,
     bootstrap_cells,
     interval,
     is_quotient,
@@ -29,14 +28,6 @@ from equipoise.report.limits import below_limit, with_enough_data
 from equipoise.report.words import ALMOST, RATE_OF_GAP, RATES
 
 NONE = Estimate(float("nan"), float("nan"), float("nan"))
-
-
-@dataclass(frozen=True)
-class Decided:
-    """Scores and the rule that decides on them: what `audit` takes for a debiasing result."""
-
-    model: Scores
-    rule: Rule
 
 
 @dataclass(frozen=True)
@@ -193,8 +184,8 @@ def audits_of(case: Case, *, draws: int = 1000, progress: Progress | None = None
     """The audits of the original and of each repair on the test set, in that order. All outputs of a case are written from these."""
     repairs, audits = (case.original, *case.repairs), []
     for repair in repairs:
-        subject, also = Decided(repair.test, repair.candidate.rule), [repair.candidate.goal.measure]
-        audits.append(audit(subject, also=also, draws=draws, seed=case.provenance.seed))
+        rule, also = repair.candidate.rule, [repair.candidate.goal.measure]
+        audits.append(audit_scores(repair.test, rule=rule, also=also, draws=draws, seed=case.provenance.seed))
         if progress is not None:
             progress(len(audits), len(repairs))
     return tuple(audits)

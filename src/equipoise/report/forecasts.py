@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from equipoise.data import Cohort
-from equipoise.measures import encoding
+from equipoise.models import encoding
 from equipoise.methods import METHODS, STANDARD, Goal, Labels, Task, settings_of, work_of
 from equipoise.models import evaluating, outputs
 

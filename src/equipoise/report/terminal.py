@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.data import CONFLICTS, Varying
-from equipoise.measures import GIVEN, GROUP_MEASURES, INSUFFICIENT, READ_IS_NOT_USED, Audit, meaning
+from equipoise.measures import GROUP_MEASURES, INSUFFICIENT, Audit, meaning
+from equipoise.models import GIVEN, READ_IS_NOT_USED
 
 ROW_NAMES = {
     "selection_rate": "decided positive",

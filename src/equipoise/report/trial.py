@@ -15,9 +15,9 @@ from torch import nn
 
 from equipoise.data import Cohort, Images, Scores
 from equipoise.errors import BadInput, EquipoiseError, pick, raise_all
-from equipoise.measures import encoding, gap_values, largest, performance_values, tabulate
+from equipoise.measures import gap_values, largest, performance_values, tabulate
 from equipoise.methods import METHODS, Candidate, Goal, Progress, debias, select, settings_of
-from equipoise.models import MASKED, ExportedNetwork, output_kind, predict
+from equipoise.models import MASKED, ExportedNetwork, encoding, output_kind, predict
 from equipoise.report.case import Case, Probes, Provenance, Repair, UnitMap
 
 EQUAL = 0.005  # what two methods may differ by and still count as equally good

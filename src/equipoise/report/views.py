@@ -12,8 +12,9 @@ import numpy.typing as npt
 import pandas as pd
 from PIL import Image
 
-from equipoise.measures import GIVEN, Estimate, FloatArray
+from equipoise.measures import Estimate, FloatArray
 from equipoise.methods import Goal
+from equipoise.models import GIVEN
 from equipoise.report.affected import Part, most_changed
 from equipoise.report.case import Case, Probes, Repair
 from equipoise.report.findings import Findings, GapRow, GroupRate, RateBlock

@@ -12,8 +12,8 @@ from torch import nn
 
 from equipoise.data import Attribute, Cohort
 from equipoise.errors import BadInput
-from equipoise.measures import GIVEN, encoding
-from equipoise.measures.encoding import COLUMNS
+from equipoise.models import GIVEN, encoding
+from equipoise.models.layer_encoding import COLUMNS
 from equipoise.models import fit_probe, folds_of
 from support.facts import facts
 

@@ -15,11 +15,10 @@ from torch import nn
 
 from equipoise.data import Attribute, Cohort
 from equipoise.errors import BadInput, raise_all
-from equipoise.measures.bootstrap import BLOCK, interval, multiplicities, units_of
-from equipoise.measures.cells import FloatArray, IntArray
-from equipoise.measures.estimates import INSUFFICIENT, Settings
-from equipoise.measures.performance import Ranking
-from equipoise.models import BoolArray, Reading, features, fit_probe, folds_of, outputs, reading_of
+from equipoise.measures import BLOCK, INSUFFICIENT, FloatArray, IntArray, Ranking, Settings, interval, multiplicities, units_of
+from equipoise.models.probes import Reading, features, fit_probe, folds_of, reading_of
+from equipoise.models.protocol import BoolArray
+from equipoise.models.score import outputs
 
 READ_IS_NOT_USED = "What can be read is not thereby used: the gaps say what the decisions do, this says what a layer holds."
 CHANCE = 0.5  # of an AUROC, whatever the sizes of the groups

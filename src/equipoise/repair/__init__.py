@@ -1,0 +1,8 @@
+"""Repairs compared, saved and served: comparisons on held-out rows, the dry run, bundles and provenance.
+
+The map of what this room exports is `__init__.pyi`, one line per name; a name's module is imported when the name is first used.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,1 @@
+from .audit_model import audit as audit

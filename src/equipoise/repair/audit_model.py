@@ -1,0 +1,148 @@
+"""`eq.audit`: the scores of a network or of a debiasing result on a cohort (`models`), then their audit (`measures`).
+
+Torch is imported only where a network is audited.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from equipoise.data import Cohort, Scores, check_cohort
+from equipoise.errors import BadInput, Misuse
+from equipoise.measures import ARGMAX, Audit, Audits, Gap, Rule, Threshold, audit_scores, choose_rule
+
+NOT_AUDITED = {  # what is given in place of scores or a network, and what to do
+    "DataFrame": "Name the columns of the frame: eq.audit(eq.Scores.from_frame(frame, label=..., score=..., group=...)).",
+    "Cohort": "The network comes first, then the cohort: eq.audit(model, cohort).",
+    "Parts": "The network comes first, then one of the parts: eq.audit(model, parts.test).",
+    "ndarray": "Labels, scores and groups in arrays: eq.audit(eq.Scores.from_arrays(y, score, groups)).",
+    "Tensor": "Labels, scores and groups in arrays: eq.audit(eq.Scores.from_arrays(y, score, groups)).",
+    "BaseEstimator": "Score the rows first: eq.audit(eq.Scores.of(cohort, estimator.predict_proba(x)[:, 1])).",
+    "str": "Read the file first: eq.Scores.from_frame(pd.read_csv(path, dtype={'patient': str}), ...), or run `equipoise audit`.",
+    "PurePath": "Read the file first: eq.Scores.from_frame(pd.read_csv(path, dtype={'patient': str}), ...), or run `equipoise audit`.",
+}
+
+
+def audit(
+    subject: object,
+    cohort: Cohort | None = None,
+    *,
+    threshold: float | None = None,
+    valid: Cohort | Scores | None = None,
+    measures: Sequence[Gap] | None = None,
+    also: Sequence[Gap] = (),
+    optimise: str = "balanced_accuracy",
+    draws: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    min_patients: int = 5,
+    output: str = "auto",
+    outputs: Mapping[str, int | str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Audit:
+    """The audit of scores, of a network on a cohort, or of a debiasing result on a cohort.
+
+    The decision is the result's own rule; or `score >= threshold`; or the threshold that is best by `optimise` on `valid`; or the
+    threshold that `train` chose on its validation set; or 0.5. The audit names which. A cell with fewer than `min_patients` patients is
+    "insufficient data". Naming `measures` makes an empty cell an error instead; `also` adds to the default measures, and so does the
+    measure that a result was to lower. A measure is a name, or a signed sum of rates such as "tpr-fpr". On a cohort of several labels or
+    classes there is one audit per label: `audit(...)["Effusion"]["eod"]`; `outputs` maps labels to the network's outputs, where that
+    cannot be auto-detected from their names or their number.
+
+    >>> scores = Scores.from_arrays([1, 0, 1, 0] * 50, [0.9, 0.2, 0.4, 0.3] * 50, ["F", "F", "M", "M"] * 50, reference="M")
+    >>> audit(scores, threshold=0.5)["eod"].value
+    1.0
+    """
+    asked: dict[str, Any] = {"measures": measures, "draws": draws, "level": level, "seed": seed, "min_patients": min_patients}
+    if isinstance(subject, Scores):
+        if cohort is not None:
+            raise BadInput("scores are audited alone: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
+        on = cast(Scores | None, valid)  # anything else is refused there
+        return audit_scores(subject, threshold=threshold, valid=on, optimise=optimise, also=also, progress=progress, **asked)
+
+    from equipoise.methods import Candidate
+
+    if isinstance(cohort, Cohort) and cohort.targets is not None:
+        each = _labels(subject, cohort, threshold, valid, optimise, outputs)
+        found = {
+            label: audit_scores(scores, rule=rule, also=(*also, *goal), progress=progress, **asked)
+            for label, (scores, rule, goal) in each.items()
+        }
+        return cast(Audit, Audits(found, cohort.kind, cohort.name))
+    if isinstance(subject, Candidate):
+        if threshold is not None:
+            raise BadInput("a debiasing result has a decision rule of its own; do not give a threshold as well")
+        more = (*also, *_goal(subject)) if measures is None else also
+        return audit_scores(_predicted(subject.model, cohort, output), rule=subject.rule, also=more, progress=progress, **asked)
+    scores = _predicted(subject, cohort, output)
+    rule = _trained(subject) if threshold is None and valid is None else None
+    on = valid if valid is None or isinstance(valid, Scores) else _predicted(subject, valid, output, "valid of eq.audit")
+    return audit_scores(scores, rule=rule, threshold=threshold, valid=on, optimise=optimise, also=also, progress=progress, **asked)
+
+
+def _labels(
+    subject: object,
+    cohort: Cohort,
+    threshold: float | None,
+    valid: Cohort | Scores | None,
+    optimise: str,
+    outputs: Mapping[str, int | str] | None,
+) -> dict[str, tuple[Scores, Rule, tuple[str, ...]]]:
+    """The scores, the rule and the goal's measure, if there is one, of each label: of a debiasing result, or of a network's outputs."""
+    from torch import nn
+
+    from equipoise.methods import Candidate
+    from equipoise.models import chosen_outputs, scores_of
+
+    if isinstance(subject, Candidate) and subject.labels:
+        own = subject.labels
+        if threshold is not None or outputs is not None:
+            raise BadInput("a debiasing result has rules and outputs of its own; do not give a threshold or outputs as well")
+        unlike = [label for label in cohort.labels if label not in own]
+        if unlike:
+            raise BadInput(f"the result is one of {', '.join(own)}; {cohort.name!r} has other labels too: {', '.join(unlike)}")
+        scores = scores_of({label: own[label].model for label in cohort.labels}, cohort)
+        return {label: (found, own[label].rule, _goal(own[label])) for label, found in scores.items()}
+    if not isinstance(subject, nn.Module):
+        kind = type(subject).__name__
+        raise BadInput(
+            f"a cohort of several labels is audited with a torch.nn.Module or with the result of debias on such a one; got {kind}"
+        )
+    chosen = chosen_outputs(subject, cohort.inputs, cohort.labels, cohort.kind, outputs)
+    views = {label: chosen.view(at) for at, label in enumerate(cohort.labels)}
+    scores = scores_of(views, cohort)
+    if cohort.kind == "classes":
+        if threshold is not None or valid is not None:
+            raise BadInput("classes are decided by argmax; leave out threshold and valid")
+        return {label: (found, Threshold(0.5, ARGMAX), ()) for label, found in scores.items()}
+    if valid is None:
+        return {label: (found, choose_rule(threshold), ()) for label, found in scores.items()}
+    if threshold is not None or not isinstance(valid, Cohort) or valid.labels != cohort.labels:
+        raise BadInput(f"give a threshold, or a validation cohort with the labels {', '.join(cohort.labels)} to choose one each, not both")
+    found_there = scores_of(views, valid)
+    return {label: (found, choose_rule(valid=found_there[label], optimise=optimise), ()) for label, found in scores.items()}
+
+
+def _goal(result: Any) -> tuple[str, ...]:
+    """The measure that a debiasing result was to lower, to be audited as well."""
+    return (result.goal.measure,)
+
+
+def _predicted(model: object, cohort: Cohort | None, output: str, where: str = "eq.audit, after the network,") -> Scores:
+    from torch import nn
+
+    from equipoise.models import predict
+
+    if not isinstance(model, nn.Module):
+        raise Misuse("eq.audit", "scores, a network with a cohort, or a debiasing result with a cohort", model, NOT_AUDITED)
+    if cohort is None:
+        raise BadInput("a network is audited on a cohort: eq.audit(model, parts.test), or eq.audit(model, eq.Cohort.from_frame(...))")
+    check_cohort(where, cohort)
+    return predict(model, cohort, output=output)
+
+
+def _trained(model: object) -> Rule | None:
+    """The threshold that training chose and stored on the network, if there is one."""
+    chosen = getattr(model, "threshold", None)
+    if not isinstance(chosen, float):
+        return None
+    return Threshold(chosen, "chosen by best balanced accuracy on the validation part of its training")
