@@ -19,7 +19,7 @@ import torch
 from scipy.stats import multivariate_normal
 
 import equipoise as eq
-from equipoise.data.synthetic import zafar_chance, zafar_plane
+from equipoise.data.sets.synthetic import zafar_chance, zafar_plane
 from equipoise.measures import gap_values, performance_functional, tabulate, tabulate_codes
 from equipoise.methods import Labels, run_many
 from equipoise.methods.looks import Look

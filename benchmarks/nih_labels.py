@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import equipoise as eq
-from equipoise.data.nih import FINDINGS, labels_in
+from equipoise.data.sets.nih import FINDINGS, labels_in
 from equipoise.models import backbone
 
 LABELS = [FINDINGS[name] for name in ("infiltration", "effusion", "atelectasis")]

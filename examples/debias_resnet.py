@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import equipoise as eq
-from equipoise.data.phantom import phantom_parts
+from equipoise.data.sets.phantom import phantom_parts
 from equipoise.models import IMAGES, backbone
 
 

@@ -21,7 +21,7 @@ from sklearn.metrics import recall_score
 
 import equipoise as eq
 from equipoise.cli import run
-from equipoise.data.phantom import phantom_parts
+from equipoise.data.sets.phantom import phantom_parts
 from equipoise.measures import GAPS
 from equipoise.measures.gaps import MEANING
 from equipoise.methods import METHODS

@@ -14,8 +14,8 @@ from PIL import Image
 
 from equipoise.data import CATALOGUE, Cohort, check_files, fetch, load, sha256
 from equipoise.data.catalogue import File, Recipe
-from equipoise.data.compas import anonymous
 from equipoise.data.files import read_bytes
+from equipoise.data.sets.compas import anonymous
 from equipoise.errors import BadInput, UnknownName
 from support.facts import facts, suggests
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit, split
 from equipoise.data import as_parsed, cohort_in, read_table
-from equipoise.data.files import MISSING_WORDS
+from equipoise.data.table_files import MISSING_WORDS
 from equipoise.errors import BadInput
 from support.facts import facts
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from equipoise.data.mimic_cxr import mimic_cxr
+from equipoise.data.sets.mimic_cxr import mimic_cxr
 from equipoise.errors import BadInput, UnknownName
 from support.facts import facts, suggests
 

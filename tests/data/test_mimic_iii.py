@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from equipoise.data import Cohort, Table, split
-from equipoise.data.mimic_iii import GROUPS, TABLES, mimic_iii
-from equipoise.data.saps import COLUMNS, MEASURED, Measurement, stay_means
+from equipoise.data.sets.mimic_iii import GROUPS, TABLES, mimic_iii
+from equipoise.data.sets.saps import COLUMNS, MEASURED, Measurement, stay_means
 from equipoise.errors import BadInput, UnknownName
 from support.facts import facts, suggests
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from equipoise.data.nih import nih
+from equipoise.data.sets.nih import nih
 from equipoise.errors import BadInput, UnknownName
 from support.facts import facts, suggests
 

@@ -7,8 +7,8 @@ import torch
 from scipy.stats import norm
 
 from equipoise.data import MEAN, SD, Scores, phantom
-from equipoise.data.anatomy import POSES, TRAITS
-from equipoise.data.phantom import CHUNK, expose, latents, phantom_oracle, phantom_parts
+from equipoise.data.sets.anatomy import POSES, TRAITS
+from equipoise.data.sets.phantom import CHUNK, expose, latents, phantom_oracle, phantom_parts
 from equipoise.errors import BadInput
 from equipoise.measures import sweep
 

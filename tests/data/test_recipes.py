@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from equipoise.data import Cohort, Table, split
-from equipoise.data.adult import adult
-from equipoise.data.bank import bank
-from equipoise.data.compas import anonymous, compas
+from equipoise.data.sets.adult import adult
+from equipoise.data.sets.bank import bank
+from equipoise.data.sets.compas import anonymous, compas
 from equipoise.errors import BadInput
 
 RECIPES: dict[str, Callable[..., Cohort]] = {"adult": adult, "bank": bank, "compas": compas}

@@ -12,7 +12,7 @@ from scipy import stats
 from scipy.special import expit
 
 from equipoise.data import Cohort, IntArray, Table
-from equipoise.data.synthetic import (
+from equipoise.data.sets.synthetic import (
     COVARIANCES,
     MEANS,
     loh,

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from equipoise.data import Cohort
-from equipoise.data.phantom import phantom_parts
+from equipoise.data.sets.phantom import phantom_parts
 from equipoise.errors import BadInput, UnknownName
 from equipoise.methods import debias
 from equipoise.models import BACKBONES, OneOutput, backbone, check, predict, shape_advice

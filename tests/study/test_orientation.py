@@ -11,8 +11,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from equipoise.data import Cohort, load, split
-from equipoise.data.mimic_iii import GROUPS
-from equipoise.data.synthetic import COVARIANCES, MEANS, low_rank_draws
+from equipoise.data.sets.mimic_iii import GROUPS
+from equipoise.data.sets.synthetic import COVARIANCES, MEANS, low_rank_draws
 from equipoise.measures import gap_values, tabulate
 from equipoise.study import PRESETS, Known, published, read_plan
 from equipoise.study.paper import Published

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.numeric import numbers_of
 from equipoise.errors import BadInput
 
 HOW = "Give them in ascending order, as in age=40,60,80 (in Python bins={'age': [40, 60, 80]})."
@@ -117,3 +116,25 @@ def bins_in(told: Mapping[str, Any]) -> dict[str, Bins]:
 
 def _number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))
+
+
+def numbers_of(column: "pd.Series[Any]") -> npt.NDArray[np.float64]:
+    """The numbers (n,) in a column, NaN where there is none; what is too large for one is infinite.
+
+    >>> numbers_of(pd.Series(["1", "x", None, "9" * 400])).tolist()
+    [1.0, nan, nan, inf]
+    """
+    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_complex_dtype(column):
+        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    return np.array([_as_number(value) for value in column.astype(object)], dtype=np.float64)
+
+
+def _as_number(value: Any) -> float:
+    if isinstance(value, str) and (not value.isascii() or "_" in value):  # which Python would read as digits, and no other program
+        return float("nan")
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf")
+    except (TypeError, ValueError):
+        return float("nan")

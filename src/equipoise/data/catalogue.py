@@ -1,6 +1,5 @@
-"""The catalogue of data sets: each one is an entry in a table. Load one by name, check its files, fetch them from the publisher."""
+"""The catalogue of data sets, each with a recipe in `sets`. Load one by name, check its files, fetch them from the publisher."""
 
-import inspect
 import os
 import shlex
 import urllib.request
@@ -8,69 +7,19 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from http.client import HTTPException
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from equipoise.data.adult import adult
-from equipoise.data.bank import bank
 from equipoise.data.cohort import Cohort
-from equipoise.data.compas import anonymous, compas
 from equipoise.data.files import locate, read_bytes, replacing, sha256, user_cache
-from equipoise.data.mimic_cxr import mimic_cxr
-from equipoise.data.mimic_iii import TABLES as MIMIC_III_TABLES
-from equipoise.data.mimic_iii import mimic_iii
-from equipoise.data.nih import TABLES as NIH_TABLES
-from equipoise.data.nih import nih
-from equipoise.data.phantom import phantom
-from equipoise.data.synthetic import loh, zafar
+from equipoise.data.recipe import File, Recipe
+from equipoise.data.sets import adult, bank, compas, mimic_cxr, mimic_iii, nih, phantom, synthetic
 from equipoise.errors import BadInput, Misuse, pick
 
 OpenUrl = Callable[[str], AbstractContextManager[BinaryIO]]
 Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where the server says
-UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
-PHYSIONET = "https://physionet.org/content"
-MIMIC_IV = ("", "hosp", "core")  # where its tables may lie inside a folder
-PROPUBLICA = "https://raw.githubusercontent.com/propublica/compas-analysis/bafff5da3f2e45eca6c2d5055faad269defd135a"
-
-
-@dataclass(frozen=True)
-class File:
-    """One original file. What is hashed, and what a fetch writes, is `canonical` of its unzipped content."""
-
-    name: str
-    sha256: str  # empty where there are many releases or extracts, and none to compare with
-    url: str
-    member: str = ""  # the path inside a zip archive; empty where the url is the file itself
-    canonical: Callable[[bytes], bytes] = bytes
-    other_names: tuple[str, ...] = ()  # any of them will do
-    places: tuple[str, ...] = ("",)  # where it may lie inside the folder
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a data set becomes a cohort: `load` takes the folder of its files, or nothing where it is simulated, and options."""
-
-    name: str
-    load: Callable[..., Cohort]
-    files: tuple[File, ...]
-    attribute: str
-    description: str
-    citation: str
-    licence: str
-    rows: int
-    features: int
-    paper: str = ""  # rows x inputs of the paper's table of data sets
-    folders: tuple[str, ...] = ()  # what its folder may be called, if not by its name
-    by_hand: str = ""  # why no program can fetch the files, and where a person gets them
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The names of the options that `load` takes."""
-        names = tuple(inspect.signature(self.load).parameters)
-        return names[1:] if self.files else names
 
 
 class FileStatus(NamedTuple):
@@ -81,142 +30,8 @@ class FileStatus(NamedTuple):
     status: str
 
 
-CATALOGUE: dict[str, Recipe] = {
-    "adult": Recipe(
-        name="adult",
-        load=adult,
-        files=(
-            File("adult.data", "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d", f"{UCI}/adult/adult.data"),
-            File("adult.test", "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05", f"{UCI}/adult/adult.test"),
-        ),
-        attribute="sex",
-        description="US census 1994: who earns over 50,000 dollars a year",
-        citation="Becker and Kohavi, Adult, UCI Machine Learning Repository, 1996, doi:10.24432/C5XW20",
-        licence="CC BY 4.0",
-        rows=45_222,
-        features=98,
-        paper="45,222 x 98",
-    ),
-    "bank": Recipe(
-        name="bank",
-        load=bank,
-        files=(
-            File(
-                "bank-additional-full.csv",
-                "74adfc578bf77a7ff4bb1ba4a9f8709d9e3c6907342959c2c8416847e0afb4d8",
-                f"{UCI}/00222/bank-additional.zip",
-                member="bank-additional/bank-additional-full.csv",
-            ),
-        ),
-        attribute="age",
-        description="Portuguese bank 2008-2010: who subscribes to a term deposit when called",
-        citation="Moro, Cortez and Rita, Decision Support Systems 62:22-31, 2014, doi:10.24432/C5K306",
-        licence="CC BY 4.0",
-        rows=30_488,
-        features=57,
-        paper="30,488 x 57",
-    ),
-    "compas": Recipe(
-        name="compas",
-        load=compas,
-        files=(
-            File(
-                "compas-scores-two-years.csv",
-                "98de31c0d69f9bc205913c0293b4c52f7f8570b7368a9d4072dc38616f01c99a",
-                f"{PROPUBLICA}/compas-scores-two-years.csv",
-                canonical=anonymous,
-            ),
-        ),
-        attribute="race",
-        description="Broward County 2013-2014: which defendants are charged again within two years",
-        citation="Angwin, Larson, Mattu and Kirchner, Machine Bias, ProPublica, 2016",
-        licence="none stated (public records, published by ProPublica)",
-        rows=6_167,
-        features=401,
-        paper="6,167 x 401",
-    ),
-    "loh": Recipe(
-        name="loh",
-        load=loh,
-        files=(),
-        attribute="A",
-        description="simulated: the label depends on A through an interaction, as strongly as alpha says",
-        citation="Loh, Cao and Zhou, WIREs Data Mining and Knowledge Discovery 9(5), 2019",
-        licence="simulated",
-        rows=30_000,
-        features=21,
-    ),
-    "zafar": Recipe(
-        name="zafar",
-        load=zafar,
-        files=(),
-        attribute="A",
-        description="simulated: two Gaussian classes seen through a random network, A tied to the label by an angle",
-        citation="Zafar, Valera, Gomez Rodriguez and Gummadi, AISTATS, PMLR 54:962-970, 2017",
-        licence="simulated",
-        rows=30_000,
-        features=501,
-    ),
-    "phantom": Recipe(
-        name="phantom",
-        load=phantom,
-        files=(),
-        attribute="sex",
-        description="simulated chest X-rays: a widened cardiomediastinum, harder to see in women, as much as hardness says",
-        citation="Equipoise",
-        licence="simulated",
-        rows=2_000,
-        features=64 * 64,
-    ),
-    "nih": Recipe(
-        name="nih",
-        load=nih,
-        files=(File(NIH_TABLES[0], "", "https://nihcc.app.box.com/v/ChestXray-NIHCC", other_names=NIH_TABLES[1:]),),
-        attribute="sex",
-        description="NIH ChestX-ray14, or a part of it: a finding against none on frontal chest X-rays",
-        citation="Wang, Peng, Lu, Lu, Bagheri and Summers, CVPR, 2017; provided by the NIH Clinical Center",
-        licence="no restrictions, with attribution",
-        rows=112_120,
-        features=224 * 224,
-        folders=("cxr-nih", "nih"),
-        by_hand="The images are 42 GB behind a web page for people: get Data_Entry_2017_v2020.csv and the images from "
-        "https://nihcc.app.box.com/v/ChestXray-NIHCC and name their folder with --root.",
-    ),
-    "mimic-cxr": Recipe(
-        name="mimic-cxr",
-        load=mimic_cxr,
-        files=(
-            *(File(f"mimic-cxr-2.0.0-{table}.csv", "", f"{PHYSIONET}/mimic-cxr-jpg/2.0.0") for table in ("metadata", "chexpert", "split")),
-            *(File(f"{table}.csv", "", f"{PHYSIONET}/mimiciv", places=MIMIC_IV) for table in ("patients", "admissions")),
-        ),
-        attribute="sex",
-        description="MIMIC-CXR-JPG: a finding against none on frontal chest X-rays; sex and ethnicity from MIMIC-IV",
-        citation="Johnson et al., MIMIC-CXR-JPG 2.0.0, PhysioNet, 2019, doi:10.13026/8360-t248",
-        licence="PhysioNet Credentialed Health Data License",
-        rows=377_110,
-        features=224 * 224,
-        paper="12,322 (sex) or 6,036 (ethnicity) x 224 x 224 px, after balancing",
-        folders=("mimic-cxr", "mimic-cxr-jpg"),
-        by_hand="It is handed out to credentialed users who have signed its data use agreement: get the tables and files/ from "
-        f"{PHYSIONET}/mimic-cxr-jpg/2.0.0, patients and admissions of MIMIC-IV from {PHYSIONET}/mimiciv, and name the folder with --root.",
-    ),
-    "mimic-iii": Recipe(
-        name="mimic-iii",
-        load=mimic_iii,
-        files=tuple(
-            File(f"{table}.csv", "", f"{PHYSIONET}/mimiciii/1.4", other_names=(f"{table.lower()}.csv",)) for table in MIMIC_III_TABLES
-        ),
-        attribute="age",
-        description="intensive care in Boston 2001-2012: who dies in hospital",
-        citation="Johnson et al., MIMIC-III v1.4, Scientific Data 3:160035, 2016, doi:10.13026/C2XW26",
-        licence="PhysioNet Credentialed Health Data License",
-        rows=38_597,
-        features=22,
-        paper="35,993 x 43 (age) or 44, with inputs='first-day'",
-        by_hand="It is handed out to credentialed users who have signed its data use agreement: get the tables from "
-        f"{PHYSIONET}/mimiciii/1.4 and name their folder with --root.",
-    ),
-}
+SETS = (adult, bank, compas, synthetic, phantom, nih, mimic_cxr, mimic_iii)
+CATALOGUE: dict[str, Recipe] = {recipe.name: recipe for each in SETS for recipe in each.RECIPES}
 
 
 def load(name: str, root: str | Path | None = None, **options: object) -> Cohort:

@@ -13,11 +13,11 @@ import pandas as pd
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.bins import Bins
 from equipoise.data.columns import ObjectArray, check_frame, check_names, described, listed, read_columns
-from equipoise.data.decode_limit import MAX_PIXELS
-from equipoise.data.files import as_parsed
+from equipoise.data.faults import MAX_PIXELS
 from equipoise.data.image_files import find_files, of_view
 from equipoise.data.images import Images
 from equipoise.data.table import Encoder, Table
+from equipoise.data.table_files import as_parsed
 from equipoise.data.targets import UNKNOWN, Targets, read_array
 from equipoise.errors import BadInput, Misuse, did_you_mean, pick, raise_all
 

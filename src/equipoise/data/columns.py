@@ -9,9 +9,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data.attribute import MANY, Attribute, IntArray, inexact, level_name
-from equipoise.data.bins import Bins, edges_of
+from equipoise.data.bins import Bins, edges_of, numbers_of
 from equipoise.data.conflicts import CONFLICTS, settled
-from equipoise.data.numeric import numbers_of
 from equipoise.data.targets import Targets, equals, read_classes, read_labels
 from equipoise.errors import BadInput, Misuse, did_you_mean, pick, raise_all
 

@@ -34,9 +34,8 @@ from PIL import (  # noqa: F401
     WebPImagePlugin,
 )
 
-from equipoise.data.broken import BadImage, Broken
-from equipoise.data.decode_limit import RAISE, Limit
 from equipoise.data.dicom import is_dicom, read_pixels
+from equipoise.data.faults import RAISE, BadImage, Broken, Limit
 from equipoise.data.image_files import file_state
 from equipoise.errors import BadInput, MissingExtra
 

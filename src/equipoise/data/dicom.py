@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.broken import BadImage, Broken
-from equipoise.data.decode_limit import Limit
+from equipoise.data.faults import BadImage, Broken, Limit
 from equipoise.data.image_files import file_state
 from equipoise.errors import BadInput, MissingExtra, raise_all
 

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from equipoise.data.attribute import IntArray
-from equipoise.data.broken import Broken
 from equipoise.data.decode import Pixels, Source, fault, watching
-from equipoise.data.decode_limit import MAX_PIXELS, Limit
+from equipoise.data.faults import MAX_PIXELS, Broken, Limit
 from equipoise.data.files import replacing
 from equipoise.data.image_cache import cache_folder, mark_used
 from equipoise.data.image_files import file_state

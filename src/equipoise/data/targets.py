@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data.attribute import IntArray, level_name
-from equipoise.data.numeric import numbers_of
+from equipoise.data.bins import numbers_of
 from equipoise.errors import BadInput, did_you_mean, raise_all
 
 UNKNOWN = -1

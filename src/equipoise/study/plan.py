@@ -4,7 +4,7 @@ name = "my-hospital"
 splits = 20                              # seeds first_seed, first_seed + 1, ...
 measures = ["eod"]
 model = "networks.py:make"               # left out: the paper's MLP; for images also a backbone such as resnet-18 or efficientnet-lite0
-protocol = "balanced"                    # left out: a plain split; see equipoise.data.protocol
+protocol = "balanced"                    # left out: a plain split; see equipoise.data.splits
 
 [[data]]
 file = "patients.csv"                    # or source = "adult", with options = { attribute_as_input = false }

@@ -17,6 +17,7 @@ import pandas as pd
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.cohort import Cohort
 from equipoise.data.columns import FloatArray
+from equipoise.data.recipe import Recipe
 from equipoise.data.table import Table
 from equipoise.errors import did_you_mean, raise_all
 
@@ -200,3 +201,29 @@ def _finite(value: object) -> bool:
 def _sigmoid(x: FloatArray) -> FloatArray:
     """1 / (1 + exp(-x)) without overflow; scipy's would cost every import of the package a fifth of a second."""
     return np.asarray(0.5 * (1 + np.tanh(0.5 * x)))
+
+
+RECIPES = (
+    Recipe(
+        name="loh",
+        load=loh,
+        files=(),
+        attribute="A",
+        description="simulated: the label depends on A through an interaction, as strongly as alpha says",
+        citation="Loh, Cao and Zhou, WIREs Data Mining and Knowledge Discovery 9(5), 2019",
+        licence="simulated",
+        rows=30_000,
+        features=21,
+    ),
+    Recipe(
+        name="zafar",
+        load=zafar,
+        files=(),
+        attribute="A",
+        description="simulated: two Gaussian classes seen through a random network, A tied to the label by an angle",
+        citation="Zafar, Valera, Gomez Rodriguez and Gummadi, AISTATS, PMLR 54:962-970, 2017",
+        licence="simulated",
+        rows=30_000,
+        features=501,
+    ),
+)

@@ -6,21 +6,25 @@ everything else that differs between people and exposures. The oracle knows the 
 sex, so that its gap may be smaller or larger.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from numbers import Real
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from equipoise.data.anatomy import MARKINGS, POSES, TRAITS, WOMEN, paint
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.cohort import Cohort
 from equipoise.data.columns import FloatArray
+from equipoise.data.recipe import Recipe
 from equipoise.data.scores import Scores
 from equipoise.data.seeds import child_seed, generator
 from equipoise.data.splits import Parts
 from equipoise.errors import raise_all
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MEAN, SD = 0.5, 0.25  # inputs are (film - MEAN) / SD of a film in [0, 1]
 IMAGES = (0.7, 0.2, 0.1)  # chance that a patient has one, two, three images
@@ -62,6 +66,8 @@ def phantom(
     >>> cohort.inputs.shape, cohort.attribute.reference, cohort.attribute.others
     (torch.Size([20, 1, 32, 32]), 'M', ('F',))
     """
+    import torch  # only here, so that the catalogue can be listed without it
+
     problems = _problems(n, seed, hardness, prevalence, share, separation)
     if not _whole(size, SMALLEST) or size > LARGEST:
         problems.append(f"size must be a whole number of pixels from {SMALLEST} to {LARGEST}; got {size!r}")
@@ -112,6 +118,8 @@ def phantom_oracle(
     n: int = 2_000, *, seed: int = 0, hardness: float = 0.5, prevalence: float = 0.5, share: float = 0.5, separation: float = 2.5
 ) -> Scores:
     """The rows of `phantom` with the score of a classifier that knows the latent width, and not the sex. No image is painted."""
+    import torch
+
     raise_all(_problems(n, seed, hardness, prevalence, share, separation), source="phantom_oracle")
     truth = latents(n, seed=seed, hardness=hardness, prevalence=prevalence, share=share, separation=separation)
     return Scores.of(_cohort(torch.empty(n, 0), truth, n, "phantom"), torch.special.ndtr(torch.as_tensor(truth.width - separation / 2)))
@@ -119,6 +127,8 @@ def phantom_oracle(
 
 def latents(n: int, *, seed: int, hardness: float, prevalence: float, share: float, separation: float) -> Latents:
     """What is behind n rows. Every draw is one a row from a stream of its own, so that the first rows do not depend on n."""
+    from equipoise.data.sets.anatomy import MARKINGS, POSES, TRAITS, WOMEN
+
     sizes = 1 + np.searchsorted(np.cumsum(IMAGES)[:-1], generator(seed, "phantom images").random(n), side="right")
     patient = np.repeat(np.arange(n), sizes)[:n]
     woman = (generator(seed, "phantom sex").random(n) >= share).astype(np.int64)
@@ -139,6 +149,10 @@ def latents(n: int, *, seed: int, hardness: float, prevalence: float, share: flo
 
 def expose(truth: Latents, rows: IntArray, size: int) -> Tensor:
     """The standardised images of some rows (b, size, size). The grain of a row depends on its own seed alone."""
+    import torch
+
+    from equipoise.data.sets.anatomy import paint
+
     body = {name: _single(values[rows]) for name, values in truth.body.items()}
     film = paint(body, _single(truth.width[rows]), _single(truth.marks[rows]), torch.from_numpy(truth.left[rows]), size)
     grain = torch.empty_like(film)
@@ -161,6 +175,8 @@ def _tame(normal: FloatArray) -> FloatArray:
 
 
 def _single(values: FloatArray) -> Tensor:
+    import torch
+
     return torch.from_numpy(values.astype(np.float32))
 
 
@@ -181,3 +197,18 @@ def _whole(value: object, least: int) -> bool:
 
 def _within(value: object, most: float) -> bool:
     return isinstance(value, Real) and 0.0 <= float(value) <= most
+
+
+RECIPES = (
+    Recipe(
+        name="phantom",
+        load=phantom,
+        files=(),
+        attribute="sex",
+        description="simulated chest X-rays: a widened cardiomediastinum, harder to see in women, as much as hardness says",
+        citation="Equipoise",
+        licence="simulated",
+        rows=2_000,
+        features=64 * 64,
+    ),
+)

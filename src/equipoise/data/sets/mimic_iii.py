@@ -25,8 +25,9 @@ import pandas as pd
 
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.cohort import Cohort
-from equipoise.data.first_day import LEVELS, first_day
-from equipoise.data.saps import CHART, COLUMNS, TIME, read_header, seconds, stay_means
+from equipoise.data.recipe import File, Recipe
+from equipoise.data.sets.first_day import LEVELS, first_day
+from equipoise.data.sets.saps import CHART, COLUMNS, TIME, read_header, seconds, stay_means
 from equipoise.data.table import Table
 from equipoise.errors import BadInput, pick, raise_all
 
@@ -215,3 +216,22 @@ def _admission_type(files: Mapping[str, Path], hadm: IntArray, kind: "pd.Series[
     elective = kind.str.strip().str.upper().eq("ELECTIVE").to_numpy(bool)
     medical, scheduled, unscheduled = KINDS
     return np.where(surgical, np.where(elective, scheduled, unscheduled), medical)
+
+
+PHYSIONET = "https://physionet.org/content"
+RECIPES = (
+    Recipe(
+        name="mimic-iii",
+        load=mimic_iii,
+        files=tuple(File(f"{table}.csv", "", f"{PHYSIONET}/mimiciii/1.4", other_names=(f"{table.lower()}.csv",)) for table in TABLES),
+        attribute="age",
+        description="intensive care in Boston 2001-2012: who dies in hospital",
+        citation="Johnson et al., MIMIC-III v1.4, Scientific Data 3:160035, 2016, doi:10.13026/C2XW26",
+        licence="PhysioNet Credentialed Health Data License",
+        rows=38_597,
+        features=22,
+        paper="35,993 x 43 (age) or 44, with inputs='first-day'",
+        by_hand="It is handed out to credentialed users who have signed its data use agreement: get the tables from "
+        f"{PHYSIONET}/mimiciii/1.4 and name their folder with --root.",
+    ),
+)

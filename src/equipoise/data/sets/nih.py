@@ -14,10 +14,12 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data.cohort import Cohort
-from equipoise.data.decode_limit import MAX_PIXELS
 from equipoise.data.dicom import age as years
-from equipoise.data.files import locate, read_table
+from equipoise.data.faults import MAX_PIXELS
+from equipoise.data.files import locate
 from equipoise.data.image_files import VIEWS, of_view
+from equipoise.data.recipe import File, Recipe
+from equipoise.data.table_files import read_table
 from equipoise.errors import BadInput, pick, raise_all
 
 TABLES = ("metadata.csv", "Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv")
@@ -133,3 +135,21 @@ def labels_in(folder: Path) -> pd.DataFrame:
             problems.append(f"row {row} below the header: {error}")
     raise_all(problems, str(path))
     return frame.assign(age=np.array(ages, dtype=float))[list(NEEDED)]
+
+
+RECIPES = (
+    Recipe(
+        name="nih",
+        load=nih,
+        files=(File(TABLES[0], "", "https://nihcc.app.box.com/v/ChestXray-NIHCC", other_names=TABLES[1:]),),
+        attribute="sex",
+        description="NIH ChestX-ray14, or a part of it: a finding against none on frontal chest X-rays",
+        citation="Wang, Peng, Lu, Lu, Bagheri and Summers, CVPR, 2017; provided by the NIH Clinical Center",
+        licence="no restrictions, with attribution",
+        rows=112_120,
+        features=224 * 224,
+        folders=("cxr-nih", "nih"),
+        by_hand="The images are 42 GB behind a web page for people: get Data_Entry_2017_v2020.csv and the images from "
+        "https://nihcc.app.box.com/v/ChestXray-NIHCC and name their folder with --root.",
+    ),
+)

@@ -15,7 +15,7 @@ import pandas as pd
 
 from equipoise.data.attribute import IntArray
 from equipoise.data.columns import FloatArray
-from equipoise.data.saps import BLOCK, CHART, LAB, MEASURED, read_blocks, rules_of
+from equipoise.data.sets.saps import BLOCK, CHART, LAB, MEASURED, read_blocks, rules_of
 
 EXTREMES = (  # features of which the least and the greatest value count
     "heart_rate", "systolic_pressure", "temperature", "urea_nitrogen", "white_cells", "potassium", "sodium", "bicarbonate", "bilirubin",

@@ -9,6 +9,7 @@ import pandas as pd
 from equipoise.data.attribute import Attribute
 from equipoise.data.cohort import Cohort
 from equipoise.data.files import locate, read_bytes
+from equipoise.data.recipe import File, Recipe
 from equipoise.data.table import Table
 
 FILES = ("adult.data", "adult.test")
@@ -47,3 +48,23 @@ def _read(root: Path, name: str) -> pd.DataFrame:
         skipinitialspace=True,
         na_values=["?"],
     )
+
+
+UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
+RECIPES = (
+    Recipe(
+        name="adult",
+        load=adult,
+        files=(
+            File("adult.data", "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d", f"{UCI}/adult/adult.data"),
+            File("adult.test", "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05", f"{UCI}/adult/adult.test"),
+        ),
+        attribute="sex",
+        description="US census 1994: who earns over 50,000 dollars a year",
+        citation="Becker and Kohavi, Adult, UCI Machine Learning Repository, 1996, doi:10.24432/C5XW20",
+        licence="CC BY 4.0",
+        rows=45_222,
+        features=98,
+        paper="45,222 x 98",
+    ),
+)

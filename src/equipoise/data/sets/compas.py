@@ -13,6 +13,7 @@ import pandas as pd
 from equipoise.data.attribute import Attribute
 from equipoise.data.cohort import Cohort
 from equipoise.data.files import locate, read_bytes
+from equipoise.data.recipe import File, Recipe
 from equipoise.data.table import Table
 from equipoise.errors import BadInput
 
@@ -72,3 +73,27 @@ def anonymous(content: bytes) -> bytes:
     """The recipe's columns as CSV: the same bytes for every copy of the file, with or without the columns that identify people."""
     text: str = read(content).to_csv(index=False, lineterminator="\n")
     return text.encode()
+
+
+PROPUBLICA = "https://raw.githubusercontent.com/propublica/compas-analysis/bafff5da3f2e45eca6c2d5055faad269defd135a"
+RECIPES = (
+    Recipe(
+        name="compas",
+        load=compas,
+        files=(
+            File(
+                "compas-scores-two-years.csv",
+                "98de31c0d69f9bc205913c0293b4c52f7f8570b7368a9d4072dc38616f01c99a",
+                f"{PROPUBLICA}/compas-scores-two-years.csv",
+                canonical=anonymous,
+            ),
+        ),
+        attribute="race",
+        description="Broward County 2013-2014: which defendants are charged again within two years",
+        citation="Angwin, Larson, Mattu and Kirchner, Machine Bias, ProPublica, 2016",
+        licence="none stated (public records, published by ProPublica)",
+        rows=6_167,
+        features=401,
+        paper="6,167 x 401",
+    ),
+)

@@ -16,9 +16,11 @@ from pathlib import Path
 import pandas as pd
 
 from equipoise.data.cohort import Cohort
-from equipoise.data.decode_limit import MAX_PIXELS
-from equipoise.data.files import locate, read_table
+from equipoise.data.faults import MAX_PIXELS
+from equipoise.data.files import locate
 from equipoise.data.image_files import VIEWS, of_view
+from equipoise.data.recipe import File, Recipe
+from equipoise.data.table_files import read_table
 from equipoise.errors import BadInput, pick, raise_all
 
 log = logging.getLogger(__name__)
@@ -180,3 +182,27 @@ def _paths(frame: pd.DataFrame, folder: Path) -> list[str]:
     ]
     suffix = ".dcm" if stems and (folder / f"{stems[0]}.dcm").is_file() else ".jpg"
     return [f"{stem}{suffix}" for stem in stems]
+
+
+PHYSIONET = "https://physionet.org/content"
+MIMIC_IV = ("", "hosp", "core")  # where its tables may lie inside a folder
+RECIPES = (
+    Recipe(
+        name="mimic-cxr",
+        load=mimic_cxr,
+        files=(
+            *(File(f"mimic-cxr-2.0.0-{table}.csv", "", f"{PHYSIONET}/mimic-cxr-jpg/2.0.0") for table in ("metadata", "chexpert", "split")),
+            *(File(f"{table}.csv", "", f"{PHYSIONET}/mimiciv", places=MIMIC_IV) for table in ("patients", "admissions")),
+        ),
+        attribute="sex",
+        description="MIMIC-CXR-JPG: a finding against none on frontal chest X-rays; sex and ethnicity from MIMIC-IV",
+        citation="Johnson et al., MIMIC-CXR-JPG 2.0.0, PhysioNet, 2019, doi:10.13026/8360-t248",
+        licence="PhysioNet Credentialed Health Data License",
+        rows=377_110,
+        features=224 * 224,
+        paper="12,322 (sex) or 6,036 (ethnicity) x 224 x 224 px, after balancing",
+        folders=("mimic-cxr", "mimic-cxr-jpg"),
+        by_hand="It is handed out to credentialed users who have signed its data use agreement: get the tables and files/ from "
+        f"{PHYSIONET}/mimic-cxr-jpg/2.0.0, patients and admissions of MIMIC-IV from {PHYSIONET}/mimiciv, and name the folder with --root.",
+    ),
+)

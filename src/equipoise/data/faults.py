@@ -1,18 +1,52 @@
-"""How large an image may be before it is decoded. A small file can name or hold far more pixels than a machine has memory for."""
+"""What makes an image unusable: the kinds of faults, and how large an image may be before it is decoded.
+
+The kind of a fault may be counted and shown to anyone; the reason and the name are the user's. A small file can name or hold far more
+pixels than a machine has memory for.
+"""
 
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from equipoise.data.broken import BadImage
 from equipoise.errors import BadInput
 
 MAX_PIXELS = 100_000_000  # a film of 35 x 43 cm digitised at 50 micrometres has 60 million
 DEEPEST = 8  # bytes of one pixel: four channels of 16 bits, or a double
 BESIDE = 2**26  # bytes of a file that are not pixels
 RAISE = "If that is right, raise the limit: max_pixels (--max-pixels)."
+KINDS = ("missing", "empty", "not an image", "several frames", "too large", "damaged")
+
+
+class BadImage(BadInput):
+    """An image that cannot be used, with one of KINDS."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        assert kind in KINDS
+        self.kind = kind
+        super().__init__(reason)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An image that was left out. Only the kind says nothing of a patient."""
+
+    kind: str
+    reason: str = field(repr=False)
+    place: str = field(default="", repr=False)  # where it was named, such as a row of the table
+    name: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        where = ", ".join(filter(None, (self.place, self.name)))
+        return f"{where}: {self.reason}" if where else self.reason
+
+
+def counted(broken: Iterable[Broken]) -> dict[str, int]:
+    """How many images of each kind, in the order of KINDS; kinds without one are left out."""
+    found = Counter(one.kind for one in broken)
+    return {kind: found[kind] for kind in KINDS if found[kind]}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pandas as pd
 from equipoise.data.attribute import Attribute
 from equipoise.data.cohort import Cohort
 from equipoise.data.files import locate, read_bytes
+from equipoise.data.recipe import File, Recipe
 from equipoise.data.table import Table
 
 FILE = "bank-additional-full.csv"
@@ -31,3 +32,27 @@ def bank(root: Path, *, attribute_as_input: bool = True) -> Cohort:
     y = np.asarray(frame["y"] == "yes", dtype=np.int64)
     age = Attribute.of(np.where(older, OLDER, YOUNGER), name="age", reference=OLDER)
     return Cohort(Table(features), y, (age,), None, frame.index.to_numpy(dtype=object), name="bank")
+
+
+UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
+RECIPES = (
+    Recipe(
+        name="bank",
+        load=bank,
+        files=(
+            File(
+                "bank-additional-full.csv",
+                "74adfc578bf77a7ff4bb1ba4a9f8709d9e3c6907342959c2c8416847e0afb4d8",
+                f"{UCI}/00222/bank-additional.zip",
+                member="bank-additional/bank-additional-full.csv",
+            ),
+        ),
+        attribute="age",
+        description="Portuguese bank 2008-2010: who subscribes to a term deposit when called",
+        citation="Moro, Cortez and Rita, Decision Support Systems 62:22-31, 2014, doi:10.24432/C5K306",
+        licence="CC BY 4.0",
+        rows=30_488,
+        features=57,
+        paper="30,488 x 57",
+    ),
+)

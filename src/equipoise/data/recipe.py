@@ -1,0 +1,44 @@
+"""A data set as a value: its files, how they become a cohort, and what is to be known about it."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from equipoise.data.cohort import Cohort
+
+
+@dataclass(frozen=True)
+class File:
+    """One original file. What is hashed, and what a fetch writes, is `canonical` of its unzipped content."""
+
+    name: str
+    sha256: str  # empty where there are many releases or extracts, and none to compare with
+    url: str
+    member: str = ""  # the path inside a zip archive; empty where the url is the file itself
+    canonical: Callable[[bytes], bytes] = bytes
+    other_names: tuple[str, ...] = ()  # any of them will do
+    places: tuple[str, ...] = ("",)  # where it may lie inside the folder
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a data set becomes a cohort: `load` takes the folder of its files, or nothing where it is simulated, and options."""
+
+    name: str
+    load: Callable[..., Cohort]
+    files: tuple[File, ...]
+    attribute: str
+    description: str
+    citation: str
+    licence: str
+    rows: int
+    features: int
+    paper: str = ""  # rows x inputs of the paper's table of data sets
+    folders: tuple[str, ...] = ()  # what its folder may be called, if not by its name
+    by_hand: str = ""  # why no program can fetch the files, and where a person gets them
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names of the options that `load` takes."""
+        names = tuple(inspect.signature(self.load).parameters)
+        return names[1:] if self.files else names
