@@ -8,9 +8,19 @@ from hypothesis import strategies as st
 
 from equipoise.data import Attribute
 from equipoise.errors import EmptyCell, UnknownName
-from equipoise.measures import GAPS, gap_values, labels_needed, largest, performance_functional, require_cells, tabulate, tabulate_codes, terms
-from equipoise.models import proxy
+from equipoise.measures import (
+    GAPS,
+    gap_values,
+    labels_needed,
+    largest,
+    performance_functional,
+    require_cells,
+    tabulate,
+    tabulate_codes,
+    terms,
+)
 from equipoise.measures.functional import gap_functional
+from equipoise.models import proxy
 from support.facts import facts, suggests
 from support.random_scores import Sample, samples
 

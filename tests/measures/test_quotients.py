@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import GAPS, QUOTIENTS, Cells, at_threshold, furthest, gap_values, linearised, predictive, sweep, tabulate
-from equipoise.repair import audit
 from equipoise.measures.functional import gap_functional
+from equipoise.repair import audit
 from support.facts import facts
 from support.random_scores import Sample, places, samples
 

@@ -12,11 +12,11 @@ from torch import nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import GAPS, RATES, gap_values, performance_functional, tabulate, terms
-from equipoise.repair import audit
 from equipoise.methods import Goal, bias_problem, bias_score, debias, settings_of
 from equipoise.methods.bias_problem import Posteriors, Problem, _group_probe, probed
 from equipoise.methods.bias_score import path
 from equipoise.models import BiasScore, Heads, Probe, fit_probe, folds_of, predict, probes, reading_of
+from equipoise.repair import audit
 from support.facts import facts
 from support.networks import trained
 

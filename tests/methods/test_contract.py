@@ -11,9 +11,9 @@ from torch import nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import gap_values, performance_functional, tabulate
-from equipoise.repair import audit
 from equipoise.methods import METHODS, Candidate, Goal, debias
 from equipoise.models import predict
+from equipoise.repair import audit
 from support.facts import facts, suggests
 from support.networks import cnn, trained
 

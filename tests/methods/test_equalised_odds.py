@@ -16,9 +16,9 @@ from torch import nn
 from equipoise.data import Attribute, Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import Rule, tabulate
-from equipoise.repair import audit
 from equipoise.methods import EqualisedOdds, Goal, debias, settings_of
 from equipoise.methods.equalised_odds import Settings, Steps, fit
+from equipoise.repair import audit
 from support.facts import facts, suggests
 from support.random_scores import Sample, samples
 

@@ -11,7 +11,6 @@ import torch
 from equipoise.data import Cohort, Parts, Scores, split
 from equipoise.errors import BadInput
 from equipoise.measures import bootstrap_cells, furthest, gap_values, linearised, tabulate
-from equipoise.repair import audit
 from equipoise.methods import METHODS, Goal, Labels, debias
 from equipoise.methods.bias_problem import Posteriors, Problem
 from equipoise.methods.constrained import expected_weights
@@ -21,6 +20,7 @@ from equipoise.methods.honest import choose
 from equipoise.methods.parity_path import parity_path
 from equipoise.methods.registry import takes
 from equipoise.models import MLP, Critics, Heads, Probe, Training, predict, train
+from equipoise.repair import audit
 from support.facts import facts, suggests
 from support.networks import trained
 

@@ -13,8 +13,8 @@ from equipoise.measures.decision import Rule, Threshold, choose_rule
 from equipoise.measures.estimates import Estimate, Settings, estimate_attribute, estimate_performance
 from equipoise.measures.functional import gap_values, predictive, require_cells
 from equipoise.measures.gaps import GAPS, QUOTIENTS, Gap, is_quotient, named
-from equipoise.measures.noise import dealt_gaps, mean_size
 from equipoise.measures.performance import PERFORMANCE
+from equipoise.measures.permutation import dealt_gaps, mean_size
 
 SCHEMA_VERSION = 2
 NOISE_DRAWS = 200  # the floor is then known to about a twentieth of itself

@@ -1,17 +1,18 @@
 """Decision rules: how a score becomes a decision f in [0, 1]."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
 from equipoise.data import MISSING, IntArray, Scores
-from equipoise.errors import BadInput
+from equipoise.errors import BadInput, UnknownName
 from equipoise.measures.cells import FloatArray
-from equipoise.measures.sweep import at_threshold, sweep
+from equipoise.measures.threshold_sweep import at_threshold, sweep
 
 THRESHOLD = "threshold"  # the kind of rule, where one is written down
+ARGMAX = "argmax: the margin of this class over the next"  # where the threshold of a class comes from
 
 
 @runtime_checkable
@@ -71,6 +72,55 @@ class Threshold:
         if plain.get("kind") != THRESHOLD:
             raise BadInput(f"expected a rule of kind {THRESHOLD!r}; got {plain.get('kind')!r}")
         return cls(float(plain["value"]), str(plain["origin"]))
+
+
+@dataclass(frozen=True, eq=False)
+class LabelRules(Mapping[str, Rule]):
+    """A decision rule for each label; classes are decided by argmax, of which each class's rule is a part."""
+
+    rules: Mapping[str, Rule]
+    kind: str = "labels"
+
+    def __getitem__(self, label: str) -> Rule:
+        if label not in self.rules:
+            raise UnknownName("label of this rule", label, self.rules)
+        return self.rules[label]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rules)
+
+    def __len__(self) -> int:
+        return len(self.rules)
+
+    @property
+    def needs_group(self) -> bool:
+        """Whether any of them must know each patient's group."""
+        return any(rule.needs_group for rule in self.rules.values())
+
+    @property
+    def randomised(self) -> bool:
+        """Whether any of them gives probabilities."""
+        return any(rule.randomised for rule in self.rules.values())
+
+    def decide(self, scores: Scores) -> FloatArray:
+        """An error: scores are those of one label, and so is a rule."""
+        raise BadInput(
+            f"these are rules of {', '.join(self.rules)}, and {scores.name!r} holds scores of one label; use rule[label].decide(scores)"
+        )
+
+    def describe(self) -> str:
+        """One line a label."""
+        if self.kind == "classes":
+            return f"argmax of {', '.join(self.rules)}"
+        return "; ".join(f"{label}: {rule.describe()}" for label, rule in self.rules.items())
+
+    def cuts(self, group: str) -> tuple[float, ...]:
+        """The thresholds of all labels for a group."""
+        return tuple(cut for rule in self.rules.values() for cut in rule.cuts(group))
+
+    def to_dict(self) -> dict[str, object]:
+        """The rule of each label as plain values."""
+        return {"kind": self.kind, "labels": {label: rule.to_dict() for label, rule in self.rules.items()}}
 
 
 def best_threshold(scores: Scores, performance: str = "balanced_accuracy") -> Threshold:

@@ -11,7 +11,7 @@ from equipoise.data import Attribute, IntArray, Scores
 from equipoise.measures.bootstrap import by_unit, interval, multiplicities, units_of, widen_extremes
 from equipoise.measures.cells import Cells, FloatArray, cell_index, ratio, tabulate
 from equipoise.measures.functional import performance_functional
-from equipoise.measures.gaps import QUOTIENTS, is_quotient, labels_needed, terms
+from equipoise.measures.gaps import MEASURES, is_quotient, labels_needed, terms
 from equipoise.measures.performance import Ranking, f1
 
 BINS = 10  # of equal width, for the calibration error
@@ -276,7 +276,7 @@ def _gap_rows(
     unit: str,
 ) -> list[tuple[object, ...]]:
     name_of = {"selection": "selection_rate"}
-    quotient = _predictive(gap) if is_quotient(gap) else ""
+    quotient = MEASURES[gap].rate if is_quotient(gap) else ""
     signed = [(1.0, quotient)] if quotient else [(sign, name_of.get(rate, rate)) for rate, sign in terms(gap).items()]
     point: FloatArray = np.sum([sign * (value[r][1:] - value[r][0]) for sign, r in signed], axis=0)
     drawn: FloatArray = np.sum([sign * (draws[r][:, 1:] - draws[r][:, :1]) for sign, r in signed], axis=0)
@@ -297,8 +297,3 @@ def _gap_rows(
         note = f"{INSUFFICIENT}: fewer than {settings.min_patients} {what} in {', '.join(map(repr, short))}" if short else ""
         rows.append((gap, attribute.name, level, attribute.reference, point[k], low[k], high[k], POWER * spread[k], note))
     return rows
-
-
-def _predictive(gap: str) -> str:
-    """The rate of a group that a quotient compares."""
-    return "ppv" if QUOTIENTS[gap] else "npv"

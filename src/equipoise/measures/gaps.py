@@ -1,39 +1,103 @@
-"""The measures, as data. A rate is a share of positive decisions given a label; a gap is a signed sum of rates.
+"""The table of measures. A rate is a share of positive decisions given a label; a gap is a signed sum of rates.
 
-A gap compares a group with the reference: `rate[other] - rate[reference]`. To add a measure, add a line to GAPS; for one of your own give
-a sum of rates wherever a measure is named: `"tpr-fpr"`, `"0.5*tpr + 0.5*fpr"`, `{"tpr": 0.5, "fpr": 0.5}`. Predictive parity is none of
-these: its rates are shares of those decided alike, so that decisions stand below the line too. Such gaps are in QUOTIENTS.
+A gap compares a group with the reference: `rate[other] - rate[reference]`. To add a measure, add an entry to MEASURES, with its words; to
+use one of your own, write a sum of rates wherever a measure is named: `"tpr-fpr"`, `"0.5*tpr + 0.5*fpr"`, `{"tpr": 0.5, "fpr": 0.5}`.
+Predictive values are not sums of rates: their denominators are decisions, so they are quotients (QUOTIENTS).
 """
 
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from equipoise.errors import BadInput, UnknownName
 
 RATES: dict[str, int | None] = {"selection": None, "tpr": 1, "fpr": 0}  # share of positive decisions, given this label
 
-GAPS: dict[str, dict[str, float]] = {  # signed sums of rates, other group minus reference
-    "spd": {"selection": 1.0},  # statistical parity difference, equation 1 of the paper
-    "eod": {"tpr": 1.0},  # equal opportunity difference, equation 2
-    "aod": {"tpr": 0.5, "fpr": 0.5},  # average odds difference
-    "fpr_gap": {"fpr": 1.0},
-    "tnr_gap": {"fpr": -1.0},
-    "fnr_gap": {"tpr": -1.0},
-}
 
-QUOTIENTS: dict[str, int] = {"ppv_gap": 1, "npv_gap": 0}  # share of those decided so whose label is that; other group minus reference
+@dataclass(frozen=True)
+class Measure:
+    """A gap between a group and the reference, and its words. Either `rates` or `decided` says what is compared."""
 
-MEANING: dict[str, str] = {
-    "spd": "statistical parity difference: share decided positive",
-    "eod": "equal opportunity difference: sensitivity",
-    "aod": "average odds difference: mean of sensitivity and false positive rate",
-    "fpr_gap": "difference in false positive rate",
-    "tnr_gap": "difference in specificity",
-    "fnr_gap": "difference in miss rate",
-    "ppv_gap": "predictive parity difference: positive predictive value",
-    "npv_gap": "difference in negative predictive value",
+    name: str
+    meaning: str
+    short: str  # what is compared, in a few words
+    question: tuple[str, str]  # what is compared in words, before and after the name of the finding
+    rates: Mapping[str, float] = field(default_factory=dict)  # signed sum of RATES
+    decided: int | None = None  # a predictive value instead: the share of those decided so whose label is that
+    rate: str = ""  # the rate of a group that is compared; empty where it is a sum of several
+
+
+MEASURES: dict[str, Measure] = {
+    measure.name: measure
+    for measure in (
+        Measure(
+            "spd",  # equation 1 of the paper
+            meaning="statistical parity difference: share decided positive",
+            short="share flagged",
+            question=("of all patients, the share that is flagged for ", ", whether or not they have it"),
+            rates={"selection": 1.0},
+            rate="selection_rate",
+        ),
+        Measure(
+            "eod",  # equation 2
+            meaning="equal opportunity difference: sensitivity",
+            short="sensitivity",
+            question=("of the patients who have ", ", the share that is detected"),
+            rates={"tpr": 1.0},
+            rate="tpr",
+        ),
+        Measure(
+            "aod",
+            meaning="average odds difference: mean of sensitivity and false positive rate",
+            short="average odds",
+            question=("the mean of two shares, of the patients with ", " that are detected and of those without it that get a false alarm"),
+            rates={"tpr": 0.5, "fpr": 0.5},
+        ),
+        Measure(
+            "fpr_gap",
+            meaning="difference in false positive rate",
+            short="false alarm rate",
+            question=("of the patients who do not have ", ", the share that gets a false alarm"),
+            rates={"fpr": 1.0},
+            rate="fpr",
+        ),
+        Measure(
+            "tnr_gap",
+            meaning="difference in specificity",
+            short="specificity",
+            question=("of the patients who do not have ", ", the share that is rightly cleared"),
+            rates={"fpr": -1.0},
+            rate="tnr",
+        ),
+        Measure(
+            "fnr_gap",
+            meaning="difference in miss rate",
+            short="miss rate",
+            question=("of the patients who have ", ", the share that is missed"),
+            rates={"tpr": -1.0},
+            rate="fnr",
+        ),
+        Measure(
+            "ppv_gap",
+            meaning="predictive parity difference: positive predictive value",
+            short="positive predictive value",
+            question=("of the patients who are flagged for ", ", the share that has it"),
+            decided=1,
+            rate="ppv",
+        ),
+        Measure(
+            "npv_gap",
+            meaning="difference in negative predictive value",
+            short="negative predictive value",
+            question=("of the patients who are cleared of ", ", the share that does not have it"),
+            decided=0,
+            rate="npv",
+        ),
+    )
 }
+GAPS: dict[str, Mapping[str, float]] = {name: each.rates for name, each in MEASURES.items() if each.decided is None}
+QUOTIENTS: dict[str, int] = {name: each.decided for name, each in MEASURES.items() if each.decided is not None}
 
 Gap = str | Mapping[str, float]  # a name from GAPS or QUOTIENTS, or a signed sum of rates of the user's own
 
@@ -93,8 +157,8 @@ def meaning(measure: str) -> str:
     >>> meaning("tpr-0.5fpr")
     'difference in sensitivity - 0.5 times false positive rate'
     """
-    if measure in MEANING:
-        return MEANING[measure]
+    if measure in MEASURES:
+        return MEASURES[measure].meaning
     spoken = ""
     for rate, w in terms(measure).items():
         sign = "- " if w < 0 else "+ " if spoken else ""

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from equipoise.data import Cohort
-from equipoise.models import encoding
 from equipoise.methods import METHODS, STANDARD, Goal, Labels, Task, settings_of, work_of
-from equipoise.models import evaluating, outputs
+from equipoise.models import encoding, evaluating, outputs
 
 SAMPLE = {True: 32, False: 256}  # rows to measure on, images or a table: about as many as methods show at a time
 PROBED = {True: 128, False: 2000}  # rows to measure probes on, whose time grows with the rows only where they are many

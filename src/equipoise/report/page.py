@@ -20,8 +20,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from equipoise.data import write_text
-from equipoise.models import READ_IS_NOT_USED
 from equipoise.methods import ALL_AT_ONCE, METHODS
+from equipoise.models import READ_IS_NOT_USED
 from equipoise.report.case import Case
 from equipoise.report.explorer import explorer_data
 from equipoise.report.findings import Findings, find, headline

@@ -7,7 +7,7 @@ import pytest
 
 from equipoise.data import Attribute
 from equipoise.measures import gap_values, noise_floor, tabulate
-from equipoise.measures.noise import dealt_gaps, mean_size
+from equipoise.measures.permutation import dealt_gaps, mean_size
 
 LEVELS = ("M", "F")
 
@@ -84,7 +84,7 @@ def test_the_seed_decides_and_blocks_do_not(monkeypatch: pytest.MonkeyPatch) -> 
     f, y, codes = rng.random(50), rng.integers(0, 2, 50), rng.integers(0, 2, 50)
     one, other = (noise_floor(f, y, codes, LEVELS, None, "aod", seed=s) for s in (1, 2))
     assert one != other
-    monkeypatch.setattr("equipoise.measures.noise.BLOCK", 700)
+    monkeypatch.setattr("equipoise.measures.permutation.BLOCK", 700)
     assert noise_floor(f, y, codes, LEVELS, None, "aod", seed=1) == pytest.approx(one, rel=1e-12)
 
 
@@ -103,8 +103,8 @@ def _many_gaps(draws: int, seed: int = 0) -> tuple[np.ndarray, ...]:
 
 def test_deals_by_kind_of_patient_are_those_of_the_patients(monkeypatch: pytest.MonkeyPatch) -> None:
     *data, by_kind = _many_gaps(4_000)
-    monkeypatch.setattr("equipoise.measures.noise.MOST_KINDS", 0)
-    monkeypatch.setattr("equipoise.measures.noise.MOST_DEALS", 4_000)
+    monkeypatch.setattr("equipoise.measures.permutation.MOST_KINDS", 0)
+    monkeypatch.setattr("equipoise.measures.permutation.MOST_DEALS", 4_000)
     *_, by_patient = _many_gaps(4_000)
     for measure in ("eod", "spd"):
         assert by_kind[measure].shape == by_patient[measure].shape == (4_000, 2)

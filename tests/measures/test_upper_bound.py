@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import GAPS, RATES, gap_values, largest, limit, performance_values, tabulate, terms
-from equipoise.measures.limit import has_limit
+from equipoise.measures.upper_bound import has_limit
 from equipoise.methods import Goal, equalised_odds, group_thresholds
 from support.random_scores import Sample, samples
 
