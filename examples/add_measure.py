@@ -1,4 +1,4 @@
-"""Add a measure without editing the package. A measure is a line in a table: a signed sum of rates, group minus reference.
+"""Add a measure without editing the package. A measure is an entry in a table: a signed sum of rates, group minus reference.
 
     python examples/add_measure.py
 
@@ -10,11 +10,17 @@ drops out of the difference: -0.8 tpr + 0.2 fpr.
 import argparse
 
 import equipoise as eq
-from equipoise.measures import GAPS
-from equipoise.measures.gaps import MEANING
+from equipoise.measures import Measure, add_measure
 
-GAPS["harm_gap"] = {"tpr": -0.8, "fpr": 0.2}
-MEANING["harm_gap"] = "difference in harm: misses weigh four times false alarms"  # shown in tables and reports
+add_measure(
+    Measure(
+        "harm_gap",
+        meaning="difference in harm: misses weigh four times false alarms",  # shown in tables and reports
+        short="harm",
+        question=("the harm of misses and false alarms in the detection of ", ""),
+        rates={"tpr": -0.8, "fpr": 0.2},
+    )
+)
 
 
 def main() -> None:

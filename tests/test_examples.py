@@ -22,8 +22,7 @@ from sklearn.metrics import recall_score
 import equipoise as eq
 from equipoise.cli import run
 from equipoise.data.sets.phantom import phantom_parts
-from equipoise.measures import GAPS
-from equipoise.measures.gaps import MEANING
+from equipoise.measures import GAPS, MEASURES
 from equipoise.methods import METHODS
 from equipoise.models.vision import import_torchvision
 from support.facts import facts
@@ -62,7 +61,7 @@ def imported(name: str) -> ModuleType:
 @pytest.fixture
 def tables():
     """The tables of measures and methods, put back afterwards."""
-    with patch.dict(GAPS), patch.dict(MEANING), patch.dict(METHODS):
+    with patch.dict(GAPS), patch.dict(MEASURES), patch.dict(METHODS):
         yield
 
 

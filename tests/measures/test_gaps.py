@@ -6,8 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures import GAPS, QUOTIENTS, RATES, gap_values, is_quotient, labels_needed, meaning, named, sweep, tabulate, terms
-from equipoise.measures.gaps import MEASURES
+from equipoise.measures import (
+    GAPS,
+    MEASURES,
+    QUOTIENTS,
+    RATES,
+    gap_values,
+    is_quotient,
+    labels_needed,
+    meaning,
+    named,
+    sweep,
+    tabulate,
+    terms,
+)
 from equipoise.methods import Goal
 from support.facts import facts, suggests
 from support.random_scores import Sample, samples
@@ -76,6 +88,6 @@ def test_what_is_no_measure_is_said_with_the_rates_and_an_example():
 
 def test_every_measure_has_a_meaning():
     assert set(MEASURES) == {*GAPS, *QUOTIENTS}
-    assert meaning("eod") == MEASURES["eod"]
+    assert meaning("eod") == MEASURES["eod"].meaning
     assert meaning("2tpr-fpr") == "difference in 2 times sensitivity - false positive rate"
     assert [is_quotient(m) for m in ("ppv_gap", "npv_gap", "eod", "tpr-fpr")] == [True, True, False, False]

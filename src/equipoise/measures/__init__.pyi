@@ -39,9 +39,12 @@ from .functional import performance_values as performance_values
 from .functional import predictive as predictive
 from .functional import require_cells as require_cells
 from .gaps import GAPS as GAPS
+from .gaps import MEASURES as MEASURES
 from .gaps import QUOTIENTS as QUOTIENTS
 from .gaps import RATES as RATES
 from .gaps import Gap as Gap
+from .gaps import Measure as Measure
+from .gaps import add_measure as add_measure
 from .gaps import is_quotient as is_quotient
 from .gaps import labels_needed as labels_needed
 from .gaps import meaning as meaning

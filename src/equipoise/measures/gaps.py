@@ -1,6 +1,6 @@
 """The table of measures. A rate is a share of positive decisions given a label; a gap is a signed sum of rates.
 
-A gap compares a group with the reference: `rate[other] - rate[reference]`. To add a measure, add an entry to MEASURES, with its words; to
+A gap compares a group with the reference: `rate[other] - rate[reference]`. To add a measure, add an entry to this table, with its words; to
 use one of your own, write a sum of rates wherever a measure is named: `"tpr-fpr"`, `"0.5*tpr + 0.5*fpr"`, `{"tpr": 0.5, "fpr": 0.5}`.
 Predictive values are not sums of rates: their denominators are decisions, so they are quotients (QUOTIENTS).
 """
@@ -28,76 +28,87 @@ class Measure:
     rate: str = ""  # the rate of a group that is compared; empty where it is a sum of several
 
 
-MEASURES: dict[str, Measure] = {
-    measure.name: measure
-    for measure in (
-        Measure(
-            "spd",  # equation 1 of the paper
-            meaning="statistical parity difference: share decided positive",
-            short="share flagged",
-            question=("of all patients, the share that is flagged for ", ", whether or not they have it"),
-            rates={"selection": 1.0},
-            rate="selection_rate",
-        ),
-        Measure(
-            "eod",  # equation 2
-            meaning="equal opportunity difference: sensitivity",
-            short="sensitivity",
-            question=("of the patients who have ", ", the share that is detected"),
-            rates={"tpr": 1.0},
-            rate="tpr",
-        ),
-        Measure(
-            "aod",
-            meaning="average odds difference: mean of sensitivity and false positive rate",
-            short="average odds",
-            question=("the mean of two shares, of the patients with ", " that are detected and of those without it that get a false alarm"),
-            rates={"tpr": 0.5, "fpr": 0.5},
-        ),
-        Measure(
-            "fpr_gap",
-            meaning="difference in false positive rate",
-            short="false alarm rate",
-            question=("of the patients who do not have ", ", the share that gets a false alarm"),
-            rates={"fpr": 1.0},
-            rate="fpr",
-        ),
-        Measure(
-            "tnr_gap",
-            meaning="difference in specificity",
-            short="specificity",
-            question=("of the patients who do not have ", ", the share that is rightly cleared"),
-            rates={"fpr": -1.0},
-            rate="tnr",
-        ),
-        Measure(
-            "fnr_gap",
-            meaning="difference in miss rate",
-            short="miss rate",
-            question=("of the patients who have ", ", the share that is missed"),
-            rates={"tpr": -1.0},
-            rate="fnr",
-        ),
-        Measure(
-            "ppv_gap",
-            meaning="predictive parity difference: positive predictive value",
-            short="positive predictive value",
-            question=("of the patients who are flagged for ", ", the share that has it"),
-            decided=1,
-            rate="ppv",
-        ),
-        Measure(
-            "npv_gap",
-            meaning="difference in negative predictive value",
-            short="negative predictive value",
-            question=("of the patients who are cleared of ", ", the share that does not have it"),
-            decided=0,
-            rate="npv",
-        ),
-    )
-}
-GAPS: dict[str, Mapping[str, float]] = {name: each.rates for name, each in MEASURES.items() if each.decided is None}
-QUOTIENTS: dict[str, int] = {name: each.decided for name, each in MEASURES.items() if each.decided is not None}
+MEASURES: dict[str, Measure] = {}
+GAPS: dict[str, Mapping[str, float]] = {}  # those that are signed sums of rates
+QUOTIENTS: dict[str, int] = {}  # those that are predictive values, and of which label
+
+
+def add_measure(measure: Measure) -> Measure:
+    """The measure itself, from now on known by its name to audits, goals and reports."""
+    MEASURES[measure.name] = measure
+    if measure.decided is None:
+        GAPS[measure.name] = measure.rates
+    else:
+        QUOTIENTS[measure.name] = measure.decided
+    return measure
+
+
+for _measure in (
+    Measure(
+        "spd",  # equation 1 of the paper
+        meaning="statistical parity difference: share decided positive",
+        short="share flagged",
+        question=("of all patients, the share that is flagged for ", ", whether or not they have it"),
+        rates={"selection": 1.0},
+        rate="selection_rate",
+    ),
+    Measure(
+        "eod",  # equation 2
+        meaning="equal opportunity difference: sensitivity",
+        short="sensitivity",
+        question=("of the patients who have ", ", the share that is detected"),
+        rates={"tpr": 1.0},
+        rate="tpr",
+    ),
+    Measure(
+        "aod",
+        meaning="average odds difference: mean of sensitivity and false positive rate",
+        short="average odds",
+        question=("the mean of two shares, of the patients with ", " that are detected and of those without it that get a false alarm"),
+        rates={"tpr": 0.5, "fpr": 0.5},
+    ),
+    Measure(
+        "fpr_gap",
+        meaning="difference in false positive rate",
+        short="false alarm rate",
+        question=("of the patients who do not have ", ", the share that gets a false alarm"),
+        rates={"fpr": 1.0},
+        rate="fpr",
+    ),
+    Measure(
+        "tnr_gap",
+        meaning="difference in specificity",
+        short="specificity",
+        question=("of the patients who do not have ", ", the share that is rightly cleared"),
+        rates={"fpr": -1.0},
+        rate="tnr",
+    ),
+    Measure(
+        "fnr_gap",
+        meaning="difference in miss rate",
+        short="miss rate",
+        question=("of the patients who have ", ", the share that is missed"),
+        rates={"tpr": -1.0},
+        rate="fnr",
+    ),
+    Measure(
+        "ppv_gap",
+        meaning="predictive parity difference: positive predictive value",
+        short="positive predictive value",
+        question=("of the patients who are flagged for ", ", the share that has it"),
+        decided=1,
+        rate="ppv",
+    ),
+    Measure(
+        "npv_gap",
+        meaning="difference in negative predictive value",
+        short="negative predictive value",
+        question=("of the patients who are cleared of ", ", the share that does not have it"),
+        decided=0,
+        rate="npv",
+    ),
+):
+    add_measure(_measure)
 
 Gap = str | Mapping[str, float]  # a name from GAPS or QUOTIENTS, or a signed sum of rates of the user's own
 

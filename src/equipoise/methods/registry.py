@@ -76,6 +76,7 @@ def debias(
     trains = None if train is None else [train]
     return run_many(method, [model], [cohort], goal, seeds=[seed], trains=trains, settings=settings, progress=progress)[0]
 
+
 def run_many(
     name: str,
     models: Sequence[nn.Module],
