@@ -29,11 +29,11 @@ def audit_summary(audit: Audit) -> RenderableType:
     if performance := _performance(audit):
         parts.append(Text(performance))
     groups = _shown_groups(audit.groups, shown)
-    parts.append(_Groups(groups, audit.settings.level))
+    parts += ["", _Groups(groups, audit.settings.level)]
     if len(shown):
-        parts.append(_gap_table(shown, audit.settings.level))
+        parts += ["", _gap_table(shown, audit.settings.level)]
     hidden = len(audit.groups) - len(groups), len(audit.gaps) - len(shown)
-    return Group(*parts, *(Text(line, style="dim") for line in _notes(audit, *hidden)))
+    return Group(*parts, "", *(Text(line, style="dim") for line in _notes(audit, *hidden)))
 
 
 def audits_summary(audits: dict[str, Audit]) -> RenderableType:
@@ -141,7 +141,7 @@ def _performance(audit: Audit) -> str:
             ends = f"{scale * e.low:.{digits}f} to {scale * e.high:.{digits}f}"
             found.append(f"{PERFORMANCE_NAMES[name]} {scale * e.value:.{digits}f}{unit} ({ends})")
     text = ", ".join(found)
-    return f"All patients: {text}." if text else ""
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class _Groups:
 
 
 def _gap_table(rows: pd.DataFrame, level: float) -> Table:
-    table = _table(f"Gaps in percentage points: group minus reference, with {percent(level)} intervals")
+    table = _table(f"Gaps, group minus reference, with {percent(level)} intervals")
     table.add_column("gap in", overflow="fold")
     table.add_column("between", overflow="fold")
     table.add_column("points", justify="right", no_wrap=True)
@@ -200,7 +200,7 @@ def _share(value: float, low: float, high: float) -> Text:
 
 
 def _table(title: str) -> Table:
-    return Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", pad_edge=False, collapse_padding=True)
+    return Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", title_style="bold", pad_edge=False, show_edge=False)
 
 
 def _notes(audit: Audit, groups: int, gaps: int) -> Iterator[str]:
