@@ -3,14 +3,14 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise import cli
+from support.command import Ran
 
+COLUMNS = 80  # of the terminal
 BUILD = """
 import torch
 from torch import nn
@@ -22,17 +22,9 @@ def build():
 AUDIT = ["--label", "y", "--group", "sex", "--reference", "M", "--patient", "pid", "--draws", 20, "--model", "net.py:build"]
 
 
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Ran]:
+def run(run: Callable[..., Ran]) -> Callable[..., Ran]:
     """Runs one command in a folder with a data file and a network. The group is one of the two inputs."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
     rng, n = np.random.default_rng(0), 120
     sex = np.repeat(["F", "M"], n // 2)
     frame = pd.DataFrame(
@@ -42,12 +34,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     frame.loc[(frame["sex"] == "F") & (np.arange(n) >= 3), "y"] = 0
     frame.to_csv("few.csv", index=False)
     Path("net.py").write_text(BUILD)
-
-    def call(*arguments: object) -> Ran:
-        capsys.readouterr()
-        return Ran(cli.run([str(a) for a in arguments]), *capsys.readouterr())
-
-    return call
+    return run
 
 
 def _words(text: str) -> str:

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from equipoise import cli
 from equipoise.study import PRESETS
+from support.command import Ran
 from support.xray_trees import network, write_nih
 
 STUDY = """
@@ -27,26 +27,11 @@ options = { n = 300, alpha = 2.0 }
 """
 
 
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Ran]:
-    """Runs one command in a folder that holds a study."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.delenv("EQUIPOISE_DATA", raising=False)
-    monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
+def run(run: Callable[..., Ran]) -> Callable[..., Ran]:
+    """Runs one `study` command in a folder that holds a study."""
     Path("mine.toml").write_text(STUDY)
-
-    def call(*arguments: str) -> Ran:
-        capsys.readouterr()
-        return Ran(cli.run(["study", *arguments]), *capsys.readouterr())
-
-    return call
+    return partial(run, "study")
 
 
 def test_list(run: Callable[..., Ran]) -> None:

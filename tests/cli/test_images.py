@@ -3,9 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,10 +12,10 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from equipoise import cli
 from equipoise.data import Images
 from equipoise.models import backbone
 
+COLUMNS = 120  # of the terminal
 ROWS = 48
 BUILD = """
 import torch
@@ -49,27 +47,6 @@ def foreign():
 """
 AUDIT = ["--images", "xrays", "--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid", "--draws", 20, "--size", 8]
 MODEL = ["--model", "net.py:build", "--weights", "w.safetensors"]
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Ran]:
-    """Runs one command in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("EQUIPOISE_DEVICE", raising=False)
-
-    def call(*arguments: object) -> Ran:
-        capsys.readouterr()
-        return Ran(cli.run([str(a) for a in arguments]), *capsys.readouterr())
-
-    return call
 
 
 def _frame() -> pd.DataFrame:

@@ -5,9 +5,7 @@ import gzip
 import io
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,25 +19,6 @@ from support import hospital
 ODD = ["007", "7", "00017", "123456789012345678", "123456789012345679", "NA", "null", "1e5", "True", "2026-11-15", "Zoë 李", " a ", "=1+1"]
 ODD += ["-2", "@x", "+y", "\ttab", 'quo"te', "a,b"]
 NETWORK = ["--model", "net.py:build", "--weights", "net.safetensors", "--no-onnx", "--draws", "10"]
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Ran]:
-    """Runs one command in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def call(*arguments: object) -> Ran:
-        capsys.readouterr()
-        return Ran(cli.run([str(a) for a in arguments]), *capsys.readouterr())
-
-    return call
 
 
 def _write(path: str, frame: pd.DataFrame) -> str:

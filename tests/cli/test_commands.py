@@ -9,9 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,29 +23,9 @@ from equipoise.data.catalogue import File, Recipe
 from equipoise.measures import GAPS
 from equipoise.measures.performance import PERFORMANCE
 
+COLUMNS = 80  # of the terminal
 AUDIT = ["--label", "y", "--score", "p", "--group", "sex", "--draws", "20"]
 SHORT = [*AUDIT, "--measure", "spd"]
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Ran]:
-    """Runs one command in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("EQUIPOISE_DATA", raising=False)
-
-    def call(*arguments: object) -> Ran:
-        capsys.readouterr()
-        return Ran(cli.run([str(a) for a in arguments]), *capsys.readouterr())
-
-    return call
 
 
 def _frame(n: int = 80) -> pd.DataFrame:

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,15 +21,10 @@ from equipoise.models import HEADS
 from equipoise.report.bundle import sealed
 from equipoise.report.served import open_repaired
 from support import hospital
+from support.command import Ran
 
 ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid"]
 NETWORK = ["--model", "net.py:build", "--weights", "net.safetensors", "--no-onnx", "--draws", "10"]
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
 
 
 def _made(folder: Path, *arguments: object) -> None:

@@ -1,31 +1,16 @@
 """`equipoise demo` in small: the folder that it leaves, and the commands that it prints, which must run as they are printed."""
 
-import io
 import json
 import shlex
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 import pytest
 
-from equipoise import cli
+from support.command import Ran, ran
 
 SMALL = ["--rows", "240", "--epochs", "1", "--draws", "20", "--no-onnx"]
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-def _run(*arguments: str) -> Ran:
-    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
-        code = cli.run(list(arguments))
-    return Ran(code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +19,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("demo"))
         patch.setenv("COLUMNS", "100")
-        yield _run("demo", "--out", "my demo", *SMALL)
+        yield ran("demo", "--out", "my demo", *SMALL)
 
 
 def _commands(shown: Ran) -> list[list[str]]:
@@ -72,23 +57,23 @@ def test_no_patient_is_both_repaired_on_and_judged(shown):
 
 def test_images_and_scores_audit_to_the_same(shown):
     commands = _commands(shown)
-    of_images, of_scores = (json.loads(_run(*command[1:], "--json").out) for command in (commands[0], commands[3]))
+    of_images, of_scores = (json.loads(ran(*command[1:], "--json").out) for command in (commands[0], commands[3]))
     assert of_images["eod"]["value"] == pytest.approx(of_scores["eod"]["value"])
     assert of_images["auroc"]["value"] == pytest.approx(of_scores["auroc"]["value"], abs=1e-6)
 
 
 def test_what_to_try_next_runs_as_it_is_printed(shown):
     plan, repair, decide = _commands(shown)[4:]
-    planned = _run(*plan[1:])
+    planned = ran(*plan[1:])
     assert (planned.code, planned.err) == (0, "")
     assert "Nothing was done" in planned.out
     assert not Path("my demo/repaired-spd").exists()
     quick = ["--set", "bias-gda.epochs=2", "--draws", "20", "--no-onnx"]
-    assert _run(*repair[1:], *quick).code == 0
+    assert ran(*repair[1:], *quick).code == 0
     assert Path("my demo/repaired-spd/report.html").exists()
     before = Path("my demo/decisions.csv").read_text()
     Path("my demo/decisions.csv").unlink()
-    assert _run(*decide[1:]).code == 0
+    assert ran(*decide[1:]).code == 0
     assert Path("my demo/decisions.csv").read_text() == before
 
 
@@ -96,7 +81,7 @@ def test_a_folder_in_use_is_refused_and_an_earlier_demo_replaced_if_asked(tmp_pa
     monkeypatch.chdir(tmp_path)
     Path("mine").mkdir()
     Path("mine/notes.txt").write_text("keep")
-    refused = _run("demo", "--out", "mine", *SMALL)
+    refused = ran("demo", "--out", "mine", *SMALL)
     assert (refused.code, refused.out) == (2, "")
     assert "mine is not empty (notes.txt)" in refused.err
     assert "--overwrite" in refused.err
@@ -105,7 +90,7 @@ def test_a_folder_in_use_is_refused_and_an_earlier_demo_replaced_if_asked(tmp_pa
 
 def test_too_few_rows_stop_it_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, _, err = _run("demo", "--rows", "3", "--epochs", "0")
+    code, _, err = ran("demo", "--rows", "3", "--epochs", "0")
     assert code == 2
     assert "at least 40" in err
     assert "epochs must be at least 1" in err

@@ -1,16 +1,14 @@
 """`equipoise debias` as an engineer types it: what is written, what is printed, and one clear message for everything wrong."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from equipoise import Cohort, cli, debias
+from equipoise import Cohort, debias
 from equipoise.data import keep_aside, sha256
 from equipoise.methods.rules import read_rule
 from equipoise.models import HEADS, predict
@@ -23,26 +21,6 @@ IMAGES = ["debias", "images.csv", *ROLES, "--images", "xrays", "--size", hospita
 IMAGES += ["--weights", "cnn.safetensors", "--out", "repaired"]
 QUICK = ["--draws", 20, "--set", "bias-gda.epochs=3", "--set", "bias-gda.learning_rate=0.01", "--min-performance", 0.6]
 FAST = [*QUICK, "--no-onnx"]
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Ran]:
-    """Runs one command in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
-
-    def call(*arguments: object) -> Ran:
-        capsys.readouterr()
-        return Ran(cli.run([str(a) for a in arguments]), *capsys.readouterr())
-
-    return call
 
 
 @pytest.fixture

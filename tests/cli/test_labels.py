@@ -15,6 +15,7 @@ import equipoise as eq
 from equipoise.cli.app import run
 from equipoise.report import folders
 from equipoise.report.served import open_repaired
+from support.facts import says
 
 LABELS = ["Effusion", "Pleural thickening"]
 SIGNS = ["height", "sign a", "sign b"]
@@ -203,17 +204,17 @@ def test_heads_of_each_label_are_in_its_folder(place, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        (["--method", "auto"], "auto cannot repair several labels"),
-        (["--selection", "honest"], "several labels are chosen with --selection paper alone"),
-        (["--label", "Effusion"], "--label Effusion was given twice"),
-        (["--dry-run"], "--dry-run is for one --label"),
-        (["--output-name", "Effusion"], "LABEL=OUTPUT where there are several labels, as in Effusion=0; got 'Effusion'"),
-        (["--output-name", "Efusion=0"], "unknown label in --output-name 'Efusion'. Did you mean 'Effusion'?"),
+        (["--method", "auto"], ("auto", "constrained")),
+        (["--selection", "honest"], ("--selection", "paper")),
+        (["--label", "Effusion"], ("--label Effusion",)),
+        (["--dry-run"], ("--dry-run", "--label")),
+        (["--output-name", "Effusion"], ("LABEL=OUTPUT", "Effusion=0", "'Effusion'")),
+        (["--output-name", "Efusion=0"], ("--output-name", "'Efusion'", "'Effusion'")),
     ],
 )
 def test_what_several_labels_cannot_have_is_said_before_anything_runs(place, tmp_path, capsys, more, expected):
     assert run(["debias", *_options(place), *more, "--out", str(tmp_path / "out")]) == 2
-    assert expected in capsys.readouterr().err
+    assert says(capsys.readouterr().err, *expected)
     assert not (tmp_path / "out").exists()
 
 

@@ -1,0 +1,27 @@
+"""One way to run a command: in a folder of its own, with a cache of its own, whatever the machine has set."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from equipoise import cli
+from support.command import Ran
+
+
+@pytest.fixture
+def run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
+) -> Callable[..., Ran]:
+    """Runs one command in an empty folder; the terminal is as wide as the file's COLUMNS says."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(getattr(request.module, "COLUMNS", 100)))
+    monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
+    for name in ("EQUIPOISE_DATA", "EQUIPOISE_DEVICE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def call(*arguments: object) -> Ran:
+        capsys.readouterr()
+        return Ran(cli.run([str(a) for a in arguments]), *capsys.readouterr())
+
+    return call
