@@ -51,10 +51,6 @@ def test_a_feed_gives_what_its_inputs_give():
     assert torch.equal(Feed(images, CPU)(index), images[index])
     table = torch.randn(10, 4)
     assert torch.equal(Feed(table, CPU)(torch.tensor([1, 1, 7])), table[[1, 1, 7]])
-    parts = list(torch.arange(len(images)).split(25))
-    for (rows, x), part in zip(Feed(images, CPU).batches(parts), parts, strict=True):
-        assert torch.equal(rows, part)
-        assert torch.equal(x, images[part])
 
 
 def test_the_workplace_is_the_networks_own_device_unless_told(monkeypatch: pytest.MonkeyPatch):

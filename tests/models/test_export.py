@@ -95,7 +95,7 @@ def test_every_misfit_is_listed():
     came = {"0.weight": torch.ones(5, 3), "gone": torch.ones(1)}
     with pytest.raises(BadInput) as caught:
         state_like(came, network("build"))
-    for part in ("'gone'", "'0.weight' was (5, 3) and is now (8, 3)", "'2.bias' was not among"):
+    for part in ("'gone'", "'0.weight' was (5, 3) and is now (8, 3)", "'2.bias' is not among"):
         assert part in str(caught.value)
 
 

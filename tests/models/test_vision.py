@@ -176,10 +176,10 @@ def _vit(size: int) -> nn.Module:
     ("network", "parts"),
     [
         (_square(96), ["shape (1, 32, 32)", "mat1 and mat2", "shape (1, 96, 96)", "size=96 (--size 96)."]),
-        (_vit(224), ["shape (3, 224, 224)", "size=224 (--size 224) and channels=3 (--channels 3)", "models.vision.Repeated"]),
+        (_vit(224), ["shape (3, 224, 224)", "size=224 (--size 224) and channels=3 (--channels 3)", "models.Repeated"]),
         (Repeated(_vit(128)), ["Wrong image height! Expected 128 but got 32", "read them with size=128 (--size 128)."]),
         (_square(32, 3), ["shape (3, 32, 32)", "read them with channels=3 (--channels 3), or wrap it in"]),
-        (_square(50), ["It took no usual size either", "size= (--size)"]),
+        (_square(50), ["None of the common sizes fits", "size= (--size)"]),
     ],
     ids=["flattened", "attention", "gray attention", "colour", "unusual"],
 )

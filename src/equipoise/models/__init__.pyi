@@ -10,6 +10,7 @@ from .export import MASKED_LOADING as MASKED_LOADING
 from .export import Exported as Exported
 from .export import heads_in as heads_in
 from .export import heads_of as heads_of
+from .export import load_heads as load_heads
 from .export import masks_in as masks_in
 from .export import plain_weights as plain_weights
 from .export import save_weights as save_weights
@@ -28,6 +29,7 @@ from .layer_encoding import encoding as encoding
 from .loading import Code as Code
 from .loading import build as build
 from .loading import code_of as code_of
+from .loading import load_model as load_model
 from .loading import network_with as network_with
 from .many_outputs import WRAPPED as WRAPPED
 from .many_outputs import ChosenOutputs as ChosenOutputs
@@ -66,7 +68,9 @@ from .units import GRANULARITIES as GRANULARITIES
 from .units import MASKED as MASKED
 from .units import find_units as find_units
 from .vision import BACKBONES as BACKBONES
+from .vision import Calibrated as Calibrated
 from .vision import OneOutput as OneOutput
+from .vision import Repeated as Repeated
 from .vision import backbone as backbone
 from .vision import output_named as output_named
 from .vision import published_checksum as published_checksum

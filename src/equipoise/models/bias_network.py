@@ -1,7 +1,7 @@
-"""A network that carries probes: its score is the chance of the label less what the posteriors of the groups cost.
+"""A network that carries probes: its score is the probability of the label minus a cost for the posteriors of the groups.
 
-The network itself runs as it did, and the probes are small linear heads beside it, so that the whole is an ordinary module: it can be
-saved, copied and exported, and asks for no group.
+The network itself runs unchanged and the probes are small linear heads next to it, so that the whole is an ordinary module: it can be
+saved, copied and exported, and does not need the group.
 """
 
 import copy
@@ -20,24 +20,24 @@ from equipoise.models.probes import Probe, Reading, logit_of, read, read_all
 from equipoise.models.protocol import FloatArray
 
 STEEP = 4.0  # the slope that makes a score move as fast around 1/2 as a probability does
-NEVER = -1e4  # the bias of a class that nobody was in: minus infinity is no number for a file
+NEVER = -1e4  # the bias of a class without rows: not every file format can hold minus infinity
 
 
 @dataclass(frozen=True, eq=False)
 class Heads:
-    """What a BiasScore adds to a network: the probes, and what each group's posterior costs."""
+    """What a BiasScore adds to a network: the probes, and the probability at which a decision breaks even."""
 
     task: Probe  # of the label, from the features and the logit
-    groups: tuple[Probe, ...]  # of the group, one a rate
+    groups: tuple[Probe, ...]  # of the group, one per rate
     labels: tuple[int | None, ...]  # the label that each rate is conditional on
     centre: float  # the probability at which a positive decision is worth nothing
 
 
 class BiasScore(nn.Module):
-    """A network whose score is P(y=1|x) less what the posteriors of the groups cost; 1/2 is where a decision is worth as much as it costs.
+    """A network whose score is P(y=1|x) minus the cost of the groups' posteriors; at 1/2 a positive decision breaks even.
 
     score = sigmoid(4 (P(1|x) - centre - sum over rates and groups of cost * P(label|x) P(group|x, label))), with probes for the
-    probabilities. It returns a logit where the network does, and a probability where that does, of the same shape.
+    probabilities. It returns a logit or a probability, as the network does, and of the same shape.
     """
 
     cost: Tensor
@@ -55,7 +55,7 @@ class BiasScore(nn.Module):
         self.register_buffer("centre", torch.tensor(heads.centre).to(like))
 
     def to_dict(self) -> dict[str, object]:
-        """How it is built, as plain values for JSON; the numbers are in its state dict."""
+        """The structure as plain values for JSON; the numbers are in the state dict."""
         shape = {"features": self.task.in_features - 1, "groups": self.cost.shape[1]}
         reading = {"layers": list(self.reading.layers), "inputs": self.reading.inputs}
         return {"kind": "bias-score", **reading, "labels": list(self.labels), "output": self.output, **shape}
@@ -99,7 +99,7 @@ def _linear(weight: FloatArray, bias: FloatArray, like: Tensor) -> nn.Linear:
 
 
 def value_of(chance: FloatArray, posteriors: Sequence[FloatArray], heads: Heads, cost: FloatArray) -> FloatArray:
-    """The score (n,) of a BiasScore from the probabilities of the label (n,) and of the groups (n, groups), one array a rate."""
+    """The score (n,) of a BiasScore from the probabilities of the label (n,) and of the groups (n, groups), one array per rate."""
     value = chance - heads.centre
     for label, posterior, price in zip(heads.labels, posteriors, cost, strict=True):
         share = 1.0 if label is None else chance if label == 1 else 1 - chance
@@ -109,9 +109,9 @@ def value_of(chance: FloatArray, posteriors: Sequence[FloatArray], heads: Heads,
 
 
 class ManyBiasScores(nn.Module):
-    """A network with several outputs, some of which are put in place by the heads of a bias score each; the others stay as they are.
+    """A multi-label network in which the heads of bias scores replace some outputs; the others are unchanged.
 
-    The network runs once. It gives what it gave before, in the same shape, and names its outputs as before.
+    The network runs once. Shape and names of the outputs are unchanged.
     """
 
     def __init__(self, network: nn.Module, heads: Mapping[int, BiasScore], output: str) -> None:
@@ -134,7 +134,7 @@ class ManyBiasScores(nn.Module):
         return cls(network, heads, output)
 
     def to_dict(self) -> dict[str, object]:
-        """How it is built, as plain values for JSON; the numbers are in its state dict."""
+        """The structure as plain values for JSON; the numbers are in the state dict."""
         each = {str(column): head.to_dict() for column, head in zip(self.columns, self._heads, strict=True)}
         return {"kind": "many-bias-scores", "output": self.output, "heads": each}
 

@@ -10,8 +10,7 @@ import copy
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -21,15 +20,15 @@ from torch import Tensor, nn
 from equipoise.data import Images
 from equipoise.errors import BadInput
 
-RESIDENT = 0.25  # of the GPU's free memory that rows may take to stay there
-DEVICE = "EQUIPOISE_DEVICE"  # where to compute, such as cpu or cuda:1; by default where the network is, or a GPU for images
+RESIDENT = 0.25  # share of the GPU's free memory that resident rows may take
+DEVICE = "EQUIPOISE_DEVICE"  # the device, such as cpu or cuda:1; default: that of the network, or a GPU for images
 log = logging.getLogger(__name__)
 Step = Callable[..., None]
-Pool = Any  # memory that several recordings share, since only one of them plays at a time
+Pool = Any  # memory that several recordings share, since only one of them runs at a time
 
 
 class Feed:
-    """Batches of some inputs on a device, by positions."""
+    """Rows of inputs on a device, by their positions."""
 
     def __init__(self, inputs: Tensor | Images, device: torch.device) -> None:
         self.inputs, self.device = inputs, device
@@ -54,50 +53,35 @@ class Feed:
         return self.inputs.raw(index) if isinstance(self.inputs, Images) else self.inputs[index.to(self.inputs.device)]
 
     def raw(self, index: Tensor) -> Tensor:
-        """The rows as they are kept, on the device."""
+        """The rows as stored, on the device."""
         if self._resident is not None:
             return self._resident.index_select(0, index.to(self.device, non_blocking=True))
         return sent(self._raw(index), self.device)
 
     def ready(self, raw: Tensor) -> Tensor:
-        """What the network sees of raw rows."""
+        """Raw rows as the network takes them: normalised, and channels-last for images on a GPU."""
         x = self.inputs.normalise(raw, self._scale) if isinstance(self.inputs, Images) else raw
         return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 and x.is_cuda else x
 
     def __call__(self, index: Tensor) -> Tensor:
-        """What the network sees of the rows at these positions."""
+        """The rows at these positions, as the network takes them."""
         return self.ready(self.raw(index))
-
-    def batches(self, parts: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Positions and what the network sees of them, part by part; the next part is gathered while the network has the last."""
-        if self.device.type != "cuda" or self._resident is not None:
-            yield from ((part, self(part)) for part in parts)
-            return
-        with ThreadPoolExecutor(1) as pool:
-            waiting = None
-            for part in parts:
-                following = (part, pool.submit(lambda p: self._raw(p).pin_memory(), part))
-                if waiting is not None:
-                    yield waiting[0], self.ready(sent(waiting[1].result(), self.device))
-                waiting = following
-            if waiting is not None:
-                yield waiting[0], self.ready(sent(waiting[1].result(), self.device))
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device; to a GPU from pinned memory, without waiting for the copy."""
+    """The tensor on a device; copied to a GPU from pinned memory, without waiting."""
     if device.type != "cuda" or tensor.device.type == "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where the network lives; the CPU for one without parameters."""
+    """The device of the network; the CPU for one without parameters."""
     return next((p.device for p in (*model.parameters(), *model.buffers())), torch.device("cpu"))
 
 
 def asked_device() -> torch.device | None:
-    """The device that EQUIPOISE_DEVICE names; None where it is not set."""
+    """The device in EQUIPOISE_DEVICE; None if it is not set."""
     said = os.environ.get(DEVICE)
     if not said:
         return None
@@ -115,12 +99,12 @@ def asked_device() -> torch.device | None:
 
 @contextmanager
 def computing_on(device: str | None) -> Iterator[None]:
-    """During the block networks are computed on this device, as if EQUIPOISE_DEVICE named it; None changes nothing."""
+    """Sets EQUIPOISE_DEVICE during the block; None changes nothing."""
     before = os.environ.get(DEVICE)
     try:
         if device is not None:
             os.environ[DEVICE] = device
-            asked_device()  # whether it is there
+            asked_device()  # an error if there is no such device
         yield
     finally:
         if before is not None:
@@ -130,7 +114,7 @@ def computing_on(device: str | None) -> Iterator[None]:
 
 
 def workplace(model: nn.Module, inputs: Tensor | Images) -> torch.device:
-    """Where to compute: on the network's own device; for images on a GPU, if there is one; or as EQUIPOISE_DEVICE says."""
+    """The device to compute on: EQUIPOISE_DEVICE; otherwise a GPU, if there is one, for images; otherwise the network's own."""
     if (asked := asked_device()) is not None:
         return asked
     home = device_of(model)
@@ -140,26 +124,26 @@ def workplace(model: nn.Module, inputs: Tensor | Images) -> torch.device:
 
 
 def placed(model: nn.Module, device: torch.device) -> nn.Module:
-    """The network itself if it is on the device, or a copy there."""
+    """The network itself if it is on the device, otherwise a copy there."""
     return model if device_of(model) == device else copy.deepcopy(model).to(device)
 
 
 def in_layout(model: nn.Module, inputs: Tensor | Images) -> nn.Module:
-    """The same network, its kernels laid out as the device's convolutions want them."""
+    """The same network, its kernels in the memory layout that is fastest on its device."""
     if device_of(model).type == "cuda" and len(inputs.shape) == 4:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
 
 
 def half(device: torch.device) -> AbstractContextManager[object]:
-    """Convolutions and products in bfloat16 on a GPU, where it is several times as fast; full precision elsewhere."""
+    """Convolutions and matrix products in bfloat16 on a GPU, where it is several times as fast; full precision elsewhere."""
     return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
 
 
 class Captured:
-    """`step(*tensors)` for tensors of the shapes of `examples`; other shapes, and the CPU, run it as it is.
+    """`step(*tensors)`, recorded for tensors of the shapes of `examples`; on other shapes and on the CPU it runs directly.
 
-    The step must not change anything that it does not write anew each time, but for what `untouched` puts back after the rehearsals.
+    The step runs three times before it is recorded, so it may change only what it overwrites, and `untouched`, which is then restored.
     """
 
     def __init__(self, step: Step, examples: Sequence[Tensor], untouched: Sequence[Tensor] = (), pool: Pool | None = None) -> None:
@@ -172,7 +156,7 @@ class Captured:
         try:
             self._record()
         except RuntimeError as error:
-            log.info("this network's step cannot be recorded (%s); it runs as it is", str(error).splitlines()[0])
+            log.info("this network's step cannot be recorded (%s); it runs without recording", str(error).splitlines()[0])
             self._graph = None
             torch.cuda.synchronize()
         for tensor, old in zip(untouched, before, strict=True):
@@ -191,7 +175,7 @@ class Captured:
         self._graph = graph
 
     def __call__(self, *tensors: Tensor) -> None:
-        """Runs the step."""
+        """Runs the step, or replays its recording."""
         if self._graph is None or any(t.shape != own.shape for t, own in zip(tensors, self._inputs, strict=True)):
             self.step(*tensors)
             return

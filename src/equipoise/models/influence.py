@@ -1,4 +1,4 @@
-"""Influence: attribute a gap to the units of a module, by one of CRITERIA, in one backward pass a batch.
+"""Influence: attribute a gap to the units of a module, by one of CRITERIA, in one backward pass per batch.
 
 In all of them f_i is the score of row i, w_i its weight in the gap's proxy P = sum_i w_i f_i, a_i the unit's pre-activation and g_i the
 derivative of f_i with respect to it:
@@ -8,10 +8,10 @@ taylor        sum_i w_i a_i g_i: how much P falls, to first order, if the unit i
 second-order  sum_i w_i (a_i g_i - a_i^2 h_i / 2) with h_i the second derivative of f_i: the same to second order. For f = sigmoid(z),
               h = f (1 - f) (1 - 2 f) z'^2 + f (1 - f) z'', and g = f (1 - f) z'. The second term is left out, which leaves
               h = (1 - 2 f) g^2 / (f (1 - f)). That is exact where the logit z is linear in the unit (ReLU and batch norm of fixed
-              statistics, between two kinks), and misses what kinks and curved layers do. Diagonal: what two units do together is left
-              out too; within a unit of many positions (a channel) it is not, since the row's derivative along all of them is taken.
-difference    sum_i w_i a_i times the sign of sum_i |w_i| g_i: how much larger the unit is in one of the groups that the gap compares than
-              in the other, as a difference if it raises scores on the whole, and against it if it lowers them.
+              statistics, between two kinks), and ignores kinks and curved layers. Diagonal: interactions of two units are left out
+              too; within a unit of many positions (a channel) they are included, since the row's derivative is along all of them.
+difference    sum_i w_i a_i times the sign of sum_i |w_i| g_i: the difference of the unit's mean between the groups that the gap compares,
+              with its sign reversed if the unit lowers scores overall.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,17 +27,17 @@ from equipoise.models.score import evaluating
 from equipoise.models.units import Layer, frozen
 
 CRITERIA = ("gradient", "taylor", "difference", "second-order")
-SURE = 1e-12  # f (1 - f) of a score that is 0 or 1 in this precision; its derivatives are zero all the same
+SURE = 1e-12  # smallest f (1 - f), for a score that rounds to 0 or 1; its derivatives are zero anyway
 
 
 def gap_gradients(
     model: nn.Module, layers: Sequence[Layer], x: Tensor, weight: Tensor, probability: bool, criterion: str = "gradient"
 ) -> tuple[Tensor, Tensor]:
-    """Raw outputs (rows,) of a batch, and the sums over its rows of which a criterion is made (sums, units), for `settled`.
+    """Raw outputs (rows,) of a batch, and the sums over its rows that make up a criterion (sums, units), for `settled`.
 
-    Parameters get no gradient: the graph starts at the first of the layers. A layer's gradient is summed up as the backward pass comes
-    by and is not kept; of its pre-activations a copy is, for this batch, where the criterion needs them. Of a network with several outputs
-    a row, weights and raw outputs are (rows, outputs), and one column of the weights counts: the gap is that of one output.
+    Parameters get no gradient: the graph starts at the first of the layers. A layer's gradient is summed up during the backward pass and
+    not kept; its pre-activations are copied, for this batch, if the criterion needs them. For a multi-label network, weights and raw
+    outputs are (rows, outputs), and only one column of the weights is used: the gap is that of one output.
     """
     if layers[0].kind == "head":
         return _head_gradients(model, layers, x, weight, probability, criterion)
@@ -55,7 +55,7 @@ def gap_gradients(
 def _head_gradients(
     model: nn.Module, layers: Sequence[Layer], x: Tensor, weight: Tensor, probability: bool, criterion: str
 ) -> tuple[Tensor, Tensor]:
-    """As `gap_gradients` for heads of attention, whose output projection torch applies without calling it, so that no hook sees it.
+    """As `gap_gradients`, for heads of attention: torch applies their output projection without calling it, so that no hook runs.
 
     A gate on a head's columns of the projection's weight has, where it is 1, the derivative sum_i w_i a_i g_i over the head's outputs;
     a number added to all the head's outputs, which is the same as one added to the bias by way of the weight, has sum_i w_i g_i.
@@ -85,7 +85,7 @@ def _head_gradients(
 
 
 def sums(criterion: str) -> int:
-    """Of how many sums over rows a criterion is made."""
+    """The number of sums over rows that make up a criterion."""
     return 2 if criterion == "difference" else 1
 
 
@@ -95,7 +95,7 @@ def settled(criterion: str, total: Tensor) -> Tensor:
 
 
 def row_parts(criterion: str, a: Tensor, wg: Tensor, weight: Tensor, f: Tensor) -> Tensor:
-    """What each row adds to the sums of a criterion (sums, ..., rows, units).
+    """The contribution of each row to the sums of a criterion (sums, ..., rows, units).
 
     From pre-activations and weighted derivatives w_i g_i, both (..., rows, units, positions), and weights and scores (..., rows, 1).
     """
@@ -103,14 +103,14 @@ def row_parts(criterion: str, a: Tensor, wg: Tensor, weight: Tensor, f: Tensor) 
         return torch.stack([weight * a.sum(-1), weight.sign() * wg.sum(-1)])
     fall = (a * wg).sum(-1)
     if criterion == "second-order":
-        alone = fall / torch.where(weight == 0, 1, weight)  # without its weight; zero where that is
+        alone = fall / torch.where(weight == 0, 1, weight)  # without its weight; zero where the weight is zero
         fall = fall * (1 - 0.5 * (1 - 2 * f) * alone / (f * (1 - f)).clamp(min=SURE))
     return fall[None]
 
 
 @dataclass
 class _Tally:
-    """What is summed up over a batch (sums, units), and what a backward pass has to know of its rows for that."""
+    """The sums over a batch (sums, units), and what the backward pass needs about its rows."""
 
     criterion: str
     weight: Tensor
@@ -118,19 +118,19 @@ class _Tally:
     scores: Tensor | None = None
 
     def add(self, layer: Layer, module: nn.Module, gradient: Tensor, a: Tensor | None) -> None:
-        """Adds a layer's part, from the gradient that came by and its pre-activation, or the input if the units are its columns."""
+        """Adds a layer's contribution from its gradient and its pre-activation, or its input if the units are columns of the input."""
         where = slice(layer.start, layer.start + layer.size)
         if a is None or self.scores is None:
             self.total[0, where] += _by_unit(gradient, module, layer)
             return
-        if self.criterion == "taylor":  # wherever the rows are
+        if self.criterion == "taylor":  # needs no row axis
             self.total[0, where] += _by_unit(a.float() * gradient, module, layer)
             return
         rows = len(self.weight)
         if len(gradient) != rows:
             shape = tuple(gradient.shape)
             raise BadInput(
-                f"layer {layer.name!r} gives {shape} for {rows} rows, so that rows cannot be told apart in it, which "
+                f"layer {layer.name!r} gives {shape} for {rows} rows, so its rows cannot be separated, which "
                 f'criterion={self.criterion!r} needs; name other layers, or use criterion="taylor" or "gradient"'
             )
 
@@ -159,7 +159,7 @@ def _over_rows(gradient: Tensor) -> Tensor:
 
 @contextmanager
 def _tapped(model: nn.Module, layers: Sequence[Layer], tally: _Tally) -> Iterator[list[Tensor]]:
-    """Adds every unit's part to the tally in a backward pass to the leaves that come back; no hook stays."""
+    """The leaves for a backward pass that adds every unit's contribution to the tally; no hook remains afterwards."""
     leaves: list[Tensor] = []
     handles = []
 
@@ -167,8 +167,8 @@ def _tapped(model: nn.Module, layers: Sequence[Layer], tally: _Tally) -> Iterato
         module = model.get_submodule(layer.name)
 
         def watched(value: Tensor) -> Tensor:
-            """The same value, whose gradient is added when it comes by."""
-            # A copy as it is now, since an activation may overwrite it in place.
+            """The same value; its gradient is added to the tally during the backward pass."""
+            # A copy, since an activation may overwrite the value in place.
             a = None if tally.criterion == "gradient" else value.detach().clone()
             if value.requires_grad:
                 value.register_hook(lambda gradient: tally.add(layer, module, gradient, a))

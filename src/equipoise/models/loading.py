@@ -1,7 +1,7 @@
 """Networks by name: the architecture from a factory, a backbone or an exported program, the weights from a file that cannot run code.
 
 `code_of` finds the code behind a name, with its checksum, and runs nothing; `load_model` and `build` run the very bytes that were found. A
-network's code runs with all rights of whoever called Equipoise, and so does what it imports.
+network's code, and what it imports, runs with all rights of the user.
 """
 
 import importlib
@@ -29,13 +29,13 @@ from equipoise.models.weights import bare, load_weights, prefix_of
 
 @dataclass(frozen=True)
 class Code:
-    """A file that is run to build a network, as it is now."""
+    """A file that is run to build a network, with its present content."""
 
-    named: str  # as `load_model` takes it
+    named: str  # as given to `load_model`
     path: Path | None  # absolute; None for a module that is part of Python itself
     sha256: str
     content: bytes = field(repr=False, default=b"")
-    searched_here: bool = True  # whether a module may lie in the current folder
+    searched_here: bool = True  # whether a module may be in the current folder
 
     def __str__(self) -> str:
         where = "part of Python itself" if self.path is None else str(self.path)
@@ -48,7 +48,7 @@ class Code:
 def code_of(named: str, *, here: bool = True) -> Code | None:
     """The code that a model's name stands for, or None for a backbone, which is code of Equipoise. Nothing is run.
 
-    `here` says whether `package.module` is looked for in the current folder as well, as fits a name that someone has just typed.
+    `here`: whether `package.module` is also searched for in the current folder, as for a name given on the command line.
     """
     place, _, name = named.rpartition(":")
     if not place and named in BACKBONES:
@@ -58,7 +58,7 @@ def code_of(named: str, *, here: bool = True) -> Code | None:
     elif not place or not name:
         raise BadInput(
             f"a model is named as file.py:factory or package.module:factory, as an exported program (net{PROGRAM}), or as a backbone "
-            f"({', '.join(BACKBONES)}); got {named!r}. Add what is missing."
+            f"({', '.join(BACKBONES)}); got {named!r}. Add the missing part."
         )
     elif _is_file(place):
         path = Path(place)
@@ -121,39 +121,39 @@ def _searching(here: bool) -> Iterator[None]:
 
 
 def factory_in(code: Code) -> object:
-    """What the code defines under the name that was asked for. This runs the code."""
+    """What the code defines under the requested name. This runs the code."""
     place, _, name = code.named.rpartition(":")
-    declare_operators()  # or the user's own `import torchvision` fails where ours does not
+    declare_operators()  # otherwise the user's own `import torchvision` may fail
     with running(code):
         module = _run_file(code) if _is_file(place) else _import(code, place)
-        found = getattr(module, name, None)  # which a module may find in its own way
+        found = getattr(module, name, None)  # a module may have its own __getattr__
     if found is None:
         raise BadInput(f"{place} defines no {name!r}.{did_you_mean(name, vars(module))} Name a function or class in it.")
     return found
 
 
 class _Found(importlib.machinery.SourceFileLoader):
-    """Compiles the bytes whose checksum is known, not what the disk or a cache of compiled files holds by now."""
+    """Compiles the bytes whose checksum is known, not the present content of the disk or of a cache of compiled files."""
 
     def __init__(self, name: str, path: str, content: bytes) -> None:
         super().__init__(name, path)
         self.content = content
 
-    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 (as the loader's is called)
+    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 (the loader's signature)
         found: CodeType = self.source_to_code(self.content, self.path)
         return found
 
 
 def _run_file(code: Code) -> ModuleType:
-    assert code.path is not None  # a file has one
+    assert code.path is not None  # it is a file
     name = f"equipoise_user_{code.path.stem}"
     spec = importlib.util.spec_from_file_location(name, code.path, loader=_Found(name, str(code.path), code.content))
-    assert spec is not None  # with a loader there is one
+    assert spec is not None  # there is a loader
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with beside(code):
+        with own_folder(code):
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
@@ -173,8 +173,8 @@ def _import(code: Code, place: str) -> ModuleType:
 
 
 @contextmanager
-def beside(code: Code) -> Iterator[None]:
-    """Lets code in a file import what lies beside it, as it can when Python runs it; a typed module, what lies in the current folder."""
+def own_folder(code: Code) -> Iterator[None]:
+    """Lets code import from its own folder, as when Python runs it; a module named on the command line, from the current folder."""
     if code.path is None or not _is_file(code.named.rpartition(":")[0]):
         with _searching(code.searched_here):
             yield
@@ -189,7 +189,7 @@ def beside(code: Code) -> Iterator[None]:
 
 @contextmanager
 def running(code: Code) -> Iterator[None]:
-    """Turns whatever the user's code raises but Ctrl-C into one error, and puts what it prints on standard error, next to no result."""
+    """Replaces whatever the user's code raises, except Ctrl-C, by one error, and sends what it prints to standard error."""
     try:
         with redirect_stdout(sys.stderr):
             yield
@@ -200,10 +200,10 @@ def running(code: Code) -> Iterator[None]:
 
 
 def _raised(code: Code, error: BaseException) -> BadInput:
-    """What the user's code raised, with the line: the last one in their file, or the last of all."""
+    """The error of the user's code, with the last line in their file, or the last line of all."""
     place, line = _place_of(code, error)
     said = kind = type(error).__name__
-    with suppress(Exception):  # it may not even be able to say what it is
+    with suppress(Exception):  # its own __str__ may fail
         said = f"{kind}: {error}" if str(error) else kind
     ended = " It ended the program; guard that with `if __name__ == '__main__':`." if isinstance(error, SystemExit) else ""
     again = f"python {code.path}" if _is_file(code.named.rpartition(":")[0]) else f"python -c 'import {code.named.rpartition(':')[0]}'"
@@ -224,17 +224,17 @@ def _place_of(code: Code, error: BaseException) -> tuple[str, int]:
 def load_model(factory: str, weights: str | Path | None = None) -> nn.Module:
     """The network that `file.py:factory` or `package.module:factory` builds, with these weights, in eval mode.
 
-    The name of a backbone (`resnet-18`) and an exported program (`net.pt2`, which has its weights with it) will do as well. Masks that
-    pruning left beside the weights of convolutions are put in place.
+    Also the name of a backbone (`resnet-18`) or an exported program (`net.pt2`, which includes its weights). Masks that pruning added to
+    the weights of convolutions are applied.
     """
     if weights is not None and factory.endswith(PROGRAM):
-        raise BadInput(f"the exported program {factory} has its weights with it. Leave out {weights}.")
+        raise BadInput(f"the exported program {factory} includes its weights. Leave out {weights}.")
     state = None if weights is None else load_weights(weights)
     return network_with(factory, code_of(factory), state, str(weights))
 
 
 def network_with(factory: str, code: Code | None, state: Mapping[str, Tensor] | None, source: str) -> nn.Module:
-    """The network that this very code builds, with these weights, in eval mode; a backbone of that name where there is no code."""
+    """The network that this code builds, with these weights, in eval mode; without code, the backbone of that name."""
     model = build(factory, state, code)
     if state is not None:
         _fit(model, dict(state), source)
@@ -251,7 +251,7 @@ def build(factory: str, state: Mapping[str, Tensor] | None = None, code: Code | 
         return _backbone(factory, state)
     if factory.endswith(PROGRAM):
         return exported_in(code.content, str(code.path))
-    with beside(code):
+    with own_folder(code):
         return _called(factory_in(code), factory, code)
 
 
@@ -277,7 +277,7 @@ def _called(function: object, factory: str, code: Code) -> nn.Module:
 def _required(function: Callable[..., object]) -> list[str]:
     try:
         parameters = inspect.signature(function).parameters.values()
-    except ValueError:  # some classes written in C do not tell
+    except ValueError:  # some classes written in C have no signature
         return []
     return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
@@ -307,7 +307,7 @@ def _fit(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
 
 
 def _put_masks(model: nn.Module, state: dict[str, Tensor]) -> None:
-    """Makes a convolution that has a mask among these weights a masked one. What fits no convolution stays, to be complained about."""
+    """Turns every convolution that has a mask among these weights into a masked one. Other masks are left for the error about misfits."""
     convolutions = {name: module for name, module in model.named_modules() if type(module) in MASKED}
     for key, mask in state.items():
         module = convolutions.get(key.removesuffix(MASK)) if key.endswith(MASK) else None

@@ -1,8 +1,8 @@
-"""Logistic regressions with a ridge for several penalties and all folds: what probes are made of.
+"""Ridge-penalised logistic regressions for several penalties and all folds: the fits behind probes.
 
 With two classes and many more rows than features, Newton's method needs a few steps, and its Hessian is a sum over folds: one pass gives
-those of the whole and, by subtraction, of the whole without each fold, from which the regressions without a fold are a few cheap steps
-away. Otherwise each is scikit-learn's, with any number of classes. Both minimise the same thing, penalty * sum of losses + |w|^2 / 2.
+those of all rows and, by subtraction, of all rows without each fold, from which the regressions without a fold are a few cheap steps
+away. Otherwise each is scikit-learn's, with any number of classes. Both minimise the same objective, penalty * sum of losses + |w|^2 / 2.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,11 +17,11 @@ from scipy.special import expit
 from equipoise.models.protocol import BoolArray, FloatArray
 
 IntArray = np.typing.NDArray[np.int64]
-TALL = 10  # rows a feature from which on Newton's method is faster
-SMALL = 1e-5  # the largest slope of the mean loss at which a regression has settled; scikit-learn's is 1e-4
+TALL = 10  # rows per feature from which Newton's method is faster
+SMALL = 1e-5  # largest gradient of the mean loss at convergence; scikit-learn's tolerance is 1e-4
 NEWTON_STEPS = 50  # at most
-CHEAP = 5  # steps with a Hessian that was made elsewhere, before one is made anew
-RISE = 1e-12  # of the loss, which is rounding
+CHEAP = 5  # steps with a Hessian from elsewhere before it is computed again
+RISE = 1e-12  # relative rise of the loss that counts as rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,23 +29,23 @@ class Fit:
     """A regression with one penalty."""
 
     penalty: float
-    held_out: FloatArray  # (n, classes): the chances of all rows, from regressions without their fold
+    held_out: FloatArray  # (n, classes): the probabilities of all rows, from regressions without their fold
     final: Callable[[], tuple[FloatArray, FloatArray]]  # the weights (classes, d) and biases (classes,) from all rows
 
 
 def fits(
     z: FloatArray, target: IntArray, classes: int, folds: IntArray, known: BoolArray, counts: FloatArray, penalties: Sequence[float]
 ) -> Iterator[Fit]:
-    """The regressions of a target on standardised features (n, d), learnt from the rows that are `known`, which count for so much.
+    """The regressions of a target on standardised features (n, d), fitted to the `known` rows with the weights in `counts`.
 
-    Rows in a fold below 0 are never held out. Penalties are best given from the strictest to the freest.
+    Rows in a fold below 0 are never held out. Give the penalties from the strongest to the weakest.
     """
     trained = [known & (folds != fold) for fold in range(int(folds.max()) + 1)]
     if classes == 2 and known.sum() >= TALL * z.shape[1] and all(len(np.unique(target[rows])) == 2 for rows in trained):
         quick = _Newton(z[known], target[known], folds[known], counts[known])
         while penalties:
             found = quick.fit(penalties[0])
-            if found is None:  # not settled
+            if found is None:  # not converged
                 break
             whole, without = found
             raw = z @ whole[:-1] + whole[-1]
@@ -76,7 +76,7 @@ def _one_by_one(
 
 
 def regression(z: FloatArray, target: IntArray, classes: int, penalty: float, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Weights (classes, d) and biases by scikit-learn; a class that is not there gets no chance."""
+    """Weights (classes, d) and biases by scikit-learn; a class without rows has probability 0."""
     from sklearn.linear_model import LogisticRegression
 
     weight, bias = np.zeros((classes, z.shape[1])), np.full(classes, -np.inf)
@@ -90,7 +90,7 @@ def regression(z: FloatArray, target: IntArray, classes: int, penalty: float, co
 
 
 def chances(weight: FloatArray, bias: FloatArray, z: FloatArray) -> FloatArray:
-    """The chances (n, classes)."""
+    """The probabilities (n, classes)."""
     raw = z @ weight.T + bias
     e = np.exp(raw - raw.max(1, keepdims=True))
     found: FloatArray = e / e.sum(1, keepdims=True)
@@ -98,15 +98,15 @@ def chances(weight: FloatArray, bias: FloatArray, z: FloatArray) -> FloatArray:
 
 
 class _Newton:
-    """Regressions of a label 0 or 1 with one penalty after another, each from where the last one ended."""
+    """Regressions of a binary label with one penalty after another, each started from the solution of the last."""
 
     def __init__(self, z: FloatArray, target: IntArray, folds: IntArray, counts: FloatArray) -> None:
-        order = np.argsort(folds, kind="stable")  # so that a fold's rows are neighbours
+        order = np.argsort(folds, kind="stable")  # so that a fold's rows are contiguous
         self.x = np.column_stack([z, np.ones(len(z))])[order]
         self.y, self.counts = target[order].astype(np.float64), counts[order]
         edges = np.searchsorted(folds[order], np.arange(int(folds.max()) + 2))
         self.never, self.folds = slice(0, edges[0]), [slice(a, b) for a, b in pairwise(edges)]
-        self.without = np.repeat(self.counts[:, None], len(self.folds), 1)  # (n, folds): what rows count without a fold
+        self.without = np.repeat(self.counts[:, None], len(self.folds), 1)  # (n, folds): the rows' weights without a fold
         for k, fold in enumerate(self.folds):
             self.without[fold, k] = 0.0
         self.ridge = np.ones(self.x.shape[1])
@@ -115,7 +115,7 @@ class _Newton:
         self.enough = SMALL * counts.sum()
 
     def fit(self, penalty: float) -> tuple[FloatArray, FloatArray] | None:
-        """Slopes and intercept (d + 1,) of all rows, and (folds, d + 1) without each fold; None where they do not settle."""
+        """Slopes and intercept (d + 1,) of all rows, and (folds, d + 1) without each fold; None if they do not converge."""
         ridge = self.ridge / penalty
         try:
             hessians = self._whole(ridge)
@@ -125,7 +125,7 @@ class _Newton:
         return None if each is None else (self.theta, each)
 
     def _whole(self, ridge: FloatArray) -> list[FloatArray] | None:
-        """Leaves the solution in theta, and gives the Hessians without each fold there, or one step before."""
+        """The Hessians without each fold at the solution, or one step before it; the solution is in `theta`. None without convergence."""
         hessian, parts = np.empty(0), list[FloatArray]()
         loss = self._loss(self.theta, ridge)
         for step in range(NEWTON_STEPS):
@@ -137,7 +137,7 @@ class _Newton:
             parts = [roots[fold].T @ roots[fold] for fold in self.folds]
             hessian = roots[self.never].T @ roots[self.never] + sum(parts) + np.diag(ridge)
             move = cho_solve(cho_factor(hessian), slope)
-            for _ in range(NEWTON_STEPS):  # half as far wherever a whole step would rise
+            for _ in range(NEWTON_STEPS):  # halve the step while the loss would rise
                 further = self.theta - move
                 found = self._loss(further, ridge)
                 if found <= loss * (1 + RISE):

@@ -21,7 +21,7 @@ EPS = 1e-12
 
 
 class StackedAdam:
-    """Adam over the flat buffer of a stack, with a learning rate a replicate (0 freezes one)."""
+    """Adam over the flat buffer of a stack, with one learning rate per replicate (0 freezes it)."""
 
     def __init__(self, stack: Stack, rate: float | Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
         self.stack, self.betas, self.eps = stack, betas, eps
@@ -53,7 +53,7 @@ class StackedAdam:
 
 
 class StackedBlockwise:
-    """Over the flat buffer of a stack, with a learning rate a replicate (0 freezes one)."""
+    """Blockwise Adam over the flat buffer of a stack, with one learning rate per replicate (0 freezes it)."""
 
     def __init__(self, stack: Stack, rate: float | Tensor) -> None:
         self.stack = stack
@@ -81,7 +81,7 @@ class StackedBlockwise:
 
 
 class Blockwise(torch.optim.Optimizer):
-    """Over the parameters of any one module."""
+    """Blockwise Adam over the parameters of one module."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], rate: float) -> None:
         super().__init__(parameters, {"lr": rate})
@@ -93,7 +93,7 @@ class Blockwise(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """One update from the gradients."""
-        assert closure is None  # the gradient is there already
+        assert closure is None  # the gradient has been computed
         self.steps += 1
         b1, b2 = BETAS
         rate = self.param_groups[0]["lr"] / (1 - b1**self.steps)
@@ -105,7 +105,7 @@ class Blockwise(torch.optim.Optimizer):
 
 
 class StackedSteps:
-    """Adam, its blockwise kind or plain gradient descent on a stack."""
+    """Steps of a stack: Adam, blockwise Adam or plain gradient descent."""
 
     def __init__(self, stack: Stack, name: str, rate: float) -> None:
         if name == "adamw":
@@ -130,7 +130,7 @@ class StackedSteps:
 
 
 class SingleSteps:
-    """A torch optimiser for one module."""
+    """Steps of one module by a torch optimiser."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.inner, self.stopped = inner, False
@@ -138,7 +138,7 @@ class SingleSteps:
     def step(self) -> None:
         if not self.stopped:
             self.inner.step()
-        self.inner.zero_grad(set_to_none=False)  # a recorded step writes to the very same tensors
+        self.inner.zero_grad(set_to_none=False)  # a recorded step writes to these tensors
 
     def stop(self, replicates: BoolArray) -> None:
         self.stopped = self.stopped or bool(replicates[0])

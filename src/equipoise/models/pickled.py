@@ -1,8 +1,8 @@
-"""What else people save beside the weights in a torch file, without running anything that the file names.
+"""Plain values that training scripts save next to the weights in a torch file, read without running anything that the file names.
 
-torch loads tensors and plain values. Scalars, arrays and dtypes of NumPy, times, paths and argparse's options are common beside them and
-are plain values too, but NumPy's own functions to rebuild them trust the file. So these are read by functions of ours, under the names
-that a pickle has for them. Anything else is refused, and `refused_keys` says where in the file it is.
+torch loads tensors and built-in values. Scalars, arrays and dtypes of NumPy, times, paths and argparse's options are common as well and are
+plain values too, but NumPy's own functions to rebuild them trust the file. So these are read by our own functions, under the names that a
+pickle uses for them. Anything else is refused, and `refused_keys` lists where in the file it is.
 """
 
 import argparse
@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
-LEGACY = 0x1950A86A20F9469CFC6C  # how a torch file begins that was written before torch 1.6
+LEGACY = 0x1950A86A20F9469CFC6C  # first value of a torch file written before torch 1.6
 KINDS = "biufcSUMm"  # of NumPy's dtypes: numbers, text and times; no objects, no records
 
 
 class _Dtype:
-    """A dtype as a pickle describes it, checked before NumPy makes one."""
+    """A dtype as described in a pickle, checked before NumPy creates it."""
 
     def __init__(self, code: object, *_: object) -> None:
         self.dtype = np.dtype(_text(code))
@@ -43,7 +43,7 @@ class _Dtype:
 
 
 class _Array:
-    """An array as a pickle describes it."""
+    """An array as described in a pickle."""
 
     def __init__(self, *_: object) -> None:
         self.value = np.zeros(0)
@@ -56,7 +56,7 @@ class _Array:
         self.value = flat.reshape(shape, order="F" if fortran else "C").copy()
 
 
-for _ours, _name in ((_Dtype, "dtype"), (_Array, "ndarray")):  # torch before 2.6 knows a class by these
+for _ours, _name in ((_Dtype, "dtype"), (_Array, "ndarray")):  # torch before 2.6 identifies a class by these
     _ours.__module__, _ours.__name__, _ours.__qualname__ = "numpy", _name, _name
 
 
@@ -67,7 +67,7 @@ def _scalar(dtype: object, raw: object = b"") -> object:
 
 
 def _bytes(raw: object) -> bytes:
-    """Bytes, also where an old protocol has them as text."""
+    """Bytes, also if an old protocol stores them as text."""
     return raw.encode("latin1") if isinstance(raw, str) else bytes(raw)  # type: ignore[call-overload]
 
 
@@ -84,7 +84,7 @@ def _rebuilt(*_: object) -> _Array:
 
 
 def _frombuffer(raw: object, dtype: object, shape: Any, order: str) -> _Array:
-    """How pickles of protocol 5 hold an array."""
+    """An array as stored by pickles of protocol 5."""
     found = _Array()
     found.__setstate__((1, shape, dtype, order == "F", raw))
     return found
@@ -108,12 +108,12 @@ NAMED: dict[str, Callable[..., object]] = {
         for module in ("pathlib", "pathlib._local")
         for name in ("Path", "PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "PurePath")
     },
-}  # under the name that a pickle has for it
+}  # by the name that a pickle uses
 
 
 @contextmanager
 def harmless() -> Iterator[None]:
-    """Lets torch load these as well, for a while."""
+    """Lets torch load the values in NAMED as well during the block."""
     import torch.serialization as of_torch
 
     before = list(of_torch.get_safe_globals())
@@ -126,7 +126,7 @@ def harmless() -> Iterator[None]:
 
 
 def _under(name: str, function: Callable[..., object]) -> Any:
-    """A function under another name, as torch takes it: a pair, or before 2.6 something that has the name itself."""
+    """A function under another name, in torch's format: a pair, or before 2.6 an object with that name."""
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if version >= (2, 6) or f"{function.__module__}.{function.__qualname__}" == name:
         return (function, name) if version >= (2, 6) else function
@@ -142,8 +142,8 @@ def _under(name: str, function: Callable[..., object]) -> Any:
 def plain(value: Any, known: dict[int, tuple[object, Any]] | None = None) -> Any:
     """The value with NumPy's own arrays and dtypes in place of ours.
 
-    Lists, dicts and options are changed in place, and what a file holds in many places is looked at once: nested often enough, a few
-    hundred bytes would otherwise take longer than anybody waits. `known` holds the values and what became of them.
+    Lists, dicts and options are changed in place, and a value that a file refers to many times is converted once: deeply nested references
+    in a few hundred bytes would otherwise take forever. `known` maps values to their replacements.
     """
     known = {} if known is None else known
     if id(value) in known:
@@ -165,7 +165,7 @@ def plain(value: Any, known: dict[int, tuple[object, Any]] | None = None) -> Any
 
 
 class _Stub:
-    """Stands for anything that a pickle names; nothing of it is run."""
+    """Placeholder for anything that a pickle names; nothing is run."""
 
     kind = ""
 
@@ -184,7 +184,7 @@ class _Stub:
 
 
 def _torch_allows() -> Collection[str]:
-    """The names that torch itself lets a file have; known to its own unpickler only."""
+    """The names that torch itself allows in a file, from its own unpickler."""
     from torch import _weights_only_unpickler as of_torch
 
     names: Collection[str] = of_torch._get_allowed_globals()
@@ -192,7 +192,7 @@ def _torch_allows() -> Collection[str]:
 
 
 class _Reader(pickle._Unpickler):
-    """Reads the structure of a pickle with a stub for every function and class in it."""
+    """Reads the structure of a pickle with a stub in place of every function and class."""
 
     def find_class(self, module: str, name: str) -> type:
         known = {"collections.OrderedDict": collections.OrderedDict, "builtins.set": set}
@@ -207,7 +207,7 @@ class _Reader(pickle._Unpickler):
 
 
 def refused_keys(path: Path) -> dict[str, str]:
-    """Which keys of a torch file hold what is refused, and its type; empty where that cannot be told."""
+    """The keys of a torch file that hold refused values, with their types; empty if they cannot be determined."""
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
@@ -217,15 +217,15 @@ def refused_keys(path: Path) -> dict[str, str]:
         else:
             with path.open("rb") as file:
                 whole = _Reader(file).load()
-                if whole == LEGACY:  # after it come the version and the machine, then what was saved
+                if whole == LEGACY:  # followed by the version, the machine, and the saved value
                     whole = [_Reader(file).load() for _ in range(3)][-1]
         return dict(_stubs(whole, "", set()))
-    except Exception:  # it has been refused already; this was only to say where
+    except Exception:  # the file is refused already; this only locates the reason
         return {}
 
 
 def _stubs(value: object, where: str, seen: set[int], depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Where the stubs are, each once, and what they stand for."""
+    """The place of every stub, once, and the type that it stands for."""
     if id(value) in seen:
         return
     seen.add(id(value))

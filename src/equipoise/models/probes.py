@@ -1,8 +1,8 @@
-"""Probes: what can be read from a network's features by logistic regression, cross-fitted.
+"""Probes: cross-fitted logistic regressions on a network's features.
 
-Features are what flows into the linear and convolutional layers (after activation and norm; the mean over positions of a convolution or
-over tokens), and the inputs themselves: the columns of a table, or of images the picture made small and its edges (see picture). They are
-read while the network runs, so any module will do, exporters can follow, and nothing of the reading stays behind.
+Features are the inputs of linear and convolutional layers (after activation and norm; the mean over positions of a convolution or over
+tokens), and the inputs of the network: the columns of a table, or for images a small picture and its edges (see `picture`). They are read
+by hooks while the network runs, so that any module can be probed, exporters can trace it, and no hook remains.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,21 +25,21 @@ from equipoise.models.units import MASKED
 
 IntArray = np.typing.NDArray[np.int64]
 KINDS: tuple[type[nn.Module], ...] = (nn.Linear, *MASKED)
-WIDEST = 2048  # numbers that a layer may take in to be read, such as not the 25,088 of a VGG's first linear layer
+WIDEST = 2048  # largest input of a layer that is read; excludes the 25,088 of VGG's first linear layer
 DEPTHS = ("auto", "inputs", "last", "inputs and last", "hidden", "all")
-PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # C of scikit-learn for standardised features: the larger, the freer
-WORSE = 1.02  # times the best loss: from there on freer probes are not tried
-FREE = 30.0  # the network's own logit counts for so much, so that the penalty hardly touches it
+PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # C of scikit-learn for standardised features: the larger, the weaker the penalty
+WORSE = 1.02  # times the best loss: beyond it, weaker penalties are not tried
+FREE = 30.0  # scale of the network's own logit, large enough that the penalty hardly affects it
 NEVER = -1  # the fold of rows that are never held out
-EDGE = 1e-6  # of a network that ends in a probability, whose logit is to stay finite
-PIXELS = 16  # a side of the small picture, about
-PLACES = 8  # a side of the grid in which edges are counted, about
-SOBEL = ((-1.0, 0.0, 1.0), (-2.0, 0.0, 2.0), (-1.0, 0.0, 1.0))  # how much brighter it gets to the right; its transpose, downwards
+EDGE = 1e-6  # probabilities are clipped to [EDGE, 1 - EDGE], so that their logits are finite
+PIXELS = 16  # approximate side of the small picture
+PLACES = 8  # approximate side of the grid of edge strengths
+SOBEL = ((-1.0, 0.0, 1.0), (-2.0, 0.0, 2.0), (-1.0, 0.0, 1.0))  # brightness gradient to the right; its transpose: downwards
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read from a network: the names of layers whose inputs are taken, and whether the network's inputs are."""
+    """The features that are read: names of layers whose inputs are read, and whether the network's inputs are."""
 
     layers: tuple[str, ...]
     inputs: bool
@@ -69,13 +69,13 @@ def reading_of(model: nn.Module, inputs: Tensor | Images, depth: str = "auto", m
     if not found.layers and not found.inputs:
         raise BadInput(
             'this network has no linear or convolutional layer whose inputs could be read; use depth="inputs". '
-            "A method that reads no features will do, such as bias-gda."
+            "Or use a method that reads no features, such as bias-gda."
         )
     return found
 
 
 def _layers(model: nn.Module, inputs: Tensor | Images, table: bool) -> list[str]:
-    """The layers that a row passes through once, in the order they run; of a table without the first, which takes the inputs in."""
+    """The layers that a row passes through once, in execution order; for a table without the first, whose input is the table."""
     named = {name: module for name, module in model.named_modules() if isinstance(module, KINDS)}
     device = workplace(model, inputs)
     few, working = Feed(inputs, device)(torch.arange(min(len(inputs), 2))), placed(model, device)
@@ -87,7 +87,7 @@ def _layers(model: nn.Module, inputs: Tensor | Images, table: bool) -> list[str]
 
 @contextmanager
 def _reading(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """What enters these layers during the block, one vector a row, by name in the order they run; every hook is gone afterwards."""
+    """The inputs of these layers during the block, one vector per row, by name in execution order; no hook remains afterwards."""
     seen: dict[str, Tensor] = {}
     handles, thread = [], get_ident()  # a network may serve several threads at once
 
@@ -110,7 +110,7 @@ def _reading(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tenso
 
 
 def _pooled(x: Tensor, linear: bool) -> Tensor:
-    """One vector a row: the mean over tokens or positions. Never a view: what comes after may write into it."""
+    """One vector per row: the mean over tokens or positions. Never a view, since later layers may write in place."""
     if x.ndim <= 2:
         return x.clone()
     return x.flatten(1, -2).mean(1) if linear else x.flatten(2).mean(2)
@@ -159,14 +159,14 @@ def folds_of(cohort: Cohort, count: int, seed: int) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """A multinomial logistic regression on features, and the probabilities that models which had not seen a row gave to it."""
+    """A multinomial logistic regression on features, and the cross-fitted probabilities of the rows."""
 
-    weight: FloatArray  # (classes, d), for features as they come
+    weight: FloatArray  # (classes, d), for features that are not standardised
     bias: FloatArray  # (classes,)
     held_out: FloatArray  # (n, classes)
-    loss: float  # log loss of those
+    loss: float  # log loss of the held-out probabilities
     penalty: float
-    more: int = 0  # rows from elsewhere that it has learnt from too
+    more: int = 0  # additional rows in the fit, from outside the cohort
 
     def __call__(self, x: FloatArray) -> FloatArray:
         """The probabilities (n, classes) of the final model."""
@@ -182,10 +182,10 @@ def fit_probe(
     free: int = 0,
     more: tuple[FloatArray, IntArray] | None = None,
 ) -> Probe:
-    """The probe of a target in 0..classes-1 from features (n, d), learnt from some of the rows and applied to all.
+    """The probe of a target in 0..classes-1 from features (n, d), fitted to some of the rows and applied to all.
 
-    The penalty is that with the best log loss on rows held out. The last `free` features are hardly penalised. `more` is features and
-    targets from elsewhere, which are learnt from as well, each class with the share that it has here.
+    The penalty is the one with the best held-out log loss. The last `free` features are hardly penalised. `more` holds features and
+    targets of additional rows for the fit, weighted so that each class keeps the share that it has here.
     """
     n = len(x)
     known = np.ones(n, bool) if rows is None else rows
@@ -195,7 +195,7 @@ def fit_probe(
         x, target = np.concatenate([x, more[0]]), np.concatenate([target, more[1]])
         known, folds = np.concatenate([known, np.ones(len(more[1]), bool)]), np.concatenate([folds, np.full(len(more[1]), NEVER)])
     mean, spread = x[known].mean(0), x[known].std(0)
-    scale = np.where(spread > 1e-6 * (1 + np.abs(mean)), spread, np.inf)  # a constant says nothing
+    scale = np.where(spread > 1e-6 * (1 + np.abs(mean)), spread, np.inf)  # a constant carries no information
     if free:
         scale[-free:] /= FREE
     z = (x - mean) / scale
@@ -224,7 +224,11 @@ def log_loss(chances: FloatArray, target: IntArray) -> float:
 
 
 def picture(x: Tensor) -> Tensor:
-    """The numbers (rows, d) of images (rows, channels, height, width); colours are averaged.
+    """Features (rows, d) of images (rows, channels, height, width): the picture made small, and strength and direction of its edges.
+
+    Training removes from a network what does not serve its task, and pooling removes positions: sex, for one, can be predicted better from
+    these features of a chest X-ray than from any layer of a network trained on a finding. Channels are averaged. Only convolutions,
+    comparisons and means are used, so that exporters can trace it.
 
     >>> picture(torch.zeros(2, 1, 112, 112)).shape
     torch.Size([2, 768])
@@ -234,7 +238,7 @@ def picture(x: Tensor) -> Tensor:
 
 
 def _edges(gray: Tensor) -> Tensor:
-    """The strength of the edge at each place, in one of eight channels by its direction (rows, 8, height - 2, width - 2)."""
+    """Edge strength at each position, in one of eight channels by direction (rows, 8, height - 2, width - 2)."""
     kernel = gray.new_tensor(SOBEL)
     slopes = F.conv2d(gray, torch.stack([kernel, kernel.T])[:, None] / 8)
     across, down = slopes[:, :1], slopes[:, 1:]
@@ -245,5 +249,5 @@ def _edges(gray: Tensor) -> Tensor:
 
 
 def _averaged(x: Tensor, places: int) -> Tensor:
-    """Means over squares, about so many a side, as one vector a row."""
+    """Means over about places x places squares, as one vector per row."""
     return F.avg_pool2d(x, max(1, min(x.shape[2:]) // places)).flatten(1)

@@ -1,6 +1,6 @@
-"""What methods may do to networks under repair: R of them at once, each with its own rows, behind one face.
+"""The interface between methods and networks under repair: R networks at once, each with its own rows.
 
-Methods are written once, for arrays with a leading axis of replicates. `stacked` does it for equal MLPs, `single` for any one module.
+Arrays have a leading axis of replicates. `replicated` implements it for equal MLPs, `single` for any one module.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,26 +13,26 @@ from torch import Tensor, nn
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
-Slope = Callable[..., Tensor]  # logits (R, b) and what else is known of their rows, each (R, b): derivatives (R, b)
+Slope = Callable[..., Tensor]  # logits (R, b) and further values of their rows, each (R, b) -> derivatives (R, b)
 
 
 class Optimiser(Protocol):
-    """Steps down the gradients that have gathered, and clears them."""
+    """Takes a step along the accumulated gradients and clears them."""
 
     def step(self) -> None: ...
 
     def stop(self, replicates: BoolArray) -> None:
-        """These replicates change no more."""
+        """Freezes these replicates."""
         ...
 
 
 class Replicas(Protocol):
-    """What methods may do to networks."""
+    """Networks under repair."""
 
     size: int
     rows: int
     notes: tuple[str, ...]
-    reduced: bool  # scores on the way have a lower precision than those of the network that comes out
+    reduced: bool  # scores during the repair have a lower precision than those of the repaired network
 
     def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
         """All rows once in the order of the generators, one per replicate, as indices (R, b) of at most `batch` rows.
@@ -44,69 +44,69 @@ class Replicas(Protocol):
     def soft(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
         """Scores (R, b) and features (R, b, k) of the rows index (R, b), with a graph.
 
-        In eval mode; in training mode, with dropout from the generators, if there are any.
+        In eval mode; with generators, in training mode with dropout from them.
         """
         ...
 
     def still(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """As `soft` in eval mode, without a graph, for networks that stay as they are as long as it is used."""
+        """As `soft` in eval mode, without a graph; valid as long as the networks do not change."""
         ...
 
     def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
-        """The scores (R, rows) of all rows in eval mode; of other inputs, one tensor a replicate, if they are given."""
+        """The scores (R, rows) of all rows in eval mode; or of other inputs, one tensor per replicate."""
         ...
 
     def tilt(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
-        """Leaves the gradient of the sum of weights (R, b) times scores of the rows index (R, b), in eval mode.
+        """Sets the gradient to that of the sum of weights (R, b) times scores of the rows index (R, b), in eval mode.
 
-        In training mode, with dropout from the generators, if there are any: batch norm then normalises by all rows of index, with weight
-        or without, and its running statistics move.
+        With generators, in training mode with dropout from them: batch norm then normalises by all rows of index, including those with
+        weight zero, and its running statistics are updated.
         """
         ...
 
     def push(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
-        """Leaves the gradient of a loss whose derivative by the logits (R, b) of the rows index is `slope(logits, *given)`, in eval mode.
+        """Sets the gradient to that of a loss with derivative `slope(logits, *given)` with respect to the logits (R, b), in eval mode.
 
-        `given` (R, b) belongs to the rows as `index` does. `slope` is the same function at every step, takes each row for itself, and is
-        zero where all that is given is: rows are shared out among processes, and filled up, with zeros, to shapes that were met before.
+        `given` are values (R, b) of the rows. `slope` must be the same function at every step, treat rows independently, and be zero where
+        all given values are: rows are divided among processes, and padded with zeros to shapes that have been recorded.
         """
         ...
 
     def oppose(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
-        """Leaves the gradient of `own` less its projection on that of `theirs` less `weight` times that of `theirs`.
+        """Sets the gradient to that of `own`, minus its projection on that of `theirs`, minus `weight` times that of `theirs`.
 
         `own` and `theirs` are sums over replicates of losses. The adversary's parameters get the gradient of `theirs`.
         """
         ...
 
     def optimiser(self, name: str, rate: float) -> Optimiser:
-        """One that steps down the gradients: adam, adamw (of single networks), blockwise (see there) or sgd."""
+        """An optimiser: adam, adamw (single networks only), blockwise (see optimisers) or sgd."""
         ...
 
     def keep(self, replicates: BoolArray) -> None:
-        """Copies the present state of some replicates, to be taken by `kept`."""
+        """Copies the present state of some replicates, for `kept`."""
         ...
 
     def kept(self) -> list[nn.Module]:
-        """The networks as they were last kept."""
+        """The networks in the state of the last `keep`."""
         ...
 
     def units(self, pattern: str | Sequence[str], granularity: str = "unit") -> int:
-        """Makes the units of the layers that match ready for pruning, and says how many there are a network.
+        """The number of units per network in the layers that match, which are then ready for pruning.
 
-        Or its whole channels, columns of the input, or heads of attention: granularity unit, channel, input or head.
+        Units by granularity: unit, channel (of convolutions), input (columns of the table) or head (of attention).
         """
         ...
 
     def influence(self, weights: FloatArray, criterion: str = "gradient") -> tuple[FloatArray, Tensor]:
         """The scores (R, rows), and equation (5): the mean gradient of sum_i w_i f_i with respect to every unit (R, units).
 
-        Or another criterion of what units have to do with that sum (see units).
+        Or another criterion of the units' influence on that sum (see influence).
         """
         ...
 
     def prune(self, units: Tensor, outgoing: bool = False) -> None:
-        """Switches off the marked units (R, units): their pre-activation, or their outgoing weights where the next layer is known."""
+        """Switches off the marked units (R, units): their pre-activation, or their outgoing weights if the next layer is known."""
         ...
 
     def perturb(self, generators: Sequence[np.random.Generator], spread: float) -> None:
@@ -115,6 +115,6 @@ class Replicas(Protocol):
 
 
 def shuffled(rows: int, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
-    """The numbers of all rows, shuffled by each generator, as indices (R, b); without a last batch of fewer than `least`."""
+    """The positions of all rows, shuffled by each generator, as indices (R, b); without a last batch of fewer than `least`."""
     order = torch.from_numpy(np.stack([g.permutation(rows) for g in generators]))
     yield from (index for index in order.split(batch, dim=1) if index.shape[1] >= least)

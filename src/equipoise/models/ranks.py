@@ -1,10 +1,10 @@
-"""Several processes on one job, under torchrun: each takes its share of every batch, and what they found is added up.
+"""Several processes on one job, under torchrun: each processes its share of every batch, and the results are summed.
 
 Sums of w_i f_i and of gradients add up over shards because w comes from the counts of the whole split (averages of per-shard gaps would
 not). One process and many take the same steps, up to the order of floating-point sums. In a script:
 
     from equipoise.models import ranks
-    ranks.begin()                      # reads what torchrun says; does nothing without it
+    ranks.begin()                      # reads torchrun's settings; does nothing without them
     model = eq.train(...); result = eq.debias(...)
 """
 
@@ -17,7 +17,7 @@ from torch import distributed as dist
 
 
 def begin() -> None:
-    """Joins the processes that torchrun started; each gets the GPU of its local rank, if there are GPUs."""
+    """Joins the processes that torchrun started; each uses the GPU of its local rank, if there are GPUs."""
     if "RANK" not in os.environ or size() > 1:
         return
     gpu = torch.cuda.is_available()
@@ -27,12 +27,12 @@ def begin() -> None:
 
 
 def size() -> int:
-    """How many processes there are."""
+    """The number of processes."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Which of them this is, from 0."""
+    """The rank of this process, from 0."""
     return dist.get_rank() if size() > 1 else 0
 
 
@@ -45,7 +45,7 @@ def add_up(tensors: Sequence[Tensor]) -> None:
     """Replaces each tensor by its sum over the processes."""
     if size() == 1 or not tensors:
         return
-    flat = torch.cat([t.reshape(-1) for t in tensors])  # one message instead of one a tensor
+    flat = torch.cat([t.reshape(-1) for t in tensors])  # one message instead of one per tensor
     dist.all_reduce(flat)
     start = 0
     for t in tensors:
@@ -54,7 +54,7 @@ def add_up(tensors: Sequence[Tensor]) -> None:
 
 
 def add_up_gradients(parameters: Sequence[nn.Parameter]) -> None:
-    """Adds up the gradients; a process without rows of its own counts as zero."""
+    """Sums the gradients over the processes; a process without rows contributes zero."""
     if size() == 1:
         return
     for p in parameters:
@@ -64,7 +64,7 @@ def add_up_gradients(parameters: Sequence[nn.Parameter]) -> None:
 
 
 def agree(model: nn.Module) -> None:
-    """Gives every process the weights and buffers of the first."""
+    """Copies the weights and buffers of the first process to all."""
     if size() > 1:
         for tensor in model.state_dict().values():
             dist.broadcast(tensor, 0)

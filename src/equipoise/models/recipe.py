@@ -53,15 +53,15 @@ IMAGES = Training(epochs=20, batch=32, learning_rate=1e-4, patience=5, optimiser
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How far rows may be changed."""
+    """The ranges of random changes to images."""
 
-    crop: float = 0.875  # the smallest share of height and width that is kept, around the centre
+    crop: float = 0.875  # the smallest share of height and width that remains, around the centre
     flip: float = 0.5  # the probability of a mirror image
-    shift: float = 0.05  # of height and width, either way
-    turn: float = 10.0  # degrees, either way
+    shift: float = 0.05  # of height and width, in either direction
+    turn: float = 10.0  # degrees, in either direction
 
     def draw(self, rows: int, rng: np.random.Generator) -> Tensor:
-        """A map for each of so many rows (rows, 2, 3)."""
+        """One random affine map per row (rows, 2, 3)."""
         angle = np.deg2rad(rng.uniform(-self.turn, self.turn, rows))
         scale = rng.uniform(self.crop, 1.0, rows)
         mirror = np.where(rng.random(rows) < self.flip, -1.0, 1.0)
@@ -72,7 +72,7 @@ class Augmentation:
 
 
 def moved(x: Tensor, maps: Tensor) -> Tensor:
-    """Images (b, c, h, w) seen through their maps (b, 2, 3); what comes from outside has the image's darkest value."""
+    """Images (b, c, h, w) under their maps (b, 2, 3); pixels from outside have the image's darkest value."""
     lowest = x.amin((1, 2, 3), keepdim=True)
     grid = F.affine_grid(maps, list(x.shape), align_corners=False)
     return F.grid_sample(x - lowest, grid, mode="bilinear", padding_mode="zeros", align_corners=False) + lowest

@@ -32,10 +32,10 @@ class StackedReplicas:
         self.size, self.rows = len(models), x.shape[1]
         self._original = Snapshot.of(self.stack)
         self._kept = Snapshot.of(self.stack)
-        self._layers: list[int] = []  # hidden layers whose units may be pruned; none where columns of the input may
+        self._layers: list[int] = []  # hidden layers whose units may be pruned; empty if columns of the input may
         self._first_rows = torch.arange(self.size, device=self.device)[:, None] * self.rows
         self._run = Recorder(self.stack)
-        self._elsewhere: tuple[list[Tensor], Tensor] | None = None  # other inputs that were evaluated last, and the same as a stack
+        self._elsewhere: tuple[list[Tensor], Tensor] | None = None  # the other inputs of the last evaluation, and the same as a stack
 
     def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
         return shuffled(self.rows, generators, batch, least)
@@ -71,11 +71,11 @@ class StackedReplicas:
         return self.x.view(-1, self.x.shape[2]).index_select(0, flat).view(*index.shape, -1)
 
     def still(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        def look(index: Tensor) -> tuple[Tensor, Tensor]:
+        def scores_and_features(index: Tensor) -> tuple[Tensor, Tensor]:
             with torch.no_grad():
                 return self.soft(index)
 
-        return look
+        return scores_and_features
 
     def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
         scores: FloatArray = sigmoid(self.stack.evaluate(self.x if inputs is None else self._stacked(inputs))).numpy()
@@ -117,7 +117,7 @@ class StackedReplicas:
 
     def influence(self, weights: FloatArray, criterion: str = "gradient") -> tuple[FloatArray, Tensor]:
         w = torch.from_numpy(weights)
-        # Rows without weight need no backward pass: they go last, and the graph is made for the others alone.
+        # Rows without weight need no backward pass: they go last, and only the others get a graph.
         order = torch.argsort((w == 0).to(torch.uint8), dim=1, stable=True)
         needed = int((w != 0).sum(1).max())
         order, w = sent(order, self.device), sent(w.gather(1, order).float(), self.device)
@@ -169,20 +169,20 @@ class StackedReplicas:
 
 
 def replicas(models: Sequence[nn.Module], cohorts: Sequence[Cohort]) -> Replicas:
-    """Copies of the networks, ready for repair; an error that lists all that is wrong with them."""
+    """Copies of the networks, ready for repair; one error with all of their problems."""
     check(models[0], cohorts[0])
     if all(type(m) is MLP and all(p.requires_grad for p in m.parameters()) for m in models):
         place = workplace(models[0], cohorts[0].inputs)
         return StackedReplicas([m for m in models if isinstance(m, MLP)], torch.stack([c.inputs for c in cohorts]), place)
     if len(models) > 1:
-        raise BadInput(f"only equal MLPs can be repaired as one; got {len(models)} networks of type {type(models[0]).__name__}")
+        raise BadInput(f"only equal MLPs can be repaired as a stack; got {len(models)} networks of type {type(models[0]).__name__}")
     if isinstance(models[0], ChosenOutputs):
         return ManyOutputs(models[0], cohorts[0].inputs)
     return SingleReplica(models[0], cohorts[0].inputs)
 
 
 def check(model: nn.Module, cohort: Cohort) -> None:
-    """Raises everything that stands in the way of repairing this network on this cohort."""
+    """Raises one error with everything that prevents repairing this network on this cohort."""
     problems = []
     half = sorted({str(p.dtype) for p in model.parameters() if p.is_floating_point() and p.dtype not in (torch.float32, torch.float64)})
     if half:
@@ -200,7 +200,7 @@ def check(model: nn.Module, cohort: Cohort) -> None:
             problems += error.problems
         except torch.cuda.OutOfMemoryError:
             raise
-        except Exception as error:  # a shape that does not fit, most often; a network may raise anything at it
+        except Exception as error:  # most often a shape that does not fit; a network may raise anything
             shape = tuple(cohort.inputs.shape[1:])
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             advice = shape_advice(model, shape) or "Give it the inputs that it was trained on, in the same order."

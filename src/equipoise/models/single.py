@@ -1,4 +1,4 @@
-"""Any one module under repair: on a CPU, on a GPU, or shared by several processes (see ranks)."""
+"""Any one module under repair: on a CPU, on a GPU, or in several processes (see ranks)."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,26 +18,26 @@ from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Slope, s
 from equipoise.models.score import NUMBERS, feed_outputs, in_pieces, output_kind, rows_at_once, sigmoid, single_output, smaller
 from equipoise.models.units import Layer, find_units, switch_off
 
-AT_ONCE = {"cpu": 2**21, "cuda": 2**24}  # numbers of input of one pass with a graph, which keeps activations
-TINY = 1e-6  # how near to 0 or 1 a probability still has a logit
-Backward = Callable[..., None]  # from the raw outputs of some rows, and numbers of these rows, leaves gradients
+AT_ONCE = {"cpu": 2**21, "cuda": 2**24}  # numbers of input per pass with a graph, which stores activations
+TINY = 1e-6  # probabilities are clipped to [TINY, 1 - TINY] before their logit is taken
+Backward = Callable[..., None]  # sets gradients from raw outputs of rows and further values of these rows
 
 
 class SingleReplica:
     """Any one module."""
 
-    taken = staticmethod(single_output)  # what of the module's output belongs to its rows
+    taken = staticmethod(single_output)  # selects the outputs of the rows
 
     def __init__(self, model: nn.Module, inputs: Tensor | Images) -> None:
         self.size, self.rows, self.inputs = 1, len(inputs), inputs
-        self.grid: tuple[int, ...] = (len(inputs),)  # rows of input, and of each what it gives, where that is more than one number
+        self.grid: tuple[int, ...] = (len(inputs),)  # rows of input, and outputs per row if there are several
         self.home, self.device = device_of(model), workplace(model, inputs)
         self.model = in_layout(copy.deepcopy(model).eval().to(self.device), inputs)
         ranks.agree(self.model)
         self.feed = Feed(inputs, self.device)
         self._feeds: dict[int, Feed] = {id(inputs): self.feed}
         self.probability = output_kind(model, inputs) == "probability"
-        self.reduced = self.device.type == "cuda"  # scores on the way are those of bfloat16
+        self.reduced = self.device.type == "cuda"  # scores during the repair are in bfloat16
         self._original = copy.deepcopy(self.model)
         self._kept = copy.deepcopy(self.model)
         self._layers: list[Layer] = []
@@ -65,7 +65,7 @@ class SingleReplica:
                         raw = single_output(self.model(x), len(x))
         except torch.OutOfMemoryError as error:
             if not torch.is_grad_enabled():
-                raise  # whoever looks without a graph can do so in smaller pieces
+                raise  # without a graph the caller can use smaller batches
             raise too_large(len(x)) from error
         finally:
             if handle is not None:
@@ -76,7 +76,7 @@ class SingleReplica:
 
     @contextmanager
     def _training(self, generators: Sequence[np.random.Generator]) -> Iterator[None]:
-        """Training mode, with dropout that depends on the generator alone; eval mode and torch's own generators come back after it."""
+        """Training mode, with dropout from the generator; eval mode and torch's own generators are restored afterwards."""
         with torch.random.fork_rng():
             torch.manual_seed(int(generators[0].integers(2**31)))
             self.model.train()
@@ -87,22 +87,22 @@ class SingleReplica:
 
     def still(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         found: list[tuple[Tensor, Tensor]] = []
-        with torch.no_grad():  # every row once, where batches drawn from them would see each many times
+        with torch.no_grad():  # every row once; random batches would compute each many times
             in_pieces(lambda part: found.append(self.soft(part[None])), torch.arange(self.rows), self._batch(NUMBERS))
         scores, features = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
 
-        def look(index: Tensor) -> tuple[Tensor, Tensor]:
+        def scores_and_features(index: Tensor) -> tuple[Tensor, Tensor]:
             rows = index[0].to(self.device)
             return scores[:, rows], features[:, rows]
 
-        return look
+        return scores_and_features
 
     def _batch(self, numbers: Mapping[str, int]) -> int:
         return rows_at_once(self.feed, numbers.get(self.device.type, numbers["cpu"]))
 
     def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
         wanted = self.inputs if inputs is None else inputs[0]
-        if id(wanted) not in self._feeds:  # a feed keeps its inputs, so that their id stays theirs
+        if id(wanted) not in self._feeds:  # a feed holds its inputs, so that their id is not reused
             self._feeds[id(wanted)] = Feed(wanted, self.device)
         feed = self._feeds[id(wanted)]
         return self._gathered(feed, torch.arange(len(feed))).reshape(1, -1).numpy()
@@ -112,12 +112,12 @@ class SingleReplica:
             self._tilt_in_training(index[0], weights[0], generators)
             return
         rows, w = ranks.share(index[0]), ranks.share(weights[0])
-        wanted = w.nonzero()[:, 0]  # a row without weight adds nothing, and in eval mode changes nothing for the others
+        wanted = w.nonzero()[:, 0]  # in eval mode, rows without weight have no effect
         rows, w = rows[wanted], w[wanted]
         self._leave_gradient(self._tilted, rows, [w], max(8, index.shape[1] // 32 * 8))
 
     def _tilt_in_training(self, rows: Tensor, w: Tensor, generators: Sequence[np.random.Generator]) -> None:
-        """The gradient in training mode. Batch statistics need all rows at once, so that every process takes the whole batch."""
+        """Sets the gradient in training mode. Batch statistics need all rows, so every process computes the whole batch."""
         self.model.zero_grad(set_to_none=False)
         try:
             with self._training(generators), half(self.device):
@@ -134,7 +134,7 @@ class SingleReplica:
         self._leave_gradient(self._pushed(slope), ranks.share(index[0]), shares, max(8, index.shape[1] // 32 * 8))
 
     def _pushed(self, slope: Slope) -> Backward:
-        """What leaves the gradient of a loss with this slope: the same function each time, so that its steps are found again."""
+        """The function that sets the gradient of a loss with this slope; the same object each time, so that recordings are found again."""
         if slope not in self._pushes:
 
             def pushed(raw: Tensor, *shares: Tensor) -> None:
@@ -145,7 +145,7 @@ class SingleReplica:
         return self._pushes[slope]
 
     def _leave_gradient(self, backward: Backward, rows: Tensor, given: Sequence[Tensor], unit: int) -> None:
-        """Runs the step of some rows, with one number a row of each that is given; on a GPU filled up to a multiple of `unit` rows."""
+        """Sets the gradient of some rows, with given values per row; on a GPU padded to a multiple of `unit` rows."""
         if self.device.type == "cuda":
             rows, given = self._padded(rows, given, unit)
         try:
@@ -155,12 +155,12 @@ class SingleReplica:
         ranks.add_up_gradients([p for p in self.model.parameters() if p.requires_grad])
 
     def _padded(self, rows: Tensor, given: Sequence[Tensor], unit: int) -> tuple[Tensor, list[Tensor]]:
-        """Filled up with rows of zeros, which count for nothing, to a multiple of `unit`, so that few shapes have to be recorded."""
+        """Padded with rows of weight zero to a multiple of `unit`, so that few shapes have to be recorded."""
         more = -len(rows) % unit if len(rows) else unit
         return torch.cat([rows, torch.zeros(more, dtype=rows.dtype)]), [torch.cat([g, torch.zeros(more, *g.shape[1:])]) for g in given]
 
     def _step(self, backward: Backward, rows: int, given: Sequence[torch.Size]) -> Captured:
-        """The step that leaves the gradient that `backward` makes from the outputs of so many rows."""
+        """The step that sets the gradient by `backward` from the outputs of a number of rows."""
         mine = [p for p in self.model.parameters() if p.requires_grad]
         for p in mine:
             if p.grad is None:
@@ -188,7 +188,7 @@ class SingleReplica:
         return raw if self.probability else sigmoid(raw)
 
     def _gathered(self, feed: Feed, rows: Tensor) -> Tensor:
-        """The scores of all rows of a feed, each process doing its share of `rows`; those not in `rows` are zero."""
+        """The scores of a feed at `rows`, each process computing its share; those of other rows are zero."""
         scores = torch.zeros(len(feed), *self.grid[1:], dtype=torch.float64)
         mine = ranks.share(rows)
         scores[mine] = self._scores(feed, mine)
@@ -234,7 +234,7 @@ class SingleReplica:
         return [self._sent_home(copy.deepcopy(self._kept))]
 
     def _sent_home(self, model: nn.Module) -> nn.Module:
-        """The network on the device and in the layout in which it came."""
+        """The network on its original device and in its original layout."""
         if self.device.type == "cuda":
             model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         return model.to(self.home)
@@ -262,14 +262,14 @@ class SingleReplica:
         return self._added(everyone).reshape(1, -1).numpy(), settled(criterion, total)[None] / len(w)
 
     def _influence(self, order: Tensor, w: Tensor, batch: int, criterion: str) -> tuple[Tensor, Tensor]:
-        """Raw outputs of the rows in this order, and the sums (sums, units) of which the criterion is made.
+        """Raw outputs of the rows in this order, and the sums (sums, units) that make up the criterion.
 
         All pieces have the same size (the last is filled up), so that rounding cannot differ between rows with and without weight, which
-        for EOD are positives and negatives: a network that tells nothing any more would seem to tell them apart.
+        for EOD are positives and negatives: a network without any signal would otherwise appear to separate them.
         """
         units = self._layers[-1].start + self._layers[-1].size
         total = torch.zeros(sums(criterion), units, dtype=torch.float64, device=self.device)
-        heads = self._layers[0].kind == "head"  # without gradients torch takes another way through attention, with other rounding
+        heads = self._layers[0].kind == "head"  # without gradients torch uses another implementation of attention, with other rounding
         found = []
         filled = torch.cat([order, order[:1].expand(-len(order) % batch)])
         weighted = torch.cat([w[order], torch.zeros(len(filled) - len(order), *w.shape[1:])])
@@ -285,7 +285,7 @@ class SingleReplica:
 
     def prune(self, units: Tensor, outgoing: bool = False) -> None:
         if outgoing:
-            raise BadInput('which weights leave a unit is known for the MLP alone; for other networks use cut="pre-activation"')
+            raise BadInput('outgoing weights of a unit are known only for the MLP; for other networks use cut="pre-activation"')
         switch_off(self.model, self._layers, units[0])
 
     def perturb(self, generators: Sequence[np.random.Generator], spread: float) -> None:
@@ -295,7 +295,7 @@ class SingleReplica:
 
 
 def _noise(like: Tensor, rng: np.random.Generator) -> Tensor:
-    """Normal numbers in the shape of a tensor; on a GPU drawn there, since millions of them take the CPU longer than all the rest."""
+    """Normal numbers in the shape of a tensor; for a GPU drawn there, since drawing millions on the CPU would dominate the time."""
     if like.is_cuda:
         own = torch.Generator(like.device).manual_seed(int(rng.integers(2**62)))
         return torch.randn(like.shape, generator=own, device=like.device)

@@ -25,8 +25,8 @@ from equipoise.models.devices import Captured, Pool, device_of, sent
 
 MOMENTUM, EPS = 0.1, 1e-5  # of batch norm, the defaults of torch.nn
 CHUNKS = {"cpu": 512}  # rows of one evaluation step: activations of a chunk stay in the processor's cache
-CHUNK = 2**14  # on other devices, which want few and large steps
-USUAL = 8  # how often a step has to be met before it is recorded, which takes as long as a hundred steps
+CHUNK = 2**14  # on other devices, which are faster in few large steps
+RECORD_AFTER = 8  # occurrences of a step before it is recorded, which takes as long as a hundred steps
 
 
 class MLP(nn.Module):
@@ -73,13 +73,13 @@ class Stack:
         self.theta = torch.empty(sum(sizes), dtype=dtype, device=self.device)
         self.gradient = torch.zeros_like(self.theta)
         self.parameters: dict[str, Tensor] = {}
-        self._slots: dict[str, Tensor] = {}  # where each parameter's gradient lies
+        self._slots: dict[str, Tensor] = {}  # each parameter's view of the gradient
         lengths = torch.tensor(sizes) // self.size
-        self.lengths = lengths.repeat_interleave(self.size).to(self.device)  # of every tensor of every replicate, as they lie in theta
+        self.lengths = lengths.repeat_interleave(self.size).to(self.device)  # of every tensor of every replicate, in theta's order
         block = torch.arange(len(self.lengths)).repeat_interleave(lengths.repeat_interleave(self.size))
-        self.block = block.to(self.device)  # which of these each number of theta belongs to
-        self.owner = (block % self.size).to(self.device)  # and which replicate
-        self.numbers = [n.to(self.device) for n in (block % self.size).argsort(stable=True).view(self.size, -1)]  # of each replicate
+        self.block = block.to(self.device)  # the tensor (of all replicates) of each number in theta
+        self.owner = (block % self.size).to(self.device)  # and its replicate
+        self.numbers = [n.to(self.device) for n in (block % self.size).argsort(stable=True).view(self.size, -1)]  # positions per replicate
         for (name, _), shape, size, start in zip(self._template, shapes, sizes, np.cumsum([0, *sizes[:-1]]), strict=True):
             where = slice(int(start), int(start) + size)
             view = self.theta[where].view(shape)
@@ -125,7 +125,7 @@ class Stack:
 
     @torch.no_grad()
     def fill_gradient(self, x: Tensor, slope: Callable[[Tensor], Tensor], *, masks: Tensor | None = None, training: bool = False) -> None:
-        """Writes into `gradient` that of a loss whose derivative with respect to the logits (R, rows) is `slope(logits)`.
+        """Sets `gradient` to that of a loss whose derivative with respect to the logits (R, rows) is `slope(logits)`.
 
         The same as autograd through `logits`, by hand: half the operations, since nothing is recorded, zeroed or accumulated.
         """
@@ -160,7 +160,7 @@ class Stack:
             )
             self._slots[f"norms.{k}.weight"].copy_(scale.view(self.size, self.width))
             self._slots[f"norms.{k}.bias"].copy_(shift.view(self.size, self.width))
-            # Where the unit was off or dropped, nothing passes.
+            # No gradient where the unit was off or dropped.
             g = torch.ops.aten.threshold_backward(g.view(self.size, self.width, rows), a, 0)
             if masks is not None:
                 g.mul_(1 / (1 - round(self.dropout * 65536) / 65536))
@@ -169,7 +169,7 @@ class Stack:
                 g = torch.bmm(self.parameters[f"linears.{k}.weight"].transpose(1, 2), g)
 
     def _moments(self, k: int, a: Tensor, training: bool) -> tuple[Tensor, Tensor]:
-        """Mean and inverse deviation (R, width) of batch norm k; in training those of the batch, which move the running ones."""
+        """Mean and inverse deviation (R, width) of batch norm k; in training those of the batch, which update the running ones."""
         if not training:
             return self.means[k], torch.rsqrt(self.variances[k] + EPS)
         rows = a.shape[2]
@@ -204,7 +204,7 @@ class Stack:
         return masks
 
     def load(self, source: "Snapshot", replicates: Tensor) -> None:
-        """Puts the parameters and statistics of some replicates back to what a snapshot holds."""
+        """Restores the parameters and statistics of some replicates from a snapshot."""
         with torch.no_grad():
             chosen = self.marked(replicates)
             torch.where(chosen[self.owner], source.theta, self.theta, out=self.theta)
@@ -212,25 +212,26 @@ class Stack:
                 torch.where(chosen[:, None], theirs, mine, out=mine)
 
     def marked(self, replicates: Tensor) -> Tensor:
-        """Which replicates are among these (R,), on the stack's device, from their numbers on the CPU."""
+        """A mask of these replicates (R,) on the stack's device, from their positions on the CPU."""
         chosen = torch.zeros(self.size, dtype=torch.bool)
         chosen[replicates] = True
         return sent(chosen, self.device)
 
     def block_sums(self, numbers: Tensor) -> Tensor:
-        """The sums of numbers that lie as theta does over every tensor of every replicate (tensors * R,)."""
+        """Sums over every tensor of every replicate (tensors * R,) of numbers in theta's layout."""
         if self.device.type == "cpu":
             return numbers.new_zeros(len(self.lengths)).index_add_(0, self.block, numbers)
-        return torch.segment_reduce(numbers, "sum", lengths=self.lengths, unsafe=True)  # whose order is fixed; unsafe: no wait for checks
+        # In a fixed order, unlike index_add_ on a GPU; unsafe: without checks that wait for it.
+        return torch.segment_reduce(numbers, "sum", lengths=self.lengths, unsafe=True)
 
     def replicate_sums(self, numbers: Tensor) -> Tensor:
-        """The sums of numbers that lie as theta does over every replicate (R,)."""
+        """Sums over every replicate (R,) of numbers in theta's layout."""
         if self.device.type == "cpu":
             return numbers.new_zeros(self.size).index_add_(0, self.owner, numbers)
         return self.block_sums(numbers).view(-1, self.size).sum(0)
 
     def unstack(self) -> list[MLP]:
-        """The replicates as MLPs of their own, in eval mode."""
+        """The replicates as separate MLPs, in eval mode, on the device of the first original."""
         models = []
         home = device_of(self._first)
         parameters = {name: value.detach().to(home) for name, value in self.parameters.items()}
@@ -248,9 +249,9 @@ class Stack:
 
 
 class Recorder:
-    """Steps of a stack: on a GPU a step that is met often enough with tensors of the same shapes is recorded, and replayed from then on.
+    """Runs steps of a stack. On a GPU a step that occurs often enough with tensors of the same shapes is recorded, then replayed.
 
-    A step writes the stack's gradient, and moves the running statistics where it trains; it reads what does not move, and its tensors.
+    A step sets the stack's gradient and, in training, updates the running statistics; its inputs are its tensors and constants.
     """
 
     def __init__(self, stack: Stack) -> None:
@@ -260,14 +261,14 @@ class Recorder:
         self._pool: Pool | None = None
 
     def __call__(self, step: Callable[..., None], *tensors: Tensor | None, key: object = None) -> None:
-        """Runs the step; `key` tells it from others, where the function is made anew each time. Tensors may come from the CPU."""
+        """Runs the step. `key` identifies it if the function is a new object each time. Tensors may be on the CPU."""
         here = [sent(t, self.stack.device) for t in tensors if t is not None]
         if self.stack.device.type != "cuda":
             step(*here)
             return
         name = (step if key is None else key, *(t.shape for t in here))
         self._met[name] += 1
-        if self._met[name] <= USUAL:
+        if self._met[name] <= RECORD_AFTER:
             step(*here)
             return
         if name not in self._steps:
@@ -278,7 +279,7 @@ class Recorder:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A copy of a stack's state, replaced replicate by replicate as each improves."""
+    """A copy of a stack's state, updated replicate by replicate as each improves."""
 
     theta: Tensor
     means: list[Tensor]
@@ -286,11 +287,11 @@ class Snapshot:
 
     @classmethod
     def of(cls, stack: Stack) -> "Snapshot":
-        """The state as it is now."""
+        """The present state."""
         return cls(stack.theta.detach().clone(), [m.clone() for m in stack.means], [v.clone() for v in stack.variances])
 
     def update(self, stack: Stack, replicates: Tensor) -> None:
-        """Takes over the present state of some replicates."""
+        """Copies the present state of some replicates."""
         chosen = stack.marked(replicates)
         torch.where(chosen[stack.owner], stack.theta.detach(), self.theta, out=self.theta)
         for mine, theirs in zip((*self.means, *self.variances), (*stack.means, *stack.variances), strict=True):
@@ -298,7 +299,7 @@ class Snapshot:
 
 
 class Critics(nn.Module):
-    """R equal perceptrons (ReLU, dropout between layers), one a replicate, each made and regularised by its own generator.
+    """R equal perceptrons (ReLU, dropout between layers) for adversarial methods, each initialised and regularised by its own generator.
 
     >>> Critics([4, 8, 1], [np.random.default_rng(0)])(torch.zeros(1, 5, 4)).shape
     torch.Size([1, 5, 1])

@@ -19,9 +19,7 @@ from equipoise.errors import BadInput
 from equipoise.models import ranks
 from equipoise.models.devices import Captured, Feed, asked_device, device_of, half, in_layout, sent, workplace
 from equipoise.models.optimisers import OPTIMISERS, StackedAdam
-from equipoise.models.recipe import IMAGES as IMAGES  # where their users look for them
-from equipoise.models.recipe import Augmentation, Progress, moved
-from equipoise.models.recipe import Training as Training
+from equipoise.models.recipe import IMAGES, Augmentation, Progress, Training, moved
 from equipoise.models.score import evaluating, feed_outputs, output_kind, outputs, sigmoid, single_output
 from equipoise.models.single import too_large
 from equipoise.models.stack import MLP, Recorder, Snapshot, Stack
@@ -38,8 +36,8 @@ def train(
 ) -> nn.Module:
     """The trained network, in eval mode: the paper's MLP, or a copy of the given module. One seed, the same weights.
 
-    Without settings, images train as the paper's chest X-rays do, all else as its tables. The network's attribute `threshold` holds the
-    threshold with the best balanced accuracy on the validation part.
+    Without settings, images are trained as the paper's chest X-rays, everything else as its tables. The network's attribute `threshold` is
+    the threshold with the best balanced accuracy on the validation set.
     """
     check_cohort("eq.train", train)
     if valid is None:
@@ -49,7 +47,7 @@ def train(
     if train.labels:
         raise BadInput(
             f"{train.name!r} has several {train.kind} ({', '.join(train.labels)}), and train trains one output. Train such a network "
-            f"by a loop of your own; one label alone: train(parts.train.labelled({train.labels[0]!r}), ...)"
+            f"with your own code; a single label: train(parts.train.labelled({train.labels[0]!r}), ...)"
         )
     if settings is None:
         settings = IMAGES if len(train.inputs.shape) == 4 else Training()
@@ -71,7 +69,7 @@ def train_stack(
         _check(train_part, valid_part)
     shapes = {(t.inputs.shape, v.inputs.shape) for t, v, _ in parts}
     if len(shapes) > 1:
-        raise BadInput(f"replicates in one stack need parts of equal size; got {sorted(map(str, shapes))}")
+        raise BadInput(f"the splits of one stack must have equal sizes; got {sorted(map(str, shapes))}")
     seeds = [seed for _, _, seed in parts]
     stack = Stack([initial_mlp(t.inputs.shape[1], seed) for t, _, seed in parts], device=asked_device())
     x = torch.stack([t.inputs for t, _, _ in parts])
@@ -85,14 +83,14 @@ def train_stack(
 
 
 def initial_mlp(inputs: int, seed: int) -> MLP:
-    """A fresh MLP whose weights depend on the seed alone."""
+    """A new MLP whose weights depend only on the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(child_seed(seed, "weights"))
         return MLP(inputs)
 
 
 class _StackedRun:
-    """Training of one stack: replicates leave it as they stop, so that the rest go on faster."""
+    """Training of one stack: replicates leave it when they stop, so that the others continue faster."""
 
     def __init__(
         self, stack: Stack, x: Tensor, y: Tensor, x_valid: Tensor, y_valid: Tensor, seeds: Sequence[int], settings: Training
@@ -116,7 +114,7 @@ class _StackedRun:
         for epoch in range(self.settings.epochs):
             self._epoch()
             loss = F.binary_cross_entropy_with_logits(self.stack.evaluate(self.x_valid), self.y_valid, reduction="none").mean(1)
-            self._look(loss.cpu())  # the one value an epoch that is waited for
+            self._evaluated(loss.cpu())  # the only value per epoch that is waited for
             if progress:
                 progress(epoch, float(self.best_loss.mean()))
             stopped = self.since_best >= self.settings.patience
@@ -144,8 +142,8 @@ class _StackedRun:
         # The derivative of the mean cross-entropy with respect to the logits is (score - label) / rows.
         self.stack.fill_gradient(batch, lambda logits: (torch.sigmoid(logits) - label) * share, masks=masks, training=True)
 
-    def _look(self, loss: Tensor) -> None:
-        """Keeps a copy of what improved and lowers the rate of what has been level for too long."""
+    def _evaluated(self, loss: Tensor) -> None:
+        """Copies the replicates that improved, and lowers the learning rate of those on a plateau."""
         better = loss < self.best_loss
         self.best_loss = torch.where(better, loss, self.best_loss)
         self.since_best = torch.where(better, 0, self.since_best + 1)
@@ -159,7 +157,7 @@ class _StackedRun:
             self.since_plateau = torch.where(level, 0, self.since_plateau)
 
     def _leave(self, stopped: Tensor) -> None:
-        """Takes replicates out of the stack, with their best weights or the present ones."""
+        """Removes replicates from the stack, with their best or their present weights."""
         current = Snapshot.of(self.stack)
         if self.settings.restore == "best":
             self.stack.load(self.best, torch.arange(self.stack.size))
@@ -189,7 +187,7 @@ class _StackedRun:
 
 
 def _train_module(model: nn.Module, train: Cohort, valid: Cohort, seed: int, settings: Training, progress: Progress | None) -> nn.Module:
-    """The same recipe for any module: its own dropout draws from a generator seeded for this run alone."""
+    """The same training for any module: its dropout draws from a generator seeded for this run only."""
     home = device_of(model)
     kind = output_kind(model, train.inputs)
     run = ModuleRun(model, train, valid, seed, settings, kind)
@@ -219,7 +217,7 @@ def _train_module(model: nn.Module, train: Cohort, valid: Cohort, seed: int, set
 
 
 def best_cut(score: "np.typing.NDArray[np.float64]", y: "np.typing.NDArray[np.int64]") -> float:
-    """The score at which deciding positive from there on gives the best balanced accuracy."""
+    """The threshold with the best balanced accuracy."""
     from sklearn.metrics import roc_curve
 
     fpr, tpr, cuts = roc_curve(y, score, drop_intermediate=False)
@@ -228,21 +226,19 @@ def best_cut(score: "np.typing.NDArray[np.float64]", y: "np.typing.NDArray[np.in
 
 def _check(train: Cohort, valid: Cohort) -> None:
     problems = []
-    for part, name in ((train, "train"), (valid, "validation")):
+    for part, name in ((train, "training"), (valid, "validation")):
         if len(np.unique(part.y)) < 2:
-            problems.append(
-                f"the {name} part {part.name!r} holds one label in all {len(part):,} rows; positives and negatives are both needed"
-            )
+            problems.append(f"the {name} set {part.name!r} has one label in all {len(part):,} rows; expected positives and negatives")
     if train.inputs.shape[1:] != valid.inputs.shape[1:]:
         problems.append(f"inputs differ in shape: {tuple(train.inputs.shape[1:])} in train, {tuple(valid.inputs.shape[1:])} in validation")
     if train.inputs.dtype != torch.float32:
-        problems.append(f"inputs must be float32; the train part holds {train.inputs.dtype}")
+        problems.append(f"inputs must be float32; those of the training set are {train.inputs.dtype}")
     if problems:
         raise BadInput(*problems)
 
 
 class ModuleRun:
-    """One training of a copy of a module: `epoch` goes once over the train part and tells the loss on the validation part."""
+    """One training of a copy of a module: on a CPU, on a GPU (bfloat16, recorded steps), or in several processes (see ranks)."""
 
     def __init__(self, model: nn.Module, train: Cohort, valid: Cohort, seed: int, settings: Training, kind: str) -> None:
         self.settings, self.kind = settings, kind
@@ -273,7 +269,7 @@ class ModuleRun:
                 self._step(index)
             except torch.OutOfMemoryError as error:
                 raise too_large(len(index)) from error
-        ranks.agree(self.model)  # batch statistics of a process are those of its own rows
+        ranks.agree(self.model)  # a process has the batch statistics of its own rows
         loss = self._validation_loss()
         if self.settings.schedule == "plateau":
             self.plateau.step(loss)
@@ -298,7 +294,7 @@ class ModuleRun:
         if self._recorded is None:
             for p in self.mine:
                 p.grad = torch.zeros_like(p)
-            # Several processes may have to wait for one another inside a step, which no recording can do.
+            # Several processes may have to wait for each other within a step, which cannot be recorded.
             record = self.feed.resident and ranks.size() == 1
             self._recorded = Captured(self._gradient, on_device if record else [torch.empty(0)], list(self.model.buffers()))
         self._recorded(*on_device)
@@ -306,7 +302,7 @@ class ModuleRun:
         self.optimiser.step()
 
     def _gradient(self, index: Tensor, y: Tensor, maps: Tensor, share: Tensor) -> None:
-        """Leaves the gradient of the mean loss."""
+        """Sets the gradient of the mean loss."""
         torch._foreach_zero_([p.grad for p in self.mine if p.grad is not None])
         if not len(index):
             return

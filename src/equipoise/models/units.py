@@ -1,4 +1,4 @@
-"""Units of any module: list them, and switch them off.
+"""Units of any module: listing them and switching them off.
 
 A unit is one component of a layer's pre-activation: an output of a linear layer, a component of the C x H x W output of a convolution.
 With `channels`, it is a whole channel of a convolution. Switching one off sets its pre-activation to zero: for a linear layer or a
@@ -6,9 +6,9 @@ channel its incoming weights and bias, which keeps the state dict as it was; for
 module.
 
 A unit may also be a column of the input of a table (switched off in the weights of the first linear layer) or a head of attention
-(switched off in the columns of the output projection, which hold all that the head says); both keep the state dict as it was.
+(switched off in its columns of the output projection); both leave the keys of the state dict unchanged.
 
-What a unit has to do with a gap is in `influence`.
+Their influence on a gap is in `influence`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,37 +24,26 @@ from equipoise.models.devices import device_of
 from equipoise.models.score import evaluating
 
 GRANULARITIES = ("unit", "channel", "input", "head")
-MASK = ".unit_mask"  # how the key of a convolution's mask ends
+MASK = ".unit_mask"  # suffix of the key of a convolution's mask
 
 
-class MaskedConv1d(nn.Conv1d):
-    """A convolution some of whose units are switched off."""
-
-    unit_mask: Tensor
-
-    def forward(self, input: Tensor) -> Tensor:
-        raw = super().forward(input)
-        return raw * self.unit_mask.to(raw.dtype)  # which may be bfloat16, and is to stay so
-
-
-class MaskedConv2d(nn.Conv2d):
-    """A convolution some of whose units are switched off."""
+class _Masked(nn.Module):
+    """A convolution with some of its units switched off."""
 
     unit_mask: Tensor
 
     def forward(self, input: Tensor) -> Tensor:
-        raw = super().forward(input)
-        return raw * self.unit_mask.to(raw.dtype)  # which may be bfloat16, and is to stay so
+        raw: Tensor = super().forward(input)
+        return raw * self.unit_mask.to(raw.dtype)  # bfloat16 stays bfloat16
 
 
-class MaskedConv3d(nn.Conv3d):
-    """A convolution some of whose units are switched off."""
+class MaskedConv1d(_Masked, nn.Conv1d): ...
 
-    unit_mask: Tensor
 
-    def forward(self, input: Tensor) -> Tensor:
-        raw = super().forward(input)
-        return raw * self.unit_mask.to(raw.dtype)  # which may be bfloat16, and is to stay so
+class MaskedConv2d(_Masked, nn.Conv2d): ...
+
+
+class MaskedConv3d(_Masked, nn.Conv3d): ...
 
 
 MASKED: dict[type[nn.Module], type[nn.Module]] = {nn.Conv1d: MaskedConv1d, nn.Conv2d: MaskedConv2d, nn.Conv3d: MaskedConv3d}
@@ -64,7 +53,7 @@ MASKED: dict[type[nn.Module], type[nn.Module]] = {nn.Conv1d: MaskedConv1d, nn.Co
 class Layer:
     """A layer with units: its name in the module, the shape of its pre-activation without rows, and where its units start.
 
-    `kind` says what they are: outputs of the layer, columns of its input, or heads of attention.
+    `kind` is what they are: outputs of the layer, columns of its input, or heads of attention.
     """
 
     name: str
@@ -82,7 +71,7 @@ def find_units(
 ) -> list[Layer]:
     """The layers that match a pattern with units of a granularity: unit, channel, input (of the whole network, a table) or head.
 
-    A last layer that is as wide as the network's `outputs` holds no units, but what the network tells.
+    A last layer as wide as the network's `outputs` is its output layer and has no units.
     """
     if granularity == "input":
         return [_input_layer(model, sample[:2].to(device_of(model)))]
@@ -92,7 +81,7 @@ def find_units(
 
 
 def _input_layer(model: nn.Module, sample: Tensor) -> Layer:
-    """The one linear layer through which the input comes in; an error where there is another way around it."""
+    """The one linear layer that takes the input; an error if the input also bypasses it."""
     linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     found: list[str] = []
     handles = []
@@ -103,7 +92,7 @@ def _input_layer(model: nn.Module, sample: Tensor) -> Layer:
             if found or came.ndim != 2 or came.shape != sample.shape or came.data_ptr() != sample.data_ptr():
                 return None
             found.append(name)
-            return (came.detach(),)  # from here on only other ways carry a gradient to the input
+            return (came.detach(),)  # from here on only a bypass carries a gradient to the input
 
         handles.append(linears[name].register_forward_pre_hook(hook))
 
@@ -142,9 +131,9 @@ def _attentions(model: nn.Module, patterns: Sequence[str]) -> list[Layer]:
 def find_layers(
     model: nn.Module, sample: Tensor, pattern: str | Sequence[str] = "*", channels: bool = False, width: int = 1
 ) -> list[Layer]:
-    """The linear and convolutional layers whose name matches a pattern, in the order they run, less the output layer.
+    """The linear and convolutional layers whose name matches a pattern, in execution order, without the output layer.
 
-    `sample` is a few rows of input, to learn the shapes of the pre-activations. With `channels`, a unit of a convolution is a whole
+    `sample` is a few rows of input, to determine the shapes of the pre-activations. With `channels`, a unit of a convolution is a whole
     channel.
     """
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
@@ -175,12 +164,12 @@ def switch_off(model: nn.Module, layers: Sequence[Layer], units: Tensor) -> None
         if not bool(marked.any()):
             continue
         module = model.get_submodule(layer.name)
-        if layer.kind != "output":  # columns of the weight that takes in the input, or what the heads say
+        if layer.kind != "output":  # columns of the input layer's weight, or of the output projection of heads
             with torch.no_grad():
                 weight = module.get_parameter("weight" if layer.kind == "input" else "out_proj.weight")
                 weight[:, marked.to(weight.device).repeat_interleave(weight.shape[1] // layer.size)] = 0
             continue
-        if len(layer.shape) == 1:  # an output of a linear layer, or a channel: its weights make it, so nothing else is left behind
+        if len(layer.shape) == 1:  # an output of a linear layer, or a channel: its weights suffice, no mask is needed
             with torch.no_grad():
                 for parameter in module.parameters(recurse=False):
                     parameter[marked.to(parameter.device)] = 0
@@ -195,7 +184,7 @@ def switch_off(model: nn.Module, layers: Sequence[Layer], units: Tensor) -> None
 
 @contextmanager
 def _watching(modules: dict[str, nn.Module]) -> Iterator[dict[str, list[Tensor]]]:
-    """The outputs of these modules during the block, in the order they run; every hook is gone afterwards."""
+    """The outputs of these modules during the block, in execution order; no hook remains afterwards."""
     seen: dict[str, list[Tensor]] = {}
     handles = []
 
@@ -213,7 +202,7 @@ def _watching(modules: dict[str, nn.Module]) -> Iterator[dict[str, list[Tensor]]
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """No parameter asks for a gradient during the block."""
+    """No parameter requires a gradient during the block."""
     wanted = [p for p in model.parameters() if p.requires_grad]
     for p in wanted:
         p.requires_grad_(False)

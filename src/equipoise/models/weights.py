@@ -18,20 +18,20 @@ WRAPPERS = ("module.", "_orig_mod.", "model.")  # before every key of weights sa
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The weights in a file, and how they lay in it, so that others can be written in their place."""
+    """The weights in a file, and their place in it, so that repaired weights can be written in the same way."""
 
     state: dict[str, Tensor]  # keys as in the file
     whole: object = None  # all that a torch file holds; None for safetensors
-    under: str | None = None  # the key in `whole` that the weights lie under
+    under: str | None = None  # the key of the weights in `whole`
 
 
 def load_weights(path: str | Path) -> dict[str, Tensor]:
-    """The state dict in a safetensors file or a torch file. A pickle that wants to run code is refused."""
+    """The state dict in a safetensors file or a torch file. A pickle that could run code is refused."""
     return read_checkpoint(path).state
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """The weights in a safetensors file or a torch file, and where in it they lay. A pickle that wants to run code is refused."""
+    """The weights in a safetensors file or a torch file, and their place in it. A pickle that could run code is refused."""
     path = Path(path)
     if not path.is_file():
         raise BadInput(f"no such file: {path}. Name the file with the weights.")
@@ -43,7 +43,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         under = next((key for key in NESTED if isinstance(whole.get(key), dict)), None)
         found = whole if under is None else whole[under]
     if not isinstance(found, dict) or not found or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in found.items()):
-        raise BadInput(f"{path} holds no state dict (names and tensors) but {_held(found)}. Save model.state_dict() alone.")
+        raise BadInput(f"{path} holds no state dict (names and tensors) but {_held(found)}. Save only model.state_dict().")
     raise_all(_unusual(found), str(path))
     return Checkpoint(found, whole, under)
 
@@ -65,14 +65,14 @@ def safetensors_in(content: bytes, source: str) -> dict[str, Tensor]:
 
     try:
         found: dict[str, Tensor] = load(content)
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:  # one for each way to be damaged
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:  # one for each kind of damage
         raise BadInput(f"{source} is not a readable safetensors file: {error}. Save it again.") from error
     raise_all(_unusual(found), source)
     return found
 
 
 def _unusual(state: Mapping[str, Tensor]) -> list[str]:
-    """The weights that cannot be put into a network as they are, by kind, with what to do."""
+    """The problems with weights that cannot be loaded into a network, by kind, with what to do."""
     kinds: dict[str, list[str]] = {}
     for key, value in state.items():
         if value.is_meta:
@@ -88,10 +88,10 @@ def _unusual(state: Mapping[str, Tensor]) -> list[str]:
 
 
 def _load_pickle(path: Path) -> object:
-    """What a torch file holds, if it is plain data. Pickle fails in many ways on a file that is none, so anything is caught."""
+    """The content of a torch file, if it is plain data. Pickle fails in many ways on other files, so any error is caught."""
     try:
         with warnings.catch_warnings(), harmless():
-            warnings.simplefilter("ignore")  # about pickle protocols, of no use beside the error
+            warnings.simplefilter("ignore")  # about pickle protocols; the error is enough
             return plain(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:
         if isinstance(error, pickle.UnpicklingError) and _is_pickle(path):
@@ -99,11 +99,11 @@ def _load_pickle(path: Path) -> object:
                 shown = ", ".join(f"{key} of type {kind}" for key, kind in list(found.items())[:5])
                 raise BadInput(
                     f"{path} holds more than weights and could run code when loaded; it is refused: {shown}. "
-                    "Save model.state_dict() alone, or leave these out, and give the architecture with --model."
+                    "Save only model.state_dict(), or leave these out, and give the architecture with --model."
                 ) from error
             raise BadInput(
                 f"{path} holds more than weights and could run code when loaded; it is refused. "
-                "Save model.state_dict() alone, or as safetensors, and give the architecture with --model."
+                "Save only model.state_dict(), or use safetensors, and give the architecture with --model."
             ) from error
         raise BadInput(f"{path} is not a readable torch file. Save model.state_dict() with torch.save, or as safetensors.") from error
 
@@ -116,7 +116,7 @@ def _is_pickle(path: Path) -> bool:
 
 
 def prefix_of(keys: Iterable[str], own: Iterable[str]) -> str:
-    """What stands before every key of weights that were saved from a wrapped network, and not before the network's own.
+    """The prefix that a wrapper added to every key of saved weights and that the network's own keys lack.
 
     >>> prefix_of(["module.weight", "module.bias"], ["weight", "bias"])
     'module.'
@@ -130,7 +130,7 @@ def prefix_of(keys: Iterable[str], own: Iterable[str]) -> str:
 
 
 def bare(key: str) -> str:
-    """A key without what wrappers put before it.
+    """A key without the prefixes of wrappers.
 
     >>> bare("module._orig_mod.features.weight")
     'features.weight'
