@@ -185,7 +185,9 @@ def test_one_seed_gives_the_same_weights_with_augmentation_too():
     assert not torch.equal(one["4.weight"], other["4.weight"])
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": -1}, {"batch": 0}, {"learning_rate": float("nan")}, {"learning_rate": -1e-3}, {"patience": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"epochs": -1}, {"batch": 0}, {"learning_rate": float("nan")}, {"learning_rate": -1e-3}, {"patience": 0}]
+)
 def test_settings_that_cannot_train_are_refused(wrong):
     [(name, value)] = wrong.items()
     with pytest.raises(BadInput, match=facts(name, value)):

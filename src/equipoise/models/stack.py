@@ -7,7 +7,8 @@ neighbours.
 
 A stack lies on one device, where all of its steps run without waiting for a value. Dropout masks are the same on every device: they are
 drawn on the CPU and sent there. On a GPU a step's 300 small kernels are recorded once and replayed (see devices), and sums are taken in
-another order, so that results equal those of a CPU up to rounding.
+another order. A step there equals one on a CPU up to rounding, which training amplifies: after a few dozen steps single networks differ,
+as they do on a CPU after a change of the initial weights in the last digit.
 """
 
 import copy

@@ -64,7 +64,8 @@ def run_study(
     """The folder with the study's rows. What is there already is kept; the rows do not depend on the runner.
 
     `device` says where networks are computed, such as cpu or cuda. Without it tables stay on the CPU, and images go to a GPU if there is
-    one. Rows from a GPU equal those from a CPU up to rounding, and name their device. Several workers share one GPU.
+    one. Training amplifies the rounding of a device, so single rows from a GPU differ from those from a CPU; rows name their device.
+    Several workers share one GPU.
     """
     with computing_on(device):
         pass  # an error at once, where there is no such device
