@@ -22,7 +22,10 @@ import equipoise as eq
 from equipoise.measures import gap_values, performance_values, tabulate
 from equipoise.methods import run_many
 from equipoise.models import MLP, predict, train_stack
-from equipoise.study.paper import BIAS_GDA_FLOORS, SIMULATED_FLOORS
+from equipoise.study import read_plan
+
+BIAS_GDA_FLOORS = read_plan("paper-tabular").arm("bias-gda").min_performance
+SIMULATED_FLOORS = {"bias-gda": read_plan("paper-sensitivity").arm("bias-gda").min_performance}
 
 SIMULATED: dict[str, dict[str, Any]] = {
     "loh": {"alpha": 2.5, "n": 10_000},

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from equipoise.report.pooled_table import COLUMNS, lines
+from equipoise.report.study_tables import COLUMNS, lines
 from equipoise.study import Folder, opened, read_pooled, read_rows, read_timings
 
 

@@ -18,7 +18,9 @@ import equipoise as eq
 from equipoise.measures import gap_values, largest, performance_values, tabulate
 from equipoise.methods import run_many
 from equipoise.models import CRITERIA, predict, train_stack
-from equipoise.study.paper import PRUNING_FLOORS
+from equipoise.study import read_plan
+
+PRUNING_FLOORS = read_plan("paper-tabular").arm("pruning").min_performance
 
 DATA = ("compas", "bank")
 HEAD = (

@@ -26,8 +26,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.models import train_stack
-from equipoise.study import Known, published, read_plan
-from equipoise.study.sources import load_source
+from equipoise.study import FromSource, published, read_plan
 
 MEASURES = {"loh-2.0": ("spd",), "loh-2.5": ("spd",), "zafar-0.9": ("eod",), "zafar-0.7": ("spd", "eod")}
 FLOORS = (0.50, 0.52, 0.55, 0.60, 0.65, 0.70, 0.75, 0.80)
@@ -148,9 +147,8 @@ def job(name: str, weights: str, seed: int, rows: int) -> list[dict[str, object]
     """All variants of one split."""
     torch.set_num_threads(1)
     data = read_plan("paper-sensitivity").named(name)
-    assert isinstance(data, Known)
-    options = {**data.options, "n": rows}
-    parts = eq.split(load_source(data.source, None, {**options, "seed": seed} if data.redraw else options), seed=seed)
+    assert isinstance(data, FromSource)
+    parts = eq.split(data.load(n=rows, **({"seed": seed} if data.redraw else {})), seed=seed)
     settings = eq.Training(**TRAINING[weights])
     (model,) = train_stack([(parts.train, parts.valid, seed)], settings=settings)
     valid, test = Rows(parts.valid), Rows(parts.test)

@@ -21,8 +21,7 @@ import torch
 from equipoise.data import Cohort, Parts, split
 from equipoise.methods import Goal, run_many
 from equipoise.models import MLP, Training, computing_on, outputs, sigmoid, train_stack
-from equipoise.study.paper import ZAFAR
-from equipoise.study.sources import load_source
+from equipoise.study import read_plan
 
 UNITS = 352  # of the paper's network
 STEPS = 5  # of training, after which scores are compared
@@ -80,7 +79,7 @@ def main() -> None:
     torch.set_num_threads(1)
     name = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     print(f"torch {torch.__version__}{name}; one compute thread; Zafar, vartheta 0.7, {asked.rows:,} rows", flush=True)
-    cohort = load_source("zafar", None, {"vartheta": 0.7, "n": asked.rows, **ZAFAR})
+    cohort = read_plan("paper-sensitivity").named("zafar-0.7").load(n=asked.rows)
     print("| R | device | training, s per epoch | bias-gda, s per epoch | pruning, s | scores: training | scores: bias-gda |")
     print("|---|---|---|---|---|---|---|")
     for size in asked.sizes:

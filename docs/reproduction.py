@@ -20,8 +20,7 @@ from pathlib import Path
 import pandas as pd
 from scipy.stats import t
 
-from equipoise.study import Plan, opened, published, read_rows, read_timings, summarise
-from equipoise.study.plan import make_plan
+from equipoise.study import Plan, make_plan, opened, published, read_rows, read_timings, summarise
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"

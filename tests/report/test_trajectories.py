@@ -10,7 +10,7 @@ import pytest
 
 from equipoise.report import save_trajectories
 from equipoise.report.trajectories import median_line, trajectories_figure
-from equipoise.study.plan import make_plan
+from equipoise.study import make_plan
 
 PLAN = make_plan({"name": "x", "data": ["loh", "adult"], "methods": ["standard", "random", "pruning", "bias-gda", "adversarial-finetune"]})
 PACES = {"pruning": 2.0, "bias-gda": 0.25, "adversarial-finetune": 1.0}

@@ -7,8 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from equipoise.study import Folder, Plan, read_rows, read_traces
-from equipoise.study.plan import make_plan
+from equipoise.study import Folder, Plan, make_plan, read_rows, read_traces
 from equipoise.study.rows import TIMINGS
 from support.xray_trees import network, write_mimic_cxr, write_nih
 

@@ -15,13 +15,23 @@ from equipoise.errors import BadInput
 from equipoise.methods import METHODS
 from equipoise.methods.adversarial_training import fresh
 from equipoise.models.vision import import_torchvision
-from equipoise.study import Event, Folder, narrow, read_plan, read_rows, read_timings, run_study, with_options, without_weights
-from equipoise.study.network import Network
-from equipoise.study.plan import make_plan
-from equipoise.study.replicate import _parts
-from equipoise.study.schedule import TasksFailed, _Run
-from equipoise.study.sources import load_source
+from equipoise.study import (
+    Event,
+    Folder,
+    FromSource,
+    make_plan,
+    narrow,
+    read_plan,
+    read_rows,
+    read_timings,
+    run_study,
+    with_options,
+    without_weights,
+)
+from equipoise.study.networks import Network
+from equipoise.study.run import TasksFailed, _Run
 from equipoise.study.tasks import tasks_of
+from equipoise.study.worker import _parts
 from support.facts import facts
 
 
@@ -174,7 +184,7 @@ def test_nih(nih: Folder, xrays: Path) -> None:
     assert rows["performance"].between(0, 1).all()
     assert rows[["noise", "valid_noise"]].gt(0).all(axis=None)
     assert rows["met"].any()
-    parts = balanced_parts(load_source("nih", xrays, {"finding": "effusion", "size": 16}), seed=1)
+    parts = balanced_parts(FromSource("nih", options={"finding": "effusion", "size": 16}).load(xrays), seed=1)
     assert len(parts.test) >= 8
     counts = len(parts.test) * rows.loc[rows["seed"] == 1, "test_accuracy"].to_numpy()
     assert counts == pytest.approx(np.round(counts))  # of a test part of that size
@@ -271,7 +281,7 @@ def test_parts_of_the_real_images(data_root: Path) -> None:
     if not (data_root / "cxr-nih" / "metadata.csv").is_file():
         pytest.skip("no cxr-nih in EQUIPOISE_DATA")
     plan = read_plan("nih")
-    cohort = load_source("nih", data_root, {"finding": "effusion", "size": 16})
+    cohort = FromSource("nih", options={"finding": "effusion", "size": 16}).load(data_root)
     parts = _parts(plan, "nih-effusion-resnet-18", cohort, 0)
     assert [round(float((p.groups == "M").mean()), 2) for p in parts] == [0.75, 0.5, 0.5]
     assert [float(p.y.mean()) for p in parts] == [0.5, 0.5, 0.5]

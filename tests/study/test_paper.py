@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from equipoise.data import CATALOGUE
-from equipoise.study import PRESETS, Known, published, published_sizes, read_plan
-from equipoise.study.paper import _published
+from equipoise.study import PRESETS, FromSource, published, published_sizes, read_plan
+from equipoise.study.paper import _tables
 
 
 def test_every_published_cell_is_there() -> None:
     # Table 1: 3 data x 2 measures x 7 methods; MIMIC-III likewise; MIMIC-CXR 4 x 7; in-processing 6 x 2 + 4; simulations 2 x 6 x 2 x 3.
-    counts = {part: sum(len(methods) for data in table.values() for methods in data.values()) for part, table in _published().items()}
+    counts = {part: sum(len(methods) for data in table.values() for methods in data.values()) for part, table in _tables().items()}
     assert counts == {"test": 42 + 42 + 28 + 16 + 72, "validation": 28}
 
 
@@ -60,7 +60,7 @@ def test_simulations_as_in_the_published_code() -> None:
     assert plan.splits == 10
     assert [d.name for d in plan.data][:2] == ["loh-0.1", "loh-0.5"]
     for data in plan.data:
-        assert isinstance(data, Known)
+        assert isinstance(data, FromSource)
         assert data.options["n"] == 30_000
         assert data.redraw == (data.source == "loh")
         if data.source == "zafar":

@@ -1,18 +1,15 @@
 """A plan is read whole, every problem is named at once, and what tells studies apart is exactly what changes their numbers."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from pydantic import TypeAdapter
 
 from equipoise.errors import BadInput
-from equipoise.study import PRESETS, Plan, narrow, read_plan
-from equipoise.study.identity import differences, fingerprint, identity
-from equipoise.study.network import Network
-from equipoise.study.plan import make_plan
+from equipoise.study import PRESETS, make_plan, narrow, read_plan
+from equipoise.study.networks import Network
+from equipoise.study.results import differences, fingerprint, identity
 from support.facts import facts, suggests
 
 CSV = "age,sex,died\n" + "".join(f"{40 + k},{'FM'[k % 2]},{k % 3 % 2}\n" for k in range(30))
@@ -72,12 +69,6 @@ def test_bins_and_conflicts_of_a_file(folder: Path) -> None:
     assert "'last'" in " ".join(problems(own.replace('"first"', '"last"'), folder))
 
 
-def test_a_study_without_bins_keeps_the_fingerprint_that_it_had(folder: Path) -> None:
-    (folder / "mine.toml").write_text(TOML)
-    content = json.loads(TypeAdapter(Plan).dump_json(read_plan(folder / "mine.toml")))
-    assert not {"bins", "conflicts"} & set(content["data"][0])
-
-
 def test_networks_weights_and_settings_by_data(folder: Path) -> None:
     (folder / "vgg.pth").write_bytes(b"weights")
     (folder / "res.pth").write_bytes(b"weights")
@@ -115,53 +106,39 @@ def test_names_alone_are_enough() -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (("splits = 4", "splts = 4"), "unknown key 'splts' at the top level. Did you mean 'splits'?"),
-        (("splits = 4", 'splits = "four"'), "splits: got 'four'; it should be a valid integer"),
-        (("label =", "lable ="), "unknown key 'lable' in data[0]. Did you mean 'label'?"),
-        (("label =", "lable ="), "data[0] lacks 'label'. Add it."),
-        (("epochs = 50", "epoch = 50"), "methods[0].settings: unknown setting of bias-gda 'epoch'. Did you mean 'epochs'?"),
-        (("epochs = 50", "epochs = 'many'"), "methods[0].settings: setting of bias-gda 'epochs' should be a valid integer; got 'many'"),
-        (('"bias-gda"', '"bias-gad"'), "methods[0].method: unknown method 'bias-gad'. Did you mean 'bias-gda'?"),
-        (('["eod"]', '["eodd"]'), "measures[0]: unknown measure 'eodd'. Did you mean 'eod'?"),
-        (("icu = {", "icuu = {"), "methods[0].min_performance: 'icuu' is neither data nor a measure of this study. Did you mean 'icu'?"),
-        (("{ eod = 0.7 }", "{ eod = 7 }"), "methods[0].min_performance: should be a number from 0 to 1"),
-        (("{ eod = 0.7 }", "{ spd = 0.7 }"), "methods[0].min_performance.icu: 'spd' is no measure of this study."),
-        (("patients.csv", "patient.csv"), "no such file: "),
-        (("net.py:make", "nett.py:make"), "no such file: "),
-        (("net.py:make", "net.py"), "model: a model is 'mlp' (the paper's network), file.py:factory, or for images one of 'resnet-18'"),
-        (("splits = 4", 'splits = 4\nprotocol = "balance"'), "protocol: unknown protocol 'balance'. Did you mean 'balanced'?"),
-        (("splits = 4", "splits = 4\nprivileged = [0.7, 0.5, 1.0]"), "privileged: privileged must be three shares between 0 and 1"),
-        (("splits = 4", 'splits = 4\npretrained = "w.pth"'), "pretrained: none of the data has the model resnet-18 or"),
-        (
-            ("splits = 4", 'splits = 4\npretrained = { resnet18 = "w.pth" }'),
-            "pretrained: 'resnet18' is no backbone. Did you mean 'resnet-18'?",
-        ),
-        (("splits = 4", "splits = 4\npretrained = 3"), "pretrained: got 3; it should be a valid string or a table"),
-        (
-            ("label =", 'pretrained = "w.pth"\nlabel ='),
-            "data[0].pretrained: only resnet-18, vgg-16, densenet-121, squeezenet",
-        ),
-        (("label =", 'model = "vgg-16"\npretrained = "w.pth"\nlabel ='), "no such file: "),
-        (("label =", 'model = "vgg16"\nlabel ='), "data[0].model: a model is 'mlp'"),
-        (
-            ("min_performance =", "overrides = { icuu = { epochs = 3 } }\nfloor ="),
-            "methods[0].overrides: 'icuu' is no data of this study. Did you mean 'icu'?",
-        ),
-        (
-            ("min_performance =", "overrides = { icu = { epoch = 3 } }\nfloor ="),
-            "methods[0].overrides: icu: unknown setting of bias-gda 'epoch'.",
-        ),
-        (
-            ("min_performance =", "overrides = { icu = { epochs = 'x' } }\nfloor ="),
-            "methods[0].overrides: icu: setting of bias-gda 'epochs' should be",
-        ),
-        (("epochs = 3", "optimiser = 'sgd'"), "training: unknown optimiser of training 'sgd'"),
-        (("epochs = 3", "epoch = 3"), "training: unknown training setting 'epoch'. Did you mean 'epochs'?"),
-        (('name = "icu"', 'name = "a b"'), "data[0].name: a name is made of letters"),
+        (("splits = 4", "splts = 4"), ("'splts'", "'splits'")),
+        (("splits = 4", 'splits = "four"'), ("splits:", "'four'", "integer")),
+        (("label =", "lable ="), ("'lable'", "'label'", "data[0]")),
+        (("label =", "lable ="), ("'label'", "data[0]")),
+        (("epochs = 50", "epoch = 50"), ("methods[0].settings:", "'epoch'", "'epochs'")),
+        (("epochs = 50", "epochs = 'many'"), ("methods[0].settings:", "'epochs'", "'many'")),
+        (('"bias-gda"', '"bias-gad"'), ("methods[0].method:", "'bias-gad'", "'bias-gda'")),
+        (('["eod"]', '["eodd"]'), ("measures[0]:", "'eodd'", "'eod'")),
+        (("icu = {", "icuu = {"), ("methods[0].min_performance:", "'icuu'", "'icu'")),
+        (("{ eod = 0.7 }", "{ eod = 7 }"), ("methods[0].min_performance:", "0 to 1")),
+        (("{ eod = 0.7 }", "{ spd = 0.7 }"), ("methods[0].min_performance.icu:", "'spd'")),
+        (("patients.csv", "patient.csv"), ("no such file",)),
+        (("net.py:make", "nett.py:make"), ("no such file",)),
+        (("net.py:make", "net.py"), ("model:", "'mlp'", "file.py:factory", "'resnet-18'", "net.py'")),
+        (("splits = 4", 'splits = 4\nprotocol = "balance"'), ("protocol:", "'balance'", "'balanced'")),
+        (("splits = 4", "splits = 4\nprivileged = [0.7, 0.5, 1.0]"), ("privileged:", "(0.7, 0.5, 1.0)")),
+        (("splits = 4", 'splits = 4\npretrained = "w.pth"'), ("pretrained:", "resnet-18")),
+        (("splits = 4", 'splits = 4\npretrained = { resnet18 = "w.pth" }'), ("pretrained:", "'resnet18'", "'resnet-18'")),
+        (("splits = 4", "splits = 4\npretrained = 3"), ("pretrained:", "3", "table")),
+        (("label =", 'pretrained = "w.pth"\nlabel ='), ("data[0].pretrained:", "resnet-18")),
+        (("label =", 'model = "vgg-16"\npretrained = "w.pth"\nlabel ='), ("no such file",)),
+        (("label =", 'model = "vgg16"\nlabel ='), ("data[0].model:", "'mlp'")),
+        (("min_performance =", "overrides = { icuu = { epochs = 3 } }\nmin_performance ="), ("methods[0].overrides:", "'icuu'", "'icu'")),
+        (("min_performance =", "overrides = { icu = { epoch = 3 } }\nmin_performance ="), ("methods[0].overrides:", "'epoch'")),
+        (("min_performance =", "overrides = { icu = { epochs = 'x' } }\nmin_performance ="), ("methods[0].overrides:", "'epochs'")),
+        (("epochs = 3", "optimiser = 'sgd'"), ("training:", "'sgd'")),
+        (("epochs = 3", "epoch = 3"), ("training:", "'epoch'", "'epochs'")),
+        (('name = "icu"', 'name = "a b"'), ("data[0].name:", "'a b'")),
     ],
 )
-def test_a_problem_is_named_with_its_place(folder: Path, change: tuple[str, str], expected: str) -> None:
-    assert any(p.startswith(expected) for p in problems(TOML.replace(*change), folder)), problems(TOML.replace(*change), folder)
+def test_a_problem_is_named_with_its_place(folder: Path, change: tuple[str, str], expected: tuple[str, ...]) -> None:
+    found = problems(TOML.replace(*change), folder)
+    assert any(all(fact in problem for fact in expected) for problem in found), found
 
 
 def test_all_problems_in_one_message(folder: Path) -> None:
@@ -173,42 +150,36 @@ def test_all_problems_in_one_message(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
-        ({"data": [{"source": "aduld"}]}, "data[0].source: unknown data 'aduld'. Did you mean 'adult'?"),
-        ({"data": [{"source": "loh", "options": {"alfa": 1}}]}, "data[0].options: unknown option of loh 'alfa'. Did you mean 'alpha'?"),
-        (
-            {"data": [{"source": "loh", "options": {"alpha": "x"}}]},
-            "data[0].options: option of loh 'alpha' should be a valid number; got 'x'",
-        ),
-        ({"data": [{"source": "adult", "redraw": True}]}, "data[0].redraw: only a simulation can be drawn anew; adult takes no seed"),
-        ({"data": []}, "data: is empty; name at least one"),
-        ({"measures": ["aod", "0.5*tpr + 0.5*fpr"]}, "measures: names aod more than once; name each measure once"),
-        ({"data": ["loh", "loh"]}, "data: the name 'loh' is used more than once"),
-        ({"methods": ["pruning", {"method": "standard", "name": "Pruning"}]}, "methods: the name 'pruning' is used more than once"),
-        ({"methods": [{"method": "pruning", "settings": {"units": 1, "steps": 2}}]}, "methods[0].settings: pruning takes units a step or"),
-        (
-            {"methods": [{"method": "standard", "min_performance": 0.6, "max_loss": 0.03}]},
-            "methods[0].max_loss: max_loss cannot be combined with min_performance or max_gap; this arm has min_performance",
-        ),
-        ({"methods": [{"method": "standard", "max_loss": 2}]}, "methods[0].max_loss: should be a number from 0 to 1; got 2"),
-        ({"methods": [{"method": "pruning", "train": True}]}, "methods[0].train: pruning makes no use of the train part; bias-score, "),
-        ({"methods": [{"method": "standard", "training": "lst"}]}, "methods[0].training: 'lst' is none of the study's trainings"),
+        ({"data": [{"source": "aduld"}]}, ("data[0].source:", "'aduld'", "'adult'")),
+        ({"data": [{"source": "loh", "options": {"alfa": 1}}]}, ("data[0].options:", "'alfa'", "'alpha'")),
+        ({"data": [{"source": "loh", "options": {"alpha": "x"}}]}, ("data[0].options:", "'alpha'", "'x'")),
+        ({"data": [{"source": "adult", "redraw": True}]}, ("data[0].redraw:", "adult", "seed")),
+        ({"data": []}, ("data:", "empty")),
+        ({"measures": ["aod", "0.5*tpr + 0.5*fpr"]}, ("measures:", "aod")),
+        ({"data": ["loh", "loh"]}, ("data:", "'loh'")),
+        ({"methods": ["pruning", {"method": "standard", "name": "Pruning"}]}, ("methods:", "'pruning'")),
+        ({"methods": [{"method": "pruning", "settings": {"units": 1, "steps": 2}}]}, ("methods[0].settings:", "units", "steps")),
+        ({"methods": [{"method": "standard", "min_performance": 0.6, "max_loss": 0.03}]}, ("methods[0].max_loss:", "min_performance")),
+        ({"methods": [{"method": "standard", "max_loss": 2}]}, ("methods[0].max_loss:", "2", "0 to 1")),
+        ({"methods": [{"method": "pruning", "train": True}]}, ("methods[0].train:", "pruning", "bias-score")),
+        ({"methods": [{"method": "standard", "training": "lst"}]}, ("methods[0].training:", "'lst'")),
         (
             {"methods": [{"method": "standard", "training": "lst"}], "trainings": {"last": {}}},
-            "methods[0].training: 'lst' is none of the study's trainings. Did you mean 'last'?",
+            ("methods[0].training:", "'lst'", "'last'"),
         ),
-        ({"trainings": {"last": {"restore": "lst"}}}, "trainings.last: unknown weights to restore after training 'lst'"),
-        ({"trainings": {"last": {"restor": "last"}}}, "trainings.last: unknown training setting 'restor'. Did you mean 'restore'?"),
-        ({"methods": 3}, "methods: got 3; it should be a list"),
-        ({"fractions": [0.5, 0.6, 0.1]}, "fractions: fractions must be three positive numbers that add up to 1"),
-        ({"fractions": [0.5, 0.5]}, "fractions: got [0.5, 0.5]; it should have more values"),
-        ({"splits": 0}, "splits: got 0; it should be greater than or equal to 1"),
-        ({"performance": "auroc"}, "performance: unknown performance measure 'auroc'"),
+        ({"trainings": {"last": {"restore": "lst"}}}, ("trainings.last:", "'lst'")),
+        ({"trainings": {"last": {"restor": "last"}}}, ("trainings.last:", "'restor'", "'restore'")),
+        ({"methods": 3}, ("methods:", "list")),
+        ({"fractions": [0.5, 0.6, 0.1]}, ("fractions:", "add up to 1")),
+        ({"fractions": [0.5, 0.5]}, ("fractions:", "[0.5, 0.5]")),
+        ({"splits": 0}, ("splits:", "1")),
+        ({"performance": "auroc"}, ("performance:", "'auroc'")),
     ],
 )
-def test_values_are_checked(raw: dict[str, object], expected: str) -> None:
+def test_values_are_checked(raw: dict[str, object], expected: tuple[str, ...]) -> None:
     with pytest.raises(BadInput) as caught:
         make_plan({"name": "x", "data": ["loh"], "methods": ["standard"], **raw})
-    assert any(p.startswith(expected) for p in caught.value.problems), caught.value.problems
+    assert any(all(fact in problem for fact in expected) for problem in caught.value.problems), caught.value.problems
 
 
 def test_an_arm_may_say_what_is_lost() -> None:
@@ -220,7 +191,7 @@ def test_an_arm_may_say_what_is_lost() -> None:
     plain, losing = (make_plan({**base, "methods": [arm]}) for arm in arms)
     goals = [losing.arm("standard").goal("loh", measure, "accuracy") for measure in ("spd", "eod")]
     assert [(goal.min_performance, goal.max_loss) for goal in goals] == [(0.6, None), (None, 0.03)]
-    assert "max_loss" not in identity(plain, None)["methods"][0]  # so that studies from before it keep their fingerprints
+    assert identity(plain, None)["methods"][0]["max_loss"] is None
     assert identity(losing, None)["methods"][0]["max_loss"] == 0.03
 
 
@@ -252,8 +223,7 @@ training = "last"
     found = identity(plan, None)
     assert found["trainings"] == {"last": {"restore": "last", "patience": 3}}
     assert found["methods"][1]["training"] == "last"
-    assert "training" not in found["methods"][0]
-    assert "trainings" not in identity(make_plan({"name": "x", "data": ["loh"], "methods": ["standard"]}), None)
+    assert found["methods"][0]["training"] == ""
 
 
 def test_a_file_that_is_no_study(tmp_path: Path) -> None:

@@ -9,28 +9,27 @@ from rich.console import Console
 
 from equipoise.measures import noise_floor
 from equipoise.report import pooled_view
-from equipoise.study import opened, read_pooled, read_rows, run_study
-from equipoise.study.plan import make_plan
+from equipoise.study import make_plan, opened, read_pooled, read_rows, run_study
 from equipoise.study.pooled import pooled
 
 PATIENTS, ROWS = 60, 300
 
 
-def _rows(seed: int = 0, deals: int = 2) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
-    """Rows of a study of two methods, and the same test rows as plain frames, one a (method, deal)."""
+def _rows(seed: int = 0, repeats: int = 2) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
+    """Rows of a study of two methods, and the same test rows as plain frames, one per (method, repeat)."""
     rng = np.random.default_rng(seed)
     patient = np.sort(rng.integers(0, PATIENTS, ROWS))
     group, y = rng.integers(0, 2, PATIENTS)[patient], rng.integers(0, 2, ROWS)
     lines, plain = [], []
     for method in ("standard", "other"):
-        for deal in range(deals):
-            fold = np.random.default_rng(deal).permutation(PATIENTS)[patient] % 5
+        for repeat in range(repeats):
+            fold = np.random.default_rng(repeat).permutation(PATIENTS)[patient] % 5
             f = (rng.random(ROWS) < 0.3 + 0.3 * y + 0.2 * group * (method == "standard")).astype(float)
             plain.append(pd.DataFrame({"method": method, "patient": patient, "group": group, "y": y, "f": f}))
             for k in range(5):
                 here = fold == k
                 values = {"test_cell": (2 * group + y)[here], "test_decision": f[here], "test_patient": 10**15 + patient[here]}
-                common = {"data": "d", "measure": "eod", "performance_measure": "balanced_accuracy", "seed": 5 * deal + k}
+                common = {"data": "d", "measure": "eod", "performance_measure": "balanced_accuracy", "seed": 5 * repeat + k}
                 lines.append({**common, "method": method, **values})
     return pd.DataFrame(lines), plain
 
@@ -45,7 +44,7 @@ def _ba(frame: pd.DataFrame) -> float:
     return float((rate[1] + 1 - rate[0]) / 2)
 
 
-def test_figures_are_means_over_deals_of_all_rows() -> None:
+def test_figures_are_means_over_repeats_of_all_rows() -> None:
     rows, plain = _rows()
     found = pooled(rows, draws=50).set_index("method")
     for method in ("standard", "other"):
@@ -58,7 +57,7 @@ def test_figures_are_means_over_deals_of_all_rows() -> None:
         ]
         assert found.loc[method, "noise"] == pytest.approx(np.mean(floors), rel=0.2)  # other draws: rows are in another order
         assert found.loc[method, "excess"] == pytest.approx(found.loc[method, "mean_abs"] - found.loc[method, "noise"])
-    assert found["deals"].tolist() == [2, 2]
+    assert found["repeats"].tolist() == [2, 2]
     assert found["rows"].tolist() == [ROWS, ROWS]
     closed = abs(found.loc["standard", "gap"]) - abs(found.loc["other", "gap"])
     assert found.loc["other", "gap_closed"] == pytest.approx(closed)
@@ -74,17 +73,17 @@ def test_intervals_are_those_of_patients_drawn_one_by_one() -> None:
     gaps = []
     for _ in range(400):
         drawn = rng.choice(everyone, len(everyone))
-        gaps.append(np.mean([_eod(pd.concat([deal[p] for p in drawn])) for deal in mine]))
+        gaps.append(np.mean([_eod(pd.concat([repeat[p] for p in drawn])) for repeat in mine]))
     low, high = np.quantile(gaps, [0.025, 0.975])
     assert found["gap_low"] == pytest.approx(low, abs=0.025)
     assert found["gap_high"] == pytest.approx(high, abs=0.025)
 
 
-def test_deals_that_are_not_complete_are_left_out() -> None:
+def test_repeats_that_are_not_complete_are_left_out() -> None:
     rows, _ = _rows()
     found = pooled(rows[~((rows["method"] == "other") & (rows["seed"] == 7))], draws=20).set_index("method")
-    assert found["deals"].tolist() == [2, 1]
-    assert np.isnan(found.loc["other", "gap_closed"])  # no pair of the same deals
+    assert found["repeats"].tolist() == [2, 1]
+    assert np.isnan(found.loc["other", "gap_closed"])  # no pair of the same repeats
     assert pooled(rows[rows["seed"] != 3].query("seed < 5"), draws=20).empty
 
 
@@ -126,9 +125,9 @@ def test_show_prints_the_pooled_folds() -> None:
     console = Console(width=160, record=True, file=StringIO())
     console.print(pooled_view(plan, frame))
     text = console.export_text()
-    assert "all folds pooled (60 patients, 300 rows, 2 deals)" in text
+    assert "all folds pooled (60 patients, 300 rows, 2 repeats)" in text
     line = next(line for line in text.splitlines() if line.strip().startswith("other"))
     gap = frame.set_index("method").loc["other", "gap"]
     assert f"{gap:+.3f} [" in line
     console.print(pooled_view(plan, frame.iloc[:0]))
-    assert "No deal of folds is complete yet" in console.export_text()
+    assert "pooled folds" in console.export_text()

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from equipoise.errors import BadInput, MissingExtra
-from equipoise.study import Event, run_study, schedule
-from equipoise.study.runners import Processes, crew
-from equipoise.study.schedule import TasksFailed
+from equipoise.study import Event, run, run_study
+from equipoise.study.run import TasksFailed
+from equipoise.study.runners import Processes, started
 from support.facts import facts
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
@@ -35,7 +35,7 @@ def test_a_killed_process_is_reported_and_its_task_done_again(tiny, everything, 
 @needs_ray
 def test_ray_gives_the_same_rows_and_survives_a_killed_worker(tiny, everything, mortal, tmp_path: Path) -> None:
     plan = tiny(**mortal())
-    with crew("ray", workers=2):  # one cluster for both studies
+    with started("ray", workers=2):  # one cluster for both studies
         survived = run_study(plan, tmp_path / "killed", runner="ray")
         spread = run_study(tiny(), tmp_path / "ray", runner="ray")
     assert (tmp_path / "died").exists()
@@ -45,7 +45,7 @@ def test_ray_gives_the_same_rows_and_survives_a_killed_worker(tiny, everything, 
 
 
 def test_a_task_that_always_kills_its_worker_ends_the_run(tiny, mortal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "LIVES", 1)
+    monkeypatch.setattr(run, "LIVES", 1)
     settings = mortal()
     code = tmp_path / "mortal.py"
     code.write_text(code.read_text().replace("MARK.touch()", "pass"))
@@ -89,7 +89,7 @@ def test_a_worker_whose_task_failed_is_replaced() -> None:
 
 def test_ray_is_asked_for_by_its_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtra, match=facts("pip install 'equipoise[ray]'")), crew("ray"):
+    with pytest.raises(MissingExtra, match=facts("pip install 'equipoise[ray]'")), started("ray"):
         pass
 
 
@@ -102,7 +102,7 @@ def test_ray_is_asked_for_by_its_pip_command(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_bad_arguments(arguments: tuple[object, ...], said: str) -> None:
-    with pytest.raises(BadInput, match=said), crew(*arguments):
+    with pytest.raises(BadInput, match=said), started(*arguments):
         pass
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.study.sources import SOURCES, load_file, load_source, option_types, signature
+from equipoise.study import FromFile, FromSource
+from equipoise.study.sources import SOURCES, option_types
 from support.facts import facts
 
 
@@ -17,7 +18,7 @@ from support.facts import facts
 def test_pixels_travel_as_a_file_name(source: str, xrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path))
     counts: list[int] = []
-    cohort = load_source(source, xrays, {"size": 200}, counts.append)
+    cohort = FromSource(source, options={"size": 200}).load(xrays, counts.append)
     assert sum(counts) == len(cohort) == 128
     sent = pickle.dumps(cohort)
     assert len(sent) < 128 * 200 * 200 / 100
@@ -38,37 +39,37 @@ def test_options_leave_the_runs_own_business_out() -> None:
 def test_another_table_has_another_signature(xrays: Path, tmp_path: Path) -> None:
     shutil.copytree(xrays, tmp_path / "copy")
     for source, table in (("nih", "cxr-nih/metadata.csv"), ("mimic-cxr", "mimic-cxr/hosp/patients.csv")):
-        before = signature(source, xrays, {})
-        assert signature(source, tmp_path / "copy", {}) == before  # wherever it lies
+        before = FromSource(source).checksum(xrays)
+        assert FromSource(source).checksum(tmp_path / "copy") == before  # wherever it lies
         path = tmp_path / "copy" / table
         path.write_text(path.read_text().replace(",M", ",F", 1))  # of the same length
-        assert signature(source, tmp_path / "copy", {}) != before
+        assert FromSource(source).checksum(tmp_path / "copy") != before
     hospital = tmp_path / "copy" / "mimic-cxr" / "hosp"
     hospital.rename(tmp_path / "mimic-iv")
-    moved = signature("mimic-cxr", tmp_path / "copy", {"mimic_iv": str(tmp_path / "mimic-iv")})
+    moved = FromSource("mimic-cxr", options={"mimic_iv": str(tmp_path / "mimic-iv")}).checksum(tmp_path / "copy")
     (tmp_path / "mimic-iv" / "patients.csv").write_text("subject_id,gender\n1,F\n")
-    assert signature("mimic-cxr", tmp_path / "copy", {"mimic_iv": str(tmp_path / "mimic-iv")}) != moved
+    assert FromSource("mimic-cxr", options={"mimic_iv": str(tmp_path / "mimic-iv")}).checksum(tmp_path / "copy") != moved
 
 
 def test_tables_of_mimic_iii_are_known_by_name_and_content(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=facts("ADMISSIONS.csv", "PATIENTS.csv")):
-        signature("mimic-iii", tmp_path, {})
+        FromSource("mimic-iii").checksum(tmp_path)
     (tmp_path / "admissions.csv.gz").write_bytes(gzip.compress(b"a"))
-    assert signature("mimic-iii", tmp_path, {})
+    assert FromSource("mimic-iii").checksum(tmp_path)
 
 
 def test_a_file_has_its_ids_as_text_its_ages_in_bins_and_its_conflicts_settled(tmp_path: Path) -> None:
     rows = [f"{'007' if k % 4 < 2 else '7'},{k:03d},{35 + 10 * (k % 4)},{'01' if k % 2 else '1'},{k % 3 % 2}" for k in range(24)]
     (tmp_path / "a.csv").write_text("pid,id,age,ward,died\n" + "\n".join(rows) + "\n")
     columns = {"label": "died", "patient": "pid", "id": "id", "features": ("age", "ward")}
-    cohort = load_file(tmp_path / "a.csv", group=("age", "ward"), bins={"age": (40.0, 60.0)}, conflicts="row", **columns)
+    cohort = FromFile(str(tmp_path / "a.csv"), group=("age", "ward"), bins={"age": (40.0, 60.0)}, conflicts="row", **columns).load()
     assert set(cohort.patients) == {"007", "7"}
     assert cohort.ids[:2].tolist() == ["000", "001"]
     age, ward = cohort.attributes
     assert set(age.levels) == {"<40", "40-59", "60+"}
     assert set(ward.levels) == {"01", "1"}
     assert age.varied == 2
-    first = load_file(tmp_path / "a.csv", group="age", bins={"age": (40.0, 60.0)}, conflicts="first", **columns).attribute
+    first = FromFile(str(tmp_path / "a.csv"), group="age", bins={"age": (40.0, 60.0)}, conflicts="first", **columns).load().attribute
     assert (set(first.names), first.varied, first.conflicts) == ({"<40", "40-59"}, 2, "first")
     assert cohort.encoder is not None
     assert set(cohort.encoder.numeric) == {"age", "ward"}  # numbers as inputs

@@ -139,7 +139,7 @@ def study_show(
     [bold]Example:[/bold] equipoise study show runs/ --latex tables/ --figures figures/
     """
     from equipoise.report import save_csv, save_latex, study_view
-    from equipoise.study import opened, read_rows, read_traces
+    from equipoise.study import describe, opened, read_rows, read_traces
 
     study = opened(folder)
     rows = read_rows(study)
@@ -152,7 +152,7 @@ def study_show(
 
         save_trajectories(study.plan, rows, read_traces(study), figures)
     if as_json:
-        print(json.dumps(_as_dict(study, baseline, part), indent=2, allow_nan=False))
+        print(json.dumps(describe(study, baseline, part), indent=2, allow_nan=False))
         return
     out.print(study_view(study.plan, rows, out.width, part))
     _print_pooled(study)
@@ -168,23 +168,6 @@ def _print_pooled(study: "Folder") -> None:
         from equipoise.study import read_pooled
 
         out.print(pooled_view(study.plan, read_pooled(study)))
-
-
-def _as_dict(study: "Folder", baseline: str, part: str) -> dict[str, object]:
-    """Everything that `show` knows, as plain values."""
-    from equipoise.report import study_table
-    from equipoise.study import compare, read_pooled, read_rows, read_timings
-
-    rows = read_rows(study)
-    frames = {"table": study_table(study.plan, rows, part), "timings": read_timings(study)}
-    if baseline in set(rows["method"]):
-        frames["comparison"] = compare(rows, baseline, part=part)
-    if study.plan.protocol == "folds":
-        frames["pooled"] = read_pooled(study)
-    plain = {name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}
-    about = {"schema": "equipoise.study", "schema_version": 1, "study": study.plan.name, "fingerprint": study.fingerprint}
-    counted = {"splits": study.plan.splits, "rows": len(rows), "part": part, "baseline": baseline}
-    return {**about, "version": study.version, **counted, **plain}
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from .folder import filling as filling
 from .folder import folders as folders
 from .forecasts import Forecast as Forecast
 from .forecasts import forecast as forecast
-from .pooled_table import pooled_view as pooled_view
 from .repaired import Options as Options
 from .repaired import Serving as Serving
 from .repaired import Written as Written
@@ -25,9 +24,9 @@ from .several import Trials as Trials
 from .several import check_several as check_several
 from .several import run_trials as run_trials
 from .several import write_overview as write_overview
+from .study_tables import pooled_view as pooled_view
 from .study_tables import save_csv as save_csv
 from .study_tables import save_latex as save_latex
-from .study_tables import study_table as study_table
 from .study_tables import study_text as study_text
 from .study_tables import study_view as study_view
 from .terminal import NOISE_WORDS as NOISE_WORDS

@@ -1,7 +1,6 @@
 """The results of a study as the paper's tables: mean and sd over splits, the best in bold, the second best in italics, the published number
-and the difference beside. For a terminal, as CSV and as LaTeX; of the test parts or of the validation parts.
-
-Best is the smallest |mean gap|, or the highest mean performance, of all methods but the original network. Ties at the printed digits share.
+and the difference from it. For a terminal, as CSV and as LaTeX; of the test sets or of the validation sets. A study by folds has a table of
+its pooled folds as well.
 """
 
 import textwrap
@@ -19,14 +18,14 @@ from rich.text import Text
 
 from equipoise.data import write_text
 from equipoise.report.terminal import printable
-from equipoise.study import CELL, LIMIT, SIZES, Known, Own, Plan, compare, published, published_sizes, summarise
+from equipoise.study import ORIGINAL, SIZES, FromFile, FromSource, Plan, compare, published, published_sizes, study_table
 
 DIGITS = 3
-STANDARD = "standard"
-FAR_FEWER = 0.25  # of the paper's rows: with fewer, differences to its numbers come with a warning
+FAR_FEWER = 0.25  # of the paper's rows: with fewer, differences from its numbers come with a warning
 QUANTITIES = {"gap": "bias", "performance": "performance"}
 RANKS = {1: "bold", 2: "italic"}
-HEADERS = {"size": "|bias|", "noise": "noise", "excess": "excess", "published": "published", "difference": "diff."}
+HEADERS = {"size": "|bias|", "noise": "chance", "excess": "above", "published": "published", "difference": "diff."}
+POOLED = ("method", "gap", "|gap|", "chance", "above", "performance", "|gap| closed", "performance lost")
 WIDTHS = {
     "name": 24,
     "ours": 17,
@@ -38,35 +37,6 @@ WIDTHS = {
 }  # of columns, with the space between them
 
 
-def study_table(plan: Plan, rows: pd.DataFrame, part: str = "test") -> pd.DataFrame:
-    """The summary of a study, with each method's rank (1 best, 2 second, 0 other), and where there are published numbers, those and the
-    differences to them."""
-    frame = summarise(rows, part)
-    methods = {arm.name: arm.method for arm in plan.methods}
-    sources = {data.name: data.published for data in plan.data}
-    frame.insert(1, "title", [plan.named(name).title or name for name in frame["data"]])
-    paper = [published(sources[row.data], row.measure, methods[row.method], part) for row in frame.itertuples()]
-    for quantity, field in (("gap", "bias"), ("performance", "performance")) if any(paper) else ():
-        frame[f"published_{quantity}"] = [np.nan if p is None else getattr(p, field) for p in paper]
-        frame[f"published_{quantity}_sd"] = [np.nan if p is None else getattr(p, f"{field}_sd") for p in paper]
-        frame[f"{quantity}_difference"] = frame[f"{quantity}_mean"] - frame[f"published_{quantity}"]
-    frame["excess"] = frame["abs_gap_mean"] - frame["noise"]
-    frame["below_limit"] = _below_limit(frame, rows) if part == "test" and LIMIT in rows else np.nan
-    original = frame["method"].map(methods) == STANDARD
-    for quantity in QUANTITIES:
-        merit = -frame["gap_mean"].abs() if quantity == "gap" else frame["performance_mean"]
-        merit = merit.round(DIGITS).where(~original)
-        places = merit.groupby([frame["data"], frame["measure"]]).rank(method="dense", ascending=False)
-        frame[f"{quantity}_rank"] = places.where(places <= 2, 0).fillna(0).astype(int)
-    return frame
-
-
-def _below_limit(frame: pd.DataFrame, rows: pd.DataFrame) -> list[float]:
-    """How far each method is on average below the best rule that knows the group; NaN for rows from before there was such a column."""
-    below = (rows[LIMIT] - rows["performance"]).groupby([rows[name] for name in CELL]).mean()
-    return [float(below[tuple(row)]) for row in frame[CELL].itertuples(index=False)]
-
-
 def study_view(plan: Plan, rows: pd.DataFrame, width: int = 140, part: str = "test") -> RenderableType:
     """The tables for a terminal of this width."""
     frame = study_table(plan, rows, part)
@@ -75,7 +45,7 @@ def study_view(plan: Plan, rows: pd.DataFrame, width: int = 140, part: str = "te
         for quantity in QUANTITIES:
             here = frame[frame["measure"] == measure]
             parts += [_rich(layout) for layout in _layouts(plan, here, measure, quantity, width, part)]
-    parts += [Text(line, style="dim") for line in _remarks(plan, rows)]
+    parts += [Text(line, style="dim") for line in _notes(plan, rows)]
     return Group(*parts)
 
 
@@ -87,16 +57,16 @@ def study_text(plan: Plan, rows: pd.DataFrame) -> str:
 
 
 def save_csv(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "test") -> list[Path]:
-    """rows.csv, table.csv and, where there is an original network to compare with, comparison.csv. The rows have all parts."""
+    """rows.csv, table.csv and, where there is an original network to compare with, comparison.csv. The rows have both sets."""
     frames = {"rows": rows, "table": study_table(plan, rows, part)}
-    baseline = next((arm.name for arm in plan.methods if arm.method == STANDARD), None)
+    baseline = next((arm.name for arm in plan.methods if arm.method == ORIGINAL), None)
     if baseline in set(rows["method"]):
         frames["comparison"] = compare(rows, baseline=str(baseline), part=part)
     return [write_text(Path(folder) / f"{name}.csv", frame.to_csv(index=False)) for name, frame in frames.items()]
 
 
 def save_latex(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "test") -> list[Path]:
-    """One file a measure and quantity, for \\input in a document with booktabs. As in the paper, without the noise floor."""
+    """One file per measure and quantity, for \\input in a document with booktabs. As in the paper, without the chance level."""
     frame = study_table(plan, rows, part)
     written = []
     for measure in plan.measures:
@@ -109,12 +79,12 @@ def save_latex(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table, in words."""
+    """The texts of one cell of a table."""
 
     ours: str = ""
     size: str = ""  # the mean |gap|
-    noise: str = ""  # what it would be if the groups had nothing to do with the decisions
-    excess: str = ""  # by how much it is larger than that
+    noise: str = ""  # the mean |gap| with the groups permuted among patients
+    excess: str = ""  # how far the mean |gap| is above that
     published: str = ""
     difference: str = ""
     rank: int = 0
@@ -138,17 +108,19 @@ class Layout:
 
 
 def _layouts(plan: Plan, frame: pd.DataFrame, measure: str, quantity: str, width: int, part: str) -> Iterator[Layout]:
-    """Methods down and data across, as in the paper's tables; where there are more data, the other way round, as in its simulations."""
+    """Methods in lines and data in columns, as in the paper's tables; where there are more data, vice versa, as for its simulations."""
     found = {(row["data"], row["method"]): _cell(row, quantity) for row in frame.to_dict("records")}
     data = {d.name: printable(d.title or d.name) for d in plan.data if d.name in set(frame["data"])}
     methods = {a.name: a.name for a in plan.methods if a.name in set(frame["method"])}
     upright = len(data) <= max(len(methods), 3)
     down, across = (methods, data) if upright else (data, methods)
     what = "bias: the group's rate minus the reference's" if quantity == "gap" else plan.performance.replace("_", " ")
-    title = f"{measure.upper()}, {what} on the {part} part, mean ± sd over splits"
+    title = f"{measure.upper()}, {what} on the {part} set, mean ± sd over splits"
     names = list(across)
     whole = Layout("", "", (), (), (tuple(found.values()),))
-    if WIDTHS["name"] + sum(WIDTHS[name] for name in whole.shown) > width:  # a narrow terminal: it can be told from the two beside it
+    if (
+        WIDTHS["name"] + sum(WIDTHS[name] for name in whole.shown) > width
+    ):  # a narrow terminal: it is the difference of the two columns next to it
         found = {key: replace(cell, excess="") for key, cell in found.items()}
         whole = Layout("", "", (), (), (tuple(found.values()),))
     side_by_side = max(1, (width - WIDTHS["name"]) // sum(WIDTHS[name] for name in whole.shown)) if found else 1
@@ -176,7 +148,7 @@ def _spread(mean: float, sd: float, digits: int, sign: str) -> str:
 
 
 def _rich(layout: Layout) -> Table:
-    # Nothing to spare: with the noise floor, one group of columns just fits into 80.
+    # No spare space: with the chance level, one group of columns just fits into 80.
     table = Table(box=box.SIMPLE_HEAD, title=layout.title, title_justify="left", collapse_padding=True, pad_edge=False)
     table.add_column(layout.corner, no_wrap=True)
     for name in layout.columns:
@@ -191,7 +163,7 @@ def _rich(layout: Layout) -> Table:
 
 
 def _folded(name: str) -> str:
-    """The name of a method, on several lines where it is longer than its column, so that the numbers next to it stay whole.
+    """The name of a method, on several lines where it is longer than its column, so that the numbers next to it are not cut.
 
     >>> print(_folded("adversarial-finetune-published"))
     adversarial-finetune-
@@ -232,8 +204,8 @@ def _escaped(text: str) -> str:
     return text.replace("+0.", "$+$0.").replace("-0.", "$-$0.")
 
 
-def _size_remarks(known: Sequence[Known | Own], rows: pd.DataFrame) -> Iterator[str]:
-    """The rows of each part next to the paper's, and a warning where there are far fewer."""
+def _size_notes(known: Sequence[FromSource | FromFile], rows: pd.DataFrame) -> Iterator[str]:
+    """The rows of each set next to the paper's, and a warning where there are far fewer."""
     if not set(SIZES) <= set(rows.columns):
         return
     for data in known:
@@ -246,27 +218,72 @@ def _size_remarks(known: Sequence[Known | Own], rows: pd.DataFrame) -> Iterator[
         yield f"{title}: {sizes} rows for training, validation and test; the paper has {' / '.join(f'{n:,}' for n in paper)}."
         if ours.sum() < FAR_FEWER * sum(paper):
             share = ours.sum() / sum(paper)
-            yield (
-                f"Warning: {title} has {share:.1%} of the paper's rows, far too few to compare: the differences to its numbers are chance."
-            )
+            yield f"Warning: {title} has {share:.1%} of the paper's rows: too few to compare with its numbers; the differences are chance."
 
 
-def _remarks(plan: Plan, rows: pd.DataFrame) -> Sequence[str]:
+def _notes(plan: Plan, rows: pd.DataFrame) -> Sequence[str]:
     done = rows.groupby(["data", "measure", "method"]).size()
     lines = [
         "Bold: best, italic: second best, of all methods but the original network. |bias|: mean of the absolute values, "
-        "which scatter around 0 cannot hide. Noise: what it would be for the same decisions if the groups were dealt out to patients at "
-        "random; excess: |bias| minus noise, and at or below 0 no sign of any."
+        "which scatter around 0 cannot hide. Chance: the same with the groups permuted among patients; above: |bias| minus chance. "
+        "At or below 0 there is no evidence of a gap."
     ]
     known = [d for d in plan.data if any(published(d.published, m, a.method) for m in plan.measures for a in plan.methods)]
     if known:
         lines[0] += " Diff.: ours minus published."
-        lines += _size_remarks(known, rows)
+        lines += _size_notes(known, rows)
     missing = len(plan.data) * len(plan.measures) * len(plan.methods) * plan.splits - int(done.sum())
     if missing:
-        lines.append(f"Not complete: {missing:,} rows of {missing + int(done.sum()):,} are still to come; run the study again.")
+        lines.append(f"Not complete: {missing:,} rows of {missing + int(done.sum()):,} are missing; run the study again to resume it.")
     unmet = rows.groupby("method", sort=False)["met"].mean()
     below = [f"{name} in {1 - share:.0%}" for name, share in unmet.items() if share < 1]
     if below:
-        lines.append(f"Goal (minimum performance or maximum gap) not met on validation: {', '.join(below)} of rows.")
+        lines.append(f"Goal not met on the validation set: {', '.join(below)} of rows.")
     return lines
+
+
+def pooled_view(plan: Plan, frame: pd.DataFrame) -> RenderableType:
+    """One table per data set and measure of the pooled folds, for a terminal."""
+    if frame.empty:
+        return Text("No cross-validation is complete yet, so there are no pooled folds.")
+    tables: list[RenderableType] = []
+    for (data, measure), here in frame.groupby(["data", "measure"], sort=False):
+        first = here.iloc[0]
+        repeats = f"{first['repeats']} {'repeat' if first['repeats'] == 1 else 'repeats'}"
+        held = f"{first['patients']:,} patients, {first['rows']:,} rows, {repeats}"
+        title = f"{plan.named(str(data)).title or data}, {measure}: all folds pooled ({held})"
+        table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+        for column in POOLED:
+            table.add_column(column, no_wrap=column == "method")
+        for line in pooled_lines(here):
+            table.add_row(*line)
+        tables.append(table)
+    note = (
+        f"Performance is {plan.performance.replace('_', ' ')}. Brackets: 95 % intervals by resampling patients, the same in every repeat. "
+        "Chance: the |gap| with the groups permuted among patients; above: |gap| minus chance. Closed and lost: the original network's "
+        "minus the method's, for the same patients."
+    )
+    return Group(*tables, Text(note))
+
+
+def pooled_lines(frame: pd.DataFrame) -> list[tuple[str, ...]]:
+    """The texts of each line of pooled folds, as in POOLED."""
+    return [
+        (
+            str(row["method"]),
+            _with_interval(row, "gap", "+"),
+            f"{row['mean_abs']:.3f}",
+            f"{row['noise']:.3f}",
+            f"{row['excess']:+.3f}",
+            _with_interval(row, "performance", ""),
+            _with_interval(row, "gap_closed", "+"),
+            _with_interval(row, "performance_lost", "+"),
+        )
+        for _, row in frame.iterrows()
+    ]
+
+
+def _with_interval(row: "pd.Series[float]", name: str, sign: str) -> str:
+    if pd.isna(row[name]):
+        return ""
+    return f"{row[name]:{sign}.3f} [{row[f'{name}_low']:{sign}.3f}, {row[f'{name}_high']:{sign}.3f}]"

@@ -1,8 +1,7 @@
-"""The paper's Figure 3: bias and performance on the way of a method, every split thin, the median over splits bold.
+"""The paper's Figure 3: bias and performance at every step of a method, every split thin, the median over splits bold.
 
-The horizontal axis counts what the method counts (units pruned, epochs). Bias is solid and dark, performance dashed and light, so that a
-grey print tells them apart. The minimum performance or the maximum gap of the goal is dotted, and every split's chosen step has a mark on
-both of its lines.
+The horizontal axis counts what the method counts (units pruned, epochs). Bias is solid and dark, performance dashed and light, so that
+they differ in a grey print. The limits of the goal are dotted, and every split's chosen step is marked on both of its lines.
 """
 
 from pathlib import Path
@@ -15,7 +14,7 @@ from equipoise.methods import METHODS
 from equipoise.report.figures import save_figure
 from equipoise.study import Plan
 
-A_LINE = 4  # panels
+PER_LINE = 4  # panels
 STEPS = 150  # drawn at most; a panel has a line per split, so more would only make the file large
 KEYS = ["data", "seed", "method", "measure"]
 DARK, LIGHT, GREY = "#8c3a00", "#3bb08f", "#444444"  # dark orange and light green, as different in lightness as in hue
@@ -36,9 +35,9 @@ def trajectories_figure(plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame, da
     ]
     title = alt.TitleParams(
         f"{plan.named(data).title or data}: validation set",
-        subtitle="Thin: each split. Bold: median over splits. Marks: each split's chosen step. Dotted: the goal's limit.",
+        subtitle="Thin: each split. Bold: median over splits. Marks: each split's chosen step. Dotted: the limits of the goal.",
     )
-    lines = [alt.hconcat(*panels[k : k + A_LINE]).resolve_scale(y="shared") for k in range(0, len(panels), A_LINE)]
+    lines = [alt.hconcat(*panels[k : k + PER_LINE]).resolve_scale(y="shared") for k in range(0, len(panels), PER_LINE)]
     return alt.vconcat(*lines, title=title)
 
 
@@ -54,17 +53,15 @@ def save_trajectories(
 
 
 def _followed(plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame) -> pd.DataFrame:
-    """The traces in which one step follows from another, with their place `x` on the axis, the chosen step, the minimum performance and the
-    maximum gap.
-    """
+    """The traces in which one step follows from another, with their place `x` on the axis, the chosen step and the limits of the goal."""
     followed = [arm.name for arm in plan.methods if METHODS[arm.method].counts]
-    told = rows[[*KEYS, "step", "pace", "min_performance", "max_gap"]].rename(columns={"step": "chosen"})
-    merged = traces[traces["method"].isin(followed)].merge(told, on=KEYS, how="inner")
+    chosen = rows[[*KEYS, "step", "pace", "min_performance", "max_gap"]].rename(columns={"step": "chosen"})
+    merged = traces[traces["method"].isin(followed)].merge(chosen, on=KEYS, how="inner")
     return merged.assign(x=merged["step"] * merged["pace"].fillna(1.0))
 
 
 def median_line(part: pd.DataFrame) -> pd.DataFrame:
-    """The median over splits at each step that at least half of the splits reach: what is left later is no fair sample.
+    """The median over splits at each step that at least half of the splits reach: the splits that reach later steps are not a fair sample.
 
     >>> steps = pd.DataFrame({"seed": [0, 1, 2, 0], "x": [0, 0, 0, 1], "gap": [1.0, 2.0, 9.0, 5.0], "performance": 0.5})
     >>> median_line(steps).values.tolist()
@@ -76,7 +73,7 @@ def median_line(part: pd.DataFrame) -> pd.DataFrame:
 
 
 def axis_title(plan: Plan, part: pd.DataFrame, arm: str) -> str:
-    """What the horizontal axis of an arm counts; steps where its rows do not know."""
+    """What the horizontal axis of an arm counts; steps where its rows have no pace."""
     return METHODS[plan.arm(arm).method].counts if part["pace"].notna().all() else "step"
 
 
@@ -120,17 +117,15 @@ def _panel(part: pd.DataFrame, plan: Plan, arm: str, measure: str) -> Any:
 
 
 def _limits(part: pd.DataFrame) -> list[dict[str, Any]]:
-    """The minimum performance, or its median over splits where they differ, and the maximum gap on both sides of zero."""
+    """The minimum performance (the median of the splits' where each has its own), and the maximum gap on both sides of zero."""
     limits: list[dict[str, Any]] = []
     splits = part.drop_duplicates("seed")
-    if splits["min_performance"].notna().any():
-        least = splits["min_performance"]
-        limits.append(
-            {"y": round(least.median(), 5), "text": f"minimum{'' if (least == least.iloc[0]).all() else ', median'} {least.median():.2f}"}
-        )
-    if splits["max_gap"].notna().any():
-        max_gap = float(splits["max_gap"].median())
-        limits += [{"y": max_gap, "text": ""}, {"y": -max_gap, "text": f"maximum ±{max_gap:g}"}]
+    least, most = splits["min_performance"], splits["max_gap"]
+    if least.notna().any():
+        same = bool((least == least.iloc[0]).all())
+        limits.append({"y": round(float(least.median()), 5), "text": f"minimum{'' if same else ', median'} {least.median():.2f}"})
+    if most.notna().any():
+        limits += [{"y": float(most.median()), "text": ""}, {"y": -float(most.median()), "text": f"maximum gap ±{most.median():g}"}]
     return limits
 
 

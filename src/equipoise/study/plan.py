@@ -1,298 +1,209 @@
-"""The definition of a study, from a TOML file or a preset: read, checked whole before anything runs, narrowed.
+"""The plan of a study as checked values: data, arms (a method with its settings and its goal), splits, measures, training.
 
-name = "my-hospital"
-splits = 20                              # seeds first_seed, first_seed + 1, ...
-measures = ["eod"]
-model = "networks.py:make"               # left out: the paper's MLP; for images also a backbone such as resnet-18 or efficientnet-lite0
-protocol = "balanced"                    # left out: a plain split; see equipoise.data.splits
-
-[[data]]
-file = "patients.csv"                    # or source = "adult", with options = { attribute_as_input = false }
-name = "icu"
-label = "died"
-group = "sex"
-reference = "M"
-patient = "subject_id"
-
-[[methods]]
-method = "bias-gda"
-settings = { epochs = 50 }
-overrides = { icu = { learning_rate = 1e-6 } }    # settings for these data alone
-min_performance = { icu = { eod = 0.70 } }         # or one number; by measure, by data, or by both
-train = false                            # true gives bias-score and auto the train part as well
-training = "published"                   # left out: the study's own training; else one of its `trainings`
-
-[trainings.published]                    # networks trained in another way, for the arms that name it
-restore = "last"
-
-Data and methods may also be plain lists of names. An entry of data may have a `model` of its own; a backbone may start from the weights in
-a file, `pretrained`, of its data, of the study, or (a table) of the study by backbone, or from its published ones, `pretrained =
-"imagenet"`. Paths count from the folder of the TOML file.
+Pydantic checks the types and collects every problem; `reading` turns them into messages. Nothing here is imported by `import equipoise`.
 """
 
-import dataclasses
-import json
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, field_validator
+from pydantic.dataclasses import dataclass
+from pydantic_core.core_schema import ValidationInfo
 
-from equipoise.errors import BadInput, UnknownName, did_you_mean, raise_all
-from equipoise.measures import named
-from equipoise.study.entries import Known, Own
-from equipoise.study.network import IMAGENET, MLP, backbones
-from equipoise.study.schema import PROTOCOLS, Arm, Limit, Plan
+from equipoise.errors import BadInput, raise_all
+from equipoise.measures import AT_THRESHOLD, named
+from equipoise.methods import METHODS, SELECTIONS, Goal
+from equipoise.study.networks import MLP, Network, backbones
+from equipoise.study.sources import STRICT, Data, FromFile, FromSource, Model, Name, Recipe, one_of, typed
 
-
-def read_plan(source: str | Path) -> Plan:
-    """The plan of a preset by name, or in a TOML file; one error with everything that is wrong with it."""
-    from equipoise.study.paper import PRESETS
-
-    if str(source) in PRESETS:
-        return make_plan(PRESETS[str(source)], source=str(source))
-    path = Path(source)
-    if path.suffix != ".toml" and not path.is_file():
-        raise UnknownName("study", str(source), [*PRESETS, "or a file that ends in .toml"])
-    if not path.is_file():
-        raise BadInput(f"no such file: {path}. Name a TOML file, or one of the studies {', '.join(PRESETS)}.")
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} is not a TOML file: {error}. Mend that place.") from error
-    return make_plan({"name": path.stem, **raw}, source=str(path), folder=path.absolute().parent)
+Limit = float | Mapping[str, float | Mapping[str, float]]  # one number, or by data and measure
+PROTOCOLS = {  # how splits are made: the fractions of training, validation and test set, unless the study gives others
+    "split": (0.6, 0.2, 0.2),
+    "balanced": (0.5, 0.25, 0.25),  # the paper's chest X-rays: equal numbers of both labels, groups in the shares of `privileged`
+    "folds": (0.6, 0.2, 0.2),  # five folds by patient, test sets unchanged: five splits make one cross-validation, and are pooled
+}
 
 
-def make_plan(raw: Mapping[str, Any], *, source: str = "study", folder: Path | None = None) -> Plan:
-    """The plan in a plain dictionary. With a folder, relative paths count from there and the files must exist."""
-    tidy = _tidied(raw, folder)
-    problems: list[str] = []
-    plan = None
-    try:
-        plan = TypeAdapter(Plan).validate_json(json.dumps(tidy, default=str), strict=True)
-    except ValidationError as error:
-        problems += _worded(error)
-    problems += _crossed(tidy)
-    if folder is not None:
-        problems += [f"no such file: {path}. Check the name; it counts from {folder}." for path in _paths(tidy) if not path.is_file()]
-    raise_all(list(dict.fromkeys(problems)), source)
-    assert plan is not None  # without a plan there were problems
-    return plan
+def _limit(value: Any) -> Limit | None:
+    table = value if isinstance(value, Mapping) else {"": value}
+    numbers = [v for entry in table.values() for v in (entry.values() if isinstance(entry, Mapping) else (entry,))]
+    if value is not None and not all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v <= 1 for v in numbers):
+        raise ValueError(f"should be a number from 0 to 1, or a table of them by data, by measure or by both; got {value!r}")
+    return value  # type: ignore[no-any-return]
 
 
-def narrow(
-    plan: Plan,
-    *,
-    splits: int | None = None,
-    data: Sequence[str] | None = None,
-    methods: Sequence[str] | None = None,
-    measures: Sequence[str] | None = None,
-) -> Plan:
-    """Some of a plan. Without names, all but the optional data."""
-    problems = []
-    measures = None if measures is None else [_one_name(measure) for measure in measures]
-    for kind, asked, known in (
-        ("data in this study", data, [d.name for d in plan.data]),
-        ("method in this study", methods, [a.name for a in plan.methods]),
-        ("measure in this study", measures, list(plan.measures)),
-    ):
-        problems += [p for name in asked or () if name not in known for p in UnknownName(kind, name, known).problems]
-    if splits is not None and splits < 1:
-        problems.append(f"splits must be at least 1; got {splits}")
-    raise_all(problems, plan.name)
-    kept_data = tuple(d for d in plan.data if (d.name in data if data else not d.optional))
-    kept_measures = tuple(m for m in plan.measures if not measures or m in measures)
-    names = [d.name for d in kept_data]
-    arms = [a for a in plan.methods if not methods or a.name in methods]
-    recipes = {a.training for a in arms}
-    return dataclasses.replace(
-        plan,
-        splits=plan.splits if splits is None else splits,
-        data=kept_data,
-        methods=tuple(
-            dataclasses.replace(
-                a,
-                overrides={k: v for k, v in a.overrides.items() if k in names},
-                min_performance=_cut(a.min_performance, names, kept_measures),
-                max_gap=_cut(a.max_gap, names, kept_measures),
-            )
-            for a in arms
-        ),
-        measures=kept_measures,
-        trainings={name: recipe for name, recipe in plan.trainings.items() if name in recipes},
-    )
+def _some(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not value:
+        raise ValueError("is empty; name at least one")
+    return value
 
 
-def _cut(limit: Limit | None, data: Sequence[str], measures: Sequence[str]) -> Limit | None:
-    """A minimum performance or maximum gap without the entries for what is not in the study."""
-    if not isinstance(limit, Mapping):
-        return limit
-    kept = {k: v for k, v in limit.items() if k in data or k in measures}
-    return {k: {m: n for m, n in v.items() if m in measures} if isinstance(v, Mapping) else v for k, v in kept.items()} or None
+def _once(value: tuple[str, ...]) -> tuple[str, ...]:
+    """The measures themselves; two spellings of one measure are an error."""
+    if twice := sorted({name for name in value if value.count(name) > 1}):
+        raise ValueError(f"names {', '.join(twice)} more than once; name each measure once, in any spelling")
+    return _some(value)
 
 
-def _tidied(raw: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
-    """The same with names filled in and paths made absolute. Whatever has the wrong type is left for the schema to name."""
-    tidy = dict(raw)
-    for key, kind in (("data", "source"), ("methods", "method")):
-        entries = tidy.get(key)
-        if not isinstance(entries, (list, tuple)):
-            continue
-        tidy[key] = [_entry(e, kind, folder) for e in entries]
-    data = [str(e["name"]) for e in _entries(tidy, "data") if "name" in e]
-    for entry in _entries(tidy, "methods"):
-        for limit in ("min_performance", "max_gap"):
-            if isinstance(entry.get(limit), Mapping):
-                entry[limit] = _by_name(entry[limit], data)
-    if isinstance(tidy.get("protocol"), str) and tidy["protocol"] in PROTOCOLS:
-        tidy.setdefault("fractions", PROTOCOLS[tidy["protocol"]])
-    return _placed(tidy, folder)
+def _measure(value: Any) -> str:
+    """The canonical name of a measure, or of a signed sum of rates that a study writes out."""
+    if not isinstance(value, (str, Mapping)):
+        raise ValueError(f"should be a measure or a signed sum of rates such as 'tpr-fpr'; got {value!r}")
+    return named(value)
 
 
-def _by_name(table: Mapping[str, Any], data: Sequence[str]) -> dict[str, Any]:
-    """A table of limits whose measures have their one name each, in whatever way they are written; names of data stay."""
-    return {
-        key if key in data else _one_name(key): _by_name(value, ()) if isinstance(value, Mapping) else value for key, value in table.items()
-    }
+Limits = Annotated[Limit | None, PlainValidator(_limit)]
 
 
-def _one_name(measure: Any) -> str:
-    """The one name of a measure; what is none stays, for others to name."""
-    try:
-        return named(measure)
-    except (BadInput, TypeError):
-        return str(measure)
+@dataclass(frozen=True, config=STRICT)
+class Arm:
+    """A method with its settings and its goal. Two arms may use one method under different names."""
 
+    method: Annotated[str, one_of("method", METHODS)]
+    name: Name = ""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)  # settings for some data, by their name
+    min_performance: Limits = None
+    max_gap: Limits = None
+    selection: Annotated[str, one_of("selection", SELECTIONS)] = "paper"
+    max_loss: float | None = None  # of the original's performance, where there is neither min_performance nor max_gap
+    train: bool = False  # whether it gets the training set too; methods that train from scratch always do
+    training: str = ""  # one of the study's `trainings`: the networks of this arm are trained by that recipe
 
-def _entry(entry: Any, kind: str, folder: Path | None) -> Any:
-    full = {kind: entry} if isinstance(entry, str) else entry
-    if not isinstance(full, Mapping):
-        return full
-    full = dict(full)
-    if isinstance(full.get("file"), str):
-        full.setdefault("name", Path(full["file"]).stem)
-        full["file"] = str((folder or Path()) / full["file"])
-    elif isinstance(full.get(kind), str):
-        full.setdefault("name", full[kind])
-    options = full.get("options")
-    if folder is not None and isinstance(options, Mapping) and isinstance(options.get("mimic_iv"), str):
-        full["options"] = {**options, "mimic_iv": str(folder / options["mimic_iv"])}
-    return _placed(full, folder)
+    @field_validator("settings")
+    @classmethod
+    def _settings(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        method = info.data.get("method")
+        return given if method is None else _typed_settings(method, given, {})
 
-
-def _placed(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
-    """The same with the files of networks, in a study or an entry of data, made absolute."""
-    if folder is None:
+    @field_validator("overrides")
+    @classmethod
+    def _overrides(cls, given: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
+        method, settings = info.data.get("method"), info.data.get("settings")
+        if method is None or settings is None:
+            return given
+        values, problems = {}, []
+        for data, own in given.items():
+            try:
+                values[data] = _typed_settings(method, own, settings)
+            except BadInput as error:
+                problems += [f"{data}: {problem}" for problem in error.problems]
+        raise_all(problems)
         return values
-    model, weights = values.get("model"), values.get("pretrained")
-    if isinstance(model, str) and model.partition(":")[0].endswith(".py"):
-        values["model"] = str(folder / model)
-    if isinstance(weights, str):
-        values["pretrained"] = _weights_at(weights, folder)
-    elif isinstance(weights, Mapping):
-        values["pretrained"] = {k: _weights_at(v, folder) if isinstance(v, str) else v for k, v in weights.items()}
+
+    @field_validator("max_loss")
+    @classmethod
+    def _max_loss(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and not 0 <= value <= 1:
+            raise ValueError(f"should be a number from 0 to 1; got {value}")
+        everywhere = [key for key in ("min_performance", "max_gap") if isinstance(info.data.get(key), (int, float))]
+        if value is not None and everywhere:
+            raise ValueError(f"max_loss cannot be combined with min_performance or max_gap; this arm has {' and '.join(everywhere)}")
+        return value
+
+    @field_validator("train")
+    @classmethod
+    def _train(cls, value: bool, info: ValidationInfo) -> bool:
+        method = info.data.get("method")
+        if value and method is not None and not METHODS[method].takes_train:
+            users = ", ".join(name for name, method in METHODS.items() if method.takes_train)
+            raise ValueError(f"{method} makes no use of the training set; these methods do: {users}")
+        return value
+
+    def settings_for(self, data: str) -> dict[str, Any]:
+        """The settings on these data."""
+        return {**self.settings, **self.overrides.get(data, {})}
+
+    def goal(self, data: str, measure: str, performance: str) -> Goal:
+        """The goal of this arm on these data."""
+        limits = limit(self.min_performance, data, measure), limit(self.max_gap, data, measure)
+        loss = self.max_loss if limits == (None, None) else None  # a table of limits may leave some data out
+        return Goal(measure, performance, *limits, selection=self.selection, max_loss=loss)
+
+
+def _typed_settings(method: str, given: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    kind = METHODS[method].settings
+    values = typed(f"setting of {method}", given, {f.name: get_type_hints(kind)[f.name] for f in fields(kind)})
+    kind(**{**others, **values})  # checks values and combinations
     return values
 
 
-def _weights_at(weights: str, folder: Path) -> str:
-    """The path of a file of weights; what names none stays."""
-    return weights if weights in ("", IMAGENET) else str(folder / weights)
+def limit(given: Limit | None, data: str, measure: str) -> float | None:
+    """The number for these data and this measure; None where there is none.
+
+    >>> least = {"adult": {"spd": 0.52, "eod": 0.75}, "eod": 0.6}
+    >>> limit(least, "adult", "eod"), limit(least, "bank", "eod"), limit(0.7, "bank", "spd")
+    (0.75, 0.6, 0.7)
+    """
+    if not isinstance(given, Mapping):
+        return given
+    for key in (data, measure):
+        found = given.get(key)
+        number = found.get(measure) if isinstance(found, Mapping) else found
+        if number is not None:
+            return float(number)
+    return None
 
 
-def _entries(tidy: Mapping[str, Any], key: str) -> Iterator[dict[str, Any]]:
-    entries = tidy.get(key)
-    return (e for e in entries if isinstance(e, dict)) if isinstance(entries, list) else iter(())
+@dataclass(frozen=True, config=STRICT)
+class Plan:
+    """A study: every arm on every split of all data, for every measure."""
 
+    name: Name
+    data: Annotated[tuple[Data, ...], AfterValidator(_some)]
+    methods: Annotated[tuple[Arm, ...], AfterValidator(_some)]
+    measures: Annotated[tuple[Annotated[str, BeforeValidator(_measure)], ...], AfterValidator(_once)] = ("spd", "eod")
+    splits: Annotated[int, Field(ge=1)] = 20
+    first_seed: Annotated[int, Field(ge=0)] = 0
+    protocol: Annotated[str, one_of("protocol", PROTOCOLS)] = "split"
+    fractions: tuple[float, float, float] = PROTOCOLS["split"]
+    privileged: tuple[float, float, float] = (0.75, 0.5, 0.5)  # with "balanced": the share of the reference group in each set
+    stack: Annotated[int, Field(ge=1)] = 10  # replicates that are trained and repaired as one network
+    performance: Annotated[str, one_of("performance measure", AT_THRESHOLD)] = "balanced_accuracy"
+    model: Model = MLP  # or file.py:factory, or a backbone such as resnet-18
+    pretrained: str | dict[str, str] = ""  # weights that backbones start from (a file, or "imagenet"), or a table by backbone
+    keep_networks: bool = True  # False: a network is removed once all of its methods have finished
+    training: Recipe = Field(default_factory=dict)
+    trainings: dict[Name, Recipe] = Field(default_factory=dict)  # other recipes by name, for arms; override the study's and the data's
+    about: str = ""
 
-def _paths(tidy: Mapping[str, Any]) -> Iterator[Path]:
-    yield from (Path(e["file"]) for e in _entries(tidy, "data") if isinstance(e.get("file"), str))
-    for owner in (tidy, *_entries(tidy, "data")):
-        place = str(owner.get("model") or MLP).rpartition(":")[0]
-        if place.endswith(".py"):
-            yield Path(place)
-        weights = owner.get("pretrained")
-        named_files = weights.values() if isinstance(weights, Mapping) else (weights,)
-        yield from (Path(w) for w in named_files if isinstance(w, str) and w not in ("", IMAGENET))
+    @field_validator("fractions")
+    @classmethod
+    def _fractions(cls, value: tuple[float, float, float]) -> tuple[float, float, float]:
+        if min(value) <= 0 or abs(sum(value) - 1) > 1e-9:
+            raise ValueError(
+                f"fractions must be three positive numbers that add up to 1, for training, validation and test set; got {value}"
+            )
+        return value
 
+    @field_validator("privileged")
+    @classmethod
+    def _privileged(cls, value: tuple[float, float, float]) -> tuple[float, float, float]:
+        if not all(0 < share < 1 for share in value):
+            raise ValueError(f"privileged must be three shares between 0 and 1, for training, validation and test set; got {value}")
+        return value
 
-def _crossed(tidy: Mapping[str, Any]) -> Iterator[str]:
-    """What no entry can know alone: names used twice, settings and limits for what is not in the study, weights for no backbone."""
-    measures = tidy.get("measures")
-    listed = [_one_name(m) for m in measures] if isinstance(measures, (list, tuple)) else ["spd", "eod"]
-    data = [str(e["name"]) for e in _entries(tidy, "data") if "name" in e]
-    arms = [str(e["name"]) for e in _entries(tidy, "methods") if "name" in e]
-    for kind, names in (("data", data), ("methods", arms)):
-        folded = [n.casefold() for n in names]
-        twice = dict.fromkeys(n for n in names if folded.count(n.casefold()) > 1)
-        yield from (f"{kind}: the name {n!r} is used more than once. Give each entry a name of its own." for n in twice)
-    yield from idle_weights(tidy)
-    recipes = [str(name) for name in tidy["trainings"]] if isinstance(tidy.get("trainings"), Mapping) else []
-    for position, entry in enumerate(_entries(tidy, "methods")):
-        for name in entry["overrides"] if isinstance(entry.get("overrides"), Mapping) else ():
-            if name not in data:
-                yield f"methods[{position}].overrides: {name!r} is no data of this study.{_hint(name, data)}"
-        recipe = entry.get("training")
-        if isinstance(recipe, str) and recipe and recipe not in recipes:
-            known = _hint(recipe, recipes) if recipes else f" The study has none; add [trainings.{recipe}]."
-            yield f"methods[{position}].training: {recipe!r} is none of the study's trainings.{known}"
-        for key in ("min_performance", "max_gap"):
-            table = entry.get(key)
-            for name, inner in table.items() if isinstance(table, Mapping) else ():
-                where = f"methods[{position}].{key}"
-                if name not in (*data, *listed):
-                    yield f"{where}: {name!r} is neither data nor a measure of this study.{_hint(name, [*data, *listed])}"
-                for measure in inner if isinstance(inner, Mapping) else ():
-                    if measure not in listed:
-                        yield f"{where}.{name}: {measure!r} is no measure of this study.{_hint(measure, listed)}"
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seed of each split."""
+        return tuple(range(self.first_seed, self.first_seed + self.splits))
 
+    def named(self, name: str) -> FromSource | FromFile:
+        """The data of that name."""
+        return next(d for d in self.data if d.name == name)
 
-def idle_weights(tidy: Mapping[str, Any]) -> Iterator[str]:
-    """Pretrained weights that no network would take."""
-    models = [str(entry.get("model") or tidy.get("model") or MLP) for entry in _entries(tidy, "data")]
-    for position, (entry, model) in enumerate(zip(_entries(tidy, "data"), models, strict=True)):
-        if entry.get("pretrained") and model not in backbones():
-            yield f"data[{position}].pretrained: only {', '.join(backbones())} start from a file; the model is {model!r}"
-    common = tidy.get("pretrained")
-    for name in common if isinstance(common, Mapping) else [""] if common else []:
-        if name and name not in backbones():
-            yield f"pretrained: {name!r} is no backbone.{_hint(name, backbones())}"
-        elif models and not any(model == name if name else model in backbones() for model in models):
-            yield f"pretrained: none of the data has the model {name or ' or '.join(backbones())}. Name one with `model`, or leave it out."
+    def recipe(self, data: str, name: str = "") -> dict[str, Any]:
+        """The training settings on these data, by the recipe of that name."""
+        return {**self.training, **self.named(data).training, **(self.trainings[name] if name else {})}
 
+    def arm(self, name: str) -> Arm:
+        """The arm of that name."""
+        return next(a for a in self.methods if a.name == name)
 
-def _worded(error: ValidationError) -> Iterator[str]:
-    """Pydantic's findings in our words, each with its place."""
-    owners: dict[str, type] = {"data": Known, "methods": Arm}
-    types: dict[str, list[str]] = {}  # a value that may have several types has a finding for each
-    for found in error.errors(include_url=False):
-        parts = [p for p in found["loc"] if p not in ("known", "own", "str") and not str(p).startswith(("tuple[", "dict["))]
-        *outer, last = parts or ["study"]
-        inside, where = (_place(p) for p in (outer, parts))
-        kind, value = found["type"], found.get("input")
-        if kind == "unexpected_keyword_argument":
-            owner = Own if "own" in found["loc"] else owners.get(str(parts[0]), Plan) if outer else Plan
-            valid = [f.name for f in dataclasses.fields(owner)]
-            near = [*valid, *(f.name for f in dataclasses.fields(Own))] if owner is Known else valid
-            yield f"unknown key {last!r} {'in ' + inside if inside else 'at the top level'}.{_hint(last, valid, near)}"
-        elif kind == "missing" and isinstance(last, str):
-            yield f"{inside or 'the study'} lacks {last!r}. Add it."
-        elif kind == "value_error":
-            cause = found["ctx"]["error"]
-            yield from (f"{where}: {p}" for p in (cause.problems if isinstance(cause, BadInput) else [str(cause)]))
-        elif kind == "missing":
-            types.setdefault(f"{inside}: got {value!r}; it", []).append("more values")
-        else:
-            wanted = found["msg"].removeprefix("Input should be ").replace("an object", "a table").replace("valid array", "list")
-            types.setdefault(f"{where}: got {value!r}; it", []).append(wanted)
-    for start, wanted_types in types.items():
-        yield f"{start} should be {' or '.join(wanted_types)}".replace("should be more values", "should have more values")
-
-
-def _hint(name: object, valid: Sequence[str], near: Sequence[str] = ()) -> str:
-    return f"{did_you_mean(name, near or valid)} Valid: {', '.join(valid)}."
-
-
-def _place(parts: Sequence[str | int]) -> str:
-    """Where something is in a file: methods[2].settings."""
-    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts).lstrip(".")
+    def network(self, name: str) -> Network:
+        """The network for the data of that name."""
+        data = self.named(name)
+        model = data.model or self.model
+        common = self.pretrained if isinstance(self.pretrained, str) else self.pretrained.get(model, "")
+        return Network(model, data.pretrained or (common if model in backbones() else ""))

@@ -1,8 +1,9 @@
-"""The folder of a study: what it is (study.json), the trained networks (models/), the rows (rows/, one file a task) and a summary.
-Where images were left out, broken/ counts them, by what was wrong.
+"""The folder of a study: its definition (study.json), the trained networks (models/), the rows (rows/, one file per task) and a summary.
+Where images were left out, broken/ counts them by reason.
 
-A file is written whole or not at all, so a task whose file is there is done, and to go on after an interruption is to run the study again.
-A folder holds one study of one version of Equipoise; anything else is refused and left as it is.
+A file is written completely or not at all, so a task whose file exists is finished, and running the study again resumes it. A folder holds
+one study of one version of Equipoise: all that its numbers depend on is its identity, and a fingerprint of that is in every file. Anything
+else in the folder is an error and is left unchanged.
 """
 
 import json
@@ -20,16 +21,18 @@ from pydantic import TypeAdapter
 
 from equipoise.data import replacing, sha256, write_text
 from equipoise.errors import BadInput, raise_all
-from equipoise.study import rows, weights
-from equipoise.study.identity import differences, fingerprint, identity
-from equipoise.study.plan import make_plan
+from equipoise.study import networks, rows
+from equipoise.study.plan import Plan
 from equipoise.study.pooled import pooled
-from equipoise.study.schema import Plan
+from equipoise.study.reading import make_plan
+from equipoise.study.sources import FromFile
+from equipoise.study.summary import ORIGINAL, compare, study_table
 from equipoise.study.tasks import Task, tasks_of
 
 log = logging.getLogger(__name__)
 DEFINITION, LOCK = "study.json", ".lock"
 SCHEMA, SCHEMA_VERSION = "equipoise.study", 2  # of study.json
+COSMETIC = ("title", "published", "optional", "about", "keep_networks")  # parts of a plan that change no number
 
 
 @dataclass(frozen=True)
@@ -42,37 +45,37 @@ class Folder:
     version: str
 
     def file(self, task: Task) -> Path:
-        """Where a task's result belongs."""
+        """The file of a task's result."""
         return self.path / (f"rows/{task.key}.parquet" if task.method else f"models/{task.key}.safetensors")
 
     def store(self, task: Task, content: bytes) -> None:
-        """Writes a task's result, whole or not at all."""
+        """Writes a task's result, completely or not at all."""
         with replacing(self.file(task), follow=False) as temporary:
             temporary.write_bytes(content)
 
     def drop(self, training: Task) -> None:
-        """Removes the networks of a block, which can be large, and keeps what is known about them."""
+        """Removes the networks of a block, which can be large, and keeps their description."""
         path = self.file(training)
-        write_text(path.with_suffix(".json"), json.dumps(weights.read_about(path), indent=1) + "\n", follow=False)
+        write_text(path.with_suffix(".json"), json.dumps(networks.read_about(path), indent=1) + "\n", follow=False)
         path.unlink()
 
     def note_broken(self, data: str, kinds: Mapping[str, int]) -> None:
-        """Writes down how many images were left out and why; their names stay on the terminal, since results are passed on."""
+        """Writes how many images were left out and why; their names are only logged, since results are passed on."""
         write_text(self.path / f"broken/{data}.txt", "".join(f"{count} {kind}\n" for kind, count in kinds.items()), follow=False)
 
 
 @contextmanager
 def claimed(path: str | Path, plan: Plan, root: str | Path | None = None) -> Iterator[Folder]:
-    """The folder for this study, made or found, and kept from other runs meanwhile; an error if it holds anything else."""
+    """The folder for this study, new or existing, locked against other runs; an error if it holds anything else."""
     path, ours = Path(path), identity(plan, root)
     folder = Folder(path, plan, fingerprint(ours), present_version())
     _check(folder, ours)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(f"cannot make the folder {path}: {error.strerror}. Choose another place.") from error
+        raise BadInput(f"cannot make the folder {path}: {error.strerror}. Choose another one.") from error
     with _locked(path):
-        _check(folder, ours)  # somebody else may have been quicker
+        _check(folder, ours)  # another run may have written in the meantime
         if not (path / DEFINITION).exists():
             content = {
                 "schema": SCHEMA,
@@ -86,12 +89,12 @@ def claimed(path: str | Path, plan: Plan, root: str | Path | None = None) -> Ite
             }
             write_text(path / DEFINITION, json.dumps(content, indent=1) + "\n", follow=False)
         elif _definition(path).get("code") != code_digest():
-            log.warning("The code of Equipoise %s has been changed since %s was begun; its rows may not be alike.", folder.version, path)
+            log.warning("The code of Equipoise %s has changed since %s was started; its rows may not be comparable.", folder.version, path)
         yield folder
 
 
 def opened(path: str | Path) -> Folder:
-    """The study in a folder, to look at."""
+    """The study in a folder, for reading."""
     path = Path(path)
     if not (path / DEFINITION).is_file():
         raise BadInput(f"{path} holds no study: there is no {DEFINITION}. Name the folder given to `equipoise study run --out`.")
@@ -100,7 +103,7 @@ def opened(path: str | Path) -> Folder:
 
 
 def finished(folder: Folder) -> set[Task]:
-    """The tasks whose results are there and sound. Damaged files are named in the log and will be replaced; alien ones are an error."""
+    """The tasks whose results exist and are sound. Damaged files are logged, to be replaced; files of another study are an error."""
     done, aliens = set(), []
     for task in tasks_of(folder.plan):
         path = folder.file(task)
@@ -109,7 +112,7 @@ def finished(folder: Folder) -> set[Task]:
         try:
             owner = _owner(path.read_bytes(), task, str(path))
         except BadInput as error:
-            log.warning("%s It is done anew.", error)
+            log.warning("%s The task is run again.", error)
             continue
         if owner != (folder.fingerprint, folder.version):
             aliens.append(f"{path} belongs to study {owner[0]} of version {owner[1]}, not to {folder.fingerprint} of {folder.version}")
@@ -124,7 +127,7 @@ def read_rows(folder: Folder) -> pd.DataFrame:
 
 
 def read_pooled(folder: Folder) -> pd.DataFrame:
-    """The folds put together, of a study by folds; a line a (data, measure, method)."""
+    """The pooled folds of a study by folds; one line per (data, measure, method)."""
     return pooled(_read(folder))
 
 
@@ -134,12 +137,12 @@ def read_traces(folder: Folder) -> pd.DataFrame:
 
 
 def read_timings(folder: Folder) -> pd.DataFrame:
-    """Seconds of each finished task, training included, and of a split in it."""
+    """Seconds of each finished task, training included, and per split of it."""
     lines = []
     for task in tasks_of(folder.plan):
         path = folder.file(task)
         if path.is_file() and not task.method:
-            seconds = float(weights.read_about(path)["seconds"])
+            seconds = float(networks.read_about(path)["seconds"])
         elif not task.method and path.with_suffix(".json").is_file():
             seconds = float(json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["seconds"])
         elif path.is_file():
@@ -151,6 +154,73 @@ def read_timings(folder: Folder) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["data", "method", "measure", "stack", "task_seconds", "seconds"])
 
 
+def describe(folder: Folder, baseline: str = ORIGINAL, part: str = "test") -> dict[str, Any]:
+    """The results of a study as plain values: its table, its timings, a comparison with the baseline, and any pooled folds."""
+    found = read_rows(folder)
+    frames = {"table": study_table(folder.plan, found, part), "timings": read_timings(folder)}
+    if baseline in set(found["method"]):
+        frames["comparison"] = compare(found, baseline, part=part)
+    if folder.plan.protocol == "folds":
+        frames["pooled"] = read_pooled(folder)
+    about = {"schema": SCHEMA, "schema_version": 1, "study": folder.plan.name, "fingerprint": folder.fingerprint, "version": folder.version}
+    counts = {"splits": folder.plan.splits, "rows": len(found), "part": part, "baseline": baseline}
+    return {**about, **counts, **{name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}}
+
+
+def identity(plan: Plan, root: str | Path | None) -> dict[str, Any]:
+    """All that the numbers of a study depend on, as plain values: its definition without titles, and the checksums of its files.
+
+    Raises one error with every data set whose files are missing.
+    """
+    content = json.loads(TypeAdapter(Plan).dump_json(plan))
+    problems: list[str] = []
+    for entry, data in zip(content["data"], plan.data, strict=True):
+        try:
+            entry["content"] = data.checksum(root)
+            entry["model"] = plan.network(data.name).content()
+        except (BadInput, OSError) as error:
+            problems.append(str(error))
+        del entry["pretrained"]  # part of the model's content
+        if isinstance(data, FromFile):
+            entry["file"] = data.path.name
+        else:
+            entry["options"].pop("mimic_iv", None)  # a place; its files are part of the checksum
+    raise_all(list(dict.fromkeys(problems)), plan.name)
+    for replaced in ("model", "pretrained", "name"):
+        del content[replaced]
+    plain: dict[str, Any] = _without(content, COSMETIC)
+    return plain
+
+
+def _without(value: Any, keys: Sequence[str]) -> Any:
+    if isinstance(value, dict):
+        return {k: _without(v, keys) for k, v in value.items() if k not in keys}
+    return [_without(v, keys) for v in value] if isinstance(value, list) else value
+
+
+def fingerprint(identity: Mapping[str, Any]) -> str:
+    """Sixteen digits that stand for an identity."""
+    return sha256(json.dumps(identity, sort_keys=True).encode())[:16]
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """Where two identities differ, as messages."""
+
+    def shown(value: Any) -> str:
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            value = [entry.get("name") for entry in value]
+        return json.dumps(value)
+
+    found = []
+    for key in dict.fromkeys([*ours, *theirs]):
+        mine, other = ours.get(key), theirs.get(key)
+        if mine == other:
+            continue
+        same = shown(mine) == shown(other)
+        found.append(f"{key} (entries of the same names differ)" if same else f"{key} is {shown(other)} there and {shown(mine)} here")
+    return found
+
+
 def present_version() -> str:
     """The version of Equipoise that is running."""
     import equipoise
@@ -159,9 +229,9 @@ def present_version() -> str:
 
 
 def code_digest() -> str:
-    """A checksum of the rooms that make the numbers: while Equipoise is being developed, its version does not tell it all."""
+    """A checksum of the rooms that make the numbers: during development the version alone does not identify the code."""
     here = Path(__file__).parents[1]
-    files = sorted(path for room in ("data", "models", "measures", "methods") for path in (here / room).glob("*.py"))
+    files = sorted(path for room in ("data", "models", "measures", "methods") for path in (here / room).rglob("*.py"))
     return sha256(b"".join(path.read_bytes() for path in files))[:16]
 
 
@@ -179,20 +249,15 @@ def _read(folder: Folder) -> pd.DataFrame:
     if not frames:
         return rows.SCHEMA.empty_table().to_pandas()
     whole = pd.concat(frames, ignore_index=True)
-    order = [_position(whole["data"], [d.name for d in folder.plan.data]), _position(whole["measure"], folder.plan.measures)]
-    order += [_position(whole["method"], [a.name for a in folder.plan.methods]), whole["seed"]]
-    ranks = pd.concat(order, axis=1, keys=range(4)).sort_values([0, 1, 2, 3]).index
-    return whole.loc[ranks].reset_index(drop=True)
-
-
-def _position(column: "pd.Series[str]", order: Sequence[str]) -> "pd.Series[int]":
-    return column.map({name: k for k, name in enumerate(order)})
+    names = {"data": [d.name for d in folder.plan.data], "measure": folder.plan.measures, "method": [a.name for a in folder.plan.methods]}
+    ranks = whole[["seed"]].assign(**{key: whole[key].map({n: k for k, n in enumerate(order)}) for key, order in names.items()})
+    return whole.loc[ranks.sort_values([*names, "seed"]).index].reset_index(drop=True)
 
 
 def _owner(content: bytes, task: Task, source: str) -> tuple[str, str]:
     """The fingerprint and version in a task's file, once it is sound and complete."""
     if not task.method:
-        states, about = weights.from_bytes(content, source)
+        states, about = networks.from_bytes(content, source)
         if tuple(states) != task.seeds:
             raise BadInput(f"{source} holds the networks of other splits.")
         return about["fingerprint"], about["version"]
@@ -204,14 +269,13 @@ def _owner(content: bytes, task: Task, source: str) -> tuple[str, str]:
 
 
 def _check(folder: Folder, ours: dict[str, Any]) -> None:
-    """Refuses a folder that holds something else."""
+    """Raises an error if the folder holds something else."""
     path = folder.path
     if path.exists() and not path.is_dir():
         raise BadInput(f"{path} is a file; the results of a study need a folder. Choose another place with --out.")
     if not (path / DEFINITION).exists():
-        strangers = (
-            sorted(p.name for p in path.iterdir() if p.name != LOCK and not p.name.startswith(".equipoise.")) if path.exists() else []
-        )
+        inside = path.iterdir() if path.exists() else ()
+        strangers = sorted(p.name for p in inside if p.name != LOCK and not p.name.startswith(".equipoise."))
         if strangers:
             raise BadInput(f"{path} is not empty and holds no study ({', '.join(strangers[:3])} ...). Choose another folder with --out.")
         return
@@ -222,7 +286,7 @@ def _check(folder: Folder, ours: dict[str, Any]) -> None:
             "Nothing was changed. Choose another folder with --out, or install that version."
         )
     if found["fingerprint"] != folder.fingerprint:
-        different = "; ".join(differences(ours, found["identity"])) or "its fingerprint is another"
+        different = "; ".join(differences(ours, found["identity"])) or "the fingerprints differ"
         raise BadInput(
             f"{path} holds another study, {found['study']!r} ({found['fingerprint']}), not {folder.plan.name!r} ({folder.fingerprint}): "
             f"{different}. Nothing was changed. Choose another folder with --out."
@@ -235,11 +299,10 @@ def _definition(path: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(source.read_text(encoding="utf-8"))
         if not isinstance(found, dict):
             raise TypeError("it is not an object")
-        lacking = [key for key in ("study", "fingerprint", "version", "identity", "definition") if key not in found]
     except (ValueError, TypeError) as error:
-        raise BadInput(f"{source} is damaged ({error}). Put it back from a copy, or choose another folder with --out.") from error
-    if lacking:
-        raise BadInput(f"{source} lacks {', '.join(lacking)}. Put it back from a copy, or choose another folder with --out.")
+        raise BadInput(f"{source} is damaged ({error}). Restore it from a copy, or choose another folder with --out.") from error
+    if lacking := [key for key in ("study", "fingerprint", "version", "identity", "definition") if key not in found]:
+        raise BadInput(f"{source} lacks {', '.join(lacking)}. Restore it from a copy, or choose another folder with --out.")
     if (found.get("schema"), found.get("schema_version")) != (SCHEMA, SCHEMA_VERSION):
         raise BadInput(
             f"{source} has schema {found.get('schema')!r}, version {found.get('schema_version')!r}; this Equipoise reads {SCHEMA!r}, "
@@ -250,7 +313,7 @@ def _definition(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keeps two runs from working in one folder; the system lifts the lock when a run ends in whatever way."""
+    """Keeps two runs from working in one folder; the system removes the lock when a run ends, however it ends."""
     if sys.platform == "win32":
         yield
         return
@@ -261,8 +324,8 @@ def _locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BadInput(f"another run is at work in {path}. Wait for it, or choose another folder with --out.") from None
-        for leftover in path.rglob(".equipoise.*.tmp"):  # of a run that was killed while it wrote
+            raise BadInput(f"another run is using {path}. Wait for it, or choose another folder with --out.") from None
+        for leftover in path.rglob(".equipoise.*.tmp"):  # of a run that was killed while writing
             leftover.unlink(missing_ok=True)
         yield
     finally:

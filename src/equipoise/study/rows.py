@@ -1,7 +1,7 @@
-"""The rows of a study: one a (data, split, method, measure), with the steps that led to it; as Parquet bytes and back.
+"""The rows of a study: one per (data, split, method, measure), with its trace; as Parquet bytes and back.
 
-Gaps, performances and noise floors are of the test part, unless their name begins with `valid_`. The columns in TIMINGS differ from run
-to run; all others are the same to the bit, whatever the runner, on the same kind of device.
+Gaps, performances and noise (the mean |gap| with permuted groups) are of the test set, unless their name begins with `valid_`.
+The columns in TIMINGS differ from run to run; all others are bit-identical for every runner, on the same kind of device.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,15 +15,15 @@ import pyarrow.parquet as pq
 from equipoise.errors import BadInput
 from equipoise.measures import GAPS
 
-TIMINGS = ("seconds", "task_seconds")  # of the method alone: a split's share, and the whole stack
+TIMINGS = ("seconds", "task_seconds")  # of the method without training: per split, and of the whole stack
 NOISE = ("noise", "valid_noise")
-LIMIT = "limit"  # the best performance of any rule that knows the group, on the original network's test scores, within the row's own |gap|
-POOLED = ("test_cell", "test_decision", "test_patient")  # of each test row, where folds are to be pooled (see pooled)
-PACE = "pace"  # of one step, in what the method counts: units pruned, epochs
-SIZES = ("train_rows", "valid_rows", "test_rows")  # of each part of the split
+LIMIT = "limit"  # the upper bound (group-aware): the best performance on the original network's test scores within the row's own |gap|
+POOLED = ("test_cell", "test_decision", "test_patient")  # of each test row, where folds are pooled (see pooled)
+PACE = "pace"  # of one step, in the unit that the method counts: units pruned, epochs
+SIZES = ("train_rows", "valid_rows", "test_rows")  # of each set of the split
 SCHEMA_VERSION = 3  # of a file of rows
 VERSION_KEY = b"equipoise.rows.schema_version"
-# Columns that every file has. Any other column may be missing in a file from before it, and is then missing in the rows.
+# Columns that every file has. Others may be missing, such as those of a measure that was added later; their values are then missing.
 CORE = ("fingerprint", "version", "data", "seed", "method", "measure", "gap", "performance", "valid_gap", "valid_performance", *TIMINGS)
 TRACE = {"trace_step": "step", "trace_gap": "gap", "trace_performance": "performance", "trace_threshold": "threshold"}
 _TEXT, _REAL, _WHOLE = pa.string(), pa.float64(), pa.int64()
@@ -74,7 +74,7 @@ def to_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def from_bytes(content: bytes, source: str) -> pd.DataFrame:
-    """The rows in a Parquet file, or an error that names it if it is cut short, damaged or something else.
+    """The rows in a Parquet file, or an error that names it if it is truncated, damaged or something else.
 
     A column that the file lacks, such as a measure that was added to the table later, is missing (NaN) in every row. A measure that
     the file has and the table does not is kept, after the other columns.
@@ -83,7 +83,7 @@ def from_bytes(content: bytes, source: str) -> pd.DataFrame:
         table = pq.read_table(BytesIO(content), page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise BadInput(f"{source} is damaged ({reason}). Run the study again to have it redone.") from error
+        raise BadInput(f"{source} is damaged ({reason}). Run the study again to replace it.") from error
     version = (table.schema.metadata or {}).get(VERSION_KEY, b"1").decode(errors="replace")
     if version != str(SCHEMA_VERSION):
         raise BadInput(
@@ -103,7 +103,7 @@ def from_bytes(content: bytes, source: str) -> pd.DataFrame:
 
 
 def split_traces(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows without their traces, and the traces, one line a step."""
+    """The rows without their traces, and the traces, one line per step."""
     keys = ["data", "seed", "method", "measure"]
     rows = frame.drop(columns=[*TRACE, *POOLED])
     steps = frame[[*keys, *TRACE]].explode(list(TRACE), ignore_index=True).rename(columns=TRACE)

@@ -1,11 +1,11 @@
-"""The pieces of a study: which there are, what each needs, and about how long each takes beside the others."""
+"""The tasks of a study: which there are, what each needs, and roughly how long each takes compared with the others."""
 
 from dataclasses import dataclass
 
 from equipoise.data import CATALOGUE
 from equipoise.methods import METHODS
-from equipoise.study.entries import Known
-from equipoise.study.schema import Plan
+from equipoise.study.plan import Plan
+from equipoise.study.sources import FromSource
 
 TRAINING_EFFORT = 10.0  # of training a small network, next to `METHODS[name].effort`
 UNKNOWN_ROWS = 10_000
@@ -13,7 +13,7 @@ UNKNOWN_ROWS = 10_000
 
 @dataclass(frozen=True)
 class Task:
-    """One piece of a study. Without a method it trains the networks of its block, by the recipe of that name where it has one."""
+    """One task of a study. Without a method it trains the networks of its block, by the recipe of that name if it has one."""
 
     data: str
     seeds: tuple[int, ...]
@@ -41,7 +41,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Work:
-    """A task with the study that it belongs to."""
+    """A task and the study that it belongs to."""
 
     plan: Plan
     fingerprint: str
@@ -52,16 +52,16 @@ class Work:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a task: the content of its file, or what went wrong."""
+    """The result of a task: the content of its file, or what went wrong."""
 
     content: bytes | None = None
     problem: str = ""
     details: str = ""
-    died: bool = False  # the worker is gone; the task itself may be fine
+    died: bool = False  # the worker ended; the task itself may be fine
 
 
 def tasks_of(plan: Plan) -> list[Task]:
-    """All tasks of a study, each train task before the tasks that need it."""
+    """All tasks of a study, each training before the tasks that need it."""
     found = []
     for data in plan.data:
         for start in range(0, plan.splits, plan.stack):
@@ -72,10 +72,10 @@ def tasks_of(plan: Plan) -> list[Task]:
 
 
 def cost(plan: Plan, task: Task) -> float:
-    """About how long a task takes, in no unit."""
+    """Roughly how long a task takes, in arbitrary units."""
     data = plan.named(task.data)
     rows, features = UNKNOWN_ROWS, 50
-    if isinstance(data, Known) and data.source in CATALOGUE:
+    if isinstance(data, FromSource) and data.source in CATALOGUE:
         recipe = CATALOGUE[data.source]
         rows, features = int(data.options.get("n", recipe.rows)), recipe.features
     effort = METHODS[plan.arm(task.method).method].effort if task.method else TRAINING_EFFORT

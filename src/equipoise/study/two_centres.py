@@ -1,8 +1,8 @@
 """The paper's scenario on simulated chest X-rays: a classifier that is trained at one centre and used at another.
 
-Centre 1 sees few women and finds the disease in few of them, so that its network takes being a woman for a sign of health. At centre 2 as
-many women as men are sick, and the X-rays are exposed otherwise; there the network misses sick women. What centre 2 has is written as a
-hospital has it: images, a table, the network's code and weights.
+Centre 1 sees few women and finds the disease in few of them, so its network learns to associate being a woman with health. At centre 2
+as many women as men are ill, and the X-rays have another exposure; there the network misses ill women. The data of centre 2 are written as
+a hospital has them: images, a table, the network's code and weights.
 """
 
 import inspect
@@ -22,7 +22,7 @@ from equipoise.models import Progress, Training, predict, train
 from equipoise.study import small_cnn
 
 LABEL, GROUP, REFERENCE, PATIENT = "widened_mediastinum", "sex", "M", "patient_id"
-FEWEST_XRAYS = 40  # rows, so that every group has some of both labels in every part
+FEWEST_XRAYS = 40  # rows, so that every group has both labels in every set
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,14 @@ class Hospital:
 
 @dataclass(frozen=True)
 class Centre:
-    """Who comes to a centre, and how their X-rays look there."""
+    """The patients of a centre, and the properties of its X-rays."""
 
-    men: float  # their share
-    sick_men: float  # the share of men who are sick
+    men: float  # the share of men
+    sick_men: float  # the share of men who are ill
     sick_women: float
     exposure: float = 1.0  # the film is raised to this power
     hardness: float = 0.2  # of seeing the disease in women, as in `phantom`
-    separation: float = 1.9  # how much wider the sick are, as in `phantom`
+    separation: float = 1.9  # how much wider the mediastinum of ill patients is, as in `phantom`
 
 
 CENTRE_1 = Centre(men=0.75, sick_men=0.5, sick_women=0.15)
@@ -84,7 +84,7 @@ CENTRE_2 = Centre(men=0.5, sick_men=0.5, sick_women=0.5, exposure=1.15)
 
 
 def admit(centre: Centre, rows: int, name: str, seed: int) -> Cohort:
-    """So many X-rays of patients of a centre, with the grain of 8 bits that an image file has."""
+    """X-rays of `rows` patients of a centre, rounded to 8 bits as in an image file."""
     men = round(rows * centre.men)
     shares = (("men", men, 1.0, centre.sick_men), ("women", rows - men, 0.0, centre.sick_women))
     drawn = [
@@ -111,7 +111,7 @@ def admit(centre: Centre, rows: int, name: str, seed: int) -> Cohort:
 
 
 def train_at_one(rows: int, *, epochs: int = 6, seed: int = 0, progress: Progress | None = None) -> nn.Module:
-    """The network of centre 1, trained on so many X-rays there; a quarter as many more are for validation."""
+    """The network of centre 1, trained on `rows` X-rays; a quarter of that number is for validation."""
     check_demo(rows, epochs, seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(child_seed(seed, "weights"))
@@ -122,7 +122,7 @@ def train_at_one(rows: int, *, epochs: int = 6, seed: int = 0, progress: Progres
 
 
 def check_demo(rows: int, epochs: int, seed: int) -> None:
-    """Raises all that is wrong with these numbers."""
+    """Raises one error with every problem of these numbers."""
     checks = {
         f"rows must be at least {FEWEST_XRAYS}, so that every group has patients with and without the disease; got {rows}": rows
         >= FEWEST_XRAYS,
@@ -133,7 +133,7 @@ def check_demo(rows: int, epochs: int, seed: int) -> None:
 
 
 def write_hospital(folder: Path, network: nn.Module, rows: int, *, new: int = 40, seed: int = 0) -> Hospital:
-    """What centre 2 has, as files: the network, `rows` X-rays with labels, their scores, and `new` ones without a label."""
+    """Writes the files of centre 2: the network, `rows` X-rays with labels, their scores, and `new` ones without a label."""
     place = Hospital(folder)
     place.xrays.mkdir(parents=True, exist_ok=True)
     write_text(place.code, inspect.getsource(small_cnn))
@@ -148,7 +148,7 @@ def write_hospital(folder: Path, network: nn.Module, rows: int, *, new: int = 40
 
 
 def _table(cohort: Cohort, place: Hospital) -> pd.DataFrame:
-    """The rows of a cohort, whose images are written next to it."""
+    """The rows of a cohort; their images are written to the folder."""
     names = [f"{cohort.name}-{k + 1:05}.png" for k in range(len(cohort))]
     films = ((cohort.inputs[:][:, 0] * SD + MEAN) * 255).round().to(torch.uint8).numpy()
     for name, film in zip(names, films, strict=True):

@@ -8,8 +8,8 @@ import torch
 from equipoise.errors import BadInput
 from equipoise.methods.adversarial_training import fresh
 from equipoise.models import backbone
-from equipoise.study.network import Network, checked
-from equipoise.study.plan import make_plan
+from equipoise.study import make_plan
+from equipoise.study.networks import Network, checked
 from support.facts import facts
 
 

@@ -1,7 +1,7 @@
-"""The work of a study, in tasks that depend on nothing but what they are handed: the same bytes come back from any process or machine.
+"""How a task of a study is done. A task depends only on its arguments: any process or machine returns the same bytes.
 
-A train task trains the networks of one block of splits as a stack; a method task repairs them on the validation parts for one measure
-and looks at the result on the test parts. Neither writes anything: who leads the study does.
+A training trains the networks of one block of splits as a stack; a method task repairs them on the validation sets for one measure and
+evaluates the result on the test sets. Neither writes anything: the leading process does.
 """
 
 import json
@@ -35,16 +35,15 @@ from equipoise.measures import (
 from equipoise.methods import METHODS, Candidate, run_many, settings_of
 from equipoise.models import IMAGES, Training, computing_on, predict, train_stack, workplace
 from equipoise.models import train as train_one
-from equipoise.study import pooled, rows, weights
-from equipoise.study.schema import Plan
-from equipoise.study.sources import load_source
+from equipoise.study import networks, pooled, rows
+from equipoise.study.plan import Plan
 from equipoise.study.tasks import Outcome, Work
 
-KEPT_BLOCKS = 2  # a process keeps the parts of the blocks that it worked on last
+KEPT_BLOCKS = 2  # a process keeps the sets of the blocks that it worked on last
 
 
 def attempt(work: Work, cohort: bytes | None, trained: bytes | Path | None) -> Outcome:
-    """The outcome of a task; problems are part of it, so that one bad task does not take the others along."""
+    """The outcome of a task; problems are part of it, so that one bad task does not end the others."""
     try:
         return Outcome(perform(work, cohort, trained))
     except EquipoiseError as error:
@@ -68,7 +67,7 @@ def perform(work: Work, cohort: bytes | None, trained: bytes | Path | None) -> b
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One compute thread, so that sums are taken in the same order everywhere and processes do not get into each other's way."""
+    """One compute thread, so that sums are taken in the same order everywhere and processes do not compete for cores."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     before = torch.get_num_threads()
@@ -84,7 +83,7 @@ _blocks: OrderedDict[tuple[str, str, tuple[int, ...]], list[Parts]] = OrderedDic
 
 
 def _block(work: Work, cohort: bytes | None) -> list[Parts]:
-    """The parts of every split of a block, as tensors, or as images mapped from a file. Kept for the next task of the same block."""
+    """The sets of every split of a block, as tensors, or as images mapped from a file. Cached for the next task of the same block."""
     key = (work.fingerprint, work.task.data, work.task.seeds)
     if key not in _blocks:
         while len(_blocks) >= KEPT_BLOCKS:
@@ -97,21 +96,19 @@ def _block(work: Work, cohort: bytes | None) -> list[Parts]:
 
 def _parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
     if cohort is None:
-        data = plan.named(name)
-        assert not data.path  # the leading process loads files
-        cohort = load_source(data.source, None, {**data.options, "seed": seed})  # type: ignore[union-attr]
+        cohort = plan.named(name).load(seed=seed)
     if plan.protocol == "balanced":
         parts = balanced_parts(cohort, seed=seed, fractions=plan.fractions, privileged=plan.privileged)
     elif plan.protocol == "folds":
         parts = fold_parts(cohort, seed=seed, privileged=plan.privileged)
     else:
         parts = split(cohort, seed=seed, fractions=plan.fractions)
-    train, valid, test = (replace(part, source=part.inputs) for part in parts)  # the raw table is not needed any more
+    train, valid, test = (replace(part, source=part.inputs) for part in parts)  # the raw table is no longer needed
     return Parts(train, valid, test)
 
 
 def _alike(parts: Sequence[Parts]) -> list[list[int]]:
-    """Which splits can go through as one stack: those whose parts have equal shapes, as they all do where there are no patient ids."""
+    """The splits that can form one stack: those whose sets have equal shapes, as all have where there are no patient ids."""
     groups: dict[tuple[torch.Size, ...], list[int]] = {}
     for k, three in enumerate(parts):
         groups.setdefault(tuple(part.inputs.shape for part in three)[:2], []).append(k)
@@ -134,11 +131,11 @@ def _trained(work: Work, parts: Sequence[Parts]) -> bytes:
                 untrained = network.build(parts[k].train.inputs.shape, seeds[k])
                 models[k] = train_one(parts[k].train, parts[k].valid, seed=seeds[k], model=untrained, settings=settings)
     about = {"fingerprint": work.fingerprint, "version": work.version, "task": work.task.key, "seconds": time.perf_counter() - start}
-    return weights.to_bytes([models[k] for k in range(len(parts))], seeds, about)
+    return networks.to_bytes([models[k] for k in range(len(parts))], seeds, about)
 
 
 def _networks(work: Work, parts: Sequence[Parts], trained: bytes) -> list[nn.Module]:
-    states, about = weights.from_bytes(trained, f"the networks of {work.task.training.key}")
+    states, about = networks.from_bytes(trained, f"the networks of {work.task.training.key}")
     network = work.plan.network(work.task.data)
     models = []
     for seed, three, threshold in zip(work.task.seeds, parts, about["thresholds"], strict=True):
@@ -150,7 +147,7 @@ def _networks(work: Work, parts: Sequence[Parts], trained: bytes) -> list[nn.Mod
 
 
 def _repaired(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -> list[dict[str, object]]:
-    """One row a split."""
+    """One row per split."""
     plan, task = work.plan, work.task
     arm = plan.arm(task.method)
     goal = arm.goal(task.data, task.measure, plan.performance)
@@ -193,9 +190,9 @@ def _repaired(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -
 def _row(
     candidate: Candidate, model: nn.Module, parts: Parts, measure: str, performance: str, seed: int, salt: str | None
 ) -> dict[str, object]:
-    """What is told of one split; with a salt, for folds that are to be pooled, each of its decisions too."""
+    """The numbers of one split; with a salt, for folds that are pooled, each of its decisions too."""
     valid_scores, scores = (predict(candidate.model, part) for part in (parts.valid, parts.test))
-    (valid, valid_noise), (test, noise) = (_looked(candidate, some, measure, seed) for some in (valid_scores, scores))
+    (valid, valid_noise), (test, noise) = (_evaluated(candidate, some, measure, seed) for some in (valid_scores, scores))
     trace, rule, goal = candidate.trace, candidate.rule, candidate.goal
     gap = _gap(measure, test)
     return {
@@ -225,21 +222,21 @@ def _row(
     }
 
 
-def _looked(candidate: Candidate, scores: Scores, measure: str, seed: int) -> tuple[Cells, float]:
-    """The cell table of the decisions (for a randomised rule, of their expectations), and their noise floor."""
+def _evaluated(candidate: Candidate, scores: Scores, measure: str, seed: int) -> tuple[Cells, float]:
+    """The cell table of the decisions (for a randomised rule, of their expectations), and the mean |gap| with permuted groups."""
     f, attribute = candidate.rule.decide(scores), scores.attribute
     noise = noise_floor(f, scores.y, attribute.codes, attribute.levels, scores.patients, measure, seed=seed)
     return tabulate(f, scores.y, attribute), noise
 
 
 def _alike_networks(one: nn.Module, other: nn.Module) -> bool:
-    """Whether the scores of one are those of the other: a rule of its own leaves the network as it was."""
+    """Whether two networks have the same scores, as where a method changes only the rule."""
     mine, theirs = one.state_dict(), other.state_dict()
     return type(one) is type(other) and mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
 def _limit(scores: Scores, measure: str, performance: str, gap: float) -> float | None:
-    """What the best rule that knows the group reaches with the original network's scores within a |gap|; None where there is no line."""
+    """The upper bound (group-aware) of performance on the original network's scores within a |gap|; None where it is not defined."""
     attribute = scores.attribute
     if math.isnan(gap):
         return None

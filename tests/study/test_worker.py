@@ -15,11 +15,9 @@ from equipoise.errors import BadInput
 from equipoise.measures import limit
 from equipoise.methods import run_many
 from equipoise.models import Training, predict, train_stack
-from equipoise.study import Plan, rows, weights
-from equipoise.study.plan import make_plan
-from equipoise.study.replicate import attempt, one_thread, perform
-from equipoise.study.sources import load_file
+from equipoise.study import Plan, make_plan, networks, rows
 from equipoise.study.tasks import Task, Work, cost, tasks_of
+from equipoise.study.worker import attempt, one_thread, perform
 from support.facts import facts
 
 STUDIES = count()
@@ -87,8 +85,8 @@ def test_an_arm_may_have_networks_trained_in_another_way(tiny) -> None:
     parts = [eq.split(cohort, seed=seed) for seed in (0, 1)]
     with one_thread():
         models = train_stack([(p.train, p.valid, seed) for seed, p in enumerate(parts)], settings=Training(**last))
-    states, _ = weights.from_bytes(second, "networks")
-    assert weights.from_bytes(first, "networks")[1]["sha256"] != weights.from_bytes(second, "networks")[1]["sha256"]
+    states, _ = networks.from_bytes(second, "networks")
+    assert networks.from_bytes(first, "networks")[1]["sha256"] != networks.from_bytes(second, "networks")[1]["sha256"]
     for seed, model in enumerate(models):
         assert all(torch.equal(value, states[seed][name]) for name, value in model.state_dict().items())
     assert json.loads(rows_of_other["settings"].iloc[0])["training"] == last
@@ -105,7 +103,7 @@ def test_f1_as_the_performance(tiny) -> None:
     cohort = eq.load("loh", n=400, alpha=2.0)
     plan = tiny(performance="f1")
     trained, found = done(plan, Task("loh", (0, 1), "standard", "spd"), cohort)
-    states, about = weights.from_bytes(trained, "networks")
+    states, about = networks.from_bytes(trained, "networks")
     part = eq.split(cohort, seed=1).test
     network = eq.train(part, part, settings=Training(epochs=0))
     network.load_state_dict(states[1])
@@ -123,12 +121,12 @@ def test_a_file_with_patients_and_a_network_of_the_users_own(tmp_path: Path) -> 
     data = {"file": str(tmp_path / "d.csv"), "name": "d", "label": "sick", "group": "sex", "reference": "M", "patient": "patient"}
     for model in ("mlp", f"{tmp_path / 'net.py'}:make"):
         plan = make_plan({"name": "own", "data": [data], "methods": ["standard"], "model": model, "training": {"epochs": 2}})
-        cohort = load_file(plan.data[0].path, **plan.data[0].columns)
+        cohort = plan.data[0].load()
         before = torch.random.get_rng_state()
         first, found = done(plan, Task("d", (0, 1, 2), "standard", "spd"), cohort)
         assert torch.equal(before, torch.random.get_rng_state())
         second, again = done(plan, Task("d", (0, 1, 2), "standard", "spd"), cohort)
-        assert weights.from_bytes(first, "")[1]["sha256"] == weights.from_bytes(second, "")[1]["sha256"]
+        assert networks.from_bytes(first, "")[1]["sha256"] == networks.from_bytes(second, "")[1]["sha256"]
         pd.testing.assert_frame_equal(
             found.drop(columns=[*rows.TIMINGS, "fingerprint"]), again.drop(columns=[*rows.TIMINGS, "fingerprint"])
         )
@@ -154,9 +152,9 @@ def test_one_thread_puts_things_back() -> None:
 
 
 def test_damaged_networks_are_noticed() -> None:
-    content = weights.to_bytes([torch.nn.Linear(2, 1)], [0], {"fingerprint": "x"})
-    assert set(weights.from_bytes(content, "w")[0][0]) == {"weight", "bias"}
+    content = networks.to_bytes([torch.nn.Linear(2, 1)], [0], {"fingerprint": "x"})
+    assert set(networks.from_bytes(content, "w")[0][0]) == {"weight", "bias"}
     flipped = content[:-1] + bytes([content[-1] ^ 1])
     for damaged in (flipped, content[:-1], b"", b"nothing"):
         with pytest.raises(BadInput, match=facts("w", "damaged")):
-            weights.from_bytes(damaged, "w")
+            networks.from_bytes(damaged, "w")

@@ -14,15 +14,15 @@ import torch
 from pydantic import TypeAdapter
 
 from equipoise.errors import BadInput
-from equipoise.study import Event, Plan, opened, read_rows, run_study, schedule
-from equipoise.study.schedule import TasksFailed
+from equipoise.study import Event, Plan, opened, read_rows, run, run_study
+from equipoise.study.run import TasksFailed
 from equipoise.study.tasks import tasks_of
 from support.facts import facts
 
 SCRIPT = """
 import json, signal, sys
-from equipoise.study.plan import make_plan
-from equipoise.study.schedule import run_study
+from equipoise.study import make_plan
+from equipoise.study import run_study
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell has it ignored
@@ -106,19 +106,19 @@ def test_data_that_cannot_be_read_fail_alone(tiny, tmp_path: Path) -> None:
 
 def test_a_gpu_has_as_many_workers_as_its_memory_takes(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     images = tiny(data=["phantom"], methods=["standard"], model="resnet-18")
-    monkeypatch.setattr(schedule, "cores", lambda: 16)
-    assert schedule._share_of_gpu(images, None) is None or torch.cuda.is_available()
+    monkeypatch.setattr(run, "cores", lambda: 16)
+    assert run._share_of_gpu(images, None) is None or torch.cuda.is_available()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for gibibytes, workers in ((8, 1), (24, 2), (140, 14), (400, 16)):
         card = SimpleNamespace(total_memory=gibibytes * 2**30)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, card=card: card)
-        assert schedule._share_of_gpu(images, None) == workers
-    assert schedule._share_of_gpu(tiny(), None) is None  # tables stay on the cores
-    assert schedule._share_of_gpu(images, "cpu") is None
+        assert run._share_of_gpu(images, None) == workers
+    assert run._share_of_gpu(tiny(), None) is None  # tables stay on the cores
+    assert run._share_of_gpu(images, "cpu") is None
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=24 * 2**30))
-    assert schedule._share_of_gpu(tiny(), "cuda") == 6  # unless they are asked not to
+    assert run._share_of_gpu(tiny(), "cuda") == 6  # unless they are asked not to
 
 
 def test_a_device_that_is_not_there_is_refused_before_anything_runs(tiny, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Runs a study: what is not done yet, trainings before the methods that need them, the most expensive first."""
+"""Runs a study: the tasks that are not finished, trainings before the methods that need them, the most expensive first."""
 
 import logging
 import pickle
@@ -13,26 +13,24 @@ import torch
 from equipoise.data import Images, counted
 from equipoise.errors import EquipoiseError
 from equipoise.models import asked_device, computing_on
-from equipoise.study.entries import Own
+from equipoise.study.plan import Plan
 from equipoise.study.results import Folder, claimed, finished
-from equipoise.study.runners import Crew, cores, crew
-from equipoise.study.schema import Plan
-from equipoise.study.sources import load_file, load_source
+from equipoise.study.runners import Runner, cores, started
 from equipoise.study.tasks import Outcome, Task, Work, cost, tasks_of
 
 log = logging.getLogger(__name__)
-LIVES = 3  # how many workers may die over one task
+LIVES = 3  # how many workers may die in one task
 ON_GPU = 10 * 2**30  # bytes of its memory that one worker may need: VGG-16 in training, and rows kept there
 TABLES_ON_GPU = 4 * 2**30  # the same for tables: a CUDA context, and ten splits of 30,000 rows of 501 numbers
 
 
 class TasksFailed(EquipoiseError):
-    """Some tasks of a study could not be done; all others are, and stay."""
+    """Some tasks of a study failed; the results of all others are stored."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """How far a run is."""
+    """The progress of a run."""
 
     done: int  # tasks, with those of earlier runs
     total: int
@@ -43,7 +41,7 @@ class Event:
 
     @property
     def left(self) -> float | None:
-        """About how many seconds are left; None before anything is done."""
+        """Roughly how many seconds are left; None before anything is finished."""
         return self.seconds * (1 - self.share) / self.share if self.share else None
 
 
@@ -61,7 +59,7 @@ def run_study(
     device: str | None = None,
     progress: Progress | None = None,
 ) -> Folder:
-    """The folder with the study's rows. What is there already is kept; the rows do not depend on the runner.
+    """The folder with the study's rows. Finished tasks are not run again; the rows do not depend on the runner.
 
     `device` says where networks are computed, such as cpu or cuda. Without it tables stay on the CPU, and images go to a GPU if there is
     one. Training amplifies the rounding of a device, so single rows from a GPU differ from those from a CPU; rows name their device.
@@ -72,14 +70,14 @@ def run_study(
     with claimed(folder, plan, root) as place:
         done = finished(place)
         pending = _pending(plan, done)
-        if not plan.keep_networks:  # an earlier run may have been stopped just before it would have removed them
+        if not plan.keep_networks:  # an earlier run may have stopped just before removing them
             for training in {task for task in done if not task.method} - {task.training for task in pending}:
                 place.drop(training)
         if pending:
             for network in dict.fromkeys(plan.network(data.name) for data in plan.data):
-                network.fetch()  # before the workers, who would all fetch or all fail
-            with crew(runner, workers or _share_of_gpu(plan, device), address) as workforce:
-                _Run(place, pending, root, progress, device).drive(workforce)
+                network.fetch()  # before the workers, which would all fetch or all fail
+            with started(runner, workers or _share_of_gpu(plan, device), address) as made:
+                _Run(place, pending, root, progress, device).drive(made)
         elif progress:
             total = len(tasks_of(plan))
             progress(Event(total, total, 1.0, 0.0, ()))
@@ -98,7 +96,7 @@ def _share_of_gpu(plan: Plan, device: str | None) -> int | None:
 
 
 def _pending(plan: Plan, done: set[Task]) -> list[Task]:
-    """What there is to do; a training only where one of its methods needs it."""
+    """The tasks to run; a training only where one of its methods needs it."""
     methods = [task for task in tasks_of(plan) if task.method and task not in done]
     trainings = dict.fromkeys(task.training for task in methods)
     return [task for task in trainings if task not in done] + methods
@@ -106,7 +104,7 @@ def _pending(plan: Plan, done: set[Task]) -> list[Task]:
 
 @dataclass
 class _Run:
-    """One run of a study: the queue and what is known so far."""
+    """One run of a study: the queue and its state."""
 
     folder: Folder
     pending: list[Task]
@@ -117,7 +115,7 @@ class _Run:
     deaths: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     cohorts: dict[str, bytes] = field(default_factory=dict)
-    owed: Counter[str] = field(default_factory=Counter)  # methods that need the networks of a training
+    owed: Counter[str] = field(default_factory=Counter)  # how many methods still need the networks of a training
     failed: int = 0
     start: float = field(default_factory=time.perf_counter)
 
@@ -125,32 +123,34 @@ class _Run:
         plan = self.folder.plan
         self.total = len(tasks_of(plan))
         self.costs = {task.key: cost(plan, task) for task in self.pending}
-        # Where networks do not stay, split by split, so that a run which is stopped early has whole splits of all data.
+        # Where networks are removed, split by split, so that a run that is stopped early has complete splits of all data.
         early = {task.key: () if plan.keep_networks else task.seeds for task in self.pending}
         self.pending = sorted(self.pending, key=lambda task: (early[task.key], -self.costs[task.key], task.key))
         self.owed.update(task.training.key for task in self.pending if task.method)
 
-    def drive(self, workforce: Crew) -> None:
-        """Does everything that is pending."""
+    def drive(self, runner: Runner) -> None:
+        """Runs everything that is pending."""
         note = ""
         while self.pending or self.running:
-            while len(self.running) < workforce.slots and (task := self._ready()):
-                self._submit(workforce, task)
+            while len(self.running) < runner.slots and (task := self._ready()):
+                self._submit(runner, task)
             if not self.running:
-                break  # what is left could not be started
+                break  # the remaining tasks could not be started
             self._tell(note)
-            work, outcome = workforce.next()
+            work, outcome = runner.next()
             del self.running[work.task.key]
             note = self._settle(work.task, outcome)
         self._tell(note)
         if self.problems:
             listed = "\n".join(f"- {problem}" for problem in self.problems)
-            raise TasksFailed(f"{len(self.problems)} tasks of {self.folder.plan.name!r} failed; all others are done and kept:\n{listed}")
+            raise TasksFailed(
+                f"{len(self.problems)} tasks of {self.folder.plan.name!r} failed; the results of all others are stored:\n{listed}"
+            )
 
     def _ready(self) -> Task | None:
-        """The most expensive task whose networks are there; trainings before anything else, since all waits for them.
+        """The most expensive task whose networks exist; trainings first, because everything else waits for them.
 
-        Where networks do not stay, trainings last, so that few are there at a time.
+        Where networks are removed after use, trainings last, so that few exist at a time.
         """
         waiting = {task.key for task in (*self.pending, *self.running.values()) if not task.method}
         candidates = [task for task in self.pending if not task.method or task.training.key not in waiting]
@@ -161,7 +161,7 @@ class _Run:
         self.pending.remove(task)
         return task
 
-    def _submit(self, workforce: Crew, task: Task) -> None:
+    def _submit(self, runner: Runner, task: Task) -> None:
         folder = self.folder
         self.running[task.key] = task
         try:
@@ -171,12 +171,12 @@ class _Run:
             self._fail([task, *self._of_data(task.data)], str(error))
             return
         file = folder.file(task.training)
-        # Weights of half a gigabyte had better not go through a pipe, if they need not.
-        trained = None if not task.method else file.absolute() if workforce.here else file.read_bytes()
-        workforce.submit(Work(folder.plan, folder.fingerprint, folder.version, task, self.device), cohort, trained)
+        # Weights can be half a gigabyte: they go through a pipe only where the worker cannot read the file.
+        trained = None if not task.method else file.absolute() if runner.local else file.read_bytes()
+        runner.submit(Work(folder.plan, folder.fingerprint, folder.version, task, self.device), cohort, trained)
 
     def _settle(self, task: Task, outcome: Outcome) -> str:
-        """Keeps what a task gave, or sees to what went wrong; a note on the latter."""
+        """Stores the result of a task, or handles its problem and returns a note on it."""
         if outcome.content is not None:
             self.folder.store(task, outcome.content)
             self._release(task)
@@ -188,17 +188,17 @@ class _Run:
             self._fail([task, *waiting], outcome.problem)
             return f"{task}: {outcome.problem}"
         self.deaths[task.key] = self.deaths.get(task.key, 0) + 1
-        note = f"{task}: {outcome.problem}; worker {self.deaths[task.key]} of {LIVES} lost over this task"
+        note = f"{task}: {outcome.problem}; worker {self.deaths[task.key]} of {LIVES} lost in this task"
         log.warning(note)
         if self.deaths[task.key] >= LIVES:
             raise TasksFailed(
-                f"{note}. All other finished tasks are kept. Is there enough memory? Use fewer --workers, or a smaller stack."
+                f"{note}. The results of all finished tasks are stored. Check the memory: use fewer --workers, or a smaller stack."
             )
         self.pending.insert(0, task)
         return note
 
     def _release(self, task: Task) -> None:
-        """Removes networks that nothing needs any more, where they are not to stay. A method that failed still needs them."""
+        """Removes networks that no method needs any more, where the study does not keep them. A method that failed still needs them."""
         self.owed[task.training.key] -= bool(task.method)
         if task.method and not self.owed[task.training.key] and not self.folder.plan.keep_networks:
             self.folder.drop(task.training)
@@ -214,22 +214,19 @@ class _Run:
         self.problems.append(f"{first}: {problem}{waiting}")
 
     def _cohort(self, name: str) -> bytes | None:
-        """The data of a task, loaded once and sent along; None where every split is a simulation of its own."""
+        """The data of a task, loaded once and sent with it; None where every split is a simulation of its own."""
         data = self.folder.plan.named(name)
         if data.redraw:
             return None
         if name not in self.cohorts:
-            if isinstance(data, Own):
-                cohort = load_file(data.path, **data.columns)
-            else:
-                cohort = load_source(data.source, self.root, data.options, self._decoding(name))
+            cohort = data.load(self.root, self._decoding(name))
             if isinstance(cohort.source, Images) and cohort.source.broken:
                 self.folder.note_broken(name, counted(cohort.source.broken.values()))
             self.cohorts[name] = pickle.dumps(cohort, protocol=5)
         return self.cohorts[name]
 
     def _decoding(self, name: str) -> Callable[[int], None]:
-        """Tells how many images of some data are decoded."""
+        """Reports how many images of some data have been decoded."""
         total = 0
 
         def more(count: int) -> None:

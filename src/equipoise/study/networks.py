@@ -1,0 +1,159 @@
+"""The networks of a study: the paper's MLP, a backbone by name with or without pretrained weights, or a factory of the user's own.
+
+The trained networks of a block of splits are one safetensors file: exact, verified when it is read, unable to run code.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.data import child_seed, sha256
+from equipoise.errors import BadInput
+from equipoise.models import build, initial_mlp
+
+MLP = "mlp"
+IMAGENET = "imagenet"  # in place of a file: the published weights of the backbone
+
+
+def backbones() -> tuple[str, ...]:
+    """The names of the vision networks; imported late, because tables need none of them."""
+    from equipoise.models import BACKBONES
+
+    return tuple(BACKBONES)
+
+
+def checked(model: str) -> str:
+    """The name of a network itself, or an error that lists what it may be."""
+    if model != MLP and model not in backbones() and not all(model.rpartition(":")[::2]):
+        named = ", ".join(map(repr, backbones()))
+        raise BadInput(f"expected {MLP!r} (the paper's network), file.py:factory, or for images one of {named}; got {model!r}")
+    return model
+
+
+@dataclass(frozen=True)
+class Network:
+    """Which network a study trains on some data, and the weights that it starts from: a file, or "imagenet" for the published ones."""
+
+    model: str = MLP
+    pretrained: str = ""
+
+    @property
+    def stacks(self) -> bool:
+        """Whether several of them are trained and repaired as one stack."""
+        return self.model == MLP
+
+    def build(self, shape: Sequence[int], seed: int, *, pretrained: bool = True) -> nn.Module:
+        """An untrained network for inputs of this shape; random values depend only on the seed.
+
+        `pretrained=False` avoids reading weights that would be replaced anyway.
+        """
+        self.check(shape)
+        if self.model == MLP:
+            return initial_mlp(shape[1], seed)
+        with torch.random.fork_rng():
+            torch.manual_seed(child_seed(seed, "weights"))
+            if self.model not in backbones():
+                return build(self.model)
+            from equipoise.models import backbone
+
+            start = self.pretrained if pretrained else ""
+            weights = None if start == IMAGENET else start or None
+            model = backbone(self.model, channels=shape[1], weights=weights, pretrained=start == IMAGENET)
+        if self.pretrained:
+            model.__dict__["untrained"] = partial(self.build, tuple(shape))  # methods that train from scratch start from the same weights
+        return model
+
+    def fetch(self) -> None:
+        """Puts the published weights into the cache that all processes read; raises an error where they cannot be loaded."""
+        if self.pretrained == IMAGENET:
+            from equipoise.models import backbone
+
+            backbone(self.model, pretrained=True)
+
+    def content(self) -> str:
+        """What distinguishes it from other networks: names without folders, and checksums of the files."""
+        place, _, factory = self.model.rpartition(":")
+        code = Path(place)
+        known = f"{code.name}:{factory} {sha256(code.read_bytes())}" if place and code.is_file() else self.model
+        if self.pretrained == IMAGENET:
+            from equipoise.models import published_checksum
+
+            return f"{known} from {IMAGENET} {published_checksum(self.model)}"
+        weights = Path(self.pretrained)
+        return f"{known} from {weights.name} {sha256(weights.read_bytes())}" if self.pretrained else known
+
+    def check(self, shape: Sequence[int]) -> None:
+        """Raises an error if the network cannot take inputs of this shape."""
+        if self.model == MLP and len(shape) != 2:
+            raise BadInput(
+                f"{MLP!r} takes tables, and these inputs have the shape {tuple(shape[1:])}. Name a network for images: "
+                f"model = one of {', '.join(map(repr, backbones()))}, or file.py:factory."
+            )
+        if self.model in backbones() and len(shape) != 4:
+            raise BadInput(
+                f"{self.model!r} takes images, and these inputs have the shape {tuple(shape[1:])}. Use {MLP!r} or file.py:factory."
+            )
+
+
+def to_bytes(models: Sequence[nn.Module], seeds: Sequence[int], about: Mapping[str, Any]) -> bytes:
+    """The weights of one network per seed as a file, with a description."""
+    from safetensors.torch import save
+
+    tensors = {
+        f"{seed}/{k}": v.detach().cpu().contiguous().clone()
+        for seed, m in zip(seeds, models, strict=True)
+        for k, v in m.state_dict().items()
+    }
+    thresholds = [getattr(model, "threshold", None) for model in models]
+    notes = {**about, "seeds": list(seeds), "thresholds": thresholds, "sha256": _digest(tensors)}
+    return bytes(save(tensors, {"equipoise": json.dumps(notes)}))
+
+
+def from_bytes(content: bytes, source: str) -> tuple[dict[int, dict[str, Tensor]], dict[str, Any]]:
+    """The state dict of each seed and the description, or an error that names the file if it is damaged."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    about = _about(content, source)
+    try:
+        tensors = load(content)
+        if about["sha256"] != _digest(tensors):
+            raise ValueError("its checksum is wrong")
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise BadInput(f"{source} is damaged ({error}). Run the study again to replace it.") from error
+    states: dict[int, dict[str, Tensor]] = {int(seed): {} for seed in about["seeds"]}
+    for key, tensor in tensors.items():
+        seed, _, name = key.partition("/")
+        states[int(seed)][name] = tensor
+    return states, about
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """The description in a file of networks, without reading their weights."""
+    with path.open("rb") as file:
+        length = file.read(8)
+        return _about(length + file.read(min(int.from_bytes(length, "little"), path.stat().st_size)), str(path))
+
+
+def _about(content: bytes, source: str) -> dict[str, Any]:
+    try:
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        about: dict[str, Any] = json.loads(header["__metadata__"]["equipoise"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{source} is damaged ({error}). Run the study again to replace it.") from error
+    return about
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
