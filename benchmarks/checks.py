@@ -21,8 +21,8 @@ from scipy.stats import multivariate_normal
 import equipoise as eq
 from equipoise.data.sets.synthetic import zafar_chance, zafar_plane
 from equipoise.measures import gap_values, performance_functional, tabulate, tabulate_codes
-from equipoise.methods import Labels, run_many
-from equipoise.methods.looks import Look
+from equipoise.methods import Label, run_many
+from equipoise.methods.evaluation import Found
 from equipoise.models import predict, train_stack
 from equipoise.study import read_plan
 
@@ -64,7 +64,7 @@ def evals_per_epoch() -> None:
             report(f"COMPAS, bias-gda, evals_per_epoch={count}", found, parts, measure)
 
 
-def on_grid(self: Labels, scores: np.ndarray, max_gap: float | None = None, least: np.ndarray | None = None) -> Look:
+def on_grid(self: Label, scores: np.ndarray, max_gap: float | None = None, least: np.ndarray | None = None) -> Found:
     """The look of the published code: 101 thresholds, the first of the best, and none within the bound counts as a performance of 0."""
     if max_gap is None or least is not None:
         return EXACT(self, scores, max_gap, least)
@@ -73,10 +73,10 @@ def on_grid(self: Labels, scores: np.ndarray, max_gap: float | None = None, leas
     gaps = np.array([gap_values(self.measure, c)[..., 0] for c in tables])  # (thresholds, R)
     performances = np.array([performance_functional(self.performance, c.n)(c) for c in tables])
     best, r = np.where(np.abs(gaps) < max_gap, performances, 0).argmax(0), np.arange(len(scores))
-    return Look(gaps[best, r], performances[best, r], np.nextafter(thresholds[best], 2))  # theirs decides by >, ours by >=
+    return Found(gaps[best, r], performances[best, r], np.nextafter(thresholds[best], 2))  # theirs decides by >, ours by >=
 
 
-EXACT = Labels.look
+EXACT = Label.evaluate
 LOOKS = {"exact": EXACT, "101-point grid": on_grid}
 WEIGHTS: dict[str, dict[str, Any]] = {"best": {}, "last (published)": {"restore": "last", "patience": 110}}
 
@@ -90,14 +90,14 @@ def random_on_bank(weights: str, seed: int) -> list[dict[str, Any]]:
     common = {"weights": weights, "seed": seed, "saturated": float(((scores < 0.01) | (scores > 0.99)).mean())}
     found = []
     for method, look in (("standard", "exact"), ("random", "exact"), ("random", "101-point grid")):
-        Labels.look = LOOKS[look]  # type: ignore[method-assign]
+        Label.evaluate = LOOKS[look]  # type: ignore[method-assign]
         goal = eq.Goal("spd", max_gap=0.05 if method == "random" else None)
         (candidate,) = run_many(method, [model], [parts.valid], goal, seeds=[seed])
         test = predict(candidate.model, parts.test)
         cells = tabulate(candidate.rule.decide(test), test.y, test.attribute)
         gap, performance = gap_values("spd", cells)[0], float(performance_functional("balanced_accuracy", cells.n)(cells))
         found.append({**common, "variant": f"{method}, {look}", "gap": gap, "performance": performance})
-    Labels.look = EXACT  # type: ignore[method-assign]
+    Label.evaluate = EXACT  # type: ignore[method-assign]
     return found
 
 

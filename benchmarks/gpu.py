@@ -18,11 +18,10 @@ import torch
 from torch import nn
 
 from equipoise.data import Cohort, Images
-from equipoise.methods import Goal
+from equipoise.methods import Goal, Label
 from equipoise.methods.bias_gda import Settings as BiasGda
 from equipoise.methods.bias_gda import run as run_bias_gda
 from equipoise.methods.pruning import most_influential
-from equipoise.methods.selection import Search
 from equipoise.models import backbone, replicas
 
 LAYERS = {"resnet-18": "conv1", "vgg-16": "features.*", "densenet-121": "features.conv0", "squeezenet": "features.*"}
@@ -86,13 +85,12 @@ def ceilings(model: nn.Module, inputs: Images, repeats: int) -> dict[str, float]
 
 
 def pruning_step(model: nn.Module, cohort: Cohort, layers: str, repeats: int) -> float:
-    """Seconds of one step: prune 1,500 units, influence of all, scores of all, and the look at them."""
+    """Seconds of one step: prune 1,500 units, influence of all, scores of all, and their evaluation."""
     networks = replicas([model], [cohort])
     networks.units(layers)
-    search = Search(networks, [cohort], Goal("eod", min_performance=0.0))
+    label = Label.of([cohort], Goal("eod", min_performance=0.0))
     scores = networks.evaluate()
-    look = search.begin(scores)
-    weights = search.labels.weights(scores, look.threshold)
+    weights = label.weights(scores, label.evaluate(scores).threshold)
     state = {"influence": networks.influence(weights)[1]}
     pruned = torch.zeros_like(state["influence"], dtype=torch.bool)
 
@@ -101,7 +99,8 @@ def pruning_step(model: nn.Module, cohort: Cohort, layers: str, repeats: int) ->
         networks.prune(chosen)
         pruned.logical_or_(chosen)
         found, state["influence"] = networks.influence(weights)
-        search.step(1, found)
+        label.evaluate(found)
+        networks.keep(np.ones(1, bool))
 
     return seconds(step, repeats)
 

@@ -15,10 +15,9 @@ from collections.abc import Callable
 import torch
 
 from equipoise.data import phantom
-from equipoise.methods import Goal
+from equipoise.methods import Goal, Label
 from equipoise.methods.bias_gda import Settings, run
 from equipoise.methods.pruning import most_influential
-from equipoise.methods.selection import Search
 from equipoise.models import backbone, replicas
 
 BATCH = 32
@@ -39,9 +38,9 @@ def main() -> None:
 
     networks = replicas([model], [cohort])
     networks.units("conv1")
-    search = Search(networks, [cohort], Goal("eod", min_performance=0.0))
+    label = Label.of([cohort], Goal("eod", min_performance=0.0))
     scores = networks.evaluate()
-    weights = search.labels.weights(scores, search.begin(scores).threshold)
+    weights = label.weights(scores, label.evaluate(scores).threshold)
     state = {"influence": networks.influence(weights)[1]}
 
     def forward() -> None:
@@ -57,7 +56,7 @@ def main() -> None:
     def step() -> None:
         networks.prune(most_influential(state["influence"], torch.zeros_like(state["influence"], dtype=torch.bool), 150))
         found, state["influence"] = networks.influence(weights)
-        search.step(1, found)
+        label.evaluate(found)
 
     def epoch() -> None:
         run([model], [cohort], Goal("eod", min_performance=0.0), seeds=[0], settings=Settings(batch=BATCH, epochs=1, stop_below=0.0))

@@ -43,7 +43,7 @@ from sklearn.linear_model import LogisticRegression
 import equipoise as eq
 from equipoise.data import Attribute
 from equipoise.measures import RATES, FloatArray, gap_values, largest, performance_values, tabulate, terms
-from equipoise.methods import Labels, bias_problem, bias_score, equalised_odds, group_thresholds, reject_option
+from equipoise.methods import Label, bias_problem, bias_score, equalised_odds, group_thresholds, reject_option
 from equipoise.models import Heads, Probe, features, initial_mlp, predict, reading_of
 
 DATA = ("adult", "bank", "compas")
@@ -278,7 +278,7 @@ def simulated(groups: int) -> Simulated:
 def our_multipliers(given: Simulated, bounds: int = 24) -> FloatArray:
     """Decisions by bias-score's path over so many bounds, the last of them zero, each with its best threshold within the bound."""
     goal = eq.Goal("spd", max_gap=BOUND)
-    labels = Labels.of([given.cohort], goal)
+    labels = Label.of([given.cohort], goal)
     posteriors = bias_problem.Posteriors(given.chance, (given.posterior,))
     nobody = Probe(np.zeros((2, 1)), np.zeros(2), np.zeros((0, 2)), 0.0, 0.0)  # the posteriors are given
     slope, centre = bias_problem._line(goal.performance, given.chance, given.cohort)
@@ -287,7 +287,7 @@ def our_multipliers(given: Simulated, bounds: int = 24) -> FloatArray:
     best, decisions = -np.inf, np.zeros(ROWS)
     for multipliers in bias_score.path(problem, bounds)[1]:
         score = problem.score(posteriors, multipliers)
-        look = labels.look(score[None], BOUND)
+        look = labels.evaluate(score[None], BOUND)
         if abs(float(look.gap[0])) <= BOUND and look.performance[0] > best:
             best, decisions = float(look.performance[0]), (score >= look.threshold[0]).astype(np.float64)
     return decisions

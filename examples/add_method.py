@@ -1,65 +1,42 @@
-"""Add a method without editing the package: one threshold for everybody, placed where the gap is small. The network stays as it is.
+"""Add a method without editing the package: a random walk away from the original weights.
 
     python examples/add_method.py
 
-A method is a module with a dataclass `Settings` and a function `run`, registered by `method`. It sees validation data alone.
+A method is written for one model and yields steps. The driver evaluates each of them on the repair set, records the trace, keeps a copy of
+the best state, applies the constraints of the goal and chooses; with `selection="honest"` it also runs the method on halves of the rows.
+All that Equipoise knows of the method stands in its registration. In the package, this would be one file in `src/equipoise/methods/`.
 """
 
 import argparse
-import copy
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-
-import pandas as pd
-from torch import nn
+from dataclasses import dataclass
 
 import equipoise as eq
-from equipoise.measures import sweep
-from equipoise.methods import Candidate, Goal, Labels, Progress, method, select
-from equipoise.methods.selection import plain_rule
-from equipoise.models import predict
+from equipoise.methods import Data, Goal, Rng, Step, Steps, Work, method
+from equipoise.models import Replicas
 
-NAME = "one-threshold"
+NAME = "random-walk"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user can set, as a keyword of `eq.debias`."""
+    """What a user can set, as a keyword of `eq.debias` or with `--set random-walk.steps=...`."""
 
-    least: float = 0.0  # the lowest threshold that may be chosen
+    steps: int = 20
+    noise_sd: float = 0.02
 
 
-@method(NAME, settings=Settings, title="one threshold for everybody, where the gap is small")
-def run(
-    models: Sequence[nn.Module],
-    cohorts: Sequence[eq.Cohort],
-    goal: Goal,
-    *,
-    seeds: Sequence[int],
-    settings: Settings,
-    progress: Progress | None = None,
-) -> list[Candidate]:
-    """For each network, the threshold that meets the goal best, of all there are."""
-    found = []
-    for k, (model, cohort, seed) in enumerate(zip(models, cohorts, seeds, strict=True)):
-        Labels.of([cohort], goal)  # raises where a group lacks the rows that the measure needs
-        scores, groups, columns = predict(model, cohort), cohort.attribute, ["gap", "performance", "threshold"]
-        swept = sweep(scores.score, scores.y, groups.codes, groups.levels, (goal.measure, goal.performance))
-        best = swept.best(goal.performance)
-        original = [best.values[goal.measure], best.values[goal.performance], best.threshold]  # step 0 of every trace
-        tried = zip(swept.values[goal.measure], swept.values[goal.performance], swept.thresholds, strict=True)
-        rows = [original, *(row for row in tried if row[2] >= settings.least)]
-        trace = pd.DataFrame(rows, columns=columns, dtype=float).rename_axis("step").reset_index()
-        settled = goal.settled(
-            float(trace["performance"].iloc[0])
-        )  # a goal without minimum performance or maximum gap gets a minimum performance
-        choice = select(trace, settled)
-        rule = plain_rule(NAME, trace, choice.row, cohort, settled)
-        copied, own = copy.deepcopy(model), asdict(settings)
-        found.append(Candidate(NAME, copied, rule, trace, choice.row, choice.why, choice.met, settled, seed, own))
-        if progress:
-            progress(k + 1, len(models))
-    return found
+@method(
+    NAME,
+    settings=Settings,
+    title="small random steps away from the original weights, the best of them kept",
+    cost=lambda task, settings: Work(len(task.repair) * settings.steps, settings.steps, f"{settings.steps} steps"),
+)
+def random_walk(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
+    """One step per perturbation, each a little further from the original."""
+    noise = rng(NAME)
+    for step in range(1, settings.steps + 1):
+        model.perturb(noise, settings.noise_sd * step)
+        yield Step(step, progress=(step, settings.steps))
 
 
 def main() -> None:
@@ -72,7 +49,7 @@ def main() -> None:
     for name in ("standard", NAME):
         result = eq.debias(model, parts.valid, method=name, measure="eod", min_performance=0.55, seed=0)
         found = eq.audit(result, parts.test)
-        print(f"{result}\n  test part: eod {found['eod']}, balanced accuracy {found['balanced_accuracy']}")
+        print(f"{result}\n  test set: eod {found['eod']}, balanced accuracy {found['balanced_accuracy']}")
 
 
 if __name__ == "__main__":

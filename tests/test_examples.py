@@ -12,7 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from unittest.mock import patch
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -122,7 +121,7 @@ def test_the_added_measure_is_audited_and_debiased(tables, simulated):
 
 def test_add_method_runs(tmp_path):
     printed = run_script("add_method", tmp_path)
-    assert "one-threshold: eod" in printed
+    assert "random-walk: eod" in printed
 
 
 def test_the_added_method_is_short():
@@ -141,24 +140,23 @@ def test_the_added_method_keeps_the_contract(tables, simulated):
     assert result.model is not model
     assert not result.rule.needs_group
 
-    # By hand: of all thresholds with enough balanced accuracy, none has a smaller gap.
-    with torch.no_grad():
-        score = torch.sigmoid(result.model(parts.valid.inputs).double()).numpy().reshape(-1)
-    y, other = parts.valid.y == 1, parts.valid.groups == "A=0"
+    # The driver did the rest: it evaluated every step, kept the best and tells its numbers as they are.
+    assert result.trace["step"].tolist() == list(range(21))
+    scores = eq.Scores.from_arrays(
+        parts.valid.y,
+        torch.sigmoid(result.model(parts.valid.inputs)).detach().double().numpy().reshape(-1),
+        parts.valid.groups,
+        reference="A=1",
+    )
+    positives = scores.y == 1
+    tpr = [result.rule.decide(scores)[positives & (parts.valid.groups == group)].mean() for group in ("A=0", "A=1")]
+    assert result.trace["gap"].iloc[result.chosen] == pytest.approx(tpr[0] - tpr[1])
+    good = result.trace[result.trace["performance"] >= 0.55]
+    assert abs(result.trace["gap"].iloc[result.chosen]) == good["gap"].abs().min()
 
-    def look(threshold: float) -> tuple[float, float]:
-        positive = score >= threshold
-        tpr = [positive[y & group].mean() for group in (other, ~other)]
-        return tpr[0] - tpr[1], (positive[y].mean() + (~positive[~y]).mean()) / 2
-
-    everywhere = [look(threshold) for threshold in [*np.unique(score), 2.0]]
-    row = result.trace.iloc[result.chosen]
-    assert (row["gap"], row["performance"]) == pytest.approx(look(result.rule.value))
-    assert abs(row["gap"]) == pytest.approx(min(abs(gap) for gap, accuracy in everywhere if accuracy >= 0.55))
-    assert result.trace["performance"].iloc[0] == pytest.approx(max(accuracy for _, accuracy in everywhere))
-
-    # Its own setting is one like any other's.
-    higher = eq.debias(model, parts.valid, method=name, measure="eod", min_performance=0.5, least=0.4)
-    assert higher.trace["threshold"].iloc[1:].min() >= 0.4
-    with pytest.raises(eq.BadInput, match=facts("one-threshold", "lest")):
-        eq.debias(model, parts.valid, method=name, lest=0.4)
+    # Its own setting is one like any other's, and so are selection, stacks and estimates of its work.
+    assert len(eq.debias(model, parts.valid, method=name, measure="eod", min_performance=0.5, steps=3).trace) == 4
+    corrected = eq.debias(model, parts.valid, method=name, measure="eod", min_performance=0.5, selection="honest", steps=3)
+    assert corrected.trace["gap_honest"].notna().all()
+    with pytest.raises(eq.BadInput, match=facts("random-walk", "stepz")):
+        eq.debias(model, parts.valid, method=name, stepz=4)

@@ -7,9 +7,8 @@ import pytest
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import at_threshold, tabulate
 from equipoise.methods import METHODS, Goal, debias, select
-from equipoise.methods.level_up import highest_thresholds
-from equipoise.methods.looks import Look
-from equipoise.methods.selection import better, keep_best
+from equipoise.methods.evaluation import Found, highest_thresholds
+from equipoise.methods.selection import merit
 from equipoise.models import predict
 from support.facts import facts, suggests
 from support.networks import trained
@@ -71,10 +70,9 @@ def test_keeping_the_best_so_far_ends_where_selection_points(goal: Goal):
         gaps, performances = rng.normal(0, 0.2, 20), rng.uniform(0.5, 0.9, 20)
         best, kept = None, -1
         for k in range(20):
-            look = Look(gaps[k : k + 1], performances[k : k + 1], np.array([0.5]))
-            improved = better(look, best, [goal])
-            best = keep_best(best, look, improved)
-            kept = k if improved[0] else kept
+            now = merit([Found(gaps[k : k + 1], performances[k : k + 1], np.array([0.5]))], [goal])
+            if best is None or now > best:
+                best, kept = now, k
         assert kept == select(_trace(list(gaps), list(performances)), goal).row
 
 
@@ -88,10 +86,9 @@ def test_keeping_the_best_so_far_ends_where_selection_points_when_rates_are_kept
         spare = rng.normal(-0.1, 0.1, 20)
         best, kept = None, -1
         for k in range(20):
-            look = Look(gaps[k : k + 1], performances[k : k + 1], np.array([0.5]), spare[k : k + 1])
-            improved = better(look, best, [goal])
-            best = keep_best(best, look, improved)
-            kept = k if improved[0] else kept
+            now = merit([Found(gaps[k : k + 1], performances[k : k + 1], np.array([0.5]), spare[k : k + 1])], [goal])
+            if best is None or now > best:
+                best, kept = now, k
         trace = _trace(list(gaps), list(performances)).assign(spare=spare)
         chosen = select(trace, goal)
         assert kept == chosen.row
@@ -115,8 +112,8 @@ def test_what_counts_over_counts_make_of_a_limit_is_no_miss():
     for goal in (Goal("spd", max_gap=0.3), Goal("spd", max_gap=0.3, min_performance=0.5), Goal("spd", min_performance=0.8 + 1e-12)):
         chosen = select(trace, goal)
         assert chosen.met
-        looks = [Look(trace["gap"].to_numpy()[[k]], trace["performance"].to_numpy()[[k]], np.array([0.5])) for k in (0, 1)]
-        assert better(looks[1], looks[0], [goal])[0] == (chosen.row == 1)
+        first, second = (Found(trace["gap"].to_numpy()[[k]], trace["performance"].to_numpy()[[k]], np.array([0.5])) for k in (0, 1))
+        assert (merit([second], [goal]) > merit([first], [goal])) == (chosen.row == 1)
     assert select(trace, Goal("spd", max_gap=0.3)).why == "best balanced accuracy of 1 step with |gap| <= 0.3"
     assert not select(trace, Goal("spd", max_gap=0.2999)).met
 

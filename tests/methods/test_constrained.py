@@ -1,6 +1,7 @@
 """Constrained fine-tuning: its gradient against autograd, its multipliers, its teacher, and what it does to many groups."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import gap_values, tabulate, tabulate_codes
 from equipoise.measures.functional import gap_functional
-from equipoise.methods import Goal, Labels, debias, run_many
+from equipoise.methods import Data, Evaluation, Goal, Label, debias, run_many
 from equipoise.methods.constrained import PACE, Settings, _Balance, expected_weights, posterior, slope
 from equipoise.models import predict, ranks
 from equipoise.models.replicated import StackedReplicas
@@ -43,6 +44,16 @@ def three_groups(parts) -> Cohort:
     return Cohort.from_arrays(parts.valid.inputs, parts.valid.y, groups, reference="M", name="three")
 
 
+def decided(scores: np.ndarray, threshold: np.ndarray) -> Evaluation:
+    """An evaluation of which only the scores and the threshold count."""
+    return Evaluation(scores, np.zeros(1), np.zeros(1), threshold, ())
+
+
+def begun(cohort: Cohort, goal: Goal, scores: np.ndarray, threshold: np.ndarray) -> Data:
+    """The rows of a cohort whose original network has these scores and this threshold."""
+    return replace(Data.of([cohort], [goal]), begun=decided(scores, threshold))
+
+
 def flat(gradients) -> torch.Tensor:
     return torch.cat([g.reshape(-1) for g in gradients])
 
@@ -52,11 +63,11 @@ def test_the_gradient_is_that_of_the_lagrangian_by_autograd(problem):
     cohort = three_groups(parts)
     n = len(cohort)
     networks = SingleReplica(Wrapped(model), cohort.inputs)
-    labels = Labels.of([cohort], Goal("eod"))
+    labels = Label.of([cohort], Goal("eod"))
     scores = networks.evaluate()
     threshold = np.array([0.4])
-    balance = _Balance(labels, scores, threshold, Settings(teacher=0.3, penalty=2.0))
-    balance.update(scores, np.array([0.55]), steps=10)
+    balance = _Balance(begun(cohort, Goal("eod"), scores, threshold), Settings(teacher=0.3, penalty=2.0))
+    balance.update(decided(scores, np.array([0.55])), steps=10)
     networks.push(torch.arange(n)[None], slope, *balance.of(torch.arange(n)[None]))
     ours = flat(p.grad for p in networks.model.parameters())
 
@@ -115,12 +126,12 @@ def test_shares_of_two_processes_add_up_to_the_whole(problem, monkeypatch):
 def test_multipliers_gather_the_hard_gap_of_every_group(problem):
     model, parts = problem
     cohort = three_groups(parts)
-    labels = Labels.of([cohort], Goal("spd"))
     scores = predict(model, cohort)
     gaps = gap_values("spd", tabulate(scores.score >= 0.5, cohort.y, cohort.attribute))
-    balance = _Balance(labels, scores.score[None], np.array([0.5]), Settings(penalty=3.0))
+    at_half = (scores.score[None], np.array([0.5]))
+    balance = _Balance(begun(cohort, Goal("spd"), *at_half), Settings(penalty=3.0))
     for _ in range(2):
-        balance.update(scores.score[None], np.array([0.5]), steps=5)
+        balance.update(decided(*at_half), steps=5)
     np.testing.assert_allclose(balance.multipliers[0], 2 * 5 / PACE * 3.0 * gaps)
     assert abs(gaps[0] - gaps[1]) > 0.01
 

@@ -11,14 +11,14 @@ import torch
 from equipoise.data import Cohort, Parts, Scores, split
 from equipoise.errors import BadInput
 from equipoise.measures import bootstrap_cells, furthest, gap_values, linearised, tabulate
-from equipoise.methods import METHODS, Goal, Labels, debias
+from equipoise.methods import METHODS, Goal, Label, debias
 from equipoise.methods.bias_problem import Posteriors, Problem
 from equipoise.methods.constrained import expected_weights
+from equipoise.methods.contract import takes
+from equipoise.methods.cross_fitted import choose
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.group_thresholds import fit
-from equipoise.methods.honest import choose
 from equipoise.methods.parity_path import parity_path
-from equipoise.methods.registry import takes
 from equipoise.models import MLP, Critics, Heads, Probe, Training, predict, train
 from equipoise.repair import audit
 from support.facts import facts, suggests
@@ -217,10 +217,10 @@ def test_the_prices_for_predictive_parity_are_nearly_the_best_of_a_fine_grid(mea
     nothing = Probe(np.zeros((2, 1)), np.zeros(2), np.empty((0, 0)), 0.0, 0.0)
     goal = Goal(measure, max_gap=0.1)
     known = Problem(cohort, goal, Heads(nothing, (nothing, nothing), (1, 0), 0.5), sure, sure, 2.0)
-    labels = Labels.of([cohort], goal)
+    labels = Label.of([cohort], goal)
 
     def look(scores: np.ndarray, max_gap: float):
-        return labels.look(scores[None], max(max_gap, 0.004))
+        return labels.evaluate(scores[None], max(max_gap, 0.004))
 
     priced = parity_path(known, 8, look)
     assert len(priced) == 8
@@ -255,7 +255,7 @@ def test_the_standard_error_is_that_of_the_bootstrap(measure: str):
     empty[1, codes == 1] = 0.0 if measure == "ppv_gap" else 1.0
     none = Evidence(empty, y, codes, levels, units, Goal(measure))
     assert np.isnan(none.gap[1])
-    assert choose(none, (0, 7), Goal(measure, min_performance=0.0)).step == 0
+    assert choose([none], (0, 7), [Goal(measure, min_performance=0.0)]).step == 0
 
 
 def test_the_teacher_takes_the_place_of_the_label_in_the_weights():

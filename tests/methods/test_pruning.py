@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from equipoise.data import Parts
 from equipoise.errors import BadInput
-from equipoise.methods import METHODS, Goal, Labels, debias
+from equipoise.methods import METHODS, Goal, Label, debias
 from equipoise.methods.pruning import Settings, most_influential
 from equipoise.models import CRITERIA, Replicas, proxy, replicas, single
 from equipoise.models.protocol import FloatArray
@@ -22,11 +22,11 @@ from support.networks import trained
 def test_influence_equals_finite_differences_of_the_proxy(measure: str):
     """Adding a small number to a unit's pre-activation at every input moves the proxy by N times its influence."""
     model, parts = trained("mlp")
-    labels = Labels.of([parts.valid], Goal(measure))
+    labels = Label.of([parts.valid], Goal(measure))
     for networks in (replicas([model], [parts.valid]), SingleReplica(model, parts.valid.inputs)):
         assert networks.units("linears.*") == 24
         scores = networks.evaluate()
-        look = labels.look(scores)
+        look = labels.evaluate(scores)
         w = labels.weights(scores, look.threshold)
         seen, influence = networks.influence(w)
         np.testing.assert_allclose(seen, scores, atol=1e-6)
@@ -147,13 +147,13 @@ def test_outgoing_weights_can_be_cut_instead_and_differ_through_batch_norm():
 
 def test_the_influence_of_a_channel_is_the_sum_over_its_units():
     model, parts = trained("cnn")
-    labels = Labels.of([parts.valid], Goal("spd"))
+    labels = Label.of([parts.valid], Goal("spd"))
     influences = []
     for granularity in ("unit", "channel"):
         network = SingleReplica(model, parts.valid.inputs)
         count = network.units("0", granularity)
         scores = network.evaluate()
-        influences.append(network.influence(labels.weights(scores, labels.look(scores).threshold))[1][0])
+        influences.append(network.influence(labels.weights(scores, labels.evaluate(scores).threshold))[1][0])
         assert len(influences[-1]) == count
     assert len(influences[0]) == 4 * 8 * 8
     np.testing.assert_allclose(influences[0].reshape(4, -1).sum(1), influences[1], rtol=1e-4, atol=1e-9)
@@ -168,21 +168,21 @@ def test_scores_beside_influence_tell_nothing_that_the_network_does_not(kind: st
         last = [m for m in told.modules() if isinstance(m, torch.nn.Linear)][-1]
         last.weight.zero_()
         last.bias.fill_(0.1234567)
-    labels = Labels.of([parts.valid], Goal("eod"))
+    labels = Label.of([parts.valid], Goal("eod"))
     networks = SingleReplica(told, parts.valid.inputs) if kind == "cnn" else replicas([told], [parts.valid])
     networks.units("*")
-    w = labels.weights(model_scores := SingleReplica(model, parts.valid.inputs).evaluate(), labels.look(model_scores).threshold)
+    w = labels.weights(model_scores := SingleReplica(model, parts.valid.inputs).evaluate(), labels.evaluate(model_scores).threshold)
     assert len(np.unique(w == 0)) == 2
     scores, _ = networks.influence(w)
     assert len(np.unique(scores)) == 1
     np.testing.assert_array_equal(scores, networks.evaluate())
-    assert labels.look(scores).performance == pytest.approx(0.5)
+    assert labels.evaluate(scores).performance == pytest.approx(0.5)
 
 
 def gap_weights(network: Replicas, parts: Parts, measure: str) -> FloatArray:
-    labels = Labels.of([parts.valid], Goal(measure))
+    labels = Label.of([parts.valid], Goal(measure))
     scores = network.evaluate()
-    return labels.weights(scores, labels.look(scores).threshold)
+    return labels.weights(scores, labels.evaluate(scores).threshold)
 
 
 def shrunk(model: nn.Module, layer: str, unit: int, x: Tensor, w: FloatArray, share: float) -> float:
@@ -310,7 +310,7 @@ def test_the_column_that_holds_the_group_goes_first():
     network = SingleReplica(model, parts.valid.inputs)
     network.units("*", "input")
     w = gap_weights(network, parts, "eod")
-    gap = Labels.of([parts.valid], Goal("eod")).look(network.evaluate()).gap
+    gap = Label.of([parts.valid], Goal("eod")).evaluate(network.evaluate()).gap
     for criterion in ("taylor", "second-order", "difference"):
         assert int((network.influence(w, criterion)[1][0] * np.sign(gap[0])).argmax()) == 1
 

@@ -14,8 +14,8 @@ from torch import nn
 from equipoise.data import Attribute, Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import GAPS, Rule, gap_values, largest, tabulate
-from equipoise.methods import Goal, RejectOption, debias, settings_of
-from equipoise.methods.reject_option import Fit, Settings, fit
+from equipoise.methods import Fit, Goal, RejectOption, debias, settings_of
+from equipoise.methods.reject_option import Settings, fit
 from equipoise.repair import audit
 from support.facts import facts, suggests
 from support.random_scores import Sample, samples

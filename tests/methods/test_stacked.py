@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from equipoise.methods import METHODS, Goal, run_many
-from equipoise.methods.registry import stackable
+from equipoise.methods.driver import stackable
 from support.networks import trained
 
 SETTINGS = {

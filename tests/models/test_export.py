@@ -19,14 +19,15 @@ from equipoise.models import (
     Checkpoint,
     OneOutput,
     export,
+    load_heads,
+    load_model,
     masks_in,
     read_checkpoint,
     save_weights,
     state_like,
     to_onnx,
 )
-from equipoise.models.export import ExportFailed, load_heads
-from equipoise.models.loading import load_model
+from equipoise.models.export import ExportFailed
 from equipoise.models.units import find_layers, switch_off
 from support.facts import facts
 from support.hospital import CODE, network

@@ -14,9 +14,8 @@ from torch import nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput
 from equipoise.methods import debias
-from equipoise.models import ExportedNetwork, predict, save_weights, to_onnx, weights_of
+from equipoise.models import ExportedNetwork, load_model, predict, save_weights, to_onnx, weights_of
 from equipoise.models.exported import load_exported
-from equipoise.models.loading import load_model
 from support.facts import facts
 from support.hospital import network, patients, trained
 

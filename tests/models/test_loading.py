@@ -20,8 +20,7 @@ from torch import _weights_only_unpickler as unpickler
 from torch import nn
 
 from equipoise.errors import BadInput
-from equipoise.models import backbone, build, code_of, load_weights, read_checkpoint, state_like
-from equipoise.models.loading import load_model
+from equipoise.models import backbone, build, code_of, load_model, load_weights, read_checkpoint, state_like
 from equipoise.models.pickled import harmless
 from support.facts import facts
 

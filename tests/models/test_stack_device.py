@@ -13,11 +13,11 @@ from equipoise.data import Cohort, Parts, split
 from equipoise.errors import BadInput
 from equipoise.methods import Goal, run_many
 from equipoise.methods.constrained import slope
-from equipoise.models import Training, asked_device, computing_on, initial_mlp, replicas, replicated, train_stack
+from equipoise.models import MLP, Training, asked_device, computing_on, initial_mlp, replicas, replicated, train_stack
 from equipoise.models.devices import DEVICE
 from equipoise.models.optimisers import StackedAdam
 from equipoise.models.replicated import StackedReplicas
-from equipoise.models.stack import MLP, Recorder, Snapshot, Stack
+from equipoise.models.stack import Recorder, Snapshot, Stack
 from equipoise.models.training import _StackedRun
 from support.facts import facts
 

@@ -13,8 +13,8 @@ from equipoise.data import Cohort
 from equipoise.data.sets.phantom import phantom_parts
 from equipoise.errors import BadInput, UnknownName
 from equipoise.methods import debias
-from equipoise.models import BACKBONES, OneOutput, backbone, check, predict, shape_advice
-from equipoise.models.vision import Calibrated, Repeated, import_torchvision
+from equipoise.models import BACKBONES, Calibrated, OneOutput, Repeated, backbone, check, predict, shape_advice
+from equipoise.models.vision import import_torchvision
 from support.facts import facts, suggests
 
 

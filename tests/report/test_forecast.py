@@ -102,7 +102,7 @@ def test_the_layers_that_are_read_for_the_report_count_too(parts, monkeypatch):
 
 
 def test_of_a_method_that_nobody_counted_nothing_is_claimed(parts, monkeypatch):
-    monkeypatch.setitem(METHODS, "own", Method("own", standard.run, standard.Settings, "a method of its own"))
+    monkeypatch.setitem(METHODS, "own", Method("own", standard.standard, standard.Settings, "a method of its own"))
     found = forecast(*parts, {"own": {}}, Goal())
     assert found.steps[-1].seconds is None
     assert found.seconds is None

@@ -18,8 +18,7 @@ from equipoise.data import Cohort, keep_aside, sha256
 from equipoise.errors import BadInput
 from equipoise.methods import Goal
 from equipoise.methods.rules import read_rule
-from equipoise.models import HEADS, Checkpoint, predict, read_checkpoint
-from equipoise.models.loading import load_model
+from equipoise.models import HEADS, Checkpoint, load_model, predict, read_checkpoint
 from equipoise.repair import audit
 from equipoise.report import Case, Options, Provenance, Serving, repaired, run_trial, write_repaired
 from support import hospital

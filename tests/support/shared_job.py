@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from equipoise.data import Cohort, phantom, split
-from equipoise.methods import Goal, Labels, debias
+from equipoise.methods import Goal, Label, debias
 from equipoise.methods.pruning import most_influential
 from equipoise.models import Training, ranks, train
 from equipoise.models.single import SingleReplica
@@ -43,11 +43,11 @@ def main(path: str) -> None:
     settings = Training(epochs=3, batch=25, learning_rate=3e-3, patience=3, optimiser="adamw", schedule="step", augment=True)
     model = train(parts.train, parts.valid, seed=0, model=network(), settings=settings)
 
-    labels = Labels.of([parts.valid], Goal("eod"))
+    labels = Label.of([parts.valid], Goal("eod"))
     replica = SingleReplica(model, parts.valid.inputs)
     replica.units("first")
     scores = replica.evaluate()
-    weights = labels.weights(scores, labels.look(scores).threshold)
+    weights = labels.weights(scores, labels.evaluate(scores).threshold)
     seen, influence = replica.influence(weights)
     rows = torch.arange(len(parts.valid))[None]
     replica.optimiser("adam", 1e-4)

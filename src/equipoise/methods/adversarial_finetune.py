@@ -9,22 +9,18 @@ last epoch.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional as F
 
-from equipoise.data import Cohort, generator
 from equipoise.errors import pick
 from equipoise.measures import FloatArray, is_quotient
-from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.contract import Task, Work, method
-from equipoise.methods.looks import Labels
+from equipoise.methods.base import Goal
+from equipoise.methods.contract import Objective, Rng, Step, Steps, Task, Work, method, within_gap
+from equipoise.methods.evaluation import Data
 from equipoise.methods.papers import SAVANI
-from equipoise.methods.selection import Search
-from equipoise.models import Critics, Replicas, proxy, replicas
+from equipoise.models import Critics, Replicas, proxy
 
 
 @dataclass(frozen=True)
@@ -46,6 +42,11 @@ class Settings:
         pick("epoch to keep of adversarial-finetune", self.restore, ("best", "last"))
 
 
+def objective(goals: Sequence[Goal], settings: Settings) -> Objective:
+    """The best epoch within the maximum |gap|, or the last one."""
+    return replace(within_gap(goals, settings), last=settings.restore == "last")
+
+
 def cost(task: Task, settings: Settings) -> Work:
     """The work: mini-batches for the critic and for the network, and one evaluation per epoch."""
     rows = len(task.repair)
@@ -59,86 +60,67 @@ def cost(task: Task, settings: Settings) -> Work:
     settings=Settings,
     title="fine-tuning against a critic of the gap (Savani et al.)",
     paper=SAVANI,
+    objective=objective,
     counts="epochs",
     cost=cost,
     effort=12.0,
 )
-def run(
-    models: Sequence[nn.Module],
-    cohorts: Sequence[Cohort],
-    goal: Goal,
-    *,
-    seeds: Sequence[int],
-    settings: Settings,
-    progress: Progress | None = None,
-) -> list[Candidate]:
-    """The fine-tuned networks."""
-    networks = replicas(models, cohorts)
-    max_gap = goal.max_gap if goal.max_gap is not None else settings.max_gap
-    within = max(0.0, max_gap - settings.margin)
-    search = Search(networks, cohorts, goal, within, last=settings.restore == "last")
-    scores = networks.evaluate()
-    look = search.begin(scores)
-    turns = _Turns(networks, search.labels, search.labels.functional(scores, look.threshold), seeds, settings, within)
+def adversarial_finetune(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
+    """A step per epoch of turns between the critic and the network."""
+    turns = _Turns(model, data, goal, settings, rng)
     for epoch in range(1, settings.epochs + 1):
         turns.train_critic()
-        turns.train_actor()
-        scores = networks.evaluate()
-        look = search.step(epoch, scores)
+        turns.train_network()
+        now = yield Step(epoch, (epoch, settings.epochs))
         if is_quotient(goal.measure):
-            turns.look_at(search.labels.functional(scores, look.threshold))
-        if progress:
-            progress(epoch, settings.epochs)
-    return search.candidates("adversarial-finetune", seeds, settings)
+            turns.follow(data.functional(now))
 
 
 class _Turns:
     """The critic's and the network's turns."""
 
-    def __init__(
-        self, networks: Replicas, labels: Labels, gap: tuple[FloatArray, FloatArray], seeds: Sequence[int], s: Settings, max_gap: float
-    ) -> None:
-        self.networks, self.settings, self.max_gap = networks, s, max_gap
-        self.look_at(gap)
-        self.y = torch.from_numpy(labels.y).float()
-        self.batch = min(s.batch, networks.rows)
-        self.draws = [generator(seed, "adversarial batches") for seed in seeds]
-        self.dropout = [generator(seed, "adversarial dropout") for seed in seeds]
+    def __init__(self, model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> None:
+        s = settings
+        self.model, self.settings, self.max_gap = model, s, within_gap([goal], s).max_gap or 0.0
+        self.follow(data.functional(data.start))
+        self.y = torch.from_numpy(data.labels[0].y).float()
+        self.batch = min(s.batch, model.rows)
+        self.draws, self.dropout = rng("adversarial batches"), rng("adversarial dropout")
         with torch.no_grad():
-            f, features = networks.soft(self._index())
+            f, features = model.soft(self._index())
         sizes = [self.batch * features.shape[2], s.width, s.width, s.width, 1]
-        self.critic = Critics(sizes, [generator(seed, "critic") for seed in seeds], dropout=0.2).to(f.device)
+        self.critic = Critics(sizes, rng("critic"), dropout=0.2).to(f.device)
         self.critic_optimiser = torch.optim.Adam(self.critic.parameters())
-        self.actor_optimiser = networks.optimiser("adam", s.learning_rate)
+        self.actor_optimiser = model.optimiser("adam", s.learning_rate)
 
-    def look_at(self, gap: tuple[FloatArray, FloatArray]) -> None:
+    def follow(self, gap: tuple[FloatArray, FloatArray]) -> None:
         """Offsets (R,) and weights (R, n) of the gaps that the critic is to tell."""
         self.offset, self.weights = (torch.from_numpy(numbers).float() for numbers in gap)
 
     def _index(self) -> torch.Tensor:
-        return torch.from_numpy(np.stack([g.integers(0, self.networks.rows, self.batch) for g in self.draws]))
+        return self.draws.rows(self.model.rows, self.batch)
 
     def _verdict(self, features: torch.Tensor) -> torch.Tensor:
         return self.critic(features.reshape(len(features), 1, -1))[:, 0, 0]  # type: ignore[no-any-return]
 
     def train_critic(self) -> None:
         self.critic.train().requires_grad_(True)
-        look = self.networks.still()
+        look = self.model.still()
         for _ in range(self.settings.critic_steps):
             index = self._index()
             with torch.no_grad():
                 f, features = look(index)
-                gap = proxy(f, self.weights.gather(1, index).to(f.device)) * self.networks.rows / self.batch + self.offset.to(f.device)
+                gap = proxy(f, self.weights.gather(1, index).to(f.device)) * self.model.rows / self.batch + self.offset.to(f.device)
             self.critic_optimiser.zero_grad()
             ((self._verdict(features) - gap) ** 2).sum().backward()
             self.critic_optimiser.step()
 
-    def train_actor(self) -> None:
+    def train_network(self) -> None:
         self.critic.eval().requires_grad_(False)
         s = self.settings
         for _ in range(s.actor_steps):
             index = self._index()
-            f, features = self.networks.soft(index, generators=self.dropout)
+            f, features = self.model.soft(index, generators=self.dropout)
             y = self.y.gather(1, index).to(f.device)
             mistakes = F.binary_cross_entropy(f, y, reduction="none").mean(1)
             dear = torch.clamp(s.weight * (self._verdict(features).abs() - self.max_gap) + 1, min=1.0)

@@ -9,7 +9,6 @@ by an attribute `untrained`, a function of a seed that returns it as it was befo
 """
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,15 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from equipoise.data import Cohort, child_seed, generator
+from equipoise.data import child_seed
 from equipoise.errors import BadInput, pick
 from equipoise.measures import labels_needed
-from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.contract import Task, Work, method, unknown_work
-from equipoise.methods.looks import Labels
+from equipoise.methods.base import Goal
+from equipoise.methods.contract import Rng, Step, Steps, Task, Work, method, unknown_work, within_gap
+from equipoise.methods.evaluation import Data, Label
 from equipoise.methods.papers import ZHANG
-from equipoise.methods.selection import Search
-from equipoise.models import MLP, OPTIMISERS, Critics, Replicas, initial_mlp, replicas
+from equipoise.models import MLP, OPTIMISERS, Critics, Replicas, initial_mlp
 
 
 @dataclass(frozen=True)
@@ -43,56 +41,6 @@ class Settings:
 
     def __post_init__(self) -> None:
         pick("optimiser", self.optimiser, OPTIMISERS)
-
-
-def cost(task: Task, settings: Settings) -> Work:
-    """The work: the training set in every epoch, and one evaluation."""
-    if task.train is None:
-        return unknown_work(task, settings)
-    rows, trained = len(task.repair), len(task.train)
-    what = f"{settings.epochs} epochs of training from scratch on {trained:,} rows"
-    return Work(rows + settings.epochs * (rows + task.backward * trained), settings.epochs, what)
-
-
-@method(
-    "adversarial-training",
-    settings=Settings,
-    title="training from scratch against an adversary (Zhang et al.)",
-    paper=ZHANG,
-    needs_train=True,
-    takes_train=True,
-    quotients=False,
-    counts="epochs",
-    cost=cost,
-    effort=10.0,
-)
-def run(
-    models: Sequence[nn.Module],
-    cohorts: Sequence[Cohort],
-    goal: Goal,
-    *,
-    seeds: Sequence[int],
-    trains: Sequence[Cohort],
-    settings: Settings,
-    progress: Progress | None = None,
-) -> list[Candidate]:
-    """Networks trained from scratch against an adversary."""
-    for valid, train in zip(cohorts, trains, strict=True):
-        if valid.attribute.levels != train.attribute.levels:
-            raise BadInput(f"{train.name!r} has the groups {train.attribute.levels}, {valid.name!r} has {valid.attribute.levels}")
-    originals = replicas(models, cohorts)
-    networks = replicas([fresh(model, seed) for model, seed in zip(models, seeds, strict=True)], trains)
-    max_gap = goal.max_gap if goal.max_gap is not None else settings.max_gap
-    search = Search(networks, cohorts, goal, within=max(0.0, max_gap - settings.margin))
-    search.begin(originals.evaluate())
-    game = _Game(networks, Labels.of(trains, goal), seeds, settings)
-    elsewhere = [cohort.inputs for cohort in cohorts]
-    for epoch in range(1, settings.epochs + 1):
-        game.epoch()
-        search.step(epoch, networks.evaluate(elsewhere))
-        if progress:
-            progress(epoch, settings.epochs)
-    return search.candidates("adversarial-training", seeds, settings)
 
 
 def fresh(model: nn.Module, seed: int) -> nn.Module:
@@ -116,37 +64,66 @@ def fresh(model: nn.Module, seed: int) -> nn.Module:
     return new
 
 
+def cost(task: Task, settings: Settings) -> Work:
+    """The work: the training set in every epoch, and one evaluation."""
+    if task.train is None:
+        return unknown_work(task, settings)
+    rows, trained = len(task.repair), len(task.train)
+    what = f"{settings.epochs} epochs of training from scratch on {trained:,} rows"
+    return Work(rows + settings.epochs * (rows + task.backward * trained), settings.epochs, what)
+
+
+@method(
+    "adversarial-training",
+    settings=Settings,
+    title="training from scratch against an adversary (Zhang et al.)",
+    paper=ZHANG,
+    objective=within_gap,
+    start=fresh,
+    needs_train=True,
+    takes_train=True,
+    quotients=False,
+    counts="epochs",
+    cost=cost,
+    effort=10.0,
+)
+def adversarial_training(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
+    """A step per epoch of training from scratch."""
+    assert data.train is not None  # the method needs the training set
+    game = _Game(model, data.train.labels[0], settings, rng)
+    for epoch in range(1, settings.epochs + 1):
+        game.epoch()
+        yield Step(epoch, (epoch, settings.epochs))
+
+
 class _Game:
     """Predictor and adversary, step by step."""
 
-    def __init__(self, networks: Replicas, labels: Labels, seeds: Sequence[int], settings: Settings) -> None:
-        self.networks, self.settings = networks, settings
+    def __init__(self, model: Replicas, labels: Label, settings: Settings, rng: Rng) -> None:
+        self.model, self.settings = model, settings
         self.y = torch.from_numpy(labels.y).float()
         self.group = torch.from_numpy(labels.codes)
         self.seen = torch.from_numpy(_audience(labels)).float() * (self.group >= 0)
         self.conditional = len(labels_needed(labels.measure)) == 2
         levels = len(labels.levels)
-        self.shuffles = [generator(seed, "shuffle") for seed in seeds]
-        self.dropout = [generator(seed, "dropout") for seed in seeds]
+        self.shuffle, self.dropout = rng("shuffle"), rng("dropout")
         inputs = 4 if self.conditional else 2
         with torch.no_grad():
-            device = networks.soft(torch.zeros(networks.size, 2, dtype=torch.int64))[0].device
-        self.adversary = Critics([inputs, settings.width, levels], [generator(seed, "adversary") for seed in seeds]).to(device)
+            device = model.soft(torch.zeros(model.size, 2, dtype=torch.int64))[0].device
+        self.adversary = Critics([inputs, settings.width, levels], rng("adversary")).to(device)
         self.adversary_optimiser = OPTIMISERS[settings.optimiser](self.adversary.parameters(), lr=settings.learning_rate)
-        self.optimiser = networks.optimiser(settings.optimiser, settings.learning_rate)
+        self.optimiser = model.optimiser(settings.optimiser, settings.learning_rate)
 
     def epoch(self) -> None:
-        order = torch.from_numpy(np.stack([g.permutation(self.networks.rows) for g in self.shuffles]))
-        for index in order.split(self.settings.batch, dim=1):
-            if index.shape[1] > 1:
-                self._step(index)
+        for index in self.model.batches(self.shuffle, self.settings.batch, 2):  # batch norm has no variance of one row
+            self._step(index)
 
     def _step(self, index: Tensor) -> None:
-        f, _ = self.networks.soft(index, generators=self.dropout)
+        f, _ = self.model.soft(index, generators=self.dropout)
         y = self.y.gather(1, index).to(f.device)
         own = F.binary_cross_entropy(f, y, reduction="none").mean(1).sum()
         theirs = self._adversary_loss(f, y, index)
-        self.networks.oppose(own, theirs, list(self.adversary.parameters()), self.settings.weight)
+        self.model.oppose(own, theirs, list(self.adversary.parameters()), self.settings.weight)
         self.optimiser.step()
         self.adversary_optimiser.step()
 
@@ -161,7 +138,7 @@ class _Game:
         return ((loss * seen).sum(1) / seen.sum(1).clamp(min=1.0)).sum()
 
 
-def _audience(labels: Labels) -> np.typing.NDArray[np.bool_]:
+def _audience(labels: Label) -> np.typing.NDArray[np.bool_]:
     """Whom the adversary sees: those whose label the measure is about."""
     needed = labels_needed(labels.measure)
     return np.isin(labels.y, needed) if len(needed) == 1 else np.ones_like(labels.y, bool)

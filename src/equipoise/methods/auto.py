@@ -19,11 +19,14 @@ from equipoise.data import Cohort
 from equipoise.errors import BadInput, EquipoiseError, pick
 from equipoise.measures import units_of
 from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.contract import METHODS, Method, Task, Work, method, settings_of, work_of
+from equipoise.methods.contract import ALL_AT_ONCE, METHODS, STANDARD, Kind, Method, Task, Work, method, settings_of, work_of
+from equipoise.methods.cross_fitted import SURE
+from equipoise.methods.debiasing import run_many
 from equipoise.methods.evidence import Evidence
-from equipoise.methods.honest import SURE
-from equipoise.methods.level_up import levelled
-from equipoise.models import predict
+from equipoise.methods.remarks import kept_or_not
+from equipoise.models import ChosenOutputs, predict
+
+NAME = "auto"
 
 
 @dataclass(frozen=True)
@@ -41,15 +44,12 @@ class Settings:
     def order(self) -> list[str]:
         """The methods to try, the cheap ones first."""
         known = _known()
-        wanted = (
-            self.methods
-            if self.methods is not None
-            else sorted((n for n, m in known.items() if m.in_auto is not None), key=lambda n: known[n].in_auto)
-        )
+        ours = sorted((own.in_auto, name) for name, own in known.items() if own.in_auto is not None)
+        wanted = self.methods if self.methods is not None else [name for _, name in ours]
         refused = [name for name in wanted if known[name].needs_group and not self.allow_group]
         if self.methods is not None and refused:
             raise BadInput(f"{', '.join(refused)} would need each patient's group: set allow_group=True, or leave it out of the methods")
-        return list(dict.fromkeys(["standard", *(name for name in wanted if name not in refused)]))
+        return list(dict.fromkeys([STANDARD, *(name for name in wanted if name not in refused)]))
 
 
 def _known() -> Mapping[str, Method]:
@@ -73,11 +73,13 @@ def cost(task: Task, settings: Settings) -> Work:
 
 
 @method(
-    "auto",
+    NAME,
     settings=Settings,
     title="cheap methods first, then costly ones, until the goal is met with room",
-    runs_others=True,
+    kind=Kind.OTHERS,
     takes_train=True,
+    labels=ALL_AT_ONCE,
+    classes=True,
     cost=cost,
 )
 def run(
@@ -91,9 +93,7 @@ def run(
     trains: Sequence[Cohort] | None = None,
 ) -> list[Candidate]:
     """The best of several methods for each network, with what was tried in the notes."""
-    from equipoise.methods.registry import run_many
-
-    order = settings.order()
+    order = [name for name in settings.order() if _able(name, cohorts[0])]
     tried: list[list[Candidate]] = [[] for _ in models]
     remarks: list[list[str]] = [[] for _ in models]
     going = list(range(len(models)))
@@ -111,7 +111,7 @@ def run(
                 settings=settings.settings.get(name),
             )
         except EquipoiseError as error:
-            if name == "standard":  # the rows or the network will not do for any method
+            if name == STANDARD:  # the rows or the network will not do for any method
                 raise
             for k in going:
                 remarks[k].append(f"{name} could not be run: {_problems(error)}")
@@ -119,7 +119,9 @@ def run(
         for k, candidate in zip(going, found, strict=True):
             tried[k].append(candidate)
         left = order[at + 1 :]
-        done = [k for k, candidate in zip(going, found, strict=True) if left and _with_room(candidate, cohorts[k])]
+        done = [
+            k for k, candidate in zip(going, found, strict=True) if left and all(_with_room(*own) for own in _each(candidate, cohorts[k]))
+        ]
         for k in done:
             remarks[k].append(f"not tried, since {name} meets the goal with room: {', '.join(left)}")
         going = [k for k in going if k not in done]
@@ -128,6 +130,19 @@ def run(
     if progress:
         progress(len(order), len(order))
     return [_chosen(*each, settings) for each in zip(tried, remarks, models, cohorts, strict=True)]
+
+
+def _able(name: str, cohort: Cohort) -> bool:
+    """Whether a method can repair what this cohort has: one label, several, or classes."""
+    own = METHODS[name]
+    return cohort.targets is None or (own.classes if cohort.kind == "classes" else bool(own.labels))
+
+
+def _each(candidate: Candidate, cohort: Cohort) -> list[tuple[Candidate, Cohort]]:
+    """The candidate of every label with the rows of that label; of one label, itself."""
+    if not candidate.labels:
+        return [(candidate, cohort)]
+    return [(own, cohort.labelled(name)) for name, own in candidate.labels.items()]
 
 
 def _problems(error: EquipoiseError) -> str:
@@ -158,27 +173,30 @@ def _error(candidate: Candidate, cohort: Cohort) -> float:
     return float(Evidence(decisions[None], cohort.y, attribute.codes, attribute.levels, units, candidate.goal).gap_se()[0])
 
 
-def _merit(candidate: Candidate, keeps: bool) -> tuple[float, float, float]:
-    """Sorts the best first: goal met, or rates kept and minimum performance reached; then what the goal asks for and the rest."""
-    row, goal = candidate.trace.iloc[candidate.chosen], candidate.goal
-    if "gap_honest" in candidate.trace:  # with honest selection, the confidence bounds
-        size, performance = abs(row["gap_honest"]) + SURE * row["gap_se"], row["performance_honest"] - SURE * row["performance_se"]
-    else:
-        size, performance = abs(row["gap"]), row["performance"]
-    size = float("inf") if isnan(size) else size  # a quotient without a value is no small one
-    enough = candidate.met or goal.min_performance is None or row["performance"] >= goal.min_performance
-    place = 0.0 if candidate.met else 1.0 + (not enough) + 2.0 * (not keeps)  # as for steps: kept rates come before performance
-    by_performance = (goal.min_performance is None and candidate.met) or not enough
-    return (place, -performance, size) if by_performance else (place, size, -performance)
+def _merit(candidate: Candidate, model: nn.Module, cohort: Cohort) -> tuple[float, float, float]:
+    """Sorts the best first: the goals met, or rates kept and minimum performances reached; then what the goal asks for, then the rest.
 
-
-def _keeps(candidate: Candidate, model: nn.Module, cohort: Cohort) -> bool:
-    """Whether no rate that is to be kept falls short on the rows that the candidate was chosen on."""
-    return not candidate.goal.keep or levelled(candidate, model, cohort) is candidate
+    With several labels the worst place, the largest |gap| and the mean performance count.
+    """
+    places, sizes, performances, first = [], [], [], []
+    for at, (own, part) in enumerate(_each(candidate, cohort)):
+        row, goal = own.trace.iloc[own.chosen], own.goal
+        if "gap_honest" in own.trace:  # with cross-fitted selection, the confidence bounds
+            size, performance = abs(row["gap_honest"]) + SURE * row["gap_se"], row["performance_honest"] - SURE * row["performance_se"]
+        else:
+            size, performance = abs(row["gap"]), row["performance"]
+        keeps = own.met or not goal.keep or kept_or_not(own, model.view(at) if isinstance(model, ChosenOutputs) else model, part) is own
+        enough = own.met or goal.min_performance is None or row["performance"] >= goal.min_performance
+        places.append(0.0 if own.met else 1.0 + (not enough) + 2.0 * (not keeps))  # as for steps: rates that are kept come first
+        sizes.append(float("inf") if isnan(size) else float(size))  # a quotient without a value is not a small one
+        performances.append(float(performance))
+        first.append((goal.min_performance is None and own.met) or not enough)
+    place, size, performance = max(places), max(sizes), sum(performances) / len(performances)
+    return (place, -performance, size) if all(first) else (place, size, -performance)
 
 
 def _chosen(tried: Sequence[Candidate], remarks: Sequence[str], model: nn.Module, cohort: Cohort, settings: Settings) -> Candidate:
-    best = min(tried, key=lambda candidate: _merit(candidate, candidate.met or _keeps(candidate, model, cohort)))
+    best = min(tried, key=lambda candidate: _merit(candidate, model, cohort))
     notes = []
     for candidate in tried:
         if candidate is best:
@@ -193,7 +211,12 @@ def _chosen(tried: Sequence[Candidate], remarks: Sequence[str], model: nn.Module
         reached = "; ".join(f"{candidate.method} has {_reached(candidate)}" for candidate in tried)
         head = f"none of {len(tried)} methods tried meets the goal ({reached}); {best.method} is nearest"
     told = {"allow_group": settings.allow_group, "methods": settings.order(), **best.settings}
-    return replace(best, method="auto", ran_as=best.method, why=f"{head}: {best.why}", settings=told, notes=(*best.notes, *notes, *remarks))
+    labels = {
+        name: replace(own, method=NAME, ran_as=best.method, settings=told, notes=(*own.notes, *notes, *remarks))
+        for name, own in best.labels.items()
+    }
+    why, heard = f"{head}: {best.why}", (*best.notes, *notes, *remarks)
+    return replace(best, method=NAME, ran_as=best.method, settings=told, why=why, notes=heard, labels=labels)
 
 
 def _reached(candidate: Candidate) -> str:

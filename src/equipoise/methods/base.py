@@ -65,6 +65,11 @@ class Goal:
         object.__setattr__(self, "keep", dict(self.keep))  # a copy, so that nobody changes it
 
     @property
+    def each(self) -> "tuple[Goal, ...]":
+        """The goal of every label; of one label, itself."""
+        return (self,)
+
+    @property
     def allowed_loss(self) -> float:
         """How far performance may fall below the original's where there is neither minimum performance nor maximum gap."""
         return DEFAULT_MAX_LOSS if self.max_loss is None else self.max_loss
@@ -87,6 +92,33 @@ class Goal:
             for rate, least in self.keep.items()
         ]
         return " with ".join([parts[0], " and ".join(parts[1:])] if parts[1:] else parts)
+
+
+@dataclass(frozen=True)
+class JointGoal(Goal):
+    """The goals of several labels, or classes, at once; measure, performance and selection are those of the first."""
+
+    names: tuple[str, ...] = ()
+    goals: tuple[Goal, ...] = ()
+
+    @property
+    def each(self) -> tuple[Goal, ...]:
+        """The goal of every label."""
+        return self.goals
+
+    @classmethod
+    def of(cls, goals: Mapping[str, Goal]) -> "JointGoal":
+        """The goals of these labels as one."""
+        first = next(iter(goals.values()))
+        largest = [goal.max_gap for goal in goals.values() if goal.max_gap is not None]
+        names, each = tuple(goals), tuple(goals.values())
+        limit = min(largest, default=None)
+        return cls(first.measure, first.performance, max_gap=limit, selection=first.selection, names=names, goals=each)
+
+    def describe(self) -> str:
+        """One line in words."""
+        told = {name: goal.describe() for name, goal in zip(self.names, self.goals, strict=True)}
+        return next(iter(told.values())) if len(set(told.values())) == 1 else "; ".join(f"{name}: {text}" for name, text in told.items())
 
 
 @dataclass(frozen=True, eq=False)

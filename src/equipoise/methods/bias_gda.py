@@ -12,20 +12,14 @@ than two groups the gap is that of the group which is furthest from the referenc
 quotient, such as the gap in PPV, are those around the decisions of the last look.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-from torch import nn
-
-from equipoise.data import Cohort, generator
 from equipoise.errors import pick
-from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.contract import ALL_AT_ONCE, fine_tuning_work, method
+from equipoise.methods.base import Goal
+from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, fine_tuning_work, method
+from equipoise.methods.evaluation import Data, single_precision
 from equipoise.methods.papers import MARCINKEVICS
-from equipoise.methods.selection import search_for
-from equipoise.models import replicas
+from equipoise.models import Replicas
 
 
 @dataclass(frozen=True)
@@ -51,56 +45,29 @@ class Settings:
     title="fine-tuning on the gap alone, down or up (the paper's Algorithm 2)",
     paper=MARCINKEVICS,
     counts="epochs",
+    needs_gap=True,
     labels=ALL_AT_ONCE,
     classes=True,
     cost=lambda task, settings: fine_tuning_work(task, settings, "at most "),
     effort=8.0,
     in_auto=5,
 )
-def run(
-    models: Sequence[nn.Module],
-    cohorts: Sequence[Cohort],
-    goal: Goal,
-    *,
-    seeds: Sequence[int],
-    settings: Settings,
-    progress: Progress | None = None,
-) -> list[Candidate]:
-    """The fine-tuned networks."""
-    networks = replicas(models, cohorts)
-    search = search_for(networks, cohorts, goal)
-    scores = networks.evaluate()
-    look = search.begin(scores)
-    weights = torch.from_numpy(search.labels.weights(scores, look.threshold)).float()
-    direction = torch.from_numpy(np.sign(look.gap)).float()[:, None]
-
-    optimiser = networks.optimiser(settings.optimiser, settings.learning_rate)
-    shuffles = [generator(seed, "bias-gda") for seed in seeds]
-    training = settings.mode == "train" or (settings.mode == "auto" and len(cohorts[0].inputs.shape) == 2)
-    dropouts = [generator(seed, "bias-gda dropout") for seed in seeds] if training else None
+def bias_gda(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
+    """A step every few mini-batches of gradient descent on |gap|."""
+    training = settings.mode == "train" or (settings.mode == "auto" and not data.images)
     least = 2 if training else 1  # batch norm has no variance of one row
-    search.active = look.gap != 0
-    optimiser.stop(~search.active)
+    shuffle, dropout = rng("bias-gda"), rng("bias-gda dropout") if training else None
+    optimiser = model.optimiser(settings.optimiser, settings.learning_rate)
+    pull = single_precision(data.pull(data.start))
     step = 0
     for epoch in range(settings.epochs):
-        if not search.active.any():
-            break
-        batches = list(networks.batches(shuffles, settings.batch, least))
+        batches = list(model.batches(shuffle, settings.batch, least))
         every = max(1, len(batches) // settings.evals_per_epoch)
-        search.pace = 1 / max(1, len(batches))
-        for k, index in enumerate(batches):
-            networks.tilt(index, direction * weights.gather(1, index) * (networks.rows / index.shape[1]), generators=dropouts)
+        for k, rows in enumerate(batches):
+            model.tilt(rows, pull.gather(-1, rows) * (model.rows / rows.shape[-1]), generators=dropout)
             optimiser.step()
             step += 1
-            if (k + 1) % every:
-                continue
-            scores = networks.evaluate()
-            look = search.step(step, scores)
-            if search.labels.moving:
-                weights = torch.from_numpy(search.labels.weights(scores, look.threshold)).float()
-                direction = torch.from_numpy(np.sign(look.gap)).float()[:, None]
-            search.active &= look.performance > settings.stop_below
-            optimiser.stop(~search.active)
-        if progress:
-            progress(epoch + 1, settings.epochs)
-    return search.candidates("bias-gda", seeds, settings)
+            if (k + 1) % every == 0:
+                now = yield Step(step, (epoch + 1, settings.epochs), 1 / len(batches), stop_below=settings.stop_below)
+                if data.moving:
+                    pull = single_precision(data.pull(now))

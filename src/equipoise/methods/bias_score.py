@@ -24,8 +24,7 @@ The network that comes out is an ordinary module (models.bias_network) and needs
 
 import copy
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -34,12 +33,11 @@ from torch import nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, pick
 from equipoise.measures import QUOTIENTS, FloatArray, furthest, is_quotient, performance_values, tabulate_codes, terms
-from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.base import Goal
 from equipoise.methods.bias_problem import Problem, probed
-from equipoise.methods.contract import ONE_BY_ONE, Task, Work, method
+from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, Rng, Task, Work, method
+from equipoise.methods.evaluation import Found, Label, frame, limits_of, spare, trace_row
 from equipoise.methods.lambda_program import solve
-from equipoise.methods.level_up import limits, spare
-from equipoise.methods.looks import Labels, Look, Traces
 from equipoise.methods.papers import MENON
 from equipoise.methods.parity_path import parity_path
 from equipoise.methods.selection import plain_rule, select
@@ -49,7 +47,6 @@ from equipoise.models import (
     BiasScore,
     Heads,
     Reading,
-    check,
     features,
     fit_probe,
     folds_of,
@@ -106,6 +103,7 @@ def probe_seconds(model: nn.Module, cohort: Cohort, settings: Settings) -> float
     NAME,
     settings=Settings,
     title="probes of label and groups, combined by the best attribute-blind rule",
+    kind=Kind.PROBES,
     paper=MENON,
     takes_train=True,
     counts="steps",
@@ -114,64 +112,40 @@ def probe_seconds(model: nn.Module, cohort: Cohort, settings: Settings) -> float
     effort=1.0,
     in_auto=1,
 )
-def run(
-    models: Sequence[nn.Module],
-    cohorts: Sequence[Cohort],
-    goal: Goal,
-    *,
-    seeds: Sequence[int],
-    settings: Settings,
-    progress: Progress | None = None,
-    trains: Sequence[Cohort] | None = None,
-) -> list[Candidate]:
-    """The networks with probes beside them. What tells the groups apart may be learnt from train parts too."""
-    found = []
-    for r, (model, cohort, seed) in enumerate(zip(models, cohorts, seeds, strict=True)):
-        labels = Labels.of([cohort], goal)  # raises where the part lacks what the measure needs
-        check(model, cohort)
-        found.append(_repaired(model, cohort, goal, labels, seed, settings, None if trains is None else trains[r]))
-        if progress:
-            progress(r + 1, len(models))
-    return found
-
-
-def _repaired(
-    model: nn.Module, cohort: Cohort, goal: Goal, labels: Labels, seed: int, settings: Settings, train: Cohort | None
-) -> Candidate:
+def bias_score(model: nn.Module, cohort: Cohort, goal: Goal, settings: Settings, rng: Rng, train: Cohort | None) -> Fit:
+    """The network with probes next to it. What tells the groups apart may be learnt from the training set too."""
+    label = Label.of([cohort], goal)
     original = predict(model, cohort).score[None]
-    start = labels.look(original)
+    start = label.evaluate(original)
     least = None
     if goal.keep:
-        before = labels.rates(original, start.threshold)
-        least = limits(goal.keep, before)
+        before = label.rates(original, start.threshold)
+        least = limits_of(goal.keep, before)
         start = replace(start, spare=spare(before, least))
     reading = reading_of(model, cohort.inputs, settings.depth, settings.layers)
-    problem = probed(model, cohort, goal, reading, folds_of(cohort, settings.folds, seed), train)
+    problem = probed(model, cohort, goal, reading, folds_of(cohort, settings.folds, rng.seeds[0]), train)
     # Steps are judged on rows held out, by probes of a part of the rows. What these lack before any cost is not lost by the repair.
-    plain = float(labels.look(problem.held_out.chance[None]).performance[0])
+    plain = float(label.evaluate(problem.held_out.chance[None]).performance[0])
     settled = goal.settled(min(float(start.performance[0]), plain))
 
-    def look(scores: FloatArray, max_gap: float) -> Look:
-        return labels.look(scores[None], max(max_gap, narrowest), least)
+    def evaluate(scores: FloatArray, max_gap: float) -> Found:
+        return label.evaluate(scores[None], max(max_gap, narrowest), least)
 
     narrowest = finest(problem)
     if is_quotient(goal.measure):
-        priced = parity_path(problem, settings.steps, look)
+        priced = parity_path(problem, settings.steps, evaluate)
         bounds, costs = [p.max_gap for p in priced], [p.cost for p in priced]
         told = [f"every group held to a {'PPV' if QUOTIENTS[goal.measure] else 'NPV'} of {p.level:.3f}" for p in priced]
     else:
         bounds, multipliers = path(problem, settings.steps)
         costs, told = [problem.cost(m) for m in multipliers], [_multipliers(cohort.attribute.levels, m) for m in multipliers]
-    traces = Traces(1)
-    traces.add(0, start)
-    for step, (max_gap, cost) in enumerate(zip(bounds, costs, strict=True)):
-        traces.add(step + 1, look(problem.priced(problem.held_out, cost), max_gap))
-    held_out = traces.frame(0)
+    steps = [evaluate(problem.priced(problem.held_out, prices), max_gap) for max_gap, prices in zip(bounds, costs, strict=True)]
+    held_out = frame([trace_row(number, found, 0) for number, found in enumerate([start, *steps])])
     selection = select(held_out, settled)
     why = f"{selection.why}; values on rows held out decide"  # the chosen row's own, on the rows it was fitted on, may differ
 
     trace = held_out.rename(columns={"gap": "held_out_gap", "performance": "held_out_performance"})
-    fitted = [_at(labels, problem.priced(problem.fitted, c), t) for c, t in zip(costs, trace["threshold"].iloc[1:], strict=True)]
+    fitted = [_at(label, problem.priced(problem.fitted, c), t) for c, t in zip(costs, trace["threshold"].iloc[1:], strict=True)]
     values = np.array([(float(start.gap[0]), float(start.performance[0])), *fitted])
     trace["gap"], trace["performance"] = values.T
     trace["max_gap"] = [np.nan, *bounds]
@@ -181,12 +155,12 @@ def _repaired(
         kind = output_kind(model, cohort.inputs)
         chosen = BiasScore(chosen, reading, problem.heads, costs[row - 1], kind).eval()
         # Single precision may move a row across the threshold: what is told is true of the network that comes out.
-        trace.loc[row, ["gap", "performance"]] = _at(labels, predict(chosen, cohort).score, trace["threshold"][row])
+        trace.loc[row, ["gap", "performance"]] = _at(label, predict(chosen, cohort).score, trace["threshold"][row])
         notes = _notes(plain, reading, told[row - 1], held_out.iloc[row], goal, settings.folds)
     if train is not None:
         notes.append(_learnt(problem.heads))
     rule = plain_rule(NAME, trace, row, cohort, settled)
-    return Candidate(NAME, chosen, rule, trace, row, why, selection.met, settled, seed, asdict(settings), tuple(notes))
+    return Fit(rule, trace, row, why, selection.met, settled, tuple(notes), chosen)
 
 
 def path(problem: Problem, steps: int) -> tuple[list[float], list[FloatArray]]:
@@ -222,10 +196,10 @@ def finest(problem: Problem) -> float:
     return max(FINEST, float(np.abs(problem.stakes).max() / (problem.cohort.attribute.codes >= 0).sum()))
 
 
-def _at(labels: Labels, scores: FloatArray, threshold: float) -> tuple[float, float]:
+def _at(label: Label, scores: FloatArray, threshold: float) -> tuple[float, float]:
     """Gap and performance of scores (n,) at a threshold."""
-    cells = tabulate_codes((scores >= threshold).astype(np.float64), labels.y[0], labels.codes[0], labels.levels)
-    return float(furthest(labels.measure, cells)), float(performance_values(labels.performance, cells))
+    cells = tabulate_codes((scores >= threshold).astype(np.float64), label.y[0], label.codes[0], label.levels)
+    return float(furthest(label.measure, cells)), float(performance_values(label.performance, cells))
 
 
 def _multipliers(levels: tuple[str, ...], multipliers: FloatArray) -> str:

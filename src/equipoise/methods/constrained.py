@@ -13,23 +13,20 @@ as it was trained. The number of steps is fixed, so that step 100 means the same
 each has a task loss, a teacher and multipliers of its own, and all of them are added up.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from scipy.special import expit, logit
-from torch import Tensor, nn
+from torch import Tensor
 
-from equipoise.data import Cohort, generator
 from equipoise.errors import BadInput, pick
 from equipoise.measures import Cells, FloatArray, gap_values, is_quotient, linearised, tabulate_codes
-from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.contract import ALL_AT_ONCE, fine_tuning_work, method
-from equipoise.methods.looks import Labels, decided_at
+from equipoise.methods.base import Goal
+from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, fine_tuning_work, method
+from equipoise.methods.evaluation import Data, Evaluation, Label, decided_at, single_precision
 from equipoise.methods.papers import COTTER
-from equipoise.methods.selection import search_for
-from equipoise.models import replicas
+from equipoise.models import Replicas
 
 TINY = 1e-6  # how near to 0 or 1 a score still has a logit
 PACE = 20  # steps in which a gap that stays adds itself, times the penalty, to its multiplier: the networks need time to answer
@@ -60,52 +57,30 @@ class Settings:
     title="fine-tuning on the task with one multiplier per gap, all groups at once",
     paper=COTTER,
     counts="epochs",
+    needs_gap=True,
     labels=ALL_AT_ONCE,
     classes=True,
     cost=fine_tuning_work,
     effort=0.5,
     in_auto=4,
 )
-def run(
-    models: Sequence[nn.Module],
-    cohorts: Sequence[Cohort],
-    goal: Goal,
-    *,
-    seeds: Sequence[int],
-    settings: Settings,
-    progress: Progress | None = None,
-) -> list[Candidate]:
-    """The fine-tuned networks."""
-    networks = replicas(models, cohorts)
-    search = search_for(networks, cohorts, goal)
-    scores = networks.evaluate()
-    look = search.begin(scores)
-    balance = _Balance(search.labels, scores, look.threshold, settings)
-    balance.update(scores, look.threshold, steps=0)
-
-    optimiser = networks.optimiser(settings.optimiser, settings.learning_rate)
-    shuffles = [generator(seed, "constrained") for seed in seeds]
-    search.active = look.gap != 0
-    optimiser.stop(~search.active)
+def constrained(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
+    """A step every few mini-batches of the augmented Lagrangian."""
+    balance = _Balance(data, settings)
+    balance.update(data.start, steps=0)
+    optimiser = model.optimiser(settings.optimiser, settings.learning_rate)
+    shuffle = rng("constrained")
     step = 0
     for epoch in range(settings.epochs):
-        if not search.active.any():
-            break
-        batches = list(networks.batches(shuffles, settings.batch))
+        batches = list(model.batches(shuffle, settings.batch))
         every = max(1, len(batches) // settings.evals_per_epoch)
-        search.pace = 1 / len(batches)
-        for k, index in enumerate(batches):
-            networks.push(index, slope, *balance.of(index))
+        for k, rows in enumerate(batches):
+            model.push(rows, slope, *balance.of(rows))
             optimiser.step()
             step += 1
-            if (k + 1) % every:
-                continue
-            scores = networks.evaluate()
-            look = search.step(step, scores)
-            balance.update(scores, look.threshold, steps=every)
-        if progress:
-            progress(epoch + 1, settings.epochs)
-    return search.candidates("constrained", seeds, settings)
+            if (k + 1) % every == 0:
+                now = yield Step(step, (epoch + 1, settings.epochs), 1 / len(batches))
+                balance.update(now, steps=every)
 
 
 def slope(logits: Tensor, weight: Tensor, target: Tensor, pull: Tensor, centre: Tensor, threshold: Tensor) -> Tensor:
@@ -117,12 +92,13 @@ def slope(logits: Tensor, weight: Tensor, target: Tensor, pull: Tensor, centre: 
 class _Balance:
     """The task loss on one side, the gaps with their multipliers on the other, as numbers of each row."""
 
-    def __init__(self, labels: Labels, scores: FloatArray, thresholds: FloatArray, settings: Settings) -> None:
-        self.labels, self.penalty = labels, settings.penalty
+    def __init__(self, data: Data, settings: Settings) -> None:
+        self.penalty = settings.penalty
+        scores, thresholds = data.start.scores, data.start.threshold
         original, decisions = logit(scores.clip(TINY, 1 - TINY)), decided_at(scores, thresholds)
         target, against = np.zeros(scores.shape), np.zeros(scores.shape)
         self.sides: list[_Side] = []
-        for rows, own in labels.parts:
+        for rows, own in data.parts:
             taught = posterior(original[:, rows], own.y, own.codes, len(own.levels))
             side = _Side(rows, own, taught, np.zeros((len(own.y), len(own.levels) - 1)))
             side.weigh(side.cells(decisions))
@@ -132,18 +108,19 @@ class _Balance:
             mixed = (1 - settings.teacher) * own.y + settings.teacher * taught
             target[:, rows] = say * (0.5 * mixed / share)
             against[:, rows] = say * (0.5 * (1 - mixed) / (1 - share))
-        self.target = _tensor(target)
-        self.weight = self.target + _tensor(against)
+        self.target = single_precision(target)
+        self.weight = self.target + single_precision(against)
         # The loss is centred on the first threshold, so that it has no reason to move it.
-        self.centre = _tensor(_logits(labels.centre(thresholds)))
+        self.centre = single_precision(_logits(data.centre(thresholds)))
 
     @property
     def multipliers(self) -> FloatArray:
         """The multipliers of all gaps of all labels (R, gaps)."""
         return np.concatenate([side.multipliers for side in self.sides], axis=1)
 
-    def update(self, scores: FloatArray, thresholds: FloatArray, steps: int) -> None:
+    def update(self, now: Evaluation, steps: int) -> None:
         """Moves the multipliers along the gaps of the decisions at these thresholds, by the steps since then; and the pull on each row."""
+        scores, thresholds = now.scores, now.threshold
         decisions, pull = decided_at(scores, thresholds), np.zeros(scores.shape)
         for side in self.sides:
             cells = side.cells(decisions)
@@ -153,14 +130,14 @@ class _Balance:
             side.multipliers += steps / PACE * self.penalty * gaps
             force = side.multipliers + self.penalty * gaps
             pull[:, side.rows] = (force[:, :, None] * side.weights).sum(1) * scores.shape[1]
-        self.pull = _tensor(pull)
-        self.threshold = _tensor(_logits(thresholds))
+        self.pull = single_precision(pull)
+        self.threshold = single_precision(_logits(thresholds))
 
     def of(self, index: Tensor) -> tuple[Tensor, ...]:
         """What `slope` wants to know of some rows (R, b): means over the batch, and the centre and threshold of each row's network."""
-        count = index.shape[1]
-        means = (numbers.gather(1, index) / count for numbers in (self.weight, self.target, self.pull))
-        places = (cut.gather(1, index) if cut.shape[1] > 1 else cut.expand(-1, count) for cut in (self.centre, self.threshold))
+        count = index.shape[-1]
+        means = (numbers.gather(-1, index) / count for numbers in (self.weight, self.target, self.pull))
+        places = (cut.gather(-1, index) if cut.shape[-1] > 1 else cut.expand(-1, count) for cut in (self.centre, self.threshold))
         return (*means, *places)
 
 
@@ -169,7 +146,7 @@ class _Side:
     """The gaps of one label: the rows that it has, what its teacher says of them, a multiplier a gap, and the weights of the gaps."""
 
     rows: slice | np.typing.NDArray[np.int64]
-    labels: Labels
+    labels: Label
     taught: FloatArray  # (R, n)
     multipliers: FloatArray  # (R, gaps)
     weights: FloatArray = field(default_factory=lambda: np.empty(0))  # (R, gaps, n)
@@ -209,7 +186,3 @@ def expected_weights(measure: str, cells: Cells, group: int, codes: np.typing.ND
 def _logits(thresholds: FloatArray) -> FloatArray:
     cut: FloatArray = logit(thresholds.clip(TINY, 1 - TINY))
     return cut if cut.ndim > 1 else cut[:, None]
-
-
-def _tensor(numbers: FloatArray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(numbers)).float()

@@ -7,16 +7,21 @@ ask about it: title, paper, cost, what it needs, and how it treats several label
 import importlib
 import math
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Generator, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from typing import Any
 
-from torch import nn
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
 
-from equipoise.data import Cohort
+from equipoise.data import Cohort, generator
 from equipoise.errors import UnknownName, pick, raise_all
-from equipoise.measures import is_quotient
+from equipoise.measures import FloatArray, Rule, is_quotient
 from equipoise.methods.base import Goal
+from equipoise.methods.evaluation import Evaluation
 
 COUNTS = ("batch", "evals_per_epoch", "trials", "critic_steps", "actor_steps", "width", "folds")  # settings that must be at least 1
 STANDARD = "standard"  # the name of the original network with its best threshold, with which every method is compared
@@ -63,6 +68,84 @@ def fine_tuning_work(task: Task, settings: Any, most: str = "") -> Work:
     return Work(settings.epochs * rows * (task.backward + each), settings.epochs * each, what)
 
 
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A state of the network to be evaluated. `yield Step(...)` hands it to the driver, which answers with its `Evaluation`."""
+
+    number: int
+    progress: tuple[int, int] | None = None  # how much is done, and of how much
+    pace: float = 1.0  # of one step, in the unit that the method counts
+    scores: FloatArray | None = None  # (..., rows), where the method has them already; otherwise the driver asks the network
+    stop_below: float | None = None  # the performance at which a network is given up
+    notes: tuple[str, ...] = ()  # what to report if this step is chosen
+
+
+Steps = Generator[Step, Evaluation, None]
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """What a method found that fits a rule, or probes, to a network as it is."""
+
+    rule: Rule
+    trace: pd.DataFrame  # step, gap, performance, threshold, and what else there is of a step; the first row is the original
+    chosen: int  # the row that was chosen
+    why: str
+    met: bool
+    goal: Goal  # with its minimum performance, where none was given
+    notes: tuple[str, ...] = ()
+    model: nn.Module | None = None  # the network with its probes; None: the original
+
+
+@dataclass(frozen=True)
+class Objective:
+    """How steps are chosen: by the goal; or by the best performance within a maximum |gap|, the original excluded; or the last one."""
+
+    max_gap: float | None = None
+    last: bool = False
+
+
+def by_goal(_goals: Sequence[Goal], _settings: Any) -> Objective:
+    """The goal decides, and the original counts as a step."""
+    return Objective()
+
+
+def within_gap(goals: Sequence[Goal], settings: Any) -> Objective:
+    """The constrained objective of Savani et al.: best performance with |gap| within the maximum of goal or settings, less a margin."""
+    given = [goal.max_gap for goal in goals if goal.max_gap is not None]
+    limit = min(given) if given else settings.max_gap
+    return Objective(max(0.0, limit - settings.margin))
+
+
+class Draws(tuple[np.random.Generator, ...]):
+    """The generators of one use, one per network of a stack: methods pass them on and never look inside."""
+
+    __slots__ = ()
+
+    def rows(self, count: int, size: int) -> Tensor:
+        """Rows drawn with replacement (..., size) out of so many."""
+        return torch.from_numpy(np.stack([rng.integers(0, count, size) for rng in self]))
+
+
+@dataclass(frozen=True)
+class Rng:
+    """The random numbers of a method: `rng("shuffle")` are the generators of one use, which depend on the seed and the name only."""
+
+    seeds: tuple[int, ...]
+
+    def __call__(self, name: str) -> Draws:
+        return Draws(generator(seed, name) for seed in self.seeds)
+
+
+class Kind(StrEnum):
+    """How the function of a method is called, and what it gives."""
+
+    STEPS = "steps"  # (model, data, goal, settings, rng) yields a Step for every state of the network that is to be evaluated
+    RULE = "rule"  # (scores, goal, settings) returns a Fit: a decision rule for the scores of the original network
+    PROBES = "probes"  # (model, cohort, goal, settings, rng, train) returns a Fit with a network of its own
+    OTHERS = "others"  # (models, cohorts, goals, ...) returns candidates: it chooses among other methods, which do the selecting
+
+
 @dataclass(frozen=True)
 class Method:
     """A registered method."""
@@ -71,13 +154,16 @@ class Method:
     run: Callable[..., Any]
     settings: type[Any]  # a frozen dataclass whose fields have defaults
     title: str  # what it does, in one line
+    kind: Kind = Kind.STEPS
     paper: str = ""  # BibTeX; empty where the method is our own
     needs_train: bool = False  # trains from scratch, so it needs the training set as well
     takes_train: bool = False  # can learn from the training set too, where there is one
     needs_group: bool = False  # its rule needs each patient's group
-    runs_others: bool = False  # chooses among other methods, which do the selecting
     selects: bool = True  # chooses among steps, so that cross-fitted selection runs it on halves of the rows too
     quotients: bool = True  # can lower a gap in PPV or NPV, whose weights change with the decisions
+    objective: Callable[[Sequence[Goal], Any], Objective] = by_goal  # how its steps are chosen
+    start: Callable[[nn.Module, int], nn.Module] | None = None  # the network to begin with, from the original and a seed
+    needs_gap: bool = False  # there is nothing for it to do where the gap is zero
     needs_layers: bool = False  # needs the layers of the network, which an exported program no longer has
     without_group: str = ""  # how its rule decides on a row whose group is missing
     counts: str = ""  # the unit of its steps, where each follows from the one before; empty where steps are independent tries
@@ -87,6 +173,11 @@ class Method:
     cost: Callable[[Task, Any], Work] = unknown_work
     effort: float = 5.0  # rough time per split of a study, where training a small network is 10: only for scheduling
     in_auto: int | None = None  # its place in the order in which auto tries methods; None: auto does not try it unless asked
+
+    @property
+    def runs_others(self) -> bool:
+        """Whether it chooses among other methods."""
+        return self.kind == Kind.OTHERS
 
     @property
     def stepwise(self) -> bool:
@@ -152,7 +243,7 @@ def work_of(name: str, task: Task, settings: Any) -> Work:
     """The work of a method with the goal's selection: cross-fitted selection runs it several times."""
     known = METHODS[name]
     once = known.cost(task, settings)
-    if known.runs_others or task.goal.selection == "paper" or once.rows is None or not known.selects:
+    if known.kind == Kind.OTHERS or task.goal.selection == "paper" or once.rows is None or not known.selects:
         return once
     what = f"up to {CROSS_FITTED_RUNS} runs, for {task.goal.selection} selection, of: {once.what}"
     times = CROSS_FITTED_RUNS

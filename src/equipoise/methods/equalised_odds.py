@@ -25,9 +25,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 from scipy.optimize import isotonic_regression, linprog
-from torch import nn
 
-from equipoise.data import MISSING, Cohort, Scores, generator
+from equipoise.data import MISSING, Scores, generator
 from equipoise.errors import BadInput, EmptyCell, pick
 from equipoise.measures import (
     AFFINE_PERFORMANCE,
@@ -42,10 +41,9 @@ from equipoise.measures import (
     tabulate,
     terms,
 )
-from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.contract import ONE_BY_ONE, method, rule_work
+from equipoise.methods.base import Goal
+from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
 from equipoise.methods.papers import HARDT
-from equipoise.methods.rule_fit import Fit, with_rules
 from equipoise.methods.selection import select
 
 KIND = "equalised-odds"
@@ -153,6 +151,7 @@ class Corners:
     KIND,
     settings=Settings,
     title="randomised thresholds with equal TPR and FPR (Hardt)",
+    kind=Kind.RULE,
     paper=HARDT,
     needs_group=True,
     without_group="the mean of all groups' probabilities, weighted by the groups' sizes",
@@ -162,33 +161,7 @@ class Corners:
     cost=rule_work,
     effort=0.2,
 )
-def run(
-    models: Sequence[nn.Module],
-    cohorts: Sequence[Cohort],
-    goal: Goal,
-    *,
-    seeds: Sequence[int],
-    settings: Settings,
-    progress: Progress | None = None,
-) -> list[Candidate]:
-    """The networks as they are, each with a randomised rule of its own."""
-    notes = ["needs each patient's group; decisions are randomised: rule.draw(scores, seed)"]
-    if "selection" in terms(goal.measure):
-        notes.append(f"equalises sensitivity and false positive rate; {goal.measure} is not its target and need not shrink")
-    return with_rules(
-        KIND,
-        lambda scores: fit(scores, goal, settings),
-        lambda _: notes,
-        models,
-        cohorts,
-        goal,
-        seeds=seeds,
-        settings=settings,
-        progress=progress,
-    )
-
-
-def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit[EqualisedOdds]:
+def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     """The rule of equal odds with the best performance on these scores, which should be validation scores."""
     _require(scores)
     attribute = scores.attribute
@@ -209,7 +182,10 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit[Equa
     result = (1, 0.0 if abs(gap) < DUST else gap, performance, np.nan)  # no single threshold
     trace = pd.DataFrame([original, result], columns=["step", "gap", "performance", "threshold"])
     met = select(trace.iloc[1:], settled).met
-    return Fit(rule, trace, 1, _why(result[1], performance, len(steps), settled), met, settled)
+    notes = ["needs each patient's group; decisions are randomised: rule.draw(scores, seed)"]
+    if "selection" in terms(goal.measure):
+        notes.append(f"equalises sensitivity and false positive rate; {goal.measure} is not its target and need not shrink")
+    return Fit(rule, trace, 1, _why(result[1], performance, len(steps), settled), met, settled, tuple(notes))
 
 
 def _why(gap: float, performance: float, groups: int, goal: Goal) -> str:

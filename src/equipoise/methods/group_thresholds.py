@@ -12,15 +12,14 @@ ends; then the best performance at that |gap|. With both, the minimum performanc
 kept take thresholds that are too high out of each group's list. Rows without a group keep the original's threshold.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-from torch import nn
 
-from equipoise.data import MISSING, Cohort, Scores
+from equipoise.data import MISSING, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import (
     HANDFUL,
@@ -39,10 +38,9 @@ from equipoise.measures import (
     tabulate,
     terms,
 )
-from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.contract import ONE_BY_ONE, method, rule_work
-from equipoise.methods.level_up import kept_rates, limits, spare
-from equipoise.methods.rule_fit import Fit, with_rules
+from equipoise.methods.base import Goal
+from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
+from equipoise.methods.evaluation import kept_rates, limits_of, spare
 from equipoise.methods.selection import keeping, select
 
 KIND = "group-thresholds"
@@ -102,6 +100,7 @@ class GroupThresholds:
     KIND,
     settings=Settings,
     title="one threshold per group, exactly the best",
+    kind=Kind.RULE,
     needs_group=True,
     without_group="the original threshold",
     labels=ONE_BY_ONE,
@@ -110,23 +109,7 @@ class GroupThresholds:
     effort=0.2,
     in_auto=2,
 )
-def run(
-    models: Sequence[nn.Module],
-    cohorts: Sequence[Cohort],
-    goal: Goal,
-    *,
-    seeds: Sequence[int],
-    settings: Settings,
-    progress: Progress | None = None,
-) -> list[Candidate]:
-    """The networks as they are, each with one threshold a group."""
-    notes = ("needs each patient's group",)
-    return with_rules(
-        KIND, lambda scores: fit(scores, goal), lambda _: notes, models, cohorts, goal, seeds=seeds, settings=settings, progress=progress
-    )
-
-
-def fit(scores: Scores, goal: Goal) -> Fit[GroupThresholds]:
+def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     """The best thresholds for these scores, which should be validation scores."""
     attribute = scores.attribute
     swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance))
@@ -134,7 +117,7 @@ def fit(scores: Scores, goal: Goal) -> Fit[GroupThresholds]:
     original = float(start.threshold)
     settled = goal.settled(float(start.values[goal.performance]))
     before = tabulate(at_threshold(scores.score, original), scores.y, attribute)
-    least = limits(goal.keep, kept_rates(goal.keep, before)) if goal.keep else None
+    least = limits_of(goal.keep, kept_rates(goal.keep, before)) if goal.keep else None
     search = _Thresholds(scores, settled, original, least)
     rule = GroupThresholds(attribute.levels, tuple(search.best().tolist()), original, _origin(scores, settled))
     after = tabulate(rule.decide(scores), scores.y, attribute)
@@ -146,7 +129,7 @@ def fit(scores: Scores, goal: Goal) -> Fit[GroupThresholds]:
     trace = pd.DataFrame(rows, columns=["step", "gap", "performance", "threshold", "spare"][: len(rows[0])])
     eased = replace(settled, min_performance=_eased(settled.min_performance, -1), max_gap=_eased(settled.max_gap, 1))
     met = select(trace.iloc[1:], eased).met
-    return Fit(rule, trace, 1, _why(trace.iloc[1], len(attribute.levels), settled), met, settled)
+    return Fit(rule, trace, 1, _why(trace.iloc[1], len(attribute.levels), settled), met, settled, ("needs each patient's group",))
 
 
 def _eased(limit: float | None, sign: int) -> float | None:

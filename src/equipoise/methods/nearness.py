@@ -10,7 +10,7 @@ import numpy as np
 
 from equipoise.measures import FloatArray
 from equipoise.methods.base import BEFORE, Candidate, Goal
-from equipoise.methods.honest import SURE
+from equipoise.methods.cross_fitted import SURE
 
 NOISE = 1e-9  # counts over counts: the last bits say nothing
 

@@ -18,9 +18,8 @@ import numpy as np
 
 from equipoise.measures import QUOTIENTS, Cells, FloatArray, furthest, predictive, tabulate_codes
 from equipoise.methods.bias_problem import Problem
+from equipoise.methods.evaluation import NOISE, Found
 from equipoise.methods.lambda_program import solve
-from equipoise.methods.level_up import NOISE
-from equipoise.methods.looks import Look
 
 LEVELS = 7  # common levels that are tried for each bound
 BEYOND = 0.5  # of the distance between the groups' values: how far outside of them levels are tried
@@ -37,8 +36,8 @@ class Priced:
     level: float
 
 
-def parity_path(problem: Problem, steps: int, look: Callable[[FloatArray, float], Look]) -> list[Priced]:
-    """Prices for bounds from the gap at the start down to zero. `look` looks at held-out scores (n,) within a bound on |gap|."""
+def parity_path(problem: Problem, steps: int, evaluate: Callable[[FloatArray, float], Found]) -> list[Priced]:
+    """Prices for bounds from the gap at the start down to zero. `evaluate` takes held-out scores (n,) and a bound on |gap|."""
     u = problem.slope * (problem.held_out.chance - problem.heads.centre)
     cells = _table(problem, (u > 0).astype(np.float64))
     widest, values = abs(float(furthest(problem.goal.measure, cells))), predictive(QUOTIENTS[problem.goal.measure], cells)
@@ -56,7 +55,7 @@ def parity_path(problem: Problem, steps: int, look: Callable[[FloatArray, float]
                 continue
             starts[k], cost = solved
             tried.append(
-                (_merit(look(problem.priced(problem.held_out, cost), max_gap), max_gap), Priced(float(max_gap), cost, float(level)))
+                (_merit(evaluate(problem.priced(problem.held_out, cost), max_gap), max_gap), Priced(float(max_gap), cost, float(level)))
             )
         if not tried:
             break
@@ -100,11 +99,11 @@ def _stakes(label: int, level: float, half: float, groups: int) -> FloatArray:
     return found
 
 
-def _merit(look: Look, max_gap: float) -> tuple[bool, bool, float]:
+def _merit(found: Found, max_gap: float) -> tuple[bool, bool, float]:
     """Sorts the best last: rates kept, within the bound, performance; or the smallest |gap| where that is not within it."""
-    size, kept = abs(float(look.gap[0])), look.spare is None or bool(look.spare[0] >= -NOISE)
+    size, kept = abs(float(found.gap[0])), found.spare is None or bool(found.spare[0] >= -NOISE)
     inside = size <= max_gap + NOISE
-    return kept, inside, float(look.performance[0]) if inside else -size
+    return kept, inside, float(found.performance[0]) if inside else -size
 
 
 def _table(problem: Problem, f: FloatArray) -> Cells:

@@ -13,20 +13,18 @@ Beyond the paper: other criteria of a unit's influence (`criterion`, defined in 
 of the input of a table, which drops variables, and heads of attention.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from equipoise.data import Cohort
 from equipoise.errors import pick, raise_all
-from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.contract import ALL_AT_ONCE, Task, Work, method
+from equipoise.methods.base import Goal
+from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, Task, Work, method
+from equipoise.methods.evaluation import Data
 from equipoise.methods.papers import MARCINKEVICS
-from equipoise.methods.selection import search_for
-from equipoise.models import CRITERIA, GRANULARITIES, find_units, replicas
+from equipoise.models import CRITERIA, GRANULARITIES, Replicas, find_units
 
 NAMES = {"unit": "units", "channel": "units", "input": "columns of the input", "head": "heads of attention"}
 
@@ -65,7 +63,7 @@ class Settings:
             problems.append(f"pruning needs at least one unit a step and one step; got {given}")
         raise_all(problems)
 
-    def a_step(self, total: int) -> int:
+    def units_per_step(self, total: int) -> int:
         """How many units one step switches off."""
         if self.units is not None:
             return self.units
@@ -77,7 +75,7 @@ def cost(task: Task, settings: Settings) -> Work:
     with torch.no_grad():
         layers = find_units(task.model, task.repair.inputs[:2], settings.layers, settings.granularity)
     total, rows = layers[-1].start + layers[-1].size, len(task.repair)
-    each = settings.a_step(total)
+    each = settings.units_per_step(total)
     steps = min(-(-total // each), settings.max_steps or total)
     return Work(rows * (1 + task.backward * (1 + steps)), steps, f"at most {steps} steps of {each:,} of {total:,} units")
 
@@ -88,6 +86,7 @@ def cost(task: Task, settings: Settings) -> Work:
     title="switching off the units that drive the gap (the paper's Algorithm 1)",
     paper=MARCINKEVICS,
     counts="units pruned",
+    needs_gap=True,
     needs_layers=True,
     labels=ALL_AT_ONCE,
     classes=True,
@@ -95,47 +94,25 @@ def cost(task: Task, settings: Settings) -> Work:
     effort=3.0,
     in_auto=3,
 )
-def run(
-    models: Sequence[nn.Module],
-    cohorts: Sequence[Cohort],
-    goal: Goal,
-    *,
-    seeds: Sequence[int],
-    settings: Settings,
-    progress: Progress | None = None,
-) -> list[Candidate]:
-    """The pruned networks."""
-    networks = replicas(models, cohorts)
-    total = networks.units(settings.layers, settings.granularity)
-    a_step = settings.a_step(total)
-    search = search_for(networks, cohorts, goal)
-    search.pace = float(a_step)
-    scores = networks.evaluate()
-    look = search.begin(scores)
-    weights = search.labels.weights(scores, look.threshold) * np.sign(look.gap)[:, None]
-    search.active = look.gap != 0
-    _, influence = networks.influence(weights, settings.criterion)
+def pruning(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
+    """A step per set of units that is switched off."""
+    total = model.units(settings.layers, settings.granularity)
+    each = settings.units_per_step(total)
+    steps = min(-(-total // each), settings.max_steps or total)
+    pull = data.pull(data.start)
+    _, influence = model.influence(pull, settings.criterion)
     pruned = torch.zeros_like(influence, dtype=torch.bool)
-    steps = min(-(-total // a_step), settings.max_steps or total)
+    most = "at most " if settings.reselect else ""
     for step in range(1, steps + 1):
-        if not search.active.any():
-            break
-        going = torch.from_numpy(search.active).to(pruned.device)
         closed = torch.zeros_like(pruned) if settings.reselect else pruned
-        chosen = most_influential(influence, closed, a_step) & going[:, None]
-        networks.prune(chosen, settings.cut == "outgoing")
+        chosen = most_influential(influence, closed, each)
+        model.prune(chosen, settings.cut == "outgoing")
         pruned |= chosen
-        scores, influence = networks.influence(weights, settings.criterion)
-        look = search.step(step, scores)
-        if search.labels.moving:  # the group that is furthest from the reference now; its influence is known a step later
-            weights = search.labels.weights(scores, look.threshold) * np.sign(look.gap)[:, None]
-        search.active &= look.performance >= settings.stop_below
-        if progress:
-            progress(step, steps)
-    if progress:
-        progress(steps, steps)
-    what, most = NAMES[settings.granularity], "at most " if settings.reselect else ""
-    return search.candidates("pruning", seeds, settings, lambda step: f"{most}{min(step * a_step, total)} of {total} {what} switched off")
+        scores, influence = model.influence(pull, settings.criterion)
+        note = f"{most}{min(step * each, total)} of {total} {NAMES[settings.granularity]} switched off"
+        now = yield Step(step, (step, steps), float(each), scores=scores, stop_below=settings.stop_below, notes=(note,))
+        if data.moving:  # the group that is now furthest from the reference; its influence is known one step later
+            pull = data.pull(now)
 
 
 def most_influential(influence: Tensor, pruned: Tensor, count: int) -> Tensor:

@@ -4,17 +4,13 @@ Every parameter is multiplied by a draw from N(1, 0.01), 101 times over; of thes
 best by the constrained objective is returned: the best performance with |gap| within the maximum gap less a margin.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import nn
-
-from equipoise.data import Cohort, generator
-from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.contract import ALL_AT_ONCE, Work, method
+from equipoise.methods.base import Goal
+from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, Work, method, within_gap
+from equipoise.methods.evaluation import Data
 from equipoise.methods.papers import SAVANI
-from equipoise.methods.selection import search_for
-from equipoise.models import replicas
+from equipoise.models import Replicas
 
 
 @dataclass(frozen=True)
@@ -32,29 +28,15 @@ class Settings:
     settings=Settings,
     title="the best of 101 random perturbations of the weights (Savani et al.)",
     paper=SAVANI,
+    objective=within_gap,
     labels=ALL_AT_ONCE,
     classes=True,
     cost=lambda task, settings: Work(len(task.repair) * (1 + settings.trials), settings.trials, f"{settings.trials} perturbed networks"),
     effort=2.0,
 )
-def run(
-    models: Sequence[nn.Module],
-    cohorts: Sequence[Cohort],
-    goal: Goal,
-    *,
-    seeds: Sequence[int],
-    settings: Settings,
-    progress: Progress | None = None,
-) -> list[Candidate]:
-    """The best of the perturbed networks."""
-    networks = replicas(models, cohorts)
-    max_gap = goal.max_gap if goal.max_gap is not None else settings.max_gap
-    search = search_for(networks, cohorts, goal, within=max(0.0, max_gap - settings.margin))
-    search.begin(networks.evaluate())
-    generators = [generator(seed, "random") for seed in seeds]
+def random(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
+    """A step per perturbed network."""
+    noise = rng("random")
     for trial in range(1, settings.trials + 1):
-        networks.perturb(generators, settings.noise_sd)
-        search.step(trial, networks.evaluate())
-        if progress:
-            progress(trial, settings.trials)
-    return search.candidates("random", seeds, settings)
+        model.perturb(noise, settings.noise_sd)
+        yield Step(trial, (trial, settings.trials))

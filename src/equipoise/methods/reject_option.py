@@ -16,16 +16,15 @@ Where we depart from AIF360:
 - With more than two groups the band favours those with the lowest rates; how many of them is one more thing that the search chooses.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from torch import nn
 
-from equipoise.data import Cohort, Scores
+from equipoise.data import Scores
 from equipoise.errors import BadInput, pick
 from equipoise.measures import (
     QUOTIENTS,
@@ -43,10 +42,9 @@ from equipoise.measures import (
     tabulate,
     terms,
 )
-from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.contract import ONE_BY_ONE, method, rule_work
+from equipoise.methods.base import Goal
+from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
 from equipoise.methods.papers import KAMIRAN
-from equipoise.methods.rule_fit import Fit, with_rules
 
 KIND = "reject-option"
 DIRECTIONS = ("auto", "kamiran")
@@ -129,6 +127,7 @@ class RejectOption:
     KIND,
     settings=Settings,
     title="a band around the threshold decided by group (Kamiran)",
+    kind=Kind.RULE,
     paper=KAMIRAN,
     needs_group=True,
     without_group="its threshold without the band",
@@ -137,26 +136,7 @@ class RejectOption:
     cost=rule_work,
     effort=0.2,
 )
-def run(
-    models: Sequence[nn.Module],
-    cohorts: Sequence[Cohort],
-    goal: Goal,
-    *,
-    seeds: Sequence[int],
-    settings: Settings,
-    progress: Progress | None = None,
-) -> list[Candidate]:
-    """The networks as they are, each with a band of its own."""
-
-    def notes(rule: RejectOption) -> list[str]:
-        return [f"needs each patient's group; inside the band the positive decision goes to {', '.join(rule.favoured)}"]
-
-    return with_rules(
-        KIND, lambda scores: fit(scores, goal, settings), notes, models, cohorts, goal, seeds=seeds, settings=settings, progress=progress
-    )
-
-
-def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit[RejectOption]:
+def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     """The best threshold and margin for these scores, which should be validation scores."""
     attribute = scores.attribute
     swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance))
@@ -180,8 +160,9 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit[Reje
     origin = f"chosen by {KIND} with {settled.describe()} on {len(scores):,} rows of {scores.name}"
     rule = RejectOption(float(thresholds[point[step]]), float(margins[point[step], step]), favoured, attribute.levels, origin)
     top = int(rank[step, best[step]])
+    note = f"needs each patient's group; inside the band the positive decision goes to {', '.join(rule.favoured)}"
     met = top == 2 or (top == 1 and goal.max_gap is None)
-    return Fit(rule, trace, step + 1, _why(top, int((rank == 2).sum()), rank.size, settled, max_gap), met, settled)
+    return Fit(rule, trace, step + 1, _why(top, int((rank == 2).sum()), rank.size, settled, max_gap), met, settled, (note,))
 
 
 def _grid(score: FloatArray, original: float, settings: Settings) -> tuple[FloatArray, FloatArray]:

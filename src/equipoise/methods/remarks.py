@@ -10,10 +10,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from torch import nn
 
 from equipoise.data import FEW, MISSING, Cohort
-from equipoise.measures import QUOTIENTS, RATES, Cells, FloatArray, is_quotient, labels_needed, linearised, terms, units_of
+from equipoise.measures import (
+    QUOTIENTS,
+    RATES,
+    Cells,
+    FloatArray,
+    at_threshold,
+    is_quotient,
+    labels_needed,
+    linearised,
+    tabulate,
+    terms,
+    units_of,
+)
 from equipoise.methods.base import Candidate, Goal
+from equipoise.methods.evaluation import NOISE, kept_rates, limits_of
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.nearness import nearness
 from equipoise.models import predict
@@ -199,3 +213,23 @@ def gap_error(evidence: Evidence, code: int) -> float:
     cells = Cells(evidence.levels, evidence.cells.n[0], evidence.cells.s[0])
     weight = linearised(evidence.goal.measure, cells, code).weights(evidence.y, evidence.codes)
     return float(np.hypot(sampled, np.sqrt((weight**2 * f * (1 - f)).sum())))
+
+
+def kept_or_not(candidate: Candidate, model: nn.Module, cohort: Cohort) -> Candidate:
+    """The candidate of any method, with `met` False and the groups named where it does not keep the rates that its goal asks for."""
+    keep, attribute = candidate.goal.keep, cohort.attribute
+    original = predict(model, cohort)
+    threshold = float(candidate.trace["threshold"].iloc[0])
+    before = kept_rates(keep, tabulate(at_threshold(original.score, threshold), cohort.y, attribute))
+    after = kept_rates(keep, tabulate(candidate.rule.decide(predict(candidate.model, cohort)), cohort.y, attribute))
+    least = limits_of(keep, before)
+    places = [(name, level) for name in keep for level in attribute.levels]
+    broken = [
+        f"{name} of {level!r} is {now:.3f}, not {limit:.3f}"
+        for (name, level), now, limit in zip(places, after, least, strict=True)
+        if now < limit - NOISE
+    ]
+    if not broken:
+        return candidate
+    why = candidate.why if not candidate.met else f"{candidate.why}, but it does not keep every rate"
+    return replace(candidate, met=False, why=f"{why}; {', '.join(broken)}")

@@ -1,18 +1,12 @@
 """STANDARD: the original network with the threshold of best performance on validation data. What every method is compared with."""
 
-import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from torch import nn
-
-from equipoise.data import Cohort
-from equipoise.methods.base import Candidate, Goal, Progress
-from equipoise.methods.contract import ALL_AT_ONCE, Work, method
-from equipoise.methods.looks import Labels, Traces
+from equipoise.data import Scores
+from equipoise.methods.base import Goal
+from equipoise.methods.contract import ALL_AT_ONCE, STANDARD, Fit, Kind, Work, method
+from equipoise.methods.evaluation import Label, frame, trace_row
 from equipoise.methods.selection import plain_rule, select
-from equipoise.models import predict
 
 
 @dataclass(frozen=True)
@@ -21,9 +15,10 @@ class Settings:
 
 
 @method(
-    "standard",
+    STANDARD,
     settings=Settings,
     title="the original network, threshold by best performance",
+    kind=Kind.RULE,
     selects=False,
     labels=ALL_AT_ONCE,
     classes=True,
@@ -31,28 +26,11 @@ class Settings:
     effort=0.1,
     in_auto=0,
 )
-def run(
-    models: Sequence[nn.Module],
-    cohorts: Sequence[Cohort],
-    goal: Goal,
-    *,
-    seeds: Sequence[int],
-    settings: Settings,  # noqa: ARG001 (every method has some)
-    progress: Progress | None = None,
-) -> list[Candidate]:
-    """The networks as they are."""
-    scores = np.stack([predict(model, cohort).score for model, cohort in zip(models, cohorts, strict=True)])
-    look = Labels.of(cohorts, goal).look(scores)
-    traces = Traces(len(models))
-    traces.add(0, look)
-    found = []
-    for r, (model, cohort, seed) in enumerate(zip(models, cohorts, seeds, strict=True)):
-        trace = traces.frame(r)
-        settled = goal.settled(float(look.performance[r]))
-        selection = select(trace, settled)
-        why = "the original network" if selection.met else f"the original network; {selection.why}"
-        rule = plain_rule("standard", trace, 0, cohort, settled)
-        found.append(Candidate("standard", copy.deepcopy(model), rule, trace, 0, why, selection.met, settled, seed))
-    if progress:
-        progress(1, 1)
-    return found
+def standard(scores: Scores, goal: Goal, settings: Settings) -> Fit:
+    """The threshold of best performance."""
+    found = Label.of([scores], goal).evaluate(scores.score[None])
+    trace = frame([trace_row(0, found, 0)])
+    settled = goal.settled(float(found.performance[0]))
+    selection = select(trace, settled)
+    why = "the original network" if selection.met else f"the original network; {selection.why}"
+    return Fit(plain_rule(STANDARD, trace, 0, scores, settled), trace, 0, why, selection.met, settled)

@@ -50,6 +50,10 @@ class ChosenOutputs(nn.Module):
         chosen = raw.index_select(1, self.index)
         return log_odds(chosen) if self.kind == "classes" and self.output == "logit" else chosen
 
+    def around(self, inner: nn.Module) -> "ChosenOutputs":
+        """The same outputs of another network, as a repair left it."""
+        return ChosenOutputs(inner, self.columns, self.kind, self.output, self.flat)
+
     def view(self, at: int) -> nn.Module:
         """One label, or class, as a network with one output."""
         if self.kind == "classes":

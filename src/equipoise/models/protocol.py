@@ -83,6 +83,10 @@ class Replicas(Protocol):
         """An optimiser: adam, adamw (single networks only), blockwise (see optimisers) or sgd."""
         ...
 
+    def freeze(self, replicates: BoolArray) -> None:
+        """These networks change no more by the optimisers that were made."""
+        ...
+
     def keep(self, replicates: BoolArray) -> None:
         """Copies the present state of some replicates, for `kept`."""
         ...

@@ -32,6 +32,8 @@ class StackedReplicas:
         self.size, self.rows = len(models), x.shape[1]
         self._original = Snapshot.of(self.stack)
         self._kept = Snapshot.of(self.stack)
+        self._optimisers: list[Optimiser] = []
+        self._frozen = np.zeros(self.size, bool)
         self._layers: list[int] = []  # hidden layers whose units may be pruned; empty if columns of the input may
         self._first_rows = torch.arange(self.size, device=self.device)[:, None] * self.rows
         self._run = Recorder(self.stack)
@@ -97,7 +99,15 @@ class StackedReplicas:
         self.stack.gradient.copy_(toward - (share + weight)[self.stack.owner] * away)
 
     def optimiser(self, name: str, rate: float) -> Optimiser:
-        return StackedSteps(self.stack, name, rate)
+        found = StackedSteps(self.stack, name, rate)
+        found.stop(self._frozen)
+        self._optimisers.append(found)
+        return found
+
+    def freeze(self, replicates: BoolArray) -> None:
+        self._frozen = replicates
+        for optimiser in self._optimisers:
+            optimiser.stop(replicates)
 
     def keep(self, replicates: BoolArray) -> None:
         self._kept.update(self.stack, torch.from_numpy(np.flatnonzero(replicates)))

@@ -41,6 +41,8 @@ class SingleReplica:
         self._original = copy.deepcopy(self.model)
         self._kept = copy.deepcopy(self.model)
         self._layers: list[Layer] = []
+        self._optimisers: list[Optimiser] = []
+        self._frozen = np.zeros(1, bool)
         self._steps: dict[tuple[Backward, int], Captured] = {}
         self._pushes: dict[Slope, Backward] = {}
         self._pool: Pool | None = None
@@ -214,6 +216,12 @@ class SingleReplica:
             p.grad = a + b
 
     def optimiser(self, name: str, rate: float) -> Optimiser:
+        found = self._steps_by(name, rate)
+        found.stop(self._frozen)
+        self._optimisers.append(found)
+        return found
+
+    def _steps_by(self, name: str, rate: float) -> Optimiser:
         wanted = [p for p in self.model.parameters() if p.requires_grad]
         if not wanted:
             raise BadInput("every parameter of the network is frozen (requires_grad=False), so there is nothing to fine-tune")
@@ -225,6 +233,11 @@ class SingleReplica:
         if name == "blockwise":
             return SingleSteps(Blockwise(wanted, rate))
         return SingleSteps(torch.optim.SGD(wanted, lr=rate, fused=fused))
+
+    def freeze(self, replicates: BoolArray) -> None:
+        self._frozen = replicates
+        for optimiser in self._optimisers:
+            optimiser.stop(replicates)
 
     def keep(self, replicates: BoolArray) -> None:
         if replicates[0]:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from equipoise.data import Cohort
-from equipoise.methods import METHODS, STANDARD, Goal, Labels, Task, settings_of, work_of
+from equipoise.methods import METHODS, STANDARD, Goal, Label, Task, settings_of, work_of
 from equipoise.models import encoding, evaluating, outputs
 
 SAMPLE = {True: 32, False: 256}  # rows to measure on, images or a table: about as many as methods show at a time
@@ -110,9 +110,9 @@ def seconds_a_row(model: nn.Module, cohort: Cohort, gradients: bool = False) -> 
 
 def seconds_a_look(cohort: Cohort, goal: Goal) -> float:
     """How long it takes to look at all thresholds once."""
-    labels, scores = Labels.of([cohort], goal), np.linspace(0, 1, len(cohort))[None]
+    labels, scores = Label.of([cohort], goal), np.linspace(0, 1, len(cohort))[None]
     start = time.perf_counter()
-    labels.look(scores)
+    labels.evaluate(scores)
     return time.perf_counter() - start
 
 

@@ -1,4 +1,6 @@
-"""Honest selection: the evidence against the bootstrap and by hand, the folds, the rule, and every method through it."""
+"""Cross-fitted selection: the evidence against the bootstrap and by hand, the halves, the rule, and every method through it."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,9 +10,8 @@ from equipoise.data import Cohort
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import at_threshold, bootstrap_cells, gap_values, largest, performance_values
 from equipoise.methods import METHODS, Goal, debias, run_many
+from equipoise.methods.cross_fitted import _halves, choose
 from equipoise.methods.evidence import Evidence
-from equipoise.methods.folds import two_folds
-from equipoise.methods.honest import choose
 from equipoise.models import predict
 from support.facts import facts
 from support.networks import trained
@@ -91,7 +92,13 @@ ORIGINAL = (0.2, 0.8, 0.2, 0.6)
 
 def _choose(goal: Goal, *rates: tuple[float, float, float, float], n: int = 4000):
     evidence = _steps(ORIGINAL, *rates, n=n)
-    return choose(evidence, [10 * k for k in range(len(evidence.f))], goal)
+    return _verdict(evidence, [10 * k for k in range(len(evidence.f))], goal)
+
+
+def _verdict(evidence: Evidence, steps: list[int], goal: Goal) -> SimpleNamespace:
+    """The verdict of one label."""
+    found = choose([evidence], steps, [goal])
+    return SimpleNamespace(step=found.step, why=found.why[0], met=found.met[0], goal=found.goals[0])
 
 
 def test_a_sure_repair_is_taken_and_a_lucky_one_declined():
@@ -102,7 +109,7 @@ def test_a_sure_repair_is_taken_and_a_lucky_one_declined():
     two = _steps(ORIGINAL, (0.2, 0.8, 0.2, 0.62), n=200)
     women = np.flatnonzero((two.codes == 1) & (two.y == 1))
     two.f[1, women] = np.roll(two.f[1, women], 20)
-    lucky = choose(two, [0, 10], Goal("eod", min_performance=0.6))
+    lucky = _verdict(two, [0, 10], Goal("eod", min_performance=0.6))
     assert (lucky.step, lucky.met) == (0, False)
     assert "declined" in lucky.why
 
@@ -144,7 +151,7 @@ def test_a_goal_without_either_judges_what_is_lost_against_the_original():
 
 def test_an_original_without_a_gap_that_could_be_told_is_left_alone():
     evidence = _steps((0.2, 0.8, 0.2, 0.79), (0.2, 0.8, 0.2, 0.8), n=400)
-    verdict = choose(evidence, [0, 1], Goal("eod", min_performance=0.6))
+    verdict = _verdict(evidence, [0, 1], Goal("eod", min_performance=0.6))
     assert (verdict.step, verdict.met) == (0, True)
     assert "nothing to repair" in verdict.why
 
@@ -166,13 +173,13 @@ def test_folds_hold_every_row_once_and_no_patient_twice():
     cohort = Cohort.from_arrays(
         torch.randn(201, 3), rng.integers(0, 2, 201), np.where(patients % 2, "F", "M"), reference="M", patients=patients.astype(str)
     )
-    first, second = two_folds([cohort], [0])[0]
+    first, second = _halves([cohort], [0])[0]
     assert sorted([*first.held, *second.held]) == list(range(201))
     for fold, other in ((first, second), (second, first)):
         assert (np.sort(fold.own) == np.sort(other.held)).all()
-        assert not set(fold.patients) & set(fold.elsewhere.patients)
-        assert len(fold) == 201
-        assert (fold.y[: len(fold.own)] == cohort.y[fold.own]).all()
+        assert not set(fold.cohort.patients) & set(fold.elsewhere.patients)
+        assert len(fold.cohort) == 201
+        assert (fold.cohort.y[: len(fold.own)] == cohort.y[fold.own]).all()
         assert (fold.elsewhere.y[: len(fold.held)] == cohort.y[fold.held]).all()
     assert len(first.elsewhere) == len(second.elsewhere)
     assert abs(len(first.held) - len(second.held)) <= 10
@@ -222,7 +229,7 @@ def test_the_correction_is_half_of_what_steps_lose_on_rows_held_out(problem):
     def gap(decisions: np.ndarray) -> float:
         return decisions[codes == 1].mean() - decisions[codes == 0].mean()
 
-    halves = [(fold, first_step(Cohort(fold.inputs, fold.y, fold.attributes, name="alone"))) for fold in two_folds([parts.valid], [3])[0]]
+    halves = [(half, first_step(half.cohort)) for half in _halves([parts.valid], [3])[0]]
     unknown, known = np.empty(len(codes)), np.empty(len(codes))
     for fold, decisions in halves:
         unknown[fold.held], known[fold.own] = decisions[fold.held], decisions[fold.own]

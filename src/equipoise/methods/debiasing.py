@@ -1,0 +1,219 @@
+"""Running a method by name: `debias` repairs one network, `run_many` many of them, as a stack where that is possible.
+
+A network with several outputs is repaired for all of its labels, or classes, at once. Methods that change the network change it for all
+labels together; methods that leave it as it is and fit a rule or probes do so for one label after another, and the results are joined.
+Classes are decided by argmax, which leaves no room for one rule per class, so that they need a method that changes the network.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import nn
+
+from equipoise.data import Cohort, check_cohort
+from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
+from equipoise.measures import Gap, named
+from equipoise.methods.base import Candidate, Goal, JointGoal, Progress
+from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, settings_of, takes
+from equipoise.methods.cross_fitted import run_cross_fitted
+from equipoise.methods.driver import Job, joined, run
+from equipoise.methods.remarks import advice, kept_or_not, remarked
+from equipoise.models import WRAPPED, BiasScore, ChosenOutputs, ManyBiasScores, chosen_outputs
+
+NO_NETWORK = {  # what is given in place of a network, and what to do
+    "Cohort": "The network comes first, then the cohort.",
+    "Scores": "Scores have no network to repair. Give the network that they came from, and the cohort of their rows.",
+    "DataFrame": "Make a cohort of the frame: eq.debias(model, eq.Cohort.from_frame(frame, label=..., group=...)).",
+    "BaseEstimator": "Only networks (torch.nn.Module) are repaired; the scores of an estimator can be audited: eq.audit(scores).",
+    "str": "A network in a file is repaired by the command `equipoise debias`, or loaded with torch first.",
+}
+
+
+def debias(
+    model: nn.Module,
+    cohort: Cohort | None = None,
+    *,
+    method: str = "bias-gda",
+    measure: Gap = "eod",
+    performance: str = "balanced_accuracy",
+    min_performance: float | None = None,
+    max_gap: float | None = None,
+    keep: Mapping[str, float | str] | None = None,
+    selection: str = "paper",
+    max_loss: float | None = None,
+    seed: int = 0,
+    train: Cohort | None = None,
+    goals: Mapping[str, Goal] | None = None,
+    outputs: Mapping[str, int | str] | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Candidate:
+    """A repaired network, or a decision rule for the same one, found on validation data. The network given in is not changed.
+
+    `measure` is the name of a gap, or a signed sum of rates: "tpr-fpr", {"tpr": 1, "fpr": -1}.
+    `min_performance` is the least performance to keep, `max_gap` the largest |gap| to allow; without either, performance may fall by
+    `max_loss`, which is 0.02 unless given.
+    `keep={"tpr": "before"}`: no group's sensitivity may fall below what it was; `keep={"tpr": 0.8}`: nor below that minimum. `selection`
+    is how a step is chosen: "paper", by the rows it was tuned on, or "honest", by confidence bounds and held-out rows, or not at all where
+    these do not suffice. Further keywords are the method's own settings. `train` is for methods that train from scratch, and for
+    bias-score, which also learns from it what tells groups apart where the rows of a label are few.
+
+    On a cohort of several labels or classes one repair serves them all, and `result.labels` has what was found for each. `goals` gives a
+    label a goal of its own; `outputs` says which output of the network is which label, by number or name.
+    """
+    if not isinstance(model, nn.Module):
+        raise Misuse("eq.debias", "a network and a cohort: eq.debias(model, parts.valid)", model, NO_NETWORK)
+    if cohort is None:
+        raise BadInput("eq.debias takes a network and a cohort of patients to repair it on: eq.debias(model, parts.valid)")
+    check_cohort("eq.debias, after the network,", cohort)
+    goal = Goal(named(measure), performance, min_performance, max_gap, keep or {}, selection, max_loss)
+    if cohort.targets is None and (goals is not None or outputs is not None):
+        given = " and ".join(name for name, value in (("goals", goals), ("outputs", outputs)) if value is not None)
+        raise BadInput(
+            f"{given} is for cohorts of several labels or classes; {cohort.name!r} has one label. Give it label=[...] or classes=[...]"
+        )
+    network = model
+    if cohort.targets is not None:
+        check_method(method, cohort.kind, cohort.labels[0])
+        goal = goals_of(cohort, goal, goals)
+        network = chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs or {})
+    trains = None if train is None else [train]
+    return run_many(method, [network], [cohort], goal, seeds=[seed], trains=trains, settings=settings, progress=progress)[0]
+
+
+def goals_of(cohort: Cohort, goal: Goal, goals: Mapping[str, Goal] | None) -> JointGoal:
+    """The goal of each label: the same for all, or those that are given by name."""
+    problems: list[str] = []
+    if goals is not None:
+        one = "class" if cohort.kind == "classes" else "label"
+        for name in goals:
+            if name not in cohort.labels:
+                problems += UnknownName(f"{one} in goals", name, cohort.labels).problems
+        missing = [name for name in cohort.labels if name not in goals]
+        if missing:
+            problems.append(f"goals has none for {', '.join(missing)}; give every {one} a goal, or leave goals out for the same for all")
+        if replace(goal, selection="paper") != Goal():
+            problems.append(f"a goal for all ({goal.describe()}) was given next to goals; put it into the goal of each {one}")
+        if len({own.selection for own in (goal, *goals.values()) if own.selection != "paper"}) > 1:
+            problems.append(f"one selection serves every {one}; the goals have several")
+    raise_all(problems)
+    each = {name: (goals or {}).get(name, goal) for name in cohort.labels}
+    chosen = next((own.selection for own in (goal, *each.values()) if own.selection != "paper"), "paper")
+    return JointGoal.of({name: replace(own, selection=chosen) for name, own in each.items()})
+
+
+def check_method(method: str, kind: str, example: str) -> None:
+    """Raises an error that names the methods that can, where a method cannot repair several labels, or classes."""
+    able = [name for name, own in METHODS.items() if (own.classes if kind == "classes" else own.labels)]
+    if pick("method", method, METHODS) in able:
+        return
+    what = "classes, which are decided by argmax" if kind == "classes" else "labels"
+    raise BadInput(f"{method} cannot repair several {what}. Use one of: {', '.join(able)}; or one label: cohort.labelled({example!r})")
+
+
+def run_many(
+    name: str,
+    models: Sequence[nn.Module],
+    cohorts: Sequence[Cohort],
+    goal: Goal,
+    *,
+    seeds: Sequence[int],
+    trains: Sequence[Cohort] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> list[Candidate]:
+    """The candidates of one method for each (model, cohort, seed); equal MLPs go through it as one stack.
+
+    The networks of cohorts with several labels are `ChosenOutputs`, and their goal is a `JointGoal`.
+    """
+    method = METHODS[pick("method", name, METHODS)]
+    chosen = settings_of(name, settings or {})
+    for model in models:
+        if not isinstance(model, nn.Module):
+            raise BadInput(f"{name} repairs a torch.nn.Module; got {type(model).__name__}")
+    for own in goal.each:
+        if not takes(name, own.measure):
+            able = ", ".join(other for other in METHODS if takes(other, own.measure))
+            raise BadInput(f"{name} cannot lower {own.measure}, a quotient in which decisions stand below the line too. Use one of: {able}")
+    if method.needs_train and trains is None:
+        raise BadInput(f"{name} trains from scratch and needs the training set: train=parts.train")
+    if method.kind == Kind.OTHERS:  # which come through here themselves
+        found: list[Candidate] = method.run(models, cohorts, goal, seeds=seeds, settings=chosen, trains=trains, progress=progress)
+        return found
+    if cohorts[0].targets is not None and method.labels == ONE_BY_ONE:
+        return [
+            _one_by_one(name, *own, goal.each, settings or {}, None if trains is None else trains[k], progress)
+            for k, own in enumerate(zip(models, cohorts, seeds, strict=True))
+        ]
+    plain = [replace(own, selection="paper") for own in goal.each]  # halves are made here, not by the method
+    job = Job(method, models, cohorts, plain, seeds, chosen, trains if method.takes_train else None, progress)
+    try:
+        found = run_cross_fitted(job, goal.selection) if goal.selection != "paper" else [one.candidate for one in run(job)]
+    except EmptyCell as error:
+        more = [text for cohort in cohorts for part, own in _parts(cohort, goal) for text in advice([part], own)]
+        raise EmptyCell(*error.problems, *more[: len(goal.each)]) from error
+    return [_noted(method, candidate, model, cohort, goal) for candidate, model, cohort in zip(found, models, cohorts, strict=True)]
+
+
+def _parts(cohort: Cohort, goal: Goal) -> list[tuple[Cohort, Goal]]:
+    """The rows of each label, with its goal."""
+    parts = [cohort] if cohort.targets is None else [cohort.labelled(name) for name in cohort.labels]
+    return list(zip(parts, goal.each, strict=True))
+
+
+def _noted(method: Method, candidate: Candidate, model: nn.Module, cohort: Cohort, goal: Goal) -> Candidate:
+    """The candidate with notes on the rows that it was chosen on, and not met where it does not keep the rates that its goal asks for."""
+    if candidate.labels:
+        assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
+        parts = _parts(cohort, goal)
+        each = {name: _noted(method, own, model.view(at), *parts[at]) for at, (name, own) in enumerate(candidate.labels.items())}
+        return replace(candidate, labels=each, met=all(own.met for own in each.values()))
+    if goal.keep and goal.selection == "paper":
+        candidate = kept_or_not(candidate, model, cohort)
+    return remarked(candidate, cohort, goal, method.without_group)
+
+
+def _one_by_one(
+    method: str,
+    model: nn.Module,
+    cohort: Cohort,
+    seed: int,
+    goals: Sequence[Goal],
+    settings: Mapping[str, Any],
+    train: Cohort | None,
+    progress: Progress | None,
+) -> Candidate:
+    """One label after another, joined."""
+    assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
+    alone: dict[str, Candidate] = {}
+    for at, (name, own) in enumerate(zip(cohort.labels, goals, strict=True)):
+        trains = None if train is None else [train.labelled(name)]
+        alone[name] = run_many(method, [model.view(at)], [cohort.labelled(name)], own, seeds=[seed], trains=trains, settings=settings)[0]
+        if progress:
+            progress(at + 1, len(goals))
+    network = _put_together(model, alone)
+    whole = model.around(network)
+    each = {name: replace(own, model=whole.view(at)) for at, (name, own) in enumerate(alone.items())}
+    rows = []
+    for step in (0, 1):
+        here = [own.trace.iloc[own.chosen if step else 0] for own in each.values()]
+        gaps = np.array([row["gap"] for row in here])
+        worst = int(np.abs(np.where(np.isnan(gaps), np.inf, gaps)).argmax())
+        rows.append((step, gaps[worst], float(np.mean([row["performance"] for row in here])), np.nan, cohort.labels[worst]))
+    trace = pd.DataFrame(rows, columns=["step", "gap", "performance", "threshold", "label"])
+    return joined(network, each, trace, 1, "each label on its own", cohort.kind)
+
+
+def _put_together(chosen: ChosenOutputs, alone: Mapping[str, Candidate]) -> nn.Module:
+    """The network with the heads that were found for its outputs; a copy of it where there are none."""
+    network = copy.deepcopy(chosen.inner)
+    heads = {column: own.model for column, own in zip(chosen.columns, alone.values(), strict=True) if isinstance(own.model, BiasScore)}
+    if not heads:
+        return network
+    if chosen.flat:
+        return next(iter(heads.values()))
+    return ManyBiasScores.of(network, heads, chosen.output, WRAPPED).eval()
