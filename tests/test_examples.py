@@ -20,6 +20,7 @@ from sklearn.metrics import recall_score
 
 import equipoise as eq
 from equipoise.cli import run
+from equipoise.data import CATALOGUE, sha256
 from equipoise.data.sets.phantom import phantom_parts
 from equipoise.measures import GAPS, MEASURES
 from equipoise.methods import METHODS
@@ -32,6 +33,7 @@ QUICK = {
     "debias_resnet": ["--images", "96", "--epochs", "1", "--steps", "1", "--min-performance", "0.5"],
     "add_measure": ["--rows", "900", "--epochs", "4"],
     "add_method": ["--rows", "900", "--epochs", "4"],
+    "add_data_set": ["--rows", "600"],
 }
 
 
@@ -117,6 +119,22 @@ def test_the_added_measure_is_audited_and_debiased(tables, simulated):
     assert found["harm_gap"].low < found["harm_gap"].value < found["harm_gap"].high
     result = eq.debias(model, parts.valid, method="bias-gda", measure="harm_gap", min_performance=0.52, learning_rate=1e-4, epochs=3)
     assert abs(result.trace["gap"].iloc[result.chosen]) < abs(result.trace["gap"].iloc[0])
+
+
+def test_add_data_set_loads_what_its_file_holds(tmp_path):
+    printed = run_script("add_data_set", tmp_path)
+    frame = pd.read_csv(tmp_path / "example-output" / "ward" / "ward.csv")
+    assert f"{len(frame)} rows of {frame['patient'].nunique()} patients, {frame['sick'].sum()} positive" in printed
+
+
+def test_the_added_data_set_is_verified_by_its_checksum(tables, tmp_path):
+    example = imported("add_data_set")
+    path = example.write_file(tmp_path / "ward", 40)
+    example.add(sha256(path), 40)
+    assert eq.load("ward", root=tmp_path).patients.tolist() == [str(k) for k in range(40)]
+    path.write_text(path.read_text() + "40,F,1,0.5\n")
+    with pytest.raises(eq.BadInput, match=r"ward\.csv"):
+        eq.load("ward", root=tmp_path)
 
 
 def test_add_method_runs(tmp_path):

@@ -47,6 +47,8 @@ from .images import UNIT_RANGE as UNIT_RANGE
 from .images import XRAY_RANGE as XRAY_RANGE
 from .images import Images as Images
 from .images import Norm as Norm
+from .recipe import File as File
+from .recipe import Recipe as Recipe
 from .scores import Scores as Scores
 from .seeds import child_seed as child_seed
 from .seeds import generator as generator
