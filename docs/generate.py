@@ -30,9 +30,9 @@ COMMON = {  # settings that mean the same in every method
     "folds": "folds by patient for cross-fitting",
 }
 EXTRAS: dict[str, tuple[str, ...]] = {  # what the pages tell users to import from a room
-    "data": ("XRAY_RANGE", "UNIT_RANGE"),
-    "measures": ("limit",),
-    "models": ("OneOutput", "backbone"),
+    "data": ("XRAY_RANGE", "UNIT_RANGE", "Recipe", "File"),
+    "measures": ("Measure", "add_measure", "limit"),
+    "models": ("Calibrated", "OneOutput", "Repeated", "backbone", "load_heads", "load_model", "predict"),
 }
 
 

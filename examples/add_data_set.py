@@ -8,14 +8,13 @@ know it too.
 """
 
 import argparse
-import hashlib
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 import equipoise as eq
-from equipoise.data import CATALOGUE, File, Recipe
+from equipoise.data import CATALOGUE, File, Recipe, sha256
 
 NAME, FILE = "ward", "ward.csv"
 
@@ -61,7 +60,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000)
     given = parser.parse_args()
     path = write_file(given.out / NAME, given.rows)
-    add(hashlib.sha256(path.read_bytes()).hexdigest(), given.rows)
+    add(sha256(path.read_bytes()), given.rows)
     cohort = eq.load(NAME, root=given.out)
     parts = eq.split(cohort, seed=0)
     model = eq.train(parts.train, parts.valid, seed=0, settings=eq.Training(epochs=10))

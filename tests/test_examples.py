@@ -61,8 +61,8 @@ def imported(name: str) -> ModuleType:
 
 @pytest.fixture
 def tables():
-    """The tables of measures and methods, put back afterwards."""
-    with patch.dict(GAPS), patch.dict(MEASURES), patch.dict(METHODS):
+    """The tables of measures, methods and data sets, restored afterwards."""
+    with patch.dict(GAPS), patch.dict(MEASURES), patch.dict(METHODS), patch.dict(CATALOGUE):
         yield
 
 
@@ -130,7 +130,7 @@ def test_add_data_set_loads_what_its_file_holds(tmp_path):
 def test_the_added_data_set_is_verified_by_its_checksum(tables, tmp_path):
     example = imported("add_data_set")
     path = example.write_file(tmp_path / "ward", 40)
-    example.add(sha256(path), 40)
+    example.add(sha256(path.read_bytes()), 40)
     assert eq.load("ward", root=tmp_path).patients.tolist() == [str(k) for k in range(40)]
     path.write_text(path.read_text() + "40,F,1,0.5\n")
     with pytest.raises(eq.BadInput, match=r"ward\.csv"):
