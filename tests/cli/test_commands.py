@@ -367,7 +367,7 @@ def test_problems_of_inputs_and_of_columns_come_in_one_message(run, network):
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(run, tmp_path, monkeypatch, option):
     _csv("scores.csv")
     (tmp_path / "file").write_text("old")
-    monkeypatch.setattr("equipoise.cli.inputs.read_table", lambda *_, **__: pytest.fail("the rows were read"))
+    monkeypatch.setattr("equipoise.data.read_table", lambda *_, **__: pytest.fail("the rows were read"))
     code, out, err = run("audit", "scores.csv", *SHORT, option, "file/inside")
     assert (code, out) == (2, "")
     assert err.startswith("error: cannot write file/inside")
@@ -387,7 +387,7 @@ def test_an_interruption_is_not_a_success(run, monkeypatch):
         raise KeyboardInterrupt
 
     _csv("scores.csv")
-    monkeypatch.setattr("equipoise.cli.inputs.read_table", interrupted)
+    monkeypatch.setattr("equipoise.data.read_table", interrupted)
     assert run("audit", "scores.csv", *SHORT) == (130, "", "Stopped.\n")
 
 

@@ -1,12 +1,14 @@
 """The root command and the exit codes: bad input is one message and exit code 2, never a traceback."""
 
+from __future__ import annotations
+
 import signal
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from equipoise import __version__
+from equipoise import __version__, report
 from equipoise.cli.apply import apply
 from equipoise.cli.audit import audit
 from equipoise.cli.console import err, forget_stopped, out, say_stopped
@@ -15,7 +17,6 @@ from equipoise.cli.debias import debias
 from equipoise.cli.demo import demo
 from equipoise.cli.study import study_app
 from equipoise.errors import EquipoiseError
-from equipoise.report import printable
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -58,7 +59,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _complain(message: str) -> None:
-    err.print(Text.assemble(("error: ", "bold red"), printable(message)), soft_wrap=True)
+    err.print(Text.assemble(("error: ", "bold red"), report.printable(message)), soft_wrap=True)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,15 +1,16 @@
 """`equipoise apply`: scores and decisions for new patients with a repaired network and its rule."""
 
+from __future__ import annotations
+
 import csv
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-import pandas as pd
 import typer
 from rich.text import Text
 
+from equipoise import data, report
 from equipoise.cli.console import JsonOption, counting, err, notes, out, say_code
 from equipoise.cli.inputs import (
     IMAGE_COLUMNS,
@@ -21,11 +22,11 @@ from equipoise.cli.inputs import (
     MaxTableOption,
     SkipBrokenOption,
 )
-from equipoise.data import MAX_PIXELS, as_parsed, bins_in, check_writable, read_table, write_text
 from equipoise.errors import BadInput, did_you_mean, raise_all
-from equipoise.report import printable
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from equipoise.data import Images
 
 FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # how a cell begins that a spreadsheet runs
@@ -38,7 +39,7 @@ def apply(
     image_column: ImageColumnOption = None,
     skip_broken: SkipBrokenOption = False,
     allow_outside: AllowOutsideOption = False,
-    max_pixels: MaxPixelsOption = MAX_PIXELS,
+    max_pixels: MaxPixelsOption = data.MAX_PIXELS,
     cache: CacheOption = None,
     model: Annotated[
         str | None, typer.Option(help="The network's factory, as file.py:factory; its code is run.", show_default="none: see --trust")
@@ -63,6 +64,9 @@ def apply(
 
     [bold]Example:[/bold] equipoise apply repaired/ new.csv --images xrays/ --model my_model.py:build --out decisions.csv
     """
+    import numpy as np
+    import pandas as pd
+
     from equipoise.report import code_asked_for, decide, groups_of, read_bundle, repaired_in
 
     if seed < 0:
@@ -70,7 +74,7 @@ def apply(
     if spreadsheet_safe and as_json and save is None:
         raise BadInput("--spreadsheet-safe is about the CSV, and --json prints none. Add --out decisions.csv, or leave one of them out.")
     if save:
-        check_writable(save)
+        data.check_writable(save)
     bundle = read_bundle(folder)
     code = code_asked_for(bundle, model, trust)
     how = bundle.run["inputs"]
@@ -81,11 +85,11 @@ def apply(
     if model is None or model.endswith(".pt2"):
         say_code(code)
     repaired = repaired_in(bundle, code, model)
-    bins = bins_in(how.get("bins") or {})
+    bins = data.bins_in(how.get("bins") or {})
     pictures = () if images is None else (image_column or how.get("image_column"), *IMAGE_COLUMNS)
     text = {n for n in (how.get("id"), how.get("patient"), *pictures, *repaired.groups) if n is not None and n not in bins}
     with notes():
-        frame = read_table(file, text=text, limit=max_table_bytes)
+        frame = data.read_table(file, text=text, limit=max_table_bytes)
     attributes = groups_of(frame, repaired.groups, file.name, bins)
     column = image_column or how.get("image_column") or next((c for c in IMAGE_COLUMNS if c in frame.columns), None)
     names = [name for name in (how.get("id"), how.get("patient"), column if images else None) if name in frame.columns]
@@ -114,18 +118,19 @@ def apply(
     remarks = [*_remarks(repaired, attributes, len(frame) - len(kept)), *_of_ids(about, how.get("id"), file.name)]
     remarks += _of_repair(how, frame, repaired.rule.needs_group)
     for remark in remarks:
-        err.print(Text(f"note: {printable(remark)}", style="yellow"), soft_wrap=True)
+        err.print(Text(f"note: {report.printable(remark)}", style="yellow"), soft_wrap=True)
     shown = _spreadsheet_safe(table) if spreadsheet_safe else table
     # Python writes a carriage return without quotation marks, and a reader would end the row there.
     broken = any("\r" in str(value) for name in about for value in (name, *about[name]))
     content = shown.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC if broken else csv.QUOTE_MINIMAL)
     if save:
-        write_text(save, content)
+        data.write_text(save, content)
     if as_json:
         print(json.dumps(_document(repaired, table, save, len(frame) - len(kept)), indent=2, allow_nan=False))
     elif save:
         flagged = int(table["decision"].sum())
-        said = f"{len(table):,} rows, {flagged:,} decided positive ({printable(repaired.rule.describe())}): {printable(str(save))}"
+        rule, place = report.printable(repaired.rule.describe()), report.printable(str(save))
+        said = f"{len(table):,} rows, {flagged:,} decided positive ({rule}): {place}"
         out.print(Text(said), soft_wrap=True)
     else:
         print(content, end="")
@@ -133,9 +138,10 @@ def apply(
 
 def _numbers(frame: pd.DataFrame, features: list[str], text: set[str], name: str) -> Any:
     """The input columns as the network takes them, numbers even where the column is a group as well."""
+    import numpy as np
     import torch
 
-    frame = frame.assign(**{column: as_parsed(frame[column]) for column in features if column in text and column in frame.columns})
+    frame = frame.assign(**{column: data.as_parsed(frame[column]) for column in features if column in text and column in frame.columns})
     problems = [f"no input column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in features if c not in frame.columns]
     for column in (c for c in features if c in frame.columns):
         if frame[column].dtype.kind not in "biuf":
@@ -148,6 +154,8 @@ def _numbers(frame: pd.DataFrame, features: list[str], text: set[str], name: str
 
 def _spreadsheet_safe(table: pd.DataFrame) -> pd.DataFrame:
     """The table with a ' before every text, in cells and names of columns, that a spreadsheet would take for a formula."""
+
+    import pandas as pd
 
     def safe(value: object) -> object:
         return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value
@@ -166,7 +174,7 @@ def _pictures(
     allow_outside: bool,
     max_pixels: int,
     cache: Path | None,
-) -> "Images":
+) -> Images:
     from equipoise.data import Images, find_files
 
     if column is None or column not in frame.columns:
@@ -192,7 +200,7 @@ def _check_one_patient(frame: pd.DataFrame, image: str, patient: str, name: str)
         )
 
 
-def _check_frontal(views: "pd.Series[Any]", name: str) -> None:
+def _check_frontal(views: pd.Series[Any], name: str) -> None:
     """Raises where a row is not a frontal view, which the repair left out, so that nothing is known of its scores."""
     from equipoise.data import of_view
 
@@ -228,6 +236,8 @@ def _of_ids(about: pd.DataFrame, id: str | None, name: str) -> list[str]:
 
 
 def _remarks(repaired: Any, attributes: tuple[Any, ...], left_out: int) -> list[str]:
+    import numpy as np
+
     remarks = list(repaired.remarks)
     if left_out:
         remarks.append(f"{left_out:,} rows whose image cannot be read have no decision")

@@ -1,5 +1,7 @@
 """`equipoise audit`: scores from anywhere, or a network and a data file."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import Annotated
@@ -7,13 +9,12 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from equipoise import data, measures, models, report
 from equipoise.cli import inputs as given
 from equipoise.cli.asked import output_of, outputs_of
 from equipoise.cli.console import JsonOption, bar, notes, out
 from equipoise.cli.several import scores_in, scores_of_labels
-from equipoise.data import MAX_PIXELS, Scores, check_writable, write_text
 from equipoise.errors import pick, raise_all
-from equipoise.report import audit_summary, audit_view, audits_summary, encoding_view, folders, printable
 
 OTHER_KINDS = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")  # none of which is written
 
@@ -53,7 +54,7 @@ def audit(
     normalise: given.NormOption = None,
     skip_broken: given.SkipBrokenOption = False,
     allow_outside: given.AllowOutsideOption = False,
-    max_pixels: given.MaxPixelsOption = MAX_PIXELS,
+    max_pixels: given.MaxPixelsOption = data.MAX_PIXELS,
     cache: given.CacheOption = None,
     probe: Annotated[
         bool,
@@ -82,9 +83,6 @@ def audit(
 
     [bold]Several labels:[/bold] equipoise audit local.csv --images xrays/ --label Effusion --label Mass --group sex ...
     """
-    from equipoise.measures import audit_scores
-    from equipoise.models import OUTPUTS, encoding
-
     inputs = given.Inputs(
         labels=label,
         group=group,
@@ -119,16 +117,16 @@ def audit(
     problems = _role_problems(label, score, model, with_model) + inputs.problems()
     problems += _number_problems(threshold, draws, level, seed, min_patients) + _place_problems(save)
     raise_all(problems)
-    output = pick("--output-type", output_type or "auto", OUTPUTS)
+    output = "auto" if model is None else pick("--output-type", output_type or "auto", models.OUTPUTS)
     for place in (save, figures and figures / "rates.png"):
         if place:
-            check_writable(place)
+            data.check_writable(place)
     opened: dict[Path, given.Opened] = {}
     with notes("equipoise.data.images"):
         one = len(label) == 1
         network = None if model is None else given.network_of(model, weights, inputs, output_of(output_name) if one else None)
 
-        def read(path: Path) -> dict[str, Scores]:
+        def read(path: Path) -> dict[str, data.Scores]:
             if network is None:
                 return scores_in(path, inputs, score or [])
             opened[path] = given.cohort_of(path, inputs)
@@ -141,7 +139,7 @@ def audit(
         results = {}
         for name, own in scores.items():
             with bar("bootstrap" if one else f"bootstrap of {name}") as step:
-                results[name] = audit_scores(
+                results[name] = measures.audit_scores(
                     own,
                     threshold=threshold,
                     valid=on.get(name),
@@ -155,7 +153,7 @@ def audit(
         layers = None
         if probe and network is not None:
             with bar("probes") as step:
-                layers = encoding(
+                layers = models.encoding(
                     network, opened[file].cohort, draws=draws, level=level, seed=seed, min_patients=min_patients, progress=step
                 )
     told = results[label[0]].to_dict() if one else {"schema": "equipoise.audits", "labels": {n: r.to_dict() for n, r in results.items()}}
@@ -165,30 +163,28 @@ def audit(
         told |= opened[file].counts()
         told |= {f"valid_{key}": value for key, value in opened[valid].counts().items()} if valid else {}
     if save:  # which is passed on, so that it names no rows
-        write_text(save, json.dumps(told, indent=2, allow_nan=False) + "\n")
+        data.write_text(save, json.dumps(told, indent=2, allow_nan=False) + "\n")
     if images:
         told |= opened[file].to_dict()
         told |= {f"valid_{key}": value for key, value in opened[valid].to_dict().items()} if valid else {}
     if figures:
-        from equipoise.report import save_audit_figures
-
-        for name, place in folders(figures, label).items():
-            save_audit_figures(scores[name], results[name], place)
+        for name, place in report.folders(figures, label).items():
+            report.save_audit_figures(scores[name], results[name], place)
     if as_json:
         print(json.dumps(told, indent=2, allow_nan=False))
         return
     if one or verbose:
         for name, result in results.items():
             if not one:
-                out.print(Text(f"\n{printable(name)}", style="bold underline"))
-            out.print(audit_view(result) if verbose else audit_summary(result))
+                out.print(Text(f"\n{report.printable(name)}", style="bold underline"))
+            out.print(report.audit_view(result) if verbose else report.audit_summary(result))
     else:
-        out.print(audits_summary(results))
+        out.print(report.audits_summary(results))
     if layers is not None:
-        out.print(encoding_view(layers, level))
+        out.print(report.encoding_view(layers, level))
     for path, rows in opened.items():
         for line in rows.lines(varying=False):
-            out.print(Text(printable(f"{path.name}: {line}")), soft_wrap=True)
+            out.print(Text(report.printable(f"{path.name}: {line}")), soft_wrap=True)
     for name, place in (("result", save), ("figures", figures)):
         if place:
             out.print(Text(f"{name}: {place}"), soft_wrap=True)
@@ -213,10 +209,10 @@ def _place_problems(save: Path | None) -> list[str]:
     """Says so where --out names another kind of file than the JSON that is written."""
     if save is None or save.suffix.lower() not in OTHER_KINDS:
         return []
-    report = " A report in HTML is written by `equipoise debias`." if save.suffix.lower() in (".html", ".htm") else ""
+    advice = " A report in HTML is written by `equipoise debias`." if save.suffix.lower() in (".html", ".htm") else ""
     return [
         f"--out writes the result as JSON; {save.name!r} is another format. Use --out {save.with_suffix('.json').name}, or --figures "
-        f"FOLDER for figures (PNG and SVG).{report}"
+        f"FOLDER for figures (PNG and SVG).{advice}"
     ]
 
 

@@ -1,5 +1,7 @@
 """What every command prints with: standard output for results, standard error for progress and complaints."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from equipoise.report import printable
+from equipoise import report
 
 if TYPE_CHECKING:
     from equipoise.models import Code
@@ -53,7 +55,7 @@ def notes(*quiet: str) -> Iterator[None]:
     handler = logging.Handler(logging.WARNING)
     handler.addFilter(lambda record: record.name not in quiet)
     handler.emit = lambda record: err.print(  # type: ignore[method-assign]
-        Text(f"note: {printable(record.getMessage())}", style="yellow"), soft_wrap=True
+        Text(f"note: {report.printable(record.getMessage())}", style="yellow"), soft_wrap=True
     )
     logger = logging.getLogger("equipoise")
     logger.addHandler(handler)
@@ -63,10 +65,10 @@ def notes(*quiet: str) -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def say_code(code: "Code | None") -> None:
+def say_code(code: Code | None) -> None:
     """Shows on stderr which code is about to be run, with its checksum; nothing for a backbone, which is code of Equipoise."""
     if code is not None:
-        err.print(Text(f"running {printable(str(code))} (SHA-256 {code.sha256})", style="dim"), soft_wrap=True)
+        err.print(Text(f"running {report.printable(str(code))} (SHA-256 {code.sha256})", style="dim"), soft_wrap=True)
 
 
 _said: list[str] = []
@@ -76,7 +78,7 @@ def say_stopped(message: str = "Stopped.") -> None:
     """One line on stderr after Ctrl-C, and no second one."""
     if not _said:
         _said.append(message)
-        err.print(Text(printable(message)), soft_wrap=True)
+        err.print(Text(report.printable(message)), soft_wrap=True)
 
 
 def forget_stopped() -> None:

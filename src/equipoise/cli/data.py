@@ -1,5 +1,7 @@
 """`equipoise data`: list, check and fetch the data sets; list and clear the cached images."""
 
+from __future__ import annotations
+
 import json
 import shlex
 from datetime import datetime
@@ -9,8 +11,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from equipoise import data
 from equipoise.cli.console import JsonOption, RootOption, bar, out
-from equipoise.data import CATALOGUE, ImageCache, cache_folder, check_files, clear_caches, fetch, image_caches
 from equipoise.errors import BadInput, pick
 
 data_app = typer.Typer(
@@ -27,7 +29,7 @@ def data_list(as_json: JsonOption = False) -> None:
 
     [bold]Example:[/bold] equipoise data list
     """
-    recipes = CATALOGUE.values()
+    recipes = data.CATALOGUE.values()
     if as_json:
         keys = ("name", "description", "attribute", "rows", "features", "paper", "citation", "licence")
         print(json.dumps([{k: getattr(r, k) for k in keys} | {"options": list(r.options)} for r in recipes], indent=2))
@@ -52,8 +54,8 @@ def data_check(
 
     [bold]Example:[/bold] equipoise data check adult --root data
     """
-    names = name or [r.name for r in CATALOGUE.values() if r.files and not r.by_hand]
-    states = [(n, state) for n in names for state in check_files(n, root)]
+    names = name or [r.name for r in data.CATALOGUE.values() if r.files and not r.by_hand]
+    states = [(n, state) for n in names for state in data.check_files(n, root)]
     if as_json:
         print(
             json.dumps(
@@ -64,7 +66,7 @@ def data_check(
         for n, s in states:
             out.print(Text(f"{n}: {s.file}: {s.status}" + (f" ({s.path})" if s.path else "")), soft_wrap=True)
         for n in names:
-            if not CATALOGUE[n].files:
+            if not data.CATALOGUE[n].files:
                 out.print(f"{n}: simulated, needs no files")
     wrong = list(dict.fromkeys(n for n, s in states if s.status != "ok"))
     if wrong:
@@ -82,10 +84,10 @@ def data_fetch(
     [bold]Example:[/bold] equipoise data fetch adult bank
     """
     for n in name:
-        pick("data set", n, CATALOGUE)
+        pick("data set", n, data.CATALOGUE)
     for n in name:
         with bar(f"fetching {n}") as step:
-            folder = fetch(n, root, progress=lambda _, done, total, step=step: step(done, total or done))  # type: ignore[misc]
+            folder = data.fetch(n, root, progress=lambda _, done, total, step=step: step(done, total or done))  # type: ignore[misc]
         out.print(Text(f"{n}: {folder}"), soft_wrap=True)
 
 
@@ -106,25 +108,25 @@ def data_cache(
         raise BadInput(f"--older-than must be a number of days from 0 on; got {older_than}")
     if folder is not None and not folder.expanduser().is_dir():
         raise BadInput(f"no such folder: {folder}. Name the one that was given as --cache.")
-    found = [cache for cache in image_caches(folder) if older_than is None or cache.days >= older_than]
+    found = [cache for cache in data.image_caches(folder) if older_than is None or cache.days >= older_than]
     if remove:
-        clear_caches(found)
+        data.clear_caches(found)
     total = sum(cache.bytes for cache in found)
     if as_json:
         rows = [
             {"path": str(c.path), "images": c.images, "size": c.size, "bytes": c.bytes, "last_used": _when(c), "removed": remove}
             for c in found
         ]
-        print(json.dumps({"folder": str(cache_folder(folder)), "bytes": total, "caches": rows}, indent=2))
+        print(json.dumps({"folder": str(data.cache_folder(folder)), "bytes": total, "caches": rows}, indent=2))
         return
     for c in found:
         holds = f"{c.images:,} images at {c.size} px" if c.images else "unfinished or damaged"
         out.print(Text(f"{c.path}: {holds}, {_mebibytes(c.bytes)}, last used {_when(c)} ({c.days:.0f} days ago)"), soft_wrap=True)
-    what = f"{len(found):,} caches, {_mebibytes(total)}, in {cache_folder(folder)}"
+    what = f"{len(found):,} caches, {_mebibytes(total)}, in {data.cache_folder(folder)}"
     out.print(Text(f"removed {what}" if remove else what), soft_wrap=True)
 
 
-def _when(cache: ImageCache) -> str:
+def _when(cache: data.ImageCache) -> str:
     return datetime.fromtimestamp(cache.used).isoformat(sep=" ", timespec="seconds")
 
 

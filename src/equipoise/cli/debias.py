@@ -1,20 +1,21 @@
 """`equipoise debias`: a network repaired on local patients, judged on others, and a folder with all that is needed to use it."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
+from equipoise import data, report
 from equipoise.cli import inputs as given
 from equipoise.cli.asked import collected, kept, methods_of, number_problems, output_of, outputs_of
 from equipoise.cli.console import JsonOption, bar, err, notes
 from equipoise.cli.origin import findable, network_of, plain, provenance, without_folders
 from equipoise.cli.outcome import print_plan
 from equipoise.cli.several import print_labels, told_as_json, write_labels
-from equipoise.data import MAX_PIXELS
 from equipoise.errors import pick, raise_all
-from equipoise.report import printable
 
 if TYPE_CHECKING:
     from equipoise.report import Case
@@ -91,7 +92,7 @@ def debias(
     normalise: given.NormOption = None,
     skip_broken: given.SkipBrokenOption = False,
     allow_outside: given.AllowOutsideOption = False,
-    max_pixels: given.MaxPixelsOption = MAX_PIXELS,
+    max_pixels: given.MaxPixelsOption = data.MAX_PIXELS,
     cache: given.CacheOption = None,
     title: Annotated[str | None, typer.Option(help="What the report calls the network.", show_default="label and model")] = None,
     thumbnails: Annotated[
@@ -206,7 +207,7 @@ def debias(
         sample = test.inputs[: min(len(test), ROWS_CHECKED)]
         read = plain(inputs, opened.cohort)
 
-        def case_of(name: str, trial: Trial) -> "Case":
+        def case_of(name: str, trial: Trial) -> Case:
             part = test if one else test.labelled(name)
             shown = most_changed(trial.original.test, trial.repairs[trial.chosen].test, part) if thumbnails else None
             probes = trial.probes(part, draws=draws, seed=seed, bars=bar) if probe else None
@@ -241,6 +242,6 @@ def debias(
         print_labels(folder, cases, done, [*opened.lines(), *remarks])
     failures = {(name, what): why for name, written in done.items() for what, why in written.failures.items()}
     for (name, what), why in failures.items():
-        err.print(Text(printable(f"not done: {what if one else f'{name}, {what}'}: {why}"), style="yellow"), soft_wrap=True)
+        err.print(Text(report.printable(f"not done: {what if one else f'{name}, {what}'}: {why}"), style="yellow"), soft_wrap=True)
     if any(what in FOR_THE_COMMITTEE for _, what in failures):
         raise typer.Exit(1)

@@ -1,5 +1,7 @@
 """`equipoise demo`: a classifier from another centre is audited, repaired and verified, with the commands that a hospital types."""
 
+from __future__ import annotations
+
 import shlex
 import time
 from pathlib import Path
@@ -8,8 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from equipoise import report
 from equipoise.cli.console import bar, out
-from equipoise.report import printable
 
 METHODS = ("bias-gda", "pruning", "reject-option", "equalised-odds")
 SETTINGS = (  # small steps and not too many of them, for this network
@@ -95,7 +97,7 @@ def demo(
 
 
 def _say(text: str, plain: bool = False) -> None:
-    out.print(Text(printable(text) if plain else f"\n{printable(text)}", style="" if plain else "bold"), soft_wrap=True)
+    out.print(Text(report.printable(text) if plain else f"\n{report.printable(text)}", style="" if plain else "bold"), soft_wrap=True)
 
 
 def _typed(arguments: list[str]) -> str:

@@ -1,44 +1,22 @@
 """What a command is handed: a data file, a folder of images and a network, as options and as the cohort and the network they make."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-import pandas as pd
 import typer
-from torch import nn
 
+from equipoise import data, report
 from equipoise.cli.console import counting, say_code
-from equipoise.data import (
-    BROKEN_ADVICE,
-    CONFLICTS,
-    LIMIT_VARIABLE,
-    MAX_PIXELS,
-    MAX_TABLE_BYTES,
-    UNIT_RANGE,
-    XRAY_RANGE,
-    Bins,
-    Broken,
-    Cohort,
-    Images,
-    Limit,
-    Norm,
-    Scores,
-    as_parsed,
-    cohort_in,
-    counted,
-    find_files,
-    of_view,
-    read_bins,
-    read_table,
-    varying_in,
-)
 from equipoise.errors import BadInput, did_you_mean, pick, raise_all
-from equipoise.report import varying_words
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from torch import nn
+
     from equipoise.models import Code
 
 FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file, one row a sample.")]
@@ -68,7 +46,9 @@ ConflictsOption = Annotated[
 ]
 MaxTableOption = Annotated[
     int | None,
-    typer.Option(help="Largest table to read, in bytes once unzipped.", show_default=f"{LIMIT_VARIABLE}, or {MAX_TABLE_BYTES:,}", min=1),
+    typer.Option(
+        help="Largest table to read, in bytes once unzipped.", show_default=f"{data.LIMIT_VARIABLE}, or {data.MAX_TABLE_BYTES:,}", min=1
+    ),
 ]
 
 ModelOption = Annotated[
@@ -184,12 +164,12 @@ class Inputs:
     normalise: str | None = None
     skip_broken: bool = False
     allow_outside: bool = False
-    max_pixels: int = MAX_PIXELS
+    max_pixels: int = data.MAX_PIXELS
     cache: Path | None = None
     bins: list[str] | None = None
     conflicts: str = "row"
     max_table_bytes: int | None = None
-    cut: dict[str, Bins] | None = None  # the bins as they were found in an earlier file, so that another has groups of the same names
+    cut: dict[str, data.Bins] | None = None  # the bins as they were found in an earlier file, so that another has groups of the same names
 
     @property
     def text(self) -> set[str]:
@@ -199,18 +179,18 @@ class Inputs:
         return named | {*images} | {name for name in self.group if name not in self.edges}
 
     @property
-    def edges(self) -> Mapping[str, Sequence[float] | Bins]:
+    def edges(self) -> Mapping[str, Sequence[float] | data.Bins]:
         """The bins by column."""
-        return self.cut or dict(read_bins(text) for text in self.bins or [])
+        return self.cut or dict(data.read_bins(text) for text in self.bins or [])
 
-    def cut_as(self, cohort: Cohort) -> "Inputs":
+    def cut_as(self, cohort: data.Cohort) -> Inputs:
         """The same for another file, whose bins have the names that they have in this cohort."""
         return replace(self, cut={a.name: a.bins for a in cohort.attributes if a.bins is not None})
 
     def read(self, path: Path) -> pd.DataFrame:
         """The rows of a file, with identifiers and groups as text, and labels too where one of their values is named."""
         words = self.labels if self.positive is not None else ()
-        return read_table(path, text=self.text, words=words, limit=self.max_table_bytes)
+        return data.read_table(path, text=self.text, words=words, limit=self.max_table_bytes)
 
     @property
     def view(self) -> str | None:
@@ -242,7 +222,7 @@ class Inputs:
         columns = []
         for text in self.bins or []:
             try:
-                columns.append(read_bins(text)[0])
+                columns.append(data.read_bins(text)[0])
             except BadInput as error:
                 found += error.problems
         found += [f"--bins {name} was given twice. Name each column once." for name in sorted({c for c in columns if columns.count(c) > 1})]
@@ -252,7 +232,7 @@ class Inputs:
             if name not in self.group
         ]
         try:
-            pick("value of --conflicts", self.conflicts, CONFLICTS)
+            pick("value of --conflicts", self.conflicts, data.CONFLICTS)
         except BadInput as error:
             found += error.problems
         if self.conflicts != "row" and self.patient is None:
@@ -269,7 +249,7 @@ class Inputs:
             "--normalise": self.normalise,
             "--skip-broken": self.skip_broken,
             "--allow-outside": self.allow_outside,
-            "--max-pixels": self.max_pixels != MAX_PIXELS,
+            "--max-pixels": self.max_pixels != data.MAX_PIXELS,
             "--cache": self.cache,
         }
         if self.images is None:
@@ -288,14 +268,14 @@ class Inputs:
 class Opened:
     """A cohort that was read, and which rows were not taken."""
 
-    cohort: Cohort
-    left_out: tuple[Broken, ...] = ()  # what was wrong with each image that was left out
+    cohort: data.Cohort
+    left_out: tuple[data.Broken, ...] = ()  # what was wrong with each image that was left out
     not_frontal: int = 0
 
     def counts(self) -> dict[str, object]:
         """For files: how many rows were left out and why, which says nothing of a patient."""
-        varying = {each.attribute: each.patients for each in varying_in(self.cohort.attributes, self.cohort.patients)}
-        told = {"left_out_count": len(self.left_out), "left_out_kinds": counted(self.left_out), "not_frontal": self.not_frontal}
+        varying = {each.attribute: each.patients for each in data.varying_in(self.cohort.attributes, self.cohort.patients)}
+        told = {"left_out_count": len(self.left_out), "left_out_kinds": data.counted(self.left_out), "not_frontal": self.not_frontal}
         return told | {"patients_in_several_groups": varying, "conflicts": self.cohort.attributes[0].conflicts}
 
     def to_dict(self) -> dict[str, object]:
@@ -304,13 +284,13 @@ class Opened:
 
     def summary(self, varying: bool = True) -> list[str]:
         """The counts for people; nothing where every row was taken and no patient has more than one group, which an audit says itself."""
-        found = varying_in(self.cohort.attributes, self.cohort.patients) if varying else ()
-        return [*self._left_out(), *(varying_words(each) for each in found)]
+        found = data.varying_in(self.cohort.attributes, self.cohort.patients) if varying else ()
+        return [*self._left_out(), *(report.varying_words(each) for each in found)]
 
     def _left_out(self) -> list[str]:
         said = [f"{self.not_frontal:,} rows that are not frontal views were left out"] if self.not_frontal else []
         if self.left_out:
-            kinds = ", ".join(f"{count:,} {kind}" for kind, count in counted(self.left_out).items())
+            kinds = ", ".join(f"{count:,} {kind}" for kind, count in data.counted(self.left_out).items())
             said.append(f"{len(self.left_out):,} images that cannot be read were left out: {kinds}")
         return said
 
@@ -329,15 +309,15 @@ def cohort_of(file: Path, inputs: Inputs) -> Opened:
     return Opened(_numeric(frame, file.name, inputs)) if inputs.images is None else _of_images(frame, file.name, inputs, inputs.images)
 
 
-def norm_of(text: str | None, channels: int) -> Norm:
+def norm_of(text: str | None, channels: int) -> data.Norm:
     """The mean and standard deviation that an option names; empty, for the usual ones, where there is none.
 
     >>> norm_of("xray", 1), norm_of("0.4,0.5,0.6/0.25", 3)
     ({'mean': (0.5,), 'std': (0.00048828125,)}, {'mean': (0.4, 0.5, 0.6), 'std': (0.25, 0.25, 0.25)})
     """
     if text is None:
-        return Norm(mean=(), std=())
-    named = {"xray": XRAY_RANGE, "unit": UNIT_RANGE}
+        return data.Norm(mean=(), std=())
+    named = {"xray": data.XRAY_RANGE, "unit": data.UNIT_RANGE}
     if text in named:
         mean, std = named[text]["mean"], named[text]["std"]
     else:
@@ -348,10 +328,10 @@ def norm_of(text: str | None, channels: int) -> Norm:
                 f"--normalise must be xray, unit or MEAN/STD, as in 0.5/0.25; got {text!r}.{did_you_mean(text, named)}"
             ) from None
     mean, std = (values * channels if len(values) == 1 else values for values in (mean, std))
-    return Norm(mean=mean, std=std)
+    return data.Norm(mean=mean, std=std)
 
 
-def network_of(model: str, weights: Path | None, inputs: Inputs, output_name: str | None = None, code: "Code | None" = None) -> nn.Module:
+def network_of(model: str, weights: Path | None, inputs: Inputs, output_name: str | None = None, code: Code | None = None) -> nn.Module:
     """The network that the options name, in eval mode: a factory's, a backbone's or an exported program's; one output if it has many.
 
     That an exported program is run is shown on stderr.
@@ -378,14 +358,14 @@ def network_of(model: str, weights: Path | None, inputs: Inputs, output_name: st
     return network.eval()
 
 
-def scores_of(network: nn.Module, cohort: Cohort, output: str) -> Scores:
+def scores_of(network: nn.Module, cohort: data.Cohort, output: str) -> data.Scores:
     """The network's scores; where it cannot take the images, the error says which it can."""
     from equipoise.models import predict, shape_advice
 
     try:
         return predict(network, cohort, output=output)
     except BadInput as error:
-        advice = shape_advice(network, cohort.inputs.shape[1:]) if isinstance(cohort.source, Images) else ""
+        advice = shape_advice(network, cohort.inputs.shape[1:]) if isinstance(cohort.source, data.Images) else ""
         if not advice:
             raise
         raise BadInput(" ".join((*error.problems, advice))) from error
@@ -403,10 +383,10 @@ def _of_images(frame: pd.DataFrame, name: str, inputs: Inputs, folder: Path) -> 
     kept = frame.drop(index=list(wrong))
     if not len(kept):
         raise_all(list(map(str, wrong.values())), name)
-    frontal = int(of_view(kept[view]).sum()) if view in kept.columns else len(kept)
+    frontal = int(data.of_view(kept[view]).sum()) if view in kept.columns else len(kept)
     try:
         with counting("decoding", frontal) as more:
-            cohort = Cohort.from_images(
+            cohort = data.Cohort.from_images(
                 kept,
                 folder=folder,
                 image=column,
@@ -427,29 +407,29 @@ def _of_images(frame: pd.DataFrame, name: str, inputs: Inputs, folder: Path) -> 
             raise
         raise BadInput(*map(str, wrong.values()), *error.problems, source=name) from None
     if wrong and not inputs.skip_broken:
-        raise BadInput(*map(str, wrong.values()), BROKEN_ADVICE, source=name)
-    assert isinstance(cohort.source, Images)
+        raise BadInput(*map(str, wrong.values()), data.BROKEN_ADVICE, source=name)
+    assert isinstance(cohort.source, data.Images)
     return Opened(cohort, (*wrong.values(), *cohort.source.broken.values()), len(kept) - frontal)
 
 
-def _with_headers(frame: pd.DataFrame, column: str, folder: Path, inputs: Inputs) -> tuple[pd.DataFrame, dict[int, Broken]]:
+def _with_headers(frame: pd.DataFrame, column: str, folder: Path, inputs: Inputs) -> tuple[pd.DataFrame, dict[int, data.Broken]]:
     """The frame with columns from the DICOM headers of its rows; and what was wrong with a row's, by position."""
     from equipoise.data import with_headers
 
-    files = find_files(frame[column], folder, column, allow_outside=inputs.allow_outside)
+    files = data.find_files(frame[column], folder, column, allow_outside=inputs.allow_outside)
     with counting("reading headers", len(files)) as more:
-        filled, broken = with_headers(frame, files, more, Limit(inputs.max_pixels), inputs.patient)
+        filled, broken = with_headers(frame, files, more, data.Limit(inputs.max_pixels), inputs.patient)
     return filled, {at: replace(one, place=f"row {at + 1} below the header") for at, one in broken.items()}
 
 
-def _numeric(frame: pd.DataFrame, name: str, inputs: Inputs) -> Cohort:
+def _numeric(frame: pd.DataFrame, name: str, inputs: Inputs) -> data.Cohort:
     """A data file as the user's network takes it: numbers as they are, nothing scaled or encoded."""
     taken = {*inputs.labels, inputs.patient, inputs.id, *inputs.group}
     chosen = inputs.features or [c for c in frame.columns if c not in taken]
-    taken_as = {c: as_parsed(frame[c]) if c in inputs.text else frame[c] for c in chosen if c in frame.columns}
+    taken_as = {c: data.as_parsed(frame[c]) if c in inputs.text else frame[c] for c in chosen if c in frame.columns}
     problems = [problem for column in taken_as.values() for problem in _input_problems(column)]
     try:
-        cohort = cohort_in(frame, inputs.text, features=chosen, scale=False, name=name, id=inputs.id, **inputs.roles)
+        cohort = data.cohort_in(frame, inputs.text, features=chosen, scale=False, name=name, id=inputs.id, **inputs.roles)
     except BadInput as error:
         raise BadInput(*error.problems, *problems, source=name) from None
     raise_all(problems, name)
@@ -458,6 +438,8 @@ def _numeric(frame: pd.DataFrame, name: str, inputs: Inputs) -> Cohort:
 
 def _input_problems(column: Any) -> Iterator[str]:
     """What a network cannot take; nothing is filled in for it, because only its owner knows how that was done in training."""
+    import numpy as np
+
     if column.dtype.kind not in "biuf":
         yield f"input column {column.name!r} holds no numbers. Encode it as the network expects, or list the inputs with --feature."
     elif bad := int((~np.isfinite(column.to_numpy(dtype=float, na_value=np.nan))).sum()):

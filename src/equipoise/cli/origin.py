@@ -1,14 +1,15 @@
 """Where a repair comes from and how it is used again: the network and the file of its weights, the inputs, checksums and versions."""
 
+from __future__ import annotations
+
 import platform
 import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equipoise import __version__
+from equipoise import __version__, data
 from equipoise.cli import inputs as given
-from equipoise.data import Cohort
 from equipoise.errors import BadInput
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def network_of(
-    model: str, weights: Path | None, inputs: given.Inputs, output_name: str | None, code: "Code | None"
-) -> tuple["nn.Module", "Checkpoint | None", list[str]]:
+    model: str, weights: Path | None, inputs: given.Inputs, output_name: str | None, code: Code | None
+) -> tuple[nn.Module, Checkpoint | None, list[str]]:
     """The network, the file that its weights came in, and a remark where they cannot go back the same way."""
     from equipoise.models import Checkpoint, OneOutput, read_checkpoint, state_like, weights_of
 
@@ -43,7 +44,7 @@ def findable(model: str) -> str:
     return str(Path(model).absolute()) if model.endswith(".pt2") else model
 
 
-def plain(inputs: given.Inputs, cohort: Cohort) -> dict[str, object]:
+def plain(inputs: given.Inputs, cohort: data.Cohort) -> dict[str, object]:
     """How new rows become inputs, for `equipoise apply`."""
     from equipoise.data import Images, Table
 

@@ -1,5 +1,7 @@
 """What `equipoise debias` prints: the plan, or the result on the patients kept aside with all that is to be minded of it."""
 
+from __future__ import annotations
+
 import json
 from math import isnan
 from pathlib import Path
@@ -10,8 +12,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from equipoise import report
 from equipoise.cli.console import out
-from equipoise.report import NOISE_WORDS, printable, short_name
 
 if TYPE_CHECKING:
     from equipoise.measures import Estimate
@@ -24,7 +26,7 @@ BEST_RULE = (
 NO_BEST_RULE = "best rule: none, as this gap or performance is no sum of rates, or a cell is empty."
 
 
-def print_plan(found: "Forecast", folder: Path, as_json: bool) -> None:
+def print_plan(found: Forecast, folder: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps({**found.to_dict(), "out": str(folder)}, indent=2, allow_nan=False))
         return
@@ -32,7 +34,9 @@ def print_plan(found: "Forecast", folder: Path, as_json: bool) -> None:
     for column in ("part", "group", "label", "rows", "patients"):
         who.add_column(column, justify="right" if column in ("rows", "patients") else "left")
     for row in found.parts.itertuples():
-        who.add_row(row.part, short_name(row.group), str(row.label), f"{row.rows:,}", "" if row.patients is None else f"{row.patients:,}")
+        who.add_row(
+            row.part, report.short_name(row.group), str(row.label), f"{row.rows:,}", "" if row.patients is None else f"{row.patients:,}"
+        )
     what = Table(title="What will be done", box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     what.add_column("method")
     what.add_column("steps")
@@ -44,13 +48,13 @@ def print_plan(found: "Forecast", folder: Path, as_json: bool) -> None:
     total = "not known" if found.seconds is None else duration(found.seconds)
     out.print(Group(who, what))
     out.print(
-        Text(f"goal: {found.to_dict()['goal']}; at most about {total} in all, the report aside; result in {printable(str(folder))}"),
+        Text(f"goal: {found.to_dict()['goal']}; at most about {total} in all, the report aside; result in {report.printable(str(folder))}"),
         soft_wrap=True,
     )
     out.print("Nothing was done. Leave out --dry-run to do it.")
 
 
-def print_result(case: "Case", written: "Written", remarks: list[str]) -> None:
+def print_result(case: Case, written: Written, remarks: list[str]) -> None:
     from equipoise.report import verdict
 
     goal, methods = case.result.candidate.goal, written.found.methods
@@ -69,18 +73,18 @@ def print_result(case: "Case", written: "Written", remarks: list[str]) -> None:
         cells = (_number(abs(gap.value), ""), _number(gap.noise, ""), _number(gap.excess, "+"), _number(above, "+"))
         beside.add_row(head, *cells, style=style)
     out.print(Group(table, beside))
-    out.print(Text(f"{NOISE_WORDS} {NO_BEST_RULE if methods[0].below is None else BEST_RULE}", style="dim"))
-    out.print(Text(printable(verdict(case))), soft_wrap=True)
+    out.print(Text(f"{report.NOISE_WORDS} {NO_BEST_RULE if methods[0].below is None else BEST_RULE}", style="dim"))
+    out.print(Text(report.printable(verdict(case))), soft_wrap=True)
     if not case.result.candidate.met:
-        out.print(Text(f"The goal was NOT met: {printable(case.result.candidate.why)}.", style="bold yellow"), soft_wrap=True)
+        out.print(Text(f"The goal was NOT met: {report.printable(case.result.candidate.why)}.", style="bold yellow"), soft_wrap=True)
     for line in [*remarks, *_notes(case)]:
-        out.print(Text(printable(line)), soft_wrap=True)
+        out.print(Text(report.printable(line)), soft_wrap=True)
     if written.onnx is not None:
         out.print(f"model.onnx differs from torch by at most {written.onnx.max_difference:.1e} on {written.onnx.rows} rows.")
-    out.print(Text(f"Written to {printable(str(written.folder))}: {', '.join(written.files)}"), soft_wrap=True)
+    out.print(Text(f"Written to {report.printable(str(written.folder))}: {', '.join(written.files)}"), soft_wrap=True)
 
 
-def _notes(case: "Case") -> list[str]:
+def _notes(case: Case) -> list[str]:
     """All notes of the chosen method; of the others what is new about the rows, which they share."""
     from equipoise.methods import SMALL, about_rows
 
@@ -104,7 +108,7 @@ def _plain_table(title: str, *columns: str) -> Table:
     return table
 
 
-def _interval(estimate: "Estimate", sign: str) -> str:
+def _interval(estimate: Estimate, sign: str) -> str:
     if isnan(estimate.value):
         return "insufficient data"
     low, high = ("?" if isnan(end) else f"{end:{sign}.3f}" for end in (estimate.low, estimate.high))

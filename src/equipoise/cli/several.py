@@ -1,18 +1,18 @@
 """Several labels of one network on the command line: their scores, and a repair for all of them with a folder each."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.text import Text
 
+from equipoise import data, report
 from equipoise.cli.console import bar, out
 from equipoise.cli.inputs import Inputs
-from equipoise.data import Cohort, Scores, known, read_columns
-from equipoise.report import folders, printable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,25 +20,27 @@ if TYPE_CHECKING:
     from equipoise.report import Case, Options, Serving, Trials, Written
 
 
-def scores_in(path: Path, inputs: Inputs, columns: list[str]) -> dict[str, Scores]:
+def scores_in(path: Path, inputs: Inputs, columns: list[str]) -> dict[str, data.Scores]:
     """The scores of each label in a file; of several labels on the rows where each is known, with the groups of the whole table."""
+    import numpy as np
+
     frame, found = inputs.read(path), {}
     roles = inputs.roles if len(columns) == 1 else inputs.roles | {"conflicts": "row"}
     for label, column in zip(inputs.labels, columns, strict=True):
         several = len(columns) > 1 and label in frame.columns
-        rows = frame[known(frame[label])] if several else frame
-        found[label] = Scores.from_frame(rows, score=column, id=inputs.id, name=path.name, **{**roles, "label": label})
+        rows = frame[data.known(frame[label])] if several else frame
+        found[label] = data.Scores.from_frame(rows, score=column, id=inputs.id, name=path.name, **{**roles, "label": label})
     if len(columns) == 1:
         return found
     # A patient's group must not depend on which labels are known, nor must the names of bins and the reference.
-    attributes = read_columns(frame, **inputs.roles, source=path.name).attributes
+    attributes = data.read_columns(frame, **inputs.roles, source=path.name).attributes
     return {
-        label: replace(own, attributes=tuple(a.take(np.flatnonzero(known(frame[label]))) for a in attributes))
+        label: replace(own, attributes=tuple(a.take(np.flatnonzero(data.known(frame[label]))) for a in attributes))
         for label, own in found.items()
     }
 
 
-def scores_of_labels(network: "nn.Module", cohort: Cohort, output: str, outputs: Mapping[str, int | str]) -> dict[str, Scores]:
+def scores_of_labels(network: nn.Module, cohort: data.Cohort, output: str, outputs: Mapping[str, int | str]) -> dict[str, data.Scores]:
     """The scores of each label, from one pass of the network over the rows."""
     from equipoise.models import chosen_outputs, scores_of
     from equipoise.report import say_output
@@ -49,20 +51,20 @@ def scores_of_labels(network: "nn.Module", cohort: Cohort, output: str, outputs:
 
 
 def write_labels(
-    trials: "Trials",
+    trials: Trials,
     folder: Path,
     title: str,
-    case_of: Callable[[str, Any], "Case"],
-    serving_of: Callable[[str], "Serving"],
-    options: "Options",
-) -> tuple[dict[str, "Case"], dict[str, "Written"]]:
+    case_of: Callable[[str, Any], Case],
+    serving_of: Callable[[str], Serving],
+    options: Options,
+) -> tuple[dict[str, Case], dict[str, Written]]:
     """The folder of each label and what leads to them: all of it, or nothing."""
     from equipoise.report import check_folder, filling, write_files, write_overview
 
     check_folder(folder, options.overwrite)
     cases, written = {}, {}
     with filling(folder, overwrite=options.overwrite) as place:
-        for name, shown in folders(folder, list(trials.each)).items():
+        for name, shown in report.folders(folder, list(trials.each)).items():
             cases[name] = case_of(name, trials.each[name])
             (place / shown.name).mkdir()
             written[name] = write_files(
@@ -72,21 +74,21 @@ def write_labels(
     return cases, written
 
 
-def print_labels(folder: Path, cases: Mapping[str, "Case"], written: Mapping[str, "Written"], remarks: list[str]) -> None:
+def print_labels(folder: Path, cases: Mapping[str, Case], written: Mapping[str, Written], remarks: list[str]) -> None:
     """The result of each label; of one label, just that."""
     from equipoise.cli.outcome import print_result
 
     for name, case in cases.items():
         if len(cases) > 1:
-            out.print(Text(f"\n{printable(name)}", style="bold underline"))
+            out.print(Text(f"\n{report.printable(name)}", style="bold underline"))
         print_result(case, written[name], remarks if len(cases) == 1 else [])
     if len(cases) > 1:
         for line in remarks:
-            out.print(Text(printable(line)), soft_wrap=True)
-        out.print(Text(f"\nAll labels: {printable(str(folder / 'report.html'))}"), soft_wrap=True)
+            out.print(Text(report.printable(line)), soft_wrap=True)
+        out.print(Text(f"\nAll labels: {report.printable(str(folder / 'report.html'))}"), soft_wrap=True)
 
 
-def told_as_json(folder: Path, written: Mapping[str, "Written"], left_out: Mapping[str, object]) -> str:
+def told_as_json(folder: Path, written: Mapping[str, Written], left_out: Mapping[str, object]) -> str:
     """What --json prints: audit.json and what was written, by label where there are several."""
     found = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
     files, failures = {name: list(one.files) for name, one in written.items()}, {name: dict(one.failures) for name, one in written.items()}

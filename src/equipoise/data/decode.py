@@ -36,11 +36,9 @@ from PIL import (  # noqa: F401
 
 from equipoise.data.dicom import is_dicom, read_pixels
 from equipoise.data.faults import RAISE, BadImage, Broken, Limit
-from equipoise.data.image_files import file_state
+from equipoise.data.image_files import Pixels, Source, file_state
 from equipoise.errors import BadInput, MissingExtra
 
-Pixels = npt.NDArray[np.uint8]
-Source = str | Path | bytes  # a file, or its content
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "JPEG2000", "PPM")  # importing their plugins makes them known to Pillow
 BLOCK = 2**20  # pixels that are turned into gray at a time, to spare memory for large images
 BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}  # of a pixel in Pillow; 4 in other modes

@@ -12,6 +12,8 @@ import pandas as pd
 
 from equipoise.errors import BadInput, raise_all
 
+Pixels = npt.NDArray[np.uint8]  # (..., size, size)
+Source = str | Path | bytes  # a file, or its content
 VIEWS = {  # view: how its names begin; more may follow, as in AP PORTABLE
     "frontal": r"(?i)\s*(?:PA|AP|FRONTAL|POSTERO-?ANTERIOR|ANTERO-?POSTERIOR)\b",
     "PA": r"(?i)\s*(?:PA|POSTERO-?ANTERIOR)\b",

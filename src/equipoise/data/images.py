@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from equipoise.data.attribute import IntArray
-from equipoise.data.decode import Pixels, Source, fault, watching
 from equipoise.data.faults import MAX_PIXELS, Broken, Limit
 from equipoise.data.files import replacing
 from equipoise.data.image_cache import cache_folder, mark_used
-from equipoise.data.image_files import file_state
+from equipoise.data.image_files import Pixels, Source, file_state
 from equipoise.errors import BadInput, raise_all
 
 if TYPE_CHECKING:
@@ -201,6 +200,8 @@ class Images:
 
 def _fill(out: Pixels, sources: Sequence[Source], limit: Limit, progress: Callable[[int], None] | None) -> dict[int, Broken]:
     """Decodes into `out` (n, size, size); what was wrong, by position. Pillow lets go of Python's lock while it decodes and resizes."""
+    from equipoise.data.decode import fault, watching  # brings Pillow, which a cohort without images does not need
+
     broken: dict[int, Broken] = {}
     doing: dict[int, int] = {}  # thread: row
     remarks: dict[int, str] = {}
@@ -235,6 +236,8 @@ def _cached(
     sources: Sequence[Source], size: int, folder: Path, limit: Limit, progress: Callable[[int], None] | None
 ) -> tuple[Pixels, dict[int, Broken]]:
     """The pixels mapped from the cache, decoded into it first if they are not there; and what was wrong, by position."""
+    from equipoise.data.decode import fault, watching
+
     key = blake2b(repr((VERSION, size, limit.pixels)).encode(), digest_size=16)
     with ThreadPoolExecutor(limit.threads) as pool:
         for identity in pool.map(_identity, sources, chunksize=CHUNK):

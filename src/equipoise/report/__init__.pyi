@@ -1,5 +1,5 @@
-from .audit_summary import audit_summary as audit_summary
-from .audit_summary import audits_summary as audits_summary
+from .audit_screen import audit_summary as audit_summary
+from .audit_screen import audits_summary as audits_summary
 from .bundle import read_bundle as read_bundle
 from .card_facts import read_facts as read_facts
 from .case import Case as Case

@@ -10,9 +10,9 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from equipoise import models
 from equipoise.data import CONFLICTS, Varying
 from equipoise.measures import GROUP_MEASURES, INSUFFICIENT, Audit, meaning
-from equipoise.models import GIVEN, READ_IS_NOT_USED
 
 ROW_NAMES = {
     "selection_rate": "decided positive",
@@ -65,7 +65,7 @@ def encoding_view(layers: pd.DataFrame, level: float = 0.95) -> RenderableType:
         table.columns[-1].width = INTERVAL
         for _, row in rows.iterrows():
             where = (str(row["depth"]), short_name(row["layer"]), f"{row['width']:,}")
-            for k, (measure, label) in enumerate(GIVEN.items()):
+            for k, (measure, label) in enumerate(models.GIVEN.items()):
                 found = _interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"])
                 if row[f"{measure}_low"] > row["chance"]:
                     found.stylize("bold")
@@ -75,7 +75,7 @@ def encoding_view(layers: pd.DataFrame, level: float = 0.95) -> RenderableType:
     chance = (
         "Chance is 0.5 (bold: the interval is above it), and so is less. Among rows of one label a difference in prevalence tells nothing."
     )
-    return Group(*parts, Text(f"{chance} {READ_IS_NOT_USED}", style="dim"))
+    return Group(*parts, Text(f"{chance} {models.READ_IS_NOT_USED}", style="dim"))
 
 
 def printable(text: str) -> str:

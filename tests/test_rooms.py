@@ -1,0 +1,85 @@
+"""The rooms: every line of a map holds, no name hides a module, and what needs no network starts without torch."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import equipoise
+
+ROOT = Path(equipoise.__file__).parent
+ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.pyi"))
+
+
+def exported(stub: Path) -> dict[str, str]:
+    """Every exported name of a map and the module it is from."""
+    return {
+        alias.name: node.module or ""
+        for node in ast.parse(stub.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_name_of_a_map_is_defined_where_the_map_says(room: str):
+    package = importlib.import_module(f"equipoise.{room}")
+    for name, module in exported(ROOT / room / "__init__.pyi").items():
+        found = getattr(package, name)
+        home = importlib.import_module(f"equipoise.{room}.{module}")
+        assert found is getattr(home, name), name
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_name_of_a_map_is_also_the_name_of_a_module(room: str):
+    """`from equipoise.room import name` would mean the module or the name, by what was imported before."""
+    modules = {path.stem for path in (ROOT / room).glob("*.py")} | {path.parent.name for path in (ROOT / room).glob("*/__init__.py")}
+    assert modules & set(exported(ROOT / room / "__init__.pyi")) == set()
+
+
+def test_the_public_names_are_those_of_the_top_map():
+    assert set(equipoise.__all__) == {*exported(ROOT / "__init__.pyi"), "__version__"}
+    assert all(hasattr(equipoise, name) for name in equipoise.__all__)
+
+
+def imported_by(code: str, *arguments: str) -> set[str]:
+    """The top-level packages that a fresh interpreter has imported after running some code."""
+    told = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nprint('\\n', *sorted({{m.partition('.')[0] for m in sys.modules}}))", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(told.stdout.splitlines()[-1].split())
+
+
+COMMAND = "import sys\nfrom equipoise.cli import run\nassert run(sys.argv[1:]) == 0"
+
+
+def test_auditing_a_table_of_scores_imports_no_torch(tmp_path: Path):
+    rows = ["y,p,sex,patient"] + [f"{i % 2},{(i * 7 % 10) / 10},{'FM'[i // 2 % 2]},{i}" for i in range(60)]
+    path = tmp_path / "scores.csv"
+    path.write_text("\n".join(rows), encoding="utf-8")
+    command = ["audit", str(path), "--label", "y", "--score", "p", "--group", "sex", "--reference", "M", "--draws", "20"]
+    packages = imported_by(COMMAND, *command)
+    assert "pandas" in packages  # the command did run
+    assert packages & {"torch", "torchvision", "sklearn", "scipy", "PIL", "altair", "jinja2"} == set()
+
+
+@pytest.mark.parametrize("command", [["--version"], ["--help"], ["audit", "--help"]], ids=" ".join)
+def test_version_and_help_import_none_of_the_large_packages(command: list[str]):
+    packages = imported_by(COMMAND, *command)
+    assert "typer" in packages
+    assert packages & {"torch", "pandas", "numpy", "pyarrow", "scipy", "sklearn", "PIL"} == set()
+
+
+def test_scores_audited_in_python_import_no_torch():
+    code = (
+        "import equipoise as eq\n"
+        "scores = eq.Scores.from_arrays([1, 0, 1, 0] * 30, [0.9, 0.2, 0.4, 0.3] * 30, ['F', 'F', 'M', 'M'] * 30, reference='M')\n"
+        "assert eq.audit(scores, threshold=0.5, draws=20)['eod'].value == 1.0"
+    )
+    assert imported_by(code) & {"torch", "sklearn", "PIL"} == set()
