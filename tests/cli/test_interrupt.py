@@ -26,7 +26,7 @@ def importing(name, *rest):
 
 from equipoise.cli import main
 builtins.__import__ = importing
-sys.argv = ["equipoise", "--version"]
+sys.argv = ["equipoise", "data", "list"]
 main()
 """
 

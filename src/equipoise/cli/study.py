@@ -1,5 +1,7 @@
 """The commands `equipoise study ...`: list the studies, run one, show its results."""
 
+from __future__ import annotations
+
 import json
 import logging
 from collections.abc import Callable, Iterator
@@ -12,9 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from equipoise import report
 from equipoise.cli.console import err, out, say_stopped
 from equipoise.errors import BadInput
-from equipoise.report import printable
 
 if TYPE_CHECKING:
     from equipoise.study import Event, Folder
@@ -161,7 +163,7 @@ def study_show(
             out.print(Text(f"{name}: {place}"), soft_wrap=True)
 
 
-def _print_pooled(study: "Folder") -> None:
+def _print_pooled(study: Folder) -> None:
     """The folds put together, where the study is one by folds."""
     if study.plan.protocol == "folds":
         from equipoise.report import pooled_view
@@ -171,7 +173,7 @@ def _print_pooled(study: "Folder") -> None:
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[["Event"], None]]:
+def _bar() -> Iterator[Callable[[Event], None]]:
     """A progress bar on stderr with an estimate of what is left, silent where that is not a terminal. Warnings are printed either way."""
     columns = (
         BarColumn(),
@@ -183,7 +185,7 @@ def _bar() -> Iterator[Callable[["Event"], None]]:
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar, _warnings(bar.console):
         task = bar.add_task("", total=1.0, tasks="", left="")
 
-        def show(event: "Event") -> None:
+        def show(event: Event) -> None:
             left = "" if event.left is None else f"about {_duration(event.left)} left"
             doing = event.running[0] if event.running else ""
             bar.update(task, completed=event.share, tasks=f"{event.done}/{event.total} tasks", left=left, description=doing)
@@ -197,7 +199,7 @@ def _warnings(console: Console) -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in ("equipoise.study", "equipoise.data")]
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: console.print(  # type: ignore[method-assign]
-        Text(printable(record.getMessage()), style="yellow"), soft_wrap=True
+        Text(report.printable(record.getMessage()), style="yellow"), soft_wrap=True
     )
     for logger in loggers:
         logger.addHandler(handler)
