@@ -3,8 +3,8 @@
     python examples/add_data_set.py --out example-output
 
 From then on it is a data set like any other: `eq.load("ward")` verifies its file by checksum before reading it. In the package, this would
-be one file in `src/equipoise/data/sets/` and its name in `SETS` of `src/equipoise/data/catalogue.py`; studies and `equipoise data list` then
-know it too.
+be one file in `src/equipoise/data/sets/` and its name in `SETS` of `src/equipoise/data/catalogue.py`; studies and `equipoise data list`
+then know it too.
 """
 
 import argparse

@@ -23,6 +23,7 @@ from equipoise.cli.app import app
 from equipoise.data import CATALOGUE
 from equipoise.measures import GAPS
 from equipoise.methods import METHODS
+from equipoise.study import make_plan
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -229,6 +230,12 @@ def test_code_that_is_not_run_could_be(page):
                 module = importlib.import_module(str(node.module))
                 for alias in node.names:
                     assert hasattr(module, alias.name) or importlib.import_module(f"{node.module}.{alias.name}")
+
+
+def test_the_study_on_the_page_is_a_valid_plan():
+    (text,) = (block.code for block in blocks(DOCS / "how-to" / "run-a-study.md") if block.language == "toml")
+    plan = make_plan(tomllib.loads(text), source="run-a-study.md")
+    assert [arm.method for arm in plan.methods] == ["standard", "bias-score", "bias-gda"]
 
 
 def test_every_method_measure_and_data_set_is_described():
