@@ -63,5 +63,5 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 def setup(app: object) -> None:
     """Writes the generated pages before Sphinx reads the folder, and turns docstrings into reStructuredText."""
-    generate.write_reference(DOCS / "reference")
+    generate.write_pages(DOCS)
     app.connect("autodoc-process-docstring", generate.plain_docstring)  # type: ignore[attr-defined]

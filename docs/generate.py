@@ -36,9 +36,9 @@ EXTRAS: dict[str, tuple[str, ...]] = {  # what the pages tell users to import fr
 }
 
 
-def write_reference(folder: Path) -> None:
+def write_pages(folder: Path) -> None:
     """Writes every generated page into `folder`; a page that has not changed keeps its time, so that Sphinx does not read it again."""
-    pages = {"commands": commands(), "api": api(), "settings": settings(), "rooms": rooms()}
+    pages = {f"reference/{page.__name__}": page() for page in (commands, api, settings, rooms)} | {"concepts/_methods": methods()}
     for name, text in pages.items():
         path = folder / f"{name}.md"
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
@@ -114,6 +114,19 @@ def _first_line(value: object) -> str:
         return "constant"
     found = (inspect.getdoc(value) or "").partition("\n")[0]
     return found.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+def methods() -> str:
+    """The registered methods as a Markdown table: what they do, and what they need."""
+    from equipoise.methods import METHODS
+
+    lines = []
+    for name, known in METHODS.items():
+        group, labels = "**yes**" if known.needs_group else "no", "yes" if known.labels else "no"
+        train = "required" if known.needs_train else "optional" if known.takes_train else "no"
+        lines.append(f"| [`{name}`](#{name}) | {known.title} | {group} | {labels} | {train} |\n")
+    header = "| method | what it does | uses the group at prediction time | multi-label | training set |\n|---|---|---|---|---|\n"
+    return header + "".join(lines)
 
 
 def settings() -> str:

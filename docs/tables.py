@@ -23,6 +23,7 @@ RESULTS = ROOT / "results"
 BLOCK = re.compile(r"(?P<start><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 MEASURED = re.compile(r"(?<![\w.])[-+]?[01]\.\d{3,}")  # three decimal places: a result, which only a block may state
 OWN = ("reproduction.md",)  # pages that another script generates
+GENERATED = ("api", "commands", "settings", "rooms", "_methods")  # by docs/generate.py, when the site is built
 NAMES = {"compas": "COMPAS", "bank": "Bank", "adult": "Adult", "loh-2.5": "Loh, alpha 2.5", "zafar-0.7": "Zafar, vartheta 0.7"}
 TASKS = ("any finding", "effusion", "atelectasis")
 INPUTS = ("attribute among the inputs", "attribute not among the inputs")
@@ -312,23 +313,6 @@ def speed_gpu() -> str:
     return table(header, lines)
 
 
-def methods() -> str:
-    """The registered methods: what they do, and whether they use the group."""
-    from equipoise.methods import METHODS
-
-    lines = [
-        [
-            f"[`{name}`](#{name})",
-            known.title,
-            "**yes**" if known.needs_group else "no",
-            "yes" if known.labels else "no",
-            "required" if known.needs_train else "optional" if known.takes_train else "no",
-        ]
-        for name, known in METHODS.items()
-    ]
-    return table(("method", "what it does", "uses the group at prediction time", "multi-label", "training set"), lines)
-
-
 def phantoms() -> str:
     """The gap of a classifier that knows the latent width of a simulated X-ray."""
     lines = [
@@ -416,7 +400,6 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "speed-gpu": speed_gpu,
     "phantoms": phantoms,
     "choosing": choosing,
-    "methods": methods,
     **{f"card-{name}": card(name) for name in ("bias-gda", "pruning", "constrained", "bias-score", "group-thresholds")},
     **{
         f"card-{name}": card_nih(name)
@@ -450,7 +433,7 @@ def pages() -> list[Path]:
     return [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
-        *(p for p in sorted((ROOT / "docs").rglob("*.md")) if p.name not in OWN and p.stem not in ("api", "commands", "settings", "rooms")),
+        *(p for p in sorted((ROOT / "docs").rglob("*.md")) if p.name not in OWN and p.stem not in GENERATED),
     ]
 
 

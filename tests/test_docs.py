@@ -27,8 +27,7 @@ from equipoise.study import make_plan
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-GENERATED = {"api", "commands", "settings", "rooms"}  # written by the build
-PAGES = sorted(path for path in DOCS.rglob("*.md") if path.stem not in GENERATED)
+PAGES = sorted(path for path in DOCS.rglob("*.md") if path.stem not in tables.GENERATED)
 QUICKSTART = DOCS / "quickstart.md"
 TEXTS = [*PAGES, *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG"))]
 LANGUAGES = {"", "python", "sh", "text", "toml"}
