@@ -292,7 +292,7 @@ BAD = {
     "a network with two outputs": (["--model", "net.py:two", "--weights", "two.pt"], ["it returned (2, 2)"]),
     "no such column": (["--patient", "ill"], ["no column 'ill'"]),
     "no such card": (["--card", "none.toml"], ["none.toml"]),
-    "thumbnails of a table": (["--thumbnails"], ["--thumbnails goes with --images"]),
+    "thumbnails of a table": (["--thumbnails"], ["--thumbnails requires --images"]),
     "an unknown selection": (["--selection", "honestly"], ["Did you mean 'honest'?"]),
     "a minimum without a number": (["--min-rate", "tpr"], ["--min-rate must be RATE=NUMBER, as in tpr=0.8; got 'tpr'"]),
     "a minimum in words": (["--min-rate", "tpr=high"], ["--min-rate must be RATE=NUMBER", "'tpr=high'"]),

@@ -170,7 +170,7 @@ def test_images_outside_the_folder_are_refused_unless_allowed(run, xrays, tmp_pa
     for part in ("row 1 below the header", "'../00.png'", "--allow-outside"):
         assert part in err
     assert run("audit", "local.csv", *AUDIT, *MODEL, "--allow-outside").code == 0
-    assert "--allow-outside goes with --images" in run("audit", "local.csv", *AUDIT[2:], *MODEL, "--allow-outside").err
+    assert "--allow-outside requires --images" in run("audit", "local.csv", *AUDIT[2:], *MODEL, "--allow-outside").err
 
 
 def test_of_very_many_reasons_a_hundred_are_listed(run, xrays):
@@ -226,7 +226,7 @@ def test_a_backbone_by_name_with_its_weights(run, xrays):
     assert json.loads(out)["auroc"]["value"] == pytest.approx(above.mean().item(), abs=2e-3)
     for more, said in (
         (["--model", "resnet18"], "squeezenet, efficientnet-lite0, efficientnet-lite1); got 'resnet18'"),
-        ([], "is a backbone without training, for images; add --weights"),
+        ([], "untrained backbone for images; add --weights"),
         (["--weights", "w.safetensors"], "weights of the network are not in the file"),
         (["--weights", "resnet.safetensors", "--channels", 3], "It takes images of shape (1, 32, 32): read them with channels=1"),
     ):
@@ -279,11 +279,11 @@ def test_a_network_for_other_images_says_which(run, xrays, factory, parts):
 BAD = {
     "options without images": (
         ["--model", "net.py:build", "--size", 8, "--skip-broken", "--normalise", "xray"],
-        ["--size goes with --images", "--skip-broken goes with --images", "--normalise goes with --images"],
+        ["--size requires --images", "--skip-broken requires --images", "--normalise requires --images"],
     ),
-    "scores and images": (["--images", "xrays", "--score", "sick"], ["--images goes with --model, and there is none"]),
-    "features and images": (["--images", "xrays", *MODEL, "--feature", "sick"], ["--feature names a column of numbers"]),
-    "an id and images": (["--images", "xrays", *MODEL, "--id", "image"], ["with --images the image's name is the id"]),
+    "scores and images": (["--images", "xrays", "--score", "sick"], ["--images requires --model"]),
+    "features and images": (["--images", "xrays", *MODEL, "--feature", "sick"], ["--feature", "--images"]),
+    "an id and images": (["--images", "xrays", *MODEL, "--id", "image"], ["with --images the image name is the id"]),
     "an unknown norm": (
         ["--images", "xrays", *MODEL, "--normalise", "xrays"],
         ["--normalise must be xray, unit or MEAN/STD", "Did you mean 'xray'?"],
@@ -445,7 +445,7 @@ def test_a_named_cache_folder_and_bad_options(run, xrays, tmp_path):
     assert len(json.loads(run("data", "cache", "--folder", "kept", "--json").out)["caches"]) == 1
     assert "no such folder: absent" in run("data", "cache", "--folder", "absent").err
     ran = run("data", "cache", "--older-than", "-1")
-    assert (ran.code, "--older-than must be a number of days" in ran.err) == (2, True)
+    assert (ran.code, "--older-than" in ran.err and "got -1" in ran.err) == (2, True)
 
 
 def test_a_large_cache_is_said_on_stderr_and_stdout_stays_json(run, xrays, monkeypatch):

@@ -80,4 +80,4 @@ def test_few_patients_are_said(run):
 def test_scores_have_no_layers(run):
     code, _, err = run("audit", "data.csv", "--label", "y", "--group", "sex", "--score", "a", "--probe")
     assert code == 2
-    assert "--probe goes with --model, and there is none. Leave it out." in _words(err.replace("│", " "))
+    assert "--probe requires --model. Omit it." in _words(err.replace("│", " "))

@@ -147,7 +147,7 @@ def test_some_of_a_study(run: Callable[..., Ran]) -> None:
         (("run", "paper-mimic-cxr", "--out", "x", "--root", "nowhere"), "physionet.org/content/mimic-cxr-jpg"),
         (("run", "mine.toml", "--out", "x", "--size", "64"), "size is an option of none of the data: loh, strong"),
         (("run", "mine.toml", "--out", "x", "--skip-broken"), "skip_broken is an option of none of the data"),
-        (("run", "paper-mimic-cxr", "--out", "x", "--no-pretrained", "--pretrained", "vgg-16=w.pth"), "exclude each other"),
+        (("run", "paper-mimic-cxr", "--out", "x", "--no-pretrained", "--pretrained", "vgg-16=w.pth"), "cannot be combined"),
         (("run", "phantom", "--out", "x", "--pretrained", "w.pth"), "weights are named as resnet-18=file; got 'w.pth'"),
         (("run", "phantom", "--out", "x", "--pretrained", "vgg-16=w.pth"), "none of the data has the model vgg-16"),
         (("run", "phantom", "--out", "x", "--pretrained", "resnet-18=w.pth"), "no such file: "),

@@ -1,6 +1,6 @@
 """The command line: reads arguments, calls the library and prints. One file per command.
 
-Nothing heavy is imported here: Ctrl-C must be answered in one line from the first moment on, also while torch and pandas are imported.
+Nothing heavy is imported here: Ctrl-C ends in one line from the first moment on, also while torch and pandas are being imported.
 """
 
 import signal
@@ -18,14 +18,14 @@ def main() -> None:
     try:
         code = run(sys.argv[1:])
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own way out has no place for an exception
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interruption during Python's shutdown has no handler
     except KeyboardInterrupt:
         code = STOPPED
     sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
-    """Runs one command and gives its exit code: 0 on success, 2 on bad input, 130 after Ctrl-C."""
+    """The exit code of one command: 0 on success, 2 on bad input, 130 after Ctrl-C."""
     with _heard() as heard:
         try:
             from equipoise.cli.app import run as run_command
@@ -36,7 +36,7 @@ def run(arguments: list[str]) -> int:
         except BaseException:
             if not heard:
                 raise
-            code = _stopped()  # a library made another error of it, as some do in the middle of their import
+            code = _stopped()  # some libraries turn an interruption of their import into another error
     return STOPPED if heard and code else code
 
 

@@ -30,7 +30,7 @@ app = typer.Typer(
     [bold]Then:[/bold] equipoise debias local.csv --images xrays/ --label pneumonia --group sex --reference M --patient patient_id
     --model my_model.py:build --weights net.safetensors --out repaired/
 
-    [bold]With nothing of your own:[/bold] equipoise demo""",
+    [bold]Try it without data:[/bold] equipoise demo""",
 )
 app.command()(audit)
 app.command()(debias)
@@ -41,10 +41,10 @@ app.add_typer(study_app, name="study")
 
 
 def run(arguments: list[str]) -> int:
-    """Runs one command and gives its exit code: 0 on success, 2 on bad input; typer adds 130 for an interruption, said in one line."""
+    """The exit code of one command: 0 on success, 2 on bad input; typer adds 130 for an interruption, reported in one line."""
     forget_stopped()
     try:
-        app(arguments, prog_name="equipoise", standalone_mode=True, obj=arguments)  # a command may write down how it was called
+        app(arguments, prog_name="equipoise", standalone_mode=True, obj=arguments)  # a command may record its arguments
     except SystemExit as stop:
         if stop.code == 128 + signal.SIGINT:
             say_stopped()
@@ -63,7 +63,7 @@ def _complain(message: str) -> None:
 
 
 @app.callback(invoke_without_command=True)
-def version(show: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+def version(show: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     if show:
         out.print(__version__)
         raise typer.Exit

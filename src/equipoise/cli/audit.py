@@ -16,28 +16,30 @@ from equipoise.cli.console import JsonOption, bar, notes, out
 from equipoise.cli.several import scores_in, scores_of_labels
 from equipoise.errors import pick, raise_all
 
-OTHER_KINDS = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")  # none of which is written
+# Formats that audit does not write.
+OTHER_KINDS = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")
 
 
 def audit(
     file: given.FileArgument,
     label: given.LabelOption,
     group: given.GroupOption,
-    score: Annotated[list[str] | None, typer.Option(help="Column with the classifier's score in [0, 1]; one for each --label.")] = None,
+    score: Annotated[list[str] | None, typer.Option(help="Column with the classifier's score in [0, 1]; one per --label.")] = None,
     reference: given.ReferenceOption = None,
     patient: given.PatientOption = None,
     id: given.IdOption = None,
     positive: given.PositiveOption = None,
     bins: given.BinsOption = None,
     conflicts: given.ConflictsOption = "row",
-    threshold: Annotated[float | None, typer.Option(help="Positive from this score on.", show_default="0.5")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Scores from this value on are decided positive.", show_default="0.5")] = None,
     valid: Annotated[
-        Path | None, typer.Option(help="File like FILE with validation rows, on which to choose the threshold by best balanced accuracy.")
+        Path | None, typer.Option(help="File with the same columns on which the threshold with the best balanced accuracy is chosen.")
     ] = None,
     measure: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only these measures (spd, eod, fpr_gap, ppv_gap, ... or a sum of rates such as tpr-fpr); an empty cell is then an error."
+            help="Only this measure (spd, eod, fpr_gap, ppv_gap, ... or a sum of rates such as tpr-fpr), with an error for "
+            "empty cells; repeat it for more."
         ),
     ] = None,
     model: given.ModelOption = None,
@@ -59,24 +61,25 @@ def audit(
     probe: Annotated[
         bool,
         typer.Option(
-            "--probe", help="Also say how well the group can be read from each layer of the --model, which is not whether it is used."
+            "--probe",
+            help="Also report how well the group can be predicted from each layer of the --model; that does not show that it is used.",
         ),
     ] = False,
-    draws: Annotated[int, typer.Option(help="Bootstrap draws for the intervals.")] = 1000,
-    level: Annotated[float, typer.Option(help="Level of the intervals, between 0 and 1.")] = 0.95,
+    draws: Annotated[int, typer.Option(help="Number of bootstrap resamples for the intervals.")] = 1000,
+    level: Annotated[float, typer.Option(help="Confidence level of the intervals, between 0 and 1.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
-    min_patients: Annotated[int, typer.Option(help="Cells with fewer patients say 'insufficient data'.")] = 5,
+    min_patients: Annotated[int, typer.Option(help="Cells with fewer patients are reported as 'insufficient data'.")] = 5,
     save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Also write figures (PNG and SVG) into this folder.")] = None,
     max_table_bytes: given.MaxTableOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every group, rate and gap instead of one screen.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Rates by group and gaps between groups, with error bars, for scores from anywhere or for a network.
+    """Report rates per group and gaps between groups, with intervals, for existing scores or for a network.
 
     [bold]Example:[/bold] equipoise audit scores.csv --label y --score p --group sex --reference M --patient patient_id
 
-    [bold]Ages in bands:[/bold] equipoise audit scores.csv --label y --score p --group sex --group age --bins age=40,60,80
+    [bold]Age bands:[/bold] equipoise audit scores.csv --label y --score p --group sex --group age --bins age=40,60,80
 
     [bold]A network and images:[/bold] equipoise audit local.csv --images xrays/ --label pneumonia --group sex --reference M
     --patient patient_id --model my_model.py:build --weights net.safetensors
@@ -162,7 +165,7 @@ def audit(
     if images:
         told |= opened[file].counts()
         told |= {f"valid_{key}": value for key, value in opened[valid].counts().items()} if valid else {}
-    if save:  # which is passed on, so that it names no rows
+    if save:  # may be shared, so it names no rows
         data.write_text(save, json.dumps(told, indent=2, allow_nan=False) + "\n")
     if images:
         told |= opened[file].to_dict()
@@ -193,23 +196,21 @@ def audit(
 def _role_problems(labels: list[str], scores: list[str] | None, model: str | None, with_model: dict[str, object]) -> list[str]:
     problems = []
     if scores and len(scores) != len(labels):
-        problems.append(
-            f"{len(labels)} --label and {len(scores)} --score do not go together; give a score for each label, in the same order"
-        )
+        problems.append(f"{len(labels)} --label and {len(scores)} --score do not match; give one score per label, in the same order")
     if len(labels) > 1 and with_model["--probe"]:
-        problems.append("--probe goes with one --label: the layers are the same for all. Leave out the others.")
+        problems.append("--probe takes one --label, since the layers are the same for all. Omit the others.")
     if (not scores) == (model is None):
-        problems.append("give the scores' column with --score, or a network with --model (and --weights), one of the two")
+        problems.append("give either a column of scores with --score or a network with --model (and --weights)")
     if model is None:
-        problems += [f"{option} goes with --model, and there is none. Leave it out." for option, value in with_model.items() if value]
+        problems += [f"{option} requires --model. Omit it." for option, value in with_model.items() if value]
     return problems
 
 
 def _place_problems(save: Path | None) -> list[str]:
-    """Says so where --out names another kind of file than the JSON that is written."""
+    """A problem where --out names a format other than JSON."""
     if save is None or save.suffix.lower() not in OTHER_KINDS:
         return []
-    advice = " A report in HTML is written by `equipoise debias`." if save.suffix.lower() in (".html", ".htm") else ""
+    advice = " `equipoise debias` writes an HTML report." if save.suffix.lower() in (".html", ".htm") else ""
     return [
         f"--out writes the result as JSON; {save.name!r} is another format. Use --out {save.with_suffix('.json').name}, or --figures "
         f"FOLDER for figures (PNG and SVG).{advice}"
@@ -218,9 +219,9 @@ def _place_problems(save: Path | None) -> list[str]:
 
 def _number_problems(threshold: float | None, draws: int, level: float, seed: int, min_patients: int) -> list[str]:
     checks = {
-        f"--threshold must be a number from 0 to 1; got {threshold}": threshold is None or 0 <= threshold <= 1,
+        f"--threshold must be between 0 and 1; got {threshold}": threshold is None or 0 <= threshold <= 1,
         f"--draws must be at least 2; got {draws}": draws >= 2,
-        f"--level must lie between 0 and 1, as 0.95 does; got {level}": 0 < level < 1,
+        f"--level must be between 0 and 1, as in 0.95; got {level}": 0 < level < 1,
         f"--seed must be at least 0; got {seed}": seed >= 0,
         f"--min-patients must be at least 1; got {min_patients}": min_patients >= 1,
     }

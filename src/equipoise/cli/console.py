@@ -1,4 +1,4 @@
-"""What every command prints with: standard output for results, standard error for progress and complaints."""
+"""Printing for every command: results on standard output, progress and messages on standard error."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ out, err = Console(), Console(stderr=True)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 RootOption = Annotated[
-    Path | None, typer.Option(help="Folder with one folder a data set.", show_default="EQUIPOISE_DATA, then the user's cache")
+    Path | None, typer.Option(help="Folder with one folder per data set.", show_default="EQUIPOISE_DATA, then the user cache")
 ]
 
 
 @contextmanager
 def bar(what: str, total: int = 100) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on stderr, silent where that is not a terminal."""
+    """A progress bar on stderr; nothing where stderr is not a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task(what, total=total)
@@ -37,7 +37,7 @@ def bar(what: str, total: int = 100) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """The same bar for work that tells how many more are done."""
+    """The same bar for work that reports increments."""
     done = 0
     with bar(what, total) as step:
 
@@ -51,7 +51,7 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def notes(*quiet: str) -> Iterator[None]:
-    """Puts what the library warns of on stderr, a line each; not from the loggers in `quiet`, of which the command tells itself."""
+    """Prints the library's warnings on stderr, one line each, except those of the loggers in `quiet`, which the command reports itself."""
     handler = logging.Handler(logging.WARNING)
     handler.addFilter(lambda record: record.name not in quiet)
     handler.emit = lambda record: err.print(  # type: ignore[method-assign]
@@ -66,7 +66,7 @@ def notes(*quiet: str) -> Iterator[None]:
 
 
 def say_code(code: Code | None) -> None:
-    """Shows on stderr which code is about to be run, with its checksum; nothing for a backbone, which is code of Equipoise."""
+    """Shows on stderr which code is about to run, with its checksum; nothing for a backbone, which is part of Equipoise."""
     if code is not None:
         err.print(Text(f"running {report.printable(str(code))} (SHA-256 {code.sha256})", style="dim"), soft_wrap=True)
 
@@ -75,12 +75,12 @@ _said: list[str] = []
 
 
 def say_stopped(message: str = "Stopped.") -> None:
-    """One line on stderr after Ctrl-C, and no second one."""
+    """One line on stderr after Ctrl-C, printed once."""
     if not _said:
         _said.append(message)
         err.print(Text(report.printable(message)), soft_wrap=True)
 
 
 def forget_stopped() -> None:
-    """A new command may be stopped again."""
+    """Lets the next command report an interruption again."""
     _said.clear()

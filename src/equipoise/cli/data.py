@@ -17,7 +17,7 @@ from equipoise.errors import BadInput, pick
 
 data_app = typer.Typer(
     no_args_is_help=True,
-    help="""The data sets of the paper: list them, check their files, fetch them from the publisher. And the cached images.
+    help="""Data sets of the paper: list them, check their files, download them from the publisher; manage cached images.
 
     [bold]Example:[/bold] equipoise data list""",
 )
@@ -25,7 +25,7 @@ data_app = typer.Typer(
 
 @data_app.command("list")
 def data_list(as_json: JsonOption = False) -> None:
-    """The data sets that `equipoise.load` knows.
+    """List the data sets that `equipoise.load` reads.
 
     [bold]Example:[/bold] equipoise data list
     """
@@ -50,7 +50,7 @@ def data_check(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Are the files there, and are they the right ones? Exit code 2 if not.
+    """Check that the files exist and have the right checksums; exit code 2 otherwise.
 
     [bold]Example:[/bold] equipoise data check adult --root data
     """
@@ -71,13 +71,13 @@ def data_check(
     wrong = list(dict.fromkeys(n for n, s in states if s.status != "ok"))
     if wrong:
         command = ["equipoise", "data", "fetch", *wrong, *(["--root", str(root)] if root else [])]
-        raise BadInput(f"files of {', '.join(wrong)} are missing or wrong. To get them: {shlex.join(command)}")
+        raise BadInput(f"files of {', '.join(wrong)} are missing or have the wrong checksum. To download them: {shlex.join(command)}")
 
 
 @data_app.command("fetch")
 def data_fetch(
     name: Annotated[list[str], typer.Argument(help="Data sets.")],
-    root: Annotated[Path | None, typer.Option(help="Folder to put one folder a data set into.", show_default="the user's cache")] = None,
+    root: Annotated[Path | None, typer.Option(help="Folder in which each data set gets a folder.", show_default="the user cache")] = None,
 ) -> None:
     """Download a data set from its publisher and check it.
 
@@ -93,21 +93,21 @@ def data_fetch(
 
 @data_app.command("cache")
 def data_cache(
-    remove: Annotated[bool, typer.Option("--clear", help="Remove them. Without it they are only listed.")] = False,
-    older_than: Annotated[float | None, typer.Option(help="Only those that nobody used for so many days.", show_default="all")] = None,
+    remove: Annotated[bool, typer.Option("--clear", help="Delete them instead of listing them.")] = False,
+    older_than: Annotated[float | None, typer.Option(help="Only caches unused for this many days.", show_default="all")] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="A folder that was named as --cache (in Python cache=).", show_default="images in the user's cache")
+        Path | None, typer.Option(help="A folder given to --cache (cache= in Python).", show_default="images in the user cache")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Decoded images that are kept on disk to be found again: list them, or remove them. Nothing is removed by itself.
+    """List or delete decoded images cached on disk. Nothing is deleted automatically.
 
     [bold]Example:[/bold] equipoise data cache --clear --older-than 30
     """
     if older_than is not None and not older_than >= 0:
-        raise BadInput(f"--older-than must be a number of days from 0 on; got {older_than}")
+        raise BadInput(f"--older-than must be a non-negative number of days; got {older_than}")
     if folder is not None and not folder.expanduser().is_dir():
-        raise BadInput(f"no such folder: {folder}. Name the one that was given as --cache.")
+        raise BadInput(f"no such folder: {folder}. Give the folder that was used with --cache.")
     found = [cache for cache in data.image_caches(folder) if older_than is None or cache.days >= older_than]
     if remove:
         data.clear_caches(found)
@@ -131,7 +131,7 @@ def _when(cache: data.ImageCache) -> str:
 
 
 def _mebibytes(size: int) -> str:
-    """A size in words.
+    """A size with its unit.
 
     >>> _mebibytes(3_000), _mebibytes(169_000_000), _mebibytes(60 * 2**30)
     ('0.0 MiB', '161.2 MiB', '60.0 GiB')

@@ -168,7 +168,7 @@ def debias(
     methods = methods_of(method or ["bias-gda"], settings or [])
     problems = inputs.problems() + number_problems(test_fraction, draws, seed)
     if thumbnails and images is None:
-        problems.append("--thumbnails goes with --images, and there are none. Leave it out.")
+        problems.append("--thumbnails requires --images. Omit it.")
     if weights is not None and not weights.is_file():
         problems.append(f"no such file: {weights}. Name the file with the weights.")
     goal = collected(

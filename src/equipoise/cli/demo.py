@@ -1,4 +1,4 @@
-"""`equipoise demo`: a classifier from another centre is audited, repaired and verified, with the commands that a hospital types."""
+"""`equipoise demo`: a classifier from another centre is audited, repaired and verified with the commands a hospital would type."""
 
 from __future__ import annotations
 
@@ -22,19 +22,17 @@ MIN_PERFORMANCE = 0.75
 
 def demo(
     ctx: typer.Context,
-    folder: Annotated[Path, typer.Option("--out", help="Where to write the data, the network and the repaired network.")] = Path(
-        "demo-output"
-    ),
-    rows: Annotated[int, typer.Option(help="Simulated X-rays at centre 2; centre 1 has three fifths as many.")] = 8_000,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the data, the network and the repaired network.")] = Path("demo-output"),
+    rows: Annotated[int, typer.Option(help="Number of simulated X-rays at centre 2; centre 1 has three fifths as many.")] = 8_000,
     epochs: Annotated[int, typer.Option(help="Epochs of training at centre 1.")] = 6,
     draws: Annotated[int, typer.Option(help="Bootstrap draws for the intervals.")] = 1000,
     onnx: Annotated[bool, typer.Option(help="Also write model.onnx.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier demo wrote into --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output of an earlier demo.")] = False,
 ) -> None:
-    """Train a classifier at centre 1, audit it at centre 2, repair it there, verify it on patients kept aside: simulated chest X-rays.
+    """Train a classifier on simulated chest X-rays at centre 1, audit and repair it at centre 2, verify it on held-out patients.
 
-    Nothing is downloaded. The folder then holds what a hospital would have of its own, and the commands are printed as they are run.
+    Nothing is downloaded. Each command is printed before it runs, and the folder then holds what a hospital would have.
 
     [bold]Example:[/bold] equipoise demo --out demo-output
     """
@@ -54,10 +52,10 @@ def demo(
     )
     with bar("training", epochs) as step:
         network = train_at_one(trained_on, epochs=epochs, seed=seed, progress=lambda epoch, _: step(epoch + 1, epochs))
-    _say("2. Centre 2 takes it over and audits it on its own patients")
+    _say("2. Centre 2 audits it on its own patients")
     _say(
         f"{rows:,} X-rays of other patients with another exposure. {two.sick_women:.0%} of the women and {two.sick_men:.0%} of the men "
-        "have the finding here. Positive from the threshold that was best at centre 1.",
+        "have the finding here. The threshold is the best one at centre 1.",
         plain=True,
     )
     with bar("drawing X-rays") as step:
@@ -69,10 +67,8 @@ def demo(
     local = [str(hospital.local), *images, *roles, *model]
     audit = ["audit", *local, "--threshold", f"{network.threshold:.3f}", "--draws", str(draws)]
     _run(ctx, audit)
-    _say("3. Centre 2 repairs it on three fifths of its patients, and verifies it on the others")
-    _say(
-        "'as it came' is the network at the threshold that is best on the patients to repair on, which lessens its gap already.", plain=True
-    )
+    _say("3. Centre 2 repairs it on three fifths of its patients and verifies it on the others")
+    _say("'original' is the network at the best threshold on the repair set, which alone reduces its gap.", plain=True)
     repaired = folder / "repaired"
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
     common = ["--min-performance", str(MIN_PERFORMANCE), "--test-fraction", "0.4", "--seed", str(seed), "--draws", str(draws)]
@@ -80,20 +76,20 @@ def demo(
     again = ["--overwrite"] if overwrite else []
     methods = [part for method in METHODS for part in ("--method", method)]
     _run(ctx, ["debias", *local, *methods, "--measure", "eod", *common, *settings, *options, "--out", str(repaired), *again])
-    _say("4. New patients come, of whom nobody knows the truth yet; their sex is used only if the chosen method needs it")
+    _say("4. New patients without a known diagnosis are decided; their sex is used only if the chosen method needs it")
     new = ["apply", str(repaired), str(hospital.new), *images[:2], *model[:2], "--out", str(folder / "decisions.csv")]
     _run(ctx, new)
-    _say("What next")
+    _say("Next steps")
     _say(
-        f"All of it is simulated: nothing here says anything about women, men or a clinical classifier. {folder} holds what you would "
-        "have of your own: images, a table, scores, a network's code and weights. Try next:",
+        f"All data are simulated and say nothing about women, men or any clinical classifier. {folder} holds what you "
+        "would bring: images, a table, scores, a network's code and weights. Try next:",
         plain=True,
     )
     scores = ["audit", str(hospital.scores), "--score", "score", *roles, "--threshold", f"{network.threshold:.3f}"]
     spd = ["debias", *local, "--method", "bias-gda", "--measure", "spd", *settings[:6], "--out", str(folder / "repaired-spd")]
     for command in (scores, [*spd, "--dry-run"], spd, new):
         out.print(Text(f"  {_typed(command)}"), soft_wrap=True)
-    _say(f"Done in {time.perf_counter() - start:.0f} s. The report, for any browser: {repaired / 'report.html'}")
+    _say(f"Done in {time.perf_counter() - start:.0f} s. Report: {repaired / 'report.html'}")
 
 
 def _say(text: str, plain: bool = False) -> None:

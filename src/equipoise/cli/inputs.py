@@ -19,59 +19,62 @@ if TYPE_CHECKING:
 
     from equipoise.models import Code
 
-FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file, one row a sample.")]
+FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file with one row per sample.")]
 LabelOption = Annotated[
-    list[str], typer.Option(help="Column with the true label, 0 or 1; repeat it for several outputs of one network. Empty: not known.")
+    list[str], typer.Option(help="Column with the true label, 0 or 1 (empty: unknown); repeat it for a multi-label network.")
 ]
-GroupOption = Annotated[list[str], typer.Option(help="Column with the protected attribute; repeat it for several and their intersections.")]
+GroupOption = Annotated[
+    list[str], typer.Option(help="Column with the protected attribute; repeat it for several attributes and their intersections.")
+]
 ReferenceOption = Annotated[
-    list[str] | None, typer.Option(help="The reference (privileged) group; one for each --group.", show_default="the largest group")
+    list[str] | None, typer.Option(help="Reference (privileged) group; one per --group.", show_default="the largest group")
 ]
-PatientOption = Annotated[str | None, typer.Option(help="Column with patient ids; patients are resampled for the intervals.")]
-IdOption = Annotated[str | None, typer.Option("--id", help="Column with row ids, checked to be unique.")]
-PositiveOption = Annotated[
-    str | None, typer.Option(help="The label value that counts as positive, as it stands in the file, if labels are not 0 and 1.")
-]
+PatientOption = Annotated[str | None, typer.Option(help="Column with patient ids; intervals resample patients.")]
+IdOption = Annotated[str | None, typer.Option("--id", help="Column with unique row ids.")]
+PositiveOption = Annotated[str | None, typer.Option(help="Label value that counts as positive, if labels are not 0 and 1.")]
 BinsOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="Edges that make groups of a --group column of numbers, as in age=40,60,80: <40, 40-59, 60-79, 80+; repeat it for more."
+        help="Edges that cut a numeric --group column into groups: age=40,60,80 gives <40, 40-59, 60-79, 80+; repeat it for more."
     ),
 ]
 ConflictsOption = Annotated[
     str,
     typer.Option(
-        help="Patients with more than one group: row (each row as recorded), first, majority, blank (no group) or error; with --patient."
+        help="Patients recorded in several groups: row (as recorded), first, majority, blank (no group) or error; needs --patient."
     ),
 ]
 MaxTableOption = Annotated[
     int | None,
     typer.Option(
-        help="Largest table to read, in bytes once unzipped.", show_default=f"{data.LIMIT_VARIABLE}, or {data.MAX_TABLE_BYTES:,}", min=1
+        help="Maximum size of a table, in bytes after decompression.",
+        show_default=f"{data.LIMIT_VARIABLE}, or {data.MAX_TABLE_BYTES:,}",
+        min=1,
     ),
 ]
 
 ModelOption = Annotated[
     str | None,
     typer.Option(
-        help="The network, as file.py:factory, package.module:factory or an exported program (.pt2), which are code and are run; or a "
-        "backbone: resnet-18, vgg-16, densenet-121, squeezenet, efficientnet-lite0, efficientnet-lite1.",
+        help="Network as file.py:factory, package.module:factory or exported program (.pt2), whose code is executed; or a backbone: "
+        "resnet-18, vgg-16, densenet-121, squeezenet, efficientnet-lite0, efficientnet-lite1.",
         rich_help_panel="Network",
     ),
 ]
 WeightsOption = Annotated[
-    Path | None, typer.Option(help="Its weights (.safetensors, or a torch file with a state dict).", rich_help_panel="Network")
+    Path | None, typer.Option(help="Weights of the network (.safetensors, or a torch file with a state dict).", rich_help_panel="Network")
 ]
 FeatureOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="Without images: an input column; repeat it, in order.",
-        show_default="all columns not named otherwise",
+        help="Input column of a tabular network; repeat it, in order.",
+        show_default="all columns without another role",
         rich_help_panel="Network",
     ),
 ]
 ModelOutputOption = Annotated[
-    str | None, typer.Option(help="What the network gives, logit or probability.", show_default="found out", rich_help_panel="Network")
+    str | None,
+    typer.Option(help="What the network returns: logit or probability.", show_default="auto-detected", rich_help_panel="Network"),
 ]
 OutputNameOption = Annotated[
     list[str] | None,
@@ -83,59 +86,57 @@ OutputNameOption = Annotated[
 ]
 
 ImagesOption = Annotated[
-    Path | None, typer.Option(help="Folder with the images (PNG, JPEG, DICOM ...) of the rows.", rich_help_panel="Images")
+    Path | None, typer.Option(help="Folder with the images of the rows (PNG, JPEG, DICOM, ...).", rich_help_panel="Images")
 ]
 ImageColumnOption = Annotated[
     str | None,
     typer.Option(
-        help="Column with their names: paths relative to the folder, or bare names, with or without .png, .dcm ..., unique below it.",
+        help="Column with the image names: paths relative to the folder, or names unique below it, with or without extension.",
         show_default="image, path, file, filename or Image Index",
         rich_help_panel="Images",
     ),
 ]
 ViewColumnOption = Annotated[
-    str | None, typer.Option(help="Column with the view; only frontal ones (PA, AP) are kept.", rich_help_panel="Images")
+    str | None, typer.Option(help="Column with the view; only frontal views (PA, AP) are used.", rich_help_panel="Images")
 ]
 FromHeadersOption = Annotated[
     bool,
     typer.Option(
         "--from-headers",
-        help="Read the columns sex, age and view from the DICOM headers where the file has none, and keep frontal views.",
+        help="Read the columns sex, age and view from the DICOM headers where the table has none, and use frontal views only.",
         rich_help_panel="Images",
     ),
 ]
-SizeOption = Annotated[int | None, typer.Option(help="Pixels a side that the network takes.", show_default="224", rich_help_panel="Images")]
-ChannelsOption = Annotated[
-    int | None, typer.Option(help="1 for gray, 3 for a network of colour images.", show_default="1", rich_help_panel="Images")
+SizeOption = Annotated[
+    int | None, typer.Option(help="Input size of the network, in pixels per side.", show_default="224", rich_help_panel="Images")
 ]
+ChannelsOption = Annotated[int | None, typer.Option(help="1 for grayscale, 3 for colour.", show_default="1", rich_help_panel="Images")]
 NormOption = Annotated[
     str | None,
     typer.Option(
-        help="What the network sees of pixels in [0, 1]: xray for -1024 to 1024 (torchxrayvision), unit for 0 to 1, or MEAN/STD.",
-        show_default="0.5/0.25 for gray, ImageNet's for colour",
+        help="Normalisation of pixels in [0, 1]: xray (-1024 to 1024, torchxrayvision), unit (0 to 1) or MEAN/STD.",
+        show_default="0.5/0.25 for grayscale, ImageNet's for colour",
         rich_help_panel="Images",
     ),
 ]
-SkipBrokenOption = Annotated[
-    bool, typer.Option("--skip-broken", help="Leave out images that cannot be read, and say which.", rich_help_panel="Images")
-]
+SkipBrokenOption = Annotated[bool, typer.Option("--skip-broken", help="Skip unreadable images and report them.", rich_help_panel="Images")]
 AllowOutsideOption = Annotated[
     bool,
     typer.Option(
         "--allow-outside",
-        help="Also read images that the table names outside the folder, by .., an absolute path or a link.",
+        help="Also read images outside the folder (.., absolute paths, links).",
         rich_help_panel="Images",
     ),
 ]
 MaxPixelsOption = Annotated[
     int,
-    typer.Option(help="Refuse images with more pixels than this before decoding them, to spare memory.", rich_help_panel="Images"),
+    typer.Option(help="Refuse images with more pixels than this before decoding them.", rich_help_panel="Images"),
 ]
 CacheOption = Annotated[
     Path | None,
     typer.Option(
-        help="Folder to keep the decoded images in, to be found again.",
-        show_default="memory; the user's cache for many",
+        help="Folder for a cache of the decoded images.",
+        show_default="memory; the user cache if there are many",
         rich_help_panel="Images",
     ),
 ]
@@ -213,7 +214,8 @@ class Inputs:
     def problems(self) -> list[str]:
         """Options that do not go together."""
         twice = [
-            f"--label {name} was given twice. Name each once." for name in sorted({n for n in self.labels if self.labels.count(n) > 1})
+            f"--label {name} was given twice. Give each label once."
+            for name in sorted({n for n in self.labels if self.labels.count(n) > 1})
         ]
         return twice + self._of_groups() + self._of_images()
 
@@ -225,9 +227,9 @@ class Inputs:
                 columns.append(data.read_bins(text)[0])
             except BadInput as error:
                 found += error.problems
-        found += [f"--bins {name} was given twice. Name each column once." for name in sorted({c for c in columns if columns.count(c) > 1})]
+        found += [f"--bins {name} was given twice. Give each column once." for name in sorted({c for c in columns if columns.count(c) > 1})]
         found += [
-            f"--bins names {name!r}, which is no --group.{did_you_mean(name, self.group)} Add --group {name}, or leave its bins out."
+            f"--bins names {name!r}, which is not a --group.{did_you_mean(name, self.group)} Add --group {name}, or omit its bins."
             for name in dict.fromkeys(columns)
             if name not in self.group
         ]
@@ -236,7 +238,7 @@ class Inputs:
         except BadInput as error:
             found += error.problems
         if self.conflicts != "row" and self.patient is None:
-            found.append(f"--conflicts {self.conflicts} is about patients, and there are no ids. Name their column with --patient.")
+            found.append(f"--conflicts {self.conflicts} requires patient ids. Give their column with --patient.")
         return found
 
     def _of_images(self) -> list[str]:
@@ -253,10 +255,10 @@ class Inputs:
             "--cache": self.cache,
         }
         if self.images is None:
-            return [f"{option} goes with --images, and there are none. Leave it out." for option, given in with_images.items() if given]
-        found = ["--feature names a column of numbers, and the inputs are the --images. Leave it out."] if self.features else []
+            return [f"{option} requires --images. Omit it." for option, given in with_images.items() if given]
+        found = ["--feature is for tabular networks; the inputs are the --images. Omit it."] if self.features else []
         if self.id is not None:
-            found.append("--id is for rows without images; with --images the image's name is the id. Leave it out.")
+            found.append("--id is for tables without images; with --images the image name is the id. Omit it.")
         try:
             norm_of(self.normalise, self.channels or 1)
         except BadInput as error:
@@ -340,10 +342,10 @@ def network_of(model: str, weights: Path | None, inputs: Inputs, output_name: st
 
     if model in BACKBONES and (weights is None or inputs.images is None):
         lacking = [option for option, given in (("--weights", weights), ("--images", inputs.images)) if given is None]
-        raise BadInput(f"--model {model} is a backbone without training, for images; add {' and '.join(lacking)}")
+        raise BadInput(f"--model {model} is an untrained backbone for images; add {' and '.join(lacking)}")
     code = code or code_of(model)
     if weights is not None and model.endswith(PROGRAM):
-        raise BadInput(f"the exported program {model} has its weights with it. Leave out {weights}.")
+        raise BadInput(f"the exported program {model} contains its weights. Omit {weights}.")
     state = None if weights is None else load_weights(weights)
     if model.endswith(PROGRAM):
         say_code(code)  # it looks like data and is code

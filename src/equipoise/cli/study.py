@@ -1,4 +1,4 @@
-"""The commands `equipoise study ...`: list the studies, run one, show its results."""
+"""`equipoise study`: list the studies, run one, show its results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ study_app = typer.Typer(
 
 @study_app.command("list")
 def study_list(as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False) -> None:
-    """The studies that come with Equipoise. A TOML file makes one of your own.
+    """List the studies that come with Equipoise. A TOML file defines a study of your own.
 
     [bold]Example:[/bold] equipoise study list
     """
@@ -55,48 +55,44 @@ def study_list(as_json: Annotated[bool, typer.Option("--json", help="Print the r
 @study_app.command("run")
 def study_run(
     study: Annotated[str, typer.Argument(help="The name of a study (see `equipoise study list`), or a TOML file.")],
-    folder: Annotated[
-        Path, typer.Option("--out", help="Folder for the results. With results of the same study in it, the run goes on there.")
-    ],
-    splits: Annotated[int | None, typer.Option(help="How many splits.", show_default="as the study says")] = None,
-    runner: Annotated[str, typer.Option(help="serial, processes or ray. On a CPU the rows are the same to the bit.")] = "processes",
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the results; a run of the same study in it is resumed.")],
+    splits: Annotated[int | None, typer.Option(help="Number of splits.", show_default="the study's")] = None,
+    runner: Annotated[str, typer.Option(help="serial, processes or ray; on a CPU the results are bit-identical.")] = "processes",
     workers: Annotated[
         int | None,
-        typer.Option(
-            help="Processes, or tasks at a time on Ray.", show_default="the number of cores; for images what the GPU has memory for"
-        ),
+        typer.Option(help="Processes, or concurrent tasks on Ray.", show_default="the number of cores; for images, as many as fit the GPU"),
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="With --runner ray: the cluster; auto for this machine's.", show_default="a local one")
+        str | None, typer.Option(help="With --runner ray: address of the cluster; auto for this machine.", show_default="a local cluster")
     ] = None,
     root: Annotated[
-        Path | None, typer.Option(help="Folder with one folder a data set.", show_default="EQUIPOISE_DATA, then the user's cache")
+        Path | None, typer.Option(help="Folder with one folder per data set.", show_default="EQUIPOISE_DATA, then the user cache")
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(help="Where networks are computed: cpu, cuda or cuda:1.", show_default="tables: cpu; images: a GPU if there is one"),
+        typer.Option(help="Device for the networks: cpu, cuda or cuda:1.", show_default="tables: cpu; images: a GPU if there is one"),
     ] = None,
     data: Annotated[
         list[str] | None, typer.Option(help="Only this data set; repeat the option for more.", show_default="all but the optional ones")
     ] = None,
     method: Annotated[list[str] | None, typer.Option(help="Only this method; repeat the option for more.", show_default="all")] = None,
     measure: Annotated[list[str] | None, typer.Option(help="Only this measure; repeat the option for more.", show_default="all")] = None,
-    size: Annotated[int | None, typer.Option(min=16, help="Images: pixels a side.", show_default="as the study says")] = None,
-    skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="Images: leave out those that cannot be read; broken/ counts them.")
-    ] = False,
+    size: Annotated[int | None, typer.Option(min=16, help="Images: pixels per side.", show_default="the study's")] = None,
+    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Images: skip unreadable ones; broken/ counts them.")] = False,
     mimic_iv: Annotated[
         Path | None, typer.Option(help="MIMIC-CXR: folder of the MIMIC-IV tables.", show_default="the folder of MIMIC-CXR")
     ] = None,
     pretrained: Annotated[
         list[str] | None,
-        typer.Option(help="Images: weights that a network starts from, as in resnet-18=resnet18.pth or efficientnet-lite0=imagenet."),
+        typer.Option(
+            help="Images: initial weights of a network, as in resnet-18=resnet18.pth or efficientnet-lite0=imagenet; repeat it for more."
+        ),
     ] = None,
     no_pretrained: Annotated[
-        bool, typer.Option("--no-pretrained", help="Images: start from random weights where the study starts from pretrained ones.")
+        bool, typer.Option("--no-pretrained", help="Images: start from random weights instead of the study's pretrained ones.")
     ] = False,
 ) -> None:
-    """Run a study, or go on with one that was interrupted: the same command again.
+    """Run a study; repeat the command to resume an interrupted one.
 
     [bold]Example:[/bold] equipoise study run paper-tabular --splits 20 --out runs/ --data adult --data compas --method bias-gda
 
@@ -110,33 +106,33 @@ def study_run(
     tables = None if mimic_iv is None else str(mimic_iv.absolute())
     plan = with_options(plan, size=size, skip_broken=skip_broken or None, mimic_iv=tables)
     if no_pretrained and pretrained:
-        raise BadInput("--no-pretrained and --pretrained exclude each other; leave out one")
+        raise BadInput("--no-pretrained and --pretrained cannot be combined; omit one")
     plan = without_weights(plan) if no_pretrained else with_weights(plan, pretrained or [])
     try:
         with _bar() as progress:
             done = run_study(plan, folder, runner=runner, workers=workers, address=address, root=root, device=device, progress=progress)
     except KeyboardInterrupt:
-        say_stopped(f"Stopped. What is finished is in {folder}; the same command resumes from there.")
+        say_stopped(f"Stopped. Finished tasks are in {folder}; the same command resumes from there.")
         raise
     rows = read_rows(done)
     write_text(folder / "summary.csv", summarise(rows).to_csv(index=False), follow=False)
     write_text(folder / "summary.txt", study_text(plan, rows), follow=False)
     out.print(study_view(plan, rows, out.width))
     _print_pooled(done)
-    out.print(Text(f"results: {folder} (rows/, summary.csv, summary.txt); again: equipoise study show {folder}"), soft_wrap=True)
+    out.print(Text(f"results: {folder} (rows/, summary.csv, summary.txt); show them again: equipoise study show {folder}"), soft_wrap=True)
 
 
 @study_app.command("show")
 def study_show(
     folder: Annotated[Path, typer.Argument(help="The folder given to `equipoise study run --out`.")],
-    part: Annotated[str, typer.Option(help="The part of the splits to show: test or validation.")] = "test",
-    baseline: Annotated[str, typer.Option(help="The method that others are compared with in --json.")] = "standard",
+    part: Annotated[str, typer.Option(help="Set to show: test or validation.")] = "test",
+    baseline: Annotated[str, typer.Option(help="Method that the others are compared with in --json.")] = "standard",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
     csv: Annotated[Path | None, typer.Option(help="Also write rows, table and paired comparison as CSV into this folder.")] = None,
     latex: Annotated[Path | None, typer.Option(help="Also write the tables as LaTeX into this folder.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Also write the trajectories (PNG and SVG) into this folder.")] = None,
 ) -> None:
-    """The tables of a study, finished or not: mean and sd, best in bold, noise floor and published number beside.
+    """Show the tables of a study, finished or not: mean and sd, best in bold, next to noise floor and published number.
 
     [bold]Example:[/bold] equipoise study show runs/ --latex tables/ --figures figures/
     """
@@ -164,7 +160,7 @@ def study_show(
 
 
 def _print_pooled(study: Folder) -> None:
-    """The folds put together, where the study is one by folds."""
+    """The pooled folds, for a study with folds."""
     if study.plan.protocol == "folds":
         from equipoise.report import pooled_view
         from equipoise.study import read_pooled
@@ -174,7 +170,7 @@ def _print_pooled(study: Folder) -> None:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[Event], None]]:
-    """A progress bar on stderr with an estimate of what is left, silent where that is not a terminal. Warnings are printed either way."""
+    """A progress bar on stderr with the estimated remaining time; nothing where stderr is not a terminal. Warnings are always printed."""
     columns = (
         BarColumn(),
         TextColumn("{task.fields[tasks]}"),
@@ -195,7 +191,7 @@ def _bar() -> Iterator[Callable[[Event], None]]:
 
 @contextmanager
 def _warnings(console: Console) -> Iterator[None]:
-    """What the study and its data log, above the bar."""
+    """Prints warnings of the study and its data above the bar."""
     loggers = [logging.getLogger(name) for name in ("equipoise.study", "equipoise.data")]
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: console.print(  # type: ignore[method-assign]
