@@ -8,15 +8,12 @@ metadata, the numbers as tensors. `load_heads` puts them around the network agai
 
 import copy
 import errno
-import io
 import json
-import logging
 import os
 import re
 import shutil
-import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +23,7 @@ from torch import Tensor, nn
 
 from equipoise.errors import BadInput, EquipoiseError, MissingExtra, raise_all
 from equipoise.models.bias_network import BiasScore
-from equipoise.models.exported import PROGRAM, program_in, save_exported, weights_of
+from equipoise.models.exported import PROGRAM, program_in, quiet, save_exported, weights_of
 from equipoise.models.many_outputs import as_matrix
 from equipoise.models.score import evaluating
 from equipoise.models.units import MASK
@@ -251,7 +248,7 @@ def to_onnx(model: nn.Module, sample: Tensor, path: str | Path, threshold: float
     served = _Served(model, threshold, output == "probability")
     large = sum(value.numel() * value.element_size() for value in weights_of(model).values()) > ONE_FILE
     try:
-        with evaluating(served), torch.no_grad(), _silence():
+        with evaluating(served), torch.no_grad(), quiet():
             program = torch.onnx.export(
                 served,
                 (few,),
@@ -323,16 +320,3 @@ def _root(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = " ".join(lines[:2]) if lines and lines[0].endswith(":") else (lines or [""])[0]
     return f"{type(error).__name__}: {said[:400]}"
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Suppresses what the exporter prints, logs and warns about its internals, some of it on stdout."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

@@ -6,12 +6,13 @@ program has weights and a graph of operators but no layers: it can be scored, fi
 """
 
 import copy
+import io
 import json
 import logging
 import warnings
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ class ExportedNetwork(nn.Module):
     def __init__(self, program: ExportedProgram, source: str) -> None:
         super().__init__()
         self.source = source
-        with _quiet():
+        with quiet():
             self.graph: nn.Module = program.module()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -48,7 +49,7 @@ class ExportedNetwork(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> "ExportedNetwork":
         new = type(self).__new__(type(self))
         memo[id(self)] = new
-        with _quiet():
+        with quiet():
             new.__dict__.update({key: copy.deepcopy(value, memo) for key, value in self.__dict__.items()})
         return new
 
@@ -90,7 +91,7 @@ def save_exported(source: str | Path, model: ExportedNetwork, path: Path) -> Non
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)  # it names folders of the machine that exported it
-    with _quiet():
+    with quiet():
         torch.export.save(program, path)
 
 
@@ -113,7 +114,7 @@ def _load(content: bytes, source: str) -> ExportedProgram:
             f"it is refused. {AGAIN}"
         )
     try:
-        with _quiet():
+        with quiet():
             return torch.export.load(BytesIO(content))
     except Exception as error:  # a damaged file, or one of another version of torch, fails in many ways
         raise _cannot_load(source, error) from error
@@ -148,7 +149,7 @@ def _pickled(archive: zipfile.ZipFile, name: str) -> Iterator[str]:
 
 def _only_tensors(content: bytes) -> bool:
     try:
-        with _quiet():
+        with quiet():
             torch.load(BytesIO(content), map_location="cpu", weights_only=True)
     except Exception:  # not a pickle, a broken one, or one that asks for more
         return False
@@ -180,12 +181,12 @@ def _in_training(node: torch.fx.Node) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppresses what torch warns and logs about its internals, such as a traceback for a file that it fails to load."""
+def quiet() -> Iterator[None]:
+    """Suppresses what torch prints, warns and logs about its internals, such as a traceback for a file that it fails to load."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -15,11 +15,12 @@ difference    sum_i w_i a_i times the sign of sum_i |w_i| g_i: the difference of
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from equipoise.errors import BadInput
 from equipoise.models.devices import half
@@ -161,9 +162,8 @@ def _over_rows(gradient: Tensor) -> Tensor:
 def _tapped(model: nn.Module, layers: Sequence[Layer], tally: _Tally) -> Iterator[list[Tensor]]:
     """The leaves for a backward pass that adds every unit's contribution to the tally; no hook remains afterwards."""
     leaves: list[Tensor] = []
-    handles = []
 
-    def tap(layer: Layer) -> None:
+    def tap(layer: Layer) -> RemovableHandle:
         module = model.get_submodule(layer.name)
 
         def watched(value: Tensor) -> Tensor:
@@ -179,17 +179,13 @@ def _tapped(model: nn.Module, layers: Sequence[Layer], tally: _Tally) -> Iterato
             return copied
 
         if layer.kind == "input":
-            handles.append(module.register_forward_pre_hook(lambda _module, inputs: (watched(inputs[0].detach()),)))
-        else:
-            handles.append(module.register_forward_hook(lambda _module, _inputs, output: watched(output)))
+            return module.register_forward_pre_hook(lambda _module, inputs: (watched(inputs[0].detach()),))
+        return module.register_forward_hook(lambda _module, _inputs, output: watched(output))
 
-    try:
+    with ExitStack() as hooks:
         for layer in layers:
-            tap(layer)
+            hooks.enter_context(tap(layer))
         yield leaves
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def proxy(f: Tensor, w: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 
 import numpy as np
 import torch
@@ -217,12 +217,10 @@ def _ends_in_a_layer(model: nn.Module, few: Tensor) -> bool:
     def see(_module: nn.Module, _inputs: object, given: Tensor) -> None:
         last[:] = [given]
 
-    handles = [m.register_forward_hook(see) for m in model.modules() if isinstance(m, LAYERS)]
-    try:
+    with ExitStack() as hooks:
+        for layer in (m for m in model.modules() if isinstance(m, LAYERS)):
+            hooks.enter_context(layer.register_forward_hook(see))
         raw = outputs(model, few)
-    finally:
-        for handle in handles:
-            handle.remove()
     return bool(last) and last[0].numel() == len(raw) and torch.equal(last[0].detach().reshape(-1).float().cpu(), raw)
 
 

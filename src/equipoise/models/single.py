@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -56,22 +56,16 @@ class SingleReplica:
     def soft(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
         features: list[Tensor] = []
         last = [m for m in self.model.modules() if isinstance(m, nn.Linear)][-1:]
-        handle = last[0].register_forward_pre_hook(lambda _m, args: features.append(args[0])) if last else None
         x = self.feed(index[0])
         try:
-            with half(self.device):
-                if generators is None:
-                    raw = single_output(self.model(x), len(x))
-                else:
-                    with self._training(generators):
-                        raw = single_output(self.model(x), len(x))
+            with ExitStack() as hooks, half(self.device), nullcontext() if generators is None else self._training(generators):
+                for layer in last:
+                    hooks.enter_context(layer.register_forward_pre_hook(lambda _m, args: features.append(args[0])))
+                raw = single_output(self.model(x), len(x))
         except torch.OutOfMemoryError as error:
             if not torch.is_grad_enabled():
                 raise  # without a graph the caller can use smaller batches
             raise too_large(len(x)) from error
-        finally:
-            if handle is not None:
-                handle.remove()
         raw = raw.float()
         seen = features[-1].reshape(len(x), -1).float() if features and len(features[-1]) == len(x) else raw[:, None]
         return (raw if self.probability else torch.sigmoid(raw))[None], seen[None]

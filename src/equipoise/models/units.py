@@ -12,9 +12,10 @@ Their influence on a gap is in `influence`.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -84,28 +85,20 @@ def _input_layer(model: nn.Module, sample: Tensor) -> Layer:
     """The one linear layer that takes the input; an error if the input also bypasses it."""
     linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     found: list[str] = []
-    handles = []
 
-    def watch(name: str) -> None:
-        def hook(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-            came = inputs[0]
-            if found or came.ndim != 2 or came.shape != sample.shape or came.data_ptr() != sample.data_ptr():
-                return None
-            found.append(name)
-            return (came.detach(),)  # from here on only a bypass carries a gradient to the input
-
-        handles.append(linears[name].register_forward_pre_hook(hook))
+    def seen(name: str, _module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        came = inputs[0]
+        if found or came.ndim != 2 or came.shape != sample.shape or came.data_ptr() != sample.data_ptr():
+            return None
+        found.append(name)
+        return (came.detach(),)  # from here on only a bypass carries a gradient to the input
 
     advice = 'granularity="input" needs a table that goes straight into one nn.Linear, whose weights for a column can be set to zero'
-    try:
-        for name in linears:
-            watch(name)
-        with evaluating(model), frozen(model), torch.enable_grad():
-            out = model(sample.requires_grad_(True) if sample.is_leaf and sample.is_floating_point() else sample)
-    finally:
-        sample.requires_grad_(False)
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, evaluating(model), frozen(model), torch.enable_grad():
+        hooks.callback(sample.requires_grad_, False)
+        for name, module in linears.items():
+            hooks.enter_context(module.register_forward_pre_hook(partial(seen, name)))
+        out = model(sample.requires_grad_(True) if sample.is_leaf and sample.is_floating_point() else sample)
     if not found:
         shape = tuple(sample.shape[1:])
         raise BadInput(f"{advice}; no linear layer of this {type(model).__name__} takes its inputs of shape {shape} as they are")
@@ -137,14 +130,18 @@ def find_layers(
     channel.
     """
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
-    ran: list[tuple[str, tuple[int, ...]]] = []
+    seen: dict[str, Tensor] = {}
+
+    def see(name: str, _module: nn.Module, _inputs: object, output: Tensor) -> None:
+        seen.setdefault(name, output)
+
     kinds: tuple[type[nn.Module], ...] = (nn.Linear, *MASKED, *MASKED.values())
     candidates = {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
-    with evaluating(model), torch.no_grad(), _watching(candidates) as seen:
+    with ExitStack() as hooks, evaluating(model), torch.no_grad():
+        for name, module in candidates.items():
+            hooks.enter_context(module.register_forward_hook(partial(see, name)))
         model(sample[:2].to(device_of(model)))
-        for name, outputs in seen.items():
-            full = tuple(outputs[0].shape)
-            ran.append((name, full[-1:] if isinstance(candidates[name], nn.Linear) else full[1:]))
+    ran = [(name, tuple(out.shape[-1:] if isinstance(candidates[name], nn.Linear) else out.shape[1:])) for name, out in seen.items()]
     hidden = ran[:-1] if ran and ran[-1][1][0] == width else ran
     chosen = [(name, shape) for name, shape in hidden if any(fnmatchcase(name, p) for p in patterns)]
     if not chosen:
@@ -180,24 +177,6 @@ def switch_off(model: nn.Module, layers: Sequence[Layer], units: Tensor) -> None
             module.register_buffer("unit_mask", kept)
         else:
             module.get_buffer("unit_mask").mul_(kept)
-
-
-@contextmanager
-def _watching(modules: dict[str, nn.Module]) -> Iterator[dict[str, list[Tensor]]]:
-    """The outputs of these modules during the block, in execution order; no hook remains afterwards."""
-    seen: dict[str, list[Tensor]] = {}
-    handles = []
-
-    def watch(name: str) -> None:
-        handles.append(modules[name].register_forward_hook(lambda _module, _inputs, output: seen.setdefault(name, []).append(output)))
-
-    try:
-        for name in modules:
-            watch(name)
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
