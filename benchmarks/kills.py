@@ -37,7 +37,7 @@ from torch import nn
 
 from equipoise import cli
 from equipoise.errors import BadInput
-from equipoise.report import folder as swapping
+from equipoise.repair import folder as swapping
 from equipoise.study import opened, read_rows, read_traces
 from equipoise.study.rows import TIMINGS
 

@@ -14,11 +14,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from equipoise.report import Case
-from equipoise.report.page import write_page
+from equipoise.repair import Comparison
+from equipoise.report import write_page
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "report"))
-from cases import small_case
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.cases import small_case
 
 PATIENTS = 50_000
 METHODS = ("bias-gda", "pruning", "adversarial-finetune", "random")
@@ -48,14 +48,14 @@ def main() -> None:
             sys.exit(1)
 
 
-def _with_long_traces(rows: int) -> Case:
-    """Scores of many patients beside traces of fewer: thousands of looks at 50,000 patients would take longer than the report."""
+def _with_long_traces(rows: int) -> Comparison:
+    """Scores of many patients with traces of fewer: thousands of evaluations of 50,000 patients would take longer than the report."""
     small, large = small_case(rows=400, methods=METHODS, steps=STEPS), small_case(rows=rows, methods=METHODS, steps=12, patients=False)
-    repairs = tuple(
+    candidates = tuple(
         replace(big, candidate=replace(big.candidate, trace=long.candidate.trace, chosen=long.candidate.chosen))
-        for big, long in zip(large.repairs, small.repairs, strict=True)
+        for big, long in zip(large.candidates, small.candidates, strict=True)
     )
-    return replace(large, repairs=repairs)
+    return replace(large, candidates=candidates)
 
 
 def _open(path: Path) -> float | None:

@@ -30,8 +30,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")  # the pipe to the parent; 1 and 2 are about to be the input's own
     for module in (
         "equipoise.cli.app",
-        "equipoise.report.served",
-        "equipoise.report.repaired",
+        "equipoise.repair.bundle",
+        "equipoise.repair.save",
         "equipoise.study.results",
         "pydicom.pixels",
     ):

@@ -178,7 +178,7 @@ def test_the_quickstart_ends_with_what_it_promises(tmp_path, monkeypatch):
 
     # The table on the page is that of this run; another machine may round differently.
     found = json.loads((tmp_path / "repaired" / "audit.json").read_text())
-    sets = {"original": found["before"], **{method: entry["test_part"] for method, entry in found["methods"].items()}}
+    sets = {"original": found["before"], **{method: entry["test_set"] for method, entry in found["methods"].items()}}
     shown = next(block.code for block in blocks(QUICKSTART) if block.language == "text" and "original" in block.code)
     for method, audit in sets.items():
         row = next(line for line in shown.splitlines() if line.startswith(method))

@@ -14,14 +14,14 @@ from pathlib import Path
 import kills
 from support import bundles
 from equipoise.measures.decision import Threshold
-from equipoise.report.served import open_repaired
+from equipoise.repair import Bundle
 
 home = Path(sys.argv[1])
 one, other = bundles.write(home / "one"), bundles.write(home / "other", rule=Threshold(0.75), seed=1)
-weights = {name: open_repaired(home / name, trust=True).model.weight for name in ("one", "other")}
+weights = {name: Bundle.load(home / name, trust=True).model.weight for name in ("one", "other")}
 
 def same(out):
-    found = open_repaired(out, trust=True)
+    found = Bundle.load(out, trust=True)
     is_one = [found.rule.value == 0.5, found.model.weight.equal(weights["one"])]
     return "one" if all(is_one) else "a mixture" if any(is_one) else "other"
 

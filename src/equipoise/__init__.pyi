@@ -11,6 +11,10 @@ from .methods import Goal as Goal
 from .methods import debias as debias
 from .models import Training as Training
 from .models import train as train
+from .repair import Bundle as Bundle
+from .repair import Comparison as Comparison
 from .repair import audit as audit
+from .repair import compare as compare
 
 __version__: str
+PRESENTED_BY: str

@@ -9,12 +9,11 @@ import pandas as pd
 import pytest
 
 from equipoise.methods import Goal, select
-from equipoise.report import Case
+from equipoise.repair import Comparison, below_limit
+from equipoise.report import write_page
 from equipoise.report.explorer import explorer_data, thin
-from equipoise.report.limits import below_limit, limit_words
-from equipoise.report.page import write_page
-from equipoise.report.words import amount, number
-from support.cases import GOAL, HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case
+from equipoise.report.wording import amount, number, upper_bound_words
+from support.cases import GOAL, HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, drawn, small_case
 
 
 class Opened:
@@ -33,9 +32,9 @@ def open_report(browser, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
     """Writes the report of a case and opens the file."""
     contexts = []
 
-    def opened(case: Case, *, width: int = 1200, colours: str = "light", **options) -> Opened:
+    def opened(case: Comparison, *, width: int = 1200, colours: str = "light", **options) -> Opened:
         path = tmp_path / "report.html"
-        write_page(case, path, **({"draws": 40} | options))
+        write_page(drawn(case, options.pop("draws", 40)), path, **options)
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=colours)
         contexts.append(context)
         found = Opened(context.new_page())
@@ -51,16 +50,16 @@ def _rows(page) -> list[list[str]]:
     return page.eval_on_selector_all("#choices tbody tr", "rows => rows.map(r => [...r.querySelectorAll('td')].map(c => c.textContent))")
 
 
-def _expected(case: Case, goal: Goal) -> list[list[str]]:
+def _expected(case: Comparison, goal: Goal) -> list[list[str]]:
     """The table of choices by the rule of the library."""
     rows = []
-    for repair in case.repairs:
+    for repair in case.candidates:
         trace = repair.candidate.trace
         picked = select(trace, goal)
         row = trace.iloc[picked.row]
         threshold = "—" if np.isnan(row["threshold"]) else number(row["threshold"], 3)
         met = "met" if picked.met else "not met"
-        below = limit_words(below_limit(case.original.valid, goal, float(row["gap"]), float(row["performance"])))
+        below = upper_bound_words(below_limit(case.original.valid, goal, float(row["gap"]), float(row["performance"])))
         rows.append([f"{int(row['step']):,}", amount(row["gap"], "points"), amount(row["performance"]), threshold, met, below])
     return rows
 
@@ -89,14 +88,14 @@ def test_every_figure_is_there_and_says_what_it_shows(open_report):
     assert page.locator("#gaps .forest:not(.head)").count() == 6
     assert page.locator("#images img").count() == 12 + 2
     assert all(page.eval_on_selector_all("img", "all => all.map(i => i.alt && i.naturalWidth > 0)"))
-    assert page.locator("#plot .now").count() == len(case.repairs)
+    assert page.locator("#plot .now").count() == len(case.candidates)
     assert all(page.eval_on_selector_all(".panel svg, .forest, #plot svg", "all => all.map(f => f.getBoundingClientRect().width > 50)"))
 
 
 def test_at_the_start_the_table_is_what_the_run_chose(open_report):
     case = small_case()
     rows = _rows(open_report(case).page)
-    for row, repair in zip(rows, case.repairs, strict=True):
+    for row, repair in zip(rows, case.candidates, strict=True):
         chosen = repair.candidate.trace.iloc[repair.candidate.chosen]
         assert row[:3] == [f"{int(chosen['step'])}", amount(chosen["gap"], "points"), amount(chosen["performance"])]
 
@@ -179,7 +178,7 @@ def test_steps_can_be_looked_at_one_by_one_and_under_the_pointer(open_report):
     page = open_report(case).page
     page.locator("#walk-method").select_option(label="pruning")
     page.locator("#walk").fill("17")
-    row = case.repairs[1].candidate.trace.iloc[17]
+    row = case.candidates[1].candidate.trace.iloc[17]
     said = page.locator("#walk-says").text_content()
     margins = explorer_data(case, "")["margin"]
     gap, performance = (f"± {100 * margins[key]:.1f} at most" for key in ("gap", "performance"))
@@ -313,8 +312,8 @@ def test_the_best_rule_is_a_line_where_there_is_one(open_report):
     assert 0 < left < 0.2 * width
     assert 0.9 * width < right <= width
     assert 0 <= top <= bottom < height
-    assert "best rule that knows the group (linear program)" in page.locator("#legend").inner_text()
+    assert "upper bound (group-aware)" in page.locator("#legend").inner_text()
     page = open_report(small_case(goal=Goal("eod", "f1", min_performance=0.4))).page
     assert page.locator("#plot path.best").count() == 0
-    assert "best rule" not in page.locator("#legend").inner_text()
+    assert "upper bound" not in page.locator("#legend").inner_text()
     assert {len(row) for row in _rows(page)} == {5}

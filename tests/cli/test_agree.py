@@ -16,7 +16,7 @@ from lxml import html
 
 from equipoise import Cohort, cli
 from equipoise.data import keep_aside
-from equipoise.report import folders
+from equipoise.repair import folders
 from support import hospital
 
 TWO = """
@@ -174,7 +174,7 @@ def _check_report(page: Any, document: dict[str, Any]) -> int:
                     numbers = (known["after"]["noise"], known["before"]["excess"], known["after"]["excess"])
                     assert all(_near(text, value, 100) for text, value in zip(shown, numbers, strict=True))
     [table] = page.xpath("//div[@aria-label='All methods on the test part']/table")
-    audits = {"as it came": document["before"], **{name: entry["test_part"] for name, entry in document["methods"].items()}}
+    audits = {"original": document["before"], **{name: entry["test_set"] for name, entry in document["methods"].items()}}
     rows = table.xpath("./tbody/tr")
     assert len(rows) == len(audits)
     for row, (name, found) in zip(rows, audits.items(), strict=True):
@@ -287,7 +287,7 @@ def _check_xml(root: ET.Element, document: dict[str, Any]) -> int:
 
 def _check_terminal(printed: str, document: dict[str, Any]) -> int:
     """Compares each line of the table of methods with audit.json; how many intervals there were."""
-    audits = {"as it came": document["before"], **{name: entry["test_part"] for name, entry in document["methods"].items()}}
+    audits = {"original": document["before"], **{name: entry["test_set"] for name, entry in document["methods"].items()}}
     lines, seen = printed.splitlines(), 0
     for name, found in audits.items():
         [line] = [line for line in lines if line.strip().startswith(name) and "[" in line]
@@ -296,7 +296,7 @@ def _check_terminal(printed: str, document: dict[str, Any]) -> int:
         assert _is(performance, _ends(found["balanced_accuracy"])), line
         [line] = [line for line in lines if line.strip().startswith(name) and "[" not in line and re.search(rf"{NUMBER} +{NUMBER}", line)]
         numbers = re.findall(rf"(?<= ){NUMBER}", line.replace(name, "").replace("(chosen)", ""))
-        value, limit = _goal(document, found)[0], document["limit"] if name == "as it came" else document["methods"][name]["limit"]
+        value, limit = _goal(document, found)[0], document["limit"] if name == "original" else document["methods"][name]["limit"]
         assert value is not None
         assert _near(numbers[0], abs(value))
         assert _near(numbers[2], abs(value) - float(numbers[1])) or abs(abs(value) - float(numbers[1]) - float(numbers[2])) < 1.1e-3

@@ -18,8 +18,8 @@ from equipoise.data import keep_aside
 from equipoise.errors import Untrusted
 from equipoise.methods.rules import read_rule
 from equipoise.models import HEADS
-from equipoise.report.bundle import sealed
-from equipoise.report.served import open_repaired
+from equipoise.repair import Bundle
+from equipoise.repair.verified import sealed
 from support import hospital
 from support.command import Ran
 
@@ -304,11 +304,11 @@ BAD = {
     "no images": ("images", ["images.csv"], None, ["takes images. Name their folder"]),
     "no such folder": ("bias-gda", ["new.csv"], lambda: shutil.rmtree("repaired"), ["no such folder: repaired"]),
     "no run.json": ("bias-gda", ["new.csv"], lambda: Path("repaired/run.json").unlink(), ["has no run.json"]),
-    "another run.json": ("bias-gda", ["new.csv"], lambda: Path("repaired/run.json").write_text("{}"), ["is not of a repaired network"]),
-    "no rule": ("bias-gda", ["new.csv"], lambda: Path("repaired/rule.json").unlink(), ["rule.json is listed in run.json and is not there"]),
-    "no weights": ("bias-gda", ["new.csv"], lambda: Path("repaired/repaired.safetensors").unlink(), ["safetensors is listed", "not there"]),
-    "no report": ("bias-gda", ["new.csv"], lambda: Path("repaired/report.html").unlink(), ["report.html is listed", "not there"]),
-    "no heads": ("bias-score", ["new.csv"], lambda: Path("repaired", HEADS).unlink(), [HEADS, "not there"]),
+    "another run.json": ("bias-gda", ["new.csv"], lambda: Path("repaired/run.json").write_text("{}"), ["run.json", "equipoise.repaired"]),
+    "no rule": ("bias-gda", ["new.csv"], lambda: Path("repaired/rule.json").unlink(), ["rule.json is listed in run.json"]),
+    "no weights": ("bias-gda", ["new.csv"], lambda: Path("repaired/repaired.safetensors").unlink(), ["safetensors is listed"]),
+    "no report": ("bias-gda", ["new.csv"], lambda: Path("repaired/report.html").unlink(), ["report.html is listed"]),
+    "no heads": ("bias-score", ["new.csv"], lambda: Path("repaired", HEADS).unlink(), [HEADS, "is listed"]),
     "other heads": ("bias-score", ["new.csv"], lambda: shutil.copy("net.safetensors", f"repaired/{HEADS}"), [HEADS, "SHA-256"]),
     "damaged weights": ("bias-gda", ["new.csv"], lambda: _damage("repaired/repaired.safetensors"), ["repaired.safetensors", "SHA-256"]),
     "a changed rule": ("bias-gda", ["new.csv"], lambda: _damage("repaired/rule.json"), ["rule.json", "SHA-256"]),
@@ -316,7 +316,7 @@ BAD = {
         "bias-gda",
         ["new.csv"],
         lambda: Path("repaired/repaired.pt2").write_bytes(b"PK"),
-        ["repaired.pt2 is there and run.json does not list it"],
+        ["repaired.pt2", "not listed in run.json"],
     ),
     "the original program": (
         "bias-gda",
@@ -399,10 +399,10 @@ def test_a_module_that_run_json_names_is_not_looked_for_in_the_current_folder(ru
 def test_python_asks_for_the_same(run, folders):
     run("bias-gda", "--help")
     with pytest.raises(Untrusted, match=r"net\.py"):
-        open_repaired(Path("repaired"))
-    repaired = open_repaired(Path("repaired"), trust=True)
+        Bundle.load(Path("repaired"))
+    repaired = Bundle.load(Path("repaired"), trust=True)
     assert repaired.code.path == folders["bias-gda"] / "net.py"
-    assert open_repaired(Path("repaired"), model="net.py:build").code.path == Path.cwd() / "net.py"
+    assert Bundle.load(Path("repaired"), model="net.py:build").code.path == Path.cwd() / "net.py"
 
 
 def test_help_shows_an_example(run):

@@ -18,8 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from equipoise import __version__, cli
-from equipoise.data import CATALOGUE, Cohort, catalogue, sha256
-from equipoise.data.catalogue import File, Recipe
+from equipoise.data import CATALOGUE, Cohort, File, Recipe, catalogue, sha256
 from equipoise.measures import GAPS
 from equipoise.measures.performance import PERFORMANCE
 

@@ -11,8 +11,7 @@ from safetensors.torch import load_file, save_file
 from equipoise import Cohort, debias
 from equipoise.data import keep_aside, sha256
 from equipoise.methods.rules import read_rule
-from equipoise.models import HEADS, predict
-from equipoise.models.exported import load_exported
+from equipoise.models import HEADS, READ_IS_NOT_USED, load_exported, predict
 from support import hospital
 
 ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid"]
@@ -37,7 +36,7 @@ def test_a_table_and_several_methods(table, tmp_path):
     pytest.importorskip("onnxscript")
     code, out, err = table(*TABLE, *QUICK, "--method", "bias-gda", "--method", "reject-option", "--method", "equalised-odds")
     assert (code, err) == (0, "")
-    for part in ("as it came", "(chosen)", "reject-option", "equalised-odds", "rows kept aside", "F minus M", "Written to repaired"):
+    for part in ("original", "(chosen)", "reject-option", "equalised-odds", "held-out rows", "F minus M", "Written to repaired"):
         assert part in out
     names = {path.name for path in (tmp_path / "repaired").iterdir()}
     weights, papers = {"repaired.safetensors", "model.onnx"}, {"report.html", "card.md", "card.xml", "README.txt"}
@@ -69,7 +68,7 @@ def test_run_json_says_how_to_do_it_again(table, tmp_path):
     assert run["model"]["load"] == f"{tmp_path / 'net.py'}:build"
     assert run["inputs"]["features"] == ["a", "b", "c"]
     assert run["settings"]["epochs"] == 3
-    assert run["parts"]["repair"]["rows"] + run["parts"]["test"]["rows"] == hospital.ROWS
+    assert run["sets"]["repair"]["rows"] + run["sets"]["test"]["rows"] == hospital.ROWS
     assert torch.load("repaired/repaired.pt", weights_only=True)["epoch"] == 7
 
 
@@ -78,8 +77,8 @@ def test_json_is_one_document_and_the_same_again(table, tmp_path):
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert {"value", "low", "high"} <= found["before"]["eod"].keys()
-    assert found["before"]["rows"] == found["after"]["rows"] == json.loads(Path("repaired/run.json").read_text())["parts"]["test"]["rows"]
-    assert found["methods"]["bias-gda"]["repair_part"]["performance"] >= 0.6
+    assert found["before"]["rows"] == found["after"]["rows"] == json.loads(Path("repaired/run.json").read_text())["sets"]["test"]["rows"]
+    assert found["methods"]["bias-gda"]["repair_set"]["performance"] >= 0.6
     assert (found["out"], found["failures"]) == ("repaired", {})
     assert sorted(found["files"]) == sorted(path.name for path in (tmp_path / "repaired").iterdir())
     again = json.loads(table(*TABLE, *FAST, "--json", "--overwrite").out)
@@ -142,7 +141,7 @@ def test_an_exported_program_comes_back_as_one(table, tmp_path):
     assert [row["score"] for row in found["decisions"]] == pytest.approx(predict(candidate.model, cohort).score, abs=1e-6)
     code, _, err = table(*arguments, "--method", "pruning", "--overwrite")
     assert code == 2
-    assert "an exported program has none left" in err
+    assert "pruning needs the layers" in err
 
 
 def test_a_method_that_trains_gets_rows_to_train_on(table):
@@ -264,12 +263,12 @@ def test_the_plan_says_who_and_what_and_does_nothing(table, tmp_path):
 def test_the_plan_counts_the_probes(table):
     code, out, _ = table(*TABLE, "--method", "reject-option", "--dry-run", "--probe", "--draws", 5)
     assert code == 0
-    assert "the groups read from every layer" in out
+    assert "probes of the group in every layer" in out
 
 
 def test_the_plan_as_json(table):
     found = json.loads(table(*TABLE, "--dry-run", "--json").out)
-    assert sum(row["rows"] for row in found["parts"]) == hospital.ROWS
+    assert sum(row["rows"] for row in found["sets"]) == hospital.ROWS
     assert found["seconds"] > 0
 
 
@@ -348,7 +347,7 @@ def test_an_interruption_leaves_nothing_behind(table, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     before = sorted(tmp_path.iterdir())
-    monkeypatch.setattr("equipoise.report.card.write_cards", interrupted)
+    monkeypatch.setattr("equipoise.report.documents.cards", interrupted)
     assert table(*TABLE, *FAST).code not in (0, 2)
     assert sorted(path for path in tmp_path.iterdir() if path.name != "__pycache__") == before
 
@@ -369,7 +368,7 @@ def test_a_report_that_fails_is_no_success_but_the_network_is_there(table, tmp_p
     def fails(*_: object, **__: object) -> None:
         raise ValueError("no template")
 
-    monkeypatch.setattr("equipoise.report.page.write_page", fails)
+    monkeypatch.setattr("equipoise.report.documents.report_page", fails)
     code, _, err = table(*TABLE, *FAST)
     assert code == 1
     assert "not done: report.html: ValueError: no template" in err
@@ -394,7 +393,7 @@ def test_help_shows_an_example(run):
 
 def test_the_split_is_by_patient(table):
     assert table(*TABLE, *FAST).code == 0
-    parts = json.loads(Path("repaired/run.json").read_text())["parts"]
+    parts = json.loads(Path("repaired/run.json").read_text())["sets"]
     patients = pd.read_csv("local.csv")["pid"].nunique()
     assert parts["repair"]["patients"] + parts["test"]["patients"] == patients
     assert parts["test"]["rows"] == pytest.approx(0.3 * hospital.ROWS, abs=2)
@@ -413,17 +412,17 @@ def test_gaps_stand_beside_chance_and_beside_the_best_rule(table, monkeypatch):
     code, out, err = table(*TABLE, *FAST, "--method", "bias-gda", "--method", "reject-option")
     assert (code, err) == (0, "")
     document = json.loads(Path("repaired/audit.json").read_text())
-    second = out[out.index("Beside chance") :]
+    second = out[out.index("Compared with chance") :]
     for name, found, limit in (
-        ("as it came", document["before"], document["limit"]),
-        ("reject-option", document["methods"]["reject-option"]["test_part"], document["methods"]["reject-option"]["limit"]),
+        ("original", document["before"], document["limit"]),
+        ("reject-option", document["methods"]["reject-option"]["test_set"], document["methods"]["reject-option"]["limit"]),
     ):
         line = next(line for line in second.splitlines() if line.strip().startswith(name))
         eod = found["eod"]
         assert line.split()[-4:] == [f"{abs(eod['value']):.3f}", f"{eod['noise']:.3f}", f"{eod['excess']:+.3f}", f"{-limit['below']:+.3f}"]
         assert limit["below"] >= -1e-12  # the same scores
         assert limit["performance"] == pytest.approx(found["balanced_accuracy"]["value"] + limit["below"])
-    assert "best rule that knows the group (linear program)" in " ".join(out.split())
+    assert "group-aware upper bound" in " ".join(out.split())
     assert "encoding" not in document
 
 
@@ -432,7 +431,7 @@ def test_probes_go_into_the_report_and_the_audit(table):
     assert (code, err) == (0, "")
     html = Path("repaired/report.html").read_text()
     assert 'section id="probes"' in html
-    assert "What can be read is not thereby used" in html
+    assert READ_IS_NOT_USED in html
     layers = json.loads(Path("repaired/audit.json").read_text())["encoding"]
     assert set(layers) == {"before", "after"}
     for rows in layers.values():

@@ -29,7 +29,7 @@ def _commands(shown: Ran) -> list[list[str]]:
 
 def test_the_demo_tells_the_whole_story(shown):
     assert (shown.code, shown.err) == (0, "")
-    for part in ("Centre 1 trains", "audits it", "repairs it", "as it came", "(chosen)", "New patients", "simulated"):
+    for part in ("Centre 1 trains", "audits it", "repairs it", "original", "(chosen)", "New patients", "simulated"):
         assert part in shown.out
     assert shown.out.rstrip().endswith("my demo/repaired/report.html")
     assert [command[1] for command in _commands(shown)] == ["audit", "debias", "apply", "audit", "debias", "debias", "apply"]
@@ -49,7 +49,7 @@ def test_the_folder_holds_a_hospitals_files_and_the_repaired_network(shown):
 
 
 def test_no_patient_is_both_repaired_on_and_judged(shown):
-    parts = json.loads(Path("my demo/repaired/run.json").read_text())["parts"]
+    parts = json.loads(Path("my demo/repaired/run.json").read_text())["sets"]
     patients = pd.read_csv("my demo/local.csv")["patient_id"].nunique()
     assert parts["repair"]["patients"] + parts["test"]["patients"] == patients
     assert parts["repair"]["rows"] + parts["test"]["rows"] == 240

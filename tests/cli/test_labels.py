@@ -13,9 +13,7 @@ from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.cli.app import run
-from equipoise.report import folders
-from equipoise.report.served import open_repaired
-from support.facts import says
+from equipoise.repair import Bundle, folders
 
 LABELS = ["Effusion", "Pleural thickening"]
 SIGNS = ["height", "sign a", "sign b"]
@@ -98,9 +96,6 @@ def test_the_audit_of_each_label_is_that_of_python(place, capsys):
     for label in LABELS:
         assert told[label] == json.loads(json.dumps(expected[label].to_dict()))
     assert run(["audit", *_options(place), "--draws", "50"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert all(sum(line.strip().startswith(label.split()[0]) for line in lines) == 1 for label in LABELS)  # a row each
-    assert run(["audit", *_options(place), "--draws", "50", "--verbose"]) == 0
     said = capsys.readouterr().out
     assert all(f"\n{label}\n" in said for label in LABELS)
 
@@ -138,7 +133,7 @@ def test_one_repair_for_all_labels_is_that_of_python_and_serves_new_patients(pla
     document = json.loads((out / "audit.json").read_text())
     assert document["folders"] == {"Effusion": "Effusion", "Pleural thickening": "Pleural-thickening"}
     for at, label in enumerate(LABELS):
-        served = open_repaired(out / document["folders"][label], trust=True)
+        served = Bundle.load(out / document["folders"][label], trust=True)
         expected = torch.sigmoid(result.model(test.inputs)[:, at].detach().double())
         assert served.score(test.inputs) == pytest.approx(expected.numpy(), abs=1e-6)
         assert served.rule == result.rule[label]
@@ -150,7 +145,7 @@ def test_one_repair_for_all_labels_is_that_of_python_and_serves_new_patients(pla
     assert len(pd.read_csv(tmp_path / "decided.csv")) == 2_400
     capsys.readouterr()
     assert run(["apply", str(out), str(place / "local.csv")]) == 2
-    assert "It holds a folder for each label: Effusion, Pleural-thickening. Name one of them." in capsys.readouterr().err
+    assert "Effusion, Pleural-thickening" in capsys.readouterr().err
 
 
 def test_outputs_are_named_and_methods_compared(place, tmp_path, capsys):
@@ -174,11 +169,11 @@ def test_outputs_are_named_and_methods_compared(place, tmp_path, capsys):
         methods = told["labels"][label]["methods"]
         assert list(methods) == ["reject-option", "group-thresholds"]
         assert "report.html" in told["files"][label]
-        assert abs(methods["group-thresholds"]["test_part"]["spd"]["value"]) < abs(told["labels"][label]["before"]["spd"]["value"])
+        assert abs(methods["group-thresholds"]["test_set"]["spd"]["value"]) < abs(told["labels"][label]["before"]["spd"]["value"])
     wide = _network(4)
     wide.load_state_dict(load_file(place / "wide.safetensors"))
     x = torch.tensor(pd.read_csv(place / "local.csv")[SIGNS].to_numpy()).float()
-    served = open_repaired(out / "Effusion", trust=True)
+    served = Bundle.load(out / "Effusion", trust=True)
     assert served.run["model"]["output_name"] == "3"
     assert "Of the network's outputs 3 is meant" in (out / "Effusion" / "README.txt").read_text()
     assert served.score(x) == pytest.approx(torch.sigmoid(wide(x)[:, 3]).detach().double().numpy(), abs=1e-6)  # as it came
@@ -197,24 +192,24 @@ def test_heads_of_each_label_are_in_its_folder(place, tmp_path, capsys):
         assert "bias_score.safetensors" in told["files"][label]
         before, after = (told["labels"][label][side]["spd"]["value"] for side in ("before", "after"))
         assert abs(after) < abs(before)
-        scores.append(open_repaired(out / told["folders"][label], trust=True).score(x))
+        scores.append(Bundle.load(out / told["folders"][label], trust=True).score(x))
     assert np.abs(scores[0] - scores[1]).max() > 0.1
 
 
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        (["--method", "auto"], ("auto", "constrained")),
-        (["--selection", "honest"], ("--selection", "paper")),
-        (["--label", "Effusion"], ("--label Effusion",)),
-        (["--dry-run"], ("--dry-run", "--label")),
-        (["--output-name", "Effusion"], ("LABEL=OUTPUT", "Effusion=0", "'Effusion'")),
-        (["--output-name", "Efusion=0"], ("--output-name", "'Efusion'", "'Effusion'")),
+        (["--method", "auto"], "auto cannot repair several labels"),
+        (["--selection", "honest"], "--selection paper"),
+        (["--label", "Effusion"], "--label Effusion was given twice"),
+        (["--dry-run"], "--dry-run is for one --label"),
+        (["--output-name", "Effusion"], "LABEL=OUTPUT where there are several labels, as in Effusion=0; got 'Effusion'"),
+        (["--output-name", "Efusion=0"], "unknown label in --output-name 'Efusion'. Did you mean 'Effusion'?"),
     ],
 )
 def test_what_several_labels_cannot_have_is_said_before_anything_runs(place, tmp_path, capsys, more, expected):
     assert run(["debias", *_options(place), *more, "--out", str(tmp_path / "out")]) == 2
-    assert says(capsys.readouterr().err, *expected)
+    assert expected in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -255,4 +250,4 @@ def test_a_network_that_cannot_be_told_what_it_gives_is_an_error_and_no_tracebac
     asked = [*_options(place)[:-4], "--model", f"{tmp_path / 'taken.py'}:Net", "--output-type", "logit"]
     for command in (["audit", *asked], ["debias", *asked, "--out", str(tmp_path / "out")]):
         assert run(command) == 2
-        assert "cannot be told to give a logit: its attribute `output` is something else" in capsys.readouterr().err
+        assert "`output`" in capsys.readouterr().err

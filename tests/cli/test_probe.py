@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from equipoise.models import READ_IS_NOT_USED
 from support.command import Ran
 
 COLUMNS = 80  # of the terminal
@@ -49,7 +50,7 @@ def test_the_table_names_every_layer_and_says_that_read_is_not_used(run):
     assert "0 inputs 2 everybody 1.000 [1.000, 1.000]" in words
     assert "1 2 3 everybody" in words
     assert "2 output 1 everybody" in words
-    assert "What can be read is not thereby used" in words
+    assert READ_IS_NOT_USED in words
     assert "Chance is 0.5" in words
     assert max(map(len, out.splitlines())) <= 80
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from equipoise.data import CATALOGUE, Cohort, check_files, fetch, load, sha256
-from equipoise.data.catalogue import File, Recipe
+from equipoise.data import CATALOGUE, Cohort, File, Recipe, check_files, fetch, load, sha256
 from equipoise.data.files import read_bytes
 from equipoise.data.sets.compas import anonymous
 from equipoise.errors import BadInput, UnknownName

@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from equipoise.data import Table
-from equipoise.data.table import Encoder
+from equipoise.data import Encoder, Table
 from equipoise.errors import BadInput
 from support.facts import facts
 

@@ -14,8 +14,7 @@ from torch import nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput
 from equipoise.methods import debias
-from equipoise.models import ExportedNetwork, load_model, predict, save_weights, to_onnx, weights_of
-from equipoise.models.exported import load_exported
+from equipoise.models import ExportedNetwork, load_exported, load_model, predict, save_weights, to_onnx, weights_of
 from support.facts import facts
 from support.hospital import network, patients, trained
 

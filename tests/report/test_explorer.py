@@ -75,7 +75,7 @@ def test_steps_without_a_gap_are_left_out():
 def test_the_data_are_plain_and_the_chosen_point_is_the_candidates():
     case = small_case(steps=700)
     data = json.loads(json.dumps(explorer_data(case, "balanced accuracy"), allow_nan=False))
-    for method, repair in zip(data["methods"], case.repairs, strict=True):
+    for method, repair in zip(data["methods"], case.candidates, strict=True):
         row = repair.candidate.trace.iloc[repair.candidate.chosen]
         at = method["chosen"]
         assert (method["steps"][at], method["gap"][at], method["performance"][at]) == (row["step"], row["gap"], row["performance"])

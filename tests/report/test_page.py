@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.measures import GAPS
+from equipoise.measures import GAPS, READ_IS_NOT_USED
 from equipoise.methods import Goal
-from equipoise.report.findings import find
-from equipoise.report.limits import below_limit, limit_words
-from equipoise.report.page import page, script_data, write_page
-from equipoise.report.views import goal_words
-from equipoise.report.words import amount
-from support.cases import HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case, some_probes
+from equipoise.repair import below_limit
+from equipoise.report import write_page
+from equipoise.report.page import report_page, script_data
+from equipoise.report.wording import amount, goal_words, upper_bound_words
+from support.cases import HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, drawn, small_case, some_probes
 
 VOID = {"meta", "img", "input", "br", "line", "circle", "rect", "link"}
 
@@ -59,19 +58,20 @@ class Read(HTMLParser):
         return " ".join(self.text.get(section, "").split())
 
 
-def _read(case, **options) -> Read:
-    return Read(page(case, **({"draws": 30} | options)))
+def _read(case, draws: int = 30, **options) -> Read:
+    return Read(report_page(drawn(case, draws), **options))
 
 
 def test_the_verdict_says_before_and_after_with_intervals():
     case = small_case(rows=2000)
-    found = find(case, draws=30)
+    found = drawn(case, 30).found
     words = _read(case).words("verdict")
     assert "of the patients who have pneumonia, the share that is detected" in words
     for gap in (found.gap_before, found.gap_after):
         assert f"a difference of {amount(gap.value, 'points')} points" in words
-    assert "validation patients (2,000 rows) on which the repair was chosen it was met" in words
-    assert "more than the chance of who is in the test part explains" in words
+    assert "repair patients (2,000 rows) on which the repair was chosen it was met" in words
+    assert found.seen == "smaller"
+    assert "Its size fell by" in words
     women, men = found.rate_of("F"), found.rate_of("M")
     assert f"sensitivity was {amount(women[0].value)} in F and {amount(men[0].value)} in M before the repair" in words
     assert f"it is {amount(women[1].value)} in F and {amount(men[1].value)} in M" in words
@@ -80,7 +80,7 @@ def test_the_verdict_says_before_and_after_with_intervals():
 def test_the_verdict_names_who_got_worse_and_by_how_much():
     case = small_case(rows=3000, harm=1.0, cure=0.3, goal=Goal("eod", min_performance=0.6), methods=("bias-gda",))
     read = _read(case)
-    fell = next(s for s in find(case, draws=30).worse if (s.group, s.rate) == ("M", "tpr"))
+    fell = next(s for s in drawn(case, 30).found.worse if (s.group, s.rate) == ("M", "tpr"))
     assert f"M, whose sensitivity fell from {amount(fell.before)} to {amount(fell.after)}" in read.words("verdict")
     assert (
         f"Levelling down: {amount(fell.before - fell.after, 'size')} points of the difference closed because a group got worse"
@@ -98,7 +98,7 @@ def test_a_repair_that_harms_nobody_says_so():
     helped = (scores.groups == "F") & (scores.y == 1) & (np.arange(len(scores)) % 2 == 0)
     after = replace(scores, score=np.where(helped, 0.99, scores.score))
     repair = replace(case.result, test=after, candidate=replace(case.result.candidate, rule=case.original.candidate.rule))
-    read = _read(replace(case, repairs=(repair,)))
+    read = _read(replace(case, candidates=(repair,)))
     assert "did not get smaller by making either of them worse" in read.words("affected")
     assert "where more of those with the finding are detected than before" in read.words("affected")
     assert "No group's sensitivity or specificity fell on the test patients" in read.words("verdict")
@@ -107,9 +107,9 @@ def test_a_repair_that_harms_nobody_says_so():
 
 def test_an_interval_that_includes_zero_is_said():
     case = small_case(rows=80, cure=0.5, seed=4)
-    assert find(case, draws=30).seen == "unclear"
+    assert drawn(case, 30).found.seen == "unclear"
     words = _read(case).words("verdict")
-    assert "which chance could explain" in words
+    assert "which chance may explain" in words
     assert "the interval of that change includes zero" in words
 
 
@@ -117,16 +117,16 @@ def test_a_test_part_that_contradicts_validation_is_said():
     case = small_case(rows=1000, methods=("bias-gda",))
     original = replace(case.original, test=case.result.test)
     repair = replace(case.result, test=case.original.test)
-    words = _read(replace(case, original=original, repairs=(repair,))).words("verdict")
+    words = _read(replace(case, original=original, candidates=(repair,))).words("verdict")
     assert "did not get smaller" in words
-    assert "This contradicts the validation patients" in words
+    assert "This contradicts the repair set" in words
 
 
 def test_a_repair_that_changes_nothing_is_said():
     case = small_case(methods=("bias-gda",))
     same = replace(case.original, candidate=replace(case.original.candidate, method="bias-gda"))
-    read = _read(replace(case, repairs=(same,)))
-    assert "The repair changes no decision on the test patients" in read.words("verdict")
+    read = _read(replace(case, candidates=(same,)))
+    assert "The repair changes no decision on" in read.words("verdict")
     assert "No group's sensitivity or specificity fell" in read.words("verdict")
 
 
@@ -137,19 +137,19 @@ def test_few_patients_are_insufficient_data_not_zero():
     assert "fewer than 5 positives in 'X'" in read.words("gaps")
     assert "too few" not in read.words("verdict")
     alone = _read(small_case(rows=40, shares=(0.95, 0.05), methods=("bias-gda",), seed=3)).words("verdict")
-    assert "There are too few test patients to say" in alone
+    assert "too few test patients" in alone
 
 
 def test_a_goal_that_is_not_met_is_said_with_the_reason():
     case = small_case(goal=Goal("eod", min_performance=0.99), methods=("bias-gda",))
     words = _read(case).words("verdict")
     assert "it was not met (no step of 13 reaches balanced accuracy 0.99" in words
-    assert "below the minimum performance of 99.0%" in words
+    assert "below the minimum of 99.0%" in words
 
 
 def test_a_rule_by_lot_that_needs_the_group_is_said():
     words = _read(small_case(chosen=3))
-    assert "The repaired rule must know each patient's sex to decide, and decides in part by lot" in words.words("verdict")
+    assert "The repaired rule needs each patient's sex to decide, and is randomised" in words.words("verdict")
     assert "expected numbers of decisions" in words.words("affected")
 
 
@@ -174,17 +174,17 @@ def test_a_measure_that_was_added_has_a_page(monkeypatch):
 
 def test_no_page_speaks_of_fair():
     for options in ({}, {"second": True, "missing": 0.1}, {"chosen": 3}, {"harm": 1.0}):
-        assert not re.search(r"\bfair", page(small_case(rows=200, **options), draws=10), re.IGNORECASE)
+        assert not re.search(r"\bfair", report_page(drawn(small_case(rows=200, **options), 10)), re.IGNORECASE)
 
 
 def test_tables_hold_the_numbers_of_the_findings():
     case = small_case(missing=0.1)
-    found = find(case, draws=30)
+    found = drawn(case, 30).found
     read = _read(case)
     assert f"{amount(found.gap_after.detectable, 'size')}" in read.words("gaps")
     for row in found.cohort["sex"]:
         assert f"{row.test.rows:,}" in read.words("cohort")
-    assert "sex is not known for" in read.words("cohort")
+    assert "sex is unknown for" in read.words("cohort")
     for method in found.methods:
         assert amount(method.gap.value, "points") in read.words("explorer")
     for counts in found.affected[0].counts:
@@ -209,7 +209,7 @@ def test_every_element_is_closed_and_every_figure_has_words():
 
 
 def test_nothing_is_fetched_and_only_the_pages_own_script_may_run():
-    html = page(small_case(pictures=True), draws=10, thumbnails=True)
+    html = report_page(drawn(small_case(pictures=True), 10), thumbnails=True)
     read = Read(html)
     for tag, attributes in read.tags:
         assert tag not in {"link", "iframe", "object", "embed", "base"}
@@ -227,7 +227,7 @@ def test_nothing_is_fetched_and_only_the_pages_own_script_may_run():
 
 
 def test_hostile_names_are_escaped_shortened_and_listed_whole():
-    html = page(small_case(hostile=True, pictures=True), draws=10, thumbnails=True)
+    html = report_page(drawn(small_case(hostile=True, pictures=True), 10), thumbnails=True)
     read = Read(html)
     assert [tag for tag, _ in read.tags].count("script") == 2
     assert not [a for tag, a in read.tags if tag == "img" and not (a["src"] or "").startswith("data:")]
@@ -248,33 +248,33 @@ def test_data_for_the_script_cannot_end_it():
 
 def test_images_of_patients_are_in_it_only_if_allowed_and_ids_never():
     case = small_case(pictures=True)
-    html = page(case, draws=10)
+    html = report_page(drawn(case, 10))
     assert not [row for row in case.original.test.ids if f">{row}<" in html]
     assert not [p for p in set(case.original.test.patients) if p in html]
     assert "The most changed patients" not in html
     assert "Units that were switched off" in html
-    allowed = page(case, draws=10, thumbnails=True)
+    allowed = report_page(drawn(case, 10), thumbnails=True)
     assert "The most changed patients" in allowed
     assert allowed.count('alt="Image ') == 12
     assert not [row for row in case.original.test.ids if f">{row}<" in allowed]
     assert not [p for p in set(case.original.test.patients) if p in allowed]
-    without = replace(case, thumbnails={}, repairs=tuple(replace(r, units=()) for r in case.repairs))
-    assert 'id="images"' not in page(without, draws=10, thumbnails=True)
+    without = replace(case, thumbnails={}, candidates=tuple(replace(r, units=()) for r in case.candidates))
+    assert 'id="images"' not in report_page(drawn(without, 10), thumbnails=True)
 
 
 def test_the_same_case_gives_the_same_page():
-    assert page(small_case(), draws=10) == page(small_case(), draws=10)
+    assert report_page(drawn(small_case(), 10)) == report_page(drawn(small_case(), 10))
 
 
 def test_it_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch):
     path = tmp_path / "new" / "report.html"
     case = small_case(rows=100, methods=("bias-gda",))
-    write_page(case, path, draws=10)
-    assert path.read_text(encoding="utf-8") == page(case, draws=10)
+    write_page(drawn(case, 10), path)
+    assert path.read_text(encoding="utf-8") == report_page(drawn(case, 10))
     path.write_text("old")
-    broken = replace(case, repairs=(replace(case.result, test=replace(case.result.test, ids=case.result.test.ids[::-1])),))
+    broken = replace(case, candidates=(replace(case.result, test=replace(case.result.test, ids=case.result.test.ids[::-1])),))
     with pytest.raises(BadInput):
-        write_page(broken, path, draws=10)
+        write_page(drawn(broken, 10), path)
     assert path.read_text() == "old"
     assert list(path.parent.iterdir()) == [path]
 
@@ -282,39 +282,39 @@ def test_it_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch):
 def test_a_test_part_with_one_label_still_has_a_page():
     case = small_case(rows=120, methods=("bias-gda",))
     negative = [replace(r.test, y=np.zeros_like(r.test.y)) for r in (case.original, case.result)]
-    case = replace(case, original=replace(case.original, test=negative[0]), repairs=(replace(case.result, test=negative[1]),))
+    case = replace(case, original=replace(case.original, test=negative[0]), candidates=(replace(case.result, test=negative[1]),))
     read = _read(case)
-    assert "There are too few test patients to say" in read.words("verdict")
-    assert "the floor" not in read.words("verdict")
+    assert "too few test patients" in read.words("verdict")
+    assert "the minimum of" not in read.words("verdict")
 
 
 def test_the_distance_to_the_best_rule_is_told_for_every_method():
     case = small_case(rows=1500)
     read = _read(case)
     words = read.words("explorer")
-    assert "The dotted line is the best rule that knows the group (linear program)" in words
-    for row in find(case, draws=30).methods:
-        assert limit_words(row.below) in words
+    assert "The dotted line is the upper bound" in words
+    for row in drawn(case, 30).found.methods:
+        assert upper_bound_words(row.below) in words
     chosen = case.result.candidate.trace.iloc[case.result.candidate.chosen]
     below = below_limit(case.original.valid, case.result.candidate.goal, float(chosen["gap"]), float(chosen["performance"]))
-    assert f"{case.result.name} as chosen in this run is {limit_words(below, 'balanced accuracy')}." in words
+    assert f"{case.result.name} as chosen in this run is {upper_bound_words(below, 'balanced accuracy')}." in words
 
 
 def test_without_a_line_the_page_says_why_and_has_no_column_for_it():
     words = _read(small_case(goal=Goal("eod", "f1", min_performance=0.4))).words("explorer")
-    assert "There is no line of the best rule that knows the group" in words
+    assert "upper bound is not shown" in words
     assert "dotted" not in words
     assert not re.search(r"[0-9] (below|above)", words)
 
 
 def test_what_chance_shows_stands_beside_the_differences():
     case = small_case(rows=1500)
-    found = find(case, draws=30)
+    found = drawn(case, 30).found
     read = _read(case)
     [row] = [row for row in found.gaps["sex"] if row.target]
     excess = f"excess {amount(row.before.excess, 'points')} → {amount(row.after.excess, 'points')}"
     assert f"{amount(row.after.noise, 'size')} {excess}" in read.words("gaps")
-    assert f"a classifier without any difference would show one of {amount(found.gap_after.noise, 'size')} points" in read.words("verdict")
+    assert f"on these patients would be {amount(found.gap_after.noise, 'size')} points" in read.words("verdict")
 
 
 def test_probes_are_shown_where_they_were_asked_for():
@@ -322,7 +322,7 @@ def test_probes_are_shown_where_they_were_asked_for():
     assert "probes" not in _read(case).text
     read = _read(replace(case, probes=some_probes()))
     words = read.words("probes")
-    assert "What can be read is not thereby used" in words
+    assert READ_IS_NOT_USED in words
     assert "inputs 2 wide0.600 0.580 to 0.6200.500 0.480 to 0.520" in words
     assert "among those with the finding" in words
     assert read.open == []
@@ -330,7 +330,7 @@ def test_probes_are_shown_where_they_were_asked_for():
 
 def test_probes_of_hostile_names_are_text():
     case = small_case(hostile=True)
-    html = page(replace(case, probes=some_probes(HOSTILE_COLUMN, ("inputs", HOSTILE[1], "output"))), draws=30)
+    html = report_page(drawn(replace(case, probes=some_probes(HOSTILE_COLUMN, ("inputs", HOSTILE[1], "output"))), 30))
     assert Read(html).words("probes")
     assert "<img src=x" not in html
     assert "<script>alert" not in html

@@ -40,7 +40,7 @@ def test_roc_curves_are_those_of_scikit_learn(rows: int):
     case = small_case(rows=rows, methods=("bias-gda",))
     scores, attribute = case.original.test, case.original.test.attribute
     panel = roc_panel("before", scores, case.original.decisions(), attribute)
-    curves = [mark for mark in panel.marks if mark.look == "curve"]
+    curves = [mark for mark in panel.marks if mark.style == "curve"]
     assert len(curves) == 2
     for code, curve in enumerate(curves):
         fpr, tpr, _ = roc_curve(scores.y[attribute.codes == code], scores.score[attribute.codes == code], drop_intermediate=False)
@@ -56,7 +56,7 @@ def test_the_dot_is_where_the_rule_decides():
     case = small_case()
     scores, attribute = case.result.test, case.result.test.attribute
     panel = roc_panel("after", scores, case.result.decisions(), attribute)
-    dots = [mark for mark in panel.marks if mark.look == "at"]
+    dots = [mark for mark in panel.marks if mark.style == "at"]
     flagged = scores.score >= case.result.candidate.rule.value
     for code, mark in enumerate(dots):
         rows = attribute.codes == code
@@ -70,14 +70,14 @@ def test_a_group_with_one_label_has_no_curve():
     alone = [k for k in range(3) if len(np.unique(scores.y[attribute.codes == k])) < 2]
     panel = roc_panel("before", scores, case.original.decisions(), attribute)
     assert alone
-    assert sorted({m.colour for m in panel.marks if m.look == "curve"}) == [k for k in range(3) if k not in alone]
+    assert sorted({m.colour for m in panel.marks if m.style == "curve"}) == [k for k in range(3) if k not in alone]
 
 
 def test_calibration_uses_bins_with_enough_rows():
     case = small_case(rows=300, methods=("bias-gda",))
     scores, attribute = case.original.test, case.original.test.attribute
     panel = calibration_panel("before", scores, attribute, min_patients=5)
-    for code, mark in enumerate(m for m in panel.marks if m.look == "curve"):
+    for code, mark in enumerate(m for m in panel.marks if m.style == "curve"):
         rows = attribute.codes == code
         place = np.minimum((scores.score[rows] * 10).astype(int), 9)
         wanted = [(scores.score[rows][place == b].mean(), scores.y[rows][place == b].mean()) for b in range(10) if (place == b).sum() >= 5]
@@ -86,7 +86,7 @@ def test_calibration_uses_bins_with_enough_rows():
 
 def test_each_rule_has_its_thresholds_for_a_group():
     case = small_case()
-    rules = {repair.name: repair.candidate.rule for repair in case.repairs}
+    rules = {repair.name: repair.candidate.rule for repair in case.candidates}
     assert Threshold(0.3).cuts("F") == (0.3,)
     band = rules["reject-option"]
     assert sorted([*band.cuts("F"), *band.cuts("M")]) == pytest.approx([band.threshold - band.margin, band.threshold + band.margin])
@@ -99,9 +99,9 @@ def test_a_threshold_a_group_is_marked_in_the_figures_of_that_group():
     rule, attribute = GroupThresholds(("M", "F"), (0.6, 0.3), 0.5), scores.attribute
     assert (rule.cuts("M"), rule.cuts("F"), rule.cuts("X")) == ((0.6,), (0.3,), ())
     for code, cut in enumerate((0.6, 0.3)):
-        marks = [mark for mark in score_panel("s", scores, rule, attribute, code).marks if mark.look == "cut"]
+        marks = [mark for mark in score_panel("s", scores, rule, attribute, code).marks if mark.style == "cut"]
         assert [_unit(_points(mark.d))[0, 0] for mark in marks] == pytest.approx([cut], abs=1e-3)
-    dots = [mark for mark in roc_panel("r", scores, rule.decide(scores), attribute).marks if mark.look == "at"]
+    dots = [mark for mark in roc_panel("r", scores, rule.decide(scores), attribute).marks if mark.style == "at"]
     for code, (mark, cut) in enumerate(zip(dots, (0.6, 0.3), strict=True)):
         rows = attribute.codes == code
         middle = _unit(_points(mark.d) + np.array([[4.5, 0.0]]))[0]
@@ -111,16 +111,16 @@ def test_a_threshold_a_group_is_marked_in_the_figures_of_that_group():
 
 @pytest.mark.parametrize(("chosen", "look"), [("group-thresholds", "try gap"), ("bias-score", "track gap")])
 def test_the_trace_of_auto_is_drawn_as_that_of_the_method_it_took(chosen: str, look: str):
-    repair = small_case(methods=("bias-gda",)).repairs[0]
+    repair = small_case(methods=("bias-gda",)).candidates[0]
     told = replace(repair.candidate, method="auto", ran_as=chosen)
-    assert look in {mark.look for mark in trajectory_panel(replace(repair, candidate=told), GOAL).marks}
+    assert look in {mark.style for mark in trajectory_panel(replace(repair, candidate=told), GOAL).marks}
 
 
 @pytest.mark.parametrize("options", [{}, {"steps": 900}, {"rows": 50}])
 def test_nothing_is_drawn_outside_its_panel(options: dict):
     case = small_case(**options)
     scores, attribute = case.result.test, case.result.test.attribute
-    panels = [trajectory_panel(repair, GOAL) for repair in case.repairs]
+    panels = [trajectory_panel(repair, GOAL) for repair in case.candidates]
     panels += [
         score_panel("F", scores, case.result.candidate.rule, attribute, 1),
         roc_panel("r", scores, case.result.decisions(), attribute),
@@ -137,9 +137,9 @@ def test_nothing_is_drawn_outside_its_panel(options: dict):
 
 def test_a_long_trajectory_keeps_its_extremes():
     case = small_case(steps=3000, methods=("bias-gda",))
-    trace = case.repairs[0].candidate.trace
-    panel = trajectory_panel(case.repairs[0], GOAL)
-    track = next(m for m in panel.marks if m.look == "track performance")
+    trace = case.candidates[0].candidate.trace
+    panel = trajectory_panel(case.candidates[0], GOAL)
+    track = next(m for m in panel.marks if m.style == "track performance")
     drawn = _points(track.d)
     assert len(drawn) < 600
     bottom = np.ceil(-(trace["gap"].min() - 0.03) * 10) / 10  # the axis goes from -bottom to 1

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from equipoise.report import audit_view, printable, short_name
-from equipoise.report.terminal import ROW_NAMES, percent
+from equipoise.report.wording import RATE_NAMES, percent
 from support.audits import HOSTILE, audit_of, frame_of
 
 
@@ -32,7 +32,7 @@ def test_patients_are_counted_and_named_as_what_was_drawn():
     frame = frame_of(["F", "M"]).assign(pid=lambda d: d.index // 2)
     _, audit = audit_of(frame, patient="pid")
     assert "120 rows of 60 patients" in _shown(audit)
-    assert "20 bootstrap draws of patients" in _shown(audit)
+    assert "20 bootstrap resamples of patients" in _shown(audit)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
@@ -41,7 +41,7 @@ def test_patients_are_counted_and_named_as_what_was_drawn():
 def test_no_interval_is_broken_at_any_width(width, groups, name):
     _, audit = audit_of(frame_of([f"{name} {k}" for k in range(groups)]))
     text = _shown(audit, width)
-    for name in ROW_NAMES.values():
+    for name in RATE_NAMES.values():
         expected = groups + (name == "AUROC")  # once more for everybody together
         assert len(_cells(text, name)) == expected
     assert len(re.findall(r"[+-]\d\.\d{3} \[[+-]\d\.\d{3}, [+-]\d\.\d{3}\]", text)) == 6 * (groups - 1)
@@ -88,7 +88,7 @@ def test_missing_attributes_and_an_assumed_reference_are_said():
     frame.loc[:11, "sex"] = None
     text = " ".join(_shown(audit_of(frame)[1]).split())
     assert "sex: 10.0% of rows have no value" in text
-    assert "nobody named a reference, so the largest group, M, was taken" in text
+    assert "the largest group, M, is used" in text
     assert "nobody named" not in _shown(audit_of(frame, reference="M")[1])
 
 
@@ -104,9 +104,9 @@ def test_only_the_measures_that_were_asked_for():
     text = _shown(audit_of(frame_of(["F", "M"]), measures=["spd"])[1])
     assert "spd" in text
     assert "eod" not in text
-    assert "Everybody together" not in text
+    assert "All patients" not in text
     text = _shown(audit_of(frame_of(["F", "M"]), measures=["auroc"])[1])
-    assert "Everybody together" in text
+    assert "All patients" in text
     assert "Gaps" not in text
 
 
@@ -129,7 +129,7 @@ def test_printable_keeps_lines_and_writes_out_the_rest():
 
 def test_a_long_name_keeps_its_beginning_and_its_end():
     assert short_name("x" * 60) == "x" * 60
-    assert short_name("a" * 3000 + "z" * 3000) == "a" * 40 + " ... " + "z" * 15
+    assert short_name("a" * 3000 + "z" * 3000) == "a" * 47 + "…" + "z" * 12
 
 
 def test_a_level_is_not_rounded_to_everything():

@@ -3,8 +3,9 @@
 import pytest
 
 from equipoise.methods import Goal
-from equipoise.report.affected import Part
-from equipoise.report.views import goal_words, part_words, probe_views
+from equipoise.repair import Contribution
+from equipoise.report.views import probe_views
+from equipoise.report.wording import contribution_words, goal_words
 from support.cases import some_probes
 
 
@@ -21,14 +22,14 @@ def test_a_goal_in_words(goal: Goal, words: str):
 
 
 def test_a_part_of_a_change_in_words():
-    parts = [Part("F", rate, change, 0.1, False, True) for rate in ("tpr", "fpr", "selection") for change in (0.1, -0.1)]
-    assert len({part_words(part) for part in parts}) == 6
-    assert part_words(parts[1]) == "fewer of those with the finding are detected"
+    parts = [Contribution("F", rate, change, 0.1, False, True) for rate in ("tpr", "fpr", "selection") for change in (0.1, -0.1)]
+    assert len({contribution_words(part) for part in parts}) == 6
+    assert contribution_words(parts[1]) == "fewer of those with the finding are detected"
 
 
 def test_probes_stand_side_by_side_layer_by_layer():
     view = probe_views(some_probes())["sex"]
-    assert [block.among for block in view.blocks] == ["Among everybody", "Among those with the finding", "Among those without it"]
+    assert [block.among for block in view.blocks] == ["Among all patients", "Among those with the finding", "Among those without it"]
     everybody = view.blocks[0].rows
     assert [(row.layer, row.width) for row in everybody] == [("inputs", 2), ("2", 3), ("output", 4)]
     assert [row.before.value for row in everybody] == pytest.approx([0.6, 0.64, 0.68])

@@ -12,7 +12,7 @@ from equipoise.data import sha256
 from equipoise.measures import Rule, Threshold
 from equipoise.methods import rule_to_dict
 from equipoise.models import code_of
-from equipoise.report.bundle import sealed
+from equipoise.repair.verified import sealed
 
 CODE = "from torch import nn\n\ndef build():\n    return nn.Linear(3, 1)\n"
 AUDIT: dict[str, Any] = {
@@ -40,7 +40,7 @@ def document(model: str, files: dict[str, str]) -> dict[str, Any]:
     about = None if code is None else {"path": str(code.path), "sha256": code.sha256}
     return {
         "schema": "equipoise.repaired",
-        "schema_version": 3,
+        "schema_version": 4,
         "title": "Tiny",
         "label": "sick",
         "command": "equipoise debias",
@@ -59,7 +59,7 @@ def document(model: str, files: dict[str, str]) -> dict[str, Any]:
         "methods": ["standard"],
         "goal": {"words": "small", "measure": "eod"},
         "met": True,
-        "parts": {"repair": {"rows": 4, "patients": None}, "test": {"rows": 4, "patients": 4}},
+        "sets": {"repair": {"rows": 4, "patients": None}, "test": {"rows": 4, "patients": 4}},
         "draws": 10,
         "onnx": None,
         "failures": {},
@@ -74,7 +74,7 @@ def write(folder: Path, *, rule: Rule = Threshold(0.5), seed: int = 0, **more: b
     code.write_text(CODE)
     save_file(network(seed).state_dict(), folder / "repaired.safetensors")
     (folder / "rule.json").write_text(json.dumps(rule_to_dict(rule), indent=2))
-    audits = {"schema": "equipoise.debias", "schema_version": 2, "chosen": "standard", "met": True, "why": "", "goal": {}}
+    audits = {"schema": "equipoise.debias", "schema_version": 4, "chosen": "standard", "met": True, "why": "", "goal": {}}
     (folder / "audit.json").write_text(json.dumps({**audits, "before": AUDIT, "after": AUDIT, "limit": None, "methods": {}}))
     (folder / "report.html").write_text("<html></html>")
     for name, content in more.items():

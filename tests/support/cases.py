@@ -8,12 +8,12 @@ import pandas as pd
 from torch import nn
 
 from equipoise.data import Attribute, Scores
-from equipoise.measures import Threshold, sweep
+from equipoise.measures import Settings, Threshold, sweep
 from equipoise.methods import Candidate, Goal, equalised_odds, reject_option, select
 from equipoise.models import GIVEN
 from equipoise.models.layer_encoding import COLUMNS
-from equipoise.report import Case, Provenance
-from equipoise.report.case import Probes, Repair, UnitMap
+from equipoise.repair import Comparison, Probes, Provenance, Tried
+from equipoise.repair.trial import UnitMap
 
 HOSTILE_COLUMN = "<script>alert('column')</script>"
 HOSTILE = (
@@ -46,7 +46,7 @@ def small_case(
     cure: float = 1.0,
     harm: float = 0.0,
     seed: int = 0,
-) -> Case:
+) -> Comparison:
     """A network that misses the positives of every group but the first, and its repairs.
 
     `second` adds a column `age`; `hostile` gives names that no page may run; `cure` is how much of the shift a repair takes back, and
@@ -68,12 +68,13 @@ def small_case(
             repair = replace(repair, units=_maps(rng))
         repairs.append(repair)
     images = rng.integers(0, 256, (len(test.scores(0)), 16, 16), dtype=np.uint8) if pictures else ()
-    return Case(
+    return Comparison(
         title="Pneumonia, simulated" if not hostile else HOSTILE[0],
         label="pneumonia" if not hostile else HOSTILE[2],
         original=original,
-        repairs=tuple(repairs),
+        candidates=tuple(repairs),
         chosen=chosen,
+        settings=Settings(seed=seed),
         provenance=Provenance(
             command="equipoise debias local.csv --label pneumonia --group sex --reference M --method bias-gda --method pruning "
             "--min-performance 0.74",
@@ -86,6 +87,11 @@ def small_case(
         ),
         thumbnails=dict(zip(test.ids, images, strict=False)),
     )
+
+
+def drawn(case: Comparison, draws: int) -> Comparison:
+    """The case with this many bootstrap resamples."""
+    return replace(case, settings=replace(case.settings, draws=draws))
 
 
 class _Part:
@@ -138,16 +144,16 @@ def _frame(rows: list[tuple[int, float, float, float]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["step", "gap", "performance", "threshold"])
 
 
-def _original(valid: _Part, test: _Part, goal: Goal, seed: int) -> Repair:
+def _original(valid: _Part, test: _Part, goal: Goal, seed: int) -> Tried:
     gap, performance, threshold = _look(valid.scores(0), goal)
     settled = goal.settled(performance)
     trace = _frame([(0, gap, performance, threshold)])
     rule = Threshold(threshold, "chosen by standard on the validation part")
     found = Candidate("standard", nn.Linear(2, 1), rule, trace, 0, "the original network", select(trace, settled).met, settled, seed)
-    return Repair(found, valid.scores(0), test.scores(0), 0.4)
+    return Tried(found, valid.scores(0), test.scores(0), 0.4)
 
 
-def _tuned(method: str, valid: _Part, test: _Part, goal: Goal, steps: int, cure: float, harm: float, seed: int, hostile: bool) -> Repair:
+def _tuned(method: str, valid: _Part, test: _Part, goal: Goal, steps: int, cure: float, harm: float, seed: int, hostile: bool) -> Tried:
     """A repair that undoes the bias step by step, beyond what is good, with noise that grows."""
     rng = np.random.default_rng(seed)
     path = [
@@ -161,10 +167,10 @@ def _tuned(method: str, valid: _Part, test: _Part, goal: Goal, steps: int, cure:
     settings = {"learning_rate": 1e-5, "epochs": steps}
     found = Candidate(method, nn.Linear(2, 1), rule, trace, picked.row, picked.why, picked.met, settled, seed, settings, notes)
     state = path[picked.row]
-    return Repair(found, valid.scores(*state), test.scores(*state), 12.5)
+    return Tried(found, valid.scores(*state), test.scores(*state), 12.5)
 
 
-def _post_processed(method: str, valid: _Part, test: _Part, goal: Goal, seed: int) -> Repair:
+def _post_processed(method: str, valid: _Part, test: _Part, goal: Goal, seed: int) -> Tried:
     """The same scores with a rule of their own."""
     fitted = FITTED[method](valid.scores(0), goal)
     row = getattr(fitted, "chosen", 1)
@@ -172,7 +178,7 @@ def _post_processed(method: str, valid: _Part, test: _Part, goal: Goal, seed: in
     found = Candidate(
         method, nn.Linear(2, 1), fitted.rule, fitted.trace, row, fitted.why, fitted.met, fitted.goal, seed, {"max_gap": 0.05}, notes
     )
-    return Repair(found, valid.scores(0), test.scores(0), 2.0)
+    return Tried(found, valid.scores(0), test.scores(0), 2.0)
 
 
 def some_probes(attribute: str = "sex", layers: Sequence[str] = ("inputs", "2", "output"), after: Sequence[str] | None = None) -> Probes:

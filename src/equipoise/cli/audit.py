@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from equipoise import data, measures, models, report
+from equipoise import data, measures, models, repair, report
 from equipoise.cli import inputs as given
 from equipoise.cli.asked import output_of, outputs_of
 from equipoise.cli.console import JsonOption, bar, notes, out
@@ -171,7 +171,7 @@ def audit(
         told |= opened[file].to_dict()
         told |= {f"valid_{key}": value for key, value in opened[valid].to_dict().items()} if valid else {}
     if figures:
-        for name, place in report.folders(figures, label).items():
+        for name, place in repair.folders(figures, label).items():
             report.save_audit_figures(scores[name], results[name], place)
     if as_json:
         print(json.dumps(told, indent=2, allow_nan=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -12,15 +12,10 @@ from equipoise import data, report
 from equipoise.cli import inputs as given
 from equipoise.cli.asked import collected, kept, methods_of, number_problems, output_of, outputs_of
 from equipoise.cli.console import JsonOption, bar, err, notes
-from equipoise.cli.origin import findable, network_of, plain, provenance, without_folders
 from equipoise.cli.outcome import print_plan
-from equipoise.cli.several import print_labels, told_as_json, write_labels
+from equipoise.cli.several import print_labels, told_as_json
 from equipoise.errors import pick, raise_all
 
-if TYPE_CHECKING:
-    from equipoise.report import Case
-
-ROWS_CHECKED = 64  # of the part kept aside, to compare ONNX with torch
 FOR_THE_COMMITTEE = ("report.html", "card.md and card.xml")  # without these the work is not done
 
 
@@ -127,19 +122,25 @@ def debias(
     from equipoise.data import keep_aside
     from equipoise.methods import Goal
     from equipoise.models import OUTPUTS, code_of
-    from equipoise.report import (
+    from equipoise.repair import (
+        ROWS_CHECKED,
         Options,
+        Provenance,
+        Request,
         Serving,
-        Trial,
         check_folder,
+        check_labels,
         check_methods,
-        check_several,
-        most_changed,
-        run_trial,
-        run_trials,
-        say_output,
-        told_output,
-        write_repaired,
+        estimate,
+        findable,
+        inputs_of,
+        original_weights,
+        save_all,
+        servings,
+        set_output,
+        settled_output,
+        try_methods,
+        without_folders,
     )
 
     inputs = given.Inputs(
@@ -181,8 +182,9 @@ def debias(
 
         collected(problems, lambda: read_facts(card))
     which = collected(problems, lambda: output_of(output_name) if len(label) == 1 else None)
+    outputs: dict[str, int | str] = {}
     if len(label) > 1:
-        collected(problems, lambda: check_several(list(methods), label, goal) if goal is not None else None)
+        collected(problems, lambda: check_labels(list(methods), label, goal) if goal is not None else None)
         outputs = collected(problems, lambda: outputs_of(output_name, label))
         if dry_run:
             problems.append("--dry-run is for one --label; the methods that change the network take as long for all labels as for one")
@@ -194,48 +196,42 @@ def debias(
 
     one = len(label) == 1
     code = code_of(model)
-    network, came, remarks = network_of(model, weights, inputs, which, code)
+    network = given.network_of(model, weights, inputs, which, code)
+    came, remarks = original_weights(network, weights)
     check_methods(network, methods, train is not None)
     with notes():
         opened = given.cohort_of(file, inputs)
         trained = None if train is None else given.cohort_of(train, inputs.cut_as(opened.cohort)).cohort
         repair, test = keep_aside(opened.cohort, test_fraction, seed=seed)
-        arguments = ["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])]
         shared = [] if one else [f"the network was repaired for {len(label)} labels at once: {', '.join(label)}; each has its own report"]
-        origin = provenance(arguments, model, file, weights, train, opened, seed, [*remarks, *shared])
-        options = Options(onnx=onnx, onnx_rule=onnx_rule, thumbnails=thumbnails, card=card, draws=draws, overwrite=overwrite)
-        sample = test.inputs[: min(len(test), ROWS_CHECKED)]
-        read = plain(inputs, opened.cohort)
-
-        def case_of(name: str, trial: Trial) -> Case:
-            part = test if one else test.labelled(name)
-            shown = most_changed(trial.original.test, trial.repairs[trial.chosen].test, part) if thumbnails else None
-            probes = trial.probes(part, draws=draws, seed=seed, bars=bar) if probe else None
-            named = f"{name}, {without_folders(model)}" if title is None else title if one else f"{title}: {name}"
-            return trial.case(title=named, label=name, provenance=origin, thumbnails=shown, probes=probes)
-
-        if not one:
-            say_output(network, output_type or "auto")
-            trials = run_trials(network, repair, test, methods, goal, outputs, seed=seed, train=trained, bars=bar)
-
-            def serving_of(name: str) -> Serving:
-                return Serving(findable(model), trials.outputs.output, sample, read, trials.output_name(name), came, code)
-
-            cases, done = write_labels(
-                trials, folder, title or f"{len(label)} labels of {without_folders(model)}", case_of, serving_of, options
-            )
+        origin = Provenance.now(
+            arguments=["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])],
+            model=model,
+            seed=seed,
+            files=[path for path in (file, weights, train) if path is not None],
+            cohort=opened.cohort,
+            limits=[*opened.summary(), *remarks, *shared],
+        )
+        output = output_type or "auto"
+        if one:
+            given.scores_of(network, repair.take(range(min(2, len(repair)))), "auto")  # an error of shape is better reported now
+            output = settled_output(network, repair.inputs, output)
         else:
-            given.scores_of(network, repair.take(range(min(2, len(repair)))), "auto")  # an error of shape is better told now
-            output = told_output(network, repair.inputs, output_type or "auto")
-            if dry_run:
-                from equipoise.report import forecast
-
-                print_plan(forecast(network, repair, test, methods, goal, trained, draws if probe else None), folder, as_json)
-                return
-            trial = run_trial(network, repair, test, methods, goal, seed=seed, train=trained, bars=bar)
-            cases = {label[0]: case_of(label[0], trial)}
-            serving = Serving(findable(model), output, sample, read, which, came, code)
-            done = {label[0]: write_repaired(cases[label[0]], folder, serving, options, failures=trial.failures, bars=bar)}
+            set_output(network, output)
+        if dry_run:
+            print_plan(estimate(network, repair, test, methods, goal, trained, draws if probe else None), folder, as_json)
+            return
+        names = {"patient": inputs.patient, "id": inputs.id, "conflicts": inputs.conflicts}
+        if images is not None:
+            names |= {"image_column": inputs.image_column, "view_column": inputs.view}
+        read = inputs_of(opened.cohort, **names)
+        served = Serving(findable(model), output, test.inputs[: min(len(test), ROWS_CHECKED)], read, which, came, code)
+        serving = servings(network, repair, label[0], outputs, served)
+        request = Request(label[0], title, origin, draws, thumbnails, probe)
+        cases = try_methods(network, repair, test, methods, goal, request=request, outputs=outputs, seed=seed, train=trained, bars=bar)
+        options = Options(onnx=onnx, onnx_rule=onnx_rule, thumbnails=thumbnails, card=card, overwrite=overwrite)
+        overview = title or f"{len(label)} labels of {without_folders(model)}"
+        done = save_all(cases, folder, serving, options, title=overview, bars=bar)
     if as_json:
         print(told_as_json(folder, done, opened.to_dict()))
     else:

@@ -36,7 +36,7 @@ def demo(
 
     [bold]Example:[/bold] equipoise demo --out demo-output
     """
-    from equipoise.report import check_folder
+    from equipoise.repair import check_folder
     from equipoise.study import CENTRE_1, CENTRE_2, FEWEST_XRAYS, check_demo, train_at_one, write_hospital
 
     start = time.perf_counter()

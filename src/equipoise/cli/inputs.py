@@ -141,7 +141,6 @@ CacheOption = Annotated[
     ),
 ]
 
-IMAGE_COLUMNS = ("image", "path", "file", "filename", "Image Index")
 SHOWN = 100  # reasons in a result; a folder may hold many thousand broken images
 
 
@@ -176,7 +175,7 @@ class Inputs:
     def text(self) -> set[str]:
         """The columns of identifiers and groups, which are read as text; a group that is binned is a number."""
         named = {name for name in (self.patient, self.id) if name is not None}
-        images = () if self.images is None else (self.image_column,) if self.image_column else IMAGE_COLUMNS
+        images = () if self.images is None else (self.image_column,) if self.image_column else data.IMAGE_COLUMNS
         return named | {*images} | {name for name in self.group if name not in self.edges}
 
     @property
@@ -374,9 +373,9 @@ def scores_of(network: nn.Module, cohort: data.Cohort, output: str) -> data.Scor
 
 
 def _of_images(frame: pd.DataFrame, name: str, inputs: Inputs, folder: Path) -> Opened:
-    column = inputs.image_column or next((c for c in IMAGE_COLUMNS if c in frame.columns), None)
+    column = inputs.image_column or next((c for c in data.IMAGE_COLUMNS if c in frame.columns), None)
     if column is None or column not in frame.columns:
-        looked = f"no column {column!r}" if column else f"no column with the names of images (looked for {', '.join(IMAGE_COLUMNS)})"
+        looked = f"no column {column!r}" if column else f"no column with the names of images (looked for {', '.join(data.IMAGE_COLUMNS)})"
         shown = ", ".join(map(str, frame.columns))
         hint = did_you_mean(column, map(str, frame.columns), 0.6) if column else ""
         raise BadInput(f"{looked}.{hint} Name it with --image-column. The columns are: {shown}.", source=name)

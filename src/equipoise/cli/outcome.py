@@ -17,31 +17,31 @@ from equipoise.cli.console import out
 
 if TYPE_CHECKING:
     from equipoise.measures import Estimate
-    from equipoise.report import Case, Forecast, Written
+    from equipoise.repair import Comparison, RepairEstimate, Saved
 
-BEST_RULE = (
-    "best rule: performance above (+) or below (-) the best rule that knows the group (linear program), found on the scores as they came "
-    "and on these very rows, at the same |gap|."
+UPPER_BOUND = (
+    "upper bound: performance above (+) or below (-) the group-aware upper bound (linear program), computed on these rows with the "
+    "original scores, at the same |gap|."
 )
-NO_BEST_RULE = "best rule: none, as this gap or performance is no sum of rates, or a cell is empty."
+NO_UPPER_BOUND = "upper bound: not defined, since this gap or performance is not a sum of rates, or a cell is empty."
 
 
-def print_plan(found: Forecast, folder: Path, as_json: bool) -> None:
+def print_plan(found: RepairEstimate, folder: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps({**found.to_dict(), "out": str(folder)}, indent=2, allow_nan=False))
         return
-    who = Table(title="Who is in which part", box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    for column in ("part", "group", "label", "rows", "patients"):
+    who = Table(title="Who is in which set", box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    for column in ("set", "group", "label", "rows", "patients"):
         who.add_column(column, justify="right" if column in ("rows", "patients") else "left")
-    for row in found.parts.itertuples():
+    for row in found.sets.itertuples():
         who.add_row(
-            row.part, report.short_name(row.group), str(row.label), f"{row.rows:,}", "" if row.patients is None else f"{row.patients:,}"
+            row.set, report.short_name(row.group), str(row.label), f"{row.rows:,}", "" if row.patients is None else f"{row.patients:,}"
         )
     what = Table(title="What will be done", box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     what.add_column("method")
     what.add_column("steps")
     what.add_column("at most about", justify="right")
-    for step in found.steps:
+    for step in found.methods:
         what.add_row(step.method, step.what, "not known" if step.seconds is None else duration(step.seconds))
     if found.probes is not None and found.probes.seconds is not None:
         what.add_row("probes", found.probes.what, duration(found.probes.seconds))
@@ -54,18 +54,20 @@ def print_plan(found: Forecast, folder: Path, as_json: bool) -> None:
     out.print("Nothing was done. Leave out --dry-run to do it.")
 
 
-def print_result(case: Case, written: Written, remarks: list[str]) -> None:
+def print_result(case: Comparison, saved: Saved, remarks: list[str]) -> None:
     from equipoise.report import verdict
 
-    goal, methods = case.result.candidate.goal, written.found.methods
+    goal, methods = case.result.candidate.goal, case.found.methods
     performance = goal.performance.replace("_", " ")
     table = _plain_table(
-        f"The {len(case.result.test):,} rows kept aside, with 95% intervals", "", goal.measure, performance, "goal", "needs the group"
+        f"The {len(case.result.test):,} held-out rows, with 95% intervals", "", goal.measure, performance, "goal", "needs the group"
     )
     table.columns[-1].max_width = len("needs")
-    beside = _plain_table("Beside chance, and the best rule that knows the group", "", f"|{goal.measure}|", "noise", "excess", "best rule")
+    beside = _plain_table(
+        "Compared with chance and with the group-aware upper bound", "", f"|{goal.measure}|", "noise", "excess", "upper bound"
+    )
     for k, row in enumerate(methods):
-        name, gap, style = row.name if k else "as it came", row.gap, "bold" if row.chosen else ""
+        name, gap, style = row.name if k else "original", row.gap, "bold" if row.chosen else ""
         head, met = Text(f"{name} (chosen)" if row.chosen else name), "" if not k else "met" if row.met else "NOT met"
         needs = "yes" if k and row.needs_group else "no"
         table.add_row(head, _interval(gap, "+"), _interval(row.performance, ""), met, needs, style=style)
@@ -73,30 +75,30 @@ def print_result(case: Case, written: Written, remarks: list[str]) -> None:
         cells = (_number(abs(gap.value), ""), _number(gap.noise, ""), _number(gap.excess, "+"), _number(above, "+"))
         beside.add_row(head, *cells, style=style)
     out.print(Group(table, beside))
-    out.print(Text(f"{report.NOISE_WORDS} {NO_BEST_RULE if methods[0].below is None else BEST_RULE}", style="dim"))
+    out.print(Text(f"{report.NOISE_WORDS} {NO_UPPER_BOUND if methods[0].below is None else UPPER_BOUND}", style="dim"))
     out.print(Text(report.printable(verdict(case))), soft_wrap=True)
     if not case.result.candidate.met:
         out.print(Text(f"The goal was NOT met: {report.printable(case.result.candidate.why)}.", style="bold yellow"), soft_wrap=True)
     for line in [*remarks, *_notes(case)]:
         out.print(Text(report.printable(line)), soft_wrap=True)
-    if written.onnx is not None:
-        out.print(f"model.onnx differs from torch by at most {written.onnx.max_difference:.1e} on {written.onnx.rows} rows.")
-    out.print(Text(f"Written to {report.printable(str(written.folder))}: {', '.join(written.files)}"), soft_wrap=True)
+    if saved.onnx is not None:
+        out.print(f"model.onnx differs from torch by at most {saved.onnx.max_difference:.1e} on {saved.onnx.rows} rows.")
+    out.print(Text(f"Written to {report.printable(str(saved.folder))}: {', '.join(saved.files)}"), soft_wrap=True)
 
 
-def _notes(case: Case) -> list[str]:
+def _notes(case: Comparison) -> list[str]:
     """All notes of the chosen method; of the others what is new about the rows, which they share."""
     from equipoise.methods import SMALL, about_rows
 
     chosen = case.result
     found = [f"{chosen.name}: {note}" for note in dict.fromkeys(chosen.candidate.notes)]
     told = list(chosen.candidate.notes)
-    for repair in case.repairs:
-        for note in about_rows(repair.candidate):
+    for tried in case.candidates:
+        for note in about_rows(tried.candidate):
             start = SMALL if note.startswith(SMALL) else note  # small cells are much the same for all
             if not any(other.startswith(start) for other in told):
                 told.append(note)
-                found.append(f"{repair.name}: {note}")
+                found.append(f"{tried.name}: {note}")
     return found
 
 
@@ -109,10 +111,7 @@ def _plain_table(title: str, *columns: str) -> Table:
 
 
 def _interval(estimate: Estimate, sign: str) -> str:
-    if isnan(estimate.value):
-        return "insufficient data"
-    low, high = ("?" if isnan(end) else f"{end:{sign}.3f}" for end in (estimate.low, estimate.high))
-    return f"{estimate.value:{sign}.3f} [{low}, {high}]"
+    return report.interval(estimate.value, estimate.low, estimate.high, sign)
 
 
 def _number(value: float, sign: str) -> str:

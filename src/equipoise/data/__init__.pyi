@@ -39,6 +39,7 @@ from .image_cache import ImageCache as ImageCache
 from .image_cache import cache_folder as cache_folder
 from .image_cache import clear_caches as clear_caches
 from .image_cache import image_caches as image_caches
+from .image_files import IMAGE_COLUMNS as IMAGE_COLUMNS
 from .image_files import find_files as find_files
 from .image_files import of_view as of_view
 from .images import BROKEN_ADVICE as BROKEN_ADVICE
@@ -63,6 +64,7 @@ from .splits import dealt as dealt
 from .splits import fold_parts as fold_parts
 from .splits import keep_aside as keep_aside
 from .splits import split as split
+from .table import Encoder as Encoder
 from .table import Table as Table
 from .table_files import as_parsed as as_parsed
 from .table_files import read_table as read_table

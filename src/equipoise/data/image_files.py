@@ -22,6 +22,7 @@ VIEWS = {  # view: how its names begin; more may follow, as in AP PORTABLE
 # What may be left out of a name. The last component of a DICOM UID never is.
 SUFFIXES = frozenset(f".{s}" for s in ("png", "jpg", "jpeg", "jpe", "jfif", "tif", "tiff", "bmp", "gif", "webp", "dcm", "dicom"))
 SUFFIXES |= {".jp2", ".j2k", ".jpx", ".jpf", ".pbm", ".pgm", ".ppm", ".pnm"}
+IMAGE_COLUMNS = ("image", "path", "file", "filename", "Image Index")  # where the names of images are looked for
 LISTED = 100  # names in one message; a table may hold many thousand wrong ones
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from equipoise.measures.functional import gap_values, predictive, require_cells
 from equipoise.measures.gaps import GAPS, QUOTIENTS, Gap, is_quotient, named
 from equipoise.measures.performance import PERFORMANCE
 from equipoise.measures.permutation import dealt_gaps, mean_size
+from equipoise.presenting import presenter
 
 SCHEMA_VERSION = 2
 NOISE_DRAWS = 200  # the floor is then known to about a twentieth of itself
@@ -56,6 +58,10 @@ class Audit:
         lines += [f"  {name}: {estimate}" for name, estimate in self.estimates.items()]
         lines += [f"  {each.patients:,} patients have more than one {each.attribute}; {CONFLICTS[each.rule]}" for each in self.varying]
         return "\n".join(lines)
+
+    def report(self, path: str | Path) -> Path:
+        """The path of the HTML report of this audit, which is written there."""
+        return Path(presenter("write_audit_page")(self, Path(path)))
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON: for each measure, an object with value, low and high under its name."""

@@ -237,7 +237,7 @@ def network_with(factory: str, code: Code | None, state: Mapping[str, Tensor] | 
     """The network that this code builds, with these weights, in eval mode; without code, the backbone of that name."""
     model = build(factory, state, code)
     if state is not None:
-        _fit(model, dict(state), source)
+        fit_weights(model, state, source)
     return model.eval()
 
 
@@ -282,7 +282,9 @@ def _required(function: Callable[..., object]) -> list[str]:
     return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
-def _fit(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
+def fit_weights(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> nn.Module:
+    """The network with these weights and the masks among them; raises one error if they do not fit."""
+    state = dict(weights)
     if prefix := prefix_of(state, model.state_dict()):
         state = {key.removeprefix(prefix): value for key, value in state.items()}
     _put_masks(model, state)
@@ -304,6 +306,7 @@ def _fit(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
         problems.append(f"{len(casts)} weights in the file are complex and the network's are real: {', '.join(sorted(casts)[:5])}.")
     raise_all(problems, source)
     model.load_state_dict(state)
+    return model
 
 
 def _put_masks(model: nn.Module, state: dict[str, Tensor]) -> None:

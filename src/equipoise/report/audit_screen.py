@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.measures import Audit, terms
-from equipoise.report.terminal import PERFORMANCE_NAMES, percent, printable, short_name, varying_words
-from equipoise.report.words import gap_words
+from equipoise.report.wording import PERFORMANCE, gap_words, percent, printable, short_name, varying_words
 
 MOST_GROUPS, MOST_GAPS = 10, 9  # rows of each table
 SHARES = ("balanced_accuracy", "accuracy", "f1")  # performance that is printed as a percentage
@@ -136,10 +135,10 @@ def _conclusion(gaps: pd.DataFrame, level: float) -> str:
 def _performance(audit: Audit) -> str:
     found = []
     for name, e in audit.estimates.items():
-        if name in PERFORMANCE_NAMES and name in ("balanced_accuracy", "auroc") and not np.isnan(e.value):
+        if name in PERFORMANCE and name in ("balanced_accuracy", "auroc") and not np.isnan(e.value):
             scale, digits, unit = (100, 1, "%") if name in SHARES else (1, 3, "")
             ends = f"{scale * e.low:.{digits}f} to {scale * e.high:.{digits}f}"
-            found.append(f"{PERFORMANCE_NAMES[name]} {scale * e.value:.{digits}f}{unit} ({ends})")
+            found.append(f"{PERFORMANCE[name]} {scale * e.value:.{digits}f}{unit} ({ends})")
     text = ", ".join(found)
     return f"{text[0].upper()}{text[1:]}." if text else ""
 

@@ -1,103 +1,113 @@
-"""The model card of a repaired classifier: card.md in the layout of the Hugging Face hub, card.xml by the schema of CHAI.
+"""The model card of a repaired classifier: card.md in the layout of the Hugging Face hub, card.xml by the schema of CHAI (draft v0.2).
 
-Numbers come from the audits of the test part before and after; what Equipoise cannot know comes from the user's card.toml.
+Numbers come from the findings on the test set before and after; what Equipoise cannot know comes from the user's card.toml.
 """
 
-from dataclasses import replace
+import json
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from torch import nn
 
-from equipoise.data import write_text
-from equipoise.report import card_fields as fields
+from equipoise.measures import Estimate
+from equipoise.repair import Comparison
 from equipoise.report import card_words as words
-from equipoise.report.card_facts import NOT_PROVIDED, Facts, read_facts
-from equipoise.report.card_findings import CardFindings, card_findings
-from equipoise.report.card_text import clean, fenced, line, name, spread, to_yaml
-from equipoise.report.card_xml import card_xml
-from equipoise.report.case import Case
-from equipoise.report.findings import Findings, find
-from equipoise.report.terminal import PERFORMANCE_NAMES, ROW_NAMES, percent
-from equipoise.report.words import count
+from equipoise.report.card_facts import NOT_PROVIDED, Facts, Result, read_facts
+from equipoise.report.wording import INSUFFICIENT, PERFORMANCE, RATE_NAMES, clean, count, fenced, interval, line, name, percent
+from equipoise.report.wording import performance_words as performance_name
 
-TEMPLATE = "card.md.j2"
-GAPS_SHOWN = ("spd", "eod", "aod", "fpr_gap")  # the others are these with the sign turned
+GAPS_SHOWN = ("spd", "eod", "aod", "fpr_gap")  # the others are these with the sign reversed
 RATES_SHOWN = ("selection_rate", "tpr", "tnr", "ppv", "npv", "auroc", "calibration_error")
+XML_RATES = {"tpr": "sensitivity", "tnr": "specificity"}
 HUB_METRICS = {"auroc": "roc_auc"}  # the hub's names where they differ
+LONGEST_METADATA = 200  # characters of a name in the metadata
 
 
-def write_cards(case: Case, folder: Path, toml: Path | None = None, *, found: Findings | None = None) -> None:
-    """Writes card.md and card.xml into the folder, each whole or not at all. `found`, the findings of the report, is not computed again."""
+def cards(case: Comparison, toml: Path | None = None) -> dict[str, str]:
+    """The texts of card.md and card.xml, by name of the file."""
     facts = read_facts(toml)  # first, because it is the user's and may hold mistakes
-    shown = card_findings(case, found or find(replace(case, repairs=(case.result,), chosen=0)))  # other methods have no numbers in it
-    texts = {"card.md": card_markdown(shown, facts), "card.xml": card_xml(shown, facts)}
-    for file, text in texts.items():
-        write_text(Path(folder) / file, text)
+    context = {"case": case, "found": case.found, "facts": facts, "words": words, "not_provided": NOT_PROVIDED}
+    return {"card.md": _markdown(case, facts, context), "card.xml": _xml(case, facts, context)}
 
 
-def card_markdown(found: CardFindings, facts: Facts) -> str:
-    """The card for people, with metadata for the hub on top."""
+@cache
+def _environment(xml: bool) -> Environment:
+    """The templates. XML is cleaned and escaped; in Markdown every name goes through the filter `name`, `line` or `fenced`."""
     environment = Environment(
         loader=PackageLoader("equipoise.report"),
-        autoescape=False,  # Markdown; every name goes through the filter `name`, `line` or `fenced`
+        autoescape=xml,
+        finalize=_cleaned if xml else None,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     environment.filters |= {"name": name, "line": line, "fenced": fenced, "count": count}
-    case = found.case
-    return environment.get_template(TEMPLATE).render(
-        metadata=to_yaml(metadata(found, facts)),
-        found=found,
-        facts=facts,
-        words=words,
-        case=case,
-        candidate=case.result.candidate,
-        provenance=case.provenance,
-        fields=fields,
-        level=percent(found.after.settings.level),
-        attributes=[str(a) for a in found.after.groups["attribute"].unique()],
-        gaps=_gap_rows(found),
-        rates=_rate_rows(found),
-        measures=_measures_shown(found),
-        performance=_performance_rows(found),
-        shifts=[(s, words.RATE_WORDS[s.rate], spread(s.change.value, s.change.low, s.change.high, "+")) for s in found.shifts],
-        not_provided=NOT_PROVIDED,
+    return environment
+
+
+def _cleaned(value: object) -> object:
+    return value if isinstance(value, Markup) else clean(value)  # a macro's output is clean and escaped already
+
+
+# card.md
+
+
+def _markdown(case: Comparison, facts: Facts, context: dict[str, Any]) -> str:
+    found = case.found
+    return (
+        _environment(xml=False)
+        .get_template("card.md.j2")
+        .render(
+            **context,
+            metadata=yaml.safe_dump(metadata(case, facts), sort_keys=False, allow_unicode=True, width=10_000),
+            candidate=case.result.candidate,
+            provenance=case.provenance,
+            level=percent(found.after.settings.level),
+            attributes=[str(a) for a in found.after.groups["attribute"].unique()],
+            gaps=_gap_rows(case),
+            rates=_rate_rows(case),
+            measures=_measures_shown(case),
+            performance=[(performance_name(m), *(_spread(audit[m]) for audit in (found.before, found.after))) for m in PERFORMANCE],
+            shifts=[(s, words.RATES[s.rate], _spread(s.change, "+")) for s in found.shifts],
+            affected=found.affected[-1],
+        )
     )
 
 
-def metadata(found: CardFindings, facts: Facts) -> dict[str, object]:
-    """The block on top of card.md, as the hub reads it. A value without enough data has no entry."""
-    measure, test = found.goal.measure, found.after
-    task = pipeline_tag(found.case.result.candidate.model) if facts.model.task == NOT_PROVIDED else facts.model.task
-    shown = [*words.performance_measures(found), measure]
+def metadata(case: Comparison, facts: Facts) -> dict[str, object]:
+    """The front matter of card.md, as the hub reads it. A value without enough data has no entry."""
+    measure, test = case.goal.measure, case.found.after
+    task = pipeline_tag(case.result.candidate.model) if facts.model.task == NOT_PROVIDED else facts.model.task
+    shown = [*words.performance_measures(case), measure]
     metrics = []
     for key in shown:
-        estimate = found.gap[1] if key == measure else test[key]
+        estimate = case.found.gap_after if key == measure else test[key]
         if np.isnan(estimate.value):
             continue
-        label = words.measure_words(key) if key == measure else words.performance_words(key)
-        between = {"group": _short(estimate.group), "reference": _short(estimate.reference)} if key == measure else {}
-        numbers = {"low": estimate.low, "high": estimate.high, "level": test.settings.level}
+        label = words.measure_words(key) if key == measure else performance_name(key)
+        between = {"group": _plain(estimate.group), "reference": _plain(estimate.reference)} if key == measure else {}
+        numbers = {"low": float(estimate.low), "high": float(estimate.high), "level": test.settings.level}
         metrics.append(
-            {"type": HUB_METRICS.get(key, key), "name": label.replace("\\", ""), "value": estimate.value, "args": numbers | between}
+            {"type": HUB_METRICS.get(key, key), "name": label.replace("\\", ""), "value": float(estimate.value), "args": numbers | between}
         )
     result = {
         "task": {"type": task},
-        "dataset": {"type": "local", "name": _short(test.name), "split": "test"},
+        "dataset": {"type": "local", "name": _plain(test.name), "split": "test"},
         "metrics": metrics,
     }
-    tags = ["equipoise", "fairness", "bias-mitigation", *facts.model.keywords]
-    title = _short(found.case.title) if facts.model.name == NOT_PROVIDED else facts.model.name
+    title = _plain(case.title) if facts.model.name == NOT_PROVIDED else facts.model.name
     return {
         "license": "unknown" if facts.model.license == NOT_PROVIDED else facts.model.license,
         "library_name": "pytorch",
         "pipeline_tag": task,
-        "tags": list(dict.fromkeys(tags)),
+        "tags": list(dict.fromkeys(["equipoise", "fairness", "bias-mitigation", *facts.model.keywords])),
         "metrics": [HUB_METRICS.get(key, key) for key in shown],
         "model-index": [{"name": title, "results": [result] if metrics else []}],
     }
@@ -109,47 +119,120 @@ def pipeline_tag(network: nn.Module) -> str:
     return "image-classification" if images else "tabular-classification"
 
 
-def _short(text: str) -> str:
+def _plain(text: str) -> str:
     """A name as plain text, for metadata."""
     tidy = clean(text)
-    return tidy if len(tidy) <= 200 else f"{tidy[:180]} ... {tidy[-15:]}"
+    return tidy if len(tidy) <= LONGEST_METADATA else f"{tidy[: LONGEST_METADATA - 13]}…{tidy[-12:]}"
 
 
-def _measures_shown(found: CardFindings) -> list[str]:
+def _measures_shown(case: Comparison) -> list[str]:
     """The goal's measure and those of GAPS_SHOWN."""
-    return list(dict.fromkeys([found.goal.measure, *GAPS_SHOWN]))
+    return list(dict.fromkeys([case.goal.measure, *GAPS_SHOWN]))
 
 
-def _gap_rows(found: CardFindings) -> list[tuple[str, str, str, str, str, str]]:
-    """Measure, attribute, groups, before, after and the smallest detectable gap; the goal's measure first."""
+def _gap_rows(case: Comparison) -> list[tuple[str, ...]]:
+    """Measure, attribute, groups, before, after and the minimum detectable gap; the goal's measure first."""
+    before, after = case.found.before, case.found.after
     rows = []
-    for measure in _measures_shown(found):
-        for place, row in found.after.gaps[found.after.gaps["measure"] == measure].iterrows():
-            ends = [_spread_of(audit.gaps.loc[place], "value", "low", "high", "+") for audit in (found.before, found.after)]
+    for measure in _measures_shown(case):
+        for place, row in after.gaps[after.gaps["measure"] == measure].iterrows():
+            ends = [_row_interval(audit.gaps.loc[place], "value", "low", "high", "+") for audit in (before, after)]
             detectable = "" if np.isnan(row["detectable"]) else f"{row['detectable']:.3f}"
             between = f"{name(row['group'])} minus {name(row['reference'])}"
-            rows.append((name(measure), name(row["attribute"]), between, ends[0], ends[1], detectable))
+            rows.append((name(measure), name(row["attribute"]), between, *ends, detectable))
     return rows
 
 
-def _rate_rows(found: CardFindings) -> list[tuple[str, str, str, str, str]]:
+def _rate_rows(case: Comparison) -> list[tuple[str, ...]]:
     """Attribute, group, rate, before and after."""
+    before, after = case.found.before, case.found.after
     rows = []
-    for place, (group, row) in enumerate(found.after.groups.iterrows()):
+    for place, (group, row) in enumerate(after.groups.iterrows()):
         who = f"{name(group)}{' (reference)' if row['reference'] else ''}"
         for rate in RATES_SHOWN:
-            ends = [_spread_of(audit.groups.iloc[place], rate, f"{rate}_low", f"{rate}_high") for audit in (found.before, found.after)]
-            rows.append((name(row["attribute"]), who, ROW_NAMES[rate], ends[0], ends[1]))
+            ends = [_row_interval(audit.groups.iloc[place], rate, f"{rate}_low", f"{rate}_high") for audit in (before, after)]
+            rows.append((name(row["attribute"]), who, RATE_NAMES[rate], *ends))
     return rows
 
 
-def _performance_rows(found: CardFindings) -> list[tuple[str, str, str]]:
-    rows = []
-    for measure in PERFORMANCE_NAMES:
-        ends = [spread(e.value, e.low, e.high) for e in (found.before[measure], found.after[measure])]
-        rows.append((words.performance_words(measure), ends[0], ends[1]))
-    return rows
+def _row_interval(row: "pd.Series[float]", value: str, low: str, high: str, sign: str = "") -> str:
+    return interval(float(row[value]), float(row[low]), float(row[high]), sign)
 
 
-def _spread_of(row: pd.Series, value: str, low: str, high: str, sign: str = "") -> str:
-    return spread(float(row[value]), float(row[low]), float(row[high]), sign)
+def _spread(estimate: Estimate, sign: str = "") -> str:
+    return interval(estimate.value, estimate.low, estimate.high, sign)
+
+
+# card.xml
+
+
+def _xml(case: Comparison, facts: Facts, context: dict[str, Any]) -> str:
+    return (
+        _environment(xml=True)
+        .get_template("card.xml.j2")
+        .render(**context, metrics=[_performance(case), _fairness(case)], safety=_safety(facts), performance_name=performance_name)
+    )
+
+
+def _performance(case: Comparison) -> dict[str, Any]:
+    asked, found = case.goal, case.found
+    least = "the best within the maximum gap" if asked.min_performance is None else f"at least {asked.min_performance:.3g}"
+    results = [
+        (f"{performance_name(m)}, {when}", value_json(audit[m].value, audit[m].low, audit[m].high, audit.settings.level, audit[m].note))
+        for m in words.performance_measures(case)
+        for when, audit in (("before", found.before), ("after", found.after))
+    ]
+    goal = f"{performance_name(asked.performance).capitalize()}: {least}, on the repair set."
+    return {
+        "element": "UsefulnessUsabilityEfficacy",
+        "goal": goal,
+        "results": results,
+        "interpretation": words.performance_interpretation(case),
+    }
+
+
+def _fairness(case: Comparison) -> dict[str, Any]:
+    found, level = case.found, case.found.after.settings.level
+    sides = (("before", found.before), ("after", found.after))
+    results = []
+    for place, row in found.after.gaps[found.after.gaps["measure"] == case.goal.measure].iterrows():
+        label = f"{name(row['measure'])} by {name(row['attribute'])}, {name(row['group'])} minus {name(row['reference'])}"
+        for when, audit in sides:
+            value = audit.gaps.loc[place]
+            results.append((f"{label}, {when}", value_json(value["value"], value["low"], value["high"], level, str(value["note"]))))
+    for place, (group, row) in enumerate(found.after.groups.iterrows()):
+        for rate, word in XML_RATES.items():
+            for when, audit in sides:
+                value = audit.groups.iloc[place]
+                numbers = (value[rate], value[f"{rate}_low"], value[f"{rate}_high"])
+                results.append((f"{word}, {name(row['attribute'])} {name(group)}, {when}", value_json(*numbers, level)))
+    interpretation = words.joined(words.answer(case), words.goal_met(case), words.who_got_worse(case))
+    return {"element": "FairnessEquity", "goal": words.goal(case), "results": results, "interpretation": interpretation}
+
+
+def _safety(facts: Facts) -> list[tuple[str, str]]:
+    results = facts.safety.results or (Result(label=NOT_PROVIDED, value=NOT_PROVIDED),)
+    return [(result.label, _own_json(result)) for result in results]
+
+
+def value_json(value: float, low: float, high: float, level: float, note: str = "") -> str:
+    """A value with its interval in the form that published cards use, or the words 'insufficient data'."""
+    if value != value:
+        return json.dumps({"kind": "single", "value": line(note) if note else INSUFFICIENT}, ensure_ascii=False)
+    numbers = {"estimate": float(value), "lower": float(low), "upper": float(high), "level": _percent(level)}
+    return json.dumps({"kind": "estimate_ci", **numbers})
+
+
+def _own_json(result: Result) -> str:
+    unit = {"unit": result.unit} if result.unit else {}
+    if result.low is None:
+        return json.dumps({"kind": "single", "value": result.value, **unit}, ensure_ascii=False)
+    level = {} if result.level is None else {"level": _percent(result.level)}
+    numbers = {"estimate": result.value, "lower": result.low, "upper": result.high}
+    return json.dumps({"kind": "estimate_ci", **numbers, **level, **unit}, ensure_ascii=False)
+
+
+def _percent(level: float) -> float:
+    """95 for 0.95, a whole number where it is one."""
+    percent = round(100 * level, 6)
+    return int(percent) if percent.is_integer() else percent

@@ -1,4 +1,4 @@
-"""What Equipoise cannot know about a model and its user writes down in card.toml. Everything in it may be left out.
+"""The user's part of a model card, card.toml: what Equipoise cannot know. Every key is optional.
 
 [model]
 name = "Pneumonia triage, ward 3"
@@ -11,123 +11,132 @@ intended = "Sorts the reading list; a radiologist reads every image."
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from equipoise.errors import BadInput, did_you_mean, raise_all
-from equipoise.report.card_text import prose
+from equipoise.report.wording import prose
 
 NOT_PROVIDED = "not provided"
-Texts = tuple[str, ...]
+Text = Annotated[str, AfterValidator(lambda text: prose(text) or NOT_PROVIDED)]
+Texts = Annotated[tuple[Annotated[str, AfterValidator(prose)], ...], Field(strict=False)]  # TOML has lists
+Date = Annotated[Text, BeforeValidator(lambda value: value.isoformat() if isinstance(value, date) else value)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+EXPECTED = {"string_type": "text in quotes", "tuple_type": "a list of texts", "model_type": "a table", "model_attributes_type": "a table"}
 
 
-@dataclass(frozen=True)
-class Result:
-    """A number from a test of the user's own."""
+class Section(BaseModel):
+    """A table of card.toml: no other keys than these, no conversions."""
 
-    label: str
-    value: float | str
-    low: float | None = None
-    high: float | None = None
-    level: float | None = None  # of the interval, 0.95
-    unit: str = ""
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-@dataclass(frozen=True)
-class Model:
-    """What it is and who answers for it."""
+class Result(Section):
+    """One result of the user's own safety test."""
 
-    name: str = NOT_PROVIDED  # left out: the title of the run
-    developer: str = NOT_PROVIDED
-    contact: str = NOT_PROVIDED
-    summary: str = NOT_PROVIDED
+    label: Text
+    value: int | Number | Text
+    low: Number | None = None
+    high: Number | None = None
+    level: Number | None = None  # of the interval, such as 0.95
+    unit: Annotated[str, AfterValidator(prose)] = ""
+
+    @model_validator(mode="after")
+    def _whole_interval(self) -> Self:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("expected both low and high, or neither")
+        if self.low is not None and isinstance(self.value, str):
+            raise ValueError("expected a number as value, since an interval is given")
+        return self
+
+
+class Model(Section):
+    """What the model is and who is responsible for it."""
+
+    name: Text = NOT_PROVIDED  # default: the title of the run
+    developer: Text = NOT_PROVIDED
+    contact: Text = NOT_PROVIDED
+    summary: Text = NOT_PROVIDED
     keywords: Texts = ()
-    license: str = NOT_PROVIDED  # an identifier of the Hugging Face hub, such as mit or other
-    task: str = NOT_PROVIDED  # the hub's pipeline tag; left out: by the network's layers
-    type: str = NOT_PROVIDED
-    foundation: str = NOT_PROVIDED  # models that this one was made from
-    stage: str = NOT_PROVIDED
-    release_date: str = NOT_PROVIDED
-    version: str = NOT_PROVIDED
-    availability: str = NOT_PROVIDED
-    ehr: Texts = ()  # record systems that it works with
-    regulatory_approval: str = NOT_PROVIDED
+    license: Text = NOT_PROVIDED  # an identifier of the Hugging Face hub, such as mit or other
+    task: Text = NOT_PROVIDED  # the hub's pipeline tag; default: by the network's layers
+    type: Text = NOT_PROVIDED
+    foundation: Text = NOT_PROVIDED  # models that this one is based on
+    stage: Text = NOT_PROVIDED
+    release_date: Date = NOT_PROVIDED
+    version: Text = NOT_PROVIDED
+    availability: Text = NOT_PROVIDED
+    ehr: Texts = ()  # compatible record systems
+    regulatory_approval: Text = NOT_PROVIDED
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(Section):
     """Who uses it, for whom, how, and where it should not be used."""
 
-    intended: str = NOT_PROVIDED
-    users: str = NOT_PROVIDED
-    how: str = NOT_PROVIDED
-    population: str = NOT_PROVIDED
-    out_of_scope: str = NOT_PROVIDED
+    intended: Text = NOT_PROVIDED
+    users: Text = NOT_PROVIDED
+    how: Text = NOT_PROVIDED
+    population: Text = NOT_PROVIDED
+    out_of_scope: Text = NOT_PROVIDED
 
 
-@dataclass(frozen=True)
-class Risks:
-    """What is known to go wrong, besides what the audit found."""
+class Risks(Section):
+    """Known risks that the audit does not cover."""
 
-    limitations: str = NOT_PROVIDED
-    biases: str = NOT_PROVIDED
-    clinical_risk: str = NOT_PROVIDED
+    limitations: Text = NOT_PROVIDED
+    biases: Text = NOT_PROVIDED
+    clinical_risk: Text = NOT_PROVIDED
 
 
-@dataclass(frozen=True)
-class Data:
+class Data(Section):
     """Where inputs come from, what the network was developed on, and who the test patients are."""
 
-    source: str = NOT_PROVIDED
-    inputs: str = NOT_PROVIDED
-    development: str = NOT_PROVIDED
-    testing: str = NOT_PROVIDED
-    test_type: str = NOT_PROVIDED
-    mitigation: str = NOT_PROVIDED  # of bias, besides what Equipoise did
+    source: Text = NOT_PROVIDED
+    inputs: Text = NOT_PROVIDED
+    development: Text = NOT_PROVIDED
+    testing: Text = NOT_PROVIDED
+    test_type: Text = NOT_PROVIDED
+    mitigation: Text = NOT_PROVIDED  # of bias, in addition to the repair
 
 
-@dataclass(frozen=True)
-class Trust:
-    """Upkeep, security, money and people."""
+class Trust(Section):
+    """Maintenance, security, funding and people."""
 
-    maintenance: str = NOT_PROVIDED
-    security: str = NOT_PROVIDED
-    transparency: str = NOT_PROVIDED
-    funding: str = NOT_PROVIDED
-    third_parties: str = NOT_PROVIDED
-    stakeholders: str = NOT_PROVIDED
-
-
-@dataclass(frozen=True)
-class Safety:
-    """A test of safety or reliability of the user's own."""
-
-    goal: str = NOT_PROVIDED
-    results: tuple[Result, ...] = ()
-    interpretation: str = NOT_PROVIDED
-    test_type: str = NOT_PROVIDED
-    testing: str = NOT_PROVIDED
-    validation: str = NOT_PROVIDED
+    maintenance: Text = NOT_PROVIDED
+    security: Text = NOT_PROVIDED
+    transparency: Text = NOT_PROVIDED
+    funding: Text = NOT_PROVIDED
+    third_parties: Text = NOT_PROVIDED
+    stakeholders: Text = NOT_PROVIDED
 
 
-@dataclass(frozen=True)
-class Resources:
-    """Where to read on."""
+class Safety(Section):
+    """The user's own test of safety or reliability."""
 
-    evaluation: str = NOT_PROVIDED
-    clinical_trial: str = NOT_PROVIDED
-    publications: str = NOT_PROVIDED
-    reimbursement: str = NOT_PROVIDED
-    consent: str = NOT_PROVIDED
-    environment: str = NOT_PROVIDED  # hardware, hours, emissions of training
-    citation: str = NOT_PROVIDED  # BibTeX
+    goal: Text = NOT_PROVIDED
+    results: Annotated[tuple[Result, ...], Field(strict=False)] = ()
+    interpretation: Text = NOT_PROVIDED
+    test_type: Text = NOT_PROVIDED
+    testing: Text = NOT_PROVIDED
+    validation: Text = NOT_PROVIDED
 
 
-@dataclass(frozen=True)
-class Facts:
+class Resources(Section):
+    """Further reading."""
+
+    evaluation: Text = NOT_PROVIDED
+    clinical_trial: Text = NOT_PROVIDED
+    publications: Text = NOT_PROVIDED
+    reimbursement: Text = NOT_PROVIDED
+    consent: Text = NOT_PROVIDED
+    environment: Text = NOT_PROVIDED  # hardware, hours and emissions of training
+    citation: str = NOT_PROVIDED  # BibTeX, unchanged
+
+
+class Facts(Section):
     """All of card.toml."""
 
     model: Model = Model()
@@ -139,96 +148,57 @@ class Facts:
     resources: Resources = Resources()
 
 
-SECTIONS: dict[str, type] = {
-    "model": Model,
-    "use": Use,
-    "risks": Risks,
-    "data": Data,
-    "trust": Trust,
-    "safety": Safety,
-    "resources": Resources,
+SECTIONS: dict[str, type[Section]] = {
+    name: field.annotation for name, field in Facts.model_fields.items() if isinstance(field.annotation, type)
 }
 
 
 def read_facts(path: Path | None) -> Facts:
-    """The facts in a card.toml, 'not provided' for all that is not in it; one error with everything that is wrong with it."""
+    """The facts in a card.toml, 'not provided' for every missing key; raises one error that lists every problem of the file."""
     if path is None:
         return Facts()
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
-        raise BadInput(f"no such file: {path}. Name a card.toml, or leave it out.") from None
+        raise BadInput(f"no such file: {path}. Name a card.toml, or omit it.") from None
     except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror or error}. Name a card.toml, or leave it out.") from error
+        raise BadInput(f"{path} cannot be read: {error.strerror or error}. Name a card.toml, or omit it.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} is not a TOML file: {error}. Mend that place.") from error
-    raise_all(list(_problems(raw)), str(path))
-    return Facts(**{section: SECTIONS[section](**{k: _value(k, v) for k, v in table.items() if v != ""}) for section, table in raw.items()})
+        raise BadInput(f"{path} is not a TOML file: {error}. Correct that line.") from error
+    try:
+        return Facts.model_validate(content)
+    except ValidationError as error:
+        raise_all(list(dict.fromkeys(_problem(each) for each in error.errors())), str(path))
+        raise
 
 
-def _problems(raw: Mapping[str, Any]) -> Iterator[str]:
-    for section, table in raw.items():
-        if section not in SECTIONS:
-            home = [s for s, kind in SECTIONS.items() if section in _keys(kind)]
-            hint = f" It belongs under [{home[0]}]." if home else did_you_mean(section, SECTIONS)
-            yield f"unknown section {section!r}.{hint} Valid: {', '.join(SECTIONS)}."
-        elif not isinstance(table, Mapping):
-            yield f"{section} should be a table, [{section}]; got {table!r}"
-        else:
-            for key, value in table.items():
-                yield from _key_problems(section, key, value)
+def _problem(error: Any) -> str:
+    """One problem of a card.toml: where, what is expected and what was found."""
+    place = [part for part in error["loc"] if not (isinstance(part, str) and ("[" in part or part in ("int", "float", "str")))]
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
+    if error["type"] == "extra_forbidden":
+        return _unknown(place, where)
+    if error["type"] == "missing":
+        return f"{where.rpartition('.')[0]} lacks {place[-1]!r}. Add it."
+    if error["type"] == "value_error":
+        return f"{where}: {error['ctx']['error']}"
+    if len(place) > 1 and isinstance(place[-2], int) and place[-1] == "value":
+        return f"{where} should be a number or text in quotes; got {error['input']!r}"
+    found = f"; got {error['input']!r}"
+    if place == ["safety", "results"] or (place[:2] == ["safety", "results"] and len(place) == 3):
+        return f"safety.results should be tables with label and value, [[safety.results]]{found}"
+    return f"{where} should be {EXPECTED.get(error['type'], 'a number')}{found}"
 
 
-def _key_problems(section: str, key: str, value: Any) -> Iterator[str]:
-    valid, place = _keys(SECTIONS[section]), f"{section}.{key}"
-    if key not in valid:
-        home = [s for s, kind in SECTIONS.items() if key in _keys(kind)]
-        hint = f" It belongs under [{home[0]}]." if home else did_you_mean(key, valid)
-        yield f"unknown key {key!r} in [{section}].{hint} Valid: {', '.join(valid)}."
-    elif place == "safety.results":
-        if not isinstance(value, list) or not all(isinstance(v, Mapping) for v in value):
-            yield f"{place} should be tables with label and value, [[{place}]]; got {value!r}"
-            return
-        for position, result in enumerate(value):
-            yield from _result_problems(f"{place}[{position}]", result)
-    elif key in ("keywords", "ehr"):
-        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-            yield f"{place} should be a list of texts; got {value!r}"
-    elif not isinstance(value, str) and not (key == "release_date" and isinstance(value, (date, datetime))):
-        yield f"{place} should be text in quotes; got {value!r}"
-
-
-def _result_problems(place: str, result: Mapping[str, Any]) -> Iterator[str]:
-    valid = _keys(Result)
-    yield from (f"{place} lacks {key!r}. Add it." for key in ("label", "value") if key not in result)
-    for key, value in result.items():
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and value - value == 0
-        if key not in valid:
-            yield f"unknown key {key!r} in {place}.{did_you_mean(key, valid)} Valid: {', '.join(valid)}."
-        elif key in ("label", "unit") and not isinstance(value, str):
-            yield f"{place}.{key} should be text in quotes; got {value!r}"
-        elif key == "value" and not number and not isinstance(value, str):
-            yield f"{place}.value should be a number or text in quotes; got {value!r}"
-        elif key in ("low", "high", "level") and not number:
-            yield f"{place}.{key} should be a number; got {value!r}"
-    if ("low" in result) != ("high" in result):
-        yield f"{place} has one end of an interval; give low and high, or neither"
-    elif "low" in result and isinstance(result.get("value"), str):
-        yield f"{place} has an interval around a text; give a number as value"
-
-
-def _keys(kind: type) -> list[str]:
-    return [f.name for f in fields(kind)]
-
-
-def _value(key: str, value: Any) -> Any:
-    """A value of the file as the card shows it."""
-    if isinstance(value, (date, datetime)):
-        return value.isoformat()
-    if isinstance(value, str):
-        return value if key == "citation" else prose(value) or NOT_PROVIDED
-    if isinstance(value, (int, float)):
-        return value
-    if key == "results":
-        return tuple(Result(**{k: _value(k, v) for k, v in result.items()}) for result in value)
-    return tuple(prose(text) for text in value)
+def _unknown(place: list[Any], where: str) -> str:
+    """An unknown section or key, with where it belongs or the closest valid name."""
+    name = str(place[-1])
+    if len(place) == 1:
+        kind, inside, valid = "section", "", list(SECTIONS)
+    elif len(place) == 2:
+        kind, inside, valid = "key", f" in [{place[0]}]", list(SECTIONS[place[0]].model_fields)
+    else:
+        kind, inside, valid = "key", f" in {where.rpartition('.')[0]}", list(Result.model_fields)
+    home = next((section for section, model in SECTIONS.items() if name in model.model_fields), None) if len(place) < 3 else None
+    hint = f" It belongs under [{home}]." if home else did_you_mean(name, valid)
+    return f"unknown {kind} {name!r}{inside}.{hint} Valid: {', '.join(valid)}."

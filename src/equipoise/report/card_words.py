@@ -1,17 +1,27 @@
 """The sentences of a model card: which measure, which groups, which data, with intervals. All of them are Markdown, safe for any name."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from equipoise.data import Scores
 from equipoise.measures import Audit, Estimate, meaning
 from equipoise.methods import METHODS
-from equipoise.report.affected import Shift
-from equipoise.report.card_findings import CardFindings
-from equipoise.report.card_text import line, name, spread
-from equipoise.report.terminal import PERFORMANCE_NAMES, percent
+from equipoise.repair import Comparison, Shift
+from equipoise.report.card_facts import NOT_PROVIDED, Facts
+from equipoise.report.wording import INSUFFICIENT, interval, line, name, percent, performance_words
 
-RATE_WORDS = {"tpr": "sensitivity", "fpr": "false positive rate", "selection": "share decided positive"}
+RATES = {"tpr": "sensitivity", "fpr": "false positive rate", "selection": "share decided positive"}
 LISTED = 12  # worse rates that a paragraph names; the table has all
+HELD_OUT = "Recorded data of held-out patients: a test set used neither for the repair nor for any choice."
+
+
+def joined(*paragraphs: str) -> str:
+    """Paragraphs of Markdown, without those that are empty or not provided; 'not provided' if there are none."""
+    return "\n\n".join(p for p in paragraphs if p and p != NOT_PROVIDED) or NOT_PROVIDED
+
+
+# What is measured
 
 
 def measure_words(measure: str) -> str:
@@ -21,221 +31,33 @@ def measure_words(measure: str) -> str:
     return f"{title} ({inside}, group minus reference)"
 
 
-def performance_words(measure: str) -> str:
-    """A performance measure in words."""
-    return PERFORMANCE_NAMES.get(measure, measure.replace("_", " "))
-
-
 def size(scores: Scores) -> str:
     """How many rows, of how many patients, with how many positives."""
     patients = "" if scores.patients is None else f" of {len(set(scores.patients)):,} patients"
     return f"{len(scores):,} rows{patients}, {int(scores.y.sum()):,} of them positive"
 
 
-def gap_words(estimate: Estimate) -> str:
+def estimate_words(estimate: Estimate, sign: str = "") -> str:
+    """A number with its interval, or why there is none."""
+    if np.isnan(estimate.value):
+        return line(estimate.note or INSUFFICIENT)
+    return interval(estimate.value, estimate.low, estimate.high, sign)
+
+
+def gap_estimate(estimate: Estimate) -> str:
     """A gap with its interval and the two groups."""
-    if np.isnan(estimate.value):
-        return line(estimate.note or "insufficient data")
-    between = f"{name(estimate.group)} minus {name(estimate.reference)}"
-    return f"{spread(estimate.value, estimate.low, estimate.high, '+')} ({between})"
+    between = "" if np.isnan(estimate.value) else f" ({name(estimate.group)} minus {name(estimate.reference)})"
+    return f"{estimate_words(estimate, '+')}{between}"
 
 
-def goal(found: CardFindings) -> str:
-    """What was asked for, in words."""
-    asked = found.goal
+def goal(case: Comparison) -> str:
+    """The goal of the repair."""
+    asked = case.goal
     gap, performance = measure_words(asked.measure), performance_words(asked.performance)
-    if asked.max_gap is None:
-        text = f"The smallest absolute {gap}"
-    else:
-        text = f"An absolute {gap} of at most {asked.max_gap:g}"
-    return text + (
-        f", with {performance} of at least {asked.min_performance:.3g}."
-        if asked.min_performance is not None
-        else f", with the best {performance}."
-    )
-
-
-def verdict(found: CardFindings) -> str:
-    """The question and the answer in one paragraph: the gap and the performance on the test part, before and after."""
-    gap, performance = found.gap, found.performance
-    level = percent(found.after.settings.level)
-    sentences = [
-        f"On the test part ({size(found.case.result.test)}), which took no part in the repair or in any choice, the "
-        f"{measure_words(found.goal.measure)} by {name(found.attribute)} is {gap_words(gap[0])} before and "
-        f"{gap_words(gap[1])} after, with {level} intervals.",
-        f"The {performance_words(found.goal.performance)} is {_of(performance[0])} before and {_of(performance[1])} after.",
-    ]
-    change = found.gap_change
-    if not np.isnan(change.value):
-        moved = "got smaller" if change.value < 0 else "did NOT get smaller"
-        if change.value < 0 <= change.high:
-            moved += ", by an amount that chance may explain"
-        sentences.insert(1, f"Its size {moved}: a change of {spread(change.value, change.low, change.high, '+')}.")
-    if len(found.case.result.test.attribute.others) > 1:
-        sentences.append("Of several groups, the largest gap to the reference in absolute value stands for all.")
-    return " ".join(sentences)
-
-
-def goal_met(found: CardFindings) -> str:
-    """Whether the goal was met where it was set, and what the test part says of it."""
-    candidate, asked = found.case.result.candidate, found.goal
-    sentences = [f"On the validation part the goal was {'met' if candidate.met else 'NOT met'}: {line(candidate.why)}."]
-    gap, performance = found.gap[1], found.performance[1]
-    if asked.min_performance is not None:
-        sentences.append(
-            _against(
-                f"the {performance_words(asked.performance)}",
-                performance,
-                asked.min_performance,
-                "min_performance",
-                performance.value >= asked.min_performance,
-            )
-        )
-    if asked.max_gap is not None:
-        sentences.append(_against(f"the absolute {name(asked.measure)}", gap, asked.max_gap, "max_gap", abs(gap.value) <= asked.max_gap))
-    return " ".join(sentences)
-
-
-def _against(what: str, estimate: Estimate, limit: float, kind: str, inside: bool) -> str:
-    if np.isnan(estimate.value):
-        return f"On the test part {what} cannot be told: {line(estimate.note or 'insufficient data')}."
-    if kind == "min_performance":
-        side, whole = ("at or above" if inside else "BELOW"), (estimate.low >= limit or estimate.high < limit)
-    else:
-        largest, crosses = max(abs(estimate.low), abs(estimate.high)), estimate.low <= 0 <= estimate.high
-        smallest = 0.0 if crosses else min(abs(estimate.low), abs(estimate.high))
-        side, whole = ("within" if inside else "BEYOND"), (largest <= limit or smallest > limit)
-    doubt = "" if whole else "; the interval reaches to the other side"
-    return f"On the test part {what} is {side} the {kind} of {limit:.3g}{doubt}."
-
-
-def who_got_worse(found: CardFindings) -> str:
-    """The groups whose sensitivity fell or whose false positive rate rose, and levelling down where that is what happened."""
-    level = percent(found.after.settings.level)
-    clear = [s for s in found.worse if s.clear]
-    unclear = [s for s in found.worse if not s.clear]
-    sentences = []
-    if clear:
-        sentences.append(f"Worse after the repair, with a {level} interval that leaves out 0: {_listed(clear)}.")
-    if unclear:
-        sentences.append(f"Worse after the repair, by an amount whose {level} interval holds 0: {_listed(unclear)}.")
-    if not found.worse:
-        sentences.append("On the test part no group's sensitivity fell and no group's false positive rate rose.")
-    if found.levelled:
-        parts = [
-            f"{abs(p.towards):.3f} of it from {name(p.group)}, whose {RATE_WORDS[p.rate]} got worse by {abs(p.change):.3f}"
-            for p in found.levelled
-        ]
-        sentences.append(f"**Levelling down:** the gap got smaller in part because a group was made worse ({'; '.join(parts)}).")
-    rows = found.after.groups[found.after.groups["attribute"] == found.attribute]
-    short = [name(group) for group, note in rows["note"].items() if note]
-    if short:
-        sentences.append(f"For {', '.join(short)} some or all rates are insufficient data, so that nobody can say whether they got worse.")
-    return " ".join(sentences)
-
-
-def _listed(shifts: list[Shift]) -> str:
-    parts = [
-        f"{RATE_WORDS[s.rate]} of {name(s.group)} {s.before:.3f} to {s.after:.3f}, "
-        f"a change of {spread(s.change.value, s.change.low, s.change.high, '+')}"
-        for s in shifts[:LISTED]
-    ]
-    more = len(shifts) - len(parts)
-    return "; ".join(parts) + (f"; and {more} more" if more else "")
-
-
-def mitigation(found: CardFindings) -> str:
-    """What was done to the network or its decisions, and how it was chosen."""
-    case, result = found.case, found.case.result
-    candidate = result.candidate
-    about = f" ({METHODS[result.name].title})" if result.name in METHODS else ""
-    settings = ", ".join(f"{name(k)} = {name(v)}" for k, v in candidate.settings.items())
-    sentences = [
-        f"After training, with the method {name(result.name)}{line(about)}, on the validation part ({size(result.valid)}).",
-        f"Goal: {goal(found)}",
-        f"{_chosen(found)} Chosen step: {line(candidate.why)}.",
-        f"Settings: {settings}; seed {candidate.seed}." if settings else f"Seed {candidate.seed}.",
-    ]
-    if candidate.rule.needs_group:
-        sentences.append("**The decision rule needs each patient's group at prediction time.**")
-    else:
-        sentences.append("The decision rule does not need the protected attribute at prediction time.")
-    others = [r.name for k, r in enumerate(case.repairs) if k != case.chosen]
-    if others:
-        sentences.append(f"Also tried: {', '.join(name(other) for other in others)}.")
-    return " ".join(sentences)
-
-
-def _chosen(found: CardFindings) -> str:
-    count = len(found.case.repairs)
-    what = f"The method, of {count}, its step and its rule" if count > 1 else "The step and the rule"
-    return f"{what} were selected on the validation part alone."
-
-
-def patients_tested(found: CardFindings) -> str:
-    """Who the test patients are: size, groups with positives and negatives, missing attributes."""
-    after = found.after
-    rows = []
-    for attribute in after.groups["attribute"].unique():
-        groups = after.groups[after.groups["attribute"] == attribute]
-        counts = [f"{name(g)}, {r['n']:,} rows ({r['positives']:,} positive, {r['negatives']:,} negative)" for g, r in groups.iterrows()]
-        rows.append(f"By {name(attribute)}: {'; '.join(counts)}.")
-    lacking = [
-        f"{share:.1%} of rows have no {name(a)}; they count for performance, not for gaps." for a, share in after.missing.items() if share
-    ]
-    return " ".join([f"{name(after.name)}: {size(found.case.result.test)}.", *rows, *lacking])
-
-
-def validation(found: CardFindings) -> str:
-    """What was selected on which part, how intervals are made, and why that is a fair test."""
-    settings = found.after.settings
-    unit, drawn = (
-        ("rows", "rows (there are no patient ids)") if found.after.patients is None else ("patients", "patients with all their rows")
-    )
-    sentences = [
-        f"{_chosen(found)} On the test part every decision is by the rule fixed beforehand.",
-        f"Intervals are {percent(settings.level)} percentiles of {settings.draws:,} bootstrap draws of {drawn}.",
-        f"A rate that rests on fewer than {settings.min_patients} {unit} is given as insufficient data.",
-    ]
-    if found.shared_patients is None:
-        sentences.append("Without patient ids, rows of one patient may lie in both parts.")
-    elif found.shared_patients:
-        sentences.append(f"{found.shared_patients:,} patients lie in both parts, so that the test is not of new patients alone.")
-    else:
-        sentences.append("No patient lies in both parts.")
-    return " ".join(sentences)
-
-
-def limits(found: CardFindings) -> list[str]:
-    """What the reader must know before trusting the numbers."""
-    gap, after = found.gap[1], found.after
-    lines = [line(text) for text in (*found.case.provenance.limits, *found.case.result.candidate.notes)]
-    if not np.isnan(gap.detectable):
-        lines.append(
-            f"A {name(found.goal.measure)} of {gap.detectable:.3f} or more would have shown in these test patients, four times in five, "
-            "as different from 0; a smaller one may be there unseen."
-        )
-    lines += [f"{name(a)}: nobody named a reference group, so the largest, {name(after.references[a])}, was taken." for a in after.assumed]
-    lines += [f"{name(group)}: {line(note)}." for group, note in after.groups["note"].items() if note]
-    if found.case.result.candidate.rule.needs_group:
-        lines.append("The decision depends on each patient's group. Whether that is lawful and acceptable is for the user to settle.")
-    lines += [
-        "Intervals speak of the drawing of patients, not of wrong labels, other hospitals, or change over time.",
-        "Several measures and groups are compared; their intervals are not widened for that.",
-        "An equal rate by these measures does not say that care is equal, nor that other groups or measures are free of gaps.",
-    ]
-    return lines
-
-
-def performance_interpretation(found: CardFindings) -> str:
-    """Performance before and after."""
-    parts = [f"{performance_words(m)} {_of(found.before[m])} before and {_of(found.after[m])} after" for m in performance_measures(found)]
-    return f"On the test part: {'; '.join(parts)}."
-
-
-def performance_measures(found: CardFindings) -> list[str]:
-    """The performance measures that a card states: the goal's, balanced accuracy and AUROC."""
-    return list(dict.fromkeys([found.goal.performance, "balanced_accuracy", "auroc"]))
+    text = f"The smallest absolute {gap}" if asked.max_gap is None else f"An absolute {gap} of at most {asked.max_gap:g}"
+    if asked.min_performance is None:
+        return f"{text}, with the best {performance}."
+    return f"{text}, with {performance} of at least {asked.min_performance:.3g}."
 
 
 def rule(audit: Audit) -> str:
@@ -244,5 +66,235 @@ def rule(audit: Audit) -> str:
     return text if text.startswith("positive") else f"positive if {text}"
 
 
-def _of(estimate: Estimate) -> str:
-    return line(estimate.note or "insufficient data") if np.isnan(estimate.value) else spread(estimate.value, estimate.low, estimate.high)
+# What was found
+
+
+def answer(case: Comparison) -> str:
+    """The question and the answer in one paragraph: the gap and the performance on the test set, before and after."""
+    found, level = case.found, percent(case.found.after.settings.level)
+    sentences = [
+        f"On the test set ({size(case.result.test)}), which was used neither for the repair nor for any choice, the "
+        f"{measure_words(case.goal.measure)} by {name(found.main)} is {gap_estimate(found.gap_before)} before and "
+        f"{gap_estimate(found.gap_after)} after, with {level} intervals.",
+        f"The {performance_words(case.goal.performance)} is {estimate_words(found.performance_before)} before and "
+        f"{estimate_words(found.performance_after)} after.",
+    ]
+    change = found.gap_change
+    if not np.isnan(change.value):
+        moved = "got smaller" if change.value < 0 else "did NOT get smaller"
+        if change.value < 0 <= change.high:
+            moved += ", by an amount that chance may explain"
+        sentences.insert(1, f"Its size {moved}: a change of {interval(change.value, change.low, change.high, '+')}.")
+    if len(case.result.test.attribute.others) > 1:
+        sentences.append("With more than two groups, the gap with the largest absolute value is shown.")
+    return " ".join(sentences)
+
+
+def goal_met(case: Comparison) -> str:
+    """Whether the goal was met on the repair set, and whether the test set agrees."""
+    candidate, asked, found = case.result.candidate, case.goal, case.found
+    sentences = [f"On the repair set the goal was {'met' if candidate.met else 'NOT met'}: {line(candidate.why)}."]
+    gap, performance = found.gap_after, found.performance_after
+    if asked.min_performance is not None:
+        inside = performance.value >= asked.min_performance
+        side = "at or above" if inside else "BELOW"
+        whole = performance.low >= asked.min_performance or performance.high < asked.min_performance
+        what = f"the {performance_words(asked.performance)}"
+        sentences.append(_against(what, performance, f"{side} the minimum of {asked.min_performance:.3g}", whole))
+    if asked.max_gap is not None:
+        largest, crosses = max(abs(gap.low), abs(gap.high)), gap.low <= 0 <= gap.high
+        smallest = 0.0 if crosses else min(abs(gap.low), abs(gap.high))
+        side = "within" if abs(gap.value) <= asked.max_gap else "ABOVE"
+        whole = largest <= asked.max_gap or smallest > asked.max_gap
+        sentences.append(_against(f"the absolute {name(asked.measure)}", gap, f"{side} the maximum of {asked.max_gap:.3g}", whole))
+    return " ".join(sentences)
+
+
+def _against(what: str, estimate: Estimate, where: str, whole: bool) -> str:
+    if np.isnan(estimate.value):
+        return f"On the test set {what} is unknown: {line(estimate.note or INSUFFICIENT)}."
+    return f"On the test set {what} is {where}{'' if whole else '; the interval includes values on the other side'}."
+
+
+def who_got_worse(case: Comparison) -> str:
+    """The groups whose sensitivity fell or whose false positive rate rose, and levelling down where that is what happened."""
+    found, level = case.found, percent(case.found.after.settings.level)
+    clear, unclear = ([s for s in found.worse if s.clear is wanted] for wanted in (True, False))
+    sentences = []
+    if clear:
+        sentences.append(f"Worse after the repair, with a {level} interval that excludes 0: {_listed(clear)}.")
+    if unclear:
+        sentences.append(f"Worse after the repair, by an amount whose {level} interval includes 0: {_listed(unclear)}.")
+    if not found.worse:
+        sentences.append("On the test set no group's sensitivity fell and no group's false positive rate rose.")
+    if found.levelled:
+        parts = [
+            f"{abs(p.towards):.3f} of it from {name(p.group)}, whose {RATES[p.rate]} got worse by {abs(p.change):.3f}"
+            for p in found.levelled
+        ]
+        sentences.append(f"**Levelling down:** the gap got smaller in part because a group got worse: {'; '.join(parts)}.")
+    rows = found.after.groups[found.after.groups["attribute"] == found.main]
+    short = [name(group) for group, note in rows["note"].items() if note]
+    if short:
+        sentences.append(f"For {', '.join(short)} some or all rates are {INSUFFICIENT}, so whether they got worse is unknown.")
+    return " ".join(sentences)
+
+
+def _listed(shifts: Sequence[Shift]) -> str:
+    parts = [
+        f"{RATES[s.rate]} of {name(s.group)} {s.before:.3f} to {s.after:.3f}, "
+        f"a change of {interval(s.change.value, s.change.low, s.change.high, '+')}"
+        for s in shifts[:LISTED]
+    ]
+    more = len(shifts) - len(parts)
+    return "; ".join(parts) + (f"; and {more} more" if more else "")
+
+
+def performance_measures(case: Comparison) -> list[str]:
+    """The performance measures that a card states: the goal's, balanced accuracy and AUROC."""
+    return list(dict.fromkeys([case.goal.performance, "balanced_accuracy", "auroc"]))
+
+
+def performance_interpretation(case: Comparison) -> str:
+    """Performance before and after."""
+    before, after = case.found.before, case.found.after
+    parts = [
+        f"{performance_words(m)} {estimate_words(before[m])} before and {estimate_words(after[m])} after"
+        for m in performance_measures(case)
+    ]
+    return f"On the test set: {'; '.join(parts)}."
+
+
+def limits(case: Comparison) -> list[str]:
+    """What the reader must know before relying on the numbers."""
+    gap, after = case.found.gap_after, case.found.after
+    lines = [line(text) for text in (*case.provenance.limits, *case.result.candidate.notes)]
+    if not np.isnan(gap.detectable):
+        lines.append(
+            f"Minimum detectable {name(case.goal.measure)} with 80% power in these test patients: {gap.detectable:.3f}; "
+            "a smaller gap may exist and not be seen."
+        )
+    lines += [f"{name(a)}: no reference group was given, so the largest, {name(after.references[a])}, is used." for a in after.assumed]
+    lines += [f"{name(group)}: {line(note)}." for group, note in after.groups["note"].items() if note]
+    if case.result.candidate.rule.needs_group:
+        lines.append("The decision depends on each patient's group. Whether that is lawful and acceptable is for the user to decide.")
+    lines += [
+        "Intervals cover the sampling of patients, not wrong labels, other hospitals, or change over time.",
+        "Several measures and groups are compared; their intervals are not widened for that.",
+        "An equal rate by these measures means neither that care is equal, nor that other groups or measures are free of gaps.",
+    ]
+    return lines
+
+
+# What was done
+
+
+def mitigation(case: Comparison, facts: Facts) -> str:
+    """The repair and how it was chosen, and what the user did in addition."""
+    result, candidate = case.result, case.result.candidate
+    about = f" ({METHODS[candidate.method].title})" if candidate.method in METHODS else ""
+    settings = ", ".join(f"{name(k)} = {name(v)}" for k, v in candidate.settings.items())
+    repair_set = "" if result.valid is None else f" ({size(result.valid)})"
+    sentences = [
+        f"After training, with the method {name(result.name)}{line(about)}, on the repair set{repair_set}.",
+        f"Goal: {goal(case)}",
+        f"{_chosen(case)} Chosen step: {line(candidate.why)}.",
+        f"Settings: {settings}; seed {candidate.seed}." if settings else f"Seed {candidate.seed}.",
+        "**The decision rule needs each patient's group at prediction time.**"
+        if candidate.rule.needs_group
+        else "The decision rule does not need the protected attribute at prediction time.",
+    ]
+    others = [r.name for k, r in enumerate(case.candidates) if k != case.chosen]
+    if others:
+        sentences.append(f"Also tried: {', '.join(name(other) for other in others)}.")
+    return f"{' '.join(sentences)}\n\nIn addition to Equipoise: {facts.data.mitigation}"
+
+
+def _chosen(case: Comparison) -> str:
+    tried = len(case.candidates)
+    what = f"The method, of {tried}, its step and its rule" if tried > 1 else "The step and the rule"
+    return f"{what} were selected on the repair set only."
+
+
+def patients_tested(case: Comparison, facts: Facts) -> str:
+    """Who the test patients are: size, groups with positives and negatives, missing attributes, and the user's description."""
+    after = case.found.after
+    rows = []
+    for attribute in after.groups["attribute"].unique():
+        groups = after.groups[after.groups["attribute"] == attribute]
+        counts = [f"{name(g)}, {r['n']:,} rows ({r['positives']:,} positive, {r['negatives']:,} negative)" for g, r in groups.iterrows()]
+        rows.append(f"By {name(attribute)}: {'; '.join(counts)}.")
+    lacking = [
+        f"{share:.1%} of rows have no {name(a)}; they count for performance, not for gaps." for a, share in after.missing.items() if share
+    ]
+    told = " ".join([f"{name(after.name)}: {size(case.result.test)}.", *rows, *lacking])
+    return f"{told}\n\nFurther description: {facts.data.testing}"
+
+
+def validation(case: Comparison) -> str:
+    """What was selected on which rows, how intervals are computed, and why the test is fair."""
+    after, shared = case.found.after, case.shared_patients
+    unit, drawn = ("rows", "rows (there are no patient ids)") if after.patients is None else ("patients", "patients with all their rows")
+    sentences = [
+        f"{_chosen(case)} On the test set every decision follows the rule fixed beforehand.",
+        f"Intervals are {percent(after.settings.level)} percentiles of {after.settings.draws:,} bootstrap resamples of {drawn}.",
+        f"A rate based on fewer than {after.settings.min_patients} {unit} is given as {INSUFFICIENT}.",
+    ]
+    if shared is None:
+        sentences.append("Without patient ids, rows of one patient may be in both sets.")
+    elif shared:
+        sentences.append(f"{shared:,} patients are in both sets, so the test is not only of new patients.")
+    else:
+        sentences.append("No patient is in both sets.")
+    return " ".join(sentences)
+
+
+# What joins the user's facts with what is known
+
+
+def model_name(case: Comparison, facts: Facts) -> str:
+    """The user's name for the model, or the title of the run."""
+    return name(case.title) if facts.model.name == NOT_PROVIDED else facts.model.name
+
+
+def summary(case: Comparison, facts: Facts) -> str:
+    """The user's summary, or what is detected and that the classifier was repaired after training."""
+    known = f"A classifier that detects {name(case.label)}, repaired after training with {name(case.result.name)}."
+    return known if facts.model.summary == NOT_PROVIDED else facts.model.summary
+
+
+def model_type(case: Comparison, facts: Facts) -> str:
+    """The user's word for the architecture, and the network's class and size."""
+    network = case.result.candidate.model
+    parameters = sum(p.numel() for p in network.parameters())
+    known = f"{name(type(network).__name__)} (PyTorch), {parameters:,} parameters."
+    return known if facts.model.type == NOT_PROVIDED else f"{facts.model.type} {known}"
+
+
+def outputs(case: Comparison) -> str:
+    """What the classifier returns for a patient."""
+    return f"A score from 0 to 1 for {name(case.label)}, and a decision: {rule(case.found.after)}."
+
+
+def how_to_use(case: Comparison, facts: Facts) -> str:
+    """The user's directions, or that there are none, and what the decision rule needs."""
+    need = "needs each patient's group" if case.found.after.rule.needs_group else "does not need the protected attribute"
+    return f"Directions: {facts.use.how}\n\nDecision: {rule(case.found.after)}. The rule {need} at prediction time."
+
+
+def development(case: Comparison, facts: Facts) -> str:
+    """What the network was trained on, as the user describes it, and what it was repaired on."""
+    repair_set = "" if case.result.valid is None else f": {size(case.result.valid)}"
+    return f"Training data: {facts.data.development}\n\nThe network was repaired on the repair set{repair_set}."
+
+
+def kind_of_test(facts: Facts) -> str:
+    """The kind of test, in the user's words, and that it is on held-out patients."""
+    return joined(facts.data.test_type, HELD_OUT)
+
+
+def bibliography(case: Comparison, facts: Facts) -> str:
+    """BibTeX: the user's entries, and the paper of the method. Empty if there is neither."""
+    own = "" if facts.resources.citation == NOT_PROVIDED else facts.resources.citation.strip()
+    ran = case.result.candidate.ran
+    return "\n\n".join(entry for entry in (own, METHODS[ran].paper if ran in METHODS else "") if entry)

@@ -1,7 +1,7 @@
-"""The trade-off explorer's data: every step of every method, thinned where there are many, so that no choice is lost.
+"""The data of the trade-off explorer: every step of every method, thinned if there are many, without losing a possible choice.
 
-A step can be chosen by `select`, whatever the minimum performance and the maximum gap, only if no other step beats it on both. Those steps
-are always kept, in their order, so the page chooses among the kept ones exactly what `select` chooses among all.
+`select` can choose a step, for some minimum performance and maximum gap, only if no other step is better in both. Those steps are always
+kept, in their order, so the page chooses among the kept steps exactly what `select` chooses among all.
 """
 
 from dataclasses import dataclass
@@ -13,14 +13,13 @@ import pandas as pd
 
 from equipoise.data import Scores
 from equipoise.measures import RATES, FloatArray, IntArray, is_quotient, terms
-from equipoise.methods import select
-from equipoise.report.case import Case, Repair
-from equipoise.report.limits import limit_at
-from equipoise.report.words import plain, short
+from equipoise.methods import Goal, select
+from equipoise.repair import Comparison, Tried, limit_at
+from equipoise.report.wording import plain, short
 
-SHOWN = 600  # points drawn a method, about
-FARTHEST, BEYOND = 0.06, 1.06  # the figure's axis of gaps: its least width, and the air behind the last point
-LINE = 61  # points of the line of the best rule that knows the group
+SHOWN = 600  # points drawn per method, about
+FARTHEST, BEYOND = 0.06, 1.06  # the axis of gaps: its smallest width, and the space behind the last point
+LINE = 61  # points of the line of the upper bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +31,7 @@ class Thinned:
 
 
 def selectable(trace: pd.DataFrame) -> IntArray:
-    """The rows that some minimum performance or maximum gap makes `select` choose.
+    """The rows that `select` chooses for some minimum performance or maximum gap.
 
     >>> selectable(pd.DataFrame({"gap": [-0.2, 0.1, 0.3], "performance": [0.8, 0.7, 0.6]})).tolist()
     [0, 1]
@@ -56,7 +55,7 @@ def _best_so_far(limit: FloatArray, cost: FloatArray) -> IntArray:
 
 
 def thin(trace: pd.DataFrame, chosen: int, shown: int = SHOWN) -> Thinned:
-    """All rows of a short trace; of a long one those that can be chosen, the chosen one, and others at even distances."""
+    """All rows of a short trace; of a long one those that can be chosen, the chosen one, and others evenly spaced."""
     known = np.flatnonzero(trace[["gap", "performance"]].notna().all(axis=1).to_numpy())
     if len(known) <= shown:
         return Thinned(known, np.ones(len(known), bool))
@@ -68,18 +67,18 @@ def thin(trace: pd.DataFrame, chosen: int, shown: int = SHOWN) -> Thinned:
     return Thinned(rows, np.isin(rows, drawn))
 
 
-def explorer_data(case: Case, unit: str) -> dict[str, object]:
-    """Plain values for the page's script: the goal, and of each method its points. Nothing of a patient is in it."""
-    goal = case.result.candidate.goal
-    methods = [_method(repair, case) for repair in case.repairs]
+def explorer_data(case: Comparison, unit: str) -> dict[str, object]:
+    """Plain values for the page's script: the goal and the points of each method, without any patient's data."""
+    goal, valid = case.goal, case.result.valid
+    methods = [_method(tried, case) for tried in case.candidates]
     widest = max([FARTHEST, goal.max_gap or 0.0, *(abs(gap) for method in methods for gap in _drawn(method))])
     line = np.linspace(0, min(1.0, widest * BEYOND), LINE)
-    best = limit_at(case.original.valid, goal, line)
+    best = _upper_bound(case, goal, line)
     return {
         "goal": {"min_performance": goal.min_performance, "max_gap": goal.max_gap, "measure": goal.measure, "performance": unit},
         "margin": {
-            "gap": gap_margin(case.result.valid, goal.measure),
-            "performance": performance_margin(case.result.valid, goal.performance),
+            "gap": None if valid is None else gap_margin(valid, goal.measure),
+            "performance": None if valid is None else performance_margin(valid, goal.performance),
         },
         "limit": None if best is None or np.isnan(best).any() else {"gap": _rounded(line), "performance": _rounded(best)},
         "methods": methods,
@@ -96,10 +95,10 @@ def _rounded(values: FloatArray) -> list[float | None]:
 
 
 def gap_margin(scores: Scores, measure: str) -> float | None:
-    """Half of a 95 % interval of a gap on these patients, at most; None where a cell is empty, or where the decisions choose the patients.
+    """Half of the widest 95 % interval of a gap on these patients; None if a cell is empty, or if decisions select the patients.
 
-    A step's decisions are not kept, so its rates are not known: this is the interval of rates of a half, the widest that there is, with
-    patients, not rows, as the number.
+    The decisions of a step are not kept, so its rates are unknown: this is the interval of rates of a half, the widest possible, with
+    the number of patients, not of rows.
 
     >>> four = Scores.from_arrays([1, 0] * 800, [0.5] * 1600, ["F"] * 800 + ["M"] * 800, reference="M")
     >>> gap_margin(four, "eod"), performance_margin(four, "balanced_accuracy")  # 1.96 * sqrt(0.5 / 400), 1.96 * sqrt(0.125 / 800)
@@ -122,7 +121,7 @@ def gap_margin(scores: Scores, measure: str) -> float | None:
 
 
 def performance_margin(scores: Scores, performance: str) -> float | None:
-    """The same for balanced accuracy and accuracy; None for what is no mean of rates."""
+    """The same for balanced accuracy and accuracy; None for a performance that is not a mean of rates."""
     shares = {"balanced_accuracy": ((1, 0.5), (0, 0.5)), "accuracy": ((None, 1.0),)}.get(performance)
     if shares is None:
         return None
@@ -138,23 +137,28 @@ def _patients(scores: Scores, rows: npt.NDArray[np.bool_]) -> int:
     return int(rows.sum()) if scores.patients is None else len(set(scores.patients[rows]))
 
 
-def _method(repair: Repair, case: Case) -> dict[str, Any]:
-    candidate = repair.candidate
+def _upper_bound(case: Comparison, goal: Goal, gaps: FloatArray) -> FloatArray | None:
+    """The group-aware upper bound on the repair set; None if it is not defined or the repair set is unknown."""
+    return None if case.original.valid is None else limit_at(case.original.valid, goal, gaps)
+
+
+def _method(tried: Tried, case: Comparison) -> dict[str, Any]:
+    candidate = tried.candidate
     kept = thin(candidate.trace, candidate.chosen)
     rows = candidate.trace.iloc[kept.rows]
-    picked = select(candidate.trace, case.result.candidate.goal)
+    picked = select(candidate.trace, case.goal)
     columns = {name: [None if np.isnan(v) else float(v) for v in rows[name]] for name in ("gap", "performance", "threshold")}
-    best = limit_at(case.original.valid, case.result.candidate.goal, rows["gap"].to_numpy())
+    best = _upper_bound(case, case.goal, rows["gap"].to_numpy())
     return {
-        "name": short(repair.name),
-        "full": plain(repair.name),
+        "name": short(tried.name),
+        "full": plain(tried.name),
         "steps": [int(step) for step in rows["step"]],
         **columns,
-        "limit": None if best is None else _rounded(best),  # of the best rule that knows the group, at the same size of the gap
+        "limit": None if best is None else _rounded(best),  # the upper bound at the same size of the gap
         "drawn": [bool(drawn) for drawn in kept.drawn],
         "total": len(candidate.trace),
         "chosen": int(np.searchsorted(kept.rows, candidate.chosen)),
         "met": candidate.met,
         "own_rule": picked.row != candidate.chosen,
-        "result": repair is case.result,
+        "result": tried is case.result,
     }

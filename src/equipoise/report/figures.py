@@ -10,8 +10,8 @@ import pandas as pd
 from equipoise.data import Scores, replacing
 from equipoise.errors import BadInput
 from equipoise.measures import Audit, Threshold, sweep
-from equipoise.report.limits import with_enough_data
-from equipoise.report.terminal import ROW_NAMES, percent, short_name
+from equipoise.repair import with_enough_data
+from equipoise.report.wording import RATE_NAMES, percent, short_name
 
 FORMATS = ("png", "svg", "html")
 SHOWN = ("selection_rate", "tpr", "tnr", "ppv", "npv", "auroc")
@@ -19,7 +19,7 @@ BLUE, RED = "#2e5496", "#b6311e"
 
 
 def rates_figure(audit: Audit) -> Any:
-    """A dot and a whisker a group, one row of them a rate. A group with insufficient data has its row, and no dot."""
+    """A figure with one row per rate, with a dot and an interval per group. A group with insufficient data has no dot."""
     import altair as alt
 
     several = len(audit.references) > 1  # 'yes' of one attribute is not 'yes' of another
@@ -29,7 +29,7 @@ def rates_figure(audit: Audit) -> Any:
         order.append(label)
         for measure in SHOWN:
             ends = {"value": row[measure], "low": row[f"{measure}_low"], "high": row[f"{measure}_high"]}
-            rows.append({"group": label, "rate": ROW_NAMES[measure]} | ends)
+            rows.append({"group": label, "rate": RATE_NAMES[measure]} | ends)
     frame = pd.DataFrame(rows)
     base = alt.Chart(frame).encode(
         y=alt.Y("group:N", sort=order, title=None, scale=alt.Scale(padding=0.6), axis=alt.Axis(labelLimit=300)),
@@ -44,14 +44,14 @@ def rates_figure(audit: Audit) -> Any:
     facet = (whiskers + dots).properties(width=420, height=20 * len(order) + 10)
     header = alt.Header(labelAngle=0, labelAlign="left", labelAnchor="middle")
     return (
-        facet.facet(row=alt.Row("rate:N", sort=[ROW_NAMES[m] for m in SHOWN], title=None, header=header))
+        facet.facet(row=alt.Row("rate:N", sort=[RATE_NAMES[m] for m in SHOWN], title=None, header=header))
         .properties(title=f"{short_name(audit.name)}: rates by group, {percent(audit.settings.level)} intervals")
         .resolve_scale(x="shared")
     )
 
 
 def gaps_figure(audit: Audit) -> Any:
-    """Every gap with its interval, beside the line of no gap. A gap with insufficient data has its row, and no dot."""
+    """A figure with every gap and its interval, and the line of no gap. A gap with insufficient data has no dot."""
     import altair as alt
 
     several = len(audit.references) > 1
@@ -66,7 +66,7 @@ def gaps_figure(audit: Audit) -> Any:
     tooltip = [
         "label:N",
         *[alt.Tooltip(f"{end}:Q", format="+.3f") for end in ("value", "low", "high")],
-        *[alt.Tooltip(f"{beside}:Q", format=".3f") for beside in ("detectable", "noise", "excess")],
+        *[alt.Tooltip(f"{name}:Q", format=".3f") for name in ("detectable", "noise", "excess")],
     ]
     zero = alt.Chart(pd.DataFrame({"x": [0]})).mark_rule(strokeDash=[4, 4], color="#777").encode(x="x:Q")
     whiskers = base.mark_rule(strokeWidth=2, color=BLUE).encode(x=alt.X("low:Q", title="group's rate minus the reference's"), x2="high:Q")
@@ -76,15 +76,15 @@ def gaps_figure(audit: Audit) -> Any:
 
 
 def thresholds_figure(scores: Scores, audit: Audit, gap: str = "eod", points: int = 400) -> Any:
-    """A gap and the balanced accuracy at every threshold (thinned for drawing), with the threshold in use."""
+    """A figure with a gap and the balanced accuracy at every threshold (thinned for drawing), and the threshold in use."""
     import altair as alt
 
     attribute = with_enough_data(scores.attribute, audit, gap)
     swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (gap, "balanced_accuracy"))
-    # A value holds for every threshold above the next lower score, up to and with its own; the first one holds for nobody.
+    # A value holds for every threshold above the next lower score, up to and including its own; at the first, no one is positive.
     upto = np.concatenate([[np.inf], np.unique(scores.score)[::-1]]).clip(0, 1)
     if upto[1] == 1:
-        upto[0] = np.nan  # somebody is decided positive at every threshold there is
+        upto[0] = np.nan  # someone is decided positive at every threshold
     inside = np.flatnonzero(~np.isnan(upto))
     keep = inside[np.unique(np.linspace(0, len(inside) - 1, points).astype(int))]
     between = f"{short_name(attribute.others[0])} minus {short_name(attribute.reference)}"
@@ -110,7 +110,7 @@ def thresholds_figure(scores: Scores, audit: Audit, gap: str = "eod", points: in
     if isinstance(audit.rule, Threshold):
         used = pd.DataFrame({"x": [min(max(audit.rule.value, 0), 1)]})
         layers += alt.Chart(used).mark_rule(color="#333").encode(x=alt.X("x:Q", title="threshold"))
-    title = f"{short_name(audit.name)}: every threshold; the upright line is the one in use"
+    title = f"{short_name(audit.name)}: every threshold; the vertical line is the one in use"
     return layers.properties(width=460, height=260, title=title)
 
 
@@ -122,7 +122,7 @@ class _ScriptSafe(json.JSONEncoder):
 
 
 def save_figure(chart: Any, path: str | Path) -> Path:
-    """The figure as PNG, SVG or a self-contained interactive HTML file, by the ending of its name."""
+    """The path of the figure, written as PNG, SVG or a self-contained interactive HTML file, by the ending of its name."""
     path = Path(path)
     kind = path.suffix.lstrip(".").lower()
     if kind not in FORMATS:

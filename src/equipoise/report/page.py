@@ -1,7 +1,7 @@
-"""The report of a case as one HTML file for a committee: complete in itself, light and dark, on a phone and on paper.
+"""HTML reports for a committee: of a comparison, of an audit, and of several labels. Each is one file, for screens, phones and paper.
 
-Words stand in the templates, numbers come from `findings`. Everything is escaped; the one script may run by its hash alone, so that no
-name in a user's file could become a script even if an escape were missed.
+Words stand in the templates, numbers come from findings. Everything is escaped; the only script may run because of its hash, so no name
+in a user's file could become a script even if an escape were missed.
 """
 
 import base64
@@ -13,45 +13,41 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from equipoise.data import write_text
+from equipoise.measures import WORDS, Audit
 from equipoise.methods import ALL_AT_ONCE, METHODS
 from equipoise.models import READ_IS_NOT_USED
-from equipoise.report.case import Case
+from equipoise.repair import ALMOST, Comparison, Saved
+from equipoise.report import wording
 from equipoise.report.explorer import explorer_data
-from equipoise.report.findings import Findings, find, headline
-from equipoise.report.limits import LIMIT_WORDS, limit_words
 from equipoise.report.panels import calibration_panel, roc_panel, score_panel, trajectory_panel
-from equipoise.report.terminal import percent
 from equipoise.report.views import (
     Book,
+    audit_views,
     changed_pictures,
     choice,
     explorer_notes,
     gap_view,
-    goal_words,
-    part_words,
     probe_views,
     rate_views,
     unit_maps,
     widest_change,
 )
-from equipoise.report.words import ALMOST, PERFORMANCE, RATES, amount, count, gap_words, plain, share_words, short, span
-
-if TYPE_CHECKING:
-    from equipoise.report.repaired import Written
+from equipoise.report.wording import PERFORMANCE, RATES, contribution_words, gap_words, goal_words, percent, share_words, short
 
 TEMPLATES = Path(__file__).parent / "templates"
 SCRIPTS = ("select.js", "page.js", "explorer.js")
-COLOURS = 7  # of groups, with a dash of its own each
+COLOURS = 7  # of groups, each with a dash pattern
 DRAWN = 12  # groups with a panel of scores
 MAPS = 24
 SHORT_PATH = 2  # steps, the original and the result, that need no figure
+HEADLINES = ("eod", "spd", "fpr_gap", "ppv_gap")  # measures for the first sentence of an audit, in order of preference
 CONTENTS = {
     "verdict": "The question and the answer",
     "cohort": "The patients",
@@ -59,9 +55,9 @@ CONTENTS = {
     "gaps": "The differences",
     "affected": "Who is affected",
     "explorer": "The trade-off, to explore",
-    "trajectories": "How the methods went",
+    "trajectories": "The steps of the methods",
     "curves": "Scores and thresholds",
-    "probes": "What the layers hold",
+    "probes": "What the layers encode",
     "images": "Images and units",
     "method": "Method, settings and limits",
 }
@@ -73,53 +69,76 @@ RATE_WORDS = {
     "selection_rate": "the share flagged",
 }
 LIMITS = (
-    "A small difference in one measure does not mean that the classifier is equally good for everybody. Other measures may differ, and "
-    "some cannot be equal at the same time where the finding is more frequent in one group than in another.",
-    "Labels are taken as the truth. Where a group's disease is missed or over-called in the records themselves, these measures inherit it.",
-    "Groups are those of the columns given. Differences inside a group, and groups that nobody recorded, are not seen.",
-    "The patients are those of these data, at this place and time. A new scanner, clinic or population asks for a new audit.",
-    "Intervals say how far chance in the choice of patients may move a number, not how far errors of labels, recording or selection may.",
-    "Nothing here says that a difference was caused by the group, nor that a decision is lawful or clinically right. "
+    "A small difference in one measure does not mean that the classifier is equally good for every group. Other measures may differ, and "
+    "some cannot be equal at the same time if the finding is more frequent in one group than in another.",
+    "Labels are taken as the truth. If a group's disease is missed or over-diagnosed in the records, these measures inherit it.",
+    "Groups are those of the given columns. Differences within a group, and groups that were not recorded, are not seen.",
+    "The patients are those of these data, at this place and time. A new scanner, clinic or population needs a new audit.",
+    "Intervals cover the sampling of patients, not errors of labels, recording or selection.",
+    "Nothing here shows that a difference was caused by the group, nor that a decision is lawful or clinically right. "
     "That is for clinicians, patients and the committee.",
 )
 
 
-def write_page(case: Case, path: Path, *, draws: int = 1000, thumbnails: bool = False, found: Findings | None = None) -> None:
-    """Writes the report, whole or not at all. Images of patients go into it only with `thumbnails`. `found` is not computed again."""
-    write_text(path, page(case, draws=draws, thumbnails=thumbnails, found=found))
+def write_page(case: Comparison, path: Path, *, thumbnails: bool = False) -> Path:
+    """The path of the report, which is written whole or not at all. Images of patients are included only with `thumbnails`."""
+    return write_text(path, report_page(case, thumbnails=thumbnails))
 
 
-def page(case: Case, *, draws: int = 1000, thumbnails: bool = False, found: Findings | None = None) -> str:
-    """The report as HTML."""
-    return _environment().get_template("report.html").render(_context(case, found or find(case, draws=draws), thumbnails))
+def write_audit_page(audit: Audit, path: Path) -> Path:
+    """The path of an audit's report, which is written whole or not at all."""
+    return write_text(path, audit_page(audit))
+
+
+def report_page(case: Comparison, *, thumbnails: bool = False) -> str:
+    """The report of a comparison as HTML."""
+    return _environment().get_template("report.html").render(_context(case, thumbnails))
+
+
+def audit_page(audit: Audit) -> str:
+    """The report of an audit as HTML."""
+    known = [name for name in HEADLINES if name in audit.estimates and not math.isnan(audit[name].value)]
+    measure = known[0] if known else next((name for name in HEADLINES if name in audit.estimates), "")
+    return (
+        _environment()
+        .get_template("audit.html")
+        .render(
+            audit=audit,
+            measure=measure,
+            headline=audit[measure] if known else None,
+            two=len(audit.groups[audit.groups["attribute"] == next(iter(audit.references))]) == 2 and len(audit.references) == 1,
+            views=audit_views(audit),
+            performance=[(words, audit[name]) for name, words in PERFORMANCE.items() if name in audit.estimates],
+            size_words=_how_many(audit.rows, audit.patients, ""),
+            level=percent(audit.settings.level),
+            rates=RATES,
+            gap_words=gap_words,
+            limits=LIMITS,
+            book=Book(),
+            style=Markup(_read("report.css")),
+        )
+    )
 
 
 @cache
 def _environment() -> Environment:
-    """The templates: everything is escaped, and a name that is not there is an error."""
+    """The templates: everything is escaped, and an unknown name is an error."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {
-        "amount": amount,
-        "count": count,
-        "plain": plain,
-        "short": short,
-        "span": span,
-        "sentence": _sentence,
-        "limit_words": limit_words,
-    }
+    filters = ("amount", "count", "plain", "short", "span", "upper_bound_words")
+    environment.filters |= {name: getattr(wording, name) for name in filters} | {"sentence": _sentence}
     environment.tests["nan"] = math.isnan
     return environment
 
 
 def _sentence(text: str) -> str:
-    """With a capital first letter, the others as they are: F1 stays F1."""
+    """The text with a capital first letter; F1 stays F1."""
     return text[:1].upper() + text[1:]
 
 
-def _context(case: Case, found: Findings, thumbnails: bool) -> dict[str, Any]:
-    candidate, goal = case.result.candidate, case.result.candidate.goal
+def _context(case: Comparison, thumbnails: bool) -> dict[str, Any]:
+    found, candidate, goal = case.found, case.result.candidate, case.goal
     attribute = case.original.test.attribute
     performance = PERFORMANCE[goal.performance]
     style, script = (_read("report.css"), "".join(map(_read, SCRIPTS)))
@@ -130,6 +149,7 @@ def _context(case: Case, found: Findings, thumbnails: bool) -> dict[str, Any]:
     shown = [anchor for anchor in CONTENTS if not absent.get(anchor)]
     codes = range(min(len(attribute.levels), DRAWN))
     sides = (("Before", case.original), ("After", case.result))
+    valid = case.original.valid
     return {
         "case": case,
         "found": found,
@@ -139,20 +159,20 @@ def _context(case: Case, found: Findings, thumbnails: bool) -> dict[str, Any]:
         "levels": attribute.levels,
         "level": percent(found.settings.level),
         "min_patients": found.settings.min_patients,
-        "patients": case.original.test.patients is not None and case.original.valid.patients is not None,
+        "patients": case.original.test.patients is not None and (valid is None or valid.patients is not None),
         "performance": performance,
         "share_words": share_words,
-        "best_rule": LIMIT_WORDS,
+        "upper_bound": WORDS,
         "gap_words": gap_words,
         "rates": RATES,
         "rate_words": RATE_WORDS.get(found.rate or "", ""),
         "almost": ALMOST,
-        "part_words": part_words,
+        "contribution_words": contribution_words,
         "goal_words": goal_words(goal),
         "size_words": _how_many(found.after.rows, found.after.patients, "test"),
-        "valid_words": _how_many(len(case.original.valid), _patients(case), "validation"),
+        "valid_words": "" if valid is None else _how_many(len(valid), _patients(valid.patients), "repair"),
         "total": found.affected[0].counts[-1],
-        "trace_first": case.original.candidate.trace.iloc[0],
+        "trace_first": case.original.candidate.trace.iloc[0] if valid is not None else candidate.trace.iloc[0],
         "trace_chosen": candidate.trace.iloc[candidate.chosen],
         "forests": {name: rate_views(blocks) for name, blocks in found.rates.items()},
         "gap_forests": {name: gap_view(rows) for name, rows in found.gaps.items()},
@@ -165,20 +185,20 @@ def _context(case: Case, found: Findings, thumbnails: bool) -> dict[str, Any]:
             for title, r in sides
         ],
         "left_out": max(0, len(attribute.levels) - DRAWN),
-        "trajectories": [trajectory_panel(repair, goal) for repair in case.repairs if len(repair.candidate.trace) > SHORT_PATH],
-        "one_step": [repair.name for repair in case.repairs if len(repair.candidate.trace) <= SHORT_PATH],
-        "choices": [choice(repair, case.result, case.original) for repair in case.repairs],
-        "result_below": choice(case.result, case.result, case.original)["below"],
-        "has_limit": data["limit"] is not None,
+        "trajectories": [trajectory_panel(tried, goal) for tried in case.candidates if len(tried.candidate.trace) > SHORT_PATH],
+        "one_step": [tried.name for tried in case.candidates if len(tried.candidate.trace) <= SHORT_PATH],
+        "choices": [choice(tried, case) for tried in case.candidates],
+        "result_below": choice(case.result, case)["below"],
+        "has_bound": data["limit"] is not None,
         "probes": probe_views(case.probes),
         "read_is_not_used": READ_IS_NOT_USED,
-        "step_total": f"{sum(len(r.candidate.trace) for r in case.repairs):,}",
+        "step_total": f"{sum(len(r.candidate.trace) for r in case.candidates):,}",
         "explorer_notes": explorer_notes(data),
         "pictures": pictures,
         "maps": maps[:MAPS],
         "maps_left_out": max(0, len(maps) - MAPS),
         "limits": LIMITS,
-        "notes": [(r.name, note) for r in case.repairs for note in r.candidate.notes],
+        "notes": [(r.name, note) for r in case.candidates for note in r.candidate.notes],
         "contents": [(anchor, CONTENTS[anchor]) for anchor in shown],
         "sections": {anchor: k + 1 for k, anchor in enumerate(shown)},
         "when": _date(case.provenance.when),
@@ -190,23 +210,21 @@ def _context(case: Case, found: Findings, thumbnails: bool) -> dict[str, Any]:
     }
 
 
-def labels_page(title: str, cases: Mapping[str, Case], written: Mapping[str, "Written"], places: Mapping[str, Path]) -> str:
-    """The page that leads to the reports of several labels, as HTML."""
+def labels_page(title: str, cases: Mapping[str, Comparison], saved: Mapping[str, Saved], places: Mapping[str, Path]) -> str:
+    """The overview that links to the reports of several labels, as HTML."""
     first = next(iter(cases.values()))
-    goal, attribute, method = first.result.candidate.goal, first.original.test.attribute, first.result.name
-    rows: list[dict[str, Any]] = []
-    for label, case in cases.items():
-        audits = (written[label].found.before, written[label].found.after)
-        rows.append(
-            {
-                "label": label,
-                "href": f"{quote(places[label].name)}/report.html" if "report.html" in written[label].files else "",
-                "gap": [headline(found, goal.measure, attribute.name) for found in audits],
-                "performance": [found[goal.performance] for found in audits],
-                "met": case.result.candidate.met,
-                "goal": goal_words(case.result.candidate.goal),
-            }
-        )
+    goal, attribute, method = first.goal, first.original.test.attribute, first.result.name
+    rows: list[dict[str, Any]] = [
+        {
+            "label": label,
+            "href": f"{quote(places[label].name)}/report.html" if "report.html" in saved[label].files else "",
+            "gap": [case.found.gap_before, case.found.gap_after],
+            "performance": [case.found.performance_before, case.found.performance_after],
+            "met": case.result.candidate.met,
+            "goal": goal_words(case.goal),
+        }
+        for label, case in cases.items()
+    ]
     sides = [[SimpleNamespace(label=row["label"], value=row["gap"][k].value) for row in rows] for k in (0, 1)]
     sides = [[gap for gap in side if not math.isnan(gap.value)] for side in sides]
     unmet = [(label, case.result.candidate.why) for label, case in cases.items() if not case.result.candidate.met]
@@ -219,15 +237,15 @@ def labels_page(title: str, cases: Mapping[str, Case], written: Mapping[str, "Wr
             unmet=unmet,
             met=sum(case.result.candidate.met for case in cases.values()),
             method=method,
-            together=METHODS[method].labels == ALL_AT_ONCE,
+            together=METHODS[first.result.candidate.method].labels == ALL_AT_ONCE,
             attribute=attribute.name,
             reference=attribute.reference,
-            many=len(attribute.levels) > 2,
+            more=len(attribute.levels) > 2,
             goal=goal,
             worst=[max(side, key=lambda gap: abs(gap.value)) for side in sides] if all(sides) else [],
             gap_words=gap_words,
             performance=PERFORMANCE[goal.performance],
-            level=percent(next(iter(written.values())).found.settings.level),
+            level=percent(first.found.settings.level),
             provenance=first.provenance,
             when=_date(first.provenance.when),
             book=Book(),
@@ -238,18 +256,16 @@ def labels_page(title: str, cases: Mapping[str, Case], written: Mapping[str, "Wr
 
 def script_data(data: object) -> Markup:
     """JSON for inside a <script> element, which no name in it can end."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # ASCII: line separators are written out too
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # ASCII: line separators are escaped too
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
-def _how_many(rows: int, patients: int | None, part: str) -> str:
-    return (
-        f"{rows:,} {part} rows" if patients is None else f"{patients:,} {part} patients" + ("" if patients == rows else f" ({rows:,} rows)")
-    )
+def _how_many(rows: int, patients: int | None, kind: str) -> str:
+    of = f"{kind} " if kind else ""
+    return f"{rows:,} {of}rows" if patients is None else f"{patients:,} {of}patients" + ("" if patients == rows else f" ({rows:,} rows)")
 
 
-def _patients(case: Case) -> int | None:
-    patients = case.original.valid.patients
+def _patients(patients: Any) -> int | None:
     return None if patients is None else len(set(patients))
 
 

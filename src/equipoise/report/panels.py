@@ -1,6 +1,6 @@
 """The geometry of small figures: ROC curves, score distributions, calibration and trajectories as paths in a drawing of 320 by 220.
 
-Panels are small and stand beside one another, so that their letters stay readable on a phone and on paper. Templates draw them.
+Panels are small and stand next to one another, so that their letters stay readable on a phone and on paper. Templates draw them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,8 +12,8 @@ import pandas as pd
 from equipoise.data import Attribute, IntArray, Scores
 from equipoise.measures import FloatArray, Rule
 from equipoise.methods import METHODS, Goal
-from equipoise.report.case import Repair
-from equipoise.report.words import amount, number, short
+from equipoise.repair import Tried
+from equipoise.report.wording import amount, number, short
 
 WIDTH, HEIGHT = 320, 220
 LEFT, RIGHT, TOP, BOTTOM = 48, 18, 12, 38
@@ -24,7 +24,7 @@ BINS = 10  # of a calibration curve
 
 @dataclass(frozen=True)
 class Tick:
-    """A place on an axis and what stands there."""
+    """A position on an axis and its label."""
 
     at: float
     text: str
@@ -32,9 +32,9 @@ class Tick:
 
 @dataclass(frozen=True)
 class Mark:
-    """A path, dot, bar or rule: `look` names its class in the style sheet, `colour` the group it belongs to."""
+    """A path, dot, bar or rule: `style` is its class in the style sheet, `colour` the group it belongs to."""
 
-    look: str
+    style: str
     d: str
     colour: int = -1
     title: str = ""
@@ -42,7 +42,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Panel:
-    """One small figure with axes. `says` is its content in words, for those who cannot see it."""
+    """One small figure with axes. `says` is its content in words, for screen readers."""
 
     title: str
     says: str
@@ -60,12 +60,12 @@ class Panel:
 
 
 def along(value: float, low: float, high: float) -> float:
-    """Where a value stands from the left of a panel."""
+    """The position of a value from the left of a panel."""
     return LEFT + (WIDTH - RIGHT - LEFT) * (value - low) / (high - low)
 
 
 def up(value: float, low: float, high: float) -> float:
-    """Where a value stands from the top of a panel."""
+    """The position of a value from the top of a panel."""
     return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (value - low) / (high - low)
 
 
@@ -160,12 +160,12 @@ def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, co
         shares.append(np.histogram(part, edges)[0] / max(len(part), 1))
     top = max(0.05, float(np.max(shares)))
     marks = []
-    for sign, look, heights in ((1, "with", shares[0]), (-1, "without", shares[1])):
+    for sign, style, heights in ((1, "with", shares[0]), (-1, "without", shares[1])):
         outline = [(along(0, 0, 1), up(0, -top, top))]
         for low, high, height in zip(edges[:-1], edges[1:], heights, strict=True):
             outline += [(along(low, 0, 1), up(sign * height, -top, top)), (along(high, 0, 1), up(sign * height, -top, top))]
         outline.append((along(1, 0, 1), up(0, -top, top)))
-        marks.append(Mark(f"area {look}", line(outline) + "Z"))
+        marks.append(Mark(f"area {style}", line(outline) + "Z"))
     marks.append(Mark("base", line([(along(0, 0, 1), up(0, -1, 1)), (along(1, 0, 1), up(0, -1, 1))])))
     cuts = rule.cuts(attribute.levels[code])
     for cut in cuts:
@@ -183,11 +183,11 @@ def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, co
     return Panel(title, f"{says}. Threshold {where}." if cuts else f"{says}.", ticks, sides, "score", "", tuple(marks))
 
 
-def trajectory_panel(repair: Repair, goal: Goal) -> Panel:
-    """The gap and the performance of a method against its step on validation, with the step that was chosen."""
-    candidate = repair.candidate
+def trajectory_panel(tried: Tried, goal: Goal) -> Panel:
+    """The gap and the performance of a method against its step on the repair set, with the chosen step."""
+    candidate = tried.candidate
     trace = candidate.trace
-    tries = not METHODS[candidate.ran].stepwise
+    tries = candidate.ran not in METHODS or not METHODS[candidate.ran].stepwise
     step, gap, performance = (trace[name].to_numpy(dtype=np.float64) for name in ("step", "gap", "performance"))
     keep = _visible(gap, performance, candidate.chosen)
     first, last = float(np.nanmin(step)), float(max(np.nanmax(step), np.nanmin(step) + 1))
@@ -199,32 +199,32 @@ def trajectory_panel(repair: Repair, goal: Goal) -> Panel:
         y = up(goal.min_performance, low, 1)
         marks.append(Mark("min_performance", line([(LEFT, y), (WIDTH - RIGHT, y)]), title=f"minimum {amount(goal.min_performance)}"))
     if goal.max_gap is not None:
-        for max_gap in (goal.max_gap, -goal.max_gap):
-            if max_gap >= low:
-                marks.append(Mark("max_gap", line([(LEFT, up(max_gap, low, 1)), (WIDTH - RIGHT, up(max_gap, low, 1))]), title="max_gap"))
+        for bound in (goal.max_gap, -goal.max_gap):
+            if bound >= low:
+                marks.append(Mark("max_gap", line([(LEFT, up(bound, low, 1)), (WIDTH - RIGHT, up(bound, low, 1))]), title="maximum gap"))
     x = along(step[candidate.chosen], first, last)
     marks.append(Mark("chosen", line([(x, TOP), (x, HEIGHT - BOTTOM)]), title=f"chosen: step {int(step[candidate.chosen])}"))
-    for look, values in (("gap", gap), ("performance", performance)):
+    for style, values in (("gap", gap), ("performance", performance)):
         spots = [(along(s, first, last), up(v, low, 1)) for s, v in zip(step[keep], values[keep], strict=True)]
         if tries:
-            marks += [Mark(f"try {look}", dot(a, b, 1.6)) for a, b in spots if not np.isnan(b)]
+            marks += [Mark(f"try {style}", dot(a, b, 1.6)) for a, b in spots if not np.isnan(b)]
         else:
-            marks.append(Mark(f"track {look}", line(spots)))
-        marks.append(Mark(f"end {look}", dot(x, up(values[candidate.chosen], low, 1), 3.5)))
+            marks.append(Mark(f"track {style}", line(spots)))
+        marks.append(Mark(f"end {style}", dot(x, up(values[candidate.chosen], low, 1), 3.5)))
     count = min(5, int(last - first) + 1)
     axis = tuple(Tick(along(v, first, last), number(v, 0)) for v in np.unique(np.linspace(first, last, count).round()))
     at = candidate.chosen
     kind = "points tried" if tries else "steps"
     says = (
-        f"{short(repair.name)}: {len(trace):,} {kind} on validation. At the first the gap is {amount(gap[0], 'points')} points "
+        f"{short(tried.name)}: {len(trace):,} {kind} on the repair set. At the first the gap is {amount(gap[0], 'points')} points "
         f"and performance {amount(performance[0])}; at the chosen step {int(step[at])} they are "
         f"{amount(gap[at], 'points')} points and {amount(performance[at])}."
     )
-    return Panel(short(repair.name), says, axis, ticks, "try" if tries else "step", "percent", tuple(marks))
+    return Panel(short(tried.name), says, axis, ticks, "try" if tries else "step", "percent", tuple(marks))
 
 
 def _visible(gap: FloatArray, performance: FloatArray, chosen: int) -> IntArray:
-    """Rows to draw of a long trace: of every stretch, those with the lowest and highest gap and performance, and the chosen one."""
+    """Rows to draw of a long trace: of every section, those with the lowest and highest gap and performance, and the chosen one."""
     n = len(gap)
     if n <= POINTS:
         return np.arange(n)

@@ -1,6 +1,5 @@
 """An audit as tables for a terminal. Names come from users' files, so they are always text, never markup."""
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,43 +10,23 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise import models
-from equipoise.data import CONFLICTS, Varying
-from equipoise.measures import GROUP_MEASURES, INSUFFICIENT, Audit, meaning
+from equipoise.measures import GROUP_MEASURES, Audit, meaning
+from equipoise.report.wording import PERFORMANCE, RATE_NAMES, interval, percent, printable, short_name, varying_words
 
-ROW_NAMES = {
-    "selection_rate": "decided positive",
-    "tpr": "sensitivity (TPR)",
-    "fpr": "false positive rate (FPR)",
-    "tnr": "specificity (TNR)",
-    "fnr": "miss rate (FNR)",
-    "ppv": "PPV",
-    "npv": "NPV",
-    "auroc": "AUROC",
-    "calibration_error": "calibration error",
-}
-PERFORMANCE_NAMES = {
-    "balanced_accuracy": "balanced accuracy",
-    "accuracy": "accuracy",
-    "f1": "F1",
-    "auroc": "AUROC",
-    "average_precision": "average precision",
-}
-GIVEN_NAMES = {None: "everybody", 1: "positives", 0: "negatives"}
+GIVEN_NAMES = {None: "all patients", 1: "positives", 0: "negatives"}
 INTERVAL = len("0.123 [0.123, 0.123]")
 GAP_INTERVAL = len("-0.123 [-0.123, -0.123]")
-LONGEST_HEADER = len("smallest gap")
-LONGEST_NAME = 60
+LONGEST_HEADER = len("detectable")
 NOISE_WORDS = (
-    "noise: the size of gap that a classifier without any shows on these rows by chance, on average; excess: |gap| minus noise, and at or "
-    "below 0 no sign of a gap."
+    "noise: the mean size of a gap on these rows if groups were assigned at random; excess: |gap| minus noise; at or below 0 there is no "
+    "sign of a gap."
 )
-UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # controls, colours and changes of direction
 
 
 def audit_view(audit: Audit) -> RenderableType:
-    """The whole audit: what was audited, a table of rates, a table of gaps, and what to mind."""
+    """The whole audit: what was audited, a table of rates, a table of gaps, and notes."""
     parts: list[RenderableType] = [_headline(audit)]
-    if any(name in PERFORMANCE_NAMES for name in audit.estimates):
+    if any(name in PERFORMANCE for name in audit.estimates):
         parts.append(_performance(audit))
     parts += [_GroupTables(rows, audit) for _, rows in audit.groups.groupby("attribute", sort=False)]
     parts += [_gaps(rows) for _, rows in audit.gaps.groupby("attribute", sort=False)]
@@ -56,10 +35,12 @@ def audit_view(audit: Audit) -> RenderableType:
 
 
 def encoding_view(layers: pd.DataFrame, level: float = 0.95) -> RenderableType:
-    """How well each attribute can be read from each layer, and that this is not whether it is used."""
+    """How well each attribute can be predicted from each layer, which does not show whether it is used."""
     parts: list[RenderableType] = []
     for name, rows in layers.groupby("attribute", sort=False):
-        table = _table(f"How well {short_name(name)} can be read from what enters a layer: AUROC of a probe, {percent(level)} intervals")
+        table = _table(
+            f"How well {short_name(name)} can be predicted from the inputs of a layer: AUROC of a probe, {percent(level)} intervals"
+        )
         for column in ("depth", "layer", "width", "among", "AUROC"):
             table.add_column(column, justify="left" if column in ("layer", "among") else "right", overflow="fold")
         table.columns[-1].width = INTERVAL
@@ -72,36 +53,8 @@ def encoding_view(layers: pd.DataFrame, level: float = 0.95) -> RenderableType:
                 table.add_row(*(where if k == 0 else ("", "", "")), GIVEN_NAMES[label], found)
         parts.append(table)
         parts += [Text(f"{short_name(name)}: {printable(note)}.", style="dim") for note in dict.fromkeys(rows["note"]) if note]
-    chance = (
-        "Chance is 0.5 (bold: the interval is above it), and so is less. Among rows of one label a difference in prevalence tells nothing."
-    )
+    chance = "0.5 or less is chance (bold: the interval is above it). Among rows of one label a difference in prevalence has no effect."
     return Group(*parts, Text(f"{chance} {models.READ_IS_NOT_USED}", style="dim"))
-
-
-def printable(text: str) -> str:
-    r"""The text with control characters written out, so that a name in a file cannot steer the terminal. Lines stay.
-
-    >>> printable("\x1b[31mred")
-    '\\x1b[31mred'
-    """
-    return UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else found[0].encode("unicode_escape").decode(), text)
-
-
-def percent(level: float) -> str:
-    """A level as a percentage, 95% or 99.9%."""
-    return f"{100 * level:.4g}%"
-
-
-def short_name(value: object) -> str:
-    """A name from a user's file, on one line and short enough for a table."""
-    text = printable(str(value)).replace("\n", "\\n")
-    return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 20]} ... {text[-15:]}"
-
-
-def varying_words(varying: Varying) -> str:
-    """How many patients have more than one group, and how they count."""
-    have = "patient has" if varying.patients == 1 else "patients have"
-    return f"{varying.attribute}: {varying.patients:,} {have} more than one recorded group; {CONFLICTS[varying.rule]} (--conflicts)"
 
 
 def _headline(audit: Audit) -> Text:
@@ -110,24 +63,24 @@ def _headline(audit: Audit) -> Text:
 
 
 def _performance(audit: Audit) -> Table:
-    table = _table(f"Everybody together, with {percent(audit.settings.level)} intervals")
+    table = _table(f"All patients, with {percent(audit.settings.level)} intervals")
     table.add_column("")
     table.add_column("value", justify="right")
     for name, estimate in audit.estimates.items():
-        if name in PERFORMANCE_NAMES:
-            table.add_row(PERFORMANCE_NAMES[name], _interval(estimate.value, estimate.low, estimate.high))
+        if name in PERFORMANCE:
+            table.add_row(PERFORMANCE[name], _interval(estimate.value, estimate.low, estimate.high))
     return table
 
 
 @dataclass(frozen=True)
 class _GroupTables:
-    """The rates of an attribute's groups: as many groups side by side as the terminal is wide, so that no interval is broken."""
+    """The rates of an attribute's groups: as many groups next to each other as fit the terminal, so that no interval is broken."""
 
     rows: pd.DataFrame
     audit: Audit
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        names = max(map(len, ROW_NAMES.values())) + 4  # with the table's edges and the space around them
+        names = max(map(len, RATE_NAMES.values())) + 4  # with the table's edges and padding
         fit = max(1, (options.max_width - names) // (INTERVAL + 3))
         for start in range(0, len(self.rows), fit):
             yield _groups(self.rows.iloc[start : start + fit], self.audit)
@@ -143,7 +96,7 @@ def _groups(rows: pd.DataFrame, audit: Audit) -> Table:
         table.add_row("rows" if count == "n" else count, *[f"{v:,}" for v in rows[count]])
     for measure in GROUP_MEASURES:
         cells = [_interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"]) for _, row in rows.iterrows()]
-        table.add_row(ROW_NAMES[measure], *cells)
+        table.add_row(RATE_NAMES[measure], *cells)
     return table
 
 
@@ -152,7 +105,7 @@ def _gaps(rows: pd.DataFrame) -> Table:
     table.add_column("measure", no_wrap=True)
     table.add_column("between", overflow="fold")
     table.add_column("gap", justify="right", width=GAP_INTERVAL)
-    table.add_column("smallest gap these data could show", justify="right", max_width=LONGEST_HEADER)
+    table.add_column("minimum detectable gap", justify="right", max_width=LONGEST_HEADER)
     table.add_column("noise", justify="right")
     table.add_column("excess", justify="right")
     for row in rows.itertuples():
@@ -178,12 +131,12 @@ def _remarks(audit: Audit) -> list[RenderableType]:
     lines += [f"{printable(varying_words(each))}." for each in audit.varying]
     for name in audit.assumed:
         reference = short_name(audit.references[name])
-        lines.append(f"{short_name(name)}: nobody named a reference, so the largest group, {reference}, was taken (--reference).")
+        lines.append(f"{short_name(name)}: no reference was given, so the largest group, {reference}, is used (--reference).")
     for (group, note), attribute in zip(audit.groups["note"].items(), audit.groups["attribute"], strict=True):
         if note:
             lines.append(f"{short_name(attribute)} {short_name(group)}: {_in_words(str(note))}.")
     drawn = "rows" if audit.patients is None else "patients"
-    lines.append(f"Intervals: {audit.settings.draws:,} bootstrap draws of {drawn}. Bold: the interval leaves out 0.")
+    lines.append(f"Intervals: {audit.settings.draws:,} bootstrap resamples of {drawn}. Bold: the interval excludes 0.")
     if len(audit.gaps):
         lines.append(NOISE_WORDS)
     meanings = [f"{name} = {meaning(name)}" for name in audit.gaps["measure"].unique()]
@@ -198,10 +151,8 @@ def _in_words(note: str) -> str:
     measures = after.split(", ")
     if set(measures) == set(GROUP_MEASURES):
         return f"{before}: everything"
-    return before + separator + ", ".join(ROW_NAMES.get(m, m) for m in measures)
+    return before + separator + ", ".join(RATE_NAMES.get(m, m) for m in measures)
 
 
 def _interval(value: float, low: float, high: float, sign: str = "") -> Text:
-    if np.isnan(value):
-        return Text(INSUFFICIENT, style="yellow")
-    return Text(f"{value:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]")
+    return Text(interval(value, low, high, sign), style="yellow" if np.isnan(value) else "")

@@ -1,4 +1,4 @@
-"""What the templates of the page are given: the rows, axes, words and images of a case, ready to be put in their place."""
+"""What the templates of the reports are given: rows, axes, words and images, ready to be placed."""
 
 import base64
 import io
@@ -12,27 +12,23 @@ import numpy.typing as npt
 import pandas as pd
 from PIL import Image
 
-from equipoise.measures import Estimate, FloatArray
-from equipoise.methods import Goal
+from equipoise.measures import Audit, Estimate, FloatArray
 from equipoise.models import GIVEN
-from equipoise.report.affected import Part, most_changed
-from equipoise.report.case import Case, Probes, Repair
-from equipoise.report.findings import Findings, GapRow, GroupRate, RateBlock
-from equipoise.report.limits import below_limit
+from equipoise.repair import Comparison, Findings, GapRow, GroupRate, Probes, RateBlock, Tried, below_limit
 from equipoise.report.panels import Tick, forest_range
-from equipoise.report.words import LONGEST, PERFORMANCE, RATES, amount, gap_words, number, plain
+from equipoise.report.wording import LONGEST, RATES, number, plain
 
 PICTURES = 12
 
 
 class Book:
-    """The names that are too long for a table, in the order of their first use; the page lists them whole at its end."""
+    """The names that are too long for a table, in the order of their first use; the page lists them in full at its end."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
 
     def place(self, value: object) -> int | None:
-        """Where a long name stands in the list; None for one that is short enough."""
+        """The position of a long name in the list; None for a short name."""
         text = str(value)
         if len(plain(text)) <= LONGEST:
             return None
@@ -51,11 +47,11 @@ class Scale:
 
     @classmethod
     def of(cls, estimates: Sequence[Estimate], kind: str) -> "Scale":
-        """An axis that holds all of them."""
+        """An axis that includes all of them."""
         return cls(*forest_range([end for e in estimates for end in (e.low, e.high)], kind), kind)
 
     def place(self, value: float) -> str:
-        """Where a value stands, from 1 to 99 so that no dot is cut off."""
+        """The position of a value, from 1 to 99 so that no dot is cut off."""
         share = (value - self.low) / (self.high - self.low)
         return f"{1 + 98 * min(max(share, 0.0), 1.0):.2f}"
 
@@ -91,6 +87,7 @@ class GapView:
 
 
 def rate_views(blocks: Sequence[RateBlock]) -> list[RateView]:
+    """The blocks of rates that the page shows."""
     views = []
     for block in blocks:
         if block.rate in RATES:
@@ -101,6 +98,7 @@ def rate_views(blocks: Sequence[RateBlock]) -> list[RateView]:
 
 
 def gap_view(rows: Sequence[GapRow]) -> GapView:
+    """The gaps of an attribute by measure."""
     measures: dict[str, list[GapRow]] = {}
     for row in rows:
         measures.setdefault(row.measure, []).append(row)
@@ -119,24 +117,25 @@ def widest_change(found: Findings) -> float:
     return max(0.01, *shares) if shares else 1.0
 
 
-def choice(repair: Repair, result: Repair, original: Repair) -> dict[str, Any]:
-    row = repair.candidate.trace.iloc[repair.candidate.chosen]
-    threshold = float(row["threshold"])
+def choice(tried: Tried, case: Comparison) -> dict[str, Any]:
+    """The chosen step of a method on the repair set."""
+    row, valid = tried.chosen_row, case.original.valid
+    threshold, gap, performance = (float(row[name]) for name in ("threshold", "gap", "performance"))
     return {
-        "name": repair.name,
+        "name": tried.name,
         "step": f"{int(row['step']):,}",
-        "gap": float(row["gap"]),
-        "performance": float(row["performance"]),
+        "gap": gap,
+        "performance": performance,
         "threshold": "—" if math.isnan(threshold) else number(threshold, 3),
-        "below": below_limit(original.valid, result.candidate.goal, float(row["gap"]), float(row["performance"])),
-        "met": repair.candidate.met,
-        "result": repair is result,
+        "below": None if valid is None else below_limit(valid, case.goal, gap, performance),
+        "met": tried.candidate.met,
+        "result": tried is case.result,
     }
 
 
 @dataclass(frozen=True)
 class ProbeRow:
-    """How well a group can be read from one layer, before and after."""
+    """How well a group can be predicted from one layer, before and after."""
 
     layer: str
     width: int
@@ -146,7 +145,7 @@ class ProbeRow:
 
 @dataclass(frozen=True)
 class ProbeBlock:
-    """The layers among one kind of rows, on the axis that all blocks of an attribute share."""
+    """The layers for one kind of rows, on the axis that all blocks of an attribute share."""
 
     among: str
     rows: Sequence[ProbeRow]
@@ -154,19 +153,19 @@ class ProbeBlock:
 
 @dataclass(frozen=True)
 class ProbeView:
-    """What can be read of one attribute."""
+    """What can be predicted of one attribute."""
 
     scale: Scale
     blocks: Sequence[ProbeBlock]
     notes: Sequence[str]
 
 
-AMONG = {None: "Among everybody", 1: "Among those with the finding", 0: "Among those without it"}
+AMONG = {None: "Among all patients", 1: "Among those with the finding", 0: "Among those without it"}
 UNREAD = Estimate(math.nan, math.nan, math.nan)
 
 
 def probe_views(probes: Probes | None) -> dict[str, ProbeView]:
-    """By attribute: each layer that was read in the network before or after the repair, among everybody and among rows of one label."""
+    """By attribute: each probed layer of the network before or after the repair, among all patients and among those of one label."""
     if probes is None:
         return {}
     views = {}
@@ -192,10 +191,11 @@ def _probed(side: pd.DataFrame, layer: str, measure: str) -> Estimate:
 
 
 def explorer_notes(data: dict[str, Any]) -> list[str]:
-    notes = ["“± … at most” beside a step: half of the widest 95% interval that this many patients of the validation part allow."]
+    """What to know about the trade-off figure."""
+    notes = ["“± … at most” next to a step: half of the widest 95% interval possible with this many patients of the repair set."]
     if data["limit"] is None:
         notes.append(
-            "There is no line of the best rule that knows the group: it needs patients of every group with and without the finding, and a "
+            "The group-aware upper bound is not shown: it needs the scores of patients of every group with and without the finding, and a "
             "difference and a performance that are sums of rates, which predictive values and F1 are not."
         )
     for method in data["methods"]:
@@ -203,44 +203,20 @@ def explorer_notes(data: dict[str, Any]) -> list[str]:
         if drawn < method["total"]:
             notes.append(
                 f"{method['name']}: {drawn:,} of {method['total']:,} steps are drawn. "
-                "Every step that some minimum performance or maximum gap would choose is in the file, so that no choice is lost."
+                "Every step that some minimum or maximum would choose is in the file, so no choice is lost."
             )
         if method["own_rule"]:
-            notes.append(f"{method['name']} chose its step in this run by a rule of its own; moved lines choose by the rule above.")
+            notes.append(f"{method['name']} chose its step in this run by its own rule; moved lines choose by the rule above.")
     return notes
 
 
-def goal_words(goal: Goal) -> str:
-    """A goal in words.
-
-    >>> goal_words(Goal("eod", min_performance=0.75))
-    'the smallest difference in sensitivity with balanced accuracy of at least 75.0%'
-    """
-    what, performance = gap_words(goal.measure), PERFORMANCE[goal.performance]
-    also = "" if goal.min_performance is None else f" with {performance} of at least {amount(goal.min_performance)}"
-    if goal.max_gap is None:
-        return f"the smallest difference in {what}{also}"
-    within = f"a difference in {what} of at most {amount(goal.max_gap, 'size')} points"
-    return f"{within}{also}" if also else f"the best {performance} with {within}"
-
-
-def part_words(part: Part) -> str:
-    """What happened to a rate, in words."""
-    more = part.change > 0
-    return {
-        "tpr": "more of those with the finding are detected" if more else "fewer of those with the finding are detected",
-        "fpr": "more of those without the finding get a false alarm" if more else "fewer of those without the finding get a false alarm",
-        "selection": "more patients are flagged" if more else "fewer patients are flagged",
-    }[part.rate]
-
-
-def changed_pictures(case: Case) -> list[dict[str, Any]]:
+def changed_pictures(case: Comparison) -> list[dict[str, Any]]:
     """The most changed rows that have an image."""
     before, after = case.original.test, case.result.test
     old, new = case.original.decisions(), case.result.decisions()
     groups = before.groups
     found: list[dict[str, Any]] = []
-    for row in most_changed(case, len(before)):
+    for row in _most_changed(case):
         if before.ids[row] not in case.thumbnails:
             continue
         flagged = ["flagged" if f >= 0.5 else "not flagged" for f in (old[row], new[row])]
@@ -260,16 +236,25 @@ def changed_pictures(case: Case) -> list[dict[str, Any]]:
     return found
 
 
-def unit_maps(case: Case) -> list[dict[str, Any]]:
+def _most_changed(case: Comparison) -> list[int]:
+    """The rows of the test set whose decision, and then whose score, changed most."""
+    decision = np.abs(case.result.decisions() - case.original.decisions())
+    score = np.abs(case.result.test.score - case.original.test.score)
+    order = np.lexsort((-score, -decision))
+    return [int(row) for row in order if decision[row] > 0 or score[row] > 0]
+
+
+def unit_maps(case: Comparison) -> list[dict[str, Any]]:
+    """Images of the units that pruning switched off: light where all channels are on, dark where none is."""
     off, on = np.array([120.0, 45.0, 8.0]), np.array([246.0, 243.0, 238.0])
     found = []
-    for repair in case.repairs:
-        for unit in repair.units:
+    for tried in case.candidates:
+        for unit in tried.units:
             kept: FloatArray = np.clip(unit.kept, 0.0, 1.0)[..., None]
             image = (off + (on - off) * kept).round().astype(np.uint8)
             found.append(
                 {
-                    "method": repair.name,
+                    "method": tried.name,
                     "layer": unit.layer,
                     "mean": float(unit.kept.mean()),
                     "least": float(unit.kept.min()),
@@ -283,3 +268,37 @@ def _png(image: npt.NDArray[np.uint8]) -> str:
     out = io.BytesIO()
     Image.fromarray(image).save(out, "PNG", optimize=True)
     return base64.b64encode(out.getvalue()).decode()
+
+
+@dataclass(frozen=True)
+class AuditView:
+    """The rates and gaps of one attribute in an audit: each block with its axis and (name, is reference, estimate) rows."""
+
+    attribute: str
+    counts: list[tuple[str, bool, int, int, int]]
+    rates: list[tuple[str, str, Scale, list[tuple[str, bool, Estimate]]]]
+    scale: Scale
+    gaps: dict[str, list[tuple[str, str, Estimate]]]
+
+
+def audit_views(audit: Audit) -> list[AuditView]:
+    """The tables of an audit, one per attribute and intersection."""
+    views = []
+    for name, groups in audit.groups.groupby("attribute", sort=False):
+        counts = [(str(g), bool(r["reference"]), int(r["n"]), int(r["positives"]), int(r["negatives"])) for g, r in groups.iterrows()]
+        rates = []
+        for rate, (_, _, kind) in RATES.items():
+            if rate not in groups:
+                continue
+            rows = [
+                (str(g), bool(r["reference"]), Estimate(float(r[rate]), float(r[f"{rate}_low"]), float(r[f"{rate}_high"])))
+                for g, r in groups.iterrows()
+            ]
+            rates.append((rate, kind, Scale.of([e for _, _, e in rows], kind), rows))
+        gaps: dict[str, list[tuple[str, str, Estimate]]] = {}
+        for r in audit.gaps[audit.gaps["attribute"] == name].itertuples():
+            found = Estimate(r.value, r.low, r.high, r.note, r.group, r.reference, r.detectable, r.noise)
+            gaps.setdefault(str(r.measure), []).append((str(r.group), str(r.reference), found))
+        scale = Scale.of([e for rows in gaps.values() for _, _, e in rows], "points")
+        views.append(AuditView(str(name), counts, rates, scale, gaps))
+    return views

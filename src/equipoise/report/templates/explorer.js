@@ -33,7 +33,7 @@
 
   // The ranges hold every point that is drawn and the goal's lines, with air around them.
   let widest = Math.max(0.06, run.max_gap ?? 0), lowest = run.min_performance ?? 1, highest = run.min_performance ?? 0;
-  const best = data.limit; // of the best rule that knows the group
+  const best = data.limit; // of the upper bound (group-aware)
   if (best) highest = Math.max(highest, ...best.performance);
   for (const m of methods) m.gap.forEach((g, i) => {
     if (!m.drawn[i]) return;
@@ -83,7 +83,7 @@
     const shades = { min_performance: make("rect", { class: "shade" }, svg), max_gap: make("rect", { class: "shade" }, svg) };
     if (best) {
       const d = best.gap.map((g, i) => `${i ? "L" : "M"}${geometry.x(Math.min(g, xMax)).toFixed(1)} ${geometry.y(best.performance[i]).toFixed(1)}`).join("");
-      make("title", {}, make("path", { class: "best", d }, svg), "best rule that knows the group (linear program)");
+      make("title", {}, make("path", { class: "best", d }, svg), "upper bound (group-aware) (linear program)");
     }
     methods.forEach((m, k) => {
       const dots = make("g", { class: "points", style: `--c: var(--g${k % 7})` }, svg);
@@ -178,7 +178,7 @@
       parts.now[k].setAttribute("d", shape(k % 4, geometry.x(Math.abs(m.gap[row])), geometry.y(m.performance[row]), 6));
       parts.now[k].dataset.step = m.steps[row];
       const line = document.querySelector(`#choices tr[data-method="${k}"]`);
-      const values = [m.steps[row].toLocaleString("en"), points(m.gap[row]), percent(m.performance[row]), cut(m.threshold[row]), found.met ? "met" : "not met", beside(m, row)];
+      const values = [m.steps[row].toLocaleString("en"), points(m.gap[row]), percent(m.performance[row]), cut(m.threshold[row]), found.met ? "met" : "not met", versus(m, row)];
       line.querySelectorAll("td").forEach((cell, i) => { cell.textContent = values[i]; });
       line.classList.toggle("moved", row !== m.chosen);
       if (found.met) {
@@ -191,12 +191,12 @@
       state.min_performance !== null ? `${data.goal.performance} of at least ${percent(state.min_performance)}` : null,
       state.max_gap !== null ? `a difference within ${(100 * state.max_gap).toFixed(1)} points` : null,
     ].filter(Boolean).join(" and ");
-    $("explorer-says").textContent = `With ${wish}: ${met} of ${methods.length} methods meet the goal on validation.` +
+    $("explorer-says").textContent = `With ${wish}: ${met} of ${methods.length} methods meet the goal on the repair set.` +
       (best ? ` The ${state.min_performance === null ? "best performance" : "smallest difference"} is that of ${best.name} at step ${best.step.toLocaleString("en")}: ${points(best.gap)} points with ${percent(best.performance)}.` : "");
   }
 
-  // How far a step is from the best rule that knows the group, at the same size of the difference.
-  const beside = (m, i) => {
+  // How far a step is from the upper bound (group-aware), at the same size of the difference.
+  const versus = (m, i) => {
     const below = m.limit && m.limit[i] !== null ? m.limit[i] - m.performance[i] : null;
     if (below === null) return "—";
     return Math.abs(below) < 5e-4 ? "at it" : `${(100 * Math.abs(below)).toFixed(1)} ${below > 0 ? "below" : "above"}`;
@@ -246,7 +246,7 @@
     const item = document.createElement("span");
     const sign = make("svg", { width: 26, height: 10, "aria-hidden": "true", class: "best-key" }, item);
     make("path", { class: "best", d: "M1 5h24" }, sign);
-    item.append("best rule that knows the group (linear program)");
+    item.append("upper bound (group-aware) (linear program)");
     $("legend").appendChild(item);
   }
   const rest = document.createElement("span");

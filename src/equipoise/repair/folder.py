@@ -1,8 +1,8 @@
-"""The folder itself: what may be in it, whether it can be written, and how it is filled or replaced as a whole.
+"""The folder of a bundle: what may be in it, whether it can be written, and how it is filled or replaced as a whole.
 
-Everything is written into a hidden folder beside it first, put on the disk, and then takes its place in one step: a reader finds the old
-folder or the new one, never files of both. A hidden folder that a killed run left behind is removed by the next run; one that a running
-process still holds (it has a lock on it) is not.
+Everything is first written to a hidden folder next to it, flushed to disk, and then swapped in with one step: a reader sees the old folder
+or the new one, never files of both. A hidden folder left by a killed run is removed by the next run; one that a running process holds (it
+has a lock on it) is not.
 """
 
 import ctypes
@@ -22,10 +22,10 @@ from equipoise.data import check_writable, naming, uninterrupted
 from equipoise.errors import BadInput
 from equipoise.models import HEADS
 
-WEIGHTS = ("repaired.pt2", "repaired.pt", "repaired.safetensors")
+WEIGHT_FILES = ("repaired.pt2", "repaired.pt", "repaired.safetensors")
 PAGES = ("report.html", "card.md", "card.xml", "README.txt")
 FILES = (
-    *WEIGHTS,
+    *WEIGHT_FILES,
     HEADS,
     "model.onnx",
     "model.onnx.data",
@@ -34,17 +34,17 @@ FILES = (
     "trace.csv",
     *PAGES,
     "run.json",
-)  # all that a run writes
-LABELS_SCHEMA = "equipoise.debias.labels"  # of the audit.json above the folders of several labels
+)  # all files of a bundle
+LABELS_SCHEMA = "equipoise.debias.labels"  # of the audit.json above the folders of a multi-label repair
 ROOM = 2**25  # bytes for everything but the weights
-HIDDEN, OLD = ".equipoise.", ".old"  # how the names of our hidden folders begin, and how one ends that was in the place of the new one
-WAIT = 5.0  # seconds that a reader gives a run that is replacing a folder right now
+HIDDEN, OLD = ".equipoise.", ".old"  # how names of hidden folders begin, and how that of a replaced folder ends
+WAIT = 5.0  # seconds that a reader waits for a run that is replacing the folder
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of Linux
 
 
 def folders(folder: Path, labels: Sequence[str]) -> dict[str, Path]:
-    """The folder of each label: the folder itself where there is one label, one inside it with the label's name otherwise.
+    """The folder of each label: the folder itself for one label, otherwise one inside it with the label's name.
 
     >>> [str(place) for place in folders(Path("out"), ["Effusion", "Pleural thickening/old"]).values()]
     ['out/Effusion', 'out/Pleural-thickening-old']
@@ -55,16 +55,16 @@ def folders(folder: Path, labels: Sequence[str]) -> dict[str, Path]:
     for label in labels:
         name = plain = re.sub(r"[^\w.-]+", "-", label).strip("-.") or "label"
         again = 2
-        while any(place.name.lower() == name.lower() for place in found.values()):  # some disks tell no capitals
+        while any(place.name.lower() == name.lower() for place in found.values()):  # some file systems ignore case
             name, again = f"{plain}-{again}", again + 1
         found[label] = folder / name
     return found
 
 
 def check_folder(folder: Path, overwrite: bool, needed: int = 0, *, replaced: bool = True) -> None:
-    """Raises before a long run what would go wrong after it: a folder that is not empty, not writable, or on a full disk. Makes nothing.
+    """Raises before a long run what would fail after it: a folder that is not empty, not writable, or on a full disk. Creates nothing.
 
-    `replaced` says that the folder is to be replaced as a whole, which a mount point or the current folder cannot be.
+    `replaced`: the folder is to be replaced as a whole, which is impossible for a mount point or the current folder.
     """
     recover(folder)
     if folder.exists() and not folder.is_dir():
@@ -109,10 +109,10 @@ def _fixed(folder: Path) -> str:
 
 @contextmanager
 def filling(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
-    """A hidden folder that takes the place of `folder` when the block ends well, and vanishes when it does not.
+    """A hidden folder that replaces `folder` when the block succeeds, and is removed when it fails.
 
-    What an earlier run wrote is replaced. Files that no run wrote are in the new folder too. Without `overwrite` a folder that another
-    run has filled in the meantime stays, and the new one is kept under another name.
+    Files of an earlier run are replaced. Other files are carried over. Without `overwrite`, a folder that another run has filled in the
+    meantime stays, and the new one is kept under another name.
     """
     recover(folder)
     target = folder.resolve()
@@ -141,11 +141,11 @@ def filling(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
 
 
 def _hidden_folder(home: Path, name: str) -> tuple[Path, int | None]:
-    """A new folder with a lock on it, which the system lifts when this process ends in whatever way."""
+    """A new folder with a lock on it, which the system releases when this process ends in any way."""
     while True:
         place = Path(tempfile.mkdtemp(prefix=f"{HIDDEN}{name}.", dir=home))
         lock = None
-        with suppress(FileNotFoundError):  # another run took it for a leftover in the moment before it was locked
+        with suppress(FileNotFoundError):  # another run removed it as a leftover just before it was locked
             lock = _lock(place, wait=True)
             if place.stat().st_ino == (place.stat() if lock is None else os.fstat(lock)).st_ino:
                 return place, lock
@@ -154,9 +154,9 @@ def _hidden_folder(home: Path, name: str) -> tuple[Path, int | None]:
 
 
 def _lock(place: Path, *, wait: bool = False) -> int | None:
-    """A handle that holds the folder; None where that is not possible: another process has it, or the system knows no such locks.
+    """A handle that locks the folder; None if another process has it or the system has no such locks.
 
-    `wait` is for one that another process may hold for a moment.
+    `wait` is for a lock that another process may hold briefly.
     """
     if sys.platform == "win32":
         return None
@@ -172,12 +172,12 @@ def _lock(place: Path, *, wait: bool = False) -> int | None:
 
 
 def _hidden(name: str, folder: Path) -> bool:
-    """Whether a name is that of a hidden folder for this one."""
+    """Whether a name is that of a hidden folder of this one."""
     return re.fullmatch(rf"{re.escape(HIDDEN)}{re.escape(folder.resolve().name)}\.[a-z0-9_]{{8}}(\.old)?", name) is not None
 
 
 def remove_leftovers(folder: Path) -> list[Path]:
-    """The hidden folders of killed runs for this folder, now removed; those of running processes stay."""
+    """The hidden folders of killed runs, which are removed; those of running processes stay."""
     target, gone = folder.resolve(), []
     for home in (target.parent, target):
         for place in sorted(home.iterdir()) if home.is_dir() and os.access(home, os.R_OK | os.W_OK) else ():
@@ -192,13 +192,13 @@ def remove_leftovers(folder: Path) -> list[Path]:
 
 
 def recover(folder: Path) -> None:
-    """Puts a folder back that a run had moved aside when it was killed; waits a moment for a run that is doing so now.
+    """Restores a folder that a run had moved away when it was killed; waits briefly for a run that is doing so now.
 
-    Where the system can exchange two folders in one step there is no such moment.
+    This cannot happen where the system can exchange two folders in one step.
     """
     try:
         target = folder.resolve()
-    except (OSError, RuntimeError) as error:  # which of them depends on Python's version
+    except (OSError, RuntimeError) as error:  # depending on the version of Python
         raise BadInput(f"{folder} is a link that leads to itself. Name another folder.") from error
     until = time.monotonic() + WAIT
     while not target.exists() and target.parent.is_dir():
@@ -218,7 +218,7 @@ def recover(folder: Path) -> None:
 
 
 def _settle(place: Path, target: Path) -> None:
-    """Modes as the user's other files have them, everything on the disk, and beside it what no run wrote."""
+    """Sets the usual modes of files, flushes everything to disk, and carries over the files that no run wrote."""
     umask = os.umask(0)
     os.umask(umask)
     for folder, _, names in os.walk(place):
@@ -236,7 +236,7 @@ def _settle(place: Path, target: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Puts the names in a folder on the disk, where the system lets a folder be opened."""
+    """Flushes the names in a folder to disk, where the system can open a folder."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -246,7 +246,7 @@ def _sync(folder: Path) -> None:
 
 
 def _written(folder: Path) -> set[Path]:
-    """What an earlier run wrote in a folder, relative to it: nothing where there is no sign of one."""
+    """The files that an earlier run wrote, relative to the folder; empty if there was none."""
     found = {Path(name) for name in FILES} if (folder / "run.json").is_file() else set()
     with suppress(OSError, ValueError, AttributeError):
         overview = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
@@ -257,7 +257,7 @@ def _written(folder: Path) -> set[Path]:
 
 
 def _carry(old: Path, new: Path) -> None:
-    """Puts what no run wrote into the new folder as well: as a second name of the same file where that is possible, as a copy otherwise."""
+    """Carries the files that no run wrote over to the new folder: as hard links where possible, otherwise as copies."""
     ours = _written(old)
     for place, folder_names, names in os.walk(old):
         links = [name for name in folder_names if Path(place, name).is_symlink()]
@@ -268,7 +268,7 @@ def _carry(old: Path, new: Path) -> None:
             if within / name in ours or target.exists() or target.is_symlink():
                 continue
             if within != Path():
-                new.stat()  # or another run has moved it aside, and it must not appear again with nothing but these files
+                new.stat()  # raises if another run has moved it away: it must not reappear with only these files
                 target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(Path(place, name), target, follow_symlinks=False)
@@ -279,16 +279,16 @@ def _carry(old: Path, new: Path) -> None:
 
 
 def _take_place(place: Path, target: Path, shown: Path, overwrite: bool = True) -> None:
-    """The one step: the new folder under the name of the old, the old one under the name of the new, which is then removed."""
+    """The swap: the new folder under the name of the old, the old one under the name of the new, which is then removed."""
     with uninterrupted():
         try:
             if not target.exists() or (not overwrite and sys.platform != "win32"):
-                place.rename(target)  # which an empty folder gives way to, and no other
+                place.rename(target)  # which replaces an empty folder, and no other
             elif not _exchange(place, target):
                 old = place.with_name(f"{place.name}{OLD}")
                 target.rename(old)
                 place.rename(target)
-                with suppress(OSError):  # the new folder is in place; the old one is a leftover that the next run removes as well
+                with suppress(OSError):  # the new folder is in place; the next run removes the old one
                     old.rename(place)
         except OSError as error:
             if not place.is_dir():
@@ -300,12 +300,12 @@ def _take_place(place: Path, target: Path, shown: Path, overwrite: bool = True) 
             ) from error
         _sync(target.parent)
         if place.is_dir():
-            with suppress(FileNotFoundError):  # another run is replacing it already, and carries what it finds
-                _carry(place, target)  # what somebody put there in between
+            with suppress(FileNotFoundError):  # another run is already replacing it, and carries the files over
+                _carry(place, target)  # files that were added in between
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Whether two folders could exchange their names in a single step of the system."""
+    """Whether the system could exchange the names of two folders in one step."""
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -315,13 +315,13 @@ def _exchange(one: Path, other: Path) -> bool:
     if rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
         return True
     code = ctypes.get_errno()
-    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM):  # the file system cannot
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM):  # not supported by the file system
         return False
     raise OSError(code, os.strerror(code), str(other))
 
 
 def _move_in(place: Path, target: Path) -> None:
-    """Fills an empty folder that cannot be renamed. run.json, without which nothing reads the folder, comes last."""
+    """Fills an empty folder that cannot be renamed. run.json, without which the folder is not read, comes last."""
     with uninterrupted():
         for name in sorted((path.name for path in place.iterdir()), key=lambda name: (name == "run.json", name == "audit.json", name)):
             (place / name).rename(target / name)

@@ -1,4 +1,4 @@
-"""A forecast: every row in one part, and the work of each method counted from its settings."""
+"""The dry run: every row in one set, and the work of each method counted from its settings."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ from torch import nn
 
 from equipoise.data import Cohort, keep_aside
 from equipoise.methods import METHODS, Goal, Method, bias_score, standard
-from equipoise.report import forecast
-from equipoise.report import forecasts as module
+from equipoise.repair import dry_run as module
+from equipoise.repair import estimate
 from support.hospital import network, patients
 
 
@@ -20,9 +20,9 @@ def parts() -> tuple[nn.Module, Cohort, Cohort]:
 
 def test_the_counts_are_those_of_the_parts(parts):
     _, repair, test = parts
-    found = forecast(*parts, {"reject-option": {}}, Goal())
-    assert found.parts.groupby("part")["rows"].sum().to_dict() == {"repair": len(repair), "test": len(test)}
-    row = found.parts.query("part == 'repair' and group == 'F' and label == 1").iloc[0]
+    found = estimate(*parts, {"reject-option": {}}, Goal())
+    assert found.sets.groupby("set")["rows"].sum().to_dict() == {"repair": len(repair), "test": len(test)}
+    row = found.sets.query("set == 'repair' and group == 'F' and label == 1").iloc[0]
     chosen = (repair.groups == "F") & (repair.y == 1)
     assert (row["rows"], row["patients"]) == (chosen.sum(), len(set(repair.patients[chosen])))
 
@@ -31,8 +31,8 @@ def test_the_work_is_what_the_settings_say(parts, monkeypatch):
     def a_row(*_: object, gradients: bool = False) -> float:
         return 0.004 if gradients else 0.001
 
-    monkeypatch.setattr(module, "seconds_a_row", a_row)
-    monkeypatch.setattr(module, "seconds_a_look", lambda *_: 0.5)
+    monkeypatch.setattr(module, "seconds_per_row", a_row)
+    monkeypatch.setattr(module, "seconds_per_evaluation", lambda *_: 0.5)
     model, repair, test = parts
     n, m = len(repair), len(test)
     methods = {
@@ -41,7 +41,7 @@ def test_the_work_is_what_the_settings_say(parts, monkeypatch):
         "random": {"trials": 7},
         "reject-option": {},
     }
-    found = {step.method: step for step in forecast(model, repair, test, methods, Goal()).steps}
+    found = {step.method: step for step in estimate(model, repair, test, methods, Goal()).methods}
     assert found["bias-gda"].rows == 10 * n * (4 + 1) + n + m
     assert found["bias-gda"].seconds == pytest.approx(0.001 * found["bias-gda"].rows + 10 * 0.5)
     assert found["pruning"].rows == n * (1 + 4 * 5) + n + m  # 8 units, 2 a step
@@ -51,16 +51,16 @@ def test_the_work_is_what_the_settings_say(parts, monkeypatch):
 
 
 def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
-    monkeypatch.setattr(module, "seconds_a_row", lambda *_, gradients=False: 0.004 if gradients else 0.001)
-    monkeypatch.setattr(module, "seconds_a_look", lambda *_: 0.5)
+    monkeypatch.setattr(module, "seconds_per_row", lambda *_, gradients=False: 0.004 if gradients else 0.001)
+    monkeypatch.setattr(module, "seconds_per_evaluation", lambda *_: 0.5)
     monkeypatch.setattr(bias_score, "probe_seconds", lambda *_: 10.0)
     model, repair, test = parts
     n, m = len(repair), len(test)
     chosen = {"methods": ("bias-score", "constrained"), "settings": {"constrained": {"epochs": 2, "batch": 60, "evals_per_epoch": 1}}}
     methods = {"constrained": {"epochs": 2, "batch": 60, "evals_per_epoch": 1}, "bias-score": {"steps": 8}, "group-thresholds": {}}
 
-    def steps(selection: str) -> dict[str, module.Step]:
-        found = forecast(model, repair, test, {**methods, "auto": chosen}, Goal("aod", selection=selection)).steps
+    def steps(selection: str) -> dict[str, module.MethodEstimate]:
+        found = estimate(model, repair, test, {**methods, "auto": chosen}, Goal("aod", selection=selection)).methods
         return {step.method: step for step in found}
 
     once = steps("paper")
@@ -71,7 +71,7 @@ def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
     assert once["auto"].rows == n + 3 * n + 10 * n + 3 * n + n + m  # the original, both, a pass each to see how sure, and the report
     assert once["auto"].what.startswith("standard, bias-score, constrained, one after the other")
 
-    parity = forecast(model, repair, test, {"bias-score": {"steps": 8}}, Goal("ppv_gap")).steps[-1]  # the group given either label
+    parity = estimate(model, repair, test, {"bias-score": {"steps": 8}}, Goal("ppv_gap")).methods[-1]  # the group given either label
     assert parity.seconds == pytest.approx(once["bias-score"].seconds)
     assert parity.what.startswith("3 probes")
 
@@ -82,29 +82,29 @@ def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
 
 
 def test_the_plan_tells_the_whole_goal(parts):
-    found = forecast(*parts, {"reject-option": {}}, Goal(keep={"tpr": 0.8}))
+    found = estimate(*parts, {"reject-option": {}}, Goal(keep={"tpr": 0.8}))
     assert found.to_dict()["goal"] == "smallest |eod| with tpr >= 0.8 in every group"
 
 
 def test_probes_are_measured(parts):
-    assert forecast(*parts, {"bias-score": {}}, Goal()).steps[-1].seconds > 0
+    assert estimate(*parts, {"bias-score": {}}, Goal()).methods[-1].seconds > 0
 
 
 def test_the_layers_that_are_read_for_the_report_count_too(parts, monkeypatch):
-    assert forecast(*parts, {"reject-option": {}}, Goal()).probes is None
-    assert module.seconds_to_read(parts[0], parts[2], 1000) > 0
-    monkeypatch.setattr(module, "seconds_to_read", lambda _model, cohort, draws: len(cohort) * draws)
-    found = forecast(*parts, {"reject-option": {}}, Goal(), probe_draws=50)
+    assert estimate(*parts, {"reject-option": {}}, Goal()).probes is None
+    assert module.seconds_to_probe(parts[0], parts[2], 1000) > 0
+    monkeypatch.setattr(module, "seconds_to_probe", lambda _model, cohort, draws: len(cohort) * draws)
+    found = estimate(*parts, {"reject-option": {}}, Goal(), probe_draws=50)
     assert found.probes.seconds == 2 * len(parts[2]) * 50  # before and after
-    assert found.seconds == pytest.approx(sum(step.seconds for step in found.steps) + found.probes.seconds)
+    assert found.seconds == pytest.approx(sum(step.seconds for step in found.methods) + found.probes.seconds)
     assert found.to_dict()["probes"]["seconds"] == found.probes.seconds
-    assert "probes" not in forecast(*parts, {"reject-option": {}}, Goal()).to_dict()
+    assert "probes" not in estimate(*parts, {"reject-option": {}}, Goal()).to_dict()
 
 
 def test_of_a_method_that_nobody_counted_nothing_is_claimed(parts, monkeypatch):
     monkeypatch.setitem(METHODS, "own", Method("own", standard.standard, standard.Settings, "a method of its own"))
-    found = forecast(*parts, {"own": {}}, Goal())
-    assert found.steps[-1].seconds is None
+    found = estimate(*parts, {"own": {}}, Goal())
+    assert found.methods[-1].seconds is None
     assert found.seconds is None
     assert found.to_dict()["seconds"] is None
 
@@ -112,6 +112,6 @@ def test_of_a_method_that_nobody_counted_nothing_is_claimed(parts, monkeypatch):
 def test_the_network_is_not_changed(parts):
     model = parts[0]
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    assert forecast(*parts, {"bias-gda": {}}, Goal()).seconds > 0
+    assert estimate(*parts, {"bias-gda": {}}, Goal()).seconds > 0
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())

@@ -16,9 +16,10 @@ from safetensors import SafetensorError
 
 from equipoise.errors import BadInput
 from equipoise.models.export import writing
-from equipoise.report import check_folder, filling, read_bundle
-from equipoise.report import folder as subject
-from equipoise.report.folder import FILES, LABELS_SCHEMA, recover, remove_leftovers
+from equipoise.repair import check_folder
+from equipoise.repair import folder as subject
+from equipoise.repair.folder import FILES, LABELS_SCHEMA, filling, recover, remove_leftovers
+from equipoise.repair.verified import verify
 from support.facts import facts
 
 
@@ -145,7 +146,7 @@ def test_leftovers_of_a_killed_run_go_and_those_of_a_running_one_stay(tmp_path):
         assert place.is_dir()
         assert (tmp_path / ".equipoise.other.abcdefgh").is_dir()
         (place / "run.json").write_text("new")
-    code = "from pathlib import Path\nfrom equipoise.report.folder import filling\nimport os\n"
+    code = "from pathlib import Path\nfrom equipoise.repair.folder import filling\nimport os\n"
     code += f"with filling(Path({str(out)!r})) as place:\n    (place / 'run.json').write_text('newer')\n    os.kill(os.getpid(), 9)\n"
     assert subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": ":".join(sys.path)}).returncode == -9
     assert len([path for path in tmp_path.iterdir() if path.name.startswith(".equipoise.out.")]) == 1
@@ -330,7 +331,7 @@ def test_a_folder_that_another_run_filled_meanwhile_is_not_replaced_unasked(tmp_
 
 def test_a_link_that_leads_to_itself_is_refused(tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    for use in (lambda: check_folder(tmp_path / "loop", overwrite=True), lambda: read_bundle(tmp_path / "loop")):
+    for use in (lambda: check_folder(tmp_path / "loop", overwrite=True), lambda: verify(tmp_path / "loop")):
         with pytest.raises(BadInput, match="loop"):
             use()
 

@@ -1,9 +1,10 @@
-"""Who is affected: whose decision a repair changes, by group and label, and whether a gap shrank because somebody got worse."""
+"""What a repair changed on the same held-out rows: decisions by group and label, rates with paired intervals, and who got worse."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from equipoise.data import MISSING, Attribute, Scores
 from equipoise.errors import BadInput
@@ -23,17 +24,16 @@ from equipoise.measures import (
     terms,
     units_of,
 )
-from equipoise.report.case import Case, Repair
-from equipoise.report.words import ALMOST
 
-HARMFUL = {"tpr": -1.0, "fpr": 1.0, "selection": 0.0}  # the direction in which a rate's change does harm; being flagged is neither
+ALMOST = 5e-4  # a smaller change would be printed as 0.0 or 0.1 points, and counts as none
+HARMFUL = {"tpr": -1.0, "fpr": 1.0, "selection": 0.0}  # the direction in which a change of a rate is harmful; being flagged is neither
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Decisions of one group that a repair changed; expected ones where a rule decides by lot."""
+    """Decisions of one group that a repair changed; expected numbers where a rule is randomised."""
 
-    group: str | None  # None: everybody; "": no group known
+    group: str | None  # None: all patients; "": group unknown
     positives: int
     negatives: int
     detected: float  # had the finding, flagged now and not before
@@ -43,23 +43,23 @@ class Counts:
 
     @property
     def changed(self) -> float:
-        """All that changed."""
+        """The number of changed decisions."""
         return self.detected + self.missed + self.cleared + self.alarmed
 
 
 @dataclass(frozen=True)
 class Affected:
-    """The changed decisions of an attribute's groups, the last entry being everybody."""
+    """The changed decisions of an attribute's groups; the last entry is all patients."""
 
     attribute: str
     counts: tuple[Counts, ...]
-    expected: bool  # some decision is by lot, so that counts are expectations
-    patients: int | None  # different patients with a changed decision; unknown where there are no ids or decisions are by lot
+    expected: bool  # some decisions are randomised, so counts are expectations
+    patients: int | None  # distinct patients with a changed decision; None without patient ids or with randomised decisions
 
 
 @dataclass(frozen=True)
 class Shift:
-    """What a repair did to one rate of one group: before, after and the change with its interval over the same patients."""
+    """One rate of one group before and after a repair, and the paired change with its interval."""
 
     group: str
     reference: bool
@@ -70,30 +70,30 @@ class Shift:
 
     @property
     def clear(self) -> bool:
-        """The interval of the change leaves out zero."""
+        """Whether the interval of the change excludes zero."""
         return self.change.low > 0 or self.change.high < 0
 
     @property
     def worse(self) -> bool:
-        """The change does harm."""
+        """Whether the change is harmful."""
         return self.change.value * HARMFUL.get(self.rate, 0.0) > ALMOST
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of a gap's change: what one group's rate moved it towards zero, in points of the gap."""
+class Contribution:
+    """How far one group's rate moved a gap towards zero."""
 
     group: str
     rate: str
     change: float  # of the rate
-    towards: float  # above zero: the gap got smaller by this much
+    towards: float  # how much smaller it made the gap; negative if it made it larger
     harm: bool
-    clear: bool  # the interval of the change leaves out zero
+    clear: bool  # the interval of the change excludes zero
 
 
 @dataclass(frozen=True, eq=False)
 class Paired:
-    """Cell tables before and after on the same rows, and on the same bootstrap draws of patients."""
+    """Cell tables before and after on the same rows, and on the same bootstrap resamples of patients."""
 
     attribute: Attribute
     before: Cells
@@ -104,7 +104,7 @@ class Paired:
     settings: Settings
 
     def shifts(self) -> list[Shift]:
-        """The change of sensitivity and of the false positive rate of every group that has the patients for it."""
+        """The changes of sensitivity and of the false positive rate of every group with enough patients."""
         found = []
         for rate in ("tpr", "fpr"):
             label = RATES[rate]
@@ -117,14 +117,14 @@ class Paired:
         return found
 
     def usable(self, measure: str) -> list[int]:
-        """Positions of the groups, the reference aside, whose gap has the patients for it."""
+        """Positions of the groups, except the reference, with enough patients for a gap."""
         needed = labels_needed(measure)
         counts = self.enough[:, list(needed)].min(-1) if needed else self.enough[:, 2]
         enough = counts >= self.settings.min_patients
         return [k for k in range(1, len(counts)) if enough[k] and enough[0]]
 
     def gap_change(self, measure: str) -> Estimate:
-        """How much the largest |gap| changed: below zero it got smaller."""
+        """The change of the largest |gap|: negative if it got smaller."""
         places = [k - 1 for k in self.usable(measure)]
         if not places:
             return Estimate(np.nan, np.nan, np.nan)
@@ -135,14 +135,14 @@ class Paired:
         return self._estimate(float(new - old), drawn_new - drawn_old)
 
     def performance_change(self, name: str) -> Estimate:
-        """How much the performance of everybody together changed."""
+        """The change of the performance over all patients."""
         old, new, drawn_old, drawn_new = (
             performance_values(name, cells) for cells in (self.before, self.after, self.drawn_before, self.drawn_after)
         )
         return self._estimate(float(new - old), drawn_new - drawn_old)
 
-    def parts(self, measure: str, group: str) -> list[Part]:
-        """What moved the gap between a group and the reference: every rate of either that the measure is made of."""
+    def contributions(self, measure: str, group: str) -> list[Contribution]:
+        """The contributions to the change of a gap: every rate of the group and of the reference that the measure consists of."""
         k = self.attribute.levels.index(group)
         direction = np.sign(gap_values(measure, self.before)[k - 1])
         found = []
@@ -153,7 +153,9 @@ class Paired:
                 change = self._estimate(float((self.after.rate(label) - self.before.rate(label))[place]), drawn[:, place])
                 towards = float(-direction * weight * side * change.value)
                 harm = change.value * HARMFUL.get(rate, 0.0) > ALMOST
-                found.append(Part(self.attribute.levels[place], rate, change.value, towards, harm, change.low > 0 or change.high < 0))
+                found.append(
+                    Contribution(self.attribute.levels[place], rate, change.value, towards, harm, change.low > 0 or change.high < 0)
+                )
         return found
 
     def _estimate(self, value: float, draws: FloatArray) -> Estimate:
@@ -161,25 +163,22 @@ class Paired:
         return Estimate(float(value), float(low[0]), float(high[0]))
 
 
-def paired(original: Repair, repair: Repair, settings: Settings) -> Paired:
-    """Before and after on the test part, with the same draws of patients for both."""
-    scores, attribute = original.test, original.test.attribute
-    same_rows(original.test, repair.test)
+def paired(scores: Scores, old: FloatArray, new: FloatArray, settings: Settings) -> Paired:
+    """Decisions before and after on the same rows, with the same resamples of patients for both."""
+    attribute = scores.attribute
     units = units_of(scores.patients, len(scores))
-    f = (original.decisions(), repair.decisions())
-    before, after = (tabulate(part, scores.y, attribute) for part in f)
+    f = (old, new)
+    before, after = (tabulate(decisions, scores.y, attribute) for decisions in f)
     drawn_before, drawn_after = (
-        bootstrap_cells(part, scores.y, attribute.codes, attribute.levels, units, draws=settings.draws, seed=settings.seed) for part in f
+        bootstrap_cells(decisions, scores.y, attribute.codes, attribute.levels, units, draws=settings.draws, seed=settings.seed)
+        for decisions in f
     )
     enough = patients_in_cells(units, scores.y, attribute)
     return Paired(attribute, before, after, drawn_before, drawn_after, enough, settings)
 
 
-def affected(case: Case) -> list[Affected]:
-    """Changed decisions on the test part, for every attribute and, where there are several, their intersection."""
-    scores = case.original.test
-    same_rows(scores, case.result.test)
-    before, after = case.original.decisions(), case.result.decisions()
+def affected(scores: Scores, before: FloatArray, after: FloatArray) -> list[Affected]:
+    """Changed decisions on these rows, for every attribute and, where there are several, their intersection."""
     expected = bool(((before % 1 != 0) | (after % 1 != 0)).any())
     patients = None
     if scores.patients is not None and not expected:
@@ -191,38 +190,27 @@ def affected(case: Case) -> list[Affected]:
 
 
 def all_attributes(scores: Scores) -> list[Attribute]:
-    """The attributes, and behind several of them their intersection: the order of an audit."""
-    several = len(scores.attributes) > 1
-    return [*scores.attributes, *([scores.attribute] if several else [])]
-
-
-def most_changed(case: Case, count: int) -> list[int]:
-    """The rows of the test part whose decision, and then whose score, a repair changed most."""
-    decision = np.abs(case.result.decisions() - case.original.decisions())
-    score = np.abs(case.result.test.score - case.original.test.score)
-    order = np.lexsort((-score, -decision))
-    return [int(row) for row in order[:count] if decision[row] > 0 or score[row] > 0]
+    """The attributes, followed by their intersection where there is more than one: the order of an audit."""
+    return [*scores.attributes, *([scores.attribute] if len(scores.attributes) > 1 else [])]
 
 
 def same_rows(before: Scores, after: Scores) -> None:
-    """Raises where two sets of scores are not of the same rows in the same order."""
+    """Raises an error if two sets of scores are not of the same rows in the same order."""
     if not np.array_equal(before.ids, after.ids) or not np.array_equal(before.y, after.y):
         raise BadInput(
-            f"a report compares the same rows before and after; {before.name!r} and {after.name!r} differ in their ids, labels or order. "
-            "Score both networks on the same part."
+            f"a comparison needs the same rows before and after; {before.name!r} and {after.name!r} differ in ids, labels or order. "
+            "Score both networks on the same cohort."
         )
 
 
 def _counts(scores: Scores, attribute: Attribute, before: FloatArray, after: FloatArray) -> Sequence[Counts]:
-    gained, lost = after * (1 - before), before * (1 - after)  # where both are by lot, each is drawn on its own
-    everybody = np.ones(len(scores), bool)
-    parts: list[tuple[str | None, np.typing.NDArray[np.bool_]]] = [
-        (level, attribute.codes == k) for k, level in enumerate(attribute.levels)
-    ]
+    gained, lost = after * (1 - before), before * (1 - after)  # where both are randomised, each is drawn independently
+    groups: list[tuple[str | None, npt.NDArray[np.bool_]]] = [(level, attribute.codes == k) for k, level in enumerate(attribute.levels)]
     if (attribute.codes == MISSING).any():
-        parts.append(("", attribute.codes == MISSING))
+        groups.append(("", attribute.codes == MISSING))
+    groups.append((None, np.ones(len(scores), bool)))
     found = []
-    for group, rows in [*parts, (None, everybody)]:
+    for group, rows in groups:
         sick, well = rows & (scores.y == 1), rows & (scores.y == 0)
         found.append(
             Counts(

@@ -8,14 +8,23 @@ import pytest
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import Settings, Threshold
-from equipoise.report import Case
-from equipoise.report.affected import affected, most_changed, paired
+from equipoise.repair import Comparison, Tried
+from equipoise.repair.changes import Affected, Paired, affected, paired, same_rows
 from support.cases import small_case
 
 SETTINGS = Settings(draws=50)
 
 
-def _case(before: list[float], after: list[float], y: list[int], groups: str, patients: list[str] | None = None) -> Case:
+def _affected(case: Comparison) -> list[Affected]:
+    return affected(case.original.test, case.original.decisions(), case.result.decisions())
+
+
+def _paired(original: Tried, tried: Tried) -> Paired:
+    same_rows(original.test, tried.test)
+    return paired(original.test, original.decisions(), tried.decisions(), SETTINGS)
+
+
+def _case(before: list[float], after: list[float], y: list[int], groups: str, patients: list[str] | None = None) -> Comparison:
     """A case with these scores on its test part and a threshold of one half before and after."""
     case = small_case(rows=60, methods=("bias-gda",))
     codes = np.array(["MF".find(g) for g in groups])
@@ -23,9 +32,9 @@ def _case(before: list[float], after: list[float], y: list[int], groups: str, pa
     ids = np.arange(len(y)).astype(object)
     who = None if patients is None else np.array(patients, dtype=object)
     parts = [Scores(np.array(y), np.array(s, float), sex, who, ids, "test") for s in (before, after)]
-    half = [replace(r.candidate, rule=Threshold(0.5)) for r in (case.original, case.repairs[0])]
-    original, repair = (replace(r, candidate=c, test=p) for r, c, p in zip((case.original, case.repairs[0]), half, parts, strict=True))
-    return replace(case, original=original, repairs=(repair,))
+    half = [replace(r.candidate, rule=Threshold(0.5)) for r in (case.original, case.candidates[0])]
+    original, repair = (replace(r, candidate=c, test=p) for r, c, p in zip((case.original, case.candidates[0]), half, parts, strict=True))
+    return replace(case, original=original, candidates=(repair,))
 
 
 def test_changed_decisions_are_counted_by_group_and_label():
@@ -34,7 +43,7 @@ def test_changed_decisions_are_counted_by_group_and_label():
     after = [0.9, 0.1, 0.1, 0.9, 0.8, 0.7, 0.6, 0.3, 0.9]
     y = [1, 1, 0, 0, 1, 1, 1, 0, 0]
     case = _case(before, after, y, "MMMMMFFF?", ["a", "b", "c", "d", "e", "f", "f", "g", "h"])
-    (found,) = affected(case)
+    (found,) = _affected(case)
     counts = {c.group: (c.positives, c.negatives, c.detected, c.missed, c.cleared, c.alarmed) for c in found.counts}
     assert counts == {"M": (3, 2, 1, 1, 1, 1), "F": (2, 1, 2, 0, 1, 0), "": (0, 1, 0, 0, 0, 1), None: (5, 4, 3, 1, 2, 2)}
     assert (found.expected, found.patients) == (False, 7)
@@ -43,7 +52,7 @@ def test_changed_decisions_are_counted_by_group_and_label():
 
 def test_a_rule_by_lot_has_expected_counts():
     case = small_case(chosen=3)
-    (found,) = affected(case)
+    (found,) = _affected(case)
     before, after, y = case.original.decisions(), case.result.decisions(), case.original.test.y
     assert found.expected
     assert found.patients is None
@@ -54,17 +63,12 @@ def test_a_rule_by_lot_has_expected_counts():
 
 
 def test_two_attributes_have_their_own_counts_and_those_of_the_intersection():
-    found = affected(small_case(second=True))
+    found = _affected(small_case(second=True))
     assert [f.attribute for f in found] == ["sex", "age", "sex & age"]
     assert len({f.counts[-1].changed for f in found}) == 1
 
 
-def test_the_most_changed_rows_come_first_and_unchanged_ones_never():
-    case = _case([0.1, 0.4, 0.6, 0.7], [0.9, 0.45, 0.4, 0.7], [1, 1, 0, 0], "MFMF")
-    assert most_changed(case, 10) == [0, 2, 1]
-
-
-def _moved(men: tuple[int, int], women: tuple[int, int]) -> Case:
+def _moved(men: tuple[int, int], women: tuple[int, int]) -> Comparison:
     """Of ten sick men and ten sick women so many are detected before and after; nobody else is flagged."""
     flags = []
     for at in (0, 1):
@@ -74,24 +78,24 @@ def _moved(men: tuple[int, int], women: tuple[int, int]) -> Case:
 
 def test_the_parts_of_a_change_add_up_and_say_who_got_worse():
     case = _moved((9, 7), (4, 6))
-    parts = paired(case.original, case.result, SETTINGS).parts("eod", "F")
+    parts = _paired(case.original, case.result).contributions("eod", "F")
     found = {part.group: (round(part.change, 6), round(part.towards, 6), part.harm) for part in parts}
     assert found == {"F": (0.2, 0.2, False), "M": (-0.2, 0.2, True)}
 
 
 def test_levelling_up_does_no_harm():
     case = _moved((9, 9), (4, 9))
-    pair = paired(case.original, case.result, SETTINGS)
-    assert [part.harm for part in pair.parts("eod", "F")] == [False, False]
+    pair = _paired(case.original, case.result)
+    assert [part.harm for part in pair.contributions("eod", "F")] == [False, False]
     assert not any(shift.worse for shift in pair.shifts())
     assert pair.gap_change("eod").value == pytest.approx(-0.5)
     # The same in the measure that counts misses, whose sign is the other way round.
-    assert sum(part.towards for part in pair.parts("fnr_gap", "F")) == pytest.approx(0.5)
+    assert sum(part.towards for part in pair.contributions("fnr_gap", "F")) == pytest.approx(0.5)
 
 
 def test_shifts_say_the_change_of_each_rate_with_an_interval_around_it():
     case = _moved((9, 6), (4, 4))
-    shifts = {(s.group, s.rate): s for s in paired(case.original, case.result, SETTINGS).shifts()}
+    shifts = {(s.group, s.rate): s for s in _paired(case.original, case.result).shifts()}
     man = shifts["M", "tpr"]
     assert (man.before, man.after, man.worse) == (0.9, 0.6, True)
     assert man.change.low <= man.change.value == pytest.approx(-0.3)
@@ -102,7 +106,7 @@ def test_shifts_say_the_change_of_each_rate_with_an_interval_around_it():
 
 def test_groups_with_few_patients_have_no_shift_and_no_gap():
     case = _case([0.1, 0.9, 0.2] * 10, [0.9, 0.9, 0.2] * 10, [1, 1, 0] * 10, "M" * 28 + "FF")
-    pair = paired(case.original, case.result, SETTINGS)
+    pair = _paired(case.original, case.result)
     assert {s.group for s in pair.shifts()} == {"M"}
     assert np.isnan(pair.gap_change("eod").value)
 
@@ -111,4 +115,4 @@ def test_other_rows_before_and_after_are_refused():
     case = small_case(rows=60, methods=("bias-gda",))
     other = replace(case.result, test=replace(case.result.test, ids=case.result.test.ids[::-1]))
     with pytest.raises(BadInput, match="rows"):
-        affected(replace(case, repairs=(other,)))
+        _ = replace(case, candidates=(other,)).found

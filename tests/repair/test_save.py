@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +15,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from equipoise import audit
 from equipoise.data import Cohort, keep_aside, sha256
 from equipoise.errors import BadInput
 from equipoise.methods import Goal
 from equipoise.methods.rules import read_rule
 from equipoise.models import HEADS, Checkpoint, load_model, predict, read_checkpoint
-from equipoise.repair import audit
-from equipoise.report import Case, Options, Provenance, Serving, repaired, run_trial, write_repaired
+from equipoise.repair import Comparison, Options, Provenance, Request, Saved, Serving, save_all, try_methods
 from support import hospital
 
-QUIET = Options(onnx=False, draws=10)
+QUIET = Options(onnx=False)
+LABEL = "sick"
 PROVENANCE = Provenance(
     "equipoise debias ...", "net.py:build", 0, "2026-01-01T00:00:00+00:00", {"equipoise": "0"}, {"local.csv": "abc"}, ("one row",)
 )
@@ -34,16 +36,16 @@ def _cohort(x: np.ndarray, frame: pd.DataFrame) -> Cohort:
 
 
 @pytest.fixture(scope="module")
-def tried(tmp_path_factory) -> tuple[Path, Case, Cohort]:
+def tried(tmp_path_factory) -> tuple[Path, Comparison, Cohort]:
     """A hospital's folder, a case of two methods, and the part kept aside."""
     folder = tmp_path_factory.mktemp("hospital")
     model = hospital.table(folder)
     frame, x, _ = hospital.patients()
     repair, test = keep_aside(_cohort(x, frame), 0.3)
-    found = run_trial(
+    found = _tried(
         model, repair, test, {"bias-gda": {"epochs": 3, "learning_rate": 0.02}, "reject-option": {}}, Goal("eod", min_performance=0.6)
     )
-    return folder, found.case(title="Sick", label="sick", provenance=PROVENANCE), test
+    return folder, found, test
 
 
 @pytest.fixture
@@ -51,6 +53,15 @@ def serving(tried) -> Serving:
     folder, _, test = tried
     came = read_checkpoint(folder / "nested.pt")
     return Serving(f"{folder / 'net.py'}:build", "logit", test.inputs[:20], {"images": None, "features": ["a", "b", "c"]}, came=came)
+
+
+def _tried(model, repair: Cohort, test: Cohort, methods: dict, goal: Goal) -> Comparison:
+    request = Request(LABEL, "Sick", PROVENANCE, draws=10)
+    return try_methods(model, repair, test, methods, goal, request=request)[LABEL]
+
+
+def _saved(case: Comparison, folder: Path, serving: Serving, options: Options) -> Saved:
+    return save_all({LABEL: case}, folder, {LABEL: serving}, options)[LABEL]
 
 
 def _held(folder: Path) -> dict[str, bytes]:
@@ -62,7 +73,7 @@ def _held(folder: Path) -> dict[str, bytes]:
 
 def test_the_folder_holds_all_that_is_needed(tried, serving, tmp_path):
     _, case, test = tried
-    written = write_repaired(case, tmp_path / "out", serving, Options(onnx=False, draws=20))
+    written = _saved(case, tmp_path / "out", serving, QUIET)
     out = tmp_path / "out"
     names = {"repaired.pt", "repaired.safetensors", "rule.json", "audit.json", "trace.csv", "report.html", "card.md", "card.xml"}
     assert set(written.files) == {path.name for path in out.iterdir()} == names | {"README.txt", "run.json"}
@@ -72,8 +83,8 @@ def test_the_folder_holds_all_that_is_needed(tried, serving, tmp_path):
 
     assert read_rule(out / "rule.json") == case.result.candidate.rule
     document = json.loads((out / "audit.json").read_text())
-    assert document["after"]["eod"] == document["methods"][case.result.name]["test_part"]["eod"]
-    expected = audit(case.original.candidate, test, draws=20)
+    assert document["after"]["eod"] == document["methods"][case.result.name]["test_set"]["eod"]
+    expected = audit(case.original.candidate, test, draws=10)
     assert document["before"]["eod"]["value"] == expected["eod"].value
     assert document["before"]["eod"]["low"] == expected["eod"].low
     trace = pd.read_csv(out / "trace.csv")
@@ -81,7 +92,7 @@ def test_the_folder_holds_all_that_is_needed(tried, serving, tmp_path):
 
     run = json.loads((out / "run.json").read_text())
     assert (run["command"], run["hashes"], run["limits"], run["seed"]) == (PROVENANCE.command, {"local.csv": "abc"}, ["one row"], 0)
-    assert run["parts"]["test"]["rows"] == len(test)
+    assert run["sets"]["test"]["rows"] == len(test)
     assert sorted([*run["files"], "run.json"]) == sorted(written.files)
     assert all(sha256((written.folder / name).read_bytes()) == digest for name, digest in run["files"].items())
     assert "<script" in (out / "report.html").read_text()
@@ -89,7 +100,7 @@ def test_the_folder_holds_all_that_is_needed(tried, serving, tmp_path):
 
 def test_the_weights_are_those_of_the_chosen_network_in_their_old_nest(tried, serving, tmp_path):
     folder, case, test = tried
-    write_repaired(case, tmp_path / "out", serving, QUIET)
+    _saved(case, tmp_path / "out", serving, QUIET)
     found = torch.load(tmp_path / "out" / "repaired.pt", weights_only=True)
     assert (found["epoch"], next(iter(found["state_dict"]))) == (7, "module.0.weight")
     again = load_model(f"{folder}/net.py:build", tmp_path / "out" / "repaired.pt")
@@ -114,12 +125,12 @@ def test_the_lines_in_the_readme_load_the_network_with_torch_alone(tried, servin
         x = ((pixels / 255 - 0.5) / 0.25).astype(np.float32)[:, None]
         repair, test = keep_aside(_cohort(x, frame), 0.3)
         goal = Goal("spd", min_performance=0.0)
-        found = run_trial(model, repair, test, {"pruning": {"steps": 4, "layers": ("0", "3"), "stop_below": 0.0}}, goal)
-        case = found.case(title="Masks", label="sick", provenance=PROVENANCE)
+        found = _tried(model, repair, test, {"pruning": {"steps": 4, "layers": ("0", "3"), "stop_below": 0.0}}, goal)
+        case = found
         model, inputs = case.result.candidate.model, test.inputs
         assert case.result.units
         serving = Serving("net.py:cnn", "logit", inputs[:5], {"images": {}}, came=Checkpoint(hospital.network("cnn").state_dict()))
-    write_repaired(case, tmp_path / "out", serving, QUIET)
+    _saved(case, tmp_path / "out", serving, QUIET)
     (tmp_path / "out" / "net.py").write_text(hospital.CODE)
     torch.save(inputs, tmp_path / "out" / "x.pt")
     last = (
@@ -139,14 +150,14 @@ def test_heads_are_told_of_and_the_lines_in_the_readme_put_them_around_the_netwo
     model = load_model(f"{folder / 'net.py'}:build", folder / "nested.pt")
     frame, x, _ = hospital.patients()
     repair, _ = keep_aside(_cohort(x, frame), 0.3)
-    found = run_trial(model, repair, test, {"bias-score": {}}, Goal("eod", min_performance=0.6))
-    out, headed = tmp_path / "out", found.case(title="Heads", label="sick", provenance=PROVENANCE)
-    written = write_repaired(headed, out, serving, QUIET)
+    found = _tried(model, repair, test, {"bias-score": {}}, Goal("eod", min_performance=0.6))
+    out, headed = tmp_path / "out", found
+    written = _saved(headed, out, serving, QUIET)
     assert HEADS in written.files
     run = json.loads((out / "run.json").read_text())
     assert (run["heads"]["file"], run["heads"]["kind"]) == (HEADS, "bias-score")
     readme = (out / "README.txt").read_text()
-    assert "LOADED ALONE THEY ARE THE NETWORK BEFORE THE REPAIR" in readme
+    assert "ORIGINAL NETWORK" in readme
 
     place: dict[str, object] = {"model": hospital.network("build")}
     monkeypatch.chdir(out)
@@ -157,7 +168,7 @@ def test_heads_are_told_of_and_the_lines_in_the_readme_put_them_around_the_netwo
     assert np.abs(score - headed.original.test.score).max() > 0.01
 
     monkeypatch.chdir(tmp_path)
-    again = write_repaired(case, out, serving, Options(onnx=False, draws=10, overwrite=True))  # a repair without heads leaves none behind
+    again = _saved(case, out, serving, Options(onnx=False, overwrite=True))  # a repair without heads leaves none behind
     assert HEADS not in again.files
     assert not (out / HEADS).exists()
     assert json.loads((out / "run.json").read_text())["heads"] is None
@@ -166,7 +177,7 @@ def test_heads_are_told_of_and_the_lines_in_the_readme_put_them_around_the_netwo
 def test_the_onnx_file_and_how_well_it_agrees_are_told(tried, serving, tmp_path):
     pytest.importorskip("onnxscript")
     _, case, _ = tried
-    written = write_repaired(case, tmp_path / "out", serving, Options(draws=10))
+    written = _saved(case, tmp_path / "out", serving, Options())
     assert written.onnx.max_difference <= 1e-5
     assert json.loads((tmp_path / "out" / "run.json").read_text())["onnx"]["max_difference"] == written.onnx.max_difference
     assert "differs from torch by at most" in (tmp_path / "out" / "README.txt").read_text()
@@ -187,13 +198,13 @@ def test_what_fails_is_named_and_all_else_is_written(tried, serving, tmp_path, m
         monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name.startswith("onnx") else real(name, *rest))
     else:
         place = {
-            "to_onnx": "equipoise.report.repaired.to_onnx",
-            "page": "equipoise.report.page.write_page",
-            "card": "equipoise.report.card.write_cards",
+            "to_onnx": "equipoise.repair.save.to_onnx",
+            "page": "equipoise.report.documents.report_page",
+            "card": "equipoise.report.documents.cards",
         }
         monkeypatch.setattr(place[broken], fails)
-    options = Options(onnx=what == "model.onnx", draws=10)
-    written = write_repaired(tried[1], tmp_path / "out", serving, options, failures={"pruning": "no layers"})
+    options = Options(onnx=what == "model.onnx")
+    written = _saved(replace(tried[1], failures={"pruning": "no layers"}), tmp_path / "out", serving, options)
     assert list(written.failures) == ["pruning", what]
     expected = "pip install 'equipoise[onnx]'" if broken == "extra" else "ValueError: no such operator: bessel"
     assert expected in written.failures[what]
@@ -204,10 +215,10 @@ def test_what_fails_is_named_and_all_else_is_written(tried, serving, tmp_path, m
 
 def test_a_rule_that_is_no_threshold_cannot_go_into_the_network(tried, serving, tmp_path, monkeypatch):
     _, case, _ = tried
-    monkeypatch.setattr(repaired, "to_onnx", lambda *_, **__: None)
-    grouped = Case(case.title, case.label, case.original, case.repairs, 1, case.provenance)
-    written = write_repaired(grouped, tmp_path / "out", serving, Options(onnx_rule=True, draws=10))
-    assert "only a plain threshold" in written.failures["the rule in model.onnx"]
+    monkeypatch.setattr("equipoise.repair.save.to_onnx", lambda *_, **__: None)
+    grouped = replace(case, chosen=1)
+    written = _saved(grouped, tmp_path / "out", serving, Options(onnx_rule=True))
+    assert "rule.json" in written.failures["the rule in model.onnx"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
@@ -215,7 +226,7 @@ def test_a_rule_that_is_no_threshold_cannot_go_into_the_network(tried, serving, 
 def test_a_full_disk_leaves_the_old_files_and_nothing_else(tried, serving, tmp_path, monkeypatch, there, number):
     out = tmp_path / "out"
     if there:
-        write_repaired(tried[1], out, serving, QUIET)
+        _saved(tried[1], out, serving, QUIET)
     before = _held(out) if there else {}
     original = Path.write_text
 
@@ -227,14 +238,14 @@ def test_a_full_disk_leaves_the_old_files_and_nothing_else(tried, serving, tmp_p
     monkeypatch.setattr(Path, "write_text", full)
     kept = "What was there is unchanged" if there else "Nothing was left behind"
     with pytest.raises(BadInput, match=f"cannot write .*out/README.txt: {os.strerror(number)}. {kept}") as caught:
-        write_repaired(tried[1], out, serving, Options(onnx=False, draws=10, overwrite=True))
+        _saved(tried[1], out, serving, Options(onnx=False, overwrite=True))
     assert ("Free some space" in str(caught.value)) == (number == errno.ENOSPC)
     assert (_held(out) if out.exists() else {}) == before
     assert [path.name for path in tmp_path.iterdir()] == (["out"] if there else [])
 
 
 def test_safetensors_hold_the_same_weights_as_the_torch_file(tried, serving, tmp_path):
-    write_repaired(tried[1], tmp_path / "out", serving, QUIET)
+    _saved(tried[1], tmp_path / "out", serving, QUIET)
     plain = load_file(tmp_path / "out" / "repaired.safetensors")
     nested = torch.load(tmp_path / "out" / "repaired.pt", weights_only=True)["state_dict"]
     assert plain.keys() == nested.keys()

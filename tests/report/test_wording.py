@@ -5,7 +5,7 @@ import math
 import pytest
 
 from equipoise.measures import GAPS, QUOTIENTS
-from equipoise.report.words import LONGEST, MINUS, SHARE, SHORT_GAP, amount, count, gap_words, number, plain, share_words, short, span
+from equipoise.report.wording import LONGEST, MINUS, SHARE, SHORT_GAP, amount, count, gap_words, number, plain, share_words, short, span
 
 
 @pytest.mark.parametrize(

@@ -4,22 +4,20 @@ import numpy as np
 import pytest
 
 from equipoise.data import Attribute, Scores
-from equipoise.measures import limit
+from equipoise.measures import audit_scores, limit
 from equipoise.methods import Goal
-from equipoise.repair import audit
-from equipoise.report.findings import find
-from equipoise.report.limits import below_limit, limit_at, with_enough_data
-from support.cases import small_case
+from equipoise.repair import below_limit, limit_at, with_enough_data
+from support.cases import drawn, small_case
 
 
 def test_the_methods_are_compared_on_the_test_scores_of_the_network_as_it_came():
     case = small_case(rows=1500)
     scores, goal = case.original.test, case.result.candidate.goal
-    for row in find(case, draws=20).methods:
+    for row in drawn(case, 20).found.methods:
         size = [abs(row.gap.value)]
         [best] = limit(scores.score, scores.y, scores.attribute.codes, scores.attribute.levels, goal.measure, goal.performance, size)
         assert row.below == pytest.approx(best - row.performance.value)
-    kept = {row.name: row.below for row in find(case, draws=20).methods}
+    kept = {row.name: row.below for row in drawn(case, 20).found.methods}
     for name in ("standard", "reject-option", "equalised-odds"):  # the same scores, so that nothing is above
         assert kept[name] >= -1e-12
 
@@ -43,7 +41,7 @@ def test_groups_with_too_few_patients_are_left_out_of_the_comparison():
     rng = np.random.default_rng(0)
     y, group = rng.integers(0, 2, 203), np.array(["M", "F"] * 100 + ["X"] * 3)
     scores = Scores.from_arrays(y, rng.random(203), group, reference="M")
-    found = audit(scores, threshold=0.5, draws=10)
+    found = audit_scores(scores, threshold=0.5, draws=10)
     kept = with_enough_data(scores.attribute, found, "eod")
     assert kept.levels == ("M", "F")
     assert (kept.codes[-3:] == -1).all()

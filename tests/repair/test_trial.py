@@ -12,12 +12,12 @@ from torch import nn
 from equipoise.data import Cohort, Images, Scores, keep_aside
 from equipoise.errors import BadInput
 from equipoise.measures import Threshold
-from equipoise.methods import Candidate, Goal, RejectOption, registry
+from equipoise.methods import METHODS, Candidate, Goal, RejectOption, registry
 from equipoise.models import ExportedNetwork, encoding, output_kind
 from equipoise.models.units import find_layers, switch_off
-from equipoise.report import Provenance, check_methods, most_changed, run_trial, told_output, trial
-from equipoise.report.case import Repair
-from equipoise.report.trial import choose, unit_maps, verified
+from equipoise.repair import Comparison, Request, Tried, check_methods, settled_output, trial, try_methods
+from equipoise.repair.comparison import most_changed
+from equipoise.repair.trial import choose, rescored, unit_maps
 from support.facts import facts
 from support.hospital import network, patients, trained
 
@@ -26,11 +26,15 @@ GROUPED = RejectOption(0.5, 0.1, ("F",), ("M", "F"))
 QUICK = {"epochs": 3, "learning_rate": 0.01}
 
 
-def _repair(name: str, gap: float, performance: float, grouped: bool = False) -> Repair:
+def _tried(model: nn.Module, repair: Cohort, test: Cohort, methods: dict, goal: Goal, **request: object) -> Comparison:
+    return try_methods(model, repair, test, methods, goal, request=Request("sick", **request))["sick"]
+
+
+def _repair(name: str, gap: float, performance: float, grouped: bool = False) -> Tried:
     trace = pd.DataFrame({"step": [0, 1], "gap": [0.4, gap], "performance": [0.9, performance], "threshold": [0.5, 0.5]})
     rule = GROUPED if grouped else Threshold(0.5)
     candidate = Candidate(name, nn.Identity(), rule, trace, 1, "", True, Goal(), 0)
-    return Repair(candidate, SCORES, SCORES)
+    return Tried(candidate, SCORES, SCORES)
 
 
 @pytest.fixture(scope="module")
@@ -85,42 +89,41 @@ def test_a_program_of_images_has_no_layers_to_read_but_its_pictures():
     model = ExportedNetwork(program, "net.pt2")
     parts = keep_aside(Cohort.from_arrays(inputs, frame["sick"], frame["sex"], reference="M", patients=frame["pid"]), 0.3)
     with pytest.raises(BadInput, match=facts("bias-score", "layer")):
-        run_trial(model, *parts, {"bias-score": {"depth": "last"}}, Goal("spd", min_performance=0.0))
-    found = run_trial(model, *parts, {"bias-score": {}}, Goal("spd", min_performance=0.0))
-    assert "probes read the inputs" in " ".join(found.repairs[0].candidate.notes)
+        _tried(model, *parts, {"bias-score": {"depth": "last"}}, Goal("spd", min_performance=0.0))
+    found = _tried(model, *parts, {"bias-score": {}}, Goal("spd", min_performance=0.0))
+    assert "probes read the inputs" in " ".join(found.candidates[0].candidate.notes)
 
 
 def test_auto_may_take_a_rule_by_group_where_that_is_allowed(parts):
     methods = {"auto": {"allow_group": True, "methods": ("group-thresholds",)}}
-    found = run_trial(*parts, methods, Goal(min_performance=0.6))
-    candidate = found.repairs[0].candidate
+    found = _tried(*parts, methods, Goal(min_performance=0.6))
+    candidate = found.candidates[0].candidate
     assert (candidate.method, candidate.ran) == ("auto", "group-thresholds")
     assert candidate.rule.needs_group
-    assert (found.repairs[0].test.score == found.original.test.score).all()
+    assert (found.candidates[0].test.score == found.original.test.score).all()
 
 
 def test_methods_are_run_on_the_repair_part_and_scored_on_both(parts):
     model, repair, test = parts
     before = {key: value.clone() for key, value in model.state_dict().items()}
     methods = {"bias-gda": QUICK, "reject-option": {}, "equalised-odds": {}}
-    found = run_trial(model, repair, test, methods, Goal("eod", min_performance=0.6))
-    assert [r.name for r in found.repairs] == list(methods)
+    found = _tried(model, repair, test, methods, Goal("eod", min_performance=0.6))
+    assert [r.name for r in found.candidates] == list(methods)
     assert found.original.name == "standard"
-    for r in (found.original, *found.repairs):
+    for r in (found.original, *found.candidates):
         assert (r.valid.ids.tolist(), r.test.ids.tolist()) == (repair.ids.tolist(), test.ids.tolist())
     assert not found.failures
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
-    case = found.case(title="t", label="sick", provenance=Provenance("c", "m", 0, "now"))
-    assert case.result is found.repairs[found.chosen]
+    assert found.result is found.candidates[found.chosen]
 
 
 def test_the_test_part_has_no_say_in_the_choice(parts):
     model, repair, test = parts
     methods = {"bias-gda": QUICK, "random": {"trials": 3}}
-    one = run_trial(model, repair, test, methods, Goal("eod", min_performance=0.6))
-    other = run_trial(model, repair, replace(test, y=1 - test.y), methods, Goal("eod", min_performance=0.6))
+    one = _tried(model, repair, test, methods, Goal("eod", min_performance=0.6))
+    other = _tried(model, repair, replace(test, y=1 - test.y), methods, Goal("eod", min_performance=0.6))
     assert one.chosen == other.chosen
-    assert all(a.candidate.trace.equals(b.candidate.trace) for a, b in zip(one.repairs, other.repairs, strict=True))
+    assert all(a.candidate.trace.equals(b.candidate.trace) for a, b in zip(one.candidates, other.candidates, strict=True))
 
 
 def test_a_method_that_fails_takes_no_other_along(parts, monkeypatch):
@@ -128,24 +131,24 @@ def test_a_method_that_fails_takes_no_other_along(parts, monkeypatch):
         raise BadInput("no room")
 
     model, repair, test = parts
-    monkeypatch.setattr("equipoise.methods.random.run", fails)
-    found = run_trial(model, repair, test, {"random": {}, "reject-option": {}}, Goal("eod", min_performance=0.6))
-    assert ([r.name for r in found.repairs], found.failures) == (["reject-option"], {"random": "no room"})
-    with pytest.raises(BadInput, match="random: no room"):
-        run_trial(model, repair, test, {"random": {}}, Goal("eod"))
+    monkeypatch.setitem(METHODS, "failing", replace(METHODS["random"], name="failing", run=fails))
+    found = _tried(model, repair, test, {"failing": {}, "reject-option": {}}, Goal("eod", min_performance=0.6))
+    assert ([r.name for r in found.candidates], found.failures) == (["reject-option"], {"failing": "no room"})
+    with pytest.raises(BadInput, match="failing: no room"):
+        _tried(model, repair, test, {"failing": {}}, Goal("eod"))
 
 
 def test_a_candidate_that_is_not_what_its_method_saw_loses_its_claim(parts):
     model, repair, _ = parts
     candidate = registry.debias(model, repair, method="standard", min_performance=0.6)
     scores = trial.predict(model, repair)
-    assert verified(candidate, scores) is candidate
+    assert rescored(candidate, scores) is candidate
     trace = candidate.trace.assign(performance=1.0, gap=0.0)
-    found = verified(replace(candidate, trace=trace, goal=Goal("eod", min_performance=0.99), met=True), scores)
+    found = rescored(replace(candidate, trace=trace, goal=Goal("eod", min_performance=0.99), met=True), scores)
     assert not found.met
     assert found.trace["performance"].iloc[0] == pytest.approx(candidate.trace["performance"].iloc[0])
-    assert "scored again it has" in found.why
-    assert "scored again it has" in found.notes[-1]
+    assert "the final network has" in found.why
+    assert "the final network has" in found.notes[-1]
 
 
 def test_all_that_is_wrong_with_the_methods_is_said_before_anything_is_run():
@@ -161,8 +164,8 @@ def test_all_that_is_wrong_with_the_methods_is_said_before_anything_is_run():
 def test_what_the_user_says_of_the_output_is_what_methods_go_by():
     bounded = nn.Sequential(nn.Linear(3, 1), nn.Sigmoid())
     x = torch.randn(20, 3)
-    assert told_output(bounded, x) == "probability"
-    assert told_output(bounded, x, "logit") == "logit"
+    assert settled_output(bounded, x) == "probability"
+    assert settled_output(bounded, x, "logit") == "logit"
     assert output_kind(bounded, x) == "logit"
 
 
@@ -175,9 +178,9 @@ def test_a_network_whose_attribute_output_is_taken_is_not_broken():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.output(x)
 
-    assert told_output(Own(), torch.randn(20, 3), "logit") == "logit"
+    assert settled_output(Own(), torch.randn(20, 3), "logit") == "logit"
     with pytest.raises(BadInput, match=facts("probability")):
-        told_output(Own(), torch.randn(20, 3), "probability")
+        settled_output(Own(), torch.randn(20, 3), "probability")
 
 
 def test_maps_of_switched_off_units_are_shares_of_channels():
@@ -207,12 +210,12 @@ def test_thumbnails_are_of_the_patients_whose_score_changed_most():
 
 def test_probes_are_of_both_networks_on_the_part_kept_aside(parts):
     model, repair, test = parts
-    found = run_trial(
-        model, repair, test, {"bias-gda": {"epochs": 3, "learning_rate": 0.05}, "reject-option": {}}, Goal("eod", min_performance=0.5)
-    )
-    probes = replace(found, chosen=0).probes(test, draws=10, seed=1)
-    pd.testing.assert_frame_equal(probes.before, encoding(model, test, draws=10, seed=1))
-    pd.testing.assert_frame_equal(probes.after, encoding(found.repairs[0].candidate.model, test, draws=10, seed=1))
+    methods = {"bias-gda": {"epochs": 3, "learning_rate": 0.05}}
+    found = _tried(model, repair, test, methods, Goal("eod", min_performance=0.5), probe=True, draws=10)
+
+    probes = found.probes
+    pd.testing.assert_frame_equal(probes.before, encoding(model, test, draws=10))
+    pd.testing.assert_frame_equal(probes.after, encoding(found.candidates[0].candidate.model, test, draws=10))
     assert not probes.before.equals(probes.after)
-    same = replace(found, chosen=1).probes(test, draws=10, seed=1)  # another rule of the same network
+    same = _tried(model, repair, test, {"reject-option": {}}, Goal("eod"), probe=True, draws=10).probes  # another rule of the same network
     pd.testing.assert_frame_equal(same.before, same.after)

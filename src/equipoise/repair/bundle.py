@@ -1,0 +1,404 @@
+"""A bundle in use: the network and the rule loaded from verified files, and decisions for new patients.
+
+Nothing in a folder is executed. Code that the network needs runs only on request (`model` or `trust`), and only if it is unchanged.
+"""
+
+import copy
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from equipoise.data import (
+    IMAGE_COLUMNS,
+    MAX_PIXELS,
+    MISSING,
+    Attribute,
+    Bins,
+    Cohort,
+    Encoder,
+    Images,
+    ObjectArray,
+    Scores,
+    Table,
+    as_parsed,
+    bins_in,
+    find_files,
+    group_names,
+    numbers_in,
+    of_view,
+    sha256,
+)
+from equipoise.errors import BadInput, Misuse, Untrusted, did_you_mean, raise_all
+from equipoise.measures import FloatArray, Rule
+from equipoise.methods import rule_in
+from equipoise.models import (
+    HEADS,
+    MLP,
+    PROGRAM,
+    Code,
+    OneOutput,
+    code_of,
+    fit_weights,
+    heads_in,
+    network_with,
+    output_named,
+    outputs,
+    safetensors_in,
+    sigmoid,
+)
+from equipoise.repair.provenance import OWN_NETWORK
+from equipoise.repair.verified import AGAIN, REPAIRED_PROGRAM, WEIGHTS, Verified, verify
+
+log = logging.getLogger(__name__)
+
+
+# The code of the network
+
+
+def code_to_run(files: Verified, model: str | None = None, trust: bool = False) -> Code | None:
+    """The code that builds the network of a bundle; None for a network of Equipoise. Runs nothing; raises an error if it is not trusted."""
+    recorded = files.run["model"]
+    if model is not None:
+        code = code_of(model)
+        if code is not None and model.endswith(PROGRAM) and code.sha256 != files.run["files"].get(REPAIRED_PROGRAM):
+            raise BadInput(
+                f"the exported program {model} contains its weights and is not the repaired one. Omit --model, or name the "
+                "factory of the network, as file.py:factory."
+            )
+        return code
+    if REPAIRED_PROGRAM in files.contents:
+        content = files.contents[REPAIRED_PROGRAM]
+        path = (files.folder / REPAIRED_PROGRAM).absolute()
+        code, known = Code(str(path), path, sha256(content), content), files.run["files"][REPAIRED_PROGRAM]
+    else:
+        load = recorded["load"]
+        if load is None:
+            raise BadInput(f"{files.folder} was saved from Python and does not name the network's code. Give the network: model=network")
+        if load == OWN_NETWORK:
+            return None
+        place, _, name = load.rpartition(":")
+        if place.endswith(".py") and not Path(place).is_file():
+            raise BadInput(f"the network's code, {place}, no longer exists. Name its present location: --model file.py:{name}")
+        found = code_of(load, here=False)
+        if found is None:
+            return None
+        code, known = found, (recorded["code"] or {}).get("sha256")
+    if code.sha256 != known:
+        raise Untrusted(
+            f"the network's code has changed since the repair: {code}. Its SHA-256 is {code.sha256}, and run.json has {known}. "
+            f"If it still builds the same network, name it: --model {_typed(code)}"
+        )
+    if not trust:
+        raise Untrusted(
+            f"{files.folder} needs code to build its network, which would run with all your rights: {code}. "
+            f"Its SHA-256 is {code.sha256}, the same as when the network was repaired. "
+            f"Read it, then run it with --trust (Python: trust=True), or name the code yourself: --model {_typed(code)}"
+        )
+    return code
+
+
+def _typed(code: Code) -> str:
+    """How the code is named on a command line."""
+    _, colon, name = code.named.rpartition(":")
+    return f"{code.path}:{name}" if colon and code.named.rpartition(":")[0].endswith(".py") else code.named
+
+
+# The bundle
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """A repaired network with its decision rule, its preprocessing and its provenance, loaded from a verified folder.
+
+    `decide(rows)` returns the score and the decision of new patients.
+    """
+
+    folder: Path
+    model: nn.Module = field(repr=False)
+    rule: Rule
+    run: Mapping[str, Any] = field(repr=False)
+    code: Code | None = None  # that was run to build the network
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        model: str | nn.Module | None = None,
+        trust: bool = False,
+        images: bool | None = None,
+        running: Callable[[Code], None] | None = None,
+    ) -> "Bundle":
+        """The bundle in a folder, each file of which is the one that was written (SHA-256).
+
+        A network's code runs only on request: `model` names the factory to run or is the network itself; `trust=True` runs the code that
+        run.json names, if it is unchanged. Without either, an `Untrusted` error shows what would run. Networks of Equipoise need neither.
+        `images` says whether rows will come with images, which is checked before any code runs; `running` is called with that code.
+        """
+        files = verify(folder)
+        run = files.run
+        rule = rule_in(files.contents["rule.json"], files.source("rule.json"))
+        if rule.needs_group and not run["groups"]:
+            raise BadInput("the rule needs a group and run.json names none", source=str(files.folder))
+        if images is not None:
+            _check_images(files.run["inputs"], images, files.folder)
+        network, code = _network(files, model, trust, running)
+        if run["model"]["output_name"] is not None:
+            network = OneOutput(network, output_named(str(run["model"]["output_name"]))).eval()
+        if run["heads"]:  # the repair is in them: without their file there is nothing to serve
+            network = heads_in(network, files.contents[HEADS], files.source(HEADS))
+        return cls(files.folder, network, rule, run, code)
+
+    @property
+    def groups(self) -> list[str]:
+        """The columns that the rule needs to know a patient's group; empty if it needs none."""
+        return [str(name) for name in self.run["groups"]] if self.rule.needs_group else []
+
+    @property
+    def bins(self) -> dict[str, Bins]:
+        """The bins of numeric columns that are groups."""
+        return bins_in(self.run["inputs"].get("bins") or {})
+
+    @property
+    def text_columns(self) -> set[str]:
+        """The columns of a table that must be read as text: identifiers, image names and groups."""
+        how = self.run["inputs"]
+        images = () if how["images"] is None else (how.get("image_column"), *IMAGE_COLUMNS)
+        return {name for name in (how.get("id"), how.get("patient"), *images, *self.groups) if name is not None and name not in self.bins}
+
+    def score(self, inputs: Any) -> FloatArray:
+        """The score of each row, with the network's output read as in the repair."""
+        raw = outputs(self.model, inputs).double()
+        bad = int((~torch.isfinite(raw)).sum())
+        if bad:
+            raise BadInput(f"the network returned NaN or infinity for {bad:,} of {len(raw):,} rows. Check for missing or unscaled inputs.")
+        return np.asarray((sigmoid(raw) if self.run["model"]["output"] == "logit" else raw).numpy(), dtype=np.float64)
+
+    def decide(
+        self,
+        rows: pd.DataFrame | Cohort,
+        *,
+        images: str | Path | None = None,
+        image_column: str | None = None,
+        skip_broken: bool = False,
+        allow_outside: bool = False,
+        max_pixels: int = MAX_PIXELS,
+        cache: str | Path | None = None,
+        seed: int = 0,
+        name: str = "rows",
+        progress: Callable[[int], None] | None = None,
+    ) -> pd.DataFrame:
+        """Score and decision of each row, next to its identifiers; for a randomised rule also the probability of a positive decision.
+
+        `rows` is a frame with the columns of the repair (no label is needed), or a cohort. For images, `images` is their folder and the
+        other options are those of `Cohort.from_images`. What a user should know about these rows is logged as a warning.
+        """
+        if isinstance(rows, Cohort):
+            return self._decide_cohort(rows, seed)
+        if not isinstance(rows, pd.DataFrame):
+            raise Misuse("Bundle.decide", "a pandas frame or a Cohort", rows)
+        how = self.run["inputs"]
+        _check_images(how, images is not None, self.folder)
+        if how.get("width") is not None:
+            raise BadInput(f"the network in {self.folder} was repaired on arrays, which have no columns. Give a cohort: Cohort.from_arrays")
+        attributes = groups_of(rows, self.groups, name, self.bins)
+        column = image_column or how.get("image_column") or next((c for c in IMAGE_COLUMNS if c in rows.columns), None)
+        names = [each for each in (how.get("id"), how.get("patient"), column if images else None) if each in rows.columns]
+        if images is not None and column is not None and {column, how.get("patient")} <= set(rows.columns):
+            _check_one_patient(rows, column, how["patient"], name)
+        if how.get("view_column") in rows.columns:
+            _check_frontal(rows[how["view_column"]], name)
+        inputs: Any
+        if images is None:
+            inputs, kept = self._numbers(rows, name), np.arange(len(rows))
+        else:
+            files = _image_files(rows, column, Path(images), name, allow_outside)
+            places = [f"row {at + 1} below the header" for at in range(len(files))]
+            options: dict[str, Any] = {"places": places, "skip_broken": skip_broken, "max_pixels": max_pixels, "cache": cache}
+            inputs = Images.open(files, **how["images"], **options, progress=progress)
+            kept = np.array([at for at in range(len(rows)) if at not in inputs.broken])
+        score = self.score(inputs)
+        attributes = tuple(attribute.take(kept) for attribute in attributes)
+        ids = rows[names[0]].to_numpy(dtype=object)[kept] if names else kept.astype(object)
+        found = self._decided(score, attributes, ids, seed, name)
+        about = rows[list(dict.fromkeys(names))].iloc[kept].reset_index(drop=True) if names else pd.DataFrame({"row": kept + 1})
+        if taken := [c for c in about.columns if c in found.columns]:
+            shown = ", ".join(map(repr, taken))
+            raise BadInput(f"the ids are in {shown}, which is also the name of a column of the decisions. Rename the column.")
+        for note in (*_row_notes(attributes, len(rows) - len(kept)), *_id_notes(about, how.get("id"), name), *self._notes(rows)):
+            log.warning(note)
+        return pd.concat([about, found], axis=1)
+
+    def _decide_cohort(self, cohort: Cohort, seed: int) -> pd.DataFrame:
+        """The decisions for a cohort, whose tables are encoded as in the repair."""
+        encoder = self.run["inputs"].get("encoder")
+        source = cohort.source
+        inputs: Any = cohort.inputs
+        if isinstance(source, Table):
+            inputs = self._numbers(source.frame, cohort.name) if encoder is not None else inputs
+        by_name = {attribute.name: attribute for attribute in cohort.attributes}
+        if lacking := [name for name in self.groups if name not in by_name]:
+            raise BadInput(f"the rule decides by group and needs {', '.join(map(repr, lacking))}; {cohort.name!r} has {', '.join(by_name)}")
+        found = self._decided(self.score(inputs), tuple(by_name[name] for name in self.groups), cohort.ids, seed, cohort.name)
+        return pd.concat([pd.DataFrame({"id": cohort.ids}), found], axis=1)
+
+    def _numbers(self, frame: pd.DataFrame, name: str) -> Tensor:
+        """The input columns as the network takes them, numbers even where a column is a group as well."""
+        features, encoder = self.run["inputs"]["features"], self.run["inputs"].get("encoder")
+        text = self.text_columns
+        frame = frame.assign(**{column: as_parsed(frame[column]) for column in features if column in text and column in frame.columns})
+        problems = [f"no input column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in features if c not in frame.columns]
+        if encoder is not None:
+            raise_all(problems, name)
+            numeric = {column: (float(mean), float(scale)) for column, (mean, scale) in encoder["numeric"].items()}
+            levels = {column: tuple(each) for column, each in encoder["levels"].items()}
+            return Encoder(numeric, levels, tuple(features)).transform(frame)
+        for column in (c for c in features if c in frame.columns):
+            if frame[column].dtype.kind not in "biuf":
+                problems.append(f"input column {column!r} holds no numbers. Encode it as in the repair.")
+            elif bad := int((~np.isfinite(frame[column].to_numpy(dtype=float, na_value=np.nan))).sum()):
+                problems.append(f"input column {column!r}: {bad:,} of {len(frame):,} rows are empty or infinite. Fill them as in training.")
+        raise_all(problems, name)
+        return torch.tensor(frame[features].to_numpy(dtype=np.float32))
+
+    def _decided(self, score: FloatArray, attributes: tuple[Attribute, ...], ids: ObjectArray, seed: int, name: str) -> pd.DataFrame:
+        """Score and decision; for a randomised rule also the probability with which the decision was drawn."""
+        n = len(score)
+        attributes = attributes or (Attribute("group", ("(none)",), np.full(n, MISSING, dtype=np.int64)),)
+        scores = Scores(np.zeros(n, dtype=np.int64), score, attributes, None, ids, name)
+        probability = self.rule.decide(scores)
+        if not self.rule.randomised:
+            return pd.DataFrame({"score": score, "decision": probability.astype(int)})
+        drawn = self.rule.draw(scores, seed)  # type: ignore[attr-defined]
+        return pd.DataFrame({"score": score, "probability": probability, "decision": drawn.astype(int)})
+
+    def _notes(self, frame: pd.DataFrame) -> list[str]:
+        """How the new rows may differ from those of the repair without being refused."""
+        how = self.run["inputs"]
+        found, view = [], how.get("view_column")
+        if view is not None and view not in frame.columns:
+            found.append(f"the network was repaired on frontal views only, and there is no column {view!r} to check the new rows by")
+        if self.rule.needs_group and how.get("conflicts", "row") != "row":
+            found.append(
+                "the group of each row is taken as recorded; the repair resolved patients with several groups by "
+                f"--conflicts {how['conflicts']}"
+            )
+        return found
+
+
+def _network(
+    files: Verified, model: str | nn.Module | None, trust: bool, running: Callable[[Code], None] | None
+) -> tuple[nn.Module, Code | None]:
+    """The network with the repaired weights, in eval mode, and the code that was run to build it, if any."""
+    named = model if isinstance(model, str) else None
+    if isinstance(model, nn.Module):
+        state = safetensors_in(files.contents[WEIGHTS], files.source(WEIGHTS))
+        return fit_weights(copy.deepcopy(model), state, files.source(WEIGHTS)).eval(), None
+    code = code_to_run(files, named, trust)
+    if code is not None and running is not None and (named is None or named.endswith(PROGRAM)):
+        running(code)
+    if code is not None and code.named.endswith(PROGRAM):
+        return network_with(code.named, code, None, str(code.path)), code
+    state = safetensors_in(files.contents[WEIGHTS], files.source(WEIGHTS))
+    load = named or str(files.run["model"]["load"])
+    if load == OWN_NETWORK:
+        return fit_weights(_own_network(state, files.source(WEIGHTS)), state, files.source(WEIGHTS)).eval(), None
+    return network_with(load, code, state, files.source(WEIGHTS)), code
+
+
+def _own_network(state: Mapping[str, Tensor], source: str) -> MLP:
+    """The network that `train` builds for tables, of the size of these weights."""
+    first = state.get("linears.0.weight")
+    if first is None or first.ndim != 2:
+        raise BadInput(f"{source} does not hold the weights of the network that eq.train builds. {AGAIN}")
+    depth = sum(key.startswith("linears.") and key.endswith(".weight") for key in state) - 1
+    return MLP(first.shape[1], first.shape[0], depth)
+
+
+# Rows
+
+
+def _check_images(how: Mapping[str, Any], images: bool, folder: Path) -> None:
+    if how["images"] is None and images:
+        raise BadInput(f"the network in {folder} takes columns of numbers, not images. Omit --images.")
+    if how["images"] is not None and not images:
+        raise BadInput(f"the network in {folder} takes images. Name their folder: --images xrays/")
+
+
+def groups_of(frame: pd.DataFrame, columns: Sequence[str], source: str, bins: Mapping[str, Bins] | None = None) -> tuple[Attribute, ...]:
+    """The groups of new rows in the columns that a rule needs, cut as in the repair. One group is enough; rows may have none."""
+    lacking = [column for column in columns if column not in frame.columns]
+    if lacking:
+        raise BadInput(
+            f"the rule decides by group and needs the column{'s' if len(lacking) > 1 else ''} {', '.join(map(repr, lacking))}; "
+            f"the columns are: {', '.join(map(str, frame.columns))}. Add what is missing, or repair with a method that needs no group, "
+            "such as bias-gda.",
+            source=source,
+        )
+    found = []
+    for column in columns:
+        cut = (bins or {}).get(column)
+        if cut is not None:
+            found.append(Attribute(column, cut.names, cut.codes(numbers_in(frame[column], column)), bins=cut))
+            continue
+        names = group_names(frame[column])
+        levels = tuple(sorted(str(level) for level in names.dropna().unique())) or ("(none)",)
+        codes = pd.Categorical(names, categories=list(levels)).codes.astype(np.int64)
+        found.append(Attribute(column, levels, codes))
+    return tuple(found)
+
+
+def _image_files(frame: pd.DataFrame, column: str | None, folder: Path, name: str, allow_outside: bool) -> list[Any]:
+    if column is None or column not in frame.columns:
+        shown = ", ".join(map(str, frame.columns))
+        raise BadInput(f"no column with the names of images. Name it with --image-column. The columns are: {shown}.", source=name)
+    return list(find_files(frame[column], folder, column, allow_outside=allow_outside))
+
+
+def _check_one_patient(frame: pd.DataFrame, image: str, patient: str, name: str) -> None:
+    """Raises an error if one image is named for several patients, all but one of whom would get another patient's score."""
+    whose = frame.groupby(image)[patient].nunique()
+    shared = whose[whose > 1].index
+    if len(shared):
+        some = ", ".join(map(repr, shared[:5])) + (" ..." if len(shared) > 5 else "")
+        raise BadInput(
+            f"image column {image!r}: {len(shared):,} images are named for more than one patient of {patient!r}: {some}. "
+            "Correct the table: an image belongs to one patient.",
+            source=name,
+        )
+
+
+def _check_frontal(views: "pd.Series[Any]", name: str) -> None:
+    """Raises an error if a row is not a frontal view: the repair left those out, so nothing is known of their scores."""
+    other = ~of_view(views)
+    if other.any():
+        raise BadInput(
+            f"{int(other.sum()):,} of {len(other):,} rows are not frontal views by the column {views.name!r}; the first is row "
+            f"{int(other.argmax()) + 1:,} below the header. The network was repaired on frontal views only. Leave those rows out.",
+            source=name,
+        )
+
+
+def _id_notes(about: pd.DataFrame, id: str | None, name: str) -> list[str]:
+    """What a user should know of the ids next to the decisions: that there are none, or that some occur more than once."""
+    if id is None:
+        return []
+    if id not in about.columns:
+        return [f"{name} has no column {id!r}, which held the ids in the repair; rows are identified by {about.columns[0]!r}"]
+    again = about[id][about[id].duplicated() & about[id].notna()].nunique()
+    return [f"{again:,} ids in {id!r} are in more than one row, and each row has its own decision"] if again else []
+
+
+def _row_notes(attributes: tuple[Attribute, ...], left_out: int) -> list[str]:
+    notes = [f"{left_out:,} rows whose image cannot be read have no decision"] if left_out else []
+    missing = int(np.any([attribute.codes < 0 for attribute in attributes], axis=0).sum()) if attributes else 0
+    if missing:
+        notes.append(f"{missing:,} rows have no group; the rule decides them as rows of unknown group")
+    return notes

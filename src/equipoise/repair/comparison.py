@@ -1,0 +1,351 @@
+"""Comparisons: an original classifier and its candidates, audited once on the same held-out rows.
+
+`compare` takes models and results that exist; `try_methods` makes the candidates first, for one label or for several. All that is written
+about a comparison (report, cards, bundle) comes from its `found`, which is computed once.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from torch import nn
+
+from equipoise.data import Cohort, Images, Scores, check_cohort
+from equipoise.errors import BadInput, EquipoiseError, Misuse, raise_all
+from equipoise.measures import Gap, Settings, Threshold, best_threshold, gap_values, largest, named, performance_values, tabulate
+from equipoise.methods import ALL_AT_ONCE, METHODS, STANDARD, Candidate, Goal, Progress, check_method, debias
+from equipoise.models import chosen_outputs, encoding, predict
+from equipoise.presenting import presenter
+from equipoise.repair.findings import Findings, find
+from equipoise.repair.provenance import Provenance, Serving, findable, serving_of
+from equipoise.repair.save import Options, save_all
+from equipoise.repair.trial import Bars, Tried, check_methods, choose, choose_for_all, goal_arguments, no_bars, scored, try_method
+
+SHOWN = 24  # thumbnails of the patients whose score changed most
+
+
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """How well each attribute can be predicted from each layer (see `encoding`), of the original network and of the repaired one."""
+
+    before: pd.DataFrame
+    after: pd.DataFrame
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """An original classifier and candidates on the same held-out rows. `chosen` was selected on the repair set only.
+
+    `found` has the audits and the paired changes; `report(path)` writes the HTML report, `save(folder)` a bundle that can be served.
+    """
+
+    original: Tried
+    candidates: tuple[Tried, ...]
+    chosen: int  # position in `candidates`
+    title: str = "classifier"
+    label: str = "the finding"  # what the classifier detects
+    provenance: Provenance = field(default_factory=Provenance)
+    settings: Settings = field(default_factory=Settings)
+    failures: Mapping[str, str] = field(default_factory=dict)  # methods that could not be run, and why
+    thumbnails: Mapping[object, npt.NDArray[np.uint8]] = field(default_factory=dict, repr=False)  # id: gray image (h, w)
+    probes: Probes | None = None  # on the test set
+    serving: Serving | None = None  # how new rows become inputs and the network is built again
+    _made: dict[str, Findings] = field(default_factory=dict, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        names = ", ".join(each.name for each in (self.original, *self.candidates))
+        return f"Comparison({names}; {len(self.original.test):,} held-out rows; chosen: {self.result.name})"
+
+    def __str__(self) -> str:
+        lines = [f"{self.title}: {len(self.original.test):,} held-out rows"]
+        for row in self.found.methods:
+            chosen = " (chosen)" if row.chosen else ""
+            lines.append(
+                f"  {row.name}{chosen}: {self.goal.measure} {row.gap}, {self.goal.performance.replace('_', ' ')} {row.performance}"
+            )
+        return "\n".join(lines)
+
+    @property
+    def result(self) -> Tried:
+        """The candidate that was chosen."""
+        return self.candidates[self.chosen]
+
+    @property
+    def goal(self) -> Goal:
+        """The goal of the chosen candidate."""
+        return self.result.candidate.goal
+
+    @property
+    def found(self) -> Findings:
+        """The audits before and after and the paired changes, computed once."""
+        return self.measured()
+
+    def measured(self, progress: Progress | None = None) -> Findings:
+        """The same, with progress."""
+        if "found" not in self._made:
+            self._made["found"] = find(self.original, self.candidates, self.chosen, self.settings, progress)
+        return self._made["found"]
+
+    @property
+    def shared_patients(self) -> int | None:
+        """How many patients are in both the repair set and the test set; None if that is unknown."""
+        valid, test = self.result.valid, self.result.test
+        if valid is None or valid.patients is None or test.patients is None:
+            return None
+        return len(set(valid.patients) & set(test.patients))
+
+    def report(self, path: str | Path, *, thumbnails: bool = False) -> Path:
+        """The HTML report, written to this path. Images of patients are included only with `thumbnails`."""
+        return Path(presenter("write_page")(self, Path(path), thumbnails=thumbnails))
+
+    def save(self, folder: str | Path, *, model: str | None = None, **options: Any) -> Path:
+        """The folder with the bundle of the chosen candidate: weights, rule, preprocessing, audits, report, cards and checksums.
+
+        `Bundle.load(folder)` reads it. `model` names the factory of a network of your own, as file.py:factory, so that `equipoise apply`
+        can build it again. `overwrite=True` replaces an earlier bundle; other options are those of `Options`.
+        """
+        if self.serving is None:
+            raise BadInput("this comparison does not know how its network is served; save it with save_all(..., serving=...)")
+        serving = self.serving if model is None else replace(self.serving, model=findable(model))
+        return save_all({self.label: self}, Path(folder), {self.label: serving}, Options(**options))[self.label].folder
+
+
+def compare(
+    models: Mapping[str, nn.Module | Candidate],
+    cohort: Cohort,
+    *,
+    valid: Cohort | None = None,
+    measure: Gap | None = None,
+    draws: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    min_patients: int = 5,
+    title: str = "classifier",
+    label: str = "the finding",
+) -> Comparison:
+    """The comparison of classifiers on the same held-out rows: the first is the original, the others are candidates.
+
+    A result of `debias` decides by its own rule; a network by the threshold that is best on `valid`, or that `train` chose, or 0.5. With
+    `valid`, the rows that the results were found on, the report also shows the repair set. Among several results the best is chosen by
+    their goal on the repair set, as `debias` would; the held-out rows have no influence on that.
+
+    >>> import equipoise as eq
+    >>> frame = pd.DataFrame({"x": np.arange(400) % 7, "sex": ["F", "M"] * 200, "sick": (np.arange(400) % 7 > 3).astype(int)})
+    >>> parts = eq.split(eq.Cohort.from_frame(frame, label="sick", group="sex", reference="M"), seed=0)
+    >>> model = eq.train(parts.train, parts.valid, settings=eq.Training(epochs=1), seed=0)
+    >>> result = eq.debias(model, parts.valid, method="group-thresholds")
+    >>> eq.compare({"original": model, "repaired": result}, parts.test, draws=20).found.after.rows == len(parts.test)
+    True
+    """
+    if not isinstance(models, Mapping) or len(models) < 2:
+        raise Misuse("eq.compare", "at least two classifiers by name, {'original': model, 'repaired': result}", models)
+    check_cohort("eq.compare", cohort)
+    results = [each for each in models.values() if isinstance(each, Candidate)]
+    goal = results[0].goal if results else Goal(named(measure or "eod"))
+    entries = [_entry(name, each, cohort, valid, goal) for name, each in models.items()]
+    original, candidates = entries[0], entries[1:]
+    chosen = choose(candidates, candidates[0].candidate.goal) if len(candidates) > 1 else 0
+    settings = Settings(draws=draws, level=level, seed=seed, min_patients=min_patients)
+    serving = serving_of(original.candidate.model, cohort)
+    return Comparison(original, tuple(candidates), chosen, title, label, Provenance.now(seed=seed), settings, serving=serving)
+
+
+def _entry(name: str, subject: object, cohort: Cohort, valid: Cohort | None, goal: Goal) -> Tried:
+    """A classifier under its name, with its scores on the held-out rows and, if they are known, on the rows it was found on."""
+    if isinstance(subject, Candidate):
+        known = None if valid is None else predict(subject.model, valid)
+        return Tried(subject, known, predict(subject.model, cohort), called=name)
+    if not isinstance(subject, nn.Module):
+        raise Misuse("eq.compare", "networks (torch.nn.Module) and results of eq.debias", subject)
+    known = None if valid is None else predict(subject, valid)
+    if known is not None:
+        rule = best_threshold(known, goal.performance)
+    else:
+        own = getattr(subject, "threshold", None)
+        rule = Threshold(0.5, "default") if own is None else Threshold(float(own), "chosen by training on the validation set")
+    trace = pd.DataFrame([_evaluated(known, rule, goal)])
+    candidate = Candidate(name, subject, rule, trace, 0, "the network as given", True, goal, 0)
+    return Tried(candidate, known, predict(subject, cohort), called=name)
+
+
+def _evaluated(scores: Scores | None, rule: Any, goal: Goal) -> dict[str, float]:
+    """One row of a trace; unknown without scores."""
+    row = {"step": 0.0, "gap": np.nan, "performance": np.nan, "threshold": float(rule.value)}
+    if scores is not None:
+        cells = tabulate(rule.decide(scores), scores.y, scores.attribute)
+        row["gap"] = float(largest(gap_values(goal.measure, cells)))
+        row["performance"] = float(performance_values(goal.performance, cells))
+    return row
+
+
+# Methods tried for one label or several
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `try_methods` is asked for besides the methods: names for the report, images and probes."""
+
+    label: str = "the finding"  # of one label; several have their own names
+    title: str | None = None  # default: the label and the model
+    provenance: Provenance = field(default_factory=Provenance)
+    draws: int = 1000
+    thumbnails: bool = False
+    probe: bool = False
+
+
+def check_labels(methods: Sequence[str], labels: Sequence[str], goal: Goal) -> None:
+    """Raises every problem of a multi-label repair that is known before anything is run."""
+    problems: list[str] = []
+    for method in methods:
+        try:
+            check_method(method, "labels", labels[0])
+        except BadInput as error:
+            problems += error.problems
+    if goal.selection != "paper":
+        problems.append("several labels are chosen with --selection paper; cross-fitted selection is for one label")
+    raise_all(problems)
+
+
+def try_methods(
+    network: nn.Module,
+    repair: Cohort,
+    test: Cohort,
+    methods: Mapping[str, Mapping[str, Any]],
+    goal: Goal,
+    *,
+    request: Request = Request(),
+    outputs: Mapping[str, int | str] | None = None,
+    seed: int = 0,
+    train: Cohort | None = None,
+    bars: Bars = no_bars,
+) -> dict[str, Comparison]:
+    """The comparison of each label: every method on the repair set, the best by the goal, and the scores of the test set with each.
+
+    `methods` maps a name to its settings. A method that cannot be run is in `failures`; if none can, that is an error. With several
+    labels one method is chosen for all of them.
+    """
+    check_methods(network, methods, train is not None)
+    if repair.labels:
+        check_labels(list(methods), repair.labels, goal)
+    axis = _labels(network, repair, test, request.label, outputs or {})
+    originals = {
+        label: try_method(STANDARD, {}, view, known, held_out, goal, seed=seed, bars=bars)
+        for label, (view, known, held_out) in axis.items()
+    }
+    found: dict[str, list[Tried]] = {label: [] for label in axis}
+    failures: dict[str, str] = {}
+    for method, settings in methods.items():
+        try:
+            if repair.labels and METHODS[method].labels == ALL_AT_ONCE:
+                each = _together(method, settings, network, repair, axis, goal, outputs or {}, seed, bars)
+            else:
+                each = {
+                    label: try_method(
+                        method,
+                        settings,
+                        view,
+                        known,
+                        held_out,
+                        goal,
+                        seed=seed,
+                        train=train if train is None or not repair.labels else train.labelled(label),
+                        original=originals[label],
+                        bars=bars,
+                    )
+                    for label, (view, known, held_out) in axis.items()
+                }
+        except EquipoiseError as error:
+            failures[method] = str(error)
+            continue
+        for label, one in each.items():
+            found[label].append(one)
+    if not any(found.values()):
+        raise BadInput(*(f"{method}: {reason}" for method, reason in failures.items()))
+    if repair.labels:
+        best = choose_for_all(list(found.values()))
+    else:
+        best = choose(found[request.label], originals[request.label].candidate.goal)
+    return {
+        label: _comparison(label, originals[label], found[label], best, failures, held_out, request, seed, bars, bool(repair.labels))
+        for label, (_, _, held_out) in axis.items()
+    }
+
+
+def _labels(
+    network: nn.Module, repair: Cohort, test: Cohort, label: str, outputs: Mapping[str, int | str]
+) -> dict[str, tuple[nn.Module, Cohort, Cohort]]:
+    """The network with the output of each label, and the repair and test rows in which that label is known."""
+    if not repair.labels:
+        return {label: (network, repair, test)}
+    chosen = chosen_outputs(network, repair.inputs, repair.labels, repair.kind, outputs)
+    return {name: (chosen.view(at), repair.labelled(name), test.labelled(name)) for at, name in enumerate(repair.labels)}
+
+
+def _together(
+    method: str,
+    settings: Mapping[str, Any],
+    network: nn.Module,
+    repair: Cohort,
+    axis: Mapping[str, tuple[nn.Module, Cohort, Cohort]],
+    goal: Goal,
+    outputs: Mapping[str, int | str],
+    seed: int,
+    bars: Bars,
+) -> dict[str, Tried]:
+    """One repair of the network for all labels."""
+    with bars(method) as step:
+        start = time.perf_counter()
+        found = debias(network, repair, method=method, outputs=outputs, seed=seed, progress=step, **goal_arguments(goal), **settings)
+        seconds = time.perf_counter() - start
+    return {label: scored(candidate, *axis[label][1:], seconds, bars) for label, candidate in found.labels.items()}
+
+
+def _comparison(
+    label: str,
+    original: Tried,
+    candidates: Sequence[Tried],
+    chosen: int,
+    failures: Mapping[str, str],
+    test: Cohort,
+    request: Request,
+    seed: int,
+    bars: Bars,
+    several: bool,
+) -> Comparison:
+    result = candidates[chosen]
+    title = f"{label}, {request.provenance.model}" if request.title is None else f"{request.title}: {label}" if several else request.title
+    return Comparison(
+        original,
+        tuple(candidates),
+        chosen,
+        title,
+        label,
+        request.provenance,
+        Settings(draws=request.draws, seed=seed),
+        failures,
+        most_changed(original.test, result.test, test) if request.thumbnails else {},
+        _probes(original, result, test, request.draws, seed, bars) if request.probe else None,
+    )
+
+
+def most_changed(before: Scores, after: Scores, cohort: Cohort, count: int = SHOWN) -> dict[object, npt.NDArray[np.uint8]]:
+    """The images of the patients whose score changed most, by id, as 8-bit gray (h, w). Empty for a table."""
+    if not isinstance(cohort.source, Images):
+        return {}
+    order = np.argsort(-np.abs(after.score - before.score), kind="stable")[:count]
+    pixels = cohort.source.raw(order).numpy()
+    return {cohort.ids[row]: image for row, image in zip(order, pixels, strict=True)}
+
+
+def _probes(original: Tried, result: Tried, test: Cohort, draws: int, seed: int, bars: Bars) -> Probes:
+    with bars("probes") as step:
+        before = encoding(original.candidate.model, test, draws=draws, seed=seed, progress=step)
+    if result.test is original.test:  # the same network with another rule
+        return Probes(before, before)
+    with bars("probes after repair") as step:
+        return Probes(before, encoding(result.candidate.model, test, draws=draws, seed=seed, progress=step))

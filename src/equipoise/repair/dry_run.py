@@ -1,0 +1,145 @@
+"""The dry run: who is in which set, what each method would do, and about how long it would take. Nothing is repaired."""
+
+import copy
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from equipoise.data import Cohort
+from equipoise.methods import METHODS, STANDARD, Goal, Label, Task, settings_of, work_of
+from equipoise.models import encoding, evaluating, outputs
+
+SAMPLE = {True: 32, False: 256}  # rows to measure on, images or a table: about as many as a method shows at a time
+PROBED = {True: 128, False: 2000}  # rows to measure probes on; their time grows with the rows only if there are many
+WARM_UP, RESAMPLES = 32, 20  # rows to warm up on, and resamples to measure by
+
+
+@dataclass(frozen=True)
+class MethodEstimate:
+    """What one method would do, in words, and how many rows it would show the network, counted as passes without gradients."""
+
+    method: str
+    what: str
+    rows: int | None  # None: unknown
+    seconds: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class RepairEstimate:
+    """The patients of each set and the work of each method."""
+
+    sets: pd.DataFrame  # set, group, label, rows, patients (None without patient ids)
+    methods: tuple[MethodEstimate, ...]
+    goal: Goal
+    row_seconds: float  # for one row through the network
+    evaluation_seconds: float  # for the exact sweep of all thresholds on the repair set
+    probes: MethodEstimate | None = None  # of the layers, for the report, if requested
+
+    @property
+    def seconds(self) -> float | None:
+        """About how long all of it takes at most, if that is known of every method."""
+        known = [each.seconds for each in (*self.methods, *([] if self.probes is None else [self.probes]))]
+        return None if None in known else float(sum(s for s in known if s is not None))
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        methods = [{"method": m.method, "what": m.what, "rows": m.rows, "seconds": m.seconds} for m in self.methods]
+        probes = {} if self.probes is None else {"probes": {"what": self.probes.what, "seconds": self.probes.seconds}}
+        return {
+            "schema": "equipoise.dry_run",
+            "schema_version": 1,
+            "goal": self.goal.describe(),
+            "sets": self.sets.astype(object).where(self.sets.notna(), None).to_dict("records"),
+            "methods": methods,
+            **probes,
+            "seconds": self.seconds,
+        }
+
+
+def estimate(
+    model: nn.Module,
+    repair: Cohort,
+    test: Cohort,
+    methods: Mapping[str, Mapping[str, Any]],
+    goal: Goal,
+    train: Cohort | None = None,
+    probe_draws: int | None = None,
+) -> RepairEstimate:
+    """What `try_methods` would do with these methods, measured on a few rows. With `probe_draws` its layers are probed too."""
+    sets = {"repair": repair, "test": test} | ({} if train is None else {"train": train})
+    per_row, per_evaluation = seconds_per_row(model, repair), seconds_per_evaluation(repair, goal)
+    backward = max(1.0, seconds_per_row(copy.deepcopy(model), repair, gradients=True) / per_row)
+    task = Task(model, repair, goal, train, backward)
+    found = []
+    for name, given in {STANDARD: {}, **methods}.items():
+        work = work_of(name, task, settings_of(name, given))
+        after = len(repair) + len(test) if not METHODS[name].needs_group else 0  # the scores for the report
+        rows = None if work.rows is None else round(work.rows + after)
+        seconds = None if rows is None else rows * per_row + work.evaluations * per_evaluation + work.seconds
+        found.append(MethodEstimate(name, work.what, rows, seconds))
+    counts = pd.concat([_counts(cohort, name) for name, cohort in sets.items()], ignore_index=True)
+    probes = None if probe_draws is None else _probes(model, test, probe_draws)
+    return RepairEstimate(counts, tuple(found), goal, per_row, per_evaluation, probes)
+
+
+def seconds_per_row(model: nn.Module, cohort: Cohort, gradients: bool = False) -> float:
+    """Seconds per row, or with gradients per row of a step of fine-tuning (which changes the network); measured after a warm-up."""
+    inputs = cohort.inputs
+    few = inputs[: min(len(inputs), SAMPLE[len(inputs.shape) > 2])]
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.0) if gradients else None
+
+    def once() -> None:
+        if optimiser is None:
+            outputs(model, few)
+            return
+        with evaluating(model):
+            model(few.to(next(model.parameters()).device)).float().sum().backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+    once()
+    start = time.perf_counter()
+    once()
+    return (time.perf_counter() - start) / len(few)
+
+
+def seconds_per_evaluation(cohort: Cohort, goal: Goal) -> float:
+    """Seconds per evaluation of all thresholds."""
+    labels, scores = Label.of([cohort], goal), np.linspace(0, 1, len(cohort))[None]
+    start = time.perf_counter()
+    labels.evaluate(scores)
+    return time.perf_counter() - start
+
+
+def _counts(cohort: Cohort, name: str) -> pd.DataFrame:
+    frame = pd.DataFrame({"group": pd.Series(cohort.groups).fillna("(missing)"), "label": cohort.y})
+    frame["patient"] = range(len(cohort)) if cohort.patients is None else cohort.patients
+    counted = frame.groupby(["group", "label"])["patient"].agg(rows="size", patients="nunique").reset_index()
+    counted["patients"] = counted["patients"].astype(object) if cohort.patients is not None else None
+    counted.insert(0, "set", name)
+    return counted
+
+
+def seconds_to_probe(model: nn.Module, cohort: Cohort, draws: int) -> float:
+    """Seconds to predict the groups from every layer of a network, with so many resamples for the intervals, from a few rows."""
+    count = min(len(cohort), PROBED[len(cohort.inputs.shape) > 2])
+    few = cohort.take(np.linspace(0, len(cohort) - 1, count).astype(int))  # not the first ones, which may all be of one group
+    encoding(model, few.take(range(min(count, WARM_UP))), draws=2)  # the first time, libraries are loaded
+    taken = []
+    for some in (2, 2 + RESAMPLES):
+        start = time.perf_counter()
+        encoding(model, few, draws=some)
+        taken.append(time.perf_counter() - start)
+    per_draw = max(0.0, taken[1] - taken[0]) / RESAMPLES
+    return (taken[0] + draws * per_draw) * len(cohort) / count
+
+
+def _probes(model: nn.Module, test: Cohort, draws: int) -> MethodEstimate:
+    """The probes before and after the repair, on the test set."""
+    return MethodEstimate("probes", "probes of the group in every layer, before and after", None, 2 * seconds_to_probe(model, test, draws))

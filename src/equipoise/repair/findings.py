@@ -1,0 +1,385 @@
+"""The findings of a comparison, as numbers: audits before and after on the test set, the headline gap, who got worse, all methods.
+
+Every output (report, cards, audit.json, terminal) is written from one `Findings`, so they agree number by number.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from equipoise.data import MISSING, Attribute, Scores
+from equipoise.measures import (
+    GROUP_MEASURES,
+    Audit,
+    Cells,
+    Estimate,
+    FloatArray,
+    Settings,
+    audit_scores,
+    bootstrap_cells,
+    interval,
+    is_quotient,
+    limit,
+    ratio,
+    tabulate,
+    units_of,
+)
+from equipoise.methods import Goal, Progress
+from equipoise.repair.changes import ALMOST, Affected, Contribution, Shift, affected, all_attributes, paired, same_rows
+from equipoise.repair.trial import Tried
+
+IN_THE_LARGE = "calibration_in_the_large"
+RATES_SHOWN = ("tpr", "tnr", "ppv", "npv", "auroc", IN_THE_LARGE, "calibration_error", "selection_rate", "fpr", "fnr")
+RATE_OF_GAP = {  # of the gaps in a single rate
+    "eod": "tpr",
+    "spd": "selection_rate",
+    "fpr_gap": "fpr",
+    "tnr_gap": "tnr",
+    "fnr_gap": "fnr",
+    "ppv_gap": "ppv",
+    "npv_gap": "npv",
+}
+
+
+@dataclass(frozen=True)
+class GroupRate:
+    """One rate of one group before and after."""
+
+    group: str
+    reference: bool
+    before: Estimate
+    after: Estimate
+
+
+@dataclass(frozen=True)
+class RateBlock:
+    """One rate of all groups of an attribute."""
+
+    rate: str
+    rows: tuple[GroupRate, ...]
+
+
+@dataclass(frozen=True)
+class GapRow:
+    """One gap before and after; `target` is the one that the goal names."""
+
+    measure: str
+    group: str
+    reference: str
+    before: Estimate
+    after: Estimate
+    target: bool
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of one group in one set."""
+
+    rows: int
+    patients: int | None
+    positives: int
+    negatives: int
+
+
+@dataclass(frozen=True)
+class CohortRow:
+    """A group in the repair set (None if unknown) and in the test set; the group is None for all patients and empty if unknown."""
+
+    group: str | None
+    reference: bool
+    valid: Size | None
+    test: Size
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """One method on the test set, and what it reached on the repair set."""
+
+    name: str
+    chosen: bool
+    met: bool
+    valid_gap: float
+    valid_performance: float
+    gap: Estimate
+    performance: Estimate
+    below: float | None  # the group-aware upper bound on the original scores; None where it is not defined
+    needs_group: bool
+    changed: float
+    expected: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """All numbers of a report."""
+
+    before: Audit
+    after: Audit
+    audits: tuple[Audit, ...]  # of the original and of every candidate
+    gap_before: Estimate  # of the goal's measure on the test set, the largest over the groups
+    gap_after: Estimate
+    valid_before: float  # the same on the repair set; NaN if unknown
+    valid_after: float
+    performance_before: Estimate
+    performance_after: Estimate
+    gap_change: Estimate  # of its size; negative if it got smaller
+    performance_change: Estimate
+    shifts: tuple[Shift, ...]
+    contributions: tuple[Contribution, ...]
+    rates: dict[str, tuple[RateBlock, ...]]  # by attribute
+    gaps: dict[str, tuple[GapRow, ...]]
+    cohort: dict[str, tuple[CohortRow, ...]]
+    affected: tuple[Affected, ...]
+    methods: tuple[MethodRow, ...]
+    settings: Settings
+
+    @property
+    def seen(self) -> str:
+        """What the test set shows: insufficient, unchanged, larger, smaller, or unclear (smaller, by an amount that chance may explain)."""
+        change = self.gap_change
+        if np.isnan(change.value) or np.isnan(self.gap_before.value):
+            return "insufficient"
+        if self.affected[0].counts[-1].changed == 0:
+            return "unchanged"
+        if change.value >= 0:
+            return "larger"
+        return "smaller" if change.high < 0 else "unclear"
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether the gap got smaller on the repair set but not on the test set."""
+        shrank = abs(self.valid_after) < abs(self.valid_before) - ALMOST
+        return bool(shrank and self.seen in ("larger", "unchanged"))
+
+    @property
+    def remains(self) -> bool:
+        """Whether the interval of the gap after the repair excludes zero."""
+        return bool(self.gap_after.low > 0 or self.gap_after.high < 0)
+
+    @property
+    def worse(self) -> tuple[Shift, ...]:
+        """Rates of groups that got worse, clear changes first."""
+        return tuple(sorted((s for s in self.shifts if s.worse), key=lambda s: (not s.clear, -abs(s.change.value))))
+
+    @property
+    def levelled(self) -> tuple[Contribution, ...]:
+        """What made the gap smaller by making a group worse; empty if the gap did not get smaller."""
+        if self.seen not in ("smaller", "unclear"):
+            return ()
+        return tuple(each for each in self.contributions if each.harm and each.towards > 0)
+
+    @property
+    def levelled_points(self) -> float:
+        """How much of the gap closed that way."""
+        return sum(each.towards for each in self.levelled)
+
+    def rate_of(self, group: str) -> tuple[Estimate, Estimate] | None:
+        """The rate that the goal's measure compares, of one group, before and after; None for a mean of two rates."""
+        for block in self.rates[self.main]:
+            for row in block.rows:
+                if block.rate == self.rate and row.group == group:
+                    return row.before, row.after
+        return None
+
+    @property
+    def main(self) -> str:
+        """The attribute whose groups the goal compares: the intersection where there are several."""
+        return next(reversed(self.rates))
+
+    @property
+    def rate(self) -> str | None:
+        """The rate that the goal's measure compares."""
+        targets = [row.measure for row in self.gaps[self.main] if row.target]
+        return RATE_OF_GAP.get(targets[0]) if targets else None
+
+
+def find(original: Tried, candidates: Sequence[Tried], chosen: int, settings: Settings, progress: Progress | None = None) -> Findings:
+    """The findings on the test set: the original and each candidate audited once, in that order."""
+    entries, result = (original, *candidates), candidates[chosen]
+    for tried in candidates:
+        same_rows(original.test, tried.test)
+    audits = []
+    for tried in entries:
+        also = [tried.candidate.goal.measure]
+        audits.append(
+            audit_scores(
+                tried.test,
+                rule=tried.candidate.rule,
+                also=also,
+                draws=settings.draws,
+                level=settings.level,
+                seed=settings.seed,
+                min_patients=settings.min_patients,
+            )
+        )
+        if progress is not None:
+            progress(len(audits), len(entries))
+    goal, test, attribute = result.candidate.goal, original.test, original.test.attribute
+    before, after = audits[0], audits[1 + chosen]
+    pair = paired(test, original.decisions(), result.decisions(), settings)
+    gap_before, gap_after = (headline(found, goal.measure, attribute.name) for found in (before, after))
+    furthest = gap_before.group if not np.isnan(gap_before.value) else ""
+    return Findings(
+        before=before,
+        after=after,
+        audits=tuple(audits),
+        gap_before=gap_before,
+        gap_after=gap_after,
+        valid_before=float(original.chosen_row["gap"]),
+        valid_after=float(result.chosen_row["gap"]),
+        performance_before=before[goal.performance],
+        performance_after=after[goal.performance],
+        gap_change=pair.gap_change(goal.measure),
+        performance_change=pair.performance_change(goal.performance),
+        shifts=tuple(pair.shifts()),
+        contributions=tuple(pair.contributions(goal.measure, furthest)) if furthest and not is_quotient(goal.measure) else (),
+        rates={a.name: _rates(original.test, result.test, a, before, after, settings) for a in all_attributes(test)},
+        gaps={a.name: _gaps(a, before, after, goal.measure, a.name == attribute.name) for a in all_attributes(test)},
+        cohort=_cohort(original.valid, test),
+        affected=tuple(affected(test, original.decisions(), result.decisions())),
+        methods=tuple(_method(original, tried, tried is result, goal, found) for tried, found in zip(entries, audits, strict=True)),
+        settings=settings,
+    )
+
+
+def headline(found: Audit, measure: str, attribute: str) -> Estimate:
+    """The gap of one attribute with the largest absolute value, among the groups that have the patients for one."""
+    rows = found.gaps[(found.gaps["measure"] == measure) & (found.gaps["attribute"] == attribute)]
+    known = rows[rows["value"].notna()]
+    row = known.loc[known["value"].abs().idxmax()] if len(known) else rows.iloc[0]
+    short = len(rows) - len(known)
+    note = f"{short} of {len(rows)} groups have insufficient data" if short and len(known) else str(row["note"])
+    return Estimate(
+        float(row["value"]),
+        float(row["low"]),
+        float(row["high"]),
+        note,
+        str(row["group"]),
+        str(row["reference"]),
+        float(row["detectable"]),
+        float(row["noise_of_largest"]),
+    )
+
+
+def _rates(old: Scores, new: Scores, attribute: Attribute, before: Audit, after: Audit, settings: Settings) -> tuple[RateBlock, ...]:
+    frames = [found.groups[found.groups["attribute"] == attribute.name] for found in (before, after)]
+    level = [_calibration_in_the_large(scores, attribute, settings) for scores in (old, new)]
+    blocks = []
+    for rate in RATES_SHOWN:
+        rows = []
+        for k, group in enumerate(attribute.levels):
+            ends = [_estimate(frame.iloc[k], rate) for frame in frames] if rate in GROUP_MEASURES else [found[k] for found in level]
+            rows.append(GroupRate(group, k == 0, *ends))
+        blocks.append(RateBlock(rate, tuple(rows)))
+    return tuple(blocks)
+
+
+def _estimate(row: "pd.Series[float]", rate: str) -> Estimate:
+    return Estimate(float(row[rate]), float(row[f"{rate}_low"]), float(row[f"{rate}_high"]))
+
+
+def _calibration_in_the_large(scores: Scores, attribute: Attribute, settings: Settings) -> list[Estimate]:
+    """Mean score minus share of positives of each group: both follow from the cell table of the scores themselves."""
+    units = units_of(scores.patients, len(scores))
+    cells = tabulate(scores.score, scores.y, attribute)
+    drawn = bootstrap_cells(scores.score, scores.y, attribute.codes, attribute.levels, units, draws=settings.draws, seed=settings.seed)
+
+    def difference(table: Cells) -> npt.NDArray[np.float64]:
+        n, s = table.n[..., :-1, :], table.s[..., :-1, :]
+        return ratio(s.sum(-1) - n[..., 1], n.sum(-1)) + 0.0
+
+    patients = np.array([len(np.unique(units[attribute.codes == k])) for k in range(len(attribute.levels))])
+    value = np.where(patients >= settings.min_patients, difference(cells), np.nan)
+    low, high = interval(difference(drawn), value, settings.level)
+    return [Estimate(float(v), float(a), float(b)) for v, a, b in zip(value, low, high, strict=True)]
+
+
+def _gaps(attribute: Attribute, before: Audit, after: Audit, measure: str, main: bool) -> tuple[GapRow, ...]:
+    rows = []
+    for name in dict.fromkeys([measure, *before.gaps["measure"]]):
+        pairs = (found.gaps[(found.gaps["measure"] == name) & (found.gaps["attribute"] == attribute.name)] for found in (before, after))
+        for old, new in zip(*(frame.itertuples() for frame in pairs), strict=True):
+            first, last = (Estimate(r.value, r.low, r.high, r.note, r.group, r.reference, r.detectable, r.noise) for r in (old, new))
+            rows.append(GapRow(name, old.group, old.reference, first, last, main and name == measure))
+    return tuple(rows)
+
+
+def _cohort(valid: Scores | None, test: Scores) -> dict[str, tuple[CohortRow, ...]]:
+    found = {}
+    known = [None] * len(all_attributes(test)) if valid is None else all_attributes(valid)
+    for old, new in zip(known, all_attributes(test), strict=True):
+        sides = ((valid, old), (test, new))
+        levels = list(dict.fromkeys([*(() if old is None else old.levels), *new.levels]))  # an intersection may be in one set only
+        rows = [CohortRow(level, level == new.reference, *(_size(scores, a, level) for scores, a in sides)) for level in levels]
+        if any(a is not None and (a.codes == MISSING).any() for a in (old, new)):
+            rows.append(CohortRow("", False, *(_size(scores, a, "") for scores, a in sides)))
+        rows.append(CohortRow(None, False, *(_size(scores, a, None) for scores, a in sides)))
+        found[new.name] = tuple(rows)
+    return found
+
+
+def _size(scores: Scores | None, attribute: Attribute | None, group: str | None) -> Any:
+    """How many rows, patients, positives and negatives a group has; of all patients (None), or of rows whose group is unknown ("")."""
+    if scores is None or attribute is None:
+        return None
+    code = MISSING if group == "" else attribute.levels.index(group) if group in attribute.levels else -2
+    rows = np.ones(len(scores), bool) if group is None else attribute.codes == code
+    patients = None if scores.patients is None else len(set(scores.patients[rows]))
+    positives = int(scores.y[rows].sum())
+    return Size(int(rows.sum()), patients, positives, int(rows.sum()) - positives)
+
+
+def _method(original: Tried, tried: Tried, chosen: bool, goal: Goal, found: Audit) -> MethodRow:
+    gap = headline(found, goal.measure, original.test.attribute.name)
+    among = with_enough_data(original.test.attribute, found, goal.measure)
+    before, after = original.decisions(), tried.decisions()
+    return MethodRow(
+        tried.name,
+        chosen,
+        tried.candidate.met,
+        float(tried.chosen_row["gap"]),
+        float(tried.chosen_row["performance"]),
+        gap,
+        found[goal.performance],
+        below_limit(original.test, goal, gap.value, found[goal.performance].value, among),
+        tried.candidate.rule.needs_group,
+        float((before + after - 2 * before * after).sum()),
+        bool((after % 1 != 0).any()),
+    )
+
+
+# The group-aware upper bound
+
+
+def limit_at(scores: Scores, goal: Goal, gaps: npt.ArrayLike, attribute: Attribute | None = None) -> FloatArray | None:
+    """The upper bound's performance at the size of each of these gaps, on these scores; NaN where a gap is. None if it is not defined."""
+    size = np.abs(np.atleast_1d(np.asarray(gaps, dtype=np.float64)))
+    known = ~np.isnan(size)
+    among = attribute or scores.attribute
+    best = limit(scores.score, scores.y, among.codes, among.levels, goal.measure, goal.performance, size[known])
+    if best is None:
+        return None
+    found = np.full(len(size), np.nan)
+    found[known] = best
+    return found
+
+
+def below_limit(scores: Scores, goal: Goal, gap: float, performance: float, attribute: Attribute | None = None) -> float | None:
+    """How far a performance is below the upper bound at the same |gap|; negative if it is above. None without a bound or a gap."""
+    best = limit_at(scores, goal, gap, attribute)
+    below = np.nan if best is None else float(best[0]) - performance
+    return None if np.isnan(below) else below
+
+
+def with_enough_data(attribute: Attribute, audit: Audit, gap: str) -> Attribute:
+    """The attribute without the groups for which the audit has insufficient data, whose gaps would dominate the others."""
+    rows = audit.gaps[(audit.gaps["measure"] == gap) & (audit.gaps["attribute"] == attribute.name)]
+    short = set(rows.loc[rows["value"].isna(), "group"])
+    levels = tuple(level for level in attribute.levels if level not in short)
+    if len(levels) < 2:
+        return attribute
+    codes = np.array([*(levels.index(level) if level in levels else MISSING for level in attribute.levels), MISSING])
+    return Attribute(attribute.name, levels, codes[attribute.codes], attribute.named)

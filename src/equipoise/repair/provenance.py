@@ -1,0 +1,168 @@
+"""Where a repair comes from and how it is used again: command, versions, checksums; the network, its weights and its inputs."""
+
+import hashlib
+import platform
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from equipoise import __version__
+from equipoise.data import Cohort, Images, Table, sha256
+from equipoise.errors import BadInput
+from equipoise.models import MLP, Checkpoint, Code, OneOutput, chosen_outputs, output_kind, read_checkpoint, state_like, weights_of
+
+ROWS_CHECKED = 64  # of the test set, to compare ONNX with torch
+OWN_NETWORK = "mlp"  # the network that `train` builds for tables, which is Equipoise's own code
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What is needed to reproduce a repair."""
+
+    command: str = ""
+    model: str = ""  # as the user named it
+    seed: int = 0
+    when: str = ""  # ISO date and time
+    versions: Mapping[str, str] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)  # file: sha256
+    limits: Sequence[str] = ()  # what the reader must know, such as rows left out
+
+    @classmethod
+    def now(
+        cls,
+        *,
+        arguments: Sequence[str] = (),
+        model: str = "",
+        seed: int = 0,
+        files: Iterable[Path] = (),
+        cohort: Cohort | None = None,
+        limits: Sequence[str] = (),
+    ) -> "Provenance":
+        """The provenance of a run that happens now: its command line without folders, versions, and checksums of its files and images."""
+        code = model.rpartition(":")[0]
+        own = [Path(code)] if code.endswith(".py") else [Path(model)] if model.endswith(".pt2") else []
+        hashes = {path.name: sha256_of(path) for path in (*files, *own)}
+        if cohort is not None and isinstance(cohort.source, Images):
+            hashes["list of images"] = sha256("\n".join(map(str, cohort.ids)).encode())
+        return cls(
+            command=shlex.join(map(without_folders, arguments)),
+            model=without_folders(model),
+            seed=seed,
+            when=datetime.now(UTC).isoformat(timespec="seconds"),
+            versions=versions(),
+            hashes=hashes,
+            limits=tuple(limits),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Serving:
+    """What is known of the network and its inputs beyond the comparison, so that new patients can be served the same way."""
+
+    model: str | None  # as `load_model` takes it, with an absolute path; None: only known in this process
+    output: str  # logit or probability
+    sample: Tensor  # a few real rows, to check the ONNX file with
+    inputs: Mapping[str, Any] = field(default_factory=dict)  # how rows become inputs: plain values
+    output_name: str | None = None  # of a network with several outputs
+    came: Checkpoint | None = None  # the original weights' file
+    code: Code | None = None  # that was run to build the network; None for a network of Equipoise
+
+
+def serving_of(network: nn.Module, cohort: Cohort) -> Serving:
+    """How a network in this process is served: one of Equipoise's own can be built again, any other must be given when it is loaded."""
+    own = OWN_NETWORK if type(network) is MLP else None
+    return Serving(own, output_kind(network, cohort.inputs), cohort.inputs[:ROWS_CHECKED], inputs_of(cohort))
+
+
+def original_weights(network: nn.Module, weights: Path | None) -> tuple[Checkpoint | None, list[str]]:
+    """The original weights as they lie in their file, and a note if the repaired ones cannot be written in the same way."""
+    if weights is None:
+        return Checkpoint(weights_of(network.inner if isinstance(network, OneOutput) else network)), []
+    came = read_checkpoint(weights)
+    try:
+        state_like(came.state, network)
+    except BadInput as error:
+        return None, [f"the weights are written under the network's own keys, not under those of the original file: {error.problems[0]}"]
+    return came, []
+
+
+def servings(network: nn.Module, cohort: Cohort, label: str, outputs: Mapping[str, int | str], served: Serving) -> dict[str, Serving]:
+    """How each label is served: one label as given, several with the output of the network that belongs to each."""
+    if not cohort.labels:
+        return {label: served}
+    chosen = chosen_outputs(network, cohort.inputs, cohort.labels, cohort.kind, outputs)
+    names = [None if chosen.flat else str(column) for column in chosen.columns]
+    return {each: replace(served, output=chosen.output, output_name=name) for each, name in zip(cohort.labels, names, strict=True)}
+
+
+def inputs_of(cohort: Cohort, **names: Any) -> dict[str, object]:
+    """How new rows become inputs, as plain values: columns and their encoding, or the size and normalisation of images.
+
+    `names` are the columns that a cohort does not know: patient, id, image_column, view_column and conflicts.
+    """
+    bins = {a.name: a.bins.to_dict() for a in cohort.attributes if a.bins is not None}
+    told: dict[str, object] = {"patient": None, "id": None, "bins": bins, "conflicts": "row", **names}
+    if isinstance(cohort.source, Images):
+        source = cohort.source
+        how = {"size": int(source.shape[-1]), "channels": source.channels, "mean": list(source.mean), "std": list(source.std)}
+        return {**told, "images": how}
+    if not isinstance(cohort.source, Table):
+        return {**told, "images": None, "width": int(cohort.inputs.shape[-1])}
+    encoder = cohort.source.fitted()
+    features = [str(c) for c in cohort.source.frame.columns]
+    if cohort.source.scale or encoder.levels:
+        return {
+            **told,
+            "images": None,
+            "features": features,
+            "encoder": {
+                "numeric": {k: list(v) for k, v in encoder.numeric.items()},
+                "levels": {k: list(v) for k, v in encoder.levels.items()},
+            },
+        }
+    return {**told, "images": None, "features": features}
+
+
+def versions() -> dict[str, str]:
+    """The versions of Equipoise and of the libraries whose results it depends on."""
+    return {
+        "equipoise": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "pandas": pd.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def findable(model: str) -> str:
+    """The model's name with an absolute path, to be found from any folder."""
+    place, colon, name = model.rpartition(":")
+    if colon and (place.endswith(".py") or "/" in place):
+        return f"{Path(place).absolute()}:{name}"
+    return str(Path(model).absolute()) if model.endswith(".pt2") else model
+
+
+def without_folders(argument: str) -> str:
+    """A command-line argument; of a path only its last part, since folders may contain a person's name.
+
+    >>> without_folders("/home/ada/nets/my_model.py:build"), without_folders("--images=../scans/local/"), without_folders("0.5/0.25")
+    ('my_model.py:build', '--images=local', '0.5/0.25')
+    """
+    option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+    path = Path(value)
+    is_path = len(path.parts) > 1 and (path.is_absolute() or path.parts[0] in ("..", "~") or Path(path.parts[0]).exists())
+    return f"{option}{equals}{path.name}" if is_path else argument
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

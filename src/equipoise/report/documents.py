@@ -1,0 +1,85 @@
+"""The documents of a bundle: report.html, the model cards and README.txt, and the overview of several labels."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from equipoise.measures import Threshold
+from equipoise.models import HEADS, MASKED_LOADING, Exported, heads_of, masks_in, plain_weights, program_in, state_like, state_prefix
+from equipoise.repair import OWN_NETWORK, WEIGHT_FILES, Comparison, Options, Saved, Serving
+from equipoise.report.card import cards
+from equipoise.report.page import labels_page, report_page
+from equipoise.report.wording import verdict
+
+CARDS = "card.md and card.xml"
+
+
+def pages(case: Comparison, options: Options) -> dict[str, Callable[[], dict[str, str]]]:
+    """What is written about a comparison, by name: a function that makes the texts of its files."""
+    return {
+        CARDS: lambda: cards(case, options.card),
+        "report.html": lambda: {"report.html": report_page(case, thumbnails=options.thumbnails)},
+    }
+
+
+def readme(
+    case: Comparison,
+    folder: Path,
+    place: Path,
+    serving: Serving,
+    options: Options,
+    onnx: Exported | None,
+    failures: Mapping[str, str],
+) -> str:
+    """The README.txt of a bundle: how its weights are loaded and its decisions made, with lines that can be run."""
+    environment = Environment(
+        loader=PackageLoader("equipoise.report"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
+    )  # plain text
+    model, rule, came = case.result.candidate.model, case.result.candidate.rule, serving.came
+    original = plain_weights(model, came)
+    heads = heads_of(model, original)
+    return environment.get_template("README.txt.j2").render(
+        title=case.title,
+        version=case.provenance.versions.get("equipoise", ""),
+        when=case.provenance.when,
+        verdict=verdict(case),
+        rule=rule.describe(),
+        needs_group=rule.needs_group,
+        randomised=rule.randomised,
+        program="repaired.pt2" if program_in(model) else None,
+        file=next(name for name in WEIGHT_FILES[1:] if (place / name).exists()),
+        heads=HEADS if heads else None,
+        reading=str(heads.reading) if heads else "",
+        output_name=serving.output_name,
+        under=came.under if came is not None else None,
+        prefix=state_prefix(original, model),
+        masks=masks_in(state_like(original, model)),
+        masked_loading=MASKED_LOADING.rstrip(),
+        onnx=onnx,
+        onnx_rule=options.onnx_rule and isinstance(rule, Threshold),
+        output=serving.output,
+        images=bool(serving.inputs.get("images")),
+        folder=folder,
+        own=serving.code is None and serving.model is not None,
+        python=serving.model in (None, OWN_NETWORK),
+        failures=failures,
+    )
+
+
+def overview(title: str, cases: Mapping[str, Comparison], saved: Mapping[str, Saved], places: Mapping[str, Path]) -> dict[str, str]:
+    """The report.html and README.txt above the folders of several labels."""
+    method = next(iter(cases.values())).result.name
+    lines = [
+        title,
+        "",
+        f"One network, {len(cases)} labels, repaired by {method}. Each folder here is complete: the network's weights, the rule for",
+        "its label, the audits, the report and the model card. The weights are the same in all of them; heads around the",
+        "network (bias_score.safetensors), if any, are those of the label.",
+        "",
+        *(f"  {place.name}: {label}; equipoise apply {place} new.csv --trust" for label, place in places.items()),
+        "",
+        "report.html links to the report of each label; audit.json holds the audits of all.",
+        "",
+    ]
+    return {"report.html": labels_page(title, cases, saved, places), "README.txt": "\n".join(lines)}

@@ -1,0 +1,137 @@
+"""Comparisons from Python: the same rows for all, one audit for every output, a bundle that decides as the candidate did."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import equipoise as eq
+from equipoise.errors import Untrusted
+
+ROWS = 400
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    sex = rng.choice(["F", "M"], ROWS)
+    y = (rng.random(ROWS) < 0.4).astype(int)
+    a = rng.normal(1.3 * y + 0.6 * (sex == "M"), 1.0)
+    return pd.DataFrame(
+        {"a": a, "ward": rng.choice(["x", "y", "z"], ROWS), "sex": sex, "sick": y, "pid": [f"{k // 2:04d}" for k in range(ROWS)]}
+    )
+
+
+@pytest.fixture(scope="module")
+def parts(frame):
+    return eq.split(eq.Cohort.from_frame(frame, label="sick", group="sex", reference="M", patient="pid"), seed=0)
+
+
+@pytest.fixture(scope="module")
+def model(parts):
+    return eq.train(parts.train, parts.valid, settings=eq.Training(epochs=3), seed=0)
+
+
+@pytest.fixture(scope="module")
+def result(parts, model):
+    return eq.debias(model, parts.valid, method="group-thresholds", measure="eod", max_loss=0.1)
+
+
+@pytest.fixture(scope="module")
+def both(parts, model, result):
+    return eq.compare({"original": model, "repaired": result}, parts.test, draws=50, label="sick")
+
+
+def test_each_entry_is_audited_as_eq_audit_does(parts, model, result, both):
+    before, after = eq.audit(model, parts.test, draws=50), eq.audit(result, parts.test, draws=50)
+    assert both.found.before["eod"] == before["eod"]
+    assert both.found.after["eod"] == after["eod"]
+    assert (both.original.name, both.result.name, both.result.candidate) == ("original", "repaired", result)
+    change = abs(after["eod"].value) - abs(before["eod"].value)
+    assert both.found.gap_change.value == pytest.approx(change)
+
+
+def test_the_report_says_the_same_numbers_with_and_without_the_repair_set(parts, model, result, both, tmp_path):
+    path = both.report(tmp_path / "report.html")
+    text = path.read_text(encoding="utf-8")
+    assert f"{100 * abs(both.found.gap_after.value):.1f}" in text
+    assert "Repair set</th>" not in text
+    full = eq.compare({"original": model, "repaired": result}, parts.test, valid=parts.valid, draws=50)
+    assert "Repair set</th>" in full.report(tmp_path / "full.html").read_text(encoding="utf-8")
+    assert full.found.gap_after == both.found.gap_after  # the rule of the result does not depend on it
+
+
+def test_an_audit_has_a_report(parts, model, tmp_path):
+    found = eq.audit(model, parts.test, draws=50)
+    text = found.report(tmp_path / "audit.html").read_text(encoding="utf-8")
+    gap = found["eod"]
+    assert f"{100 * abs(gap.value):.1f} percentage points" in text
+    assert "<script" not in text
+
+
+def test_the_choice_among_results_is_by_the_repair_set(parts, model, result):
+    worse = replace(result, trace=result.trace.assign(gap=0.9))
+    found = eq.compare({"original": model, "worse": worse, "better": result}, parts.test, draws=20)
+    assert found.result.name == "better"
+
+
+def test_a_saved_comparison_decides_as_the_candidate_does(parts, result, both, frame, tmp_path):
+    folder = both.save(tmp_path / "repaired", onnx=False)
+    bundle = eq.Bundle.load(folder)
+    test = parts.test
+    found = bundle.decide(test)
+    assert found["id"].tolist() == test.ids.tolist()
+    assert (found["decision"] == both.result.decisions()).all()
+    assert np.allclose(found["score"], both.result.test.score)
+    raw = frame.iloc[test.ids.astype(int)].drop(columns="sick")
+    again = bundle.decide(raw)
+    assert (again["decision"].to_numpy() == found["decision"].to_numpy()).all()
+    document = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
+    assert document["after"]["eod"]["value"] == both.found.after["eod"].value
+    (folder / "rule.json").write_text("{}")
+    with pytest.raises(eq.BadInput, match=r"rule\.json"):
+        eq.Bundle.load(folder)
+
+
+def test_a_network_of_ones_own_is_given_again(parts, tmp_path):
+    torch.manual_seed(0)
+    width = parts.test.inputs.shape[1]
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(width, 4), nn.ReLU(), nn.Linear(4, 1))
+
+    network = build().eval()
+    result = eq.debias(network, parts.valid, method="reject-option")
+    both = eq.compare({"original": network, "repaired": result}, parts.test, draws=20)
+    folder = both.save(tmp_path / "repaired", onnx=False)
+    with pytest.raises(eq.BadInput, match="model="):
+        eq.Bundle.load(folder)
+    bundle = eq.Bundle.load(folder, model=build())
+    assert np.allclose(bundle.decide(parts.test)["score"], both.result.test.score)
+
+
+def test_a_bundle_with_code_runs_nothing_unasked(parts, tmp_path):
+    width = parts.test.inputs.shape[1]
+    code = tmp_path / "net.py"
+    lines = ["from pathlib import Path", "from torch import nn", f"Path({str(tmp_path / 'ran')!r}).touch()"]
+    code.write_text("\n".join([*lines, "def build():", f"    return nn.Linear({width}, 1)"]))
+    network = nn.Linear(width, 1).eval()
+    result = eq.debias(network, parts.valid, method="group-thresholds")
+    both = eq.compare({"original": network, "repaired": result}, parts.test, draws=20)
+    folder = both.save(tmp_path / "repaired", model=f"{code}:build", onnx=False)
+    with pytest.raises(Untrusted):
+        eq.Bundle.load(folder)
+    assert not (tmp_path / "ran").exists()
+    assert np.allclose(eq.Bundle.load(folder, trust=True).decide(parts.test)["score"], both.result.test.score)
+    assert (tmp_path / "ran").exists()
+
+
+def test_misuse_is_named(parts, model):
+    with pytest.raises(eq.BadInput, match="at least two"):
+        eq.compare({"original": model}, parts.test)
+    with pytest.raises(eq.BadInput, match="str"):
+        eq.compare({"original": model, "repaired": "net.pt"}, parts.test)
