@@ -53,7 +53,7 @@ GOALS = [
 @pytest.mark.parametrize(("groups", "n"), [(2, 24), (3, 18)])
 def test_it_is_the_best_of_all_combinations(groups, n, measure, performance, limits):
     goal = Goal(measure, performance, **limits)
-    for seed in range(4):
+    for seed in (0, 3):
         scores = _scores(groups, n, seed, missing=seed == 3)
         fitted = fit(scores, goal)
         row, before = fitted.trace.iloc[1], fitted.trace.iloc[0]

@@ -228,7 +228,7 @@ def test_the_prices_for_predictive_parity_are_nearly_the_best_of_a_fine_grid(mea
         found = look(known.priced(sure, step.cost), step.max_gap)
         assert abs(found.gap[0]) <= max(step.max_gap, 0.004)
         best = 0.0
-        for with_label, without in product(np.linspace(-1, 1, 21), repeat=2):
+        for with_label, without in product(np.linspace(-1, 1, 13), repeat=2):
             for side in (0, 1):
                 cost = np.zeros((2, 2))
                 cost[:, side] = with_label, without

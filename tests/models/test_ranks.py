@@ -6,26 +6,30 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
+import torch
 
 import equipoise
-
-JOB = Path(__file__).parents[1] / "support" / "shared_job.py"
+from support import shared_job
 
 
 def results(path: Path, processes: int) -> dict[str, np.ndarray]:
-    command = [sys.executable, str(JOB), str(path)]
-    if processes > 1:
+    if processes == 1:
+        with torch.random.fork_rng(devices=[]):
+            shared_job.main(str(path))
+    else:
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        command = [sys.executable, *launcher, str(JOB), str(path)]
-    source = str(Path(equipoise.__file__).parents[1])
-    environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "EQUIPOISE_DEVICE": "cpu", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+        source = str(Path(equipoise.__file__).parents[1])
+        environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        command = [sys.executable, *launcher, shared_job.__file__, str(path)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
     with np.load(path) as found:
         return dict(found)
 
 
-def test_two_processes_and_one_agree(tmp_path: Path):
+def test_two_processes_and_one_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("EQUIPOISE_DEVICE", "cpu")
     alone, together = results(tmp_path / "one.npz", 1), results(tmp_path / "two.npz", 2)
     assert (int(alone.pop("processes")), int(together.pop("processes"))) == (1, 2)
     assert np.abs(alone["gradient"]).max() > 0

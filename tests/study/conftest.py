@@ -26,7 +26,7 @@ TINY: dict[str, Any] = {
 Made = Callable[..., Plan]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny() -> Made:
     """A tiny study, with changes."""
     return lambda **changes: make_plan({**TINY, **changes})

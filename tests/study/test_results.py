@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,9 +21,16 @@ from support.facts import facts
 FEW = {"methods": ["standard", {"method": "bias-gda", "settings": {"epochs": 1}}], "measures": ["eod"], "splits": 2}
 
 
+@pytest.fixture(scope="module")
+def done(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished study, which the tests copy."""
+    return run_study(tiny(**FEW), tmp_path_factory.mktemp("done") / "out", runner="serial").path
+
+
 @pytest.fixture
-def study(tiny, tmp_path: Path) -> results.Folder:
-    return run_study(tiny(**FEW), tmp_path / "out", runner="serial")
+def study(done: Path, tmp_path: Path) -> results.Folder:
+    shutil.copytree(done, tmp_path / "out")
+    return opened(tmp_path / "out")
 
 
 def content(folder: Path) -> dict[str, bytes]:

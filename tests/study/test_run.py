@@ -41,7 +41,7 @@ def test_killed_in_the_middle_of_a_task_it_ends_with_the_same_rows(tiny, everyth
     plan, rng = tiny(), random.Random(0)
     calm = run_study(plan, tmp_path / "calm", runner="serial")
     stopped_at = []
-    for _ in range(3):
+    for _ in range(2):
         with start(plan, tmp_path / "cut", "serial", tmp_path / "script.py") as process:
             assert process.stdout is not None
             for _ in range(rng.randint(1, 3)):  # so many tasks are done, and it is at work on the next
