@@ -10,7 +10,7 @@ from equipoise import Cohort, Scores, audit
 from equipoise.data import Attribute, Bins, bins_in, read_bins
 from equipoise.data.bins import edges_of
 from equipoise.errors import BadInput, UnknownName
-from support.facts import suggests
+from support.facts import facts, suggests
 
 
 def test_integers_have_short_names_in_their_order():
@@ -53,18 +53,18 @@ def test_every_bin_has_a_name_of_its_own_and_every_number_a_bin(edges, whole):
 @pytest.mark.parametrize(
     ("edges", "said"),
     [
-        ([60, 40], "not in ascending order: 60, 40"),
-        ([40, 40], "not in ascending order"),
-        ([], "no edge"),
-        (["a"], "must be numbers"),
-        ([np.nan], "finite"),
-        ([np.inf], "finite"),
-        (40, "a list of numbers; got 40"),
-        ("40,60", "a list of numbers"),
+        ([60, 40], facts("age", "ascending", "60, 40")),
+        ([40, 40], facts("age", "ascending")),
+        ([], facts("age", "edge")),
+        (["a"], facts("age", "numbers")),
+        ([np.nan], facts("age", "finite")),
+        ([np.inf], facts("age", "finite")),
+        (40, facts("age", "list", 40)),
+        ("40,60", facts("age", "list")),
     ],
 )
 def test_bad_edges(edges, said):
-    with pytest.raises(BadInput, match=f"bins of 'age'.*{said}"):
+    with pytest.raises(BadInput, match=said):
         edges_of(edges, "age")
 
 
@@ -81,16 +81,16 @@ def test_a_name_with_an_equals_sign_is_a_column():
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ([30, "old", 50, "NA"], "2 of 4 rows hold no number; first in row 2 below the header, 'old'"),
-        ([30, np.inf, 50, 60], "1 of 4 rows hold no number.*'inf'"),
-        (pd.to_datetime(["2020-01-01"] * 4), "dates"),
-        (["057Y", "1_0", "٣", "4"], "3 of 4 rows hold no number"),
-        ([41, 42, 43, 44], "all 4 values lie in '40-59', from 41 to 44"),
-        ([None] * 4, "every value is missing"),
+        ([30, "old", 50, "NA"], facts("age", 2, 4, "'old'")),
+        ([30, np.inf, 50, 60], facts("age", 1, 4, "'inf'")),
+        (pd.to_datetime(["2020-01-01"] * 4), facts("age", "dates")),
+        (["057Y", "1_0", "٣", "4"], facts("age", 3, 4)),
+        ([41, 42, 43, 44], facts("age", 4, "40-59", 41, 44)),
+        ([None] * 4, facts("age", "missing")),
     ],
 )
 def test_values_that_cannot_be_binned(values, said):
-    with pytest.raises(BadInput, match=f"column 'age'.*{said}"):
+    with pytest.raises(BadInput, match=said):
         Attribute.binned(values, [40, 60], name="age")
 
 

@@ -72,8 +72,8 @@ def test_arrays_make_a_cohort():
 @pytest.mark.parametrize(
     ("inputs", "y", "groups", "expected"),
     [
-        (np.zeros((2, 1)), [0, 1, 0], ["F", "M", "M"], "inputs has 2 rows, y has 3"),
-        (np.zeros((3, 1)), [0, 1, 0], ["F", "M"], "group has 2 rows, y has 3"),
+        (np.zeros((2, 1)), [0, 1, 0], ["F", "M", "M"], facts("inputs", 2, "y", 3)),
+        (np.zeros((3, 1)), [0, 1, 0], ["F", "M"], facts("group", 2, "y", 3)),
     ],
 )
 def test_arrays_of_different_lengths_are_refused(inputs, y, groups, expected):
@@ -113,9 +113,7 @@ def test_scores_take_over_the_rows_of_a_cohort():
     assert scores.patients.tolist() == [9, 9, 8, 7]
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"), [([0.1], "1 scores for 4 rows"), ([0.1, 2.0, np.nan, 0.3], "2 of 4 scores .* are NaN or lie outside")]
-)
+@pytest.mark.parametrize(("values", "expected"), [([0.1], facts(1, "scores", 4)), ([0.1, 2.0, np.nan, 0.3], facts(2, 4, "scores", "NaN"))])
 def test_scores_that_do_not_fit_the_cohort_are_refused(values, expected):
     with pytest.raises(BadInput, match=expected):
         Scores.of(_cohort(), values)

@@ -61,15 +61,15 @@ def test_semicolons_leave_text_with_commas_alone(tmp_path: Path):
         pytest.param("s.csv", b"", "is empty", id="no bytes"),
         pytest.param("s.csv", b"\n\n", "is empty", id="blank lines"),
         pytest.param("s.csv", gzip.compress(b""), "is empty", id="gzipped nothing"),
-        pytest.param("s.csv", b"y,p\n", "has a header and no rows", id="header alone"),
-        pytest.param("s.csv", b"y,p,p\n1,2,3\n", "has the columns 'p' more than once", id="a column twice"),
-        pytest.param("s.csv", b'"y";p;y\n1;2;3\n', "has the columns 'y' more than once", id="a quoted column twice"),
-        pytest.param("s.csv", b"y;p\n1;0,5;\n0;0,1;\n", "2 names in the header and 3 fields in the first row", id="trailing separators"),
-        pytest.param("s.csv", b'"y","p"\n"1",0,0.5\n"2",1,0.1\n', "2 names in the header and 3 fields", id="row names from R"),
-        pytest.param("s.csv", b"y,p\n1,2\n1,2,3\n", "cannot be read.*line 3", id="ragged"),
+        pytest.param("s.csv", b"y,p\n", "header", id="header alone"),
+        pytest.param("s.csv", b"y,p,p\n1,2,3\n", "'p'", id="a column twice"),
+        pytest.param("s.csv", b'"y";p;y\n1;2;3\n', "'y'", id="a quoted column twice"),
+        pytest.param("s.csv", b"y;p\n1;0,5;\n0;0,1;\n", "2 .*3 ", id="trailing separators"),
+        pytest.param("s.csv", b'"y","p"\n"1",0,0.5\n"2",1,0.1\n', "2 .*3 ", id="row names from R"),
+        pytest.param("s.csv", b"y,p\n1,2\n1,2,3\n", "line 3", id="ragged"),
         pytest.param("s.csv", gzip.compress(b"y,p\n1,2\n")[:-9], "cannot be read", id="cut gzip"),
         pytest.param("s.csv", gzip.compress(b"y,p\n1,2\n")[:10] + b"\xff" * 20, "cannot be read", id="corrupt gzip"),
-        pytest.param("s.xlsx", b"PK\x03\x04rest", "Excel workbook.*Save the sheet as CSV", id="workbook"),
+        pytest.param("s.xlsx", b"PK\x03\x04rest", "Excel.*CSV", id="workbook"),
         pytest.param("s.parquet", b"PAR1 and no more", "cannot be read", id="corrupt parquet"),
         pytest.param("s.parquet", b"y,p\n1,2\n", "cannot be read", id="a CSV called parquet"),
     ],
@@ -97,7 +97,7 @@ def test_a_missing_file_names_the_folder_and_a_neighbour(tmp_path: Path):
         read_table(tmp_path / "score.csv")
     with pytest.raises(BadInput, match="no such file"):
         read_table(tmp_path / "nowhere" / "scores.csv")
-    with pytest.raises(BadInput, match="is a folder"):
+    with pytest.raises(BadInput, match="folder"):
         read_table(tmp_path)
 
 

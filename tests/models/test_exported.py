@@ -80,7 +80,7 @@ def test_a_program_for_one_batch_size_or_in_training_mode_is_refused_with_the_re
         load_exported(exported(tmp_path / "training.pt2", network("cnn").train(), x))
 
 
-@pytest.mark.parametrize(("name", "expected"), [("none.pt2", "no such file"), ("text.pt2", "is not an exported program")])
+@pytest.mark.parametrize(("name", "expected"), [("none.pt2", r"none\.pt2"), ("text.pt2", r"text\.pt2")])
 def test_a_file_that_is_none_is_refused(tmp_path, name, expected):
     (tmp_path / "text.pt2").write_text("hello")
     with pytest.raises(BadInput, match=expected):

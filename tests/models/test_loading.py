@@ -22,7 +22,7 @@ from torch import nn
 from equipoise.errors import BadInput
 from equipoise.models import backbone, build, code_of, load_model, load_weights, read_checkpoint, state_like
 from equipoise.models.pickled import harmless
-from support.facts import facts
+from support.facts import facts, suggests
 
 CODE = """
 from torch import nn
@@ -88,23 +88,22 @@ def test_a_module_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("factory", "expected"),
     [
-        ("{code}", "named as file.py:factory or package.module:factory"),
-        ("{code}:", "named as file.py:factory"),
-        ("{code}:netwrk", "defines no 'netwrk'. Did you mean 'network'?"),
-        ("{code}:number", "is of type int. Name a function or class"),
-        ("{code}:needs", "needs the arguments width, depth"),
-        ("{code}:raises", "raised KeyError: 'no GPU'"),
-        ("{code}:wrong", "returned an object of type list. Return a torch.nn.Module"),
-        ("{code}x.py:network", "no such file"),
-        ("{code}:stops", "raised SystemExit: 0"),
-        ("no.such.package:network", "cannot import no.such.package: there is no module 'no'"),
-        ("torch.no_such_part:network", "there is no module 'torch.no_such_part'"),
+        ("{code}", facts("file.py:factory", "package.module:factory")),
+        ("{code}:", facts("file.py:factory")),
+        ("{code}:netwrk", suggests("network")),
+        ("{code}:number", facts("int")),
+        ("{code}:needs", facts("width", "depth")),
+        ("{code}:raises", facts("KeyError", "no GPU")),
+        ("{code}:wrong", facts("list", "torch.nn.Module")),
+        ("{code}x.py:network", facts("net.pyx.py")),
+        ("{code}:stops", facts("SystemExit", 0)),
+        ("no.such.package:network", facts("no.such.package")),
+        ("torch.no_such_part:network", facts("torch.no_such_part")),
     ],
 )
 def test_a_bad_factory_says_what_is_wrong_with_it(code: Path, factory: str, expected: str):
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput, match=expected):
         build(factory.format(code=code))
-    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -316,22 +315,20 @@ def test_a_whole_pickled_network_is_refused_with_what_to_save_instead(tmp_path: 
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("w.pt", b"hello", "not a readable torch file"),
-        ("w.pt", b"\x00\x01\x02" * 20, "not a readable torch file"),
-        ("w.pt", b"", "not a readable torch file"),
-        ("w.pt", b"PK\x03\x04 not a zip", "not a readable torch file"),
-        ("w.safetensors", b"hello", "not a readable safetensors file"),
+        ("w.pt", b"hello", "torch"),
+        ("w.pt", b"\x00\x01\x02" * 20, "torch"),
+        ("w.pt", b"", "torch"),
+        ("w.pt", b"PK\x03\x04 not a zip", "torch"),
+        ("w.safetensors", b"hello", "safetensors"),
     ],
 )
 def test_a_file_that_holds_no_weights_is_named(tmp_path: Path, name: str, content: bytes, expected: str):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(BadInput, match=f"{name} is {expected}"):
+    with pytest.raises(BadInput, match=facts(name, expected)):
         load_weights(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"), [([1, 2], "but a list"), ({"epoch": 3, "loss": 0.1}, "but the keys epoch, loss"), ({}, "holds no state dict")]
-)
+@pytest.mark.parametrize(("value", "expected"), [([1, 2], "list"), ({"epoch": 3, "loss": 0.1}, "epoch, loss"), ({}, "state dict")])
 def test_plain_data_that_is_no_state_dict_is_named(tmp_path: Path, value, expected: str):
     torch.save(value, tmp_path / "w.pt")
     with pytest.raises(BadInput, match=expected):

@@ -91,12 +91,12 @@ def test_scores_keep_the_rows_of_the_cohort():
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
-        (lambda x: x, r"shape \(12,\) or \(12, 1\); it returned \(12, 2\)"),
-        (lambda x: x.mean(), r"it returned \(\)"),
-        (lambda x: x[:1, 0], r"it returned \(1,\)"),
-        (lambda x: (x[:, 0], x), "it returned tuple"),
-        (lambda x: x @ torch.zeros(5, 1), r"raised RuntimeError on inputs of shape \(12, 2\), torch.float32: .*multiplied"),
-        (lambda x: x[:, 0] / 0 * 0, "NaN or infinity for 12 of 12 rows of 'tiny'"),
+        (lambda x: x, facts("(12,)", "(12, 1)", "(12, 2)")),
+        (lambda x: x.mean(), facts("()")),
+        (lambda x: x[:1, 0], facts("(1,)")),
+        (lambda x: (x[:, 0], x), facts("tuple")),
+        (lambda x: x @ torch.zeros(5, 1), facts("RuntimeError", "(12, 2)", "torch.float32")),
+        (lambda x: x[:, 0] / 0 * 0, facts("NaN", 12, "tiny")),
     ],
 )
 def test_what_is_no_score_a_row_is_refused_with_the_shape(function, expected):
