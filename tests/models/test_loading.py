@@ -21,7 +21,7 @@ from torch import nn
 
 from equipoise.errors import BadInput
 from equipoise.models import backbone, build, code_of, load_model, load_weights, read_checkpoint, state_like
-from equipoise.models.pickled import harmless
+from equipoise.models.weights import harmless
 from support.facts import facts, suggests
 
 CODE = """

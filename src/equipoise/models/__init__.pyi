@@ -50,9 +50,6 @@ from .probes import log_loss as log_loss
 from .probes import reading_of as reading_of
 from .protocol import BoolArray as BoolArray
 from .protocol import Replicas as Replicas
-from .recipe import IMAGES as IMAGES
-from .recipe import Progress as Progress
-from .recipe import Training as Training
 from .replicated import check as check
 from .replicated import replicas as replicas
 from .score import OUTPUTS as OUTPUTS
@@ -63,6 +60,9 @@ from .score import predict as predict
 from .score import sigmoid as sigmoid
 from .stack import MLP as MLP
 from .stack import Critics as Critics
+from .training import IMAGES as IMAGES
+from .training import Progress as Progress
+from .training import Training as Training
 from .training import initial_mlp as initial_mlp
 from .training import train as train
 from .training import train_stack as train_stack

@@ -1,19 +1,33 @@
-"""Weights in a file: safetensors, or a torch file of tensors and plain values; a pickle that could run code is refused."""
+"""Weights in a file: safetensors, or a torch file of tensors and plain values; a pickle that could run code is refused.
 
+torch loads tensors and built-in values. Training scripts also save NumPy's scalars, arrays and dtypes, times, paths and argparse's options,
+which are plain values too, but NumPy's own functions to rebuild them trust the file. So these are read by our own functions, under the
+names that a pickle uses for them. Anything else is refused, and `refused_keys` lists where in the file it is.
+"""
+
+import argparse
+import collections
+import datetime as dt
+import pathlib
 import pickle
 import warnings
-from collections.abc import Iterable, Mapping
+import zipfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from equipoise.errors import BadInput, raise_all
-from equipoise.models.pickled import harmless, plain, refused_keys
 
 NESTED = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights inside a checkpoint
 WRAPPERS = ("module.", "_orig_mod.", "model.")  # before every key of weights saved from nn.DataParallel, torch.compile or Lightning
+LEGACY = 0x1950A86A20F9469CFC6C  # first value of a torch file written before torch 1.6
+KINDS = "biufcSUMm"  # of NumPy's dtypes: numbers, text and times; no objects, no records
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,3 +152,220 @@ def bare(key: str) -> str:
     while found := next((w for w in WRAPPERS if key.startswith(w)), ""):
         key = key.removeprefix(found)
     return key
+
+
+class _Dtype:
+    """A dtype as described in a pickle, checked before NumPy creates it."""
+
+    def __init__(self, code: object, *_: object) -> None:
+        self.dtype = np.dtype(_text(code))
+        if self.dtype.kind not in KINDS or self.dtype.subdtype is not None or self.dtype.names is not None:
+            raise pickle.UnpicklingError(f"a NumPy dtype {code!r} is not plain")
+
+    def __setstate__(self, state: Any) -> None:
+        order, *rest = state[1:5]
+        if any(part is not None for part in rest):
+            raise pickle.UnpicklingError("a NumPy dtype with fields is not plain")
+        if self.dtype.kind in "Mm" and len(state) > 8:
+            unit, number = state[8][1][:2]
+            self.dtype = np.dtype(f"{self.dtype.kind}8[{int(number)}{_text(unit)}]")
+        if _text(order) == ">":
+            self.dtype = self.dtype.newbyteorder(">")
+
+
+class _Array:
+    """An array as described in a pickle."""
+
+    def __init__(self, *_: object) -> None:
+        self.value = np.zeros(0)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, fortran, raw = state
+        if not isinstance(dtype, _Dtype):
+            raise pickle.UnpicklingError("an array of objects is not plain")
+        flat = np.frombuffer(_bytes(raw), dtype.dtype)
+        self.value = flat.reshape(shape, order="F" if fortran else "C").copy()
+
+
+for _ours, _name in ((_Dtype, "dtype"), (_Array, "ndarray")):  # torch before 2.6 identifies a class by these
+    _ours.__module__, _ours.__name__, _ours.__qualname__ = "numpy", _name, _name
+
+
+def _scalar(dtype: object, raw: object = b"") -> object:
+    if not isinstance(dtype, _Dtype):
+        raise pickle.UnpicklingError("a NumPy scalar of an unknown dtype is not plain")
+    return np.frombuffer(_bytes(raw), dtype.dtype, count=1)[0]
+
+
+def _bytes(raw: object) -> bytes:
+    """Bytes, also if an old protocol stores them as text."""
+    return raw.encode("latin1") if isinstance(raw, str) else bytes(raw)  # type: ignore[call-overload]
+
+
+def _text(value: object) -> str:
+    return value.decode("ascii") if isinstance(value, bytes) else str(value)
+
+
+def _path(*parts: object) -> pathlib.PurePath:
+    return pathlib.Path(*map(str, parts))
+
+
+def _rebuilt(*_: object) -> _Array:
+    return _Array()
+
+
+def _frombuffer(raw: object, dtype: object, shape: Any, order: str) -> _Array:
+    """An array as stored by pickles of protocol 5."""
+    found = _Array()
+    found.__setstate__((1, shape, dtype, order == "F", raw))
+    return found
+
+
+TYPES = {f"numpy.{kind.__name__}": kind for kind in {np.dtype(code).type for code in np.typecodes["All"] if code not in "OV"}}
+NAMED: dict[str, Callable[..., object]] = {
+    **{f"numpy.{core}.multiarray.scalar": _scalar for core in ("core", "_core")},
+    **{f"numpy.{core}.multiarray._reconstruct": _rebuilt for core in ("core", "_core")},
+    **{f"numpy.{core}.numeric._frombuffer": _frombuffer for core in ("core", "_core")},
+    "numpy.dtype": _Dtype,
+    "numpy.ndarray": _Array,
+    **TYPES,
+    "numpy.bool_": np.bool_,
+    "argparse.Namespace": argparse.Namespace,
+    **{f"builtins.{kind.__name__}": kind for kind in (int, float, str, bool, list, dict, tuple, frozenset)},
+    **{f"datetime.{kind.__name__}": kind for kind in (dt.datetime, dt.date, dt.time, dt.timedelta)},
+    "datetime.timezone": dt.timezone,
+    **{
+        f"{module}.{name}": _path
+        for module in ("pathlib", "pathlib._local")
+        for name in ("Path", "PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "PurePath")
+    },
+}  # by the name that a pickle uses
+
+
+@contextmanager
+def harmless() -> Iterator[None]:
+    """Lets torch load the values in NAMED as well during the block."""
+    import torch.serialization as of_torch
+
+    before = list(of_torch.get_safe_globals())
+    of_torch.add_safe_globals([_under(name, function) for name, function in NAMED.items()])
+    try:
+        yield
+    finally:
+        of_torch.clear_safe_globals()
+        of_torch.add_safe_globals(before)
+
+
+def _under(name: str, function: Callable[..., object]) -> Any:
+    """A function under another name, in torch's format: a pair, or before 2.6 an object with that name."""
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if version >= (2, 6) or f"{function.__module__}.{function.__qualname__}" == name:
+        return (function, name) if version >= (2, 6) else function
+    module, _, last = name.rpartition(".")
+
+    def renamed(*arguments: object) -> object:
+        return function(*arguments)
+
+    renamed.__module__, renamed.__name__, renamed.__qualname__ = module, last, last
+    return renamed
+
+
+def plain(value: Any, known: dict[int, tuple[object, Any]] | None = None) -> Any:
+    """The value with NumPy's own arrays and dtypes in place of ours.
+
+    Lists, dicts and options are changed in place, and a value that a file refers to many times is converted once: deeply nested references
+    in a few hundred bytes would otherwise take forever. `known` maps values to their replacements.
+    """
+    known = {} if known is None else known
+    if id(value) in known:
+        return known[id(value)][1]
+    if isinstance(value, (_Array, _Dtype)):
+        return value.value if isinstance(value, _Array) else value.dtype
+    inner = vars(value) if isinstance(value, argparse.Namespace) else value
+    if type(inner) in (dict, collections.OrderedDict, collections.defaultdict):
+        known[id(value)] = value, value
+        for key in inner:
+            inner[key] = plain(inner[key], known)
+    elif type(inner) is list:
+        known[id(value)] = value, value
+        inner[:] = [plain(item, known) for item in inner]
+    elif type(inner) in (tuple, set, frozenset):
+        known[id(value)] = value, type(inner)(plain(item, known) for item in inner)
+        return known[id(value)][1]
+    return value
+
+
+class _Stub:
+    """Placeholder for anything that a pickle names; nothing is run."""
+
+    kind = ""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __setstate__(self, _: object) -> None: ...
+
+    def __setitem__(self, *_: object) -> None: ...
+
+    def append(self, _: object) -> None: ...
+
+    def extend(self, _: object) -> None: ...
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def _torch_allows() -> Collection[str]:
+    """The names that torch itself allows in a file, from its own unpickler."""
+    from torch import _weights_only_unpickler as of_torch
+
+    names: Collection[str] = of_torch._get_allowed_globals()
+    return names
+
+
+class _Reader(pickle._Unpickler):
+    """Reads the structure of a pickle with a stub in place of every function and class."""
+
+    def find_class(self, module: str, name: str) -> type:
+        known = {"collections.OrderedDict": collections.OrderedDict, "builtins.set": set}
+        full = f"{'builtins' if module == '__builtin__' else module}.{name}"
+        if full in known:
+            return known[full]
+        allowed = full in NAMED or full in _torch_allows()
+        return type("Stub", (_Stub,), {"kind": "" if allowed else full})
+
+    def persistent_load(self, _: object) -> _Stub:
+        return _Stub()
+
+
+def refused_keys(path: Path) -> dict[str, str]:
+    """The keys of a torch file that hold refused values, with their types; empty if they cannot be determined."""
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+                with archive.open(name) as file:
+                    whole = _Reader(file).load()
+        else:
+            with path.open("rb") as file:
+                whole = _Reader(file).load()
+                if whole == LEGACY:  # followed by the version, the machine, and the saved value
+                    whole = [_Reader(file).load() for _ in range(3)][-1]
+        return dict(_stubs(whole, "", set()))
+    except Exception:  # the file is refused already; this only locates the reason
+        return {}
+
+
+def _stubs(value: object, where: str, seen: set[int], depth: int = 0) -> Iterator[tuple[str, str]]:
+    """The place of every stub, once, and the type that it stands for."""
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    kind = value.kind if isinstance(value, _Stub) else getattr(value, "kind", "") if isinstance(value, type) else ""
+    if kind:
+        yield where or "the whole file", kind
+    elif isinstance(value, Mapping) and depth < 8:
+        for key, inner in value.items():
+            yield from _stubs(inner, f"{where}[{key!r}]" if where else repr(key), seen, depth + 1)
+    elif isinstance(value, (list, tuple)) and depth < 8:
+        for at, inner in enumerate(value):
+            yield from _stubs(inner, f"{where}[{at}]", seen, depth + 1)

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from equipoise.models.recipe import Augmentation, moved
+from equipoise.models.training import Augmentation, moved
 
 STILL = Augmentation(crop=1.0, flip=0.0, shift=0.0, turn=0.0)
 
