@@ -8,7 +8,7 @@ from torch import nn
 from equipoise.data import Cohort, Images
 from equipoise.errors import BadInput
 from equipoise.methods import debias
-from equipoise.models import Training, outputs, train, workplace
+from equipoise.models import Training, compute_device, outputs, train
 from equipoise.models.devices import Feed
 from support.facts import facts
 
@@ -55,13 +55,13 @@ def test_a_feed_gives_what_its_inputs_give():
 
 def test_the_workplace_is_the_networks_own_device_unless_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("EQUIPOISE_DEVICE", raising=False)
-    assert workplace(nn.Linear(3, 1), torch.zeros(5, 3)) == CPU
+    assert compute_device(nn.Linear(3, 1), torch.zeros(5, 3)) == CPU
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    assert workplace(nn.Linear(3, 1), torch.zeros(5, 3)) == CPU  # a table is not worth the journey
-    assert workplace(nn.Conv2d(1, 1, 3), pictures()) == torch.device("cuda:1")
+    assert compute_device(nn.Linear(3, 1), torch.zeros(5, 3)) == CPU  # a table is not worth the journey
+    assert compute_device(nn.Conv2d(1, 1, 3), pictures()) == torch.device("cuda:1")
     monkeypatch.setenv("EQUIPOISE_DEVICE", "cpu")
-    assert workplace(nn.Conv2d(1, 1, 3), pictures()) == CPU
+    assert compute_device(nn.Conv2d(1, 1, 3), pictures()) == CPU
 
 
 def test_scores_come_in_smaller_pieces_where_memory_is_too_small(caplog: pytest.LogCaptureFixture):

@@ -13,7 +13,7 @@ from equipoise.data import Cohort, Parts, split
 from equipoise.errors import BadInput
 from equipoise.methods import Goal, run_many
 from equipoise.methods.constrained import slope
-from equipoise.models import MLP, Training, asked_device, computing_on, initial_mlp, replicas, replicated, train_stack
+from equipoise.models import MLP, Training, computing_on, initial_mlp, replicas, replicated, requested_device, train_stack
 from equipoise.models.devices import DEVICE
 from equipoise.models.optimisers import StackedAdam
 from equipoise.models.replicated import StackedReplicas
@@ -157,17 +157,17 @@ def test_sums_over_tensors_and_replicates_are_the_same_in_either_order():
 
 def test_the_device_comes_from_the_environment_and_one_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.delenv(DEVICE, raising=False)
-    assert asked_device() is None
+    assert requested_device() is None
     with computing_on("cpu"):
-        assert asked_device() == torch.device("cpu")
+        assert requested_device() == torch.device("cpu")
         parts = _parts(0)
         assert replicas([initial_mlp(COLUMNS, 0)], [parts.valid]).stack.device == torch.device("cpu")
-    assert asked_device() is None
+    assert requested_device() is None
     with pytest.raises(BadInput, match="tpu9"), computing_on("tpu9"):
         pass
     with pytest.raises(BadInput, match="cuda:99"), computing_on("cuda:99"):
         pass
-    assert asked_device() is None
+    assert requested_device() is None
 
 
 def _trained(device: torch.device) -> list[MLP]:

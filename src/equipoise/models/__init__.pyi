@@ -2,9 +2,9 @@ from .bias_network import BiasScore as BiasScore
 from .bias_network import Heads as Heads
 from .bias_network import ManyBiasScores as ManyBiasScores
 from .bias_network import value_of as value_of
-from .devices import asked_device as asked_device
+from .devices import compute_device as compute_device
 from .devices import computing_on as computing_on
-from .devices import workplace as workplace
+from .devices import requested_device as requested_device
 from .export import HEADS as HEADS
 from .export import MASKED_LOADING as MASKED_LOADING
 from .export import Exported as Exported

@@ -56,7 +56,7 @@ class Feed:
         """The rows as stored, on the device."""
         if self._resident is not None:
             return self._resident.index_select(0, index.to(self.device, non_blocking=True))
-        return sent(self._raw(index), self.device)
+        return to_device(self._raw(index), self.device)
 
     def ready(self, raw: Tensor) -> Tensor:
         """Raw rows as the network takes them: normalised, and channels-last for images on a GPU."""
@@ -68,7 +68,7 @@ class Feed:
         return self.ready(self.raw(index))
 
 
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """The tensor on a device; copied to a GPU from pinned memory, without waiting."""
     if device.type != "cuda" or tensor.device.type == "cuda":
         return tensor.to(device)
@@ -80,7 +80,7 @@ def device_of(model: nn.Module) -> torch.device:
     return next((p.device for p in (*model.parameters(), *model.buffers())), torch.device("cpu"))
 
 
-def asked_device() -> torch.device | None:
+def requested_device() -> torch.device | None:
     """The device in EQUIPOISE_DEVICE; None if it is not set."""
     said = os.environ.get(DEVICE)
     if not said:
@@ -104,7 +104,7 @@ def computing_on(device: str | None) -> Iterator[None]:
     try:
         if device is not None:
             os.environ[DEVICE] = device
-            asked_device()  # an error if there is no such device
+            requested_device()  # an error if there is no such device
         yield
     finally:
         if before is not None:
@@ -113,9 +113,9 @@ def computing_on(device: str | None) -> Iterator[None]:
             del os.environ[DEVICE]
 
 
-def workplace(model: nn.Module, inputs: Tensor | Images) -> torch.device:
+def compute_device(model: nn.Module, inputs: Tensor | Images) -> torch.device:
     """The device to compute on: EQUIPOISE_DEVICE; otherwise a GPU, if there is one, for images; otherwise the network's own."""
-    if (asked := asked_device()) is not None:
+    if (asked := requested_device()) is not None:
         return asked
     home = device_of(model)
     if home.type == "cpu" and len(inputs.shape) >= 4 and torch.cuda.is_available():
@@ -123,7 +123,7 @@ def workplace(model: nn.Module, inputs: Tensor | Images) -> torch.device:
     return home
 
 
-def placed(model: nn.Module, device: torch.device) -> nn.Module:
+def on_device(model: nn.Module, device: torch.device) -> nn.Module:
     """The network itself if it is on the device, otherwise a copy there."""
     return model if device_of(model) == device else copy.deepcopy(model).to(device)
 
@@ -135,7 +135,7 @@ def in_layout(model: nn.Module, inputs: Tensor | Images) -> nn.Module:
     return model
 
 
-def half(device: torch.device) -> AbstractContextManager[object]:
+def mixed_precision(device: torch.device) -> AbstractContextManager[object]:
     """Convolutions and matrix products in bfloat16 on a GPU, where it is several times as fast; full precision elsewhere."""
     return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from equipoise.errors import BadInput
-from equipoise.models.devices import half
+from equipoise.models.devices import mixed_precision
 from equipoise.models.score import evaluating
 from equipoise.models.units import Layer, frozen
 
@@ -45,7 +45,7 @@ def gap_gradients(
     column = int(weight.abs().sum(0).argmax()) if weight.ndim == 2 else None
     own = weight if column is None else weight[:, column]
     tally = _Tally(criterion, own.to(x.device), torch.zeros(sums(criterion), layers[-1].start + layers[-1].size, device=x.device))
-    with evaluating(model), frozen(model), _tapped(model, layers, tally) as leaves, torch.enable_grad(), half(x.device):
+    with evaluating(model), frozen(model), _tapped(model, layers, tally) as leaves, torch.enable_grad(), mixed_precision(x.device):
         raw = model(x).reshape(weight.shape).float()
         f = raw if probability else torch.sigmoid(raw)
         tally.scores = f.detach() if column is None else f.detach()[:, column]
@@ -77,7 +77,7 @@ def _head_gradients(
             else:
                 changed[f"{layer.name}.out_proj.bias"] = projection.get_parameter("bias").detach() + w @ spread
             gates.append(gate)
-        with evaluating(model), frozen(model), half(x.device):
+        with evaluating(model), frozen(model), mixed_precision(x.device):
             raw = torch.func.functional_call(model, changed, (x,)).reshape(weight.shape).float()
             f = raw if probability else torch.sigmoid(raw)
             found = torch.autograd.grad((f * weight.to(f)).sum(), gates, allow_unused=True)

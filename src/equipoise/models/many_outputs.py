@@ -18,12 +18,12 @@ from torch.func import functional_call
 from equipoise.data import UNKNOWN, Cohort, Images, Scores
 from equipoise.errors import BadInput, UnknownName, did_you_mean, raise_all
 from equipoise.models import ranks
-from equipoise.models.devices import Feed, device_of, placed, workplace
+from equipoise.models.devices import Feed, compute_device, device_of, on_device
 from equipoise.models.protocol import Slope, shuffled
 from equipoise.models.score import evaluating, feed_outputs, predict, sigmoid
 from equipoise.models.single import TINY, SingleReplica
 from equipoise.models.units import find_units
-from equipoise.models.vision import OneOutput, said_output
+from equipoise.models.vision import OneOutput, declared_output
 
 WRAPPED = "inner."  # before the names of layers of the network inside
 SUMS_TO_ONE = 1e-3  # how far probabilities of classes may be from adding up to 1
@@ -117,8 +117,8 @@ def chosen_outputs(
 ) -> ChosenOutputs:
     """The outputs of these labels: as told; or by name, where the network names its outputs; or by position, where it has as many."""
     few = inputs[: min(4, len(inputs))]
-    device = workplace(network, inputs)
-    working = placed(network, device)
+    device = compute_device(network, inputs)
+    working = on_device(network, device)
     try:
         with evaluating(working), torch.no_grad():
             raw = working(few.to(device))
@@ -132,7 +132,7 @@ def chosen_outputs(
             "Give it the inputs that it was trained on, in the same order."
         ) from error
     columns = _columns(network, labels, kind, outputs or {}, width)
-    found = ChosenOutputs(network, columns, kind, said_output(network), raw.ndim == 1)
+    found = ChosenOutputs(network, columns, kind, declared_output(network), raw.ndim == 1)
     if found.output not in ("logit", "probability"):
         found.output = _seen_output(network, columns, kind, inputs)
     return found
@@ -181,8 +181,8 @@ def _columns(network: nn.Module, labels: Sequence[str], kind: str, outputs: Mapp
 def _seen_output(network: nn.Module, columns: Sequence[int], kind: str, inputs: Tensor | Images) -> str:
     """'logit' or 'probability' by what the network does, shown a few inputs a thousand times as large too (see score.output_kind)."""
     few = inputs[:64]
-    device = workplace(network, inputs)
-    working = placed(network, device)
+    device = compute_device(network, inputs)
+    working = on_device(network, device)
 
     def shown(x: Tensor) -> Tensor:
         with evaluating(working), torch.no_grad():
@@ -216,9 +216,9 @@ def scores_of(views: Mapping[str, nn.Module], cohort: Cohort) -> dict[str, Score
             continue
         inner = view.get_submodule("inner")
         if id(inner) not in shared:
-            device = workplace(inner, cohort.inputs)
+            device = compute_device(inner, cohort.inputs)
             feed = Feed(cohort.inputs, device)
-            shared[id(inner)] = feed_outputs(placed(inner, device), feed, torch.arange(len(cohort)), taken=as_matrix)
+            shared[id(inner)] = feed_outputs(on_device(inner, device), feed, torch.arange(len(cohort)), taken=as_matrix)
         raw = shared[id(inner)]
         own = view.margin(raw) if isinstance(view, OneClass) else raw[:, int(view.which)]  # type: ignore[arg-type]
         bad = int((~torch.isfinite(own)).sum())

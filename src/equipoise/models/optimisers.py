@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.errors import BadInput
-from equipoise.models.devices import sent
+from equipoise.models.devices import to_device
 from equipoise.models.protocol import BoolArray
 from equipoise.models.stack import Stack
 
@@ -33,7 +33,7 @@ class StackedAdam:
         """A new learning rate for all replicates or for each (R,), on the CPU."""
         self.rate = torch.as_tensor(rate, dtype=self.stack.theta.dtype).expand(self.stack.size)
         uniform = bool((self.rate == self.rate[0]).all())
-        self._spread: Tensor | float = float(self.rate[0]) if uniform else sent(self.rate, self.stack.device)[self.stack.owner]
+        self._spread: Tensor | float = float(self.rate[0]) if uniform else to_device(self.rate, self.stack.device)[self.stack.owner]
 
     @torch.no_grad()
     def step(self) -> None:
@@ -65,7 +65,7 @@ class StackedBlockwise:
     def set_rate(self, rate: float | Tensor) -> None:
         """A new learning rate for all replicates or for each (R,)."""
         each = torch.as_tensor(rate, dtype=self.stack.theta.dtype).expand(self.stack.size)
-        self.rate = sent(each.repeat(len(self.lengths) // self.stack.size), self.stack.device)
+        self.rate = to_device(each.repeat(len(self.lengths) // self.stack.size), self.stack.device)
 
     @torch.no_grad()
     def step(self) -> None:
@@ -120,7 +120,7 @@ class StackedSteps:
             self.adam.step()
             return
         with torch.no_grad():
-            self.stack.theta.addcmul_(self.stack.gradient, sent(self.rate, self.stack.device)[self.stack.owner], value=-1)
+            self.stack.theta.addcmul_(self.stack.gradient, to_device(self.rate, self.stack.device)[self.stack.owner], value=-1)
             self.stack.gradient.zero_()
 
     def stop(self, replicates: BoolArray) -> None:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from equipoise.data import Cohort, Images, dealt, generator
 from equipoise.errors import BadInput, pick
-from equipoise.models.devices import Feed, placed, workplace
+from equipoise.models.devices import Feed, compute_device, on_device
 from equipoise.models.logistic import Fit, chances, fits
 from equipoise.models.protocol import BoolArray, FloatArray
 from equipoise.models.score import evaluating, in_pieces, output_kind, rows_at_once, single_output
@@ -77,8 +77,8 @@ def reading_of(model: nn.Module, inputs: Tensor | Images, depth: str = "auto", m
 def _layers(model: nn.Module, inputs: Tensor | Images, table: bool) -> list[str]:
     """The layers that a row passes through once, in execution order; for a table without the first, whose input is the table."""
     named = {name: module for name, module in model.named_modules() if isinstance(module, KINDS)}
-    device = workplace(model, inputs)
-    few, working = Feed(inputs, device)(torch.arange(min(len(inputs), 2))), placed(model, device)
+    device = compute_device(model, inputs)
+    few, working = Feed(inputs, device)(torch.arange(min(len(inputs), 2))), on_device(model, device)
     with evaluating(working), torch.no_grad(), _reading(working, list(named)) as seen:
         working(few)
     fit = [name for name, found in seen.items() if found.ndim == 2 and len(found) == len(few) and found.shape[1] <= WIDEST]
@@ -132,8 +132,8 @@ def read_all(model: nn.Module, x: Tensor, readings: Sequence[Reading]) -> tuple[
 
 def features(model: nn.Module, inputs: Tensor | Images, reading: Reading) -> tuple[FloatArray, FloatArray]:
     """The logit (n,) and the features (n, d) of all rows, in eval mode and full precision."""
-    device = workplace(model, inputs)
-    working, feed = placed(model, device), Feed(inputs, device)
+    device = compute_device(model, inputs)
+    working, feed = on_device(model, device), Feed(inputs, device)
     probability = output_kind(model, inputs) == "probability"
     found: list[tuple[Tensor, Tensor]] = []
 

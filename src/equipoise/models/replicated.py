@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, raise_all
-from equipoise.models.devices import device_of, sent, workplace
+from equipoise.models.devices import compute_device, device_of, to_device
 from equipoise.models.influence import row_parts, settled, sums
 from equipoise.models.many_outputs import ChosenOutputs, ManyOutputs
 from equipoise.models.optimisers import StackedSteps
@@ -69,7 +69,7 @@ class StackedReplicas:
         self._run(step, index, *given, key=slope)
 
     def _take(self, index: Tensor) -> Tensor:
-        flat = (sent(index, self.device) + self._first_rows).reshape(-1)
+        flat = (to_device(index, self.device) + self._first_rows).reshape(-1)
         return self.x.view(-1, self.x.shape[2]).index_select(0, flat).view(*index.shape, -1)
 
     def still(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
@@ -130,7 +130,7 @@ class StackedReplicas:
         # Rows without weight need no backward pass: they go last, and only the others get a graph.
         order = torch.argsort((w == 0).to(torch.uint8), dim=1, stable=True)
         needed = int((w != 0).sum(1).max())
-        order, w = sent(order, self.device), sent(w.gather(1, order).float(), self.device)
+        order, w = to_device(order, self.device), to_device(w.gather(1, order).float(), self.device)
         logits = torch.empty(self.size, self.rows, device=self.device)
         units = len(self._layers) * self.stack.width or self.stack.inputs
         total = torch.zeros(sums(criterion), self.size, units, device=self.device)
@@ -174,7 +174,7 @@ class StackedReplicas:
     def perturb(self, generators: Sequence[np.random.Generator], spread: float) -> None:
         with torch.no_grad():
             for numbers, generator in zip(self.stack.numbers, generators, strict=True):
-                noise = sent(torch.from_numpy(generator.standard_normal(len(numbers), dtype=np.float32)), self.device)
+                noise = to_device(torch.from_numpy(generator.standard_normal(len(numbers), dtype=np.float32)), self.device)
                 self.stack.theta[numbers] = self._original.theta[numbers] * (1 + spread * noise)
 
 
@@ -182,7 +182,7 @@ def replicas(models: Sequence[nn.Module], cohorts: Sequence[Cohort]) -> Replicas
     """Copies of the networks, ready for repair; one error with all of their problems."""
     check(models[0], cohorts[0])
     if all(type(m) is MLP and all(p.requires_grad for p in m.parameters()) for m in models):
-        place = workplace(models[0], cohorts[0].inputs)
+        place = compute_device(models[0], cohorts[0].inputs)
         return StackedReplicas([m for m in models if isinstance(m, MLP)], torch.stack([c.inputs for c in cohorts]), place)
     if len(models) > 1:
         raise BadInput(f"only equal MLPs can be repaired as a stack; got {len(models)} networks of type {type(models[0]).__name__}")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from equipoise.data import Cohort, Images, Scores
 from equipoise.errors import BadInput
-from equipoise.models.devices import Feed, half, placed, workplace
+from equipoise.models.devices import Feed, compute_device, mixed_precision, on_device
 
 Convolve = Callable[..., Tensor]  # input, weight, bias, stride, padding, dilation, groups -> the ReLU of the convolution
 Layers = list[Callable[[Tensor], Tensor]]
@@ -116,8 +116,8 @@ def rows_at_once(inputs: Tensor | Images | Feed, numbers: int = NUMBERS["cpu"]) 
 
 def outputs(model: nn.Module, inputs: Tensor | Images, batch: int | None = None) -> Tensor:
     """One raw output per row (n,), on the CPU, or an error with the shape of the output."""
-    device = workplace(model, inputs)
-    return feed_outputs(placed(model, device), Feed(inputs, device), torch.arange(len(inputs)), batch)
+    device = compute_device(model, inputs)
+    return feed_outputs(on_device(model, device), Feed(inputs, device), torch.arange(len(inputs)), batch)
 
 
 def feed_outputs(
@@ -133,7 +133,7 @@ def feed_outputs(
         found.append(_shown(model, feed(part), taken or single_output))
 
     one_pass = fused(model) if fast and can_fuse(feed.device) else nullcontext()
-    with evaluating(model), torch.no_grad(), half(feed.device) if fast else nullcontext(), one_pass:
+    with evaluating(model), torch.no_grad(), mixed_precision(feed.device) if fast else nullcontext(), one_pass:
         in_pieces(show, rows, batch or rows_at_once(feed, NUMBERS.get(feed.device.type, NUMBERS["cpu"])))
     return torch.cat(found).cpu() if found else torch.empty(0)
 

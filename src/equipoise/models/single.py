@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from equipoise.data import Images
 from equipoise.errors import BadInput
 from equipoise.models import ranks
-from equipoise.models.devices import Captured, Feed, Pool, device_of, half, in_layout, workplace
+from equipoise.models.devices import Captured, Feed, Pool, compute_device, device_of, in_layout, mixed_precision
 from equipoise.models.influence import gap_gradients, settled, sums
 from equipoise.models.optimisers import Blockwise, SingleSteps
 from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Slope, shuffled
@@ -31,7 +31,7 @@ class SingleReplica:
     def __init__(self, model: nn.Module, inputs: Tensor | Images) -> None:
         self.size, self.rows, self.inputs = 1, len(inputs), inputs
         self.grid: tuple[int, ...] = (len(inputs),)  # rows of input, and outputs per row if there are several
-        self.home, self.device = device_of(model), workplace(model, inputs)
+        self.home, self.device = device_of(model), compute_device(model, inputs)
         self.model = in_layout(copy.deepcopy(model).eval().to(self.device), inputs)
         ranks.agree(self.model)
         self.feed = Feed(inputs, self.device)
@@ -58,7 +58,7 @@ class SingleReplica:
         last = [m for m in self.model.modules() if isinstance(m, nn.Linear)][-1:]
         x = self.feed(index[0])
         try:
-            with ExitStack() as hooks, half(self.device), nullcontext() if generators is None else self._training(generators):
+            with ExitStack() as hooks, mixed_precision(self.device), nullcontext() if generators is None else self._training(generators):
                 for layer in last:
                     hooks.enter_context(layer.register_forward_pre_hook(lambda _m, args: features.append(args[0])))
                 raw = single_output(self.model(x), len(x))
@@ -116,7 +116,7 @@ class SingleReplica:
         """Sets the gradient in training mode. Batch statistics need all rows, so every process computes the whole batch."""
         self.model.zero_grad(set_to_none=False)
         try:
-            with self._training(generators), half(self.device):
+            with self._training(generators), mixed_precision(self.device):
                 raw = self.taken(self.model(self.feed(rows)), len(rows)).float()
             self._tilted(raw, w.to(self.device))
         except torch.OutOfMemoryError as error:
@@ -166,7 +166,7 @@ class SingleReplica:
             torch._foreach_zero_([p.grad for p in mine if p.grad is not None])
             if not len(index):
                 return
-            with half(self.device):
+            with mixed_precision(self.device):
                 raw = self.taken(self.model(self.feed(index)), len(index)).float()
             backward(raw, *numbers)
 
@@ -285,7 +285,7 @@ class SingleReplica:
                 raw, found_here = gap_gradients(self.model, self._layers, self.feed(part), weight, self.probability, criterion)
                 total.add_(found_here)
             else:
-                with torch.no_grad(), half(self.device):
+                with torch.no_grad(), mixed_precision(self.device):
                     raw = self.taken(self.model(self.feed(part)), len(part)).float()
             found.append(raw)
         return torch.cat(found)[: len(order)] if found else torch.empty(0), total

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from equipoise.models.devices import Captured, Pool, device_of, sent
+from equipoise.models.devices import Captured, Pool, device_of, to_device
 
 MOMENTUM, EPS = 0.1, 1e-5  # of batch norm, the defaults of torch.nn
 CHUNKS = {"cpu": 512}  # rows of one evaluation step: activations of a chunk stay in the processor's cache
@@ -200,7 +200,7 @@ class Stack:
         drawn = np.empty((self.size, int(np.prod(shape))), np.uint16)
         for row, generator in zip(drawn, generators, strict=True):
             row[:] = np.frombuffer(generator.bytes(2 * row.size), np.uint16)
-        keep = sent(torch.from_numpy(drawn >= limit), self.device).view(self.size, *shape).transpose(0, 1)
+        keep = to_device(torch.from_numpy(drawn >= limit), self.device).view(self.size, *shape).transpose(0, 1)
         masks: Tensor = keep.to(self.theta.dtype).mul_(1 / (1 - limit / 65536))
         return masks
 
@@ -216,7 +216,7 @@ class Stack:
         """A mask of these replicates (R,) on the stack's device, from their positions on the CPU."""
         chosen = torch.zeros(self.size, dtype=torch.bool)
         chosen[replicates] = True
-        return sent(chosen, self.device)
+        return to_device(chosen, self.device)
 
     def block_sums(self, numbers: Tensor) -> Tensor:
         """Sums over every tensor of every replicate (tensors * R,) of numbers in theta's layout."""
@@ -263,7 +263,7 @@ class Recorder:
 
     def __call__(self, step: Callable[..., None], *tensors: Tensor | None, key: object = None) -> None:
         """Runs the step. `key` identifies it if the function is a new object each time. Tensors may be on the CPU."""
-        here = [sent(t, self.stack.device) for t in tensors if t is not None]
+        here = [to_device(t, self.stack.device) for t in tensors if t is not None]
         if self.stack.device.type != "cuda":
             step(*here)
             return

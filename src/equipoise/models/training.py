@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from equipoise.data import Cohort, check_cohort, child_seed, generator
 from equipoise.errors import BadInput, pick, raise_all
 from equipoise.models import ranks
-from equipoise.models.devices import Captured, Feed, asked_device, device_of, half, in_layout, sent, workplace
+from equipoise.models.devices import Captured, Feed, compute_device, device_of, in_layout, mixed_precision, requested_device, to_device
 from equipoise.models.optimisers import OPTIMISERS, StackedAdam
 from equipoise.models.score import evaluating, feed_outputs, output_kind, outputs, sigmoid, single_output
 from equipoise.models.single import too_large
@@ -136,7 +136,7 @@ def train_stack(
     if len(shapes) > 1:
         raise BadInput(f"the splits of one stack must have equal sizes; got {sorted(map(str, shapes))}")
     seeds = [seed for _, _, seed in parts]
-    stack = Stack([initial_mlp(t.inputs.shape[1], seed) for t, _, seed in parts], device=asked_device())
+    stack = Stack([initial_mlp(t.inputs.shape[1], seed) for t, _, seed in parts], device=requested_device())
     x = torch.stack([t.inputs for t, _, _ in parts])
     y = torch.from_numpy(np.stack([t.y for t, _, _ in parts])).float()
     x_valid = torch.stack([v.inputs for _, v, _ in parts])
@@ -194,7 +194,7 @@ class _StackedRun:
     def _epoch(self) -> None:
         rows = self.x.shape[1]
         order = torch.from_numpy(np.stack([g.permutation(rows) for g in self.shuffles]))
-        flat = sent(order + torch.arange(self.stack.size)[:, None] * rows, self.stack.device)
+        flat = to_device(order + torch.arange(self.stack.size)[:, None] * rows, self.stack.device)
         for index in flat.split(self.settings.batch, dim=1):
             if index.shape[1] == 1:
                 continue  # batch norm has no variance of one row
@@ -307,7 +307,7 @@ class ModuleRun:
 
     def __init__(self, model: nn.Module, train: Cohort, valid: Cohort, seed: int, settings: Training, kind: str) -> None:
         self.settings, self.kind = settings, kind
-        self.device = workplace(model, train.inputs)
+        self.device = compute_device(model, train.inputs)
         self.model = in_layout(copy.deepcopy(model).to(self.device), train.inputs)
         if ranks.size() > 1 and self.device.type == "cuda":
             self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
@@ -374,7 +374,7 @@ class ModuleRun:
         x = self.feed(index)
         if self.augmentation:
             x = moved(x, maps)
-        with half(self.device):
+        with mixed_precision(self.device):
             raw = single_output(self.model(x), len(index))
         (self._losses(raw.float(), y) * share).sum().backward()
 

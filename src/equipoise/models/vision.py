@@ -238,7 +238,7 @@ class OneOutput(nn.Module):
         if self._bare:
             label = repr(known[which]) if known else str(which)
             log.warning("the network has no operating threshold for its output %s; its plain probability is used", label)
-        self.output = said_output(inner) if output == "auto" else output
+        self.output = declared_output(inner) if output == "auto" else output
 
     def forward(self, x: Tensor) -> Tensor:
         raw: Tensor = self._plain(x) if self._bare else self.inner(x)
@@ -253,7 +253,7 @@ class OneOutput(nn.Module):
         return plain
 
 
-def said_output(network: nn.Module) -> str:
+def declared_output(network: nn.Module) -> str:
     """The declared kind of a network's output, in our convention or torchxrayvision's: logit, probability or auto."""
     if isinstance(getattr(network, "op_threshs", None), Tensor):
         return "probability"
@@ -277,7 +277,7 @@ class Calibrated(nn.Module):
 
     def __init__(self, inner: nn.Module, threshold: float, *, output: str = "auto") -> None:
         super().__init__()
-        given = said_output(inner) if output == "auto" else output
+        given = declared_output(inner) if output == "auto" else output
         problems = [] if 0 < threshold < 1 else [f"an operating threshold lies between 0 and 1; got {threshold}"]
         if given not in ("logit", "probability"):
             problems.append(f'the kind of the network\'s output is unknown; give output="logit" or output="probability" (got {given!r})')

@@ -12,7 +12,7 @@ import torch
 
 from equipoise.data import Images, counted
 from equipoise.errors import EquipoiseError
-from equipoise.models import asked_device, computing_on
+from equipoise.models import computing_on, requested_device
 from equipoise.study.plan import Plan
 from equipoise.study.results import Folder, claimed, finished
 from equipoise.study.runners import Runner, cores, started
@@ -88,7 +88,7 @@ def _share_of_gpu(plan: Plan, device: str | None) -> int | None:
     """How many workers a GPU has memory for, where networks are computed on one; None where cores decide."""
     tables = all(plan.network(data.name).stacks for data in plan.data)
     with computing_on(device):
-        asked = asked_device()
+        asked = requested_device()
     if not torch.cuda.is_available() or (asked is None and tables) or (asked is not None and asked.type != "cuda"):
         return None
     memory = torch.cuda.get_device_properties(asked or 0).total_memory

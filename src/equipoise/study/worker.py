@@ -33,7 +33,7 @@ from equipoise.measures import (
     tabulate,
 )
 from equipoise.methods import METHODS, Candidate, run_many, settings_of
-from equipoise.models import IMAGES, Training, computing_on, predict, train_stack, workplace
+from equipoise.models import IMAGES, Training, compute_device, computing_on, predict, train_stack
 from equipoise.models import train as train_one
 from equipoise.study import networks, pooled, rows
 from equipoise.study.plan import Plan
@@ -176,7 +176,7 @@ def _repaired(work: Work, parts: Sequence[Parts], models: Sequence[nn.Module]) -
         "performance_measure": plan.performance,
         "settings": json.dumps({"method": arm.method, **recipe, **asdict(settings_of(arm.method, settings))}, sort_keys=True, default=str),
         "stack": len(parts),
-        "device": str(workplace(models[0], parts[0].valid.inputs)),
+        "device": str(compute_device(models[0], parts[0].valid.inputs)),
         "seconds": seconds / len(parts),
         "task_seconds": seconds,
     }
