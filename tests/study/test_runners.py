@@ -98,7 +98,7 @@ def test_ray_is_asked_for_by_its_pip_command(monkeypatch: pytest.MonkeyPatch) ->
     [
         (("procesess",), suggests("processes")),
         (("processes", 0), facts("workers", 1, 0)),
-        (("serial", None, "auto"), facts("address", "Ray")),
+        (("serial", None, "auto"), facts("address", "serial")),
     ],
 )
 def test_bad_arguments(arguments: tuple[object, ...], said: str) -> None:
