@@ -1,4 +1,4 @@
-"""What can go wrong with what a user hands in: each message says what was expected, what came, where, and what to do next."""
+"""What can go wrong with what a user hands in: each message states what was expected, what was found, where, and what to do next."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -28,7 +28,7 @@ class BadInput(EquipoiseError, ValueError):
 
 
 class Untrusted(BadInput):
-    """Code that a folder names would have to be run, and nobody has asked for that."""
+    """Code that a folder names would have to be run, without having been asked for."""
 
 
 class EmptyCell(BadInput):

@@ -15,7 +15,7 @@ import torch
 from lxml import html
 
 from equipoise import Cohort, cli
-from equipoise.data import keep_aside
+from equipoise.data import hold_out
 from equipoise.repair import folders
 from support import hospital
 
@@ -378,7 +378,7 @@ def test_the_json_of_the_command_is_audit_json_and_the_decisions_have_its_rates(
     assert cli.run(["apply", "repaired", "local.csv", "--trust", "--out", "decisions.csv"]) == 0
     frame = pd.read_csv("local.csv").assign(decision=pd.read_csv("decisions.csv")["decision"])
     cohort = Cohort.from_frame(frame, label="sick", group="sex", reference="M", patient="pid", id="id", features=["a", "b", "c"])
-    held_out = frame[frame["id"].isin(keep_aside(cohort, 0.3, seed=7)[1].ids)]
+    held_out = frame[frame["id"].isin(hold_out(cohort, 0.3, seed=7)[1].ids)]
     assert len(held_out) == document["after"]["rows"]
     for row in document["after"]["groups"]:
         own = held_out[held_out["sex"] == row["group"]]

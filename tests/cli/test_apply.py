@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from equipoise import Cohort, cli, debias
-from equipoise.data import keep_aside
+from equipoise.data import hold_out
 from equipoise.errors import Untrusted
 from equipoise.methods.rules import read_rule
 from equipoise.models import HEADS
@@ -139,7 +139,7 @@ def test_a_bias_score_is_that_of_python(run):
     model.load_state_dict(load_file("net.safetensors"))
     frame, x, _ = hospital.patients()
     cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
-    candidate = debias(model, keep_aside(cohort, 0.3, seed=0)[0], method="bias-score", min_performance=0.6)
+    candidate = debias(model, hold_out(cohort, 0.3, seed=0)[0], method="bias-score", min_performance=0.6)
     assert candidate.chosen > 0
     with torch.no_grad():
         raw = candidate.model(torch.tensor(new[["a", "b", "c"]].to_numpy(np.float32)))[:, 0].double()

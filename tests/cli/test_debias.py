@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from equipoise import Cohort, debias
-from equipoise.data import keep_aside, sha256
+from equipoise.data import hold_out, sha256
 from equipoise.methods.rules import read_rule
 from equipoise.models import HEADS, READ_IS_NOT_USED, load_exported, predict
 from support import hospital
@@ -135,7 +135,7 @@ def test_an_exported_program_comes_back_as_one(table, tmp_path):
     assert all(torch.equal(value, load_file("net.safetensors")[key]) for key, value in load_file("repaired/repaired.safetensors").items())
     frame, x, _ = hospital.patients()
     cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
-    candidate = debias(load_exported("net.pt2"), keep_aside(cohort, 0.3)[0], method="bias-score", min_performance=0.6)
+    candidate = debias(load_exported("net.pt2"), hold_out(cohort, 0.3)[0], method="bias-score", min_performance=0.6)
     assert candidate.chosen > 0
     found = json.loads(table("apply", "repaired", "local.csv", "--trust", "--json").out)
     assert [row["score"] for row in found["decisions"]] == pytest.approx(predict(candidate.model, cohort).score, abs=1e-6)
@@ -241,7 +241,7 @@ def test_no_group_falls_below_what_is_kept(table, option, least):
     model, (frame, x, _) = hospital.network("build").eval(), hospital.patients()
     model.load_state_dict(load_file("net.safetensors"))
     cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
-    scores = predict(model, keep_aside(cohort, 0.3)[0])
+    scores = predict(model, hold_out(cohort, 0.3)[0])
     before = scores.score >= pd.read_csv("repaired/trace.csv").query("method == 'standard'")["threshold"].iloc[0]
     for group in ("M", "F"):
         sick = (scores.attribute.codes == scores.attribute.levels.index(group)) & (scores.y == 1)

@@ -124,9 +124,9 @@ def test_one_repair_for_all_labels_is_that_of_python_and_serves_new_patients(pla
     assert run(["debias", *_options(place), "--method", "constrained", "--measure", "spd", "--draws", "50", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "All labels" in said
-    from equipoise.data import keep_aside
+    from equipoise.data import hold_out
 
-    repair, test = keep_aside(_cohort(place), 0.3, seed=0)
+    repair, test = hold_out(_cohort(place), 0.3, seed=0)
     net = _network()
     net.load_state_dict(load_file(place / "net.safetensors"))
     result = eq.debias(net.eval(), repair, method="constrained", measure="spd")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit, split
-from equipoise.data import CONFLICTS, Attribute, dealt, keep_aside
+from equipoise.data import CONFLICTS, Attribute, assign_folds, hold_out
 from equipoise.data.attribute import joined
 from equipoise.data.conflicts import main_group, patients_varying, settled, varying
 from equipoise.errors import BadInput
@@ -103,10 +103,10 @@ def _cohort(seed: int = 0, patients: int = 300) -> Cohort:
 def test_a_patient_in_two_groups_is_in_one_part_and_in_one_fold():
     cohort = _cohort()
     assert patients_varying(cohort.attribute, cohort.patients) > 30
-    for parts in (split(cohort, seed=3), keep_aside(cohort, seed=3)):
+    for parts in (split(cohort, seed=3), hold_out(cohort, seed=3)):
         there = [set(part.patients) for part in parts]
         assert sum(map(len, there)) == len(set.union(*there)) == 300
-    fold = dealt(cohort, 5, np.random.default_rng(0))
+    fold = assign_folds(cohort, 5, np.random.default_rng(0))
     assert pd.Series(fold).groupby(cohort.patients).nunique().max() == 1
 
 

@@ -275,7 +275,7 @@ def _wrong(content: bytes, pixels: int = 10_000) -> tuple[str, str]:
 @pytest.fixture
 def small(monkeypatch):
     """Next to nothing may lie beside the pixels."""
-    monkeypatch.setattr("equipoise.data.faults.BESIDE", 2**14)
+    monkeypatch.setattr("equipoise.data.faults.OVERHEAD", 2**14)
 
 
 def test_the_pixels_that_a_header_names_are_checked_first():

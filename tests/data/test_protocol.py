@@ -62,7 +62,7 @@ def test_a_cell_that_is_too_small_is_named():
     cohort = Cohort.from_arrays(torch.zeros(80, 1), y, groups, reference="M")
     with pytest.raises(BadInput) as caught:
         balanced_parts(cohort, seed=0)
-    assert "the train part has 0 positives in 'F', too few for a share of 25%" in str(caught.value)
+    assert "train set has 0 positives in 'F'" in str(caught.value)
     assert "the test part has 0 positives in 'F'" in str(caught.value)
 
 

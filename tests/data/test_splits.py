@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.data import Attribute, Cohort, Parts, keep_aside, split
+from equipoise.data import Attribute, Cohort, Parts, hold_out, split
 from equipoise.errors import BadInput
 from support.facts import facts
 
@@ -135,7 +135,7 @@ def test_too_few_rows_or_patients_for_three_parts_say_how_many():
 
 @given(cohorts(with_patients=True), st.sampled_from([0.2, 0.3, 0.5]), st.integers(0, 5))
 def test_patients_kept_aside_are_in_no_other_part_and_make_up_the_fraction(cohort, fraction, seed):
-    repair, test = keep_aside(cohort, fraction, seed=seed)
+    repair, test = hold_out(cohort, fraction, seed=seed)
     assert sorted([*repair.ids, *test.ids]) == list(range(len(cohort)))
     assert not set(repair.patients) & set(test.patients)
     assert abs(len(test) - fraction * len(cohort)) <= max(Counter(cohort.patients).values()) + 1
@@ -143,7 +143,7 @@ def test_patients_kept_aside_are_in_no_other_part_and_make_up_the_fraction(cohor
 
 @given(cohorts())
 def test_each_stratum_is_kept_aside_in_its_share(cohort):
-    _, test = keep_aside(cohort, 0.5)
+    _, test = hold_out(cohort, 0.5)
     strata, kept = (Counter(zip(part.groups, part.y, strict=True)) for part in (cohort, test))
     assert all(abs(kept[key] - count / 2) <= 1.5 for key, count in strata.items())
 
@@ -151,7 +151,7 @@ def test_each_stratum_is_kept_aside_in_its_share(cohort):
 def test_a_table_keeps_the_encoding_that_it_has():
     frame = pd.DataFrame({"ward": ["a", "b", "c", "d"] * 5, "age": np.arange(20.0), "sex": ["F", "M"] * 10, "y": [0, 0, 1, 1] * 5})
     cohort = Cohort.from_frame(frame, label="y", group="sex", scale=False)
-    for part in keep_aside(cohort, 0.3):
+    for part in hold_out(cohort, 0.3):
         assert torch.equal(part.inputs, cohort.inputs[torch.tensor(part.ids.astype(int))])
 
 
@@ -159,7 +159,7 @@ def test_a_table_keeps_the_encoding_that_it_has():
 def test_a_fraction_that_keeps_nobody_or_everybody_aside_is_refused(fraction):
     cohort = Cohort.from_arrays(torch.zeros(4, 1), [0, 1, 0, 1], ["F", "F", "M", "M"])
     with pytest.raises(BadInput, match="between 0 and 1"):
-        keep_aside(cohort, fraction)
+        hold_out(cohort, fraction)
 
 
 def test_one_patient_is_too_few_to_keep_some_aside():
@@ -167,4 +167,4 @@ def test_one_patient_is_too_few_to_keep_some_aside():
         torch.zeros(3, 1), np.array([0, 1, 0]), (Attribute("sex", ("M", "F"), np.zeros(3, int)),), np.array(["p"] * 3, dtype=object)
     )
     with pytest.raises(BadInput, match=facts(1, 3, "cohort", "0.3")):
-        keep_aside(one, 0.3)
+        hold_out(one, 0.3)

@@ -11,7 +11,7 @@ from torch import nn
 
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures import GAPS, GROUP_MEASURES, best_threshold, noise_floor
+from equipoise.measures import GAPS, GROUP_MEASURES, best_threshold, mean_permuted_gap
 from equipoise.measures.performance import PERFORMANCE
 from equipoise.repair import audit
 from support.facts import facts, suggests
@@ -192,7 +192,7 @@ def test_beside_each_gap_stands_what_chance_shows_and_what_is_above_it():
     frame = _frame(2000)
     found = audit(_scores(frame), threshold=0.5, draws=20)
     for row in found.gaps.itertuples():
-        floor = noise_floor(
+        floor = mean_permuted_gap(
             (frame["p"] >= 0.5).astype(float), frame["y"], (frame["sex"] == "F").astype(int), ("M", "F"), None, row.measure, draws=2000
         )
         assert row.noise == pytest.approx(floor, rel=0.15)

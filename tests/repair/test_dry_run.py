@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.data import Cohort, keep_aside
+from equipoise.data import Cohort, hold_out
 from equipoise.methods import METHODS, Goal, Method, bias_score, standard
 from equipoise.repair import dry_run as module
 from equipoise.repair import estimate
@@ -15,7 +15,7 @@ from support.hospital import network, patients
 def parts() -> tuple[nn.Module, Cohort, Cohort]:
     frame, x, _ = patients()
     cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
-    return network("build"), *keep_aside(cohort, 0.25)
+    return network("build"), *hold_out(cohort, 0.25)
 
 
 def test_the_counts_are_those_of_the_parts(parts):

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from equipoise import audit
-from equipoise.data import Cohort, keep_aside, sha256
+from equipoise.data import Cohort, hold_out, sha256
 from equipoise.errors import BadInput
 from equipoise.methods import Goal
 from equipoise.methods.rules import read_rule
@@ -41,7 +41,7 @@ def tried(tmp_path_factory) -> tuple[Path, Comparison, Cohort]:
     folder = tmp_path_factory.mktemp("hospital")
     model = hospital.table(folder)
     frame, x, _ = hospital.patients()
-    repair, test = keep_aside(_cohort(x, frame), 0.3)
+    repair, test = hold_out(_cohort(x, frame), 0.3)
     found = _tried(
         model, repair, test, {"bias-gda": {"epochs": 3, "learning_rate": 0.02}, "reject-option": {}}, Goal("eod", min_performance=0.6)
     )
@@ -123,7 +123,7 @@ def test_the_lines_in_the_readme_load_the_network_with_torch_alone(tried, servin
         factory, model = "cnn", hospital.images(tmp_path / "images")
         frame, _, pixels = hospital.patients()
         x = ((pixels / 255 - 0.5) / 0.25).astype(np.float32)[:, None]
-        repair, test = keep_aside(_cohort(x, frame), 0.3)
+        repair, test = hold_out(_cohort(x, frame), 0.3)
         goal = Goal("spd", min_performance=0.0)
         found = _tried(model, repair, test, {"pruning": {"steps": 4, "layers": ("0", "3"), "stop_below": 0.0}}, goal)
         case = found
@@ -149,7 +149,7 @@ def test_heads_are_told_of_and_the_lines_in_the_readme_put_them_around_the_netwo
     folder, case, test = tried
     model = load_model(f"{folder / 'net.py'}:build", folder / "nested.pt")
     frame, x, _ = hospital.patients()
-    repair, _ = keep_aside(_cohort(x, frame), 0.3)
+    repair, _ = hold_out(_cohort(x, frame), 0.3)
     found = _tried(model, repair, test, {"bias-score": {}}, Goal("eod", min_performance=0.6))
     out, headed = tmp_path / "out", found
     written = _saved(headed, out, serving, QUIET)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.data import Cohort, Images, Scores, keep_aside
+from equipoise.data import Cohort, Images, Scores, hold_out
 from equipoise.errors import BadInput
 from equipoise.measures import Threshold
 from equipoise.methods import METHODS, Candidate, Goal, RejectOption, registry
@@ -42,7 +42,7 @@ def parts() -> tuple[nn.Module, Cohort, Cohort]:
     frame, x, _ = patients()
     model = trained("build", torch.from_numpy(x), frame["sick"].to_numpy(), 60)
     cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
-    return model, *keep_aside(cohort, 0.3, seed=0)
+    return model, *hold_out(cohort, 0.3, seed=0)
 
 
 # the choice
@@ -87,7 +87,7 @@ def test_a_program_of_images_has_no_layers_to_read_but_its_pictures():
         warnings.simplefilter("ignore")
         program = torch.export.export(network("cnn").eval(), (inputs[:4],), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
     model = ExportedNetwork(program, "net.pt2")
-    parts = keep_aside(Cohort.from_arrays(inputs, frame["sick"], frame["sex"], reference="M", patients=frame["pid"]), 0.3)
+    parts = hold_out(Cohort.from_arrays(inputs, frame["sick"], frame["sex"], reference="M", patients=frame["pid"]), 0.3)
     with pytest.raises(BadInput, match=facts("bias-score", "layer")):
         _tried(model, *parts, {"bias-score": {"depth": "last"}}, Goal("spd", min_performance=0.0))
     found = _tried(model, *parts, {"bias-score": {}}, Goal("spd", min_performance=0.0))

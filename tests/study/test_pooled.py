@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from equipoise.measures import noise_floor
+from equipoise.measures import mean_permuted_gap
 from equipoise.report import pooled_view
 from equipoise.study import make_plan, opened, read_pooled, read_rows, run_study
 from equipoise.study.pooled import pooled
@@ -53,7 +53,8 @@ def test_figures_are_means_over_repeats_of_all_rows() -> None:
         assert found.loc[method, "performance"] == pytest.approx(np.mean([_ba(frame) for frame in mine]))
         assert found.loc[method, "mean_abs"] == pytest.approx(np.mean([abs(_eod(frame)) for frame in mine]))
         floors = [
-            noise_floor(frame["f"], frame["y"], frame["group"], ("a", "b"), frame["patient"].to_numpy(object), "eod") for frame in mine
+            mean_permuted_gap(frame["f"], frame["y"], frame["group"], ("a", "b"), frame["patient"].to_numpy(object), "eod")
+            for frame in mine
         ]
         assert found.loc[method, "noise"] == pytest.approx(np.mean(floors), rel=0.2)  # other draws: rows are in another order
         assert found.loc[method, "excess"] == pytest.approx(found.loc[method, "mean_abs"] - found.loc[method, "noise"])

@@ -119,7 +119,7 @@ def debias(
 
     [bold]Several labels:[/bold] --label Effusion --label Mass ...: one repair of a network with an output each, a folder each in --out.
     """
-    from equipoise.data import keep_aside
+    from equipoise.data import hold_out
     from equipoise.methods import Goal
     from equipoise.models import OUTPUTS, code_of
     from equipoise.repair import (
@@ -202,7 +202,7 @@ def debias(
     with notes():
         opened = given.cohort_of(file, inputs)
         trained = None if train is None else given.cohort_of(train, inputs.cut_as(opened.cohort)).cohort
-        repair, test = keep_aside(opened.cohort, test_fraction, seed=seed)
+        repair, test = hold_out(opened.cohort, test_fraction, seed=seed)
         shared = [] if one else [f"the network was repaired for {len(label)} labels at once: {', '.join(label)}; each has its own report"]
         origin = Provenance.now(
             arguments=["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])],

@@ -58,11 +58,11 @@ from .sets.phantom import SD as SD
 from .sets.phantom import phantom as phantom
 from .splits import FOLDS as FOLDS
 from .splits import Parts as Parts
+from .splits import assign_folds as assign_folds
 from .splits import balanced_parts as balanced_parts
 from .splits import check_cohort as check_cohort
-from .splits import dealt as dealt
 from .splits import fold_parts as fold_parts
-from .splits import keep_aside as keep_aside
+from .splits import hold_out as hold_out
 from .splits import split as split
 from .table import Encoder as Encoder
 from .table import Table as Table

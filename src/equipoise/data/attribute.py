@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 IntArray = npt.NDArray[np.int64]
 MISSING = -1
 MANY = 20  # levels; more of them in a column of numbers or dates, or of all different values, are no groups
-FEW = 10  # rows; a column of many levels most of which have fewer is no grouping yet
+FEW = 10  # rows; a column of many levels, most with fewer rows, is no grouping yet
 DATE = r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?"  # 2026-11-15, 15.11.2026, with or without a time
 SHOWN = 8  # levels that a message names
 
@@ -34,7 +34,7 @@ class Attribute:
     name: str
     levels: tuple[str, ...]
     codes: IntArray  # (n,)
-    named: bool = True  # False: nobody named the reference, the largest group was taken
+    named: bool = True  # False: no reference was named, and the largest group was taken
     bins: Bins | None = None  # of a column of numbers, how it was cut into groups
     varied: int = 0  # patients of the whole table who have more than one recorded group
     conflicts: str = "row"  # what was done with them
@@ -186,7 +186,7 @@ def inexact(values: Iterable[object], kind: object = np.float64) -> str:
     >>> inexact([1.0, 2.0, "a"]), inexact([1e17])[:30], inexact([2.0**24], np.float32)[:20]
     ('', 'holds 1e+17, a floating-point ', 'holds 16777216.0, a ')
     """
-    exact = 2.0 ** (np.finfo(kind).nmant + 1)  # type: ignore[call-overload]  # below it all integers can be told apart
+    exact = 2.0 ** (np.finfo(kind).nmant + 1)  # type: ignore[call-overload]  # below it all integers are distinct
     for value in values:
         if not isinstance(value, (float, np.floating)) or np.isnan(value):
             continue
@@ -204,7 +204,7 @@ def _no_groups(column: "pd.Series[object]", names: "pd.Series[object]", counts: 
     levels, rows, column_of = len(counts), int(counts.sum()), f"df[{name!r}]"
     many = levels > MANY
     scattered = levels > 2 and levels > rows / 2  # nearly every row has a value of its own
-    # Numbers may come as text or as objects, so they are told by their values and not by the type of the column.
+    # Numbers may come as text or as objects, so they are recognised by their values and not by the type of the column.
     numbers = pd.to_numeric(counts.index.to_series(), errors="coerce").to_numpy(np.float64)
     if not np.isnan(numbers).any() and (many or (scattered and (numbers != np.round(numbers)).any())):
         cuts = np.quantile(np.repeat(numbers, counts), [0.25, 0.5, 0.75], method="nearest")

@@ -16,7 +16,7 @@ HOW = "Give them in ascending order, as in age=40,60,80 (in Python bins={'age': 
 
 @dataclass(frozen=True)
 class Bins:
-    """The edges of groups, each of which begins at its edge: below the first, from one to the next, and from the last on.
+    """The edges of groups; each group begins at its edge: below the first, from one to the next, and from the last on.
 
     >>> Bins((40, 60, 80), whole=True).names
     ('<40', '40-59', '60-79', '80+')
@@ -49,7 +49,7 @@ class Bins:
 
 
 def edges_of(given: object, name: str) -> tuple[float, ...]:
-    """The edges as numbers, or an error that says what is wrong with them."""
+    """The edges as numbers, or an error that lists what is wrong with them."""
     if isinstance(given, Bins):
         return given.edges
     if isinstance(given, (str, bytes)) or not isinstance(given, (Sequence, np.ndarray)):
@@ -80,7 +80,7 @@ def read_bins(text: str) -> tuple[str, tuple[float, ...]]:
 
 
 def numbers_in(column: "pd.Series[Any]", name: str) -> npt.NDArray[np.float64]:
-    """The numbers (n,) in a column that is to be binned, NaN where there is none, or an error that says which are no numbers."""
+    """The numbers (n,) in a column that is to be binned, NaN where there is none, or an error that names those that are not numbers."""
     if pd.api.types.is_datetime64_any_dtype(column) or pd.api.types.is_timedelta64_dtype(column):
         raise BadInput(f"column {name!r} holds dates, which cannot be binned. Turn it into a number, such as an age in years.")
     objects = column.astype(object).reset_index(drop=True)

@@ -37,7 +37,7 @@ CATALOGUE: dict[str, Recipe] = {recipe.name: recipe for each in SETS for recipe 
 def load(name: str, root: str | Path | None = None, **options: object) -> Cohort:
     """The cohort of a data set by name, its files checked first.
 
-    `root` holds one folder a data set, or is that folder; without it EQUIPOISE_DATA and then the user's cache are searched.
+    `root` holds one folder per data set, or is that folder; without it EQUIPOISE_DATA and then the user's cache are searched.
     A simulation needs none.
 
     >>> len(load("loh", n=50, alpha=2.0))
@@ -58,7 +58,7 @@ def load(name: str, root: str | Path | None = None, **options: object) -> Cohort
 
 
 def data_folder(name: str, root: str | Path | None = None) -> Path:
-    """The folder that `load` reads, or an error that says what is missing there, where it was looked for and how to get it.
+    """The folder that `load` reads, or an error: what is missing, where it was searched for, and how to get it.
 
     Of data that are fetched by hand it is enough that one table is there: which of the others are needed, their loader knows.
     """

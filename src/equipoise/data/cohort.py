@@ -44,7 +44,7 @@ class Cohort:
     name: str = "cohort"
     labels: tuple[str, ...] = ()  # the names of several labels, or of classes in the order of the network's outputs
     targets: IntArray | None = None  # (n, labels) 0 or 1, -1 where it is not known; y then stands for all of them
-    kind: str = "labels"  # or classes, of which a row has one
+    kind: str = "labels"  # or classes: one per row
 
     def __post_init__(self) -> None:
         n = len(self.y)
@@ -78,7 +78,7 @@ class Cohort:
     ) -> Cohort:
         """The cohort in a pandas frame. The features are all other columns, unless they are listed.
 
-        Categories become one column a level and numbers z-scores; both are learnt from the train part when the cohort is
+        Categories become one column per level and numbers z-scores; both are learned from the training set when the cohort is
         split. `scale=False` passes numbers through, for a network with a preparation of its own.
 
         For a network with several outputs, `label` may be a list of columns of 0 and 1 (NaN or -1: not known); or one column, with
@@ -86,7 +86,7 @@ class Cohort:
 
         Groups, patients and ids are taken as they stand; read them as text (`pd.read_csv(path, dtype={"patient": str})`), because pandas
         turns 007 into 7. `bins={"age": [40, 60, 80]}` makes groups of a column of numbers. Attributes are those of a row: `conflicts`
-        says what is done with patients who have more than one group, "row" (as recorded), "first", "majority", "blank" or "error".
+        sets what happens to patients who have more than one group, "row" (as recorded), "first", "majority", "blank" or "error".
         """
         check_frame("Cohort.from_frame", frame)
         check_names(label=label, score=None, group=group, patient=patient, id=id, bins=bins)
@@ -208,7 +208,7 @@ class Cohort:
         file outside the folder is refused unless `allow_outside`.
 
         With a column `view`, rows stay whose view is frontal (PA, AP). See `Images.open` for the options of decoding; what
-        `skip_broken` leaves out is told in `cohort.source.broken`, by the row of the frame. Several labels, classes, bins and conflicts
+        `skip_broken` leaves out is listed in `cohort.source.broken`, by the row of the frame. Several labels, classes, bins and conflicts
         as in `from_frame`.
         """
         check_frame("Cohort.from_images", frame)
@@ -312,13 +312,13 @@ class Cohort:
         )
 
     def labelled(self, label: str) -> Cohort:
-        """The rows in which one of several labels is known, with that label alone; of a class, with whether a row is of it."""
+        """The rows in which one of several labels is known, with that label only; of a class, whether a row belongs to it."""
         column = self.column(label)
         rows = np.flatnonzero(column != UNKNOWN)
         return replace(self.take(rows, f"{self.name}, {label}"), y=column[rows], labels=(), targets=None, kind="labels")
 
     def encoded_by(self, encoder: Encoder) -> Cohort:
-        """The same rows seen through another part's encoder, as new data must be before a trained network sees it."""
+        """The same rows seen through another set's encoder, as new data must be before a trained network sees it."""
         if not isinstance(self.source, Table):
             kind = "images" if isinstance(self.source, Images) else "a tensor"
             raise BadInput(f"cohort {self.name!r} holds {kind} already; only a table can be encoded")
@@ -333,7 +333,7 @@ class Cohort:
 
 
 def cohort_in(frame: pd.DataFrame, text: Collection[str], **columns: Any) -> Cohort:
-    """The cohort in a frame of which `read_table` has read these columns as text; where one of them is an input as well, as numbers."""
+    """The cohort in a frame whose columns `text` were read as text; where one of them is an input as well, as numbers."""
     cohort = Cohort.from_frame(frame, **columns)
     assert isinstance(cohort.source, Table)
     inputs = cohort.source.frame

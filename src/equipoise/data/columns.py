@@ -31,7 +31,7 @@ class Columns:
 
 
 def described(y: IntArray, attributes: Sequence[Attribute], patients: ObjectArray | None) -> str:
-    """How many rows, patients and positives there are, and how many rows each group has; nothing that tells who they are."""
+    """How many rows, patients and positives there are, and how many rows each group has; nothing that identifies them."""
     of = "" if patients is None else f" of {len(set(patients)):,} patients"
     return ", ".join([f"{len(y):,} rows{of}", f"{int((y == 1).sum()):,} positive", *map(repr, attributes)])
 
@@ -54,7 +54,7 @@ def read_columns(
     """The named columns of a frame, or one error that lists everything wrong with them.
 
     Several label columns, or one with `classes`, are `targets`; y is then what stands for them all. `bins` has the edges at which group
-    columns of numbers are cut; `conflicts` says what is done with patients who have more than one group (see `CONFLICTS`).
+    columns of numbers are cut; `conflicts` sets what happens to patients who have more than one group (see `CONFLICTS`).
     """
     check_frame("from_frame", frame)
     check_names(label=label, score=score, group=group, patient=patient, id=id, bins=bins)
@@ -320,7 +320,7 @@ def bin_problems(bins: Mapping[str, Sequence[float] | Bins], groups: Sequence[st
 
 
 def _nested(column: "pd.Series[object]", name: str) -> list[str]:
-    """Says so where cells hold lists or the like, as Parquet columns may."""
+    """One problem where cells hold lists or the like, as Parquet columns may."""
     if column.dtype != object:
         return []
     inside = column.map(_is_nested).to_numpy(bool)

@@ -3,7 +3,7 @@
 Every image becomes one channel: colour by its luminance, a palette through its colours, transparency over black. 16-bit and float
 images are scaled by their own range (least value 0, greatest 255); DICOM as its header says (see `dicom`). Other shapes than a square are
 stretched. Resizing is bilinear with antialiasing; a JPEG more than four times too large is first decoded at a fraction of its size.
-An image of several frames (animated GIF, multi-page TIFF) is refused, since nobody knows which one was meant; so is one with more pixels
+An image of several frames (animated GIF, multi-page TIFF) is refused, since it is not known which one was meant; so is one with more pixels
 than the limit (see `decode_limit`), which is checked before it is decoded.
 """
 
@@ -77,7 +77,7 @@ _silenced = _Silenced()
 
 
 def decode(source: Source, size: int, limit: Limit = Limit()) -> Pixels:
-    """One image as 8-bit gray (size, size), or an error that says what is wrong with it."""
+    """One image as 8-bit gray (size, size), or an error: what is wrong with it."""
     if isinstance(source, bytes):
         return _decoded(source, "", size, limit)
     state = file_state(source)

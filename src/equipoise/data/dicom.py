@@ -34,7 +34,7 @@ YEARS = {"Y": 1.0, "M": 1 / 12, "W": 7 / 365.25, "D": 1 / 365.25}  # what an age
 LUMA = np.array([0.299, 0.587, 0.114])
 BLOCK = 2**20  # pixels that are mapped at a time, to spare memory for large images
 PIECE = 2**16  # bytes of a deflated file that are inflated at a time
-LARGE = 2**20  # bytes of an element that is not read for the header alone
+LARGE = 2**20  # bytes of an element that is not read where only the header is needed
 QUIET = logging.NullHandler()
 FAR = 50  # widths from the centre of a window, where it has reached its end whatever its shape
 
@@ -45,13 +45,13 @@ def is_dicom(content: bytes, suffix: str = "") -> bool:
 
 
 def read_pixels(content: bytes, limit: Limit = Limit()) -> npt.NDArray[np.uint8]:
-    """The image (rows, columns) in the content of a DICOM file, or an error that says what is wrong with it."""
+    """The image (rows, columns) in the content of a DICOM file, or an error: what is wrong with it."""
     pydicom = _pydicom()
     _check_inflated(pydicom, BytesIO(content), limit)
     data = pydicom.dcmread(BytesIO(content), force=True)
     if not any(keyword in data for keyword in ("PixelData", "FloatPixelData", "DoubleFloatPixelData")):
         raise BadImage("not an image", "is a DICOM file without pixel data" if len(data) else "is no DICOM file")
-    if "TransferSyntaxUID" not in data.file_meta:  # an old file without the part that tells; this is what the standard then assumes
+    if "TransferSyntaxUID" not in data.file_meta:  # an old file without that header; this is what the standard then assumes
         data.file_meta.TransferSyntaxUID = pydicom.uid.ImplicitVRLittleEndian
     frames = int(data.get("NumberOfFrames") or 1)
     if frames > 1:
@@ -174,9 +174,9 @@ def codestream_size(frame: bytes) -> tuple[int, int] | None:
 
 
 def headers(files: Iterable[str | Path]) -> pd.DataFrame:
-    """One row per DICOM file: image (its absolute path), patient, sex (F, M or O), age in years and view, each None where it is not told.
+    """One row per DICOM file: image (its absolute path), patient, sex (F, M or O), age in years and view, each None where it is missing.
 
-    This is a frame for `Cohort.from_images(..., image="image", patient="patient", view="view")` once a label stands beside it.
+    This is a frame for `Cohort.from_images(..., image="image", patient="patient", view="view")` once it has a column with the label.
     """
     rows, problems = [], []
     for file in files:
@@ -189,7 +189,7 @@ def headers(files: Iterable[str | Path]) -> pd.DataFrame:
 
 
 def header(file: str | Path, limit: Limit = Limit()) -> dict[str, object]:
-    """Patient, sex, age and view in the header of one DICOM file, or an error that says what is wrong with it."""
+    """Patient, sex, age and view in the header of one DICOM file, or an error: what is wrong with it."""
     pydicom = _pydicom()
     state = file_state(file)
     if state is None:

@@ -15,7 +15,7 @@ from equipoise.errors import BadInput
 
 MAX_PIXELS = 100_000_000  # a film of 35 x 43 cm digitised at 50 micrometres has 60 million
 DEEPEST = 8  # bytes of one pixel: four channels of 16 bits, or a double
-BESIDE = 2**26  # bytes of a file that are not pixels
+OVERHEAD = 2**26  # bytes of a file that are not pixels
 RAISE = "If that is right, raise the limit: max_pixels (--max-pixels)."
 KINDS = ("missing", "empty", "not an image", "several frames", "too large", "damaged")
 
@@ -31,7 +31,7 @@ class BadImage(BadInput):
 
 @dataclass(frozen=True)
 class Broken:
-    """An image that was left out. Only the kind says nothing of a patient."""
+    """An image that was left out. Only the kind holds nothing about a patient."""
 
     kind: str
     reason: str = field(repr=False)
@@ -64,7 +64,7 @@ class Limit:
     @property
     def bytes(self) -> int:
         """The most bytes of a file, and of what is inside it when it is inflated."""
-        return self.pixels * DEEPEST + BESIDE
+        return self.pixels * DEEPEST + OVERHEAD
 
     def check(self, width: int, height: int) -> None:
         """Raises where an image has more pixels than the limit."""

@@ -73,7 +73,7 @@ def sha256(content: bytes) -> str:
 
 @contextmanager
 def replacing(path: str | Path, *, follow: bool = True) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place when the block ends well, and vanishes when it does not.
+    """A temporary path next to `path` that takes its place when the block ends well, and vanishes when it does not.
 
     `follow` says that a link stays one and the file behind it is replaced, as fits a path that the user has named; a link that lies in a
     folder from elsewhere could lead to any file of the user's and is itself replaced.

@@ -1,6 +1,6 @@
-"""Decoded images that were kept on disk: what lies in a cache folder, how long nobody used it, and how to remove it.
+"""Decoded images that were kept on disk: what is in a cache folder, when it was last used, and how to remove it.
 
-Nothing is removed unless somebody asks for it. `Images.open` writes the files, and marks one as used whenever it opens it.
+Nothing is removed unless asked for. `Images.open` writes the files, and marks one as used whenever it opens it.
 """
 
 import logging
@@ -18,7 +18,7 @@ from equipoise.data.files import user_cache
 from equipoise.errors import BadInput
 
 log = logging.getLogger(__name__)
-PLENTY = 50 * 2**30  # bytes in one folder from which on it is said
+PLENTY = 50 * 2**30  # bytes in one folder from which on a warning is logged
 DAY = 86_400
 # A folder that the user named may hold other files, which are none of ours.
 PIXELS = re.compile(r"[0-9a-f]{32}\.npy")
@@ -31,13 +31,13 @@ class ImageCache:
 
     path: Path
     images: int  # 0 for one that was never finished or is damaged
-    size: int  # pixels a side
+    size: int  # pixels per side
     bytes: int
     used: float  # seconds since 1970
 
     @property
     def days(self) -> float:
-        """For how many days nobody opened it."""
+        """Days since it was last opened."""
         return (time.time() - self.used) / DAY
 
 
@@ -47,7 +47,7 @@ def cache_folder(folder: str | Path | None = None) -> Path:
 
 
 def image_caches(folder: str | Path | None = None) -> list[ImageCache]:
-    """What is cached in a folder (by default the user's), that which was used last first."""
+    """What is cached in a folder (by default the user's), most recently used first."""
     place, found = cache_folder(folder), []
     for path in place.iterdir() if place.is_dir() else ():
         finished = bool(PIXELS.fullmatch(path.name))
@@ -75,7 +75,7 @@ def clear_caches(found: Iterable[ImageCache]) -> int:
 
 
 def mark_used(path: Path) -> None:
-    """Writes down that somebody opened a cache, and says so where its folder has grown large."""
+    """Records that a cache was opened, and warns where its folder has grown large."""
     with suppress(OSError):  # a folder that may only be read
         os.utime(path)
     total = sum(cache.bytes for cache in image_caches(path.parent))
@@ -90,7 +90,7 @@ def mark_used(path: Path) -> None:
 
 
 def _notes(path: Path) -> Path:
-    """The file beside the pixels that says which images were broken."""
+    """The file next to the pixels that lists the broken images."""
     return path.with_suffix(".json")
 
 
@@ -99,5 +99,5 @@ def _described(path: Path) -> ImageCache:
     images, size = 0, 0
     with suppress(OSError, ValueError):
         images, size = np.load(path, mmap_mode="r").shape[:2] if path.suffix == ".npy" else (0, 0)
-    beside = _notes(path).stat().st_size if path.suffix == ".npy" and _notes(path).is_file() else 0
-    return ImageCache(path, images, size, state.st_size + beside, state.st_mtime)
+    notes = _notes(path).stat().st_size if path.suffix == ".npy" and _notes(path).is_file() else 0
+    return ImageCache(path, images, size, state.st_size + notes, state.st_mtime)

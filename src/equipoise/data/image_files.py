@@ -110,7 +110,7 @@ class _Inside:
 
 
 def file_state(path: str | Path) -> os.stat_result | None:
-    """What the disk tells of an ordinary file; None where there is none, whatever the name."""
+    """The state of an ordinary file on disk; None where there is none, whatever the name."""
     try:
         state = Path(path).stat()
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
 """Images as network inputs: decoded once to 8-bit gray at one size, kept as bytes in memory or in a file, made float by the batch.
 
-How one image is decoded is told in `decode`; how the rows of a frame find their files, in `image_files`.
+How one image is decoded: see `decode`; how the rows of a frame find their files: see `image_files`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ warned = logging.getLogger(f"{__name__}.decoding")
 
 
 class Norm(TypedDict):
-    """How pixels in [0, 1] become what a network sees: (pixel - mean) / std, one number a channel."""
+    """How pixels in [0, 1] become what a network sees: (pixel - mean) / std, one number per channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -82,7 +82,7 @@ class Images:
             if not problems and not getattr(self, name):
                 object.__setattr__(self, name, NORMS[self.channels][at])
             if not problems and len(getattr(self, name)) != self.channels:
-                problems.append(f"{name} must hold one number a channel, {self.channels}; got {getattr(self, name)}")
+                problems.append(f"{name} must hold one number per channel, {self.channels}; got {getattr(self, name)}")
         if any(not s > 0 for s in self.std):
             problems.append(f"std must be positive; got {self.std}")
         raise_all(problems)
@@ -105,7 +105,7 @@ class Images:
         workers: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Images:
-        """The images in these files, decoded by `workers` threads (by default one a core); `progress` is told how many more are done.
+        """The images in these files, decoded by `workers` threads (by default one per core); `progress` gets how many more are done.
 
         Broken and missing ones are listed in one error, with the `places` where they were named; `skip_broken` leaves them out and lists
         them in `broken`. An image of more than `max_pixels` is not decoded and counts as broken. No more than one image of that size is
@@ -267,8 +267,8 @@ def _cached(
         broken = _fill(store, sources, limit, progress)
         store.flush()
         del store
-        with replacing(notes) as beside:  # first, so that pixels never lie there without them
-            beside.write_text(json.dumps({at: [one.kind, one.reason] for at, one in broken.items()}), encoding="utf-8")
+        with replacing(notes) as listed:  # first, so that pixels never lie there without them
+            listed.write_text(json.dumps({at: [one.kind, one.reason] for at, one in broken.items()}), encoding="utf-8")
     mark_used(path)
     return np.load(path, mmap_mode="r"), broken
 

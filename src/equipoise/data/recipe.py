@@ -16,7 +16,7 @@ class File:
     url: str
     member: str = ""  # the path inside a zip archive; empty where the url is the file itself
     canonical: Callable[[bytes], bytes] = bytes
-    other_names: tuple[str, ...] = ()  # any of them will do
+    other_names: tuple[str, ...] = ()  # alternatives
     places: tuple[str, ...] = ("",)  # where it may lie inside the folder
 
 

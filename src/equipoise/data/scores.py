@@ -18,7 +18,7 @@ OF_COHORT = "A cohort's scores are eq.Scores.of(cohort, score)."
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """One score in [0, 1] a row, beside its label, its groups and its patient.
+    """One score in [0, 1] per row, with its label, its groups and its patient.
 
     >>> frame = pd.DataFrame({"y": [1, 0, 1, 0], "p": [0.9, 0.2, 0.4, 0.3], "sex": ["F", "F", "M", "M"]})
     >>> len(Scores.from_frame(frame, label="y", score="p", group="sex", reference="M"))
@@ -52,7 +52,7 @@ class Scores:
 
         Groups, patients and ids are taken as they stand; read them as text (`pd.read_csv(path, dtype={"patient": str})`), because pandas
         turns 007 into 7. `bins={"age": [40, 60, 80]}` makes groups of a column of numbers. Attributes are those of a row: `conflicts`
-        says what is done with patients who have more than one group, "row" (as recorded), "first", "majority", "blank" or "error".
+        sets what happens to patients who have more than one group, "row" (as recorded), "first", "majority", "blank" or "error".
         """
         check_frame("Scores.from_frame", frame)
         read = read_columns(

@@ -1,11 +1,11 @@
 """Patient-safe, stratified train, validation and test sets; and those of the paper's chest X-ray experiments.
 
-Appendix "Implementation Details" of the paper: 50 % train, 25 % validation and 25 % test by patient; in every part positives and negatives
-are balanced; the reference group makes up 75 % of train and 50 % of validation and of test. Here both hold at once in every part, so the
+Appendix "Implementation Details" of the paper: 50 % train, 25 % validation and 25 % test by patient; in every set positives and negatives
+are balanced; the reference group makes up 75 % of train and 50 % of validation and of test. Here both hold at once in every set, so the
 label and the group are independent in it. With more than two groups, all but the reference count as one.
 
-`fold_parts` is a second protocol for small data, with more power: five folds by patient, each of them the test part once, whole. The folds
-of one deal are pooled, so that every patient is judged once, by a network that has not seen them.
+`fold_parts` is a second protocol for small data, with more power: five folds by patient, each of them the whole test set once. The folds
+of one assignment are pooled, so that every patient is in a test set once, for a network trained on others.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,21 +27,21 @@ FOLDS = 5  # of `fold_parts`
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Three parts of one cohort; no patient is in two of them."""
+    """The three sets of one cohort; no patient is in two of them."""
 
     train: Cohort
     valid: Cohort
     test: Cohort
-    unseen: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict, repr=False)  # part: column: level: rows
+    unseen: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict, repr=False)  # set: column: level: rows
 
     def __iter__(self) -> Iterator[Cohort]:
         return iter((self.train, self.valid, self.test))
 
 
 def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0.2, 0.2)) -> Parts:
-    """Train, validation and test parts of a cohort, by patient where there are patient ids, stratified by label and group.
+    """Train, validation and test sets of a cohort, by patient where there are patient ids, stratified by label and group.
 
-    For tables, levels and scales are learnt from the train part; levels that only other parts hold are listed in `unseen`.
+    For tables, levels and scales are learned from the training set; levels that only the other sets hold are listed in `unseen`.
     """
     check_cohort("eq.split", cohort)
     shares = np.asarray(fractions, dtype=float)
@@ -51,7 +51,7 @@ def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0
     part = _assign(_strata(cohort, unit), np.bincount(unit), shares, generator(seed, "split"))[unit]
     if len(np.unique(part)) < 3:
         what = "rows" if cohort.patients is None else f"patients in {len(cohort):,} rows"
-        raise BadInput(f"{unit.max() + 1:,} {what} of {cohort.name!r} are too few for parts of {tuple(fractions)}. Use more data.")
+        raise BadInput(f"{unit.max() + 1:,} {what} of {cohort.name!r} are too few for sets of {tuple(fractions)}. Use more data.")
     return parted(cohort, part)
 
 
@@ -72,7 +72,7 @@ def check_cohort(call: str, given: object) -> None:
 
 
 def parted(cohort: Cohort, part: IntArray) -> Parts:
-    """The three parts by the number (n,) of each row's: 0, 1 or 2. Tables are encoded by what the first of them holds."""
+    """The three sets by the number (n,) of each row's: 0, 1 or 2. Tables are encoded by the first of them."""
     names = ("train", "valid", "test")
     train, valid, test = (cohort.take(np.flatnonzero(part == k), f"{cohort.name}/{name}") for k, name in enumerate(names))
     _check_disjoint(train, valid, test)
@@ -88,14 +88,14 @@ def parted(cohort: Cohort, part: IntArray) -> Parts:
     return Parts(train.encoded_by(encoder), valid.encoded_by(encoder), test.encoded_by(encoder), unseen)
 
 
-def keep_aside(cohort: Cohort, fraction: float = 0.3, *, seed: int = 0) -> tuple[Cohort, Cohort]:
-    """Two parts of a cohort: one to repair a network on, and this fraction kept aside for the verdict.
+def hold_out(cohort: Cohort, fraction: float = 0.3, *, seed: int = 0) -> tuple[Cohort, Cohort]:
+    """The repair set of a cohort, and this fraction of it held out as the test set.
 
-    By patient and stratified, as `split`. Nothing is learnt from either part: a table keeps the encoding that it has, because the network
+    By patient and stratified, as `split`. Nothing is learned from either set: a table keeps the encoding that it has, because the network
     was trained elsewhere.
     """
     if not 0 < fraction < 1:
-        raise BadInput(f"the fraction to keep aside lies between 0 and 1; got {fraction}")
+        raise BadInput(f"the fraction to hold out must lie between 0 and 1; got {fraction}")
     unit = _units(cohort)
     shares = np.array([1 - fraction, fraction, 0.0])
     part = _assign(_strata(cohort, unit), np.bincount(unit), shares, generator(seed, "keep aside"))[unit]
@@ -104,13 +104,13 @@ def keep_aside(cohort: Cohort, fraction: float = 0.3, *, seed: int = 0) -> tuple
     repair, test = (cohort.take(np.flatnonzero(part == k), f"{cohort.name}/{name}") for k, name in ((0, "repair"), (1, "test")))
     if not len(repair) or not len(test):
         what = "rows" if cohort.patients is None else f"patients in {len(cohort):,} rows"
-        raise BadInput(f"{unit.max() + 1:,} {what} of {cohort.name!r} are too few to keep {fraction:g} of them aside. Use more data.")
+        raise BadInput(f"{unit.max() + 1:,} {what} of {cohort.name!r} are too few to hold out {fraction:g} of them. Use more data.")
     _check_disjoint(repair, test)
     return repair, test
 
 
-def dealt(cohort: Cohort, folds: int, rng: np.random.Generator) -> IntArray:
-    """The fold (n,) of each row. A patient is in one fold, and so is a row that is there twice; groups and labels are spread evenly."""
+def assign_folds(cohort: Cohort, folds: int, rng: np.random.Generator) -> IntArray:
+    """The fold (n,) of each row. A patient is in one fold, and so is a duplicated row; groups and labels are spread evenly."""
     unit, distinct = pd.factorize(cohort.ids if cohort.patients is None else cohort.patients)
     place = np.empty(len(distinct), np.int64)
     # In the order of the names, whatever the order of the rows; without leading zeros, as when ids were numbers, so that folds stay.
@@ -143,10 +143,10 @@ def _strata(cohort: Cohort, unit: IntArray) -> IntArray:
 
 
 def _assign(stratum: IntArray, size: IntArray, shares: FloatArray, rng: np.random.Generator) -> IntArray:
-    """The part (0, 1, 2) of each unit.
+    """The set (0, 1, 2) of each unit.
 
-    Each stratum's units are shuffled and spread evenly over (0, 1); cutting that order at the row counts of the parts
-    gives every part its share of each stratum, and the parts exactly the asked sizes where every unit is one row.
+    Each stratum's units are shuffled and spread evenly over (0, 1); cutting that order at the row counts of the sets
+    gives every set its share of each stratum, and the sets exactly the requested sizes where every unit is one row.
     """
     order = rng.permutation(len(stratum))
     order = order[np.argsort(stratum[order], kind="stable")]
@@ -167,14 +167,14 @@ def _assign(stratum: IntArray, size: IntArray, shares: FloatArray, rng: np.rando
 
 
 def _check_disjoint(*parts: Cohort) -> None:
-    """A patient in two parts would leak; this is checked, not trusted."""
+    """A patient in two sets would leak; this is checked, not trusted."""
     seen: set[object] = set()
     for part in parts:
         if part.patients is None:
             return
         here = set(part.patients)
         if seen & here:
-            raise AssertionError(f"patients in two parts: {sorted(map(str, seen & here))[:5]}")
+            raise AssertionError(f"patients in two sets: {sorted(map(str, seen & here))[:5]}")
         seen |= here
 
 
@@ -185,9 +185,9 @@ def balanced_parts(
     fractions: Sequence[float] = (0.5, 0.25, 0.25),
     privileged: Sequence[float] = (0.75, 0.5, 0.5),
 ) -> Parts:
-    """Train, validation and test parts by patient, each thinned at random to the largest size with the balance that is asked for.
+    """Train, validation and test sets by patient, each thinned at random to the largest size with the requested balance.
 
-    `privileged` is the share of the reference group in each part. Rows without a group are left out.
+    `privileged` is the share of the reference group in each set. Rows without a group are left out.
     """
     shares = np.asarray(privileged, dtype=float)
     if shares.shape != (3,) or not ((shares > 0) & (shares < 1)).all():
@@ -197,7 +197,7 @@ def balanced_parts(
 
 
 def _thinned(parts: Parts, shares: Sequence[float | None], seed: int, source: str) -> Parts:
-    """The parts with balanced labels and these shares of the reference group; a part without a share stays as it is."""
+    """The sets with balanced labels and these shares of the reference group; a set without a share stays as it is."""
     thin: list[Cohort] = []
     problems: list[str] = []
     for name, part, share in zip(("train", "valid", "test"), parts, shares, strict=True):
@@ -211,14 +211,14 @@ def _thinned(parts: Parts, shares: Sequence[float | None], seed: int, source: st
 
 
 def fold_parts(cohort: Cohort, *, seed: int = 0, privileged: Sequence[float] = (0.75, 0.5, 0.5)) -> Parts:
-    """One of five folds: seeds 0 to 4 are the folds of the first deal of patients, 5 to 9 those of the second, and so on.
+    """One of five folds: seeds 0 to 4 are the folds of the first assignment of patients, 5 to 9 those of the second, and so on.
 
-    The fold itself is the test part, as it is; the next one is the validation part and the other three are the train part, both thinned
+    The fold itself is the test set, as it is; the next one is the validation set and the other three are the training set, both thinned
     at random to balanced labels and these shares of the reference group (the third is not used). Rows without a group are left out.
     """
     known = cohort.take(cohort.attribute.codes != MISSING)
-    deal, fold = divmod(seed, FOLDS)
-    after = (dealt(known, FOLDS, generator(deal, "folds")) - fold) % FOLDS  # 0 is the fold itself, 1 the next
+    assignment, fold = divmod(seed, FOLDS)
+    after = (assign_folds(known, FOLDS, generator(assignment, "folds")) - fold) % FOLDS  # 0 is the fold itself, 1 the next
     if (there := len(np.unique(after))) < FOLDS:
         raise BadInput(f"{there} patients of {cohort.name!r} are too few for {FOLDS} folds. Use more data.")
     parts = parted(known, np.where(after == 0, 2, np.where(after == 1, 1, 0)))
@@ -237,7 +237,7 @@ def _balanced(part: Cohort, share: float, name: str, rng: np.random.Generator) -
         least = min(len(rows) / portion[g] for (g, _), rows in cells.items())
         raise BadInput(
             *(
-                f"the {name} part has {len(rows)} {'positives' if y else 'negatives'} in {names[g]}, too few for a share of "
+                f"the {name} set has {len(rows)} {'positives' if y else 'negatives'} in {names[g]}, too few for a share of "
                 f"{portion[g]:.0%}. Use more data, other fractions or another share."
                 for (g, y), rows in cells.items()
                 if len(rows) / portion[g] == least

@@ -1,4 +1,4 @@
-"""Tables as network inputs: levels and scales are learnt from the train part alone and applied to every part."""
+"""Tables as network inputs: levels and scales are learned from the training set only and applied to every set."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MISSING_LEVEL = "(missing)"
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """How raw columns become numbers: z-scores for numbers, one column a level for categories.
+    """How raw columns become numbers: z-scores for numbers, one column per level for categories.
 
     >>> encoder = Encoder.fit(pd.DataFrame({"age": [30, 50], "ward": ["a", "b"]}))
     >>> encoder.columns
@@ -32,8 +32,8 @@ class Encoder:
     """
 
     numeric: Mapping[str, tuple[float, float]]  # column: mean, scale
-    levels: Mapping[str, tuple[str, ...]]  # column: the levels seen in train
-    order: tuple[str, ...]  # the raw columns, as they came
+    levels: Mapping[str, tuple[str, ...]]  # column: the levels in the training set
+    order: tuple[str, ...]  # the raw columns in their order
 
     @classmethod
     def fit(cls, frame: pd.DataFrame, *, scale: bool = True) -> Encoder:
@@ -46,7 +46,7 @@ class Encoder:
             if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
                 values = column.to_numpy(dtype=float, na_value=np.nan)
                 if np.isnan(values).all() or np.isinf(values).any():
-                    problems.append(f"column {name!r} holds infinite values or none at all; leave it out or mend it")
+                    problems.append(f"column {name!r} holds infinite values or none at all; leave it out or correct it")
                     continue
                 mean, spread = float(np.nanmean(values)), float(np.nanstd(values))
                 numeric[name] = (mean, spread or 1.0) if scale else (0.0, 1.0)
@@ -77,11 +77,11 @@ class Encoder:
         return tuple(names)
 
     def transform(self, frame: pd.DataFrame) -> Tensor:
-        """The encoded rows (n, columns), float32. A level never seen is all zeros; a missing number is the mean of train."""
+        """The encoded rows (n, columns), float32. A level never seen is all zeros; a missing number is the mean of the training set."""
         import torch
 
         lacking = [name for name in self.order if name not in frame.columns]
-        raise_all([f"no column {name!r}, which the train part had. Add it first." for name in lacking])
+        raise_all([f"no column {name!r}, which the training set had. Add it first." for name in lacking])
         blocks: list[npt.NDArray[np.float64]] = []
         for name in self.order:
             if name in self.numeric:
@@ -89,10 +89,12 @@ class Encoder:
                 try:
                     values = frame[name].to_numpy(dtype=float, na_value=np.nan)
                 except (TypeError, ValueError):
-                    raise BadInput(f"column {name!r} was a number in the train part and holds text here. Mend those rows first.") from None
+                    raise BadInput(
+                        f"column {name!r} was a number in the training set and holds text here. Correct those rows first."
+                    ) from None
                 if np.isinf(values).any():
                     raise BadInput(
-                        f"column {name!r}: {int(np.isinf(values).sum()):,} of {len(values):,} rows are infinite. Mend them first."
+                        f"column {name!r}: {int(np.isinf(values).sum()):,} of {len(values):,} rows are infinite. Correct them first."
                     )
                 blocks.append(np.nan_to_num((values - mean) / spread, nan=0.0)[:, None])
             else:
@@ -102,7 +104,7 @@ class Encoder:
         return torch.from_numpy(encoded.astype(np.float32))
 
     def unseen(self, frame: pd.DataFrame) -> dict[str, dict[str, int]]:
-        """Levels that the train part did not have, with how many of these rows hold them."""
+        """Levels that the training set did not have, with how many of these rows hold them."""
         found: dict[str, dict[str, int]] = {}
         for name, known in self.levels.items():
             counts = _as_levels(frame[name]).value_counts()
@@ -142,7 +144,7 @@ class Table:
         return Table(self.frame.iloc[index].reset_index(drop=True), self.encoder, self.scale)
 
     def encoded_by(self, encoder: Encoder) -> Table:
-        """The same rows seen through another part's encoder."""
+        """The same rows seen through another set's encoder."""
         return Table(self.frame, encoder, self.scale)
 
 

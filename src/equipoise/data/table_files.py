@@ -78,7 +78,7 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _read_parquet(path: Path, text: set[str], limit: int) -> pd.DataFrame:
-    """The columns of a Parquet file by their own types: what pandas wrote beside them may be damaged, and is not needed."""
+    """The columns of a Parquet file by their own types: what pandas wrote next to them may be damaged, and is not needed."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -109,7 +109,7 @@ def _read_parquet(path: Path, text: set[str], limit: int) -> pd.DataFrame:
 
 
 def _parsed(values: Any) -> "pd.Series[Any]":
-    """An Arrow column as pandas has it; text as objects, of which equal ones are one."""
+    """An Arrow column as pandas has it; text as objects, equal ones shared."""
     import pyarrow as pa
 
     if not pa.types.is_dictionary(values.type):
@@ -141,7 +141,7 @@ def _texts(values: Any, name: str, path: Path) -> "pd.Series[Any]":
 
 
 def _range_index(metadata: Any, rows: int) -> list[tuple[str, list[int]]]:
-    """The named index that pandas keeps as a range beside the columns; nothing where there is none, or it cannot be read."""
+    """The named index that pandas keeps as a range next to the columns; nothing where there is none, or it cannot be read."""
     with suppress(ValueError, TypeError, KeyError, AttributeError):
         for entry in json.loads(metadata[b"pandas"])["index_columns"]:
             if isinstance(entry, dict) and entry["kind"] == "range" and isinstance(entry["name"], str):
@@ -168,7 +168,7 @@ def _read_csv(path: Path, text: set[str], words: set[str], limit: int) -> pd.Dat
         reader = csv.reader(whole, delimiter=separator, skipinitialspace=spaced)
         rows = (row for row in reader if any(map(str.strip, row)))
         written = next(rows, [])
-        first = next(filter(None, reader), [])  # even of separators alone, which pandas takes for a row too
+        first = next(filter(None, reader), [])  # even one of separators only, which pandas takes for a row too
     names = [name.strip() for name in written]
     twice = sorted({name for name in names if name and names.count(name) > 1})
     if twice:
@@ -220,7 +220,7 @@ def _encoding(raw: bytes, path: Path) -> str:
     except UnicodeDecodeError:
         _check_windows(raw, path)
         log.warning(
-            "%s is not UTF-8 and was read as Western European text (Windows-1252), which changes names in other alphabets. If they look "
+            "%s is not UTF-8 and was read as Western European text (Windows-1252), which changes names in other alphabets. If they are "
             "wrong, export it as UTF-8.",
             path.name,
         )

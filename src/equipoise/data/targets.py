@@ -1,6 +1,6 @@
 """What a network with several outputs is to tell: several labels, each of them known or not, or one of several classes.
 
-Both become one array (n, L) of 0 and 1, with -1 where it is not known: a column a label, or a column a class (this class or another).
+Both become one array (n, L) of 0 and 1, with -1 where it is not known: one column per label, or per class (this class or another).
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Targets:
 
     @property
     def y(self) -> IntArray:
-        """One label a row (n,): whether any label is known to be positive; of classes, whether it is another than the first."""
+        """One label per row (n,): whether any label is known to be positive; of classes, whether it is another than the first."""
         return any_positive(self.values, self.kind)
 
 
@@ -118,10 +118,10 @@ def read_array(y: object, labels: Sequence[str] | None, classes: Sequence[object
     """The labels in an array (n, L), in the order of their names; or the classes in an array (n,)."""
     values: npt.NDArray[np.object_] = np.asarray(y, dtype=object)
     if labels is not None and classes is not None:
-        raise BadInput("give labels=[...] with an array (n, L) of 0 and 1, or classes=[...] with one class a row, not both")
+        raise BadInput("give labels=[...] with an array (n, L) of 0 and 1, or classes=[...] with one class per row, not both")
     if classes is not None:
         if values.ndim != 1:
-            raise BadInput(f"with classes, y holds one class a row, shape (n,); got {values.shape}")
+            raise BadInput(f"with classes, y holds one class per row, shape (n,); got {values.shape}")
         return read_classes(pd.Series(values), "y", classes)
     names = list(labels or ())
     if values.ndim != 2 or values.shape[1] != len(names):
@@ -136,7 +136,7 @@ def _name_problems(names: Sequence[str], what: str) -> list[str]:
 
 
 def _one_sided(values: IntArray, where: str) -> list[str]:
-    """Says so where a label is never known, or always the same."""
+    """One problem where a label is never known, or always the same."""
     known = values[values != UNKNOWN]
     if not len(known):
         return [f"{where} is known in none of {len(values):,} rows. Leave it out."]

@@ -52,7 +52,7 @@ from .gaps import named as named
 from .gaps import terms as terms
 from .performance import AT_THRESHOLD as AT_THRESHOLD
 from .performance import Ranking as Ranking
-from .permutation import noise_floor as noise_floor
+from .permutation import mean_permuted_gap as mean_permuted_gap
 from .threshold_sweep import Sweep as Sweep
 from .threshold_sweep import at_threshold as at_threshold
 from .threshold_sweep import sweep as sweep

@@ -15,19 +15,20 @@ from equipoise.measures.estimates import Estimate, Settings, estimate_attribute,
 from equipoise.measures.functional import gap_values, predictive, require_cells
 from equipoise.measures.gaps import GAPS, QUOTIENTS, Gap, is_quotient, named
 from equipoise.measures.performance import PERFORMANCE
-from equipoise.measures.permutation import dealt_gaps, mean_size
+from equipoise.measures.permutation import mean_size, permuted_gaps
 from equipoise.presenting import presenter
 
 SCHEMA_VERSION = 2
-NOISE_DRAWS = 200  # the floor is then known to about a twentieth of itself
+NOISE_DRAWS = 200  # permutations; the mean is then known to about a twentieth of itself
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """What an audit found. `audit["eod"]` is a gap or a performance measure with its interval; `groups` has one row a group.
+    """What an audit found. `audit["eod"]` is a gap or a performance measure with its interval; `groups` has one row per group.
 
-    With more than two groups (or several attributes) `audit["eod"]` is the gap with the largest absolute value; `gaps` has all. Beside each
-    gap stands its noise floor, what a classifier without a gap shows on these rows by chance, and `excess`, the size of the gap minus that.
+    With more than two groups (or several attributes) `audit["eod"]` is the gap with the largest absolute value; `gaps` has all. `noise` is the
+    mean size of a gap over random permutations of the groups, what a classifier without a gap shows on these rows by chance; `excess` is
+    the size of the gap minus that.
     """
 
     estimates: dict[str, Estimate]
@@ -36,12 +37,12 @@ class Audit:
     rule: Rule
     missing: dict[str, float]  # attribute: share of rows without it
     references: dict[str, str]
-    assumed: tuple[str, ...]  # attributes whose reference nobody named
+    assumed: tuple[str, ...]  # attributes without a named reference: the largest group was taken
     rows: int
     patients: int | None
     name: str
     settings: Settings
-    varying: tuple[Varying, ...] = ()  # attributes of which patients have more than one group
+    varying: tuple[Varying, ...] = ()  # attributes with more than one group in some patients
 
     def __getitem__(self, measure: Gap) -> Estimate:
         name = measure if isinstance(measure, str) and measure in self.estimates else _named(measure)
@@ -156,7 +157,7 @@ def audit_scores(
     if rule is not None and threshold is not None:
         raise BadInput("give a decision rule or a threshold, not both")
     usual: tuple[Gap, ...] = (*GAPS, *PERFORMANCE) if measures is None else tuple(measures)
-    listed = [m if isinstance(m, str) and m in PERFORMANCE else named(m, beside=PERFORMANCE) for m in (*usual, *also)]
+    listed = [m if isinstance(m, str) and m in PERFORMANCE else named(m, also=PERFORMANCE) for m in (*usual, *also)]
     wanted = tuple(dict.fromkeys(listed))
     settings = Settings(draws=draws, level=level, seed=seed, min_patients=min_patients)
     decided = rule or choose_rule(threshold, valid, optimise)
@@ -204,16 +205,16 @@ def _audit(
 
 
 def _with_noise(gaps: pd.DataFrame, scores: Scores, f: FloatArray, attribute: Attribute, settings: Settings) -> pd.DataFrame:
-    """The gaps with their noise floors, what is above them, and the floor of the largest gap among the groups that have one."""
+    """The gaps with their mean size over permutations, what exceeds it, and that of the largest gap among the groups that have one."""
     measures = list(dict.fromkeys(gaps["measure"]))
-    dealt = dealt_gaps(f, scores.y, attribute.codes, attribute.levels, scores.patients, measures, NOISE_DRAWS, settings.seed)
+    permuted = permuted_gaps(f, scores.y, attribute.codes, attribute.levels, scores.patients, measures, NOISE_DRAWS, settings.seed)
     known = gaps["value"].notna().to_numpy()
     own, largest = np.full(len(gaps), np.nan), np.full(len(gaps), np.nan)
     for measure in measures:
-        rows = np.flatnonzero(gaps["measure"] == measure)  # one a group, in the order of the columns of the deals
+        rows = np.flatnonzero(gaps["measure"] == measure)  # one per group, in the order of the columns of the permutations
         usable = np.flatnonzero(known[rows])
-        largest[rows] = mean_size(dealt[measure][:, usable])
-        own[rows[usable]] = [mean_size(dealt[measure][:, [k]]) for k in usable]
+        largest[rows] = mean_size(permuted[measure][:, usable])
+        own[rows[usable]] = [mean_size(permuted[measure][:, [k]]) for k in usable]
     noted = gaps.assign(noise=own, excess=gaps["value"].abs() - own, noise_of_largest=largest)
     return noted[[*(name for name in noted if name != "note"), "note"]]
 
@@ -234,15 +235,15 @@ def _require(scores: Scores, f: FloatArray, gaps: Sequence[str]) -> None:
         raise EmptyCell(*problems)
 
 
-def _undecided(gap: str, cells: Cells, part: str) -> list[str]:
-    """The groups of which nobody is decided so that a quotient had a value."""
+def _undecided(gap: str, cells: Cells, where: str) -> list[str]:
+    """One problem per group without any row decided so, for which a quotient has no value."""
     if not is_quotient(gap) or not np.isnan(gap_values(gap, cells)).any():
         return []
     label = QUOTIENTS[gap]
     decided, other = ("positive", "lower") if label else ("negative", "higher")
     lacking = np.isnan(predictive(label, cells))
     return [
-        f"{gap} needs rows that are decided {decided} in every group; {level!r} has none of {int(cells.n[code].sum()):,} rows in {part}. "
+        f"{gap} needs rows that are decided {decided} in every group; {level!r} has none of {int(cells.n[code].sum()):,} rows in {where}. "
         f"Use a {other} threshold, more data, or merge groups"
         for code, level in enumerate(cells.levels)
         if lacking[code]

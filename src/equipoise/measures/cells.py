@@ -17,7 +17,7 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Counts and sums a cell. The last group row holds the rows whose group is missing: they count for performance only.
+    """Counts and sums per cell. The last group row holds the rows whose group is missing: they count for performance only.
 
     >>> sex = Attribute.of(["F", "F", "M", "M"], reference="M")
     >>> table = tabulate([1, 0, 1, 1], [1, 1, 1, 0], sex)
@@ -35,8 +35,8 @@ class Cells:
         return Cells(self.levels, self.n + other.n, self.s + other.s)
 
     def rate(self, label: int | None) -> FloatArray:
-        """The share of positive decisions given a label, a group: (..., groups); NaN for an empty cell."""
-        n, s = (_given(label, part[..., :-1, :]) for part in (self.n, self.s))
+        """The share of positive decisions given a label, per group: (..., groups); NaN for an empty cell."""
+        n, s = (_given(label, table[..., :-1, :]) for table in (self.n, self.s))
         return ratio(s, n)
 
 

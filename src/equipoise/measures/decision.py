@@ -17,7 +17,7 @@ ARGMAX = "argmax: the margin of this class over the next"  # where the threshold
 
 @runtime_checkable
 class Rule(Protocol):
-    """Turns scores into decisions; `needs_group` says whether it must know each patient's group to do so."""
+    """Turns scores into decisions; `needs_group`: whether it needs each patient's group."""
 
     @property
     def needs_group(self) -> bool: ...
@@ -32,7 +32,7 @@ class Rule(Protocol):
         ...
 
     def describe(self) -> str:
-        """One line that says which rule this is and where it came from."""
+        """One line: which rule this is and where it came from."""
         ...
 
     def cuts(self, group: str) -> tuple[float, ...]:
@@ -76,7 +76,7 @@ class Threshold:
 
 @dataclass(frozen=True, eq=False)
 class LabelRules(Mapping[str, Rule]):
-    """A decision rule for each label; classes are decided by argmax, of which each class's rule is a part."""
+    """A decision rule for each label; classes are decided by argmax, to which each class's rule belongs."""
 
     rules: Mapping[str, Rule]
     kind: str = "labels"
@@ -109,7 +109,7 @@ class LabelRules(Mapping[str, Rule]):
         )
 
     def describe(self) -> str:
-        """One line a label."""
+        """One line per label."""
         if self.kind == "classes":
             return f"argmax of {', '.join(self.rules)}"
         return "; ".join(f"{label}: {rule.describe()}" for label, rule in self.rules.items())

@@ -1,4 +1,4 @@
-"""Values with error bars: every rate of every group, every gap, every performance measure, from one set of patient draws."""
+"""Values with error bars: every rate of every group, every gap, every performance measure, from the same bootstrap draws of patients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,11 +41,11 @@ class Estimate:
     group: str = ""
     reference: str = ""
     detectable: float = float("nan")  # the smallest gap that this many patients would have shown, 4 times in 5
-    noise: float = float("nan")  # the noise floor of a gap: its mean size on these rows if the groups were dealt out at random
+    noise: float = float("nan")  # the mean size of the gap over random permutations of the groups
 
     @property
     def excess(self) -> float:
-        """How far the size of a gap is above its noise floor; at or below 0 it is no sign of one."""
+        """How far the size of a gap exceeds its mean over permutations; at or below 0 it is no sign of one."""
         return abs(self.value) - self.noise
 
     def __float__(self) -> float:
@@ -72,7 +72,7 @@ class Estimate:
 def estimate_attribute(
     scores: Scores, f: FloatArray, attribute: Attribute, gaps: Sequence[str], settings: Settings
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """One row a group with every rate and its interval, and one row a gap and group."""
+    """One row per group with every rate and its interval, and one row per gap and group."""
     units = units_of(scores.patients, len(scores))
     cells = tabulate(f, scores.y, attribute)
     patients = patients_in_cells(units, scores.y, attribute)
@@ -137,7 +137,7 @@ def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], se
 
 
 def _rates(cells: Cells) -> dict[str, FloatArray]:
-    """Every rate of every group (..., groups) that cells alone decide."""
+    """Every rate of every group (..., groups) that depends on the cells only."""
     n, s = cells.n[..., :-1, :], cells.s[..., :-1, :]
     tpr, fpr = ratio(s[..., 1], n[..., 1]), ratio(s[..., 0], n[..., 0])
     unselected = n - s
@@ -186,7 +186,7 @@ def _rankings(scores: Scores, attribute: Attribute, units: IntArray) -> list[Ran
 
 
 def _pieces(block: FloatArray, rows: int) -> list[FloatArray]:
-    """A block cut so that a weight a row of each draw stays small in memory."""
+    """A block in pieces, so that one weight per row and draw stays small in memory."""
     return np.array_split(block, max(1, min(len(block), len(block) * rows // 1_000_000)))
 
 
@@ -203,14 +203,14 @@ def _calibration_sums(scores: Scores, attribute: Attribute) -> FloatArray:
 
 
 def _calibration(sums: FloatArray, n: FloatArray) -> FloatArray:
-    """Expected calibration error a group: mean over rows of |mean score - share of positives| of their bin."""
+    """Expected calibration error per group: mean over rows of |mean score - share of positives| of their bin."""
     return ratio(np.abs(sums[..., :-1, :]).sum(-1), n)
 
 
 def _draw(
     scores: Scores, f: FloatArray, attribute: Attribute, units: IntArray, rankings: list[Ranking], settings: Settings
 ) -> tuple[Cells, FloatArray, FloatArray]:
-    """Cell tables, AUROCs and calibration errors of every draw: additive sums by patient, then one product a block."""
+    """Cell tables, AUROCs and calibration errors of every draw: additive sums by patient, then one product per block."""
     groups = len(attribute.levels)
     size, width = 2 * (groups + 1), BINS * (groups + 1)
     cell = cell_index(scores.y, attribute.codes, groups)

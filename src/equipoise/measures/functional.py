@@ -18,12 +18,12 @@ from equipoise.measures.gaps import QUOTIENTS, RATES, Gap, is_quotient, labels_n
 from equipoise.measures.performance import f1
 
 AFFINE_PERFORMANCE = ("balanced_accuracy", "accuracy")
-HANDFUL = 5  # decided so in a group, under which a method takes no PPV or NPV for known; the audit's minimum
+HANDFUL = 5  # decided so in a group; with fewer, methods treat its PPV or NPV as unknown, as the audit does
 
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """An affine functional of the decisions, with one weight a cell."""
+    """An affine functional of the decisions, with one weight per cell."""
 
     offset: FloatArray  # (...)
     w: FloatArray  # (..., groups + 1, 2)
@@ -35,7 +35,7 @@ class Affine:
         return value
 
     def weights(self, y: npt.ArrayLike, codes: npt.ArrayLike) -> FloatArray:
-        """One weight a row (..., n)."""
+        """One weight per row (..., n)."""
         cell = cell_index(y, codes, self.w.shape[-2] - 1)
         flat = self.w.reshape(*self.w.shape[:-2], -1)
         if cell.ndim == 1:
@@ -48,7 +48,7 @@ class Affine:
 def gap_functional(gap: Gap, n: FloatArray, group: int) -> Affine:
     """The gap of a group (by its code) against the reference (code 0), from the cell counts n (..., groups + 1, 2)."""
     if is_quotient(gap):
-        raise BadInput(f"{gap} is a quotient, which counts alone do not make affine; use linearised, with the decisions")
+        raise BadInput(f"{gap} is a quotient, so counts do not make it affine; use linearised, with the decisions")
     w = np.zeros_like(n)
     for rate, sign in terms(gap).items():
         label = RATES[rate]
@@ -96,7 +96,7 @@ def performance_functional(name: str, n: FloatArray) -> Affine:
 
 
 def gap_values(gap: Gap, cells: Cells) -> FloatArray:
-    """The gap of every group but the reference, (..., groups - 1); NaN where a cell it needs is empty, or nobody is decided so."""
+    """The gap of every group but the reference, (..., groups - 1); NaN where a cell it needs is empty, or no row is decided so."""
     if is_quotient(gap):
         share = predictive(QUOTIENTS[str(gap)], cells)
         difference: FloatArray = share[..., 1:] - share[..., :1]
@@ -107,7 +107,7 @@ def gap_values(gap: Gap, cells: Cells) -> FloatArray:
 
 
 def predictive(label: int, cells: Cells) -> FloatArray:
-    """PPV (label 1) or NPV (label 0) of each group, (..., groups); NaN where nobody of a group is decided so."""
+    """PPV (label 1) or NPV (label 0) of each group, (..., groups); NaN where no row of a group is decided so."""
     side = _decided(label, cells)
     return ratio(side[..., label], side.sum(-1))
 
@@ -135,21 +135,21 @@ def largest(gaps: FloatArray) -> FloatArray:
 def furthest(gap: Gap, cells: Cells) -> FloatArray:
     """The signed gap of the group that is furthest from the reference, (...): what a method lowers.
 
-    Of a quotient it is NaN where any group has fewer than a handful decided so: to decide one patient of a group positive, and rightly, is
-    no way to be rid of its gap. A group of fewer rows has to have all of them decided so.
+    Of a quotient it is NaN where any group has fewer than a handful decided so: one patient of a group decided positive,
+    and rightly, would close its gap. A group of fewer rows must have all of them decided so.
     """
     worst = largest(gap_values(gap, cells))
     return np.where(handful(QUOTIENTS[str(gap)], cells).all(-1), worst, np.nan) if is_quotient(gap) else worst
 
 
 def handful(label: int, cells: Cells) -> npt.NDArray[np.bool_]:
-    """Whether enough of a group are decided positive (label 1) or negative (label 0) for its PPV or NPV to be told, (..., groups)."""
+    """Whether enough of a group are decided positive (label 1) or negative (label 0) for its PPV or NPV to count, (..., groups)."""
     rows = cells.n[..., :-1, :].sum(-1)
     enough: npt.NDArray[np.bool_] = (_decided(label, cells).sum(-1) >= np.minimum(rows, HANDFUL) - 1e-9) & (rows > 0)
     return enough
 
 
-def require_cells(gap: Gap, cells: Cells, part: str = "the data") -> None:
+def require_cells(gap: Gap, cells: Cells, where: str = "the data") -> None:
     """Raises EmptyCell, naming every group that lacks the rows a gap needs."""
     name = gap if isinstance(gap, str) else "this gap"
     n = cells.n[..., :-1, :]
@@ -157,12 +157,12 @@ def require_cells(gap: Gap, cells: Cells, part: str = "the data") -> None:
     for code, level in enumerate(cells.levels):
         rows = int(n[..., code, :].sum())
         if rows == 0:
-            problems.append(f"{name} needs rows of every group; {level!r} has none in {part}")
+            problems.append(f"{name} needs rows of every group; {level!r} has none in {where}")
         for label in labels_needed(gap):
             if rows and not (n[..., code, label] > 0).all():
                 what = "positives" if label else "negatives"
                 problems.append(
-                    f"{name} needs {what} in every group; {level!r} has none of {rows:,} rows in {part}. "
+                    f"{name} needs {what} in every group; {level!r} has none of {rows:,} rows in {where}. "
                     "Use more data, merge groups, or a measure without a label condition such as spd"
                 )
     if problems:

@@ -17,7 +17,7 @@ RATES: dict[str, int | None] = {"selection": None, "tpr": 1, "fpr": 0}  # share 
 
 @dataclass(frozen=True)
 class Measure:
-    """A gap between a group and the reference, and its words. Either `rates` or `decided` says what is compared."""
+    """A gap between a group and the reference, and its words. Either `rates` or `decided` is what is compared."""
 
     name: str
     meaning: str
@@ -30,7 +30,7 @@ class Measure:
 
 MEASURES: dict[str, Measure] = {}
 GAPS: dict[str, Mapping[str, float]] = {}  # those that are signed sums of rates
-QUOTIENTS: dict[str, int] = {}  # those that are predictive values, and of which label
+QUOTIENTS: dict[str, int] = {}  # those that are predictive values, with their label
 
 
 def add_measure(measure: Measure) -> Measure:
@@ -134,15 +134,15 @@ def terms(gap: Gap) -> Mapping[str, float]:
     return gap
 
 
-def named(gap: Gap, beside: Iterable[str] = ()) -> str:
-    """The one name of a measure: from the tables, or its sum of rates in one way of writing. `beside` are names that an error lists too.
+def named(gap: Gap, also: Iterable[str] = ()) -> str:
+    """The one name of a measure: from the tables, or its sum of rates in one way of writing. `also` are names that an error lists too.
 
     >>> named("0.5*tpr + 0.5*fpr"), named({"fpr": -1, "tpr": 1}), named("ppv_gap")
     ('aod', 'tpr-fpr', 'ppv_gap')
     """
     if isinstance(gap, str) and (gap in GAPS or gap in QUOTIENTS):
         return gap
-    given = _parsed(gap, beside) if isinstance(gap, str) else terms(gap)
+    given = _parsed(gap, also) if isinstance(gap, str) else terms(gap)
     problems = [f"the weight of {rate} in a measure is a number; got {w!r}" for rate, w in given.items() if not _is_number(w)]
     if problems:
         raise BadInput(*problems)
@@ -158,7 +158,7 @@ def named(gap: Gap, beside: Iterable[str] = ()) -> str:
 
 
 def is_quotient(gap: Gap) -> bool:
-    """Whether decisions stand below the line of a gap too, so that its weights change with them and it may have no value."""
+    """Whether the denominators of a gap are decisions, so that its weights change with them and it may have no value."""
     return isinstance(gap, str) and gap in QUOTIENTS
 
 
@@ -182,7 +182,7 @@ def labels_needed(gap: Gap) -> tuple[int, ...]:
     return tuple(sorted({label for rate in terms(gap) if (label := RATES[rate]) is not None}))
 
 
-def _parsed(text: str, beside: Iterable[str]) -> dict[str, float]:
+def _parsed(text: str, also: Iterable[str]) -> dict[str, float]:
     """The signed rates of a sum that is written out; an error that names the measures, the rates and an example."""
     found: dict[str, float] = {}
     matches, at = [], 0
@@ -191,7 +191,7 @@ def _parsed(text: str, beside: Iterable[str]) -> dict[str, float]:
         at = match.end()
     if at < len(text) or not matches or (len(matches) == 1 and not matches[0][2] and not matches[0][1] and matches[0][3] not in RATES):
         sums = f"or a signed sum of the rates {', '.join(RATES)}, such as 'tpr-fpr' or '0.5*tpr+0.5*fpr'"
-        raise UnknownName("measure", text, [*GAPS, *QUOTIENTS, *beside, sums])
+        raise UnknownName("measure", text, [*GAPS, *QUOTIENTS, *also, sums])
     for sign, weight, rate in (match.groups() for match in matches):
         if rate not in RATES:
             raise UnknownName(f"rate in the measure {text!r}:", rate, RATES)

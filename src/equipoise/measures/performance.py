@@ -10,7 +10,7 @@ AT_THRESHOLD = ("balanced_accuracy", "accuracy", "f1")  # those that depend on t
 
 
 def f1(true_positives: FloatArray, false_positives: FloatArray, positives: FloatArray) -> FloatArray:
-    """The harmonic mean of precision and sensitivity, from sums of decisions; 0 where nobody is decided positive."""
+    """The harmonic mean of precision and sensitivity, from sums of decisions; 0 where no row is decided positive."""
     return ratio(2.0 * true_positives, true_positives + false_positives + positives)
 
 

@@ -1,7 +1,7 @@
-"""The noise floor of a gap: how large it is on these rows, on average, for groups that have nothing to do with the decisions.
+"""Permutations of the groups: how large a gap is on these rows, on average, if the groups have nothing to do with the decisions.
 
-On a small test part even a classifier without any gap shows one. Dealing the groups out to patients at random, with the decisions and
-labels as they are, says how much: a |gap| at or below that floor is no sign of bias, nor of a repair.
+On a small test set even a classifier without any gap shows one. The groups are permuted over the patients, with decisions and labels as
+they are: a |gap| at or below the mean over permutations is no sign of bias, nor of a repair.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,11 +15,11 @@ from equipoise.measures.cells import Cells, FloatArray, IntArray
 from equipoise.measures.functional import gap_values, largest
 from equipoise.measures.gaps import Gap
 
-MOST_KINDS = 2000  # of patients, times the groups to deal: with more, dealing to each patient is quicker
-MOST_DEALS = 100  # to each patient
+MOST_KINDS = 2000  # of patients, times the groups to assign: with more, permuting the patients is faster
+MOST_PERMUTATIONS = 100  # of patients one by one
 
 
-def noise_floor(
+def mean_permuted_gap(
     decisions: npt.ArrayLike,
     y: npt.ArrayLike,
     codes: npt.ArrayLike,
@@ -29,13 +29,13 @@ def noise_floor(
     draws: int = 200,
     seed: int = 0,
 ) -> float:
-    """The mean |gap| of decisions f (n,) over random deals of the groups; of several groups, the largest |gap| of each deal.
+    """The mean |gap| of decisions f (n,) over random permutations of the groups; of several groups, the largest |gap| of each.
 
-    What is dealt to is a patient, so that all rows of one stay together; a row, where there are no patient ids. A patient with rows in
-    several groups counts as several, one a group. As many get each group as have it. Rows without a group keep out of it. Deals in which a
-    group lacks the rows that the measure needs are passed over; NaN if all do.
+    Patients are permuted, so that all rows of one stay together; rows, where there are no patient ids. A patient with rows in several
+    groups counts as several, one per group. Group sizes stay. Rows without a group are left out. Permutations in which a group lacks the
+    rows that the measure needs are skipped; NaN if all do.
 
-    >>> round(noise_floor([1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 1, 1], ("M", "F"), None, "eod", draws=5000), 1)  # a third of all deals gives 1
+    >>> round(mean_permuted_gap([1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 1, 1], ("M", "F"), None, "eod", draws=5000), 1)  # 1 in a third
     0.3
     """
     code = np.asarray(codes, dtype=np.int64)
@@ -45,11 +45,13 @@ def noise_floor(
     f, label = np.asarray(decisions, dtype=np.float64)[known], np.asarray(y, dtype=np.int64)[known]
     unit, group = _units(units_of(patients, len(code))[known], code[known], len(levels))
     tables = np.concatenate([by_unit(unit, label, 1.0, 2), by_unit(unit, label, f, 2)], axis=1)  # (units, 4): n and s by label
-    sizes = [np.abs(largest(gap_values(measure, cells))) for cells in _dealt(tables, group, levels, draws, generator(seed, "noise floor"))]
+    sizes = [
+        np.abs(largest(gap_values(measure, cells))) for cells in _permuted(tables, group, levels, draws, generator(seed, "noise floor"))
+    ]
     return mean_size(np.concatenate(sizes)[:, None])
 
 
-def dealt_gaps(
+def permuted_gaps(
     decisions: npt.ArrayLike,
     y: npt.ArrayLike,
     codes: npt.ArrayLike,
@@ -59,12 +61,13 @@ def dealt_gaps(
     draws: int = 200,
     seed: int = 0,
 ) -> dict[str, FloatArray]:
-    """The gaps of every group but the reference in the same random deals, for each measure (draws, groups - 1); NaN for an empty cell.
+    """The gaps of every group but the reference in the same permutations, for each measure (draws, groups - 1); NaN for an empty cell.
 
-    As for `noise_floor`, and quicker where patients are of few kinds, as they are by hard decisions: who of a kind gets which group does
-    not matter, so it is enough to draw how many do. Otherwise at most 100 deals are made. Where no row has a group, every gap is NaN.
+    As for `mean_permuted_gap`, and faster where patients are of few kinds, as with hard decisions: which patient of a kind gets which group
+    does not matter, so it is enough to draw how many do. Otherwise at most 100 permutations are made. Where no row has a group, every gap
+    is NaN.
 
-    >>> found = dealt_gaps([1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 1, 1], ("M", "F"), None, ["eod", "spd"], draws=5000)
+    >>> found = permuted_gaps([1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 1, 1], ("M", "F"), None, ["eod", "spd"], draws=5000)
     >>> round(float(np.abs(found["eod"]).mean()), 1), found["spd"].shape
     (0.3, (5000, 1))
     """
@@ -78,14 +81,14 @@ def dealt_gaps(
     kinds, counts = _kinds(tables)
     rng = generator(seed, "noise floor")
     if len(kinds) * (len(levels) - 1) <= MOST_KINDS:
-        blocks = [_dealt_kinds(kinds, counts, np.bincount(group, minlength=len(levels)), levels, draws, rng)]
+        blocks = [_permuted_kinds(kinds, counts, np.bincount(group, minlength=len(levels)), levels, draws, rng)]
     else:
-        blocks = list(_dealt(tables, group, levels, min(draws, MOST_DEALS), rng))
+        blocks = list(_permuted(tables, group, levels, min(draws, MOST_PERMUTATIONS), rng))
     return {measure: np.concatenate([gap_values(measure, cells) for cells in blocks]) for measure in measures}
 
 
 def mean_size(gaps: FloatArray) -> float:
-    """The mean |gap| over deals (draws, groups), of several groups the largest of each deal; NaN where no deal has one.
+    """The mean |gap| over permutations (draws, groups), of several groups the largest of each; NaN where none has one.
 
     >>> mean_size(np.array([[0.1, -0.3], [np.nan, 0.1]]))
     0.2
@@ -107,10 +110,10 @@ def _kinds(tables: FloatArray) -> tuple[FloatArray, IntArray]:
     return tables[first], np.asarray(counts, dtype=np.int64)
 
 
-def _dealt_kinds(
+def _permuted_kinds(
     kinds: FloatArray, counts: IntArray, sizes: IntArray, levels: tuple[str, ...], draws: int, rng: np.random.Generator
 ) -> Cells:
-    """The cell tables of random deals, by how many of each kind get each group."""
+    """The cell tables of random permutations, by how many of each kind get each group."""
     cells = np.zeros((draws, len(levels) + 1, kinds.shape[1]))
     left = np.broadcast_to(counts, (draws, len(counts)))
     for group in range(len(levels) - 1, 0, -1):
@@ -132,13 +135,13 @@ def _units(patient: IntArray, code: IntArray, groups: int) -> tuple[IntArray, In
     return np.asarray(unit, dtype=np.int64), np.asarray(pairs % groups, dtype=np.int64)
 
 
-def _dealt(tables: FloatArray, group: IntArray, levels: tuple[str, ...], draws: int, rng: np.random.Generator) -> Iterator[Cells]:
-    """The cell tables of random deals, in blocks whose memory does not grow with the number of draws."""
+def _permuted(tables: FloatArray, group: IntArray, levels: tuple[str, ...], draws: int, rng: np.random.Generator) -> Iterator[Cells]:
+    """The cell tables of random permutations, in blocks whose memory does not grow with the number of draws."""
     block = max(1, min(draws, BLOCK // len(group)))
     for start in range(0, draws, block):
         b = min(block, draws - start)
-        deal = rng.permuted(np.broadcast_to(group, (b, len(group))), axis=1)
+        shuffled = rng.permuted(np.broadcast_to(group, (b, len(group))), axis=1)
         cells = np.zeros((b, len(levels) + 1, 4))
         for code in range(len(levels)):
-            cells[:, code] = (deal == code) @ tables
+            cells[:, code] = (shuffled == code) @ tables
         yield Cells(levels, cells[..., :2], cells[..., 2:])

@@ -1,6 +1,6 @@
 """Every threshold at once: gaps and performance are cumulative sums of w in score order. Exact, O(n log n), no grid.
 
-Of a quotient, such as the gap in PPV, what is above and below the line are two sums each. It has no value (NaN) at thresholds where nobody,
+Of a quotient, such as the gap in PPV, numerator and denominator are two sums each. It has no value (NaN) at thresholds where no row,
 or less than a handful, of some group is decided so.
 """
 
@@ -19,19 +19,19 @@ from equipoise.measures.performance import AT_THRESHOLD, f1
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Values at each threshold, from the highest (nobody is decided positive) to the lowest (everybody is).
+    """Values at each threshold, from the highest (no row is decided positive) to the lowest (all are).
 
     The threshold between two neighbouring scores is their midpoint, so that rounding cannot flip a decision. Without leading axes
-    there is one entry a distinct decision; with them, entries inside a run of equal scores are NaN.
+    there is one entry per distinct decision; with them, entries inside a run of equal scores are NaN.
     """
 
     thresholds: FloatArray  # (..., m)
     values: dict[str, FloatArray]  # a measure: (..., m); for more than two groups the gap with the largest absolute value
 
     def best(self, performance: str = "balanced_accuracy", *, gap: str | None = None, max_gap: float | None = None) -> "Choice":
-        """The threshold with the best performance; with a bound, the best among those whose |gap| is within it.
+        """The threshold with the best performance; with `max_gap`, the best among those whose |gap| is within it.
 
-        Where nothing is within the bound, the threshold with the smallest |gap|, and `met` says so.
+        Where nothing is within it, the threshold with the smallest |gap|, and `met` is False.
         """
         score = self.values[pick("performance measure in this sweep", performance, self.values)]
         size = np.zeros_like(score) if gap is None else np.abs(self.values[pick("measure in this sweep", gap, self.values)])
@@ -53,7 +53,7 @@ class Sweep:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """A threshold a replicate, the values there, and whether the bound could be met."""
+    """One threshold per replicate, the values there, and whether `max_gap` could be met."""
 
     threshold: FloatArray  # (...)
     values: dict[str, FloatArray]
@@ -73,7 +73,7 @@ def sweep(
     known: dict[str, Gap] = {**{name: name for name in GAPS}, **(own or {})}
     for name in measures:
         if name not in known and name not in AT_THRESHOLD:
-            known[name] = named(name, beside=[*(own or ()), *AT_THRESHOLD])
+            known[name] = named(name, also=[*(own or ()), *AT_THRESHOLD])
     order = np.argsort(-s, axis=-1)
     ranked = np.take_along_axis(s, order, -1)
     cell = np.take_along_axis(np.broadcast_to(cell_index(y, codes, len(levels)), s.shape), order, -1)

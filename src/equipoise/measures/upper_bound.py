@@ -1,11 +1,11 @@
-"""The best that any rule which knows the group could do with given scores: the highest performance within each bound on |gap|.
+"""The upper bound (group-aware) on given scores: the highest performance of any rule that knows the group, within each `max_gap`.
 
 The rule may mix thresholds at random, in each group as it likes. Its rates in a group are then a point in the convex hull of the group's
 ROC curve, gap and performance are linear in them, and the best rule is the solution of a linear program. This one needs no solver: a gap
 takes one number v from each group, a signed sum of its rates, so a group's hull comes down to a concave function of v with few corners,
 and all that is left to choose is the v of the reference, whose best value is at a corner of one of them.
 
-The limit is found on the same rows that it is told of, with labels and groups at hand: nothing that has to decide on new rows reaches it.
+The bound is computed on the rows that it is reported for, with their labels and groups: no rule for new rows reaches it.
 A network with better scores may go beyond it.
 """
 
@@ -123,7 +123,7 @@ def _hull(v: FloatArray, adds: FloatArray) -> _Hull:
 
 
 def _best(reference: _Hull, others: list[_Hull], bounds: FloatArray) -> FloatArray:
-    """The most that the groups add together, for each bound: concave in the reference's v, so best at a corner of a group's part."""
+    """The most that the groups add together, for each bound: concave in the reference's v, so best at a corner of one of the groups."""
     corners = np.concatenate([hull.v for hull in others])
     found = []
     for some in np.array_split(bounds, 1 + len(bounds) * (len(reference.v) + 2 * len(corners)) // BLOCK):

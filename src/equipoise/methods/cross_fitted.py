@@ -34,7 +34,7 @@ import numpy.typing as npt
 import pandas as pd
 from torch import nn
 
-from equipoise.data import UNKNOWN, Cohort, IntArray, keep_aside
+from equipoise.data import UNKNOWN, Cohort, IntArray, hold_out
 from equipoise.errors import EmptyCell
 from equipoise.measures import FloatArray, units_of
 from equipoise.methods.base import BEFORE, Candidate, Goal
@@ -84,7 +84,7 @@ def _halves(cohorts: Sequence[Cohort], seeds: Sequence[int]) -> list[tuple[Half,
     split = []
     for cohort, seed in zip(cohorts, seeds, strict=True):
         numbered = replace(cohort, ids=np.arange(len(cohort)).astype(object))
-        split.append([part.ids.astype(np.int64) for part in keep_aside(numbered, 0.5, seed=seed)])
+        split.append([part.ids.astype(np.int64) for part in hold_out(numbered, 0.5, seed=seed)])
     longest = max(len(rows) for pair in split for rows in pair)  # one length, so that equal networks can still be stacked
     return [
         (_half(cohort, first, second, longest, 1), _half(cohort, second, first, longest, 2))

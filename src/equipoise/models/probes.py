@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from equipoise.data import Cohort, Images, dealt, generator
+from equipoise.data import Cohort, Images, assign_folds, generator
 from equipoise.errors import BadInput, pick
 from equipoise.models.devices import Feed, compute_device, on_device
 from equipoise.models.logistic import Fit, chances, fits
@@ -154,7 +154,7 @@ def logit_of(raw: Tensor, probability: bool) -> Tensor:
 
 def folds_of(cohort: Cohort, count: int, seed: int) -> IntArray:
     """The fold (n,) of each row, by patient."""
-    return dealt(cohort, count, generator(seed, "probe folds"))
+    return assign_folds(cohort, count, generator(seed, "probe folds"))
 
 
 @dataclass(frozen=True, eq=False)

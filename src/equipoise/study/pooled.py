@@ -22,8 +22,8 @@ from equipoise.measures import (
     gap_values,
     interval,
     largest,
+    mean_permuted_gap,
     multiplicities,
-    noise_floor,
     performance_values,
     tabulate_codes,
 )
@@ -88,7 +88,7 @@ def _line(
     sizes, noises = [], []
     for cells, decisions, patients in repeats.values():
         sizes.append(abs(float(largest(gap_values(measure, tabulate_codes(decisions, cells % 2, cells // 2, levels))))))
-        noises.append(noise_floor(decisions, cells % 2, cells // 2, levels, patients.astype(object), measure, seed=seed))
+        noises.append(mean_permuted_gap(decisions, cells % 2, cells // 2, levels, patients.astype(object), measure, seed=seed))
     size, noise = float(np.mean(sizes)), float(np.mean(noises))
     rows = int(np.mean([len(cells) for cells, _, _ in repeats.values()]))
     counts = {"repeats": len(repeats), "patients": len(everyone), "rows": rows}

@@ -28,7 +28,7 @@ from equipoise.measures import (
     gap_values,
     largest,
     limit,
-    noise_floor,
+    mean_permuted_gap,
     performance_values,
     tabulate,
 )
@@ -225,7 +225,7 @@ def _row(
 def _evaluated(candidate: Candidate, scores: Scores, measure: str, seed: int) -> tuple[Cells, float]:
     """The cell table of the decisions (for a randomised rule, of their expectations), and the mean |gap| with permuted groups."""
     f, attribute = candidate.rule.decide(scores), scores.attribute
-    noise = noise_floor(f, scores.y, attribute.codes, attribute.levels, scores.patients, measure, seed=seed)
+    noise = mean_permuted_gap(f, scores.y, attribute.codes, attribute.levels, scores.patients, measure, seed=seed)
     return tabulate(f, scores.y, attribute), noise
 
 

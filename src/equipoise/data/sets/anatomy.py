@@ -18,7 +18,7 @@ TRAITS = {
     "apex": (-0.76, 0.025),
     "dome": (0.36, 0.04),  # height of the right diaphragm
     "lower": (0.04, 0.015),  # how much lower the left one is
-    "wall": (0.15, 0.03),  # chest wall beside the lungs
+    "wall": (0.15, 0.03),  # chest wall next to the lungs
     "shoulder": (-0.62, 0.03),
     "atrium": (0.07, 0.012),  # bulges of the heart beyond the mediastinum
     "ventricle": (0.26, 0.025),
@@ -72,7 +72,7 @@ def paint(body: dict[str, Tensor], width: Tensor, marks: Tensor, left: Tensor, s
     y = (axis[None, :, None] - p["shift_y"]) / p["zoom"]  # (b, size, 1)
     lean, sink = p["angle"] * y, p["angle"] * x
     across = x + lean  # (b, size, size)
-    beside = across.abs()
+    sideways = across.abs()
     down = y - sink
 
     def step(distance: Tensor, soft: float) -> Tensor:
@@ -80,7 +80,7 @@ def paint(body: dict[str, Tensor], width: Tensor, marks: Tensor, left: Tensor, s
         return distance.mul_(1 / max(soft, 0.7 / size)).sigmoid_()
 
     rib_cage = _rib_cage(p, y)
-    inside = rib_cage - beside
+    inside = rib_cage - sideways
     right, left_edge = _mediastinum(p, y, width[:, None, None])
     midline = p["turn"]
     air = step(across - (left_edge + midline), 0.012).add_(step((midline - right) - across, 0.012))
@@ -89,7 +89,7 @@ def paint(body: dict[str, Tensor], width: Tensor, marks: Tensor, left: Tensor, s
     lung = air.mul_(step(inside.clone(), 0.010)).mul_(chest)
     depth = torch.sigmoid(inside * 9).mul_(lung)  # lungs are thin at the side
 
-    outline = step(_flank(p, y) - beside, 0.025).mul_(step(down - _shoulder(p, x), 0.022))
+    outline = step(_flank(p, y) - sideways, 0.025).mul_(step(down - _shoulder(p, x), 0.022))
     film = outline * (0.60 + 0.10 * torch.sigmoid((y - 0.1) * 4))
     film.addcmul_(depth, torch.full_like(y, -0.40)).addcmul_(lung, 0.05 * y - 0.10)
     film.addcmul_(solid * chest, 0.02 + 0.12 * torch.sigmoid((y + 0.25) * 5))
@@ -160,7 +160,7 @@ def _blobs(p: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
     turned_x, turned_y = centre_x - p["angle"] * centre_y, centre_y + p["angle"] * centre_x
     rows = torch.exp(-(((y - turned_y) / torch.tensor(sy)) ** 2)) * torch.cat(strength, -1)  # (b, size, k)
     columns = torch.exp(-(((x.transpose(1, 2) - turned_x) / torch.tensor(sx)) ** 2))
-    # The spine: a band, the discs between vertebrae, and the pedicles beside the middle.
+    # The spine: a band, the discs between vertebrae, and the pedicles next to the middle.
     place = x.transpose(1, 2) - 0.4 * turn
     beat = torch.cos(2 * pi * (5.0 + 0.8 * (1 - y)) * y + p["rib_phase"])
     band = torch.sigmoid((0.075 - place.abs()) * 90)
@@ -224,7 +224,7 @@ def _patterns(size: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _marker(p: dict[str, Tensor], axis: Tensor, left: Tensor) -> Tensor:
-    """The letter of lead beside a shoulder: L on the right of the picture, or R on its left."""
+    """The letter of lead next to a shoulder: L on the right of the picture, or R on its left."""
     tall, broad = GLYPHS.shape[1:]
     pixel = 0.020  # half pictures
     side = (2 * left - 1)[:, None, None]

@@ -17,7 +17,7 @@ from equipoise.data.attribute import IntArray
 from equipoise.data.columns import FloatArray
 from equipoise.data.sets.saps import BLOCK, CHART, LAB, MEASURED, read_blocks, rules_of
 
-EXTREMES = (  # features of which the least and the greatest value count
+EXTREMES = (  # features with both their least and their greatest value
     "heart_rate", "systolic_pressure", "temperature", "urea_nitrogen", "white_cells", "potassium", "sodium", "bicarbonate", "bilirubin",
 )  # fmt: skip
 GCS = {"gcs_verbal": 5, "gcs_motor": 6, "gcs_eyes": 4}  # component: its normal value

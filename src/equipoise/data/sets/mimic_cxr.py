@@ -40,7 +40,7 @@ FINDINGS = {
     "pneumothorax": "Pneumothorax",
     "support devices": "Support Devices",
 }
-TABLES = {  # table: the columns that are needed beside the finding
+TABLES = {  # table: the columns that are needed besides the finding
     "metadata": ("dicom_id", "subject_id", "study_id", "ViewPosition"),
     "chexpert": ("subject_id", "study_id", NORMAL),
     "split": ("dicom_id", "split"),
@@ -48,7 +48,7 @@ TABLES = {  # table: the columns that are needed beside the finding
     "admissions": ("subject_id",),
 }
 IDENTIFIERS = ("dicom_id", "subject_id", "study_id")
-SOURCES = {"sex": "patients", "ethnicity": "admissions"}  # attribute: where it is told
+SOURCES = {"sex": "patients", "ethnicity": "admissions"}  # attribute: the table that holds it
 REFERENCES = {"sex": "M", "ethnicity": "white"}
 ETHNICITIES = {"WHITE": "white", "HISPANIC": "Hispanic/Latino"}  # how a value begins: its group
 PARTS = ("all", "train", "validate", "test")

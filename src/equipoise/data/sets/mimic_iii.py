@@ -11,7 +11,7 @@ admission), and one more for marital_status or insurance as an input; age is in 
 those of its table of data sets, which come from its published code: 43 columns, or 44 with marital_status or insurance. They are least and
 greatest values of the first ICU day (`first_day`; 20 numbers), age as 0 or 1 (78 and older), the least GCS in 13 levels, 3 diseases in 2
 levels each and 3 kinds of admission; rows are stays of at least 24 hours in the ICU (35,993 in the paper; `PUBLISHED_ROWS`). Missing values
-are filled from the train part only. Age leaves the inputs if it is the attribute and `attribute_as_input=False`.
+are filled from the training set only. Age leaves the inputs if it is the attribute and `attribute_as_input=False`.
 
 The open demo (100 patients, all of whom died at some time) is far too small for a fairness figure: it shows only that the code runs.
 """
@@ -54,7 +54,7 @@ PUBLISHED_ROWS = 35_993  # of the paper's table of data sets: 21,595 + 7,199 + 7
 OLD = 78
 ADULT = 15
 SURROGATE_AGE = 91.4
-OLDEST = 150  # nobody is older: the date of birth was shifted
+OLDEST = 150  # above it the date of birth was shifted
 DISEASES = {  # first and last three-digit ICD-9 code
     "aids": ("042", "044"),
     "haematologic_malignancy": ("200", "208"),
@@ -178,7 +178,7 @@ def _read(files: Mapping[str, Path], table: str) -> pd.DataFrame:
 
 
 def _first_adult_admissions(files: Mapping[str, Path]) -> pd.DataFrame:
-    """One row a patient: the earliest admission, if the patient was over 15 by then; with the age in years."""
+    """One row per patient: the earliest admission, if the patient was over 15 by then; with the age in years."""
     admissions = _read(files, "ADMISSIONS").sort_values(["admittime", "hadm_id"]).drop_duplicates("subject_id")
     patients = _read(files, "PATIENTS").drop_duplicates("subject_id")
     stays = admissions.merge(patients, on="subject_id", how="left").sort_values("subject_id")

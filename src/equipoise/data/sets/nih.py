@@ -1,7 +1,7 @@
 """NIH ChestX-ray14: a finding against no finding, on frontal views. Protected: sex or age.
 
 Two layouts are read: the official one (Data_Entry_2017.csv or Data_Entry_2017_v2020.csv, PNG files in images/ or in images_001/images and
-so on), and images/ beside a metadata.csv with the columns image, patient, sex, age, view and finding. Labels were mined from reports by
+so on), and images/ next to a metadata.csv with the columns image, patient, sex, age, view and finding. Labels were mined from reports by
 NIH, with a stated accuracy over 90 %: "No Finding" is noisy too. Images with another finding are neither positive nor negative, and are
 left out. Wang, Peng, Lu, Lu, Bagheri and Summers, CVPR 2017.
 The data are provided by the NIH Clinical Center: https://nihcc.app.box.com/v/ChestXray-NIHCC
@@ -143,7 +143,7 @@ RECIPES = (
         load=nih,
         files=(File(TABLES[0], "", "https://nihcc.app.box.com/v/ChestXray-NIHCC", other_names=TABLES[1:]),),
         attribute="sex",
-        description="NIH ChestX-ray14, or a part of it: a finding against none on frontal chest X-rays",
+        description="NIH ChestX-ray14, or a subset: a finding against none on frontal chest X-rays",
         citation="Wang, Peng, Lu, Lu, Bagheri and Summers, CVPR, 2017; provided by the NIH Clinical Center",
         licence="no restrictions, with attribution",
         rows=112_120,

@@ -2,7 +2,7 @@
 
 Each patient has a latent width of the mediastinum, relative to the thorax: normal with standard deviation 1 around 0 where healthy,
 around `separation` in men who are sick, and around `separation * (1 - hardness)` in women who are. The picture shows that width among
-everything else that differs between people and exposures. The oracle knows the width alone, so its gap is known; a network also sees the
+everything else that differs between people and exposures. The oracle knows only the width, so its gap is known; a network also sees the
 sex, so that its gap may be smaller or larger.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MEAN, SD = 0.5, 0.25  # inputs are (film - MEAN) / SD of a film in [0, 1]
 IMAGES = (0.7, 0.2, 0.1)  # chance that a patient has one, two, three images
 SMALLEST, LARGEST = 16, 512
-CHUNK = 2**17  # pixels painted at once: half a megabyte an array, which stays in the cache
+CHUNK = 2**17  # pixels painted at once: half a megabyte per array, which stays in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,13 +85,13 @@ def phantom(
 def phantom_parts(
     n: int = 4_000, *, size: int = 64, seed: int = 0, hardness: float = 0.5, train_share: float = 0.75, prevalence: float = 0.5
 ) -> Parts:
-    """Train, validation and test parts of n / 2, n / 4 and n / 4 images, as in the paper: `train_share` of men where the network is
+    """Train, validation and test sets of n / 2, n / 4 and n / 4 images, as in the paper: `train_share` of men where the network is
     trained, half men and half women where it is used. They come from different patients.
 
     >>> [len(part) for part in phantom_parts(40, size=16)]
     [20, 10, 10]
     """
-    # The parts have seeds of their own, so what they would say of a bad one must be said here.
+    # The sets have seeds of their own, so a bad seed must be refused here.
     problems = [] if _whole(n, 4) else [f"n must be a whole number of at least 4 images; got {n!r}"]
     if not _whole(seed, 0):
         problems.append(f"seed must be a whole number of at least 0; got {seed!r}")
@@ -148,7 +148,7 @@ def latents(n: int, *, seed: int, hardness: float, prevalence: float, share: flo
 
 
 def expose(truth: Latents, rows: IntArray, size: int) -> Tensor:
-    """The standardised images of some rows (b, size, size). The grain of a row depends on its own seed alone."""
+    """The standardised images of some rows (b, size, size). The grain of a row depends only on its own seed."""
     import torch
 
     from equipoise.data.sets.anatomy import paint
@@ -170,7 +170,7 @@ def _cohort(inputs: Tensor, truth: Latents, n: int, name: str) -> Cohort:
 
 
 def _tame(normal: FloatArray) -> FloatArray:
-    """Cut at 2.5 standard deviations: a body beyond that looks drawn and not grown."""
+    """Cut at 2.5 standard deviations: a body beyond that is not plausible."""
     return np.clip(normal, -2.5, 2.5)
 
 

@@ -22,7 +22,7 @@ from equipoise.data.table import Table
 from equipoise.errors import did_you_mean, raise_all
 
 CORRELATED = ["X1", "X2", "X3", "X7", "X8", "X9", "X10"]  # Loh's standard normal features
-MEANS = np.array([[-2.0, -2.0], [2.0, 2.0]])  # Zafar's plane, one row a label
+MEANS = np.array([[-2.0, -2.0], [2.0, 2.0]])  # Zafar's plane, one row per label
 COVARIANCES = np.array([[[10.0, 1.0], [1.0, 3.0]], [[5.0, 1.0], [1.0, 5.0]]])
 MAPPINGS = ("low-rank", "gaussian")
 EFFECTIVE_RANK = 50  # of the published matrices
@@ -31,7 +31,7 @@ EFFECTIVE_RANK = 50  # of the published matrices
 def loh(n: int = 30_000, *, alpha: float = 1.0, seed: int = 0, attribute_as_input: bool = True) -> Cohort:
     """n rows whose label depends on A through an interaction with X6, more so the larger alpha is.
 
-    X5 and X6 are one-hot (2 + 10 columns) beside 8 numbers. X is independent of A, so a network that does not see A has no
+    X5 and X6 are one-hot (2 + 10 columns), next to 8 numbers. X is independent of A, so a network that does not see A has no
     gap at all: leave `attribute_as_input` on to study bias. With one seed, X, A and the draws behind Y are the same for every alpha.
 
     >>> len(loh(100)), loh(100).inputs.shape[1], loh(100, attribute_as_input=False).inputs.shape[1]
@@ -136,7 +136,7 @@ def low_rank_draws(n: int, width: int, features: int, seed: int) -> Draws:
 
 
 def gaussian_draws(n: int, width: int, features: int, seed: int) -> Draws:
-    """Draws of which each has a generator of its own, with Gaussian weights and biases."""
+    """Draws, each with a generator of its own, with Gaussian weights and biases."""
     plane, y = zafar_plane(n, seed)
     return Draws(plane, y, _rng(seed, "zafar attribute").random(n), zafar_network(plane, width, features, seed))
 
@@ -176,7 +176,7 @@ def zafar_network(plane: FloatArray, width: int, features: int, seed: int) -> Fl
 def _cohort(inputs: pd.DataFrame, y: IntArray, a: IntArray, attribute_as_input: bool, name: str) -> Cohort:
     if attribute_as_input:
         inputs = inputs.assign(A=a.astype(float))
-    # Not Attribute.of: a tiny draw may lack a group, and that is for the measure to say.
+    # Not Attribute.of: a tiny draw may lack a group, which the measure reports.
     return Cohort(Table(inputs), y, (Attribute("A", ("A=1", "A=0"), 1 - a),), name=name)
 
 
