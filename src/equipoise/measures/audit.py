@@ -26,9 +26,9 @@ NOISE_DRAWS = 200  # permutations; the mean is then known to about a twentieth o
 class Audit:
     """What an audit found. `audit["eod"]` is a gap or a performance measure with its interval; `groups` has one row per group.
 
-    With more than two groups (or several attributes) `audit["eod"]` is the gap with the largest absolute value; `gaps` has all. `noise` is the
-    mean size of a gap over random permutations of the groups, what a classifier without a gap shows on these rows by chance; `excess` is
-    the size of the gap minus that.
+    With more than two groups (or several attributes) `audit["eod"]` is the gap with the largest absolute value; `gaps` has all. `noise` is
+    the mean size of a gap over random permutations of the groups, what a classifier without a gap shows on these rows by chance; `excess`
+    is the size of the gap minus that.
     """
 
     estimates: dict[str, Estimate]
