@@ -25,6 +25,7 @@ from equipoise.study import Plan, make_plan, opened, published, read_rows, read_
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 PAGE, CHOICE = ROOT / "docs" / "reproduction.md", RESULTS / "departures" / "README.md"
+MINIMUM = RESULTS / "paper-sensitivity" / "README.md"
 COLUMNS = ["data", "measure", "method", "seed", "gap", "performance", "valid_gap", "valid_performance", "noise", "met", "step", "steps"]
 COLUMNS += ["min_performance", "max_gap", "seconds"]
 SUFFIX = "-published"
@@ -162,18 +163,16 @@ def differences(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def explained(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
-    """Every explanation, and the cells that it is for."""
+    """Every explanation, and the cells that it is for; their numbers are in the table."""
     for because, own in explanations_of(study, cells):
         yield f"- {because}"
         for variant, name in VARIANTS.items():
-            texts = [
-                f"{study.plan.named(c.data).title or c.data}, {c.measure.upper()}, {c.method}: {c.quantity} {c} "
-                f"({c.paper:{QUANTITIES[c.quantity][1]}.{DIGITS}f} ± {c.paper_sd:.{DIGITS}f})"
-                for c in own
-                if c.variant == variant
-            ]
-            if texts:
-                yield f"  {name[0].upper()}{name[1:]} (published): {'; '.join(texts)}."
+            places: dict[str, list[str]] = {}
+            for c in (c for c in own if c.variant == variant):
+                places.setdefault(f"{study.plan.named(c.data).title or c.data}, {c.measure.upper()}, {c.method}", []).append(c.quantity)
+            if places:
+                texts = "; ".join(f"{place} ({', '.join(quantities)})" for place, quantities in places.items())
+                yield f"  Cells, {name}: {texts}."
         yield ""
 
 
@@ -195,7 +194,30 @@ def blocks(results: Path = RESULTS) -> dict[str, str]:
 
 def pages(results: Path = RESULTS) -> dict[Path, dict[str, str]]:
     """The generated blocks of every page."""
-    return {PAGE: blocks(results), CHOICE: choice(results)}
+    return {PAGE: blocks(results), CHOICE: choice(results), MINIMUM: minimum(results)}
+
+
+def minimum(results: Path = RESULTS) -> dict[str, str]:
+    """The block on the minimum performance, which the paper does not give: how far our arms as published are from it under each."""
+    study = Study.read(results / "paper-sensitivity")
+    found = pd.read_csv(results / "paper-sensitivity" / "floors.csv")
+    found = found[found["method"].str.endswith(SUFFIX)].assign(method=lambda rows: rows["method"].str.removesuffix(SUFFIX))
+    paper = [published(study.plan.named(row.data).published, row.measure, row.method) for row in found.itertuples()]
+    assert all(paper)  # every cell of this study is in the paper
+    found["simulation"] = found["data"].str.partition("-")[0].str.capitalize()
+    found["bias"] = [abs(gap - p.bias) for gap, p in zip(found["gap"], paper, strict=True) if p]
+    found["BA"] = [abs(value - p.performance) for value, p in zip(found["performance"], paper, strict=True) if p]
+    keys = ["simulation", "measure", "method"]
+    means = found.groupby([*keys, "min_performance"], sort=False)[["bias", "BA"]].mean()
+    least = list(dict.fromkeys(found["min_performance"]))
+    lines = [f"| simulation | measure | method | {' | '.join(f'{value:.2f}' for value in least)} |", "|---|---|---|" + "---|" * len(least)]
+    for key in dict.fromkeys(means.index.droplevel("min_performance")):
+        numbers = [means.loc[(*key, value)] for value in least]
+        best = min(range(len(least)), key=lambda k: numbers[k]["BA"])
+        texts = [f"{row['bias']:.3f}, {row['BA']:.3f}" for row in numbers]
+        texts[best] = f"**{texts[best]}**"
+        lines.append(f"| {key[0]} | {key[1].upper()} | {key[2]} | {' | '.join(texts)} |")
+    return {"minimum": "\n".join(lines)}
 
 
 def choice(results: Path = RESULTS) -> dict[str, str]:
@@ -238,7 +260,8 @@ def _run_of(study: Study) -> str:
     about = json.loads((study.folder / "study.json").read_text(encoding="utf-8"))
     timings = pd.read_csv(study.folder / "timings.csv")
     counted = "training included" if "training" in set(timings["method"]) else "training not counted"
-    spent = f" {timings['task_seconds'].sum() / 60:.0f} minutes of one core, {counted}."
+    where = "of processes that shared one GPU" if about.get("device", "cpu").startswith("cuda") else "of one core"
+    spent = f" {timings['task_seconds'].sum() / 60:.0f} minutes {where}, {counted}."
     rows = f"{len(study.rows):,} rows in `results/{study.folder.name}/rows.csv`"
     return f"{rows}, of study {about['fingerprint']}, Equipoise {about['version']}, {about['collected']}: {about['note']}.{spent}"
 
@@ -269,7 +292,8 @@ def collect(source: Path, note: str, results: Path = RESULTS) -> Path:
     read_timings(study).round(2).to_csv(folder / "timings.csv", index=False)
     about = json.loads((source / "study.json").read_text(encoding="utf-8"))
     kept = {key: about[key] for key in ("study", "fingerprint", "version", "code", "definition")}
-    told = {**kept, "collected": datetime.now(UTC).date().isoformat(), "note": note}
+    device = ", ".join(dict.fromkeys(rows["device"].dropna().astype(str))) or "cpu"
+    told = {**kept, "device": device, "collected": datetime.now(UTC).date().isoformat(), "note": note}
     (folder / "study.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     return folder
 
