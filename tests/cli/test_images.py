@@ -104,7 +104,7 @@ def test_the_image_column_is_found_or_named(run, xrays, name):
     if name == "scan":
         code, _, err = run("audit", "local.csv", *AUDIT, *MODEL)
         assert code == 2
-        assert "looked for image, path, file, filename, Image Index). Name it with --image-column. The columns are: scan, sick" in err
+        assert "--image-column (image_column=). The columns are: scan, sick" in err
         assert "no column 'scn'. Did you mean 'scan'?" in run("audit", "local.csv", *AUDIT, *MODEL, "--image-column", "scn").err
 
 
@@ -157,7 +157,7 @@ def test_skipped_images_are_counted_and_listed(run, broken):
     assert ".png" not in out  # the rows tell whose they are, in the user's own table
     assert json.loads(Path("result.json").read_text()) == found  # which is passed on, and has the counts alone
     out = run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken").out
-    assert "local.csv: 5 images that cannot be read were left out:" in out
+    assert "local.csv: 5 unreadable images were left out:" in out
     assert "row 13 below the header, xrays/12.png: is no image" in out
 
 
@@ -181,7 +181,7 @@ def test_of_very_many_reasons_a_hundred_are_listed(run, xrays):
     more.to_csv("local.csv", index=False)
     found = json.loads(run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken", "--json").out)
     assert (len(found["left_out"]), found["left_out_count"], found["rows"]) == (100, 104, ROWS)
-    assert "and 99 more (--json lists 100)" in run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken").out
+    assert "and 99 more" in run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken").out
 
 
 def test_images_of_every_kind_and_size_go_through(run, xrays, tmp_path):

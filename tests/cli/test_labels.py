@@ -96,6 +96,9 @@ def test_the_audit_of_each_label_is_that_of_python(place, capsys):
     for label in LABELS:
         assert told[label] == json.loads(json.dumps(expected[label].to_dict()))
     assert run(["audit", *_options(place), "--draws", "50"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(sum(line.strip().startswith(label.split()[0]) for line in lines) == 1 for label in LABELS)  # a row each
+    assert run(["audit", *_options(place), "--draws", "50", "--verbose"]) == 0
     said = capsys.readouterr().out
     assert all(f"\n{label}\n" in said for label in LABELS)
 
@@ -116,7 +119,7 @@ def test_scores_of_several_labels_from_columns(place, tmp_path, capsys):
         assert told[label]["rows"] == expected[label]["rows"] < 2_400
         assert told[label]["eod"]["value"] == pytest.approx(expected[label]["eod"]["value"])
     assert run([*asked, "--score", "p"]) == 2
-    assert "2 --label and 1 --score do not go together" in capsys.readouterr().err
+    assert "2 --label and 1 --score do not match" in capsys.readouterr().err
 
 
 def test_one_repair_for_all_labels_is_that_of_python_and_serves_new_patients(place, tmp_path, capsys):
@@ -199,7 +202,7 @@ def test_heads_of_each_label_are_in_its_folder(place, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        (["--method", "auto"], "auto cannot repair several labels"),
+        (["--method", "adversarial-finetune"], "adversarial-finetune cannot repair several labels"),
         (["--selection", "honest"], "--selection paper"),
         (["--label", "Effusion"], "--label Effusion was given twice"),
         (["--dry-run"], "--dry-run is for one --label"),

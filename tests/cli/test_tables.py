@@ -83,7 +83,7 @@ def test_conflicts_are_settled_by_a_rule(run, rule):
     [
         (["--group", "age", "--bins", "age"], "COLUMN=EDGE"),
         (["--group", "age", "--bins", "age=60,40"], "ascending"),
-        (["--group", "sex", "--bins", "age=40"], "'age', which is no --group"),
+        (["--group", "sex", "--bins", "age=40"], "'age', which is not a --group"),
         (["--group", "age", "--bins", "age=40", "--bins", "age=50"], "age was given twice"),
         (["--group", "sex", "--bins", "sex=40"], "240 of 240 rows hold no number; first in row 1 below the header, 'M'"),
         (["--group", "age"], "--bins age="),

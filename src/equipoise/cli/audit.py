@@ -13,7 +13,7 @@ from equipoise import data, measures, models, repair, report
 from equipoise.cli import inputs as given
 from equipoise.cli.asked import output_of, outputs_of
 from equipoise.cli.console import JsonOption, bar, notes, out
-from equipoise.cli.several import scores_in, scores_of_labels
+from equipoise.cli.several import scores_of_labels
 from equipoise.errors import pick, raise_all
 
 # Formats that audit does not write.
@@ -131,7 +131,7 @@ def audit(
 
         def read(path: Path) -> dict[str, data.Scores]:
             if network is None:
-                return scores_in(path, inputs, score or [])
+                return data.read_scores(path, inputs.reading, score or [])
             opened[path] = given.cohort_of(path, inputs)
             if one:
                 return {label[0]: given.scores_of(network, opened[path].cohort, output)}

@@ -1,20 +1,19 @@
-"""What a command is handed: a data file, a folder of images and a network, as options and as the cohort and the network they make."""
+"""The options of data files, images and networks, and how they are read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from equipoise import data, report
 from equipoise.cli.console import counting, say_code
-from equipoise.errors import BadInput, did_you_mean, pick, raise_all
+from equipoise.errors import BadInput, did_you_mean, pick
 
 if TYPE_CHECKING:
-    import pandas as pd
     from torch import nn
 
     from equipoise.models import Code
@@ -141,12 +140,17 @@ CacheOption = Annotated[
     ),
 ]
 
-SHOWN = 100  # reasons in a result; a folder may hold many thousand broken images
+
+# Options that are read as they are; normalise, bins and cut are parsed.
+SHARED = (
+    *("labels", "group", "reference", "patient", "id", "positive", "features", "conflicts", "max_table_bytes", "images", "image_column"),
+    *("view_column", "from_headers", "size", "channels", "skip_broken", "allow_outside", "max_pixels", "cache"),
+)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """How to read a data file: the roles of its columns and, with a folder of images, how those are read."""
+    """The options that say how to read a data file."""
 
     labels: list[str]
     group: list[str]
@@ -169,14 +173,7 @@ class Inputs:
     bins: list[str] | None = None
     conflicts: str = "row"
     max_table_bytes: int | None = None
-    cut: dict[str, data.Bins] | None = None  # the bins as they were found in an earlier file, so that another has groups of the same names
-
-    @property
-    def text(self) -> set[str]:
-        """The columns of identifiers and groups, which are read as text; a group that is binned is a number."""
-        named = {name for name in (self.patient, self.id) if name is not None}
-        images = () if self.images is None else (self.image_column,) if self.image_column else data.IMAGE_COLUMNS
-        return named | {*images} | {name for name in self.group if name not in self.edges}
+    cut: dict[str, data.Bins] | None = None  # the bins of an earlier file
 
     @property
     def edges(self) -> Mapping[str, Sequence[float] | data.Bins]:
@@ -184,31 +181,19 @@ class Inputs:
         return self.cut or dict(data.read_bins(text) for text in self.bins or [])
 
     def cut_as(self, cohort: data.Cohort) -> Inputs:
-        """The same for another file, whose bins have the names that they have in this cohort."""
+        """The same for another file, with the bins of this cohort, so that both have groups of the same names."""
         return replace(self, cut={a.name: a.bins for a in cohort.attributes if a.bins is not None})
 
-    def read(self, path: Path) -> pd.DataFrame:
-        """The rows of a file, with identifiers and groups as text, and labels too where one of their values is named."""
-        words = self.labels if self.positive is not None else ()
-        return data.read_table(path, text=self.text, words=words, limit=self.max_table_bytes)
+    @property
+    def reading(self) -> data.Reading:
+        """The options as the library takes them."""
+        own = {name: getattr(self, name) for name in SHARED}
+        return data.Reading(**own, norm=norm_of(self.normalise, self.channels or 1), bins=self.edges)
 
     @property
     def view(self) -> str | None:
-        """The column by which only frontal views are kept, if any."""
-        return self.view_column or ("view" if self.from_headers else None)
-
-    @property
-    def roles(self) -> dict[str, Any]:
-        """The columns that every kind of cohort and scores are read by."""
-        return {
-            "label": self.labels[0] if len(self.labels) == 1 else self.labels,
-            "group": self.group,
-            "reference": self.reference or None,
-            "patient": self.patient,
-            "positive": self.positive,
-            "bins": self.edges,
-            "conflicts": self.conflicts,
-        }
+        """The column that marks frontal views, if any."""
+        return self.reading.view
 
     def problems(self) -> list[str]:
         """Options that do not go together."""
@@ -267,47 +252,45 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Opened:
-    """A cohort that was read, and which rows were not taken."""
+    """A file that was read, with its words for people."""
 
-    cohort: data.Cohort
-    left_out: tuple[data.Broken, ...] = ()  # what was wrong with each image that was left out
-    not_frontal: int = 0
+    read: data.Read
+
+    @property
+    def cohort(self) -> data.Cohort:
+        return self.read.cohort
 
     def counts(self) -> dict[str, object]:
-        """For files: how many rows were left out and why, which says nothing of a patient."""
-        varying = {each.attribute: each.patients for each in data.varying_in(self.cohort.attributes, self.cohort.patients)}
-        told = {"left_out_count": len(self.left_out), "left_out_kinds": data.counted(self.left_out), "not_frontal": self.not_frontal}
-        return told | {"patients_in_several_groups": varying, "conflicts": self.cohort.attributes[0].conflicts}
+        return self.read.counts()
 
     def to_dict(self) -> dict[str, object]:
-        """For standard output: at most a hundred rows with the reason, beside the counts. The names are in the table."""
-        return {"left_out": [f"{one.place}: {one.reason}" for one in self.left_out[:SHOWN]], **self.counts()}
+        return self.read.to_dict()
 
     def summary(self, varying: bool = True) -> list[str]:
-        """The counts for people; nothing where every row was taken and no patient has more than one group, which an audit says itself."""
+        """Rows left out and, unless an audit reports them itself, patients in several groups; without names."""
         found = data.varying_in(self.cohort.attributes, self.cohort.patients) if varying else ()
         return [*self._left_out(), *(report.varying_words(each) for each in found)]
 
-    def _left_out(self) -> list[str]:
-        said = [f"{self.not_frontal:,} rows that are not frontal views were left out"] if self.not_frontal else []
-        if self.left_out:
-            kinds = ", ".join(f"{count:,} {kind}" for kind, count in data.counted(self.left_out).items())
-            said.append(f"{len(self.left_out):,} images that cannot be read were left out: {kinds}")
-        return said
-
     def lines(self, varying: bool = True) -> list[str]:
-        """For the terminal of the user: the summary, with the names of the first images that were left out."""
-        more = len(self.left_out) - 5
-        named = [f"  {one}" for one in self.left_out[:5]] + ([f"  and {more:,} more (--json lists {SHOWN})"] if more > 0 else [])
-        said = self.summary(varying)
-        at = len(self._left_out())
+        """The summary for the user's terminal, with the first images that were left out."""
+        left_out = self.read.left_out
+        more = f"  and {len(left_out) - 5:,} more (--json lists them)"
+        named = [f"  {one}" for one in left_out[:5]] + ([more] if len(left_out) > 5 else [])
+        said, at = self.summary(varying), len(self._left_out())
         return [*said[:at], *named, *said[at:]]
+
+    def _left_out(self) -> list[str]:
+        read = self.read
+        said = [f"{read.not_frontal:,} rows that are not frontal views were left out"] if read.not_frontal else []
+        if read.left_out:
+            kinds = ", ".join(f"{count:,} {kind}" for kind, count in data.counted(read.left_out).items())
+            said.append(f"{len(read.left_out):,} unreadable images were left out: {kinds}")
+        return said
 
 
 def cohort_of(file: Path, inputs: Inputs) -> Opened:
-    """The cohort in a data file: of numbers, or of the images that its rows name."""
-    frame = inputs.read(file)
-    return Opened(_numeric(frame, file.name, inputs)) if inputs.images is None else _of_images(frame, file.name, inputs, inputs.images)
+    """The cohort in a data file, read with a progress bar."""
+    return Opened(data.read_cohort(file, inputs.reading, progress=counting))
 
 
 def norm_of(text: str | None, channels: int) -> data.Norm:
@@ -370,78 +353,3 @@ def scores_of(network: nn.Module, cohort: data.Cohort, output: str) -> data.Scor
         if not advice:
             raise
         raise BadInput(" ".join((*error.problems, advice))) from error
-
-
-def _of_images(frame: pd.DataFrame, name: str, inputs: Inputs, folder: Path) -> Opened:
-    column = inputs.image_column or next((c for c in data.IMAGE_COLUMNS if c in frame.columns), None)
-    if column is None or column not in frame.columns:
-        looked = f"no column {column!r}" if column else f"no column with the names of images (looked for {', '.join(data.IMAGE_COLUMNS)})"
-        shown = ", ".join(map(str, frame.columns))
-        hint = did_you_mean(column, map(str, frame.columns), 0.6) if column else ""
-        raise BadInput(f"{looked}.{hint} Name it with --image-column. The columns are: {shown}.", source=name)
-    view = inputs.view
-    frame, wrong = _with_headers(frame, column, folder, inputs) if inputs.from_headers else (frame, {})
-    kept = frame.drop(index=list(wrong))
-    if not len(kept):
-        raise_all(list(map(str, wrong.values())), name)
-    frontal = int(data.of_view(kept[view]).sum()) if view in kept.columns else len(kept)
-    try:
-        with counting("decoding", frontal) as more:
-            cohort = data.Cohort.from_images(
-                kept,
-                folder=folder,
-                image=column,
-                view=view,
-                size=224 if inputs.size is None else inputs.size,
-                channels=1 if inputs.channels is None else inputs.channels,
-                skip_broken=inputs.skip_broken,
-                allow_outside=inputs.allow_outside,
-                max_pixels=inputs.max_pixels,
-                cache=inputs.cache,
-                progress=more,
-                name=name,
-                **norm_of(inputs.normalise, inputs.channels or 1),
-                **inputs.roles,
-            )
-    except BadInput as error:
-        if inputs.skip_broken or not wrong:
-            raise
-        raise BadInput(*map(str, wrong.values()), *error.problems, source=name) from None
-    if wrong and not inputs.skip_broken:
-        raise BadInput(*map(str, wrong.values()), data.BROKEN_ADVICE, source=name)
-    assert isinstance(cohort.source, data.Images)
-    return Opened(cohort, (*wrong.values(), *cohort.source.broken.values()), len(kept) - frontal)
-
-
-def _with_headers(frame: pd.DataFrame, column: str, folder: Path, inputs: Inputs) -> tuple[pd.DataFrame, dict[int, data.Broken]]:
-    """The frame with columns from the DICOM headers of its rows; and what was wrong with a row's, by position."""
-    from equipoise.data import with_headers
-
-    files = data.find_files(frame[column], folder, column, allow_outside=inputs.allow_outside)
-    with counting("reading headers", len(files)) as more:
-        filled, broken = with_headers(frame, files, more, data.Limit(inputs.max_pixels), inputs.patient)
-    return filled, {at: replace(one, place=f"row {at + 1} below the header") for at, one in broken.items()}
-
-
-def _numeric(frame: pd.DataFrame, name: str, inputs: Inputs) -> data.Cohort:
-    """A data file as the user's network takes it: numbers as they are, nothing scaled or encoded."""
-    taken = {*inputs.labels, inputs.patient, inputs.id, *inputs.group}
-    chosen = inputs.features or [c for c in frame.columns if c not in taken]
-    taken_as = {c: data.as_parsed(frame[c]) if c in inputs.text else frame[c] for c in chosen if c in frame.columns}
-    problems = [problem for column in taken_as.values() for problem in _input_problems(column)]
-    try:
-        cohort = data.cohort_in(frame, inputs.text, features=chosen, scale=False, name=name, id=inputs.id, **inputs.roles)
-    except BadInput as error:
-        raise BadInput(*error.problems, *problems, source=name) from None
-    raise_all(problems, name)
-    return cohort
-
-
-def _input_problems(column: Any) -> Iterator[str]:
-    """What a network cannot take; nothing is filled in for it, because only its owner knows how that was done in training."""
-    import numpy as np
-
-    if column.dtype.kind not in "biuf":
-        yield f"input column {column.name!r} holds no numbers. Encode it as the network expects, or list the inputs with --feature."
-    elif bad := int((~np.isfinite(column.to_numpy(dtype=float, na_value=np.nan))).sum()):
-        yield f"input column {column.name!r}: {bad:,} of {len(column):,} rows are empty or infinite. Fill them in as in training."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,32 +11,11 @@ from rich.text import Text
 
 from equipoise import data, report
 from equipoise.cli.console import out
-from equipoise.cli.inputs import Inputs
 
 if TYPE_CHECKING:
     from torch import nn
 
     from equipoise.repair import Comparison, Saved
-
-
-def scores_in(path: Path, inputs: Inputs, columns: list[str]) -> dict[str, data.Scores]:
-    """The scores of each label in a file; of several labels on the rows where each is known, with the groups of the whole table."""
-    import numpy as np
-
-    frame, found = inputs.read(path), {}
-    roles = inputs.roles if len(columns) == 1 else inputs.roles | {"conflicts": "row"}
-    for label, column in zip(inputs.labels, columns, strict=True):
-        several = len(columns) > 1 and label in frame.columns
-        rows = frame[data.known(frame[label])] if several else frame
-        found[label] = data.Scores.from_frame(rows, score=column, id=inputs.id, name=path.name, **{**roles, "label": label})
-    if len(columns) == 1:
-        return found
-    # A patient's group must not depend on which labels are known, nor must the names of bins and the reference.
-    attributes = data.read_columns(frame, **inputs.roles, source=path.name).attributes
-    return {
-        label: replace(own, attributes=tuple(a.take(np.flatnonzero(data.known(frame[label]))) for a in attributes))
-        for label, own in found.items()
-    }
 
 
 def scores_of_labels(network: nn.Module, cohort: data.Cohort, output: str, outputs: Mapping[str, int | str]) -> dict[str, data.Scores]:

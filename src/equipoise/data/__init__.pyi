@@ -48,6 +48,10 @@ from .images import UNIT_RANGE as UNIT_RANGE
 from .images import XRAY_RANGE as XRAY_RANGE
 from .images import Images as Images
 from .images import Norm as Norm
+from .reading import Read as Read
+from .reading import Reading as Reading
+from .reading import read_cohort as read_cohort
+from .reading import read_scores as read_scores
 from .recipe import File as File
 from .recipe import Recipe as Recipe
 from .scores import Scores as Scores

@@ -1,0 +1,223 @@
+"""A data file as a cohort or as scores: the roles of its columns and, with a folder of images, how the images are read.
+
+reading = Reading(labels=["pneumonia"], group=["sex"], reference=["M"], patient="patient_id", images=Path("xrays"))
+cohort = read_cohort("local.csv", reading).cohort
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from equipoise.data.bins import Bins
+from equipoise.data.cohort import Cohort, cohort_in
+from equipoise.data.columns import read_columns
+from equipoise.data.conflicts import varying_in
+from equipoise.data.faults import MAX_PIXELS, Broken, Limit, counted
+from equipoise.data.image_files import IMAGE_COLUMNS, find_files, of_view
+from equipoise.data.images import BROKEN_ADVICE, Images, Norm
+from equipoise.data.scores import Scores
+from equipoise.data.table_files import as_parsed, read_table
+from equipoise.data.targets import known
+from equipoise.errors import BadInput, did_you_mean, raise_all
+
+LISTED = 100  # reasons in a result; a folder may hold many thousand unreadable images
+Counting = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]  # progress: what is done, how many times; then increments
+
+
+@contextmanager
+def _silent(_what: str, _total: int) -> Iterator[Callable[[int], None]]:
+    yield lambda _: None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to read a data file: the roles of its columns and, with a folder of images, how the images are read."""
+
+    labels: list[str]
+    group: list[str]
+    reference: list[str] | None = None
+    patient: str | None = None
+    id: str | None = None
+    positive: str | None = None
+    features: list[str] | None = None
+    images: Path | None = None
+    image_column: str | None = None
+    view_column: str | None = None
+    from_headers: bool = False
+    size: int | None = None
+    channels: int | None = None
+    norm: Norm = field(default_factory=lambda: Norm(mean=(), std=()))
+    skip_broken: bool = False
+    allow_outside: bool = False
+    max_pixels: int = MAX_PIXELS
+    cache: Path | None = None
+    bins: Mapping[str, Sequence[float] | Bins] = field(default_factory=dict)
+    conflicts: str = "row"
+    max_table_bytes: int | None = None
+
+    @property
+    def text(self) -> set[str]:
+        """The columns of identifiers and groups, which are read as text; a binned group is read as a number."""
+        named = {name for name in (self.patient, self.id) if name is not None}
+        images = () if self.images is None else (self.image_column,) if self.image_column else IMAGE_COLUMNS
+        return named | {*images} | {name for name in self.group if name not in self.bins}
+
+    def with_bins_of(self, cohort: Cohort) -> "Reading":
+        """The same for another file, with the bins of this cohort, so that both have groups of the same names."""
+        return replace(self, bins={a.name: a.bins for a in cohort.attributes if a.bins is not None})
+
+    @property
+    def view(self) -> str | None:
+        """The column that marks frontal views, the only ones used; None where all rows are."""
+        return self.view_column or ("view" if self.from_headers else None)
+
+    @property
+    def roles(self) -> dict[str, Any]:
+        """The roles of columns that cohorts and scores share, as keywords."""
+        return {
+            "label": self.labels[0] if len(self.labels) == 1 else self.labels,
+            "group": self.group,
+            "reference": self.reference or None,
+            "patient": self.patient,
+            "positive": self.positive,
+            "bins": self.bins,
+            "conflicts": self.conflicts,
+        }
+
+    def table(self, path: Path) -> pd.DataFrame:
+        """The rows of a file, with identifiers and groups as text, and labels too where their positive value is named."""
+        words = self.labels if self.positive is not None else ()
+        return read_table(path, text=self.text, words=words, limit=self.max_table_bytes)
+
+
+@dataclass(frozen=True)
+class Read:
+    """A cohort and the rows of its file that are not in it."""
+
+    cohort: Cohort
+    left_out: tuple[Broken, ...] = ()  # what was wrong with each image that was left out
+    not_frontal: int = 0
+
+    def counts(self) -> dict[str, object]:
+        """The number of rows left out by reason, without names: nothing about a patient."""
+        varying = {each.attribute: each.patients for each in varying_in(self.cohort.attributes, self.cohort.patients)}
+        found = {"left_out_count": len(self.left_out), "left_out_kinds": counted(self.left_out), "not_frontal": self.not_frontal}
+        return found | {"patients_in_several_groups": varying, "conflicts": self.cohort.attributes[0].conflicts}
+
+    def to_dict(self) -> dict[str, object]:
+        """The counts with the rows left out and their reasons, at most a hundred."""
+        return {"left_out": [f"{one.place}: {one.reason}" for one in self.left_out[:LISTED]], **self.counts()}
+
+
+def read_cohort(path: str | Path, reading: Reading, *, progress: Counting = _silent) -> Read:
+    """The cohort in a data file, of its numbers or of the images that its rows name, with the rows left out.
+
+    Numbers are used unchanged: nothing is scaled, encoded or imputed for a network that was trained elsewhere.
+    """
+    path = Path(path)
+    frame = reading.table(path)
+    if reading.images is None:
+        return Read(_of_numbers(frame, path.name, reading))
+    return _of_images(frame, path.name, reading, reading.images, progress)
+
+
+def read_scores(path: str | Path, reading: Reading, columns: Sequence[str]) -> dict[str, Scores]:
+    """The scores of each label in a data file, one column per label; with several labels, on the rows where each is known.
+
+    A patient's group, the names of bins and the reference are those of the whole table, whichever labels are known.
+    """
+    path = Path(path)
+    frame, found = reading.table(path), {}
+    several = len(columns) > 1
+    roles = reading.roles | {"conflicts": "row"} if several else reading.roles
+    for label, column in zip(reading.labels, columns, strict=True):
+        rows = frame[known(frame[label])] if several and label in frame.columns else frame
+        found[label] = Scores.from_frame(rows, score=column, id=reading.id, name=path.name, **{**roles, "label": label})
+    if not several:
+        return found
+    attributes = read_columns(frame, **reading.roles, source=path.name).attributes
+    return {
+        label: replace(own, attributes=tuple(a.take(np.flatnonzero(known(frame[label]))) for a in attributes))
+        for label, own in found.items()
+    }
+
+
+def _of_images(frame: pd.DataFrame, name: str, reading: Reading, folder: Path, progress: Counting) -> Read:
+    column = reading.image_column or next((c for c in IMAGE_COLUMNS if c in frame.columns), None)
+    if column is None or column not in frame.columns:
+        found = f"no column {column!r}" if column else f"no column with the names of images (tried {', '.join(IMAGE_COLUMNS)})"
+        shown = ", ".join(map(str, frame.columns))
+        hint = did_you_mean(column, map(str, frame.columns), 0.6) if column else ""
+        raise BadInput(f"{found}.{hint} Name it with --image-column (image_column=). The columns are: {shown}.", source=name)
+    view = reading.view
+    frame, wrong = _with_headers(frame, column, folder, reading, progress) if reading.from_headers else (frame, {})
+    kept = frame.drop(index=list(wrong))
+    if not len(kept):
+        raise_all(list(map(str, wrong.values())), name)
+    frontal = int(of_view(kept[view]).sum()) if view in kept.columns else len(kept)
+    try:
+        with progress("decoding", frontal) as more:
+            cohort = Cohort.from_images(
+                kept,
+                folder=folder,
+                image=column,
+                view=view,
+                size=224 if reading.size is None else reading.size,
+                channels=1 if reading.channels is None else reading.channels,
+                skip_broken=reading.skip_broken,
+                allow_outside=reading.allow_outside,
+                max_pixels=reading.max_pixels,
+                cache=reading.cache,
+                progress=more,
+                name=name,
+                **reading.norm,
+                **reading.roles,
+            )
+    except BadInput as error:
+        if reading.skip_broken or not wrong:
+            raise
+        raise BadInput(*map(str, wrong.values()), *error.problems, source=name) from None
+    if wrong and not reading.skip_broken:
+        raise BadInput(*map(str, wrong.values()), BROKEN_ADVICE, source=name)
+    assert isinstance(cohort.source, Images)
+    return Read(cohort, (*wrong.values(), *cohort.source.broken.values()), len(kept) - frontal)
+
+
+def _with_headers(
+    frame: pd.DataFrame, column: str, folder: Path, reading: Reading, progress: Counting
+) -> tuple[pd.DataFrame, dict[int, Broken]]:
+    """The frame with columns from the DICOM headers of its rows, and what was wrong with a row's header, by position."""
+    from equipoise.data.dicom import with_headers
+
+    files = find_files(frame[column], folder, column, allow_outside=reading.allow_outside)
+    with progress("reading headers", len(files)) as more:
+        filled, broken = with_headers(frame, files, more, Limit(reading.max_pixels), reading.patient)
+    return filled, {at: replace(one, place=f"row {at + 1} below the header") for at, one in broken.items()}
+
+
+def _of_numbers(frame: pd.DataFrame, name: str, reading: Reading) -> Cohort:
+    taken = {*reading.labels, reading.patient, reading.id, *reading.group}
+    chosen = reading.features or [c for c in frame.columns if c not in taken]
+    columns = [as_parsed(frame[c]) if c in reading.text else frame[c] for c in chosen if c in frame.columns]
+    problems = [problem for column in columns for problem in _input_problems(column)]
+    try:
+        cohort = cohort_in(frame, reading.text, features=chosen, scale=False, name=name, id=reading.id, **reading.roles)
+    except BadInput as error:
+        raise BadInput(*error.problems, *problems, source=name) from None
+    raise_all(problems, name)
+    return cohort
+
+
+def _input_problems(column: Any) -> Iterator[str]:
+    """What a network cannot take. Nothing is imputed, because only the network's owner knows how that was done in training."""
+    if column.dtype.kind not in "biuf":
+        yield (
+            f"input column {column.name!r} holds no numbers. Encode it as in training, or list the inputs with --feature (features=)."
+        )
+    elif bad := int((~np.isfinite(column.to_numpy(dtype=float, na_value=np.nan))).sum()):
+        yield f"input column {column.name!r}: {bad:,} of {len(column):,} rows are empty or infinite. Fill them in as in training."
