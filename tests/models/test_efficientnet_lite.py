@@ -238,7 +238,7 @@ METHODS = {
 def trained() -> tuple[nn.Module, eq.Parts]:
     """A network trained for an epoch on simulated X-rays: from published weights where they are installed, else from random ones."""
     torch.manual_seed(0)
-    parts = eq.split(eq.load("phantom", n=120, size=32), seed=0)
+    parts = eq.split(eq.load("phantom", n=200, size=32), seed=0)
     start = backbone(LITE0, pretrained=importlib.util.find_spec(VARIANTS[LITE0].package) is not None)
     return eq.train(parts.train, parts.valid, seed=0, model=start, settings=eq.Training(epochs=1, batch=32, learning_rate=1e-3)), parts
 
