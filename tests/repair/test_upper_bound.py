@@ -1,10 +1,10 @@
-"""How far a repair is from the best rule that knows the group: by the limit's own numbers, and told with its direction."""
+"""How far a repair is from the upper bound (group-aware), with its direction."""
 
 import numpy as np
 import pytest
 
 from equipoise.data import Attribute, Scores
-from equipoise.measures import audit_scores, limit
+from equipoise.measures import audit_scores, upper_bound
 from equipoise.methods import Goal
 from equipoise.repair import below_limit, limit_at, with_enough_data
 from support.cases import drawn, small_case
@@ -15,7 +15,7 @@ def test_the_methods_are_compared_on_the_test_scores_of_the_network_as_it_came()
     scores, goal = case.original.test, case.result.candidate.goal
     for row in drawn(case, 20).found.methods:
         size = [abs(row.gap.value)]
-        [best] = limit(scores.score, scores.y, scores.attribute.codes, scores.attribute.levels, goal.measure, goal.performance, size)
+        [best] = upper_bound(scores.score, scores.y, scores.attribute.codes, scores.attribute.levels, goal.measure, goal.performance, size)
         assert row.below == pytest.approx(best - row.performance.value)
     kept = {row.name: row.below for row in drawn(case, 20).found.methods}
     for name in ("standard", "reject-option", "equalised-odds"):  # the same scores, so that nothing is above

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.data import Scores
-from equipoise.measures import limit
+from equipoise.measures import upper_bound
 from equipoise.methods import Goal, select
 from equipoise.repair import audit
 from equipoise.report.explorer import explorer_data, gap_margin, performance_margin, selectable, thin
@@ -112,7 +112,7 @@ def test_the_line_is_that_of_the_validation_scores_as_they_came_and_reaches_the_
 
     def best(gaps: list[float]) -> np.ndarray:
         codes, levels = scores.attribute.codes, scores.attribute.levels
-        return limit(scores.score, scores.y, codes, levels, goal.measure, goal.performance, np.abs(gaps))
+        return upper_bound(scores.score, scores.y, codes, levels, goal.measure, goal.performance, np.abs(gaps))
 
     line = data["limit"]
     assert line["performance"] == pytest.approx(best(line["gap"]), abs=1e-6)

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from equipoise.measures import GAPS, QUOTIENTS
-from equipoise.report.wording import LONGEST, MINUS, SHARE, SHORT_GAP, amount, count, gap_words, number, plain, share_words, short, span
+from equipoise.measures import GAPS, MEASURES, QUOTIENTS
+from equipoise.report.wording import LONGEST, MINUS, amount, count, gap_words, number, plain, share_words, short, span
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,7 @@ def test_names_stand_on_one_line_are_short_and_keep_their_direction():
 
 
 def test_every_measure_has_words_and_a_new_one_its_own_name():
-    assert set(SHARE) == set(SHORT_GAP) == {*GAPS, *QUOTIENTS}
+    assert set(MEASURES) == {*GAPS, *QUOTIENTS}
+    assert all(each.question[0] and each.short for each in MEASURES.values())
     assert gap_words("my_gap") == "my_gap"
     assert share_words("my_gap") == ("my_gap, in the detection of ", "")

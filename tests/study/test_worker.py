@@ -12,7 +12,7 @@ import torch
 
 import equipoise as eq
 from equipoise.errors import BadInput
-from equipoise.measures import limit
+from equipoise.measures import upper_bound
 from equipoise.methods import run_many
 from equipoise.models import Training, predict, train_stack
 from equipoise.study import Plan, make_plan, networks, rows
@@ -62,7 +62,7 @@ def test_rows_are_what_the_public_functions_give(tiny, method: str) -> None:
         assert row["stack"] == 2
         scores = predict(models[row["seed"]], part.test)  # of the original network, whatever the method did
         codes, levels = scores.attribute.codes, scores.attribute.levels
-        [best] = limit(scores.score, scores.y, codes, levels, "eod", "balanced_accuracy", [abs(row["gap"])])
+        [best] = upper_bound(scores.score, scores.y, codes, levels, "eod", "balanced_accuracy", [abs(row["gap"])])
         assert row["limit"] == pytest.approx(best, abs=1e-12)
         if method != "bias-gda":
             assert row["performance"] <= row["limit"] + 1e-12

@@ -50,11 +50,11 @@ from .gaps import labels_needed as labels_needed
 from .gaps import meaning as meaning
 from .gaps import named as named
 from .gaps import terms as terms
+from .group_aware import UPPER_BOUND as UPPER_BOUND
+from .group_aware import upper_bound as upper_bound
 from .performance import AT_THRESHOLD as AT_THRESHOLD
 from .performance import Ranking as Ranking
 from .permutation import mean_permuted_gap as mean_permuted_gap
 from .threshold_sweep import Sweep as Sweep
 from .threshold_sweep import at_threshold as at_threshold
 from .threshold_sweep import sweep as sweep
-from .upper_bound import WORDS as WORDS
-from .upper_bound import limit as limit

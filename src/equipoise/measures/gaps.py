@@ -79,7 +79,7 @@ for _measure in (
         "tnr_gap",
         meaning="difference in specificity",
         short="specificity",
-        question=("of the patients who do not have ", ", the share that is rightly cleared"),
+        question=("of the patients who do not have ", ", the share that is correctly cleared"),
         rates={"fpr": -1.0},
         rate="tnr",
     ),

@@ -14,6 +14,7 @@ import pandas as pd
 from equipoise.data import MISSING, Attribute, Scores
 from equipoise.measures import (
     GROUP_MEASURES,
+    MEASURES,
     Audit,
     Cells,
     Estimate,
@@ -23,10 +24,10 @@ from equipoise.measures import (
     bootstrap_cells,
     interval,
     is_quotient,
-    limit,
     ratio,
     tabulate,
     units_of,
+    upper_bound,
 )
 from equipoise.methods import Goal, Progress
 from equipoise.repair.changes import ALMOST, Affected, Contribution, Shift, affected, all_attributes, paired, same_rows
@@ -34,15 +35,6 @@ from equipoise.repair.trial import Tried
 
 IN_THE_LARGE = "calibration_in_the_large"
 RATES_SHOWN = ("tpr", "tnr", "ppv", "npv", "auroc", IN_THE_LARGE, "calibration_error", "selection_rate", "fpr", "fnr")
-RATE_OF_GAP = {  # of the gaps in a single rate
-    "eod": "tpr",
-    "spd": "selection_rate",
-    "fpr_gap": "fpr",
-    "tnr_gap": "tnr",
-    "fnr_gap": "fnr",
-    "ppv_gap": "ppv",
-    "npv_gap": "npv",
-}
 
 
 @dataclass(frozen=True)
@@ -193,7 +185,7 @@ class Findings:
     def rate(self) -> str | None:
         """The rate that the goal's measure compares."""
         targets = [row.measure for row in self.gaps[self.main] if row.target]
-        return RATE_OF_GAP.get(targets[0]) if targets else None
+        return MEASURES[targets[0]].rate or None if targets and targets[0] in MEASURES else None
 
 
 def find(original: Tried, candidates: Sequence[Tried], chosen: int, settings: Settings, progress: Progress | None = None) -> Findings:
@@ -359,7 +351,7 @@ def limit_at(scores: Scores, goal: Goal, gaps: npt.ArrayLike, attribute: Attribu
     size = np.abs(np.atleast_1d(np.asarray(gaps, dtype=np.float64)))
     known = ~np.isnan(size)
     among = attribute or scores.attribute
-    best = limit(scores.score, scores.y, among.codes, among.levels, goal.measure, goal.performance, size[known])
+    best = upper_bound(scores.score, scores.y, among.codes, among.levels, goal.measure, goal.performance, size[known])
     if best is None:
         return None
     found = np.full(len(size), np.nan)

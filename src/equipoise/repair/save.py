@@ -16,7 +16,7 @@ from torch import nn
 
 from equipoise.data import naming, write_text
 from equipoise.errors import BadInput, EquipoiseError
-from equipoise.measures import WORDS, Audit, Settings, Threshold
+from equipoise.measures import UPPER_BOUND, Audit, Settings, Threshold
 from equipoise.methods import Progress, rule_to_dict
 from equipoise.models import HEADS, Exported, code_of, heads_of, plain_weights, save_weights, to_onnx
 from equipoise.presenting import presenter
@@ -218,7 +218,7 @@ def _level(found: Findings) -> list[dict[str, object]]:
 
 def _limit(row: MethodRow) -> dict[str, object] | None:
     """The group-aware upper bound at the same |gap| on the original test scores, and how far below it this is."""
-    return None if row.below is None else {"performance": row.performance.value + row.below, "below": row.below, "what": WORDS}
+    return None if row.below is None else {"performance": row.performance.value + row.below, "below": row.below, "what": UPPER_BOUND}
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, object]]:

@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from equipoise.data import write_text
-from equipoise.measures import WORDS, Audit
+from equipoise.measures import UPPER_BOUND, Audit
 from equipoise.methods import ALL_AT_ONCE, METHODS
 from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import ALMOST, Comparison, Saved
@@ -162,7 +162,7 @@ def _context(case: Comparison, thumbnails: bool) -> dict[str, Any]:
         "patients": case.original.test.patients is not None and (valid is None or valid.patients is not None),
         "performance": performance,
         "share_words": share_words,
-        "upper_bound": WORDS,
+        "upper_bound": UPPER_BOUND,
         "gap_words": gap_words,
         "rates": RATES,
         "rate_words": RATE_WORDS.get(found.rate or "", ""),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from equipoise.data import CONFLICTS, Varying
 from equipoise.errors import BadInput
-from equipoise.measures import meaning, terms
+from equipoise.measures import MEASURES, meaning, terms
 
 if TYPE_CHECKING:
     from equipoise.methods import Goal
@@ -29,27 +29,6 @@ UNFIT = re.compile("[\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff\u2028\u2029\ufeff]")
 MARKUP = re.compile(r"([\\`*\[\]<|~#$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|&(?=#?\w+;))")
 HTML = re.compile(r"<(?!https?://|mailto:)(?=[A-Za-z/!?])")
 
-# What a measure compares, around the name of what is detected, and the question that follows from it.
-SHARE: dict[str, tuple[str, str]] = {
-    "eod": ("of the patients who have ", ", the share that is detected"),
-    "spd": ("of all patients, the share that is flagged for ", ", whether or not they have it"),
-    "aod": ("the mean of two shares, of the patients with ", " that are detected and of those without it that get a false alarm"),
-    "fpr_gap": ("of the patients who do not have ", ", the share that gets a false alarm"),
-    "tnr_gap": ("of the patients who do not have ", ", the share that is correctly cleared"),
-    "fnr_gap": ("of the patients who have ", ", the share that is missed"),
-    "ppv_gap": ("of the patients who are flagged for ", ", the share that has it"),
-    "npv_gap": ("of the patients who are cleared of ", ", the share that does not have it"),
-}
-SHORT_GAP = {
-    "eod": "sensitivity",
-    "spd": "share flagged",
-    "aod": "average odds",
-    "fpr_gap": "false alarm rate",
-    "tnr_gap": "specificity",
-    "fnr_gap": "miss rate",
-    "ppv_gap": "positive predictive value",
-    "npv_gap": "negative predictive value",
-}
 # The rates of a group that the page shows: name, what it is, and whether it is a share (percent), an area or a difference.
 RATES: dict[str, tuple[str, str, str]] = {
     "tpr": ("Sensitivity", "of those who have the finding, the share that is detected", "share"),
@@ -242,7 +221,7 @@ def share_words(measure: str) -> tuple[str, str]:
     >>> "pneumonia".join(share_words("eod"))
     'of the patients who have pneumonia, the share that is detected'
     """
-    return SHARE.get(measure, (f"{_spelled(measure)}, in the detection of ", ""))
+    return MEASURES[measure].question if measure in MEASURES else (f"{_spelled(measure)}, in the detection of ", "")
 
 
 def gap_words(measure: str) -> str:
@@ -251,7 +230,7 @@ def gap_words(measure: str) -> str:
     >>> gap_words("tpr-0.5fpr")
     'sensitivity - 0.5 times false positive rate'
     """
-    return SHORT_GAP.get(measure, _spelled(measure))
+    return MEASURES[measure].short if measure in MEASURES else _spelled(measure)
 
 
 def _spelled(measure: str) -> str:

@@ -27,10 +27,10 @@ from equipoise.measures import (
     Threshold,
     gap_values,
     largest,
-    limit,
     mean_permuted_gap,
     performance_values,
     tabulate,
+    upper_bound,
 )
 from equipoise.methods import METHODS, Candidate, run_many, settings_of
 from equipoise.models import IMAGES, Training, compute_device, computing_on, predict, train_stack
@@ -240,7 +240,7 @@ def _limit(scores: Scores, measure: str, performance: str, gap: float) -> float 
     attribute = scores.attribute
     if math.isnan(gap):
         return None
-    best = limit(scores.score, scores.y, attribute.codes, attribute.levels, measure, performance, [abs(gap)])
+    best = upper_bound(scores.score, scores.y, attribute.codes, attribute.levels, measure, performance, [abs(gap)])
     return None if best is None or math.isnan(best[0]) else float(best[0])
 
 

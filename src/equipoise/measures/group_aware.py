@@ -19,7 +19,7 @@ from equipoise.measures.cells import FloatArray, IntArray, tabulate_codes
 from equipoise.measures.functional import AFFINE_PERFORMANCE, gap_functional, performance_functional
 from equipoise.measures.gaps import Gap, is_quotient
 
-WORDS = "best rule that knows the group (linear program)"
+UPPER_BOUND = "upper bound (group-aware, by a linear program)"
 CLOSE = 1e-12  # what sums of shares may differ by
 BLOCK = 1_000_000  # elements of an array of bounds and corners: memory does not grow with the number of bounds
 
@@ -39,7 +39,7 @@ class _Hull:
         return np.where(inside, np.interp(at, self.v, self.best), -np.inf)
 
 
-def limit(
+def upper_bound(
     scores: npt.ArrayLike,
     y: npt.ArrayLike,
     codes: npt.ArrayLike,
@@ -48,15 +48,15 @@ def limit(
     performance: str,
     bounds: npt.ArrayLike,
 ) -> FloatArray | None:
-    """The performance of the best rule that knows the group at each bound on |gap|, of all groups against the reference at once (m,).
+    """The highest performance of a group-aware rule at each bound on |gap|, of all groups against the reference at once (m,).
 
     None where there is no such line: a quotient such as a gap in PPV, or F1, is not linear in the rates. NaN where the rows lack a cell
     that all gaps or the performance need. A group that lacks one has no gap and is decided at its best, as are rows without a group.
 
-    >>> float(limit([0.9, 0.1, 0.6, 0.4], [1, 0, 0, 1], [0, 0, 1, 1], ("M", "F"), "eod", "balanced_accuracy", [0.0])[0])
+    >>> float(upper_bound([0.9, 0.1, 0.6, 0.4], [1, 0, 0, 1], [0, 0, 1, 1], ("M", "F"), "eod", "balanced_accuracy", [0.0])[0])
     0.75
     """
-    if not has_limit(measure, performance):
+    if not has_upper_bound(measure, performance):
         return None
     allowed = np.atleast_1d(np.asarray(bounds, dtype=np.float64))
     if np.isnan(allowed).any() or (allowed < 0).any():
@@ -85,7 +85,7 @@ def limit(
     return free + _best(reference, others, allowed)
 
 
-def has_limit(measure: Gap, performance: str) -> bool:
+def has_upper_bound(measure: Gap, performance: str) -> bool:
     """Whether gap and performance are linear in the rates of the groups, so that there is a line."""
     return performance in AFFINE_PERFORMANCE and not is_quotient(measure)
 

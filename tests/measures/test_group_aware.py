@@ -1,4 +1,4 @@
-"""The limit is the optimum of the linear program over every threshold, by a solver; nothing that knows the group goes beyond it."""
+"""The upper bound is the optimum of the linear program over every threshold, by a solver; nothing that knows the group goes beyond it."""
 
 from itertools import product
 
@@ -10,8 +10,8 @@ from scipy.optimize import linprog
 
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures import GAPS, RATES, gap_values, largest, limit, performance_values, tabulate, terms
-from equipoise.measures.upper_bound import has_limit
+from equipoise.measures import GAPS, RATES, gap_values, largest, performance_values, tabulate, terms, upper_bound
+from equipoise.measures.group_aware import has_upper_bound
 from equipoise.methods import Goal, equalised_odds, group_thresholds
 from support.random_scores import Sample, samples
 
@@ -44,14 +44,14 @@ def _solved(sample: Sample, measure, performance: str, max_gap: float) -> float:
 
 @given(samples(missing=True), st.sampled_from([*GAPS, OWN]), st.sampled_from(["balanced_accuracy", "accuracy"]), st.sampled_from(BOUNDS))
 def test_it_is_the_optimum_of_the_linear_program(sample: Sample, measure, performance: str, max_gap: float):
-    found = limit(sample.score, sample.y, sample.attribute.codes, sample.attribute.levels, measure, performance, [max_gap])
+    found = upper_bound(sample.score, sample.y, sample.attribute.codes, sample.attribute.levels, measure, performance, [max_gap])
     assert found == pytest.approx([_solved(sample, measure, performance, max_gap)], abs=1e-8)
 
 
 @given(samples(), st.sampled_from(["spd", "eod", "aod", "fpr_gap"]))
 def test_the_line_rises_and_bends_down(sample: Sample, measure: str):
     bounds = np.linspace(0, 1, 21)
-    found = limit(sample.score, sample.y, sample.attribute.codes, sample.attribute.levels, measure, "accuracy", bounds)
+    found = upper_bound(sample.score, sample.y, sample.attribute.codes, sample.attribute.levels, measure, "accuracy", bounds)
     assert (np.diff(found) >= -1e-12).all()
     assert (np.diff(found, 2) <= 1e-9).all()  # a mixture of two rules is a rule
 
@@ -67,9 +67,9 @@ def test_no_choice_of_a_threshold_a_group_is_beyond_it(measure: str):
     decided = np.array([score >= np.array(cut)[code] for cut in product(*cuts)]).astype(float)
     cells = tabulate(decided, y, attribute)
     gap, performance = np.abs(largest(gap_values(measure, cells))), performance_values("balanced_accuracy", cells)
-    best = limit(score, y, code, attribute.levels, measure, "balanced_accuracy", gap)
+    best = upper_bound(score, y, code, attribute.levels, measure, "balanced_accuracy", gap)
     assert (performance <= best + 1e-12).all()
-    assert limit(score, y, code, attribute.levels, measure, "balanced_accuracy", [2.0])[0] == pytest.approx(performance.max())
+    assert upper_bound(score, y, code, attribute.levels, measure, "balanced_accuracy", [2.0])[0] == pytest.approx(performance.max())
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -84,7 +84,7 @@ def test_methods_that_know_the_group_stay_within_it(method, seed: int):
         rule = method.fit(scores, Goal("eod", max_gap=max_gap)).rule
         cells = tabulate(rule.decide(scores), y, attribute)
         gap, performance = float(gap_values("eod", cells)[0]), float(performance_values("balanced_accuracy", cells))
-        [best] = limit(score, y, attribute.codes, attribute.levels, "eod", "balanced_accuracy", [abs(gap)])
+        [best] = upper_bound(score, y, attribute.codes, attribute.levels, "eod", "balanced_accuracy", [abs(gap)])
         assert performance <= best + 1e-12
         if method is group_thresholds and max_gap:  # thresholds alone come near, on this many patients, where a gap is allowed
             assert performance > best - 0.03
@@ -92,25 +92,25 @@ def test_methods_that_know_the_group_stay_within_it(method, seed: int):
 
 def test_there_is_no_line_for_what_is_no_sum_of_rates():
     few = ([0.9, 0.1, 0.6, 0.4], [1, 0, 0, 1], [0, 0, 1, 1], ("M", "F"))
-    assert limit(*few, "ppv_gap", "balanced_accuracy", [0.1]) is None
-    assert limit(*few, "eod", "f1", [0.1]) is None
-    assert (has_limit("npv_gap", "accuracy"), has_limit(OWN, "accuracy")) == (False, True)
+    assert upper_bound(*few, "ppv_gap", "balanced_accuracy", [0.1]) is None
+    assert upper_bound(*few, "eod", "f1", [0.1]) is None
+    assert (has_upper_bound("npv_gap", "accuracy"), has_upper_bound(OWN, "accuracy")) == (False, True)
     with pytest.raises(UnknownName, match="oed"):
-        limit(*few, "oed", "accuracy", [0.1])
+        upper_bound(*few, "oed", "accuracy", [0.1])
     with pytest.raises(BadInput, match="at least 0"):
-        limit(*few, "eod", "accuracy", [-0.1])
+        upper_bound(*few, "eod", "accuracy", [-0.1])
 
 
 def test_a_group_without_the_cell_is_held_back_by_nothing():
     score, y, codes = [0.9, 0.1, 0.6, 0.4, 0.7, 0.3], [1, 0, 0, 1, 0, 0], [0, 0, 1, 1, 2, 2]
-    whole = limit(score, y, codes, ("a", "b", "c"), "eod", "accuracy", [0.0])
+    whole = upper_bound(score, y, codes, ("a", "b", "c"), "eod", "accuracy", [0.0])
     assert whole == pytest.approx(_with_free(score, y, codes))
-    assert np.isnan(limit(score, y, [2, 2, 1, 1, 0, 0], ("a", "b", "c"), "eod", "accuracy", [0.0])).all()  # the reference has no positive
-    assert np.isnan(limit(score[:2], [1, 1], [0, 1], ("a", "b"), "spd", "balanced_accuracy", [0.0])).all()  # nobody is negative
+    assert np.isnan(upper_bound(score, y, [2, 2, 1, 1, 0, 0], ("a", "b", "c"), "eod", "accuracy", [0.0])).all()  # no positive
+    assert np.isnan(upper_bound(score[:2], [1, 1], [0, 1], ("a", "b"), "spd", "balanced_accuracy", [0.0])).all()  # nobody is negative
 
 
 def _with_free(score: list[float], y: list[int], codes: list[int]) -> list[float]:
-    """The limit of the first two groups, and the third, which has negatives alone, all decided negative."""
-    four = limit(score[:4], y[:4], codes[:4], ("a", "b"), "eod", "accuracy", [0.0])
+    """The bound of the first two groups, and the third, which has negatives alone, all decided negative."""
+    four = upper_bound(score[:4], y[:4], codes[:4], ("a", "b"), "eod", "accuracy", [0.0])
     assert four is not None
     return [(4 * float(four[0]) + 2) / 6]
