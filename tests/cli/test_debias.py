@@ -10,8 +10,10 @@ from safetensors.torch import load_file, save_file
 
 from equipoise import Cohort, debias
 from equipoise.data import hold_out, sha256
+from equipoise.methods import Note
 from equipoise.methods.rules import read_rule
 from equipoise.models import HEADS, READ_IS_NOT_USED, load_exported, predict
+from equipoise.report import note_words
 from support import hospital
 
 ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid"]
@@ -212,8 +214,9 @@ def test_what_is_to_be_minded_of_the_rows_is_printed_once(table, tmp_path):
     notes = json.loads(Path("repaired/audit.json").read_text())["methods"][chosen]["notes"]
     assert notes
     for note in notes:
-        assert f"{chosen}: {note}" in out
-    assert out.count("too few to tell a gap from noise") == 1
+        numbers = {name: value for name, value in note.items() if name not in ("kind", "subject")}
+        assert f"{chosen}: {note_words(Note(note['kind'], note['subject'], numbers))}" in out
+    assert out.count("too few to tell a gap from chance") == 1
     ways = [way for way in ("its threshold without the band", "the mean of all groups' probabilities") if way in out]
     assert len(ways) == 2  # how either rule decides a row without a group
 

@@ -8,7 +8,7 @@ import pytest
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.methods import METHODS, Goal, auto, debias, run_many
+from equipoise.methods import METHODS, Goal, Note, auto, debias, run_many
 from equipoise.models import predict
 from support.networks import trained
 
@@ -34,23 +34,22 @@ def test_it_takes_what_the_same_rule_takes_of_the_methods_alone(problem):
         name: debias(model, parts.valid, method=name, measure="spd", min_performance=0.53, **QUICK.get(name, {})) for name in METHODS_TRIED
     }
     gaps = {name: abs(c.trace["gap"].iloc[c.chosen]) for name, c in alone.items() if c.met}
-    told = [note for note in result.notes if note.startswith("tried ")]
-    tried = [note.split()[1] for note in told]
+    told = [note for note in result.notes if note.kind == "tried"]
+    tried = [note.subject for note in told]
     assert result.ran == min((name for name in gaps if name in tried), key=gaps.get)
-    assert sum("(taken)" in note for note in told) == 1
-    assert all("(taken)" in note or "not taken" in note for note in told)
+    assert [note.subject for note in told if note.numbers["taken"]] == [result.ran]
     assert result.met
     assert result.method == "auto"
     assert abs(result.trace["gap"].iloc[result.chosen]) == gaps[result.ran]
     # What was not tried is said as well, with the reason.
     if len(tried) < len(METHODS_TRIED):
-        assert any(note.startswith("not tried") for note in result.notes)
+        assert any(note.kind == "not_tried" for note in result.notes)
 
 
 def test_it_stops_once_the_goal_is_met_with_room(problem):
     easy = _auto(problem, max_gap=1.0)
     assert easy.ran == "standard"
-    assert "not tried, since standard meets the goal with room: pruning, bias-gda" in easy.notes
+    assert Note("not_tried", "standard", {"methods": ("pruning", "bias-gda")}) in easy.notes
 
 
 def test_nothing_that_meets_the_goal_gives_the_nearest_and_the_list(problem):
@@ -62,14 +61,14 @@ def test_nothing_that_meets_the_goal_gives_the_nearest_and_the_list(problem):
         assert f"{name} has spd" in result.why
     best = max(float(p) for p in re.findall(r"has spd [+-]\d\.\d+ and balanced accuracy (\d\.\d+)", result.why))
     assert result.trace["performance"].iloc[result.chosen] == pytest.approx(best, abs=5e-4)
-    assert [note.split()[1] for note in result.notes if note.startswith("tried ")] == list(METHODS_TRIED)
+    assert [note.subject for note in result.notes if note.kind == "tried"] == list(METHODS_TRIED)
 
 
 def test_the_group_is_needed_only_where_that_is_allowed(problem):
     model, parts = problem
     plain = debias(model, parts.valid, method="auto", measure="spd", max_gap=0.01, settings=QUICK)
     assert not plain.rule.needs_group
-    assert not any("group-thresholds" in note for note in plain.notes)
+    assert not any(note.subject == "group-thresholds" for note in plain.notes)
     allowed = debias(model, parts.valid, method="auto", measure="spd", max_gap=0.01, settings=QUICK, allow_group=True)
     assert allowed.rule.needs_group
     assert allowed.ran == "group-thresholds"
@@ -89,7 +88,7 @@ def test_cheap_methods_come_first_and_those_that_exist_alone():
 
 def test_a_method_that_cannot_be_run_is_named_and_the_others_go_on(problem):
     result = _auto(problem, min_performance=0.53, settings={**QUICK, "pruning": {"layers": "nowhere"}})
-    assert any(note.startswith("pruning could not be run: no linear or convolutional layer matches") for note in result.notes)
+    assert [note.subject for note in result.notes if note.kind == "could_not_run"] == ["pruning"]
     assert result.ran in ("standard", "bias-gda")
 
 
@@ -100,7 +99,7 @@ def test_networks_of_a_stack_stop_on_their_own():
     max_gap = 2 * sorted(gaps)[0] + 1e-6  # one original is within half of it
     settings = {"settings": QUICK, "methods": METHODS_TRIED}
     found = run_many("auto", models, cohorts, Goal("eod", max_gap=max_gap), seeds=[1, 2, 3], settings=settings)
-    ended = [any("not tried, since standard" in note for note in candidate.notes) for candidate in found]
+    ended = [any((note.kind, note.subject) == ("not_tried", "standard") for note in candidate.notes) for candidate in found]
     assert ended[gaps.index(min(gaps))]
     assert not all(ended)
 
@@ -136,6 +135,6 @@ def test_all_problems_of_a_method_that_cannot_be_run_are_told(problem):
     groups[np.flatnonzero((groups == "F") & (parts.valid.y == 0))[:20]] = "X"
     cohort = Cohort.from_arrays(parts.valid.inputs, parts.valid.y, groups, reference="M")
     result = debias(model, cohort, method="auto", measure="spd", min_performance=0.5, methods=("equalised-odds",), allow_group=True)
-    [note] = [note for note in result.notes if note.startswith("equalised-odds could not be run: ")]
+    [note] = [note.numbers["problem"] for note in result.notes if (note.kind, note.subject) == ("could_not_run", "equalised-odds")]
     assert "'X' has 0 and 20" in note
     assert "Merge 'X' (0 positives) and 'F'" in note

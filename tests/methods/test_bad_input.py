@@ -84,18 +84,17 @@ def test_rows_without_a_group_count_for_performance_alone_and_that_is_said_once(
     row = result.trace.iloc[result.chosen]
     assert (row["gap"], row["performance"]) == pytest.approx(_by_hand(result, cohort), abs=1e-9)
     missing = int(sum(group is None for group in cohort.groups))
-    said = [note for note in result.notes if "no sex" in note]
-    assert len(said) == 1
-    assert said[0].startswith(f"{missing} of {len(cohort)} rows have no sex: they count for balanced accuracy and not for eod")
-    assert ("the rule decides such rows by" in said[0]) == METHODS[method].needs_group
+    [note] = [note for note in result.notes if note.kind == "missing_group"]
+    assert (note.subject, note.numbers["missing"], note.numbers["rows"]) == ("sex", missing, len(cohort))
+    assert (note.numbers["counts_for"], note.numbers["not_for"]) == ("balanced_accuracy", "eod")
+    assert bool(note.numbers["decided_by"]) == METHODS[method].needs_group
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_with_every_group_known_and_large_nothing_is_said_of_the_rows(method: str, problem):
     model, parts = problem
-    notes = " ".join(_run(method, model, parts.valid, parts.train).notes)
-    assert "rows have no" not in notes
-    assert "too few" not in notes
+    kinds = {note.kind for note in _run(method, model, parts.valid, parts.train).notes}
+    assert not kinds & {"missing_group", "small_cells"}
 
 
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.needs_group])
@@ -125,16 +124,18 @@ def test_small_cells_are_named_with_their_standard_error_and_what_to_merge(metho
     model, parts = problem
     cohort, train = (_split_off(part, X=(20, 3), Y=(12, 8)) for part in (parts.valid, parts.train))
     result = _run(method, model, cohort, train)
-    [note] = [note for note in result.notes if note.startswith("too few")]
-    assert note.count("Merge 'X' (3 positives) and 'Y' (8 positives) into 'other'") == 1
-    assert "'F' has" not in note  # which is large enough
+    [note] = [note for note in result.notes if note.kind == "small_cells"]
+    assert note.numbers["advice"].count("Merge 'X' (3 positives) and 'Y' (8 positives) into 'other'") == 1
+    cells = {cell["group"]: cell for cell in note.numbers["cells"]}
+    assert set(cells) == {"X", "Y"}  # F is large enough
     f = result.rule.decide(predict(result.model, cohort))
     for group, count in (("X", 3), ("Y", 8)):
-        told = re.search(rf"'{group}' has {count} positives \(standard error of its eod (\d\.\d\d)\)", note)
+        assert (cells[group]["count"], cells[group]["of"]) == (count, "eod")
         shares = {g: f[(cohort.groups == g) & (cohort.y == 1)] for g in (group, "M")}
         variances = [_variance(share) for share in shares.values()]
-        assert float(told[1]) == pytest.approx(sum(variances) ** 0.5, abs=0.02)
-    assert "'X'" not in " ".join(_run(method, model, cohort, train, measure="spd").notes)  # enough rows, if few positives
+        assert cells[group]["error"] == pytest.approx(sum(variances) ** 0.5, abs=0.02)
+    of_spd = _run(method, model, cohort, train, measure="spd").notes  # enough rows, if few positives
+    assert "X" not in {cell["group"] for note in of_spd for cell in note.numbers.get("cells", ())}
 
 
 def _variance(f: np.ndarray) -> float:
@@ -237,7 +238,7 @@ def test_the_command_writes_the_remarks_of_every_method(typed):
     found = json.loads(out)
     assert code == 0
     for name in methods:
-        assert sum("rows have no sex: they count for balanced accuracy" in note for note in found["methods"][name]["notes"]) == 1
+        assert sum(note["kind"] == "missing_group" for note in found["methods"][name]["notes"]) == 1
 
 
 def test_auto_that_meets_nothing_is_told_and_is_no_error(typed):

@@ -12,7 +12,7 @@ from torch import nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import GAPS, RATES, gap_values, performance_functional, tabulate, terms
-from equipoise.methods import Goal, bias_problem, bias_score, debias, settings_of
+from equipoise.methods import Goal, Note, bias_problem, bias_score, debias, settings_of
 from equipoise.methods.bias_problem import Posteriors, Problem, _group_probe, probed
 from equipoise.methods.bias_score import path
 from equipoise.models import BiasScore, Heads, Probe, fit_probe, folds_of, predict, probes, reading_of
@@ -197,15 +197,16 @@ def test_a_network_without_a_gap_is_left_alone():
     assert result.chosen == 0
     assert type(result.model) is Plain
     assert result.model is not model
-    assert "original" in result.notes[0]
+    assert result.notes[0].kind == "original_kept"
 
 
 def test_it_says_what_it_read_and_refuses_what_it_cannot_do():
     model, parts = trained("mlp")
     result = debias(model, parts.valid, method="bias-score", measure="spd", min_performance=0.5, depth="hidden", layers=2)
-    assert "what enters linears.1, out" in result.notes[0]
-    assert "multipliers: F " in result.notes[0]
-    assert "held out in 5 folds" in result.notes[1]
+    probes, chosen = result.notes[:2]
+    assert (probes.kind, probes.subject) == ("probes", "what enters linears.1, out")
+    assert list(probes.numbers["multipliers"]) == ["F"]
+    assert (chosen.kind, chosen.numbers["folds"]) == ("chosen_on_held_out_rows", 5)
     with pytest.raises(UnknownName, match="depth"):
         settings_of("bias-score", {"depth": "deep"})
     with pytest.raises(BadInput, match=facts("folds", 2)):
@@ -315,7 +316,7 @@ def test_the_train_part_helps_to_tell_the_groups_apart():
     # A quarter of the train part are women: the probe gives them the share that they have among the positives here.
     assert helped(x[test.y == 1])[:, 1].mean() == pytest.approx((valid.attribute.codes[valid.y == 1] == 1).mean(), abs=0.05)
     told = debias(model, valid, method="bias-score", measure="eod", depth="inputs", train=train).notes
-    assert "what tells the groups apart was learnt from" in told[-1]
+    assert (told[-1].kind, told[-1].numbers["rows"] > 0) == ("training_set", True)
 
 
 def test_a_probe_with_rows_from_elsewhere_is_a_weighted_regression_on_all_of_them():
@@ -363,7 +364,7 @@ def test_what_is_wrong_with_a_train_part_is_said():
     with pytest.raises(BadInput, match=facts(160, "patients")):
         debias(model, shared[0], method="bias-score", measure="eod", train=shared[1])
     apart = replace(train, patients=np.arange(1000, 1400).astype(str).astype(object))
-    assert "of the train part too" in debias(model, shared[0], method="bias-score", measure="eod", train=apart).notes[-1]
+    assert debias(model, shared[0], method="bias-score", measure="eod", train=apart).notes[-1].numbers["rows"] > 0
     narrow = Cohort.from_arrays(train.inputs[:, :7], train.y, train.groups, reference="M")
     with pytest.raises(BadInput, match=facts("(7,)", "(40,)")):
         debias(model, valid, method="bias-score", measure="eod", train=narrow)
@@ -373,7 +374,7 @@ def test_a_train_part_without_the_label_or_without_the_groups():
     rng = np.random.default_rng(3)
     valid, train = _pictures(rng, 160, 0.5), _pictures(rng, 400, 0.5)
     negatives = train.take(np.flatnonzero(train.y == 0))
-    assert "of the train part" in debias(_sees_one(), valid, method="bias-score", measure="eod", train=negatives).notes[-1]
+    assert debias(_sees_one(), valid, method="bias-score", measure="eod", train=negatives).notes[-1].kind == "training_set"
     strangers = Cohort.from_arrays(train.inputs, train.y, np.where(train.groups == "M", "X", "Y"), reference="X")
     with pytest.raises(BadInput, match=facts("M, F", "X, Y")):
         debias(_sees_one(), valid, method="bias-score", measure="eod", train=strangers)
@@ -384,7 +385,7 @@ def test_enough_rows_need_no_train_part(monkeypatch: pytest.MonkeyPatch):
     rng = np.random.default_rng(3)
     valid, train = _pictures(rng, 160, 0.5), _pictures(rng, 400, 0.5)
     found = debias(_sees_one(), valid, method="bias-score", measure="eod", train=train)
-    assert "the train part was not needed" in found.notes[-1]
+    assert found.notes[-1] == Note("training_set", numbers={"rows": 0})
 
 
 @pytest.mark.parametrize("more", [{"method": "auto", "methods": ["bias-score"]}, {"method": "bias-score", "selection": "honest"}])
@@ -392,4 +393,4 @@ def test_the_train_part_goes_through_auto_and_honest_selection(more: dict):
     rng = np.random.default_rng(3)
     valid, train = _pictures(rng, 300, 0.5), _pictures(rng, 600, 0.25)
     found = debias(_sees_one(), valid, measure="eod", train=train, **more)
-    assert any("learnt from" in note and "rows of the train part too" in note for note in found.notes)
+    assert any(note.kind == "training_set" and note.numbers["rows"] for note in found.notes)

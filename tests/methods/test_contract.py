@@ -133,7 +133,7 @@ def test_a_frozen_backbone_stays_and_is_mentioned(problems):
     result = debias(model, parts.valid, method="bias-gda", measure="spd", min_performance=0.5, **QUICK["bias-gda"])
     assert torch.equal(result.model[0].weight, model[0].weight)
     assert not torch.equal(result.model[3].weight, model[3].weight)
-    assert any("frozen" in note for note in result.notes)
+    assert any(note.kind == "frozen_parameters" for note in result.notes)
     with pytest.raises(BadInput, match="fine-tune"):
         debias(model.requires_grad_(False), parts.valid, method="bias-gda", measure="spd", **QUICK["bias-gda"])
 

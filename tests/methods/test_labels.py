@@ -388,7 +388,7 @@ def test_images_with_masks_are_pruned_in_their_hidden_layers_alone():
     model = fitted(model, cohort, epochs=30)
     result = eq.debias(model, cohort, method="pruning", measure="spd", min_performance=0.55, steps=8, criterion="second-order")
     assert torch.equal(result.model[-1].weight, model[-1].weight)
-    assert "of 144 units switched off" in result.notes[0]
+    assert (result.notes[0].kind, result.notes[0].numbers["of"]) == ("pruned", 144)
     assert abs(result.trace["gap"].iloc[result.chosen]) < abs(result.trace["gap"].iloc[0])
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from equipoise.data import Parts
 from equipoise.errors import BadInput
-from equipoise.methods import METHODS, Goal, Label, debias
+from equipoise.methods import METHODS, Goal, Label, Note, debias
 from equipoise.methods.pruning import Settings, most_influential
 from equipoise.models import CRITERIA, Replicas, proxy, replicas, single
 from equipoise.models.protocol import FloatArray
@@ -52,7 +52,7 @@ def test_pruned_units_are_exactly_off_and_the_state_dict_keeps_its_shape():
     assert int(off.sum()) == 2 * steps
     assert (result.model.linears[1].bias[off] == 0).all()
     assert torch.equal(result.model.linears[0].weight, model.linears[0].weight)
-    assert f"{2 * steps} of 8 units" in result.notes[-1]
+    assert result.notes[-1] == Note("pruned", "units", {"switched_off": 2 * steps, "of": 8, "reselected": False})
 
 
 def test_a_pruned_unit_is_never_chosen_again():
@@ -87,7 +87,7 @@ def test_a_pruned_unit_may_be_chosen_again_as_published():
     level = theirs.trace[["gap", "performance", "threshold"]].diff().abs().sum(axis=1) == 0
     assert level.iloc[same]
     assert not (ours.trace[["gap", "performance", "threshold"]].diff().abs().sum(axis=1) == 0).iloc[same]
-    assert "at most" in theirs.notes[-1]
+    assert theirs.notes[-1].numbers["reselected"]
 
 
 def test_steps_are_counted_in_units():
@@ -295,7 +295,7 @@ def test_dropped_columns_of_the_input_have_no_say(kind: str, criterion: str):
     step = int(result.trace["step"].iloc[result.chosen])
     assert step == int(off.sum()) > 0
     assert len(result.trace) == 7
-    assert f"{step} of 6 columns of the input switched off" in result.notes[-1]
+    assert result.notes[-1] == Note("pruned", "columns of the input", {"switched_off": step, "of": 6, "reselected": False})
     assert torch.equal(first.weight[:, ~off], before.weight[:, ~off])
     assert torch.equal(first.bias, before.bias)
     changed = parts.valid.inputs.clone()
@@ -403,7 +403,7 @@ def test_pruned_heads_have_no_say_and_the_state_dict_keeps_its_shape():
     off = (result.model.attention.out_proj.weight == 0).all(0).view(4, 3)
     step = int(result.trace["step"].iloc[result.chosen])
     assert int(off.all(1).sum()) == int(off.any(1).sum()) == step
-    assert f"{step} of 4 heads of attention" in result.notes[-1]
+    assert result.notes[-1] == Note("pruned", "heads of attention", {"switched_off": step, "of": 4, "reselected": False})
     network = SingleReplica(model, parts.valid.inputs)
     network.units("attention", "head")
     network.prune(torch.tensor([[False, True, False, False]]))

@@ -14,8 +14,9 @@ from torch import nn
 from equipoise.data import Attribute, Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import GAPS, Rule, gap_values, largest, tabulate
-from equipoise.methods import Fit, Goal, RejectOption, debias, settings_of
+from equipoise.methods import Fit, Goal, RejectOption, debias, rule_to_dict, settings_of
 from equipoise.methods.reject_option import Settings, fit
+from equipoise.methods.rules import rule_from_dict
 from equipoise.repair import audit
 from support.facts import facts, suggests
 from support.random_scores import Sample, samples
@@ -284,7 +285,7 @@ def test_debias_leaves_the_network_alone_and_is_repeatable():
     assert all(torch.equal(state[k], v) for k, v in model.state_dict().items())
     assert found.method == "reject-option"
     assert found.settings["margins"] == 50
-    assert "needs each patient's group" in found.notes[0]
+    assert found.notes[0].kind == "needs_group"
     chosen = found.trace.iloc[found.chosen]
     checked = audit(found, cohort, draws=2)
     assert checked["eod"].value == pytest.approx(chosen["gap"], abs=1e-12)
@@ -293,9 +294,9 @@ def test_debias_leaves_the_network_alone_and_is_repeatable():
 
 def test_a_rule_survives_json():
     rule = fit(biased(-1.2), Goal("eod", max_gap=0.05)).rule
-    assert RejectOption.from_dict(json.loads(json.dumps(rule.to_dict()))) == rule
-    with pytest.raises(BadInput, match=facts("reject-option", "threshold")):
-        RejectOption.from_dict({"kind": "threshold"})
+    assert rule_from_dict(json.loads(json.dumps(rule_to_dict(rule)))) == rule
+    with pytest.raises(BadInput, match=facts("needs_group")):
+        rule_from_dict({**rule_to_dict(rule), "kind": "threshold"})
 
 
 def test_bad_settings_and_empty_cells():

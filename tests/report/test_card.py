@@ -15,7 +15,7 @@ from torch import nn
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import Settings, audit_scores
-from equipoise.methods import Goal
+from equipoise.methods import Goal, Note
 from equipoise.repair import Comparison
 from equipoise.report import read_facts
 from equipoise.report.card import cards, pipeline_tag
@@ -102,7 +102,7 @@ def _renamed(case: Comparison, text: str) -> Comparison:
         return replace(old, attributes=attributes, name=text)
 
     def repair(old):
-        candidate = replace(old.candidate, why=text, notes=(text,), settings={"key": text})
+        candidate = replace(old.candidate, why=text, notes=(Note(text, text),), settings={"key": text})
         return replace(old, candidate=candidate, valid=scores(old.valid), test=scores(old.test))
 
     provenance = replace(

@@ -9,7 +9,7 @@ from torch import nn
 
 from equipoise.data import Attribute, Scores
 from equipoise.measures import Settings, Threshold, sweep
-from equipoise.methods import Candidate, Goal, equalised_odds, reject_option, select
+from equipoise.methods import Candidate, Goal, Note, equalised_odds, reject_option, select
 from equipoise.models import GIVEN
 from equipoise.models.layer_encoding import COLUMNS
 from equipoise.repair import Comparison, Probes, Provenance, Tried
@@ -163,7 +163,7 @@ def _tuned(method: str, valid: _Part, test: _Part, goal: Goal, steps: int, cure:
     settled = goal.settled(float(trace["performance"].iloc[0]))
     picked = select(trace, settled)
     rule = Threshold(float(trace["threshold"].iloc[picked.row]), f"chosen by {method} on the validation part")
-    notes = (HOSTILE_NOTE,) if hostile else (f"step {picked.row} of {steps} was kept",)
+    notes = (Note("original_kept") if not hostile else Note(HOSTILE_NOTE),)
     settings = {"learning_rate": 1e-5, "epochs": steps}
     found = Candidate(method, nn.Linear(2, 1), rule, trace, picked.row, picked.why, picked.met, settled, seed, settings, notes)
     state = path[picked.row]
@@ -174,7 +174,7 @@ def _post_processed(method: str, valid: _Part, test: _Part, goal: Goal, seed: in
     """The same scores with a rule of their own."""
     fitted = FITTED[method](valid.scores(0), goal)
     row = getattr(fitted, "chosen", 1)
-    notes = ("needs each patient's group",)
+    notes = (Note("needs_group"),)
     found = Candidate(
         method, nn.Linear(2, 1), fitted.rule, fitted.trace, row, fitted.why, fitted.met, fitted.goal, seed, {"max_gap": 0.05}, notes
     )

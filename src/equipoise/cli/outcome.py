@@ -88,17 +88,16 @@ def print_result(case: Comparison, saved: Saved, remarks: list[str]) -> None:
 
 def _notes(case: Comparison) -> list[str]:
     """All notes of the chosen method; of the others what is new about the rows, which they share."""
-    from equipoise.methods import SMALL, about_rows
+    from equipoise.report import note_words
 
-    chosen = case.result
-    found = [f"{chosen.name}: {note}" for note in dict.fromkeys(chosen.candidate.notes)]
-    told = list(chosen.candidate.notes)
+    told = list(dict.fromkeys(case.result.candidate.notes))
+    found = [f"{case.result.name}: {note_words(note)}" for note in told]
     for tried in case.candidates:
-        for note in about_rows(tried.candidate):
-            start = SMALL if note.startswith(SMALL) else note  # small cells are much the same for all
-            if not any(other.startswith(start) for other in told):
+        for note in tried.candidate.notes:
+            small = note.kind == "small_cells" and not any(other.kind == note.kind for other in told)  # much the same for all methods
+            if small or (note.kind == "missing_group" and note not in told):
                 told.append(note)
-                found.append(f"{tried.name}: {note}")
+                found.append(f"{tried.name}: {note_words(note)}")
     return found
 
 

@@ -15,6 +15,7 @@ from .cells import ratio as ratio
 from .cells import tabulate as tabulate
 from .cells import tabulate_codes as tabulate_codes
 from .decision import ARGMAX as ARGMAX
+from .decision import NEVER as NEVER
 from .decision import THRESHOLD as THRESHOLD
 from .decision import LabelRules as LabelRules
 from .decision import Rule as Rule

@@ -1,16 +1,19 @@
 """Decision rules: how a score becomes a decision f in [0, 1]."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from equipoise.data import MISSING, IntArray, Scores
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures.cells import FloatArray
 from equipoise.measures.threshold_sweep import at_threshold, sweep
 
+NEVER = math.nextafter(1.0, 2.0)  # the threshold that no score reaches: the number after 1
 THRESHOLD = "threshold"  # the kind of rule, where one is written down
 ARGMAX = "argmax: the margin of this class over the next"  # where the threshold of a class comes from
 
@@ -48,8 +51,9 @@ class Rule(Protocol):
 class Threshold:
     """Positive where score >= value, for everybody."""
 
-    value: float
+    value: Annotated[float, Ge(0.0), Le(NEVER)]
     origin: str = "given"
+    KIND: ClassVar[str] = THRESHOLD
     needs_group: ClassVar[bool] = False
     randomised: ClassVar[bool] = False
 
@@ -65,13 +69,6 @@ class Threshold:
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         return {"kind": THRESHOLD, **asdict(self)}
-
-    @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> "Threshold":
-        """The rule that `to_dict` wrote down."""
-        if plain.get("kind") != THRESHOLD:
-            raise BadInput(f"expected a rule of kind {THRESHOLD!r}; got {plain.get('kind')!r}")
-        return cls(float(plain["value"]), str(plain["origin"]))
 
 
 @dataclass(frozen=True, eq=False)

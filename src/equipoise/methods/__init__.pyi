@@ -26,12 +26,11 @@ from .evaluation import Data as Data
 from .evaluation import Evaluation as Evaluation
 from .evaluation import Label as Label
 from .group_thresholds import GroupThresholds as GroupThresholds
+from .notes import Note as Note
 from .reject_option import RejectOption as RejectOption
-from .remarks import SMALL as SMALL
-from .remarks import about_rows as about_rows
-from .rule_schema import STRICT as STRICT
-from .rule_schema import Cut as Cut
-from .rule_schema import described as described
+from .rules import STRICT as STRICT
+from .rules import Cut as Cut
+from .rules import described as described
 from .rules import rule_in as rule_in
 from .rules import rule_to_dict as rule_to_dict
 from .selection import select as select

@@ -1,7 +1,7 @@
 """Adversarial fine-tuning: Savani, White and Govindarajulu (2020), as the paper uses it (appendix D.4).
 
 A critic learns to tell the gap of a mini-batch from the network's features of it; the network is then fine-tuned on the cross-entropy
-times max(1, lambda * (|critic| - bound + margin) + 1), so that predicted bias makes every mistake dearer. In turns, for some epochs.
+times max(1, lambda * (|critic| - bound + margin) + 1), so that predicted bias raises the price of every mistake. In turns, for some epochs.
 Departures: the gap of a mini-batch is weighted by the counts of the whole split; after every epoch the network is evaluated in eval
 mode with the exact sweep, and the best epoch by the constrained objective is kept, not the last (`restore="last"` keeps that one). The
 published code evaluates in training mode. The weights of a quotient, such as the gap in PPV, are those around the decisions after the
@@ -105,11 +105,11 @@ class _Turns:
 
     def train_critic(self) -> None:
         self.critic.train().requires_grad_(True)
-        look = self.model.still()
+        read = self.model.still()
         for _ in range(self.settings.critic_steps):
             index = self._index()
             with torch.no_grad():
-                f, features = look(index)
+                f, features = read(index)
                 gap = proxy(f, self.weights.gather(1, index).to(f.device)) * self.model.rows / self.batch + self.offset.to(f.device)
             self.critic_optimiser.zero_grad()
             ((self._verdict(features) - gap) ** 2).sum().backward()
@@ -123,6 +123,6 @@ class _Turns:
             f, features = self.model.soft(index, generators=self.dropout)
             y = self.y.gather(1, index).to(f.device)
             mistakes = F.binary_cross_entropy(f, y, reduction="none").mean(1)
-            dear = torch.clamp(s.weight * (self._verdict(features).abs() - self.max_gap) + 1, min=1.0)
-            (dear * mistakes).sum().backward()
+            price = torch.clamp(s.weight * (self._verdict(features).abs() - self.max_gap) + 1, min=1.0)
+            (price * mistakes).sum().backward()
             self.actor_optimiser.step()

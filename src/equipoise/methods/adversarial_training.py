@@ -1,11 +1,11 @@
-"""Adversarial in-processing: Zhang, Lemoine and Mitchell (2018). A baseline that trains from scratch, on the train part.
+"""Adversarial in-processing: Zhang, Lemoine and Mitchell (2018). A baseline that trains from scratch, on the training set.
 
 An adversary reads the protected attribute from the predictor's logit; the predictor descends its own loss with the part that would help
 the adversary taken out of the gradient, and less `weight` times the adversary's gradient. For parity of selection (spd) the adversary
 sees everybody; for eod it sees the positives, for fpr_gap and tnr_gap the negatives, for aod and other sums of both rates everybody with
 the label as well. The predictor has the network's architecture with fresh weights; a network that started from pretrained ones says so
 by an attribute `untrained`, a function of a seed that returns it as it was before training. After every epoch the constrained objective
-(best performance with |gap| within the maximum gap less a margin) is looked at on the validation part, and the best epoch is kept.
+(best performance with |gap| within the maximum gap less a margin) is evaluated on the repair set, and the best epoch is kept.
 """
 
 import copy

@@ -4,7 +4,7 @@ Each method is tried on the same rows with the same goal and selection, and the 
 first, by the smallest |gap| (a minimum performance) or the best performance (a maximum gap alone); with honest selection by confidence
 bounds. Costly methods are left out once the goal is met with room: |gap| within half of the maximum gap or, without one, no larger than its
 standard error. What was tried, what came of it and why it was taken or not is in the candidate's notes. A rule that needs each patient's
-group is never taken unless that is allowed. Choosing among several methods on the same rows is one more choice: only patients kept aside
+group is never taken unless that is allowed. Choosing among several methods on the same rows is one more choice: only held-out patients
 can tell.
 """
 
@@ -23,6 +23,7 @@ from equipoise.methods.contract import ALL_AT_ONCE, METHODS, STANDARD, Kind, Met
 from equipoise.methods.cross_fitted import SURE
 from equipoise.methods.debiasing import run_many
 from equipoise.methods.evidence import Evidence
+from equipoise.methods.notes import Note
 from equipoise.methods.remarks import kept_or_not
 from equipoise.models import ChosenOutputs, predict
 
@@ -95,7 +96,7 @@ def run(
     """The best of several methods for each network, with what was tried in the notes."""
     order = [name for name in settings.order() if _able(name, cohorts[0])]
     tried: list[list[Candidate]] = [[] for _ in models]
-    remarks: list[list[str]] = [[] for _ in models]
+    remarks: list[list[Note]] = [[] for _ in models]
     going = list(range(len(models)))
     for at, name in enumerate(order):
         if not going:
@@ -111,10 +112,10 @@ def run(
                 settings=settings.settings.get(name),
             )
         except EquipoiseError as error:
-            if name == STANDARD:  # the rows or the network will not do for any method
+            if name == STANDARD:  # no method can be run on these rows or this network
                 raise
             for k in going:
-                remarks[k].append(f"{name} could not be run: {_problems(error)}")
+                remarks[k].append(Note("could_not_run", name, {"problem": _problems(error)}))
             continue
         for k, candidate in zip(going, found, strict=True):
             tried[k].append(candidate)
@@ -123,7 +124,7 @@ def run(
             k for k, candidate in zip(going, found, strict=True) if left and all(_with_room(*own) for own in _each(candidate, cohorts[k]))
         ]
         for k in done:
-            remarks[k].append(f"not tried, since {name} meets the goal with room: {', '.join(left)}")
+            remarks[k].append(Note("not_tried", name, {"methods": tuple(left)}))
         going = [k for k in going if k not in done]
         if progress:
             progress(at + 1, len(order))
@@ -195,17 +196,12 @@ def _merit(candidate: Candidate, model: nn.Module, cohort: Cohort) -> tuple[floa
     return (place, -performance, size) if all(first) else (place, size, -performance)
 
 
-def _chosen(tried: Sequence[Candidate], remarks: Sequence[str], model: nn.Module, cohort: Cohort, settings: Settings) -> Candidate:
+def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], model: nn.Module, cohort: Cohort, settings: Settings) -> Candidate:
     best = min(tried, key=lambda candidate: _merit(candidate, model, cohort))
-    notes = []
-    for candidate in tried:
-        if candidate is best:
-            place = "taken"
-        elif best.met and not candidate.met:
-            place = "not taken: the goal is not met"
-        else:
-            place = f"not taken: {best.method} is better"
-        notes.append(f"tried {candidate.method} ({place}): {candidate}")
+    notes = [
+        Note("tried", candidate.method, {"taken": candidate is best, "met": candidate.met, "best": best.method, **_numbers(candidate)})
+        for candidate in tried
+    ]
     head = f"{best.method} of {len(tried)} methods tried"
     if not best.met:
         reached = "; ".join(f"{candidate.method} has {_reached(candidate)}" for candidate in tried)
@@ -219,6 +215,20 @@ def _chosen(tried: Sequence[Candidate], remarks: Sequence[str], model: nn.Module
     return replace(best, method=NAME, ran_as=best.method, settings=told, why=why, notes=heard, labels=labels)
 
 
-def _reached(candidate: Candidate) -> str:
+def _numbers(candidate: Candidate) -> dict[str, object]:
+    """What a method reached on the rows that its candidate was chosen on."""
     row, goal = candidate.trace.iloc[candidate.chosen], candidate.goal
-    return f"{goal.measure} {row['gap']:+.3f} and {goal.performance.replace('_', ' ')} {row['performance']:.3f}"
+    first = candidate.trace.iloc[0]
+    return {
+        "measure": goal.measure,
+        "gap_before": float(first["gap"]),
+        "gap": float(row["gap"]),
+        "of": goal.performance,
+        "performance_before": float(first["performance"]),
+        "performance": float(row["performance"]),
+    }
+
+
+def _reached(candidate: Candidate) -> str:
+    numbers = _numbers(candidate)
+    return f"{numbers['measure']} {numbers['gap']:+.3f} and {str(numbers['of']).replace('_', ' ')} {numbers['performance']:.3f}"

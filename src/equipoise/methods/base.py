@@ -12,6 +12,7 @@ from torch import nn
 
 from equipoise.errors import pick, raise_all
 from equipoise.measures import AT_THRESHOLD, RATES, Rule, named
+from equipoise.methods.notes import Note
 
 Progress = Callable[[int, int], None]  # steps done, steps at most
 DEFAULT_MAX_LOSS = 0.02  # of the original's performance, for a goal with none of min_performance, max_gap and max_loss
@@ -26,7 +27,7 @@ class Goal:
     `measure` is the name of a gap or a signed sum of rates, "tpr-fpr" or {"tpr": 1, "fpr": -1}, which gets a name too: 'tpr-fpr'.
     `keep` protects groups: no group's rate may fall below its value before, {"tpr": "before"}, or below a minimum, {"tpr": 0.8}.
     `selection` says how a step is chosen: "paper", by its values on the data it was tuned on; "honest", by confidence bounds on values
-    that rows held out have corrected; "one-se", as honest, but of steps that cannot be told from the best the best performing one.
+    that held-out rows have corrected; "one-se", as honest, but of all steps within a standard error of the best the best performing one.
     `max_loss` is how much of the original's performance may be lost where neither `min_performance` nor `max_gap` is given; left out, 0.02.
 
     >>> Goal("eod", max_gap=0.05, keep={"tpr": 0.8}).describe()
@@ -62,7 +63,7 @@ class Goal:
             if least != BEFORE and (isinstance(least, (str, bool)) or not 0 <= least <= 1):
                 problems.append(f"a rate is kept at its value {BEFORE!r} or at a minimum in [0, 1]; got {least!r} for {rate}")
         raise_all(problems)
-        object.__setattr__(self, "keep", dict(self.keep))  # a copy, so that nobody changes it
+        object.__setattr__(self, "keep", dict(self.keep))  # a copy, so that it cannot be changed
 
     @property
     def each(self) -> "tuple[Goal, ...]":
@@ -128,14 +129,14 @@ class Candidate:
     method: str
     model: nn.Module
     rule: Rule
-    trace: pd.DataFrame  # one row a step: step, gap, performance, threshold; honest selection adds what it believes each to be
+    trace: pd.DataFrame  # one row per step: step, gap, performance, threshold; cross-fitted selection adds corrected values
     chosen: int  # the row of the trace that was chosen
     why: str
     met: bool
     goal: Goal
     seed: int
     settings: Mapping[str, object] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     labels: Mapping[str, "Candidate"] = field(default_factory=dict)  # of a network with several outputs: what was found for each label
     pace: float = 1.0  # of one step of the trace, in what the method counts (`METHODS[method].counts`): units pruned, epochs
     ran_as: str = ""  # the method whose trace this is, where another one chose it
@@ -158,5 +159,5 @@ class Candidate:
         return (
             f"{self.method}: {self.goal.measure} {gap:+.3f} -> {found:+.3f}, "
             f"{self.goal.performance.replace('_', ' ')} {performance:.3f} -> {kept:.3f} "
-            f"on validation{' rows held out' if held_out else ''}; {state}; {self.why}"
+            f"on {'held-out rows of ' if held_out else ''}the repair set; {state}; {self.why}"
         )

@@ -8,8 +8,8 @@ kept state includes them. A network of images is fine-tuned in eval mode, with t
 has been made there. `mode` sets either. We depart from the published
 code in three places: mini-batches are weighted by the counts of the whole split, so that a batch without a group is no problem; every
 step is evaluated in eval mode, as the network will be used (theirs in training mode); and thresholds are swept exactly. With more
-than two groups the gap is that of the group which is furthest from the reference, chosen anew at every look; the weights of a
-quotient, such as the gap in PPV, are those around the decisions of the last look.
+than two groups the gap is that of the group which is furthest from the reference, chosen again at every evaluation; the weights of a
+quotient, such as the gap in PPV, are those around the decisions of the last evaluation.
 """
 
 from dataclasses import dataclass

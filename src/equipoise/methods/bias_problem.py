@@ -23,7 +23,7 @@ from equipoise.measures import (
 from equipoise.methods.base import Goal
 from equipoise.models import BoolArray, Heads, Probe, Reading, features, fit_probe, log_loss, value_of
 
-FEW = 2_000  # rows with a label, up to which a probe of all rows, and of the train part, is tried for them
+FEW = 2_000  # rows with a label, up to which a probe of all rows, and of the training set, is tried for them
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Posteriors:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One validation part with its probes."""
+    """One repair set with its probes."""
 
     cohort: Cohort
     goal: Goal
@@ -87,10 +87,10 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Train:
-    """The train part as the groups' probes see it."""
+    """The training set as the groups' probes see it."""
 
     x: FloatArray  # (rows, d)
-    codes: IntArray  # of the groups of the validation part
+    codes: IntArray  # of the groups of the repair set
     y: IntArray
 
     @classmethod
@@ -98,12 +98,12 @@ class Train:
         """The rows whose group is one of the cohort's. A patient of both parts would be known to the probes that are to be held out."""
         shape, own = tuple(train.inputs.shape[1:]), tuple(cohort.inputs.shape[1:])
         if shape != own:
-            raise BadInput(f"the train part {train.name!r} holds inputs of shape {shape}, the validation part {cohort.name!r} of {own}")
+            raise BadInput(f"the training set {train.name!r} holds inputs of shape {shape}, the repair set {cohort.name!r} of {own}")
         if train.patients is not None and cohort.patients is not None:
             shared = set(train.patients) & set(cohort.patients)
             if shared:
                 raise BadInput(
-                    f"{len(shared):,} patients are in the train part and in the validation part, such as {min(map(str, shared))!r}; "
+                    f"{len(shared):,} patients are in the training set and in the repair set, such as {min(map(str, shared))!r}; "
                     "what is learnt of them there is no evidence here. Give parts of different patients, as split() does."
                 )
         place = {level: code for code, level in enumerate(cohort.attribute.levels)}
@@ -113,7 +113,7 @@ class Train:
         )
         known = train.take(np.flatnonzero(codes != MISSING))
         if not len(known):
-            raise BadInput(f"no row of the train part {train.name!r} is of one of the groups {', '.join(place)}; it has {', '.join(names)}")
+            raise BadInput(f"no row of the training set {train.name!r} is in the groups {', '.join(place)}; it has {', '.join(names)}")
         return cls(features(model, known.inputs, reading)[1], codes[codes != MISSING], known.y)
 
     def having(self, label: int | None) -> tuple[FloatArray, IntArray]:
@@ -123,17 +123,17 @@ class Train:
 
 
 def probed(model: nn.Module, cohort: Cohort, goal: Goal, reading: Reading, folds: IntArray, train: Cohort | None = None) -> Problem:
-    """The probes of the label and of the groups, cross-fitted; those of the groups may learn from a train part too."""
+    """The probes of the label and of the groups, cross-fitted; those of the groups may learn from a training set too."""
     logit, x = features(model, cohort.inputs, reading)
     y, codes, groups = cohort.y, cohort.attribute.codes, len(cohort.attribute.levels)
-    beside = np.column_stack([x, logit])
-    task = fit_probe(beside, y, 2, folds, free=1)
+    read = np.column_stack([x, logit])
+    task = fit_probe(read, y, 2, folds, free=1)
     labels = (1, 0) if is_quotient(goal.measure) else tuple(RATES[rate] for rate in terms(goal.measure))
     rows = [(codes >= 0) & ((y == label) if label is not None else True) for label in labels]
     more = None if train is None or min(here.sum() for here in rows) > FEW else Train.of(model, train, cohort, reading)
     probes = tuple(_group_probe(x, codes, groups, folds, here, label, more) for here, label in zip(rows, labels, strict=True))
     held_out = Posteriors(task.held_out[:, 1], tuple(probe.held_out for probe in probes))
-    fitted = Posteriors(task(beside)[:, 1], tuple(probe(x) for probe in probes))
+    fitted = Posteriors(task(read)[:, 1], tuple(probe(x) for probe in probes))
     slope, centre = _line(goal.performance, held_out.chance, cohort)
     return Problem(cohort, goal, Heads(task, probes, labels, centre), held_out, fitted, slope)
 
@@ -144,7 +144,7 @@ def _group_probe(
     """The posterior of the group given x among the rows with a label.
 
     Where they are few, a probe of all rows, with any label, may know it better: given x, the label tells little more of the group. So may
-    one that learns from the train part too. That one is taken which has the smallest log loss on the rows with the label, held out.
+    one that learns from the training set too. That one is taken which has the smallest log loss on the rows with the label, held out.
     """
     found = [fit_probe(x, codes, groups, folds, rows)]
     if rows.sum() <= FEW:

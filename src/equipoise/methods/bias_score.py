@@ -8,8 +8,8 @@ multipliers instead, which grows as a power of the number of groups). Here:
 
 - P(label|x) is a logistic regression on the features and the network's own logit, which is hardly penalised: with little data it is the
   network recalibrated (Platt), with more it also corrects the network where groups differ. P(group|x, label) is a multinomial one on the
-  features of the rows with the label; where these are few, of all rows, or of the train part's too, if that does better on rows held out.
-  A measure on selection rates needs no label. Penalties are chosen by log loss on rows held out.
+  features of the rows with the label; where these are few, of all rows, or of the training set's too, if that does better on held-out rows.
+  A measure on selection rates needs no label. Penalties are chosen by log loss on held-out rows.
 - All of it is cross-fitted, by patient: multipliers, thresholds and the step are chosen on probabilities from models that had not seen the
   row. The final probes are fitted on all rows. In the trace, `held_out_gap` and `held_out_performance` are what the choice was made by;
   `gap` and `performance` are those of the network that would come out, on the very rows that its probes were fitted on.
@@ -24,7 +24,9 @@ The network that comes out is an ordinary module (models.bias_network) and needs
 
 import copy
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -38,6 +40,7 @@ from equipoise.methods.bias_problem import Problem, probed
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, Rng, Task, Work, method
 from equipoise.methods.evaluation import Found, Label, frame, limits_of, spare, trace_row
 from equipoise.methods.lambda_program import solve
+from equipoise.methods.notes import Note
 from equipoise.methods.papers import MENON
 from equipoise.methods.parity_path import parity_path
 from equipoise.methods.selection import plain_rule, select
@@ -56,7 +59,7 @@ from equipoise.models import (
 )
 
 NAME = "bias-score"
-CORRECTIONS = 2  # times that the multipliers of a bound are found anew with what the last ones left
+CORRECTIONS = 2  # times that the multipliers of a bound are corrected by what the last ones left
 COLUMNS = ("step", "gap", "performance", "threshold")
 MEASURED = {True: 128, False: 2000}  # rows to measure probes on, images or a table: their time grows with the rows only where they are many
 FINEST = 0.003  # a bound on |gap| at a threshold; less is within the noise of any data
@@ -78,7 +81,7 @@ class Settings:
 
 
 def cost(task: Task, settings: Settings) -> Work:
-    """The work: probes beside the network; the scores before, the features and the scores after; an evaluation and a program per bound."""
+    """The work: probes next to the network; the scores before, the features and the scores after; an evaluation and a program per bound."""
     measure = task.goal.measure
     probes = 1 + (2 if is_quotient(measure) else len(terms(measure)))  # the label, and the groups given each
     seconds = probes * probe_seconds(task.model, task.repair, settings)
@@ -124,7 +127,7 @@ def bias_score(model: nn.Module, cohort: Cohort, goal: Goal, settings: Settings,
         start = replace(start, spare=spare(before, least))
     reading = reading_of(model, cohort.inputs, settings.depth, settings.layers)
     problem = probed(model, cohort, goal, reading, folds_of(cohort, settings.folds, rng.seeds[0]), train)
-    # Steps are judged on rows held out, by probes of a part of the rows. What these lack before any cost is not lost by the repair.
+    # Steps are judged on held-out rows, by probes of some of the rows. What these lack before any cost is not lost by the repair.
     plain = float(label.evaluate(problem.held_out.chance[None]).performance[0])
     settled = goal.settled(min(float(start.performance[0]), plain))
 
@@ -135,14 +138,16 @@ def bias_score(model: nn.Module, cohort: Cohort, goal: Goal, settings: Settings,
     if is_quotient(goal.measure):
         priced = parity_path(problem, settings.steps, evaluate)
         bounds, costs = [p.max_gap for p in priced], [p.cost for p in priced]
-        told = [f"every group held to a {'PPV' if QUOTIENTS[goal.measure] else 'NPV'} of {p.level:.3f}" for p in priced]
+        rate = "PPV" if QUOTIENTS[goal.measure] else "NPV"
+        told: list[dict[str, Any]] = [{"rate": rate, "level": p.level} for p in priced]
     else:
         bounds, multipliers = path(problem, settings.steps)
-        costs, told = [problem.cost(m) for m in multipliers], [_multipliers(cohort.attribute.levels, m) for m in multipliers]
+        costs = [problem.cost(m) for m in multipliers]
+        told = [{"multipliers": dict(zip(cohort.attribute.others, m.tolist(), strict=True))} for m in multipliers]
     steps = [evaluate(problem.priced(problem.held_out, prices), max_gap) for max_gap, prices in zip(bounds, costs, strict=True)]
     held_out = frame([trace_row(number, found, 0) for number, found in enumerate([start, *steps])])
     selection = select(held_out, settled)
-    why = f"{selection.why}; values on rows held out decide"  # the chosen row's own, on the rows it was fitted on, may differ
+    why = f"{selection.why}; values on held-out rows decide"  # the chosen row's own, on the rows it was fitted on, may differ
 
     trace = held_out.rename(columns={"gap": "held_out_gap", "performance": "held_out_performance"})
     fitted = [_at(label, problem.priced(problem.fitted, c), t) for c, t in zip(costs, trace["threshold"].iloc[1:], strict=True)]
@@ -150,11 +155,11 @@ def bias_score(model: nn.Module, cohort: Cohort, goal: Goal, settings: Settings,
     trace["gap"], trace["performance"] = values.T
     trace["max_gap"] = [np.nan, *bounds]
     trace = trace[[*COLUMNS, *(name for name in trace.columns if name not in COLUMNS)]]
-    chosen, notes = copy.deepcopy(model), ["the original network was kept"]
+    chosen, notes = copy.deepcopy(model), [Note("original_kept")]
     if row := selection.row:
         kind = output_kind(model, cohort.inputs)
         chosen = BiasScore(chosen, reading, problem.heads, costs[row - 1], kind).eval()
-        # Single precision may move a row across the threshold: what is told is true of the network that comes out.
+        # Single precision may move a row across the threshold: the numbers reported are those of the network that comes out.
         trace.loc[row, ["gap", "performance"]] = _at(label, predict(chosen, cohort).score, trace["threshold"][row])
         notes = _notes(plain, reading, told[row - 1], held_out.iloc[row], goal, settings.folds)
     if train is not None:
@@ -164,7 +169,7 @@ def bias_score(model: nn.Module, cohort: Cohort, goal: Goal, settings: Settings,
 
 
 def path(problem: Problem, steps: int) -> tuple[list[float], list[FloatArray]]:
-    """Bounds from the gap at the start down to zero, and the multipliers (gaps,) of each, found on the rows held out."""
+    """Bounds from the gap at the start down to zero, and the multipliers (gaps,) of each, found on held-out rows."""
     u, g = problem.worth(problem.held_out)
     rows = len(u)
     multipliers = np.zeros(len(g))
@@ -202,22 +207,10 @@ def _at(label: Label, scores: FloatArray, threshold: float) -> tuple[float, floa
     return float(furthest(label.measure, cells)), float(performance_values(label.performance, cells))
 
 
-def _multipliers(levels: tuple[str, ...], multipliers: FloatArray) -> str:
-    return "multipliers: " + ", ".join(f"{level} {value:+.3g}" for level, value in zip(levels[1:], multipliers, strict=True))
+def _notes(plain: float, reading: Reading, told: Mapping[str, Any], row: "pd.Series[float]", goal: Goal, folds: int) -> list[Note]:
+    chosen = {"folds": folds, "gap": float(row["gap"]), "performance": float(row["performance"]), "of": goal.performance, "before": plain}
+    return [Note("probes", str(reading), told), Note("chosen_on_held_out_rows", goal.measure, chosen)]
 
 
-def _notes(plain: float, reading: Reading, told: str, row: pd.Series, goal: Goal, folds: int) -> list[str]:
-    name = goal.performance.replace("_", " ")
-    return [
-        f"probes read {reading}; {told}",
-        f"chosen by rows held out in {folds} folds: {goal.measure} {row['gap']:+.3f}, {name} {row['performance']:.3f} there, "
-        f"where the label's probe has {plain:.3f} before any cost; "
-        "the trace's own columns are those on the rows that the probes were fitted on",
-    ]
-
-
-def _learnt(heads: Heads) -> str:
-    rows = max(probe.more for probe in heads.groups)
-    if rows:
-        return f"what tells the groups apart was learnt from {rows:,} rows of the train part too"
-    return "the train part was not needed: the rows here tell the groups apart as well"
+def _learnt(heads: Heads) -> Note:
+    return Note("training_set", numbers={"rows": max(probe.more for probe in heads.groups)})

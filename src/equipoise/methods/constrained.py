@@ -1,13 +1,14 @@
-"""Constrained fine-tuning: the task loss stays as an anchor, and multipliers, one a gap, drive the gaps of all groups to zero.
+"""Constrained fine-tuning: the task loss stays as an anchor, and multipliers, one per gap, drive the gaps of all groups to zero.
 
 An augmented Lagrangian: class-balanced cross-entropy + sum_k (lambda_k G_k + rho / 2 G_k^2), with G_k the gap of group k against the
 reference, started from the trained weights. Bias GD/A follows the gap alone and lets performance go; here each step pays for both. The
-networks take steps on the differentiable proxy of G_k, at the threshold of the last look; the multipliers see the gap of the hard decisions
-there (the proxy-Lagrangian of Cotter, Jiang and Sridharan, 2019, "Two-Player Games for Efficient Non-Convex Constrained Optimization").
+networks take steps on the differentiable proxy of G_k, at the threshold of the last evaluation; the multipliers see the gap of the hard
+decisions there (the proxy-Lagrangian of Cotter, Jiang and Sridharan, 2019, "Two-Player Games for Efficient Non-Convex Constrained
+Optimization").
 
-The danger is learning the validation part by heart: its gap is then zero and that of other patients is not. Two things keep from it. The
+The danger is overfitting the repair set: its gap is then zero and that of other patients is not. Two things prevent it. The
 original network is a teacher: its score, shifted so that each group's scores add up to its positives, takes the place of the label in the
-weights of the proxy (with the label itself, the EOD moves the very positives of this part and no others), and of a part of the label in
+weights of the proxy (with the label itself, the EOD moves the positives of this set and no others), and of some of the label in
 the task loss. And steps are `blockwise`: Adam's would serve an input of two rows as well as one of all. Dropout is off and batch norm is
 as it was trained. The number of steps is fixed, so that step 100 means the same on any fold of the data. With several labels (see many)
 each has a task loss, a teacher and multipliers of its own, and all of them are added up.
@@ -143,7 +144,7 @@ class _Balance:
 
 @dataclass
 class _Side:
-    """The gaps of one label: the rows that it has, what its teacher says of them, a multiplier a gap, and the weights of the gaps."""
+    """The gaps of one label: the rows that it has, what its teacher says of them, one multiplier per gap, and the weights of the gaps."""
 
     rows: slice | np.typing.NDArray[np.int64]
     labels: Label

@@ -22,6 +22,7 @@ from equipoise.errors import UnknownName, pick, raise_all
 from equipoise.measures import FloatArray, Rule, is_quotient
 from equipoise.methods.base import Goal
 from equipoise.methods.evaluation import Evaluation
+from equipoise.methods.notes import Note
 
 COUNTS = ("batch", "evals_per_epoch", "trials", "critic_steps", "actor_steps", "width", "folds")  # settings that must be at least 1
 STANDARD = "standard"  # the name of the original network with its best threshold, with which every method is compared
@@ -77,7 +78,7 @@ class Step:
     pace: float = 1.0  # of one step, in the unit that the method counts
     scores: FloatArray | None = None  # (..., rows), where the method has them already; otherwise the driver asks the network
     stop_below: float | None = None  # the performance at which a network is given up
-    notes: tuple[str, ...] = ()  # what to report if this step is chosen
+    notes: tuple[Note, ...] = ()  # what to report if this step is chosen
 
 
 Steps = Generator[Step, Evaluation, None]
@@ -93,7 +94,7 @@ class Fit:
     why: str
     met: bool
     goal: Goal  # with its minimum performance, where none was given
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     model: nn.Module | None = None  # the network with its probes; None: the original
 
 
@@ -118,7 +119,7 @@ def within_gap(goals: Sequence[Goal], settings: Any) -> Objective:
 
 
 class Draws(tuple[np.random.Generator, ...]):
-    """The generators of one use, one per network of a stack: methods pass them on and never look inside."""
+    """The generators of one use, one per network of a stack: methods only pass them on."""
 
     __slots__ = ()
 
@@ -204,9 +205,6 @@ class _Methods(MutableMapping[str, Method]):
         return self._all()[name]
 
     def __setitem__(self, name: str, known: Method) -> None:
-        other = self._registered.get(name)
-        if other is not None and other.run.__module__ != known.run.__module__:
-            raise ValueError(f"two methods are named {name!r}: in {other.run.__module__} and in {known.run.__module__}")
         self._registered[name] = known
 
     def __delitem__(self, name: str) -> None:
@@ -217,6 +215,10 @@ class _Methods(MutableMapping[str, Method]):
 
     def __len__(self) -> int:
         return len(self._all())
+
+    def registered(self, name: str) -> Method | None:
+        """The method of a name so far, without importing any module."""
+        return self._registered.get(name)
 
     def copy(self) -> dict[str, Method]:
         """A plain copy."""
@@ -230,6 +232,12 @@ def method(name: str, *, settings: type[Any], title: str, **about: Any) -> Calla
     """A decorator that registers a method under a name, with everything that is known about it (see `Method`)."""
 
     def register(run: Callable[..., Any]) -> Callable[..., Any]:
+        known = METHODS.registered(name)
+        if known is not None and known.run.__module__ != run.__module__:
+            raise ValueError(f"two methods are named {name!r}: in {known.run.__module__} and in {run.__module__}")
+        known = METHODS.registered(name)
+        if known is not None and known.run.__module__ != run.__module__:
+            raise ValueError(f"two methods are named {name!r}: in {known.run.__module__} and in {run.__module__}")
         METHODS[name] = Method(name, run, settings, title, **about)
         return run
 

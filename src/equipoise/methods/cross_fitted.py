@@ -40,6 +40,7 @@ from equipoise.measures import FloatArray, units_of
 from equipoise.methods.base import BEFORE, Candidate, Goal
 from equipoise.methods.driver import Half, Job, Run, Verdict, joined, run
 from equipoise.methods.evidence import Evidence
+from equipoise.methods.notes import Note
 from equipoise.methods.selection import plain_rule
 from equipoise.models import ChosenOutputs, predict
 
@@ -330,7 +331,7 @@ def _labelled(candidate: Candidate, seen: Seen, verdict: Verdict, at: int, rows:
         columns["step"] = [0, int(candidate.trace["step"].iloc[candidate.chosen])]
         columns = columns.drop_duplicates("step")
     trace = candidate.trace.merge(columns, on="step", how="left")
-    note = f"gaps and performance were corrected by how much worse the steps are on held-out rows, in two halves of {rows:,} rows"
+    note = Note("cross_fitted", numbers={"rows": rows})
     goal = replace(verdict.goals[at], selection=evidence.goal.selection)
     return replace(candidate, trace=trace, why=verdict.why[at], met=verdict.met[at], goal=goal, notes=(*candidate.notes, note))
 

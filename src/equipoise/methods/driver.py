@@ -21,6 +21,7 @@ from equipoise.measures import ARGMAX, LabelRules, Rule, Threshold
 from equipoise.methods.base import Candidate, Goal, JointGoal, Progress
 from equipoise.methods.contract import Fit, Kind, Method, Rng, Step, Steps
 from equipoise.methods.evaluation import HALF, Data, Evaluation, Found, Limits, decided_at, frame, trace_row
+from equipoise.methods.notes import Note
 from equipoise.methods.selection import Merit, joint_why, lacking, merit, plain_rule, select
 from equipoise.models import MLP, ChosenOutputs, check, predict, replicas
 
@@ -304,7 +305,9 @@ class _Search:
             why = self._single_why(row, trace, settled, missing)
         asked = given if own_goal else settled
         rule: Rule = Threshold(HALF, ARGMAX) if self.data.classes else plain_rule(self.method.name, trace, row, self._part(r, at), asked)
-        notes, told = (*self.network.notes, *step.notes), asdict(self.job.settings)
+        frozen, tensors = self.network.frozen
+        fixed = (Note("frozen_parameters", numbers={"frozen": frozen, "of": tensors}),) if frozen else ()
+        notes, told = (*fixed, *step.notes), asdict(self.job.settings)
         seed, pace = self.job.seeds[r], self.steps[r][-1].pace
         return Candidate(self.method.name, model, rule, trace, row, why, met, asked, seed, told, notes, pace=pace)
 

@@ -2,7 +2,7 @@
 
 Every group gets a mixture of thresholds, the corners of the convex hull of its ROC curve, so that sensitivity and false positive rate are
 the same in all groups and performance is the best that allows. That is a linear program in the mixture weights. Decisions are randomised:
-`decide` gives the probability of a positive one, `draw` tosses the coins. The rule needs each patient's group.
+`decide` gives the probability of a positive one, `draw` draws the decisions. The rule needs each patient's group.
 
 `base="threshold"` is the derived predictor of section 4.1, which the paper used by way of AIF360: it sees only whether score >= 0.5, and
 the program chooses the probabilities of a positive decision given that and the group.
@@ -18,16 +18,16 @@ The program does not look at the goal's measure: a gap in selection rate (spd) s
 NPV is then fixed by the prevalences, so that it cannot be a goal of this method.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 from scipy.optimize import isotonic_regression, linprog
 
 from equipoise.data import MISSING, Scores, generator
-from equipoise.errors import BadInput, EmptyCell, pick
+from equipoise.errors import BadInput, EmptyCell, pick, raise_all
 from equipoise.measures import (
     AFFINE_PERFORMANCE,
     FloatArray,
@@ -43,7 +43,9 @@ from equipoise.measures import (
 )
 from equipoise.methods.base import Goal
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
+from equipoise.methods.notes import Note
 from equipoise.methods.papers import HARDT
+from equipoise.methods.rules import Cut, Groups, Share, of_every_group, plain_values, repeated
 from equipoise.methods.selection import select
 
 KIND = "equalised-odds"
@@ -69,8 +71,14 @@ class Settings:
 class Steps:
     """The probability of a positive decision of one group: a step function of the score."""
 
-    thresholds: tuple[float, ...]  # ascending
-    probabilities: tuple[float, ...]  # one more: below the first threshold, from the first on, ...
+    thresholds: tuple[Cut, ...]  # ascending
+    probabilities: tuple[Share, ...]  # one more: below the first threshold, from the first on, ...
+
+    def __post_init__(self) -> None:
+        if len(self.probabilities) != len(self.thresholds) + 1:
+            raise BadInput("needs one probability more than thresholds")
+        if tuple(sorted(self.thresholds)) != tuple(self.thresholds):
+            raise BadInput("has thresholds that do not ascend")
 
     def __call__(self, score: FloatArray) -> FloatArray:
         place = np.searchsorted(np.array(self.thresholds), score, side="right")
@@ -94,13 +102,17 @@ mean of these, weighted M 0.5, F 0.5 (given)'
     was fitted is an error.
     """
 
-    groups: tuple[str, ...]  # all that were seen, the reference first
+    groups: Groups  # all that were seen, the reference first
     steps: tuple[Steps, ...]
-    shares: tuple[float, ...]  # of each group among the fitted rows
+    shares: tuple[Share, ...]  # of each group among the fitted rows
     origin: str = "given"
     KIND: ClassVar[str] = KIND
     needs_group: ClassVar[bool] = True
     randomised: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        sums = [] if abs(sum(self.shares) - 1.0) <= 1e-6 else [f"has `shares` that add up to {sum(self.shares):.6g}, not to 1"]
+        raise_all([*repeated(self.groups), *of_every_group(self.groups, steps=self.steps, shares=self.shares), *sums])
 
     def decide(self, scores: Scores) -> FloatArray:
         """The probability of a positive decision, the expectation of `draw`."""
@@ -125,16 +137,7 @@ mean of these, weighted M 0.5, F 0.5 (given)'
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
-        steps = [{"thresholds": list(s.thresholds), "probabilities": list(s.probabilities)} for s in self.steps]
-        return {"kind": KIND, "groups": list(self.groups), "steps": steps, "shares": list(self.shares), "origin": self.origin}
-
-    @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> "EqualisedOdds":
-        """The rule that `to_dict` wrote down."""
-        if plain.get("kind") != KIND:
-            raise BadInput(f"expected a rule of kind {KIND!r}; got {plain.get('kind')!r}")
-        steps = tuple(Steps(tuple(s["thresholds"]), tuple(s["probabilities"])) for s in plain["steps"])
-        return cls(tuple(plain["groups"]), steps, tuple(plain["shares"]), str(plain["origin"]))
+        return plain_values(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,9 +185,9 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     result = (1, 0.0 if abs(gap) < DUST else gap, performance, np.nan)  # no single threshold
     trace = pd.DataFrame([original, result], columns=["step", "gap", "performance", "threshold"])
     met = select(trace.iloc[1:], settled).met
-    notes = ["needs each patient's group; decisions are randomised: rule.draw(scores, seed)"]
+    notes = [Note("needs_group"), Note("randomised")]
     if "selection" in terms(goal.measure):
-        notes.append(f"equalises sensitivity and false positive rate; {goal.measure} is not its target and need not shrink")
+        notes.append(Note("not_its_target", goal.measure))
     return Fit(rule, trace, 1, _why(result[1], performance, len(steps), settled), met, settled, tuple(notes))
 
 
@@ -214,11 +217,11 @@ def _corners(scores: Scores, code: int, share: float, settings: Settings) -> Cor
     own, stray = ((scores.score[rows], scores.y[rows]) for rows in (scores.attribute.codes == which for which in (code, MISSING)))
     if settings.base == "threshold":
         cuts = np.array([settings.threshold])
-        # Nobody, those above, everybody, and those below: for a group whose score is worse than chance.
+        # None, those above, all, and those below: for a group whose score is worse than chance.
         decisions = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
     else:
         cuts = _hull_cuts(*own)
-        decisions = np.tri(len(cuts) + 2, len(cuts) + 1, -1)[:, ::-1]  # nobody, then one block more at a time from the top
+        decisions = np.tri(len(cuts) + 2, len(cuts) + 1, -1)[:, ::-1]  # none, then one block more at a time from the top
     table, strays = (_by_block(cuts, *rows) for rows in (own, stray))
     return Corners(cuts, decisions, decisions @ (table / table.sum(0)), decisions @ (table + share * strays))
 
@@ -269,7 +272,7 @@ def _solve(corners: Sequence[Corners], totals: FloatArray, performance: str) -> 
     right[-1] = 1.0
     options = {"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE}
     solved = linprog(-target, A_eq=np.concatenate([*rows, last]), b_eq=right, bounds=(0, None), method="highs", options=options)
-    if not solved.success:  # deciding nobody positive is always feasible, so this is a fault of the solver
+    if not solved.success:  # deciding none positive is always feasible, so this is a fault of the solver
         raise RuntimeError(f"the linear program of equalised odds was not solved: {solved.message}")
     parts = np.split(solved.x[: width - 3], ends[:-1])
     return [_cleaned(z) for z in parts]

@@ -2,7 +2,7 @@
 
 Every one of these is a smooth function of the cell table, so its error is a sum over patients: a row adds w_i (f_i - rate of its cell) to a
 gap, and the variance is the sum of the squares of the patients' sums. For single rows that is the exact binomial variance of the cell
-rates; for several rows a patient it is what the patient bootstrap tends to with ever more draws, without drawing. Of two steps that
+rates; for several rows per patient it is what the patient bootstrap tends to with ever more draws, without drawing. Of two steps that
 decide nearly alike the difference is known much better than either value: `against` gives the standard error of that difference.
 """
 

@@ -1,7 +1,7 @@
-"""One threshold a group, exactly the best by the goal. The rule needs each patient's group.
+"""One threshold per group, exactly the best by the goal. The rule needs each patient's group.
 
 A group's rates depend on its own threshold alone, so that every gap (a signed sum of rates) is v_k(t_k) - v_0(t_0), a value of the group
-less one of the reference, and accuracy and balanced accuracy are a sum of one term a group. Hence: for each threshold of the reference,
+less one of the reference, and accuracy and balanced accuracy are a sum of one term per group. Hence: for each threshold of the reference,
 every other group takes the best of its thresholds whose value lies within the maximum gap of the reference's, a maximum over a window of
 thresholds sorted by value. That is exact for any number of groups and any gap of the family, in O(n log n), because groups meet only in the
 reference. F1 is a quotient of two such sums; Dinkelbach's iteration makes it one sum at a time, and ends at the exact optimum.
@@ -12,15 +12,14 @@ ends; then the best performance at that |gap|. With both, the minimum performanc
 kept take thresholds that are too high out of each group's list. Rows without a group keep the original's threshold.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
 from equipoise.data import MISSING, Scores
-from equipoise.errors import BadInput
+from equipoise.errors import raise_all
 from equipoise.measures import (
     HANDFUL,
     QUOTIENTS,
@@ -41,6 +40,8 @@ from equipoise.measures import (
 from equipoise.methods.base import Goal
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
 from equipoise.methods.evaluation import kept_rates, limits_of, spare
+from equipoise.methods.notes import Note
+from equipoise.methods.rules import Cut, Groups, of_every_group, plain_values, repeated
 from equipoise.methods.selection import keeping, select
 
 KIND = "group-thresholds"
@@ -62,13 +63,16 @@ class GroupThresholds:
     'score >= 0.5 for M, >= 0.4 for F; >= 0.45 without a group (given)'
     """
 
-    groups: tuple[str, ...]  # all that were seen, the reference first
-    thresholds: tuple[float, ...]
-    missing: float
+    groups: Groups  # all that were seen, the reference first
+    thresholds: tuple[Cut, ...]
+    missing: Cut
     origin: str = "given"
     KIND: ClassVar[str] = KIND
     needs_group: ClassVar[bool] = True
     randomised: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        raise_all([*repeated(self.groups), *of_every_group(self.groups, thresholds=self.thresholds)])
 
     def decide(self, scores: Scores) -> FloatArray:
         cuts = np.array([*self.thresholds, self.missing])  # a missing group has code -1, the last cut
@@ -83,17 +87,7 @@ class GroupThresholds:
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
-        return {"kind": KIND, **asdict(self), "groups": list(self.groups), "thresholds": list(self.thresholds)}
-
-    @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> "GroupThresholds":
-        """The rule that `to_dict` wrote down."""
-        if plain.get("kind") != KIND:
-            raise BadInput(f"expected a rule of kind {KIND!r}; got {plain.get('kind')!r}")
-        groups, cuts = tuple(map(str, plain["groups"])), tuple(map(float, plain["thresholds"]))
-        if len(groups) != len(cuts):
-            raise BadInput(f"a rule of kind {KIND!r} has one threshold a group; got {len(cuts)} for {len(groups)}")
-        return cls(groups, cuts, float(plain["missing"]), str(plain["origin"]))
+        return plain_values(self)
 
 
 @method(
@@ -129,7 +123,7 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     trace = pd.DataFrame(rows, columns=["step", "gap", "performance", "threshold", "spare"][: len(rows[0])])
     eased = replace(settled, min_performance=_eased(settled.min_performance, -1), max_gap=_eased(settled.max_gap, 1))
     met = select(trace.iloc[1:], eased).met
-    return Fit(rule, trace, 1, _why(trace.iloc[1], len(attribute.levels), settled), met, settled, ("needs each patient's group",))
+    return Fit(rule, trace, 1, _why(trace.iloc[1], len(attribute.levels), settled), met, settled, (Note("needs_group"),))
 
 
 def _eased(limit: float | None, sign: int) -> float | None:
@@ -175,7 +169,7 @@ class _Thresholds:
         self.totals = np.bincount(y, minlength=2).astype(np.float64)
 
     def best(self) -> FloatArray:
-        """One threshold a group."""
+        """One threshold per group."""
         goal, anything = self.goal, np.inf
         top, places = self._best_performance(anything)
         if goal.min_performance is not None:
@@ -282,7 +276,7 @@ def _group(scores: Scores, code: int, goal: Goal, least: FloatArray | None) -> _
     else:
         value = np.sum([weight * rates[name] for name, weight in terms(goal.measure).items()], axis=0)
     fine = np.ones(len(cuts), bool)
-    if is_quotient(goal.measure):  # of less than a handful decided so there is none to be told
+    if is_quotient(goal.measure):  # there is none where fewer than a handful are decided so
         fine = side.sum(-1) >= min(HANDFUL, len(y))
     if least is not None:
         groups = len(scores.attribute.levels)

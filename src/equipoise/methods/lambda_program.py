@@ -1,9 +1,9 @@
 """The multipliers of the best attribute-blind rule, by a linear program that is solved on the few rows that are in doubt.
 
 Given x_i, a positive decision is worth u_i to performance and adds g_ki to gap k. The best randomised decisions f_i in [0, 1] with every
-gap between `low` and `high` solve a linear program with one row a gap, and its dual variables say that f_i is 1 where
+gap between `low` and `high` solve a linear program with one row per gap, and its dual variables say that f_i is 1 where
 u_i > sum_k lambda_k g_ki and 0 where it is less: the rule for anybody with the same x. All but a few rows are far from that line and need
-not be told apart again: they are held at the side where an earlier solution has them, the program is solved for the rest, and rows that
+not change sides again: they are held at the side where an earlier solution has them, the program is solved for the rest, and rows that
 the new lambda puts on the other side join them until there are none. The solution is that of the whole program, for any number of groups.
 With one gap, that of two groups, no solver is needed: rows give way in the order of u / g, what they are worth for what they add.
 """

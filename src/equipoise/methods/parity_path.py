@@ -4,9 +4,9 @@ A gap in PPV is a difference of quotients, and no sum of weights. But |PPV_g - p
 
     (1 - p - b/2) TP_g - (p + b/2) FP_g <= 0 <= (1 - p + b/2) TP_g - (p - b/2) FP_g
 
-with TP_g the sum of f P(1|x) P(g|x, 1) and FP_g that of f P(0|x) P(g|x, 0): two linear constraints a group, whose multipliers the program
+with TP_g the sum of f P(1|x) P(g|x, 1) and FP_g that of f P(0|x) P(g|x, 0): two linear constraints per group, whose multipliers the program
 of lambda_program finds, and a price for each group's posterior among those with and without the label, as for any other measure. The level
-is searched: a few values around the groups' PPVs before, and of each bound the one that looks best on the rows held out. NPV is the same
+is searched: a few values around the groups' PPVs before, and of each bound the one that is best on held-out rows. NPV is the same
 with 1 - f in place of f. As for other measures, the sums that the program bounds are those of the probabilities plus what decisions by the
 last multipliers show on the rows beyond that.
 """
@@ -24,7 +24,7 @@ from equipoise.methods.lambda_program import solve
 LEVELS = 7  # common levels that are tried for each bound
 BEYOND = 0.5  # of the distance between the groups' values: how far outside of them levels are tried
 EDGE = 0.01  # of [0, 1], where no level is tried
-CORRECTIONS = 2  # times that the multipliers are found anew with what the last ones left
+CORRECTIONS = 2  # times that the multipliers are corrected by what the last ones left
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ def parity_path(problem: Problem, steps: int, evaluate: Callable[[FloatArray, fl
     u = problem.slope * (problem.held_out.chance - problem.heads.centre)
     cells = _table(problem, (u > 0).astype(np.float64))
     widest, values = abs(float(furthest(problem.goal.measure, cells))), predictive(QUOTIENTS[problem.goal.measure], cells)
-    if np.isnan(widest):  # nobody of a group is decided so even before; there is nothing to begin with
+    if np.isnan(widest):  # none of a group is decided so even before; there is nothing to begin with
         return []
     spread = BEYOND * (values.max() - values.min())
     levels = np.unique(np.clip(np.linspace(values.min() - spread, values.max() + spread, LEVELS), EDGE, 1 - EDGE))
@@ -66,7 +66,7 @@ def parity_path(problem: Problem, steps: int, evaluate: Callable[[FloatArray, fl
 def _solved(
     problem: Problem, u: FloatArray, level: float, max_gap: float, start: FloatArray | None
 ) -> tuple[FloatArray, FloatArray] | None:
-    """The multipliers, two a group, that hold every group within half a bound of the level, and the prices; None where nothing does."""
+    """The multipliers, two per group, that hold every group within half a bound of the level, and the prices; None where nothing does."""
     label = QUOTIENTS[problem.goal.measure]
     stakes = _stakes(label, level, max_gap / 2, len(problem.cohort.attribute.levels))
     chance, (with_label, without) = problem.held_out.chance, problem.held_out.groups

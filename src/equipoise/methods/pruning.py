@@ -23,6 +23,7 @@ from equipoise.errors import pick, raise_all
 from equipoise.methods.base import Goal
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, Task, Work, method
 from equipoise.methods.evaluation import Data
+from equipoise.methods.notes import Note
 from equipoise.methods.papers import MARCINKEVICS
 from equipoise.models import CRITERIA, GRANULARITIES, Replicas, find_units
 
@@ -31,7 +32,7 @@ NAMES = {"unit": "units", "channel": "units", "input": "columns of the input", "
 
 @dataclass(frozen=True)
 class Settings:
-    """`units` a step, or a number of `steps` in all (B in the paper); `layers` is a name pattern, or several."""
+    """`units` per step, or a number of `steps` in all (B in the paper); `layers` is a name pattern, or several."""
 
     units: int | None = None
     steps: int | None = None
@@ -49,7 +50,7 @@ class Settings:
         pick("cut", self.cut, ("pre-activation", "outgoing"))
         problems = []
         if self.units is not None and self.steps is not None:
-            problems.append("pruning takes units a step or a number of steps, not both")
+            problems.append("pruning takes units per step or a number of steps, not both")
         if self.granularity == "input" and self.layers != "*":
             problems.append(f'granularity="input" prunes columns of the input, not of layers; got layers={self.layers!r}, leave it out')
         if self.granularity in ("input", "head") and self.cut == "outgoing":
@@ -60,7 +61,7 @@ class Settings:
             problems.append(f'granularity="head" takes criterion gradient or taylor; got {self.criterion!r}')
         if min(1 if n is None else n for n in (self.units, self.steps, self.max_steps)) < 1:
             given = f"units={self.units}, steps={self.steps}, max_steps={self.max_steps}"
-            problems.append(f"pruning needs at least one unit a step and one step; got {given}")
+            problems.append(f"pruning needs at least one unit per step and one step; got {given}")
         raise_all(problems)
 
     def units_per_step(self, total: int) -> int:
@@ -102,15 +103,21 @@ def pruning(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rn
     pull = data.pull(data.start)
     _, influence = model.influence(pull, settings.criterion)
     pruned = torch.zeros_like(influence, dtype=torch.bool)
-    most = "at most " if settings.reselect else ""
     for step in range(1, steps + 1):
         closed = torch.zeros_like(pruned) if settings.reselect else pruned
         chosen = most_influential(influence, closed, each)
         model.prune(chosen, settings.cut == "outgoing")
         pruned |= chosen
         scores, influence = model.influence(pull, settings.criterion)
-        note = f"{most}{min(step * each, total)} of {total} {NAMES[settings.granularity]} switched off"
-        now = yield Step(step, (step, steps), float(each), scores=scores, stop_below=settings.stop_below, notes=(note,))
+        off = {"switched_off": min(step * each, total), "of": total, "reselected": settings.reselect}
+        now = yield Step(
+            step,
+            (step, steps),
+            float(each),
+            scores=scores,
+            stop_below=settings.stop_below,
+            notes=(Note("pruned", NAMES[settings.granularity], off),),
+        )
         if data.moving:  # the group that is now furthest from the reference; its influence is known one step later
             pull = data.pull(now)
 

@@ -16,16 +16,15 @@ Where we depart from AIF360:
 - With more than two groups the band favours those with the lowest rates; how many of them is one more thing that the search chooses.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data import Scores
-from equipoise.errors import BadInput, pick
+from equipoise.errors import BadInput, pick, raise_all
 from equipoise.measures import (
     QUOTIENTS,
     Cells,
@@ -44,7 +43,9 @@ from equipoise.measures import (
 )
 from equipoise.methods.base import Goal
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
+from equipoise.methods.notes import Note
 from equipoise.methods.papers import KAMIRAN
+from equipoise.methods.rules import Cut, Groups, Share, plain_values, repeated, unknown
 
 KIND = "reject-option"
 DIRECTIONS = ("auto", "kamiran")
@@ -83,14 +84,17 @@ class RejectOption:
     'score >= 0.375 for F, >= 0.625 for M, >= 0.5 without a group: threshold 0.5 with a band of 0.125 to each side (given)'
     """
 
-    threshold: float
-    margin: float
+    threshold: Cut
+    margin: Share
     favoured: tuple[str, ...]
-    groups: tuple[str, ...]  # all that were seen, the reference first
+    groups: Groups  # all that were seen, the reference first
     origin: str = "given"
     KIND: ClassVar[str] = KIND
     needs_group: ClassVar[bool] = True
     randomised: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        raise_all([*repeated(self.groups), *unknown(self.favoured, self.groups, "favours")])
 
     def decide(self, scores: Scores) -> FloatArray:
         codes = codes_among(self.groups, scores, "the reject option")
@@ -112,15 +116,7 @@ class RejectOption:
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
-        return {"kind": KIND, **asdict(self), "favoured": list(self.favoured), "groups": list(self.groups)}
-
-    @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> "RejectOption":
-        """The rule that `to_dict` wrote down."""
-        if plain.get("kind") != KIND:
-            raise BadInput(f"expected a rule of kind {KIND!r}; got {plain.get('kind')!r}")
-        groups = tuple(plain["groups"])
-        return cls(float(plain["threshold"]), float(plain["margin"]), tuple(plain["favoured"]), groups, str(plain["origin"]))
+        return plain_values(self)
 
 
 @method(
@@ -160,9 +156,9 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     origin = f"chosen by {KIND} with {settled.describe()} on {len(scores):,} rows of {scores.name}"
     rule = RejectOption(float(thresholds[point[step]]), float(margins[point[step], step]), favoured, attribute.levels, origin)
     top = int(rank[step, best[step]])
-    note = f"needs each patient's group; inside the band the positive decision goes to {', '.join(rule.favoured)}"
+    notes = (Note("needs_group"), Note("band", ", ".join(rule.favoured)))
     met = top == 2 or (top == 1 and goal.max_gap is None)
-    return Fit(rule, trace, step + 1, _why(top, int((rank == 2).sum()), rank.size, settled, max_gap), met, settled, (note,))
+    return Fit(rule, trace, step + 1, _why(top, int((rank == 2).sum()), rank.size, settled, max_gap), met, settled, notes)
 
 
 def _grid(score: FloatArray, original: float, settings: Settings) -> tuple[FloatArray, FloatArray]:
@@ -182,7 +178,7 @@ def _sides(scores: Scores, threshold: float, measure: str, direction: str) -> np
         return np.arange(groups)[None] > 0
     cells = tabulate(at_threshold(scores.score, threshold), scores.y, scores.attribute)
     # A miss rate falls as positive decisions are added, and so does a PPV, since those at the threshold are the least sure: who is behind
-    # is told by positives, not by the sign of the measure.
+    # follows from positives, not from the sign of the measure.
     sign = (-1.0 if QUOTIENTS[measure] else 1.0) if is_quotient(measure) else np.sign(sum(terms(measure).values())) or 1.0
     ahead = np.append(sign * gap_values(measure, cells), 0.0)
     order = np.append(np.arange(1, groups), 0)[np.argsort(ahead, kind="stable")]  # the reference last among equals
@@ -193,7 +189,7 @@ def _sides(scores: Scores, threshold: float, measure: str, direction: str) -> np
 def _evaluate(
     scores: Scores, thresholds: FloatArray, margins: FloatArray, sides: npt.NDArray[np.bool_], goal: Goal
 ) -> tuple[FloatArray, FloatArray]:
-    """Gap and performance at every point of the grid, (margins, ways * thresholds): three look-ups in one table of counts."""
+    """Gap and performance at every point of the grid, (margins, ways * thresholds): three lookups in one table of counts."""
     attribute = scores.attribute
     order = np.argsort(scores.score)
     ranked = scores.score[order]

@@ -1,11 +1,10 @@
-"""What is to be said of the rows that a method was given, whichever method it is: cells too small for their gap, and rows without a group.
+"""What to know of the rows that a method was given, whichever method it is: cells too small for their gap, and rows without a group.
 
 A gap of a group with three positives is computed like any other and is mostly noise, and a method that makes it small has tuned on that
 noise. So every candidate's notes name such cells, with the standard error of the gap and what to merge; where a cell is empty there is no
 gap, and the same advice stands in the error. Rows without a group count for performance and never for a gap, which is said as well.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,12 +29,10 @@ from equipoise.methods.base import Candidate, Goal
 from equipoise.methods.evaluation import NOISE, kept_rates, limits_of
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.nearness import nearness
+from equipoise.methods.notes import Note
 from equipoise.models import predict
 
-SMALL = "too few to tell a gap from noise"  # how the remark on small cells begins
 SHOWN = 6  # cells, before the rest is only counted
-
-_NO_GROUP = re.compile(r"[\d,]+ of [\d,]+ rows (has|have) no .*: they count for ")
 
 
 @dataclass(frozen=True)
@@ -71,11 +68,6 @@ def remarked(candidate: Candidate, cohort: Cohort, goal: Goal, without_group: st
     return replace(candidate, why=why, notes=(*candidate.notes, *notes))
 
 
-def about_rows(candidate: Candidate) -> list[str]:
-    """Those of a candidate's notes that are about the rows it was given: on missing groups and on small cells."""
-    return [note for note in candidate.notes if note.startswith(SMALL) or _NO_GROUP.match(note)]
-
-
 def advice(cohorts: Iterable[Cohort], goal: Goal) -> list[str]:
     """Which cells are empty or too small and what to merge, for the first of these cohorts that has any; nothing if none has."""
     for cohort in cohorts:
@@ -83,7 +75,7 @@ def advice(cohorts: Iterable[Cohort], goal: Goal) -> list[str]:
             cells = cells_of(cohort, rates)
             small = [cell for cell in cells if cell.count < FEW]
             if small:
-                return [f"too few in {cohort.name}: {_listed([''] * len(small), small)}. {merging(cohort, cells)}"]
+                return [f"too few in {cohort.name}: {_listed(small)}. {merging(cohort, cells)}"]
     return []
 
 
@@ -143,8 +135,8 @@ def _enough(of: Sequence[Sequence[Cell]], pool: Sequence[int]) -> bool:
     return all(sum(cell.count for cell in same) >= FEW for same in zip(*(of[code] for code in pool), strict=True))
 
 
-def _listed(remarks: Sequence[str], cells: Sequence[Cell]) -> str:
-    told = [f"{cell.group!r} has {cell.counted}{remark}" for cell, remark in zip(cells, remarks, strict=True)]
+def _listed(cells: Sequence[Cell]) -> str:
+    told = [f"{cell.group!r} has {cell.counted}" for cell in cells]
     return ", ".join(told[:SHOWN]) + (f" and {len(told) - SHOWN} more cells are as small" if len(told) > SHOWN else "")
 
 
@@ -157,25 +149,24 @@ def _measured(goal: Goal) -> tuple[str, ...]:
     return ("selection",) if is_quotient(goal.measure) else tuple(terms(goal.measure))
 
 
-def _missing_note(candidate: Candidate, cohort: Cohort, without_group: str) -> list[str]:
+def _missing_note(candidate: Candidate, cohort: Cohort, without_group: str) -> list[Note]:
     attribute, goal = cohort.attribute, candidate.goal
     missing = int((attribute.codes == MISSING).sum())
     if not missing:
         return []
-    decided = f"; the rule decides such rows by {without_group}" if candidate.rule.needs_group and without_group else ""
-    name, have = goal.performance.replace("_", " "), "has" if missing == 1 else "have"
-    return [f"{missing:,} of {len(cohort):,} rows {have} no {attribute.name}: they count for {name} and not for {goal.measure}{decided}"]
+    decided = without_group if candidate.rule.needs_group else ""
+    counts = {"missing": missing, "rows": len(cohort), "counts_for": goal.performance, "not_for": goal.measure, "decided_by": decided}
+    return [Note("missing_group", attribute.name, counts)]
 
 
-def _small_note(candidate: Candidate, cohort: Cohort) -> list[str]:
+def _small_note(candidate: Candidate, cohort: Cohort) -> list[Note]:
     decisions = candidate.rule.decide(predict(candidate.model, cohort))
     cells = [_decided_so(cell, decisions, cohort, candidate.goal.measure) for cell in cells_of(cohort, _rates(candidate.goal))]
     small = [cell for cell in cells if cell.count < FEW]
     if not small:
         return []
-    errors = _errors(candidate.goal, decisions, cohort, small)
-    listed = _listed([f" ({text})" for text in errors], small)
-    return [f"{SMALL}: {listed}. {merging(cohort, cells, candidate.goal.measure)}"]
+    told = {"cells": tuple(_errors(candidate.goal, decisions, cohort, small)), "advice": merging(cohort, cells, candidate.goal.measure)}
+    return [Note("small_cells", candidate.goal.measure, told)]
 
 
 def _decided_so(cell: Cell, decisions: FloatArray, cohort: Cohort, measure: str) -> Cell:
@@ -188,20 +179,19 @@ def _decided_so(cell: Cell, decisions: FloatArray, cohort: Cohort, measure: str)
     return replace(cell, count=count, decided="positive" if label else "negative")
 
 
-def _errors(goal: Goal, decisions: FloatArray, cohort: Cohort, small: Sequence[Cell]) -> list[str]:
-    """The standard error of what rests on each of these cells, in words."""
+def _errors(goal: Goal, decisions: FloatArray, cohort: Cohort, small: Sequence[Cell]) -> list[dict[str, object]]:
+    """Each of these cells with the standard error of what rests on it; on those of the reference every gap does."""
     attribute = cohort.attribute
     evidence = Evidence(decisions[None], cohort.y, attribute.codes, attribute.levels, units_of(cohort.patients, len(cohort)), goal)
     of_measure = {RATES[rate] for rate in _measured(goal)}
-    told = []
+    told: list[dict[str, object]] = []
     for cell in small:
+        counted = {"group": cell.group, "count": cell.count, "counted": cell.counted}
         if cell.label not in of_measure:  # a rate that is kept
-            told.append(f"standard error of its {cell.rate} {evidence.rate_se(cell.rate)[0, cell.code]:.2f}")
-        elif cell.code:
-            told.append(f"standard error of its {goal.measure} {gap_error(evidence, cell.code):.2f}")
-        else:
-            largest = max(gap_error(evidence, code) for code in range(1, len(attribute.levels)))
-            told.append(f"standard error of each {goal.measure} up to {largest:.2f}")
+            told.append({**counted, "of": cell.rate, "error": float(evidence.rate_se(cell.rate)[0, cell.code]), "each": False})
+            continue
+        codes = [cell.code] if cell.code else range(1, len(attribute.levels))
+        told.append({**counted, "of": goal.measure, "error": max(gap_error(evidence, code) for code in codes), "each": not cell.code})
     return told
 
 

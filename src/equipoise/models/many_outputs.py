@@ -1,4 +1,4 @@
-"""Networks with several outputs under repair: all the labels that were chosen in one pass a row of input.
+"""Networks with several outputs under repair: all the labels that were chosen in one pass per row of input.
 
 A row of a method is then a pair of an image i and a label l, at i * L + l, so that an image's pairs are neighbours. The score of a label is
 the sigmoid of its logit, or its probability; that of a class is its softmax probability, which is the sigmoid of its log odds against all
@@ -38,7 +38,7 @@ class ChosenOutputs(nn.Module):
     def __init__(self, inner: nn.Module, columns: Sequence[int], kind: str, output: str, flat: bool = False) -> None:
         super().__init__()
         self.inner, self.columns, self.kind, self.output = inner, list(columns), kind, output
-        self.flat = flat  # whether the network gives one number a row, without an axis of outputs
+        self.flat = flat  # whether the network gives one number per row, without an axis of outputs
         self.bare = _lacks_thresholds(inner, self.columns)
         # On the device, so that a step can be recorded; it is no part of what is saved.
         self.register_buffer("index", torch.tensor(self.columns, device=device_of(inner)), persistent=False)

@@ -31,7 +31,7 @@ class Replicas(Protocol):
 
     size: int
     rows: int
-    notes: tuple[str, ...]
+    frozen: tuple[int, int]  # parameter tensors that stay as they are, and all of them
     reduced: bool  # scores during the repair have a lower precision than those of the repaired network
 
     def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:

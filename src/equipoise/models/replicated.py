@@ -23,7 +23,7 @@ from equipoise.models.vision import shape_advice
 class StackedReplicas:
     """Equal MLPs as one stack."""
 
-    notes: tuple[str, ...] = ()
+    frozen = (0, 0)
     reduced = False
 
     def __init__(self, models: Sequence[MLP], x: Tensor, device: torch.device | None = None) -> None:

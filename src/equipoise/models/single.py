@@ -48,7 +48,7 @@ class SingleReplica:
         self._pool: Pool | None = None
         frozen = sum(not p.requires_grad for p in model.parameters())
         total = sum(1 for _ in model.parameters())
-        self.notes: tuple[str, ...] = (f"{frozen} of {total} parameter tensors are frozen and stay as they are",) if frozen else ()
+        self.frozen = (frozen, total)
 
     def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
         return shuffled(self.rows, generators, batch, least)

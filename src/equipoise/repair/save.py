@@ -237,7 +237,7 @@ def _method(tried: Tried, found: Audit, shown: MethodRow) -> dict[str, object]:
         "needs_group": candidate.rule.needs_group,
         "ran": candidate.ran,
         "settings": dict(candidate.settings),
-        "notes": list(candidate.notes),
+        "notes": [note.to_dict() for note in candidate.notes],
         "seconds": tried.seconds,
         "limit": _limit(shown),
         "test_set": found.to_dict(),

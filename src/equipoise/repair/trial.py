@@ -16,7 +16,7 @@ from torch import nn
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput, pick, raise_all
 from equipoise.measures import FloatArray, gap_values, largest, performance_values, tabulate
-from equipoise.methods import METHODS, Candidate, Goal, Progress, debias, select, settings_of
+from equipoise.methods import METHODS, Candidate, Goal, Note, Progress, debias, select, settings_of
 from equipoise.models import MASKED, ExportedNetwork, output_kind, predict
 
 EQUAL = 0.005  # methods that differ by less count as equally good
@@ -151,13 +151,10 @@ def rescored(candidate: Candidate, scores: Scores) -> Candidate:
         return candidate
     trace = candidate.trace.copy()
     trace.loc[trace.index[row], ["gap", "performance"]] = [gap, performance]
-    note = (
-        f"during the repair it was evaluated with {goal.measure} {seen['gap']:+.3f} and "
-        f"{goal.performance.replace('_', ' ')} {seen['performance']:.3f}; "
-        f"the final network has {gap:+.3f} and {performance:.3f}"
-    )
+    before = {"gap_before": float(seen["gap"]), "performance_before": float(seen["performance"])}
+    note = Note("rescored", goal.measure, {**before, "gap": gap, "performance": performance, "of": goal.performance})
     met = candidate.met and select(trace.iloc[[row]], goal).met
-    why = candidate.why if met == candidate.met else f"{candidate.why}; {note}"
+    why = candidate.why if met == candidate.met else f"{candidate.why}; the final network misses the goal"
     return replace(candidate, trace=trace, met=met, why=why, notes=(*candidate.notes, note))
 
 

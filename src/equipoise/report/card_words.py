@@ -9,6 +9,7 @@ from equipoise.measures import Audit, Estimate, meaning
 from equipoise.methods import METHODS
 from equipoise.repair import Comparison, Shift
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
+from equipoise.report.note_words import note_words
 from equipoise.report.wording import INSUFFICIENT, interval, line, name, percent, performance_words
 
 RATES = {"tpr": "sensitivity", "fpr": "false positive rate", "selection": "share decided positive"}
@@ -168,7 +169,7 @@ def performance_interpretation(case: Comparison) -> str:
 def limits(case: Comparison) -> list[str]:
     """What the reader must know before relying on the numbers."""
     gap, after = case.found.gap_after, case.found.after
-    lines = [line(text) for text in (*case.provenance.limits, *case.result.candidate.notes)]
+    lines = [line(text) for text in (*case.provenance.limits, *map(note_words, case.result.candidate.notes))]
     if not np.isnan(gap.detectable):
         lines.append(
             f"Minimum detectable {name(case.goal.measure)} with 80% power in these test patients: {gap.detectable:.3f}; "

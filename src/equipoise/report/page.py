@@ -26,6 +26,7 @@ from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import ALMOST, Comparison, Saved
 from equipoise.report import wording
 from equipoise.report.explorer import explorer_data
+from equipoise.report.note_words import note_words
 from equipoise.report.panels import calibration_panel, roc_panel, score_panel, trajectory_panel
 from equipoise.report.views import (
     Book,
@@ -198,7 +199,7 @@ def _context(case: Comparison, thumbnails: bool) -> dict[str, Any]:
         "maps": maps[:MAPS],
         "maps_left_out": max(0, len(maps) - MAPS),
         "limits": LIMITS,
-        "notes": [(r.name, note) for r in case.candidates for note in r.candidate.notes],
+        "notes": [(r.name, note) for r in case.candidates for note in map(note_words, r.candidate.notes)],
         "contents": [(anchor, CONTENTS[anchor]) for anchor in shown],
         "sections": {anchor: k + 1 for k, anchor in enumerate(shown)},
         "when": _date(case.provenance.when),

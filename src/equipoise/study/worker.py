@@ -215,7 +215,7 @@ def _row(
         "needs_group": bool(rule.needs_group),
         "min_performance": goal.min_performance,
         "max_gap": goal.max_gap,
-        "notes": "\n".join(candidate.notes),
+        "notes": json.dumps([note.to_dict() for note in candidate.notes], default=str),
         **{name: len(part) for name, part in zip(rows.SIZES, parts, strict=True)},
         **{column: trace[name].tolist() for column, name in rows.TRACE.items()},
         **(pooled.to_row(scores, candidate.rule.decide(scores), salt) if salt is not None else {}),
