@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.measures import GAPS, READ_IS_NOT_USED
+from equipoise.measures import GAPS
 from equipoise.methods import Goal
+from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import below_limit
 from equipoise.report import write_page
 from equipoise.report.page import report_page, script_data

@@ -74,7 +74,7 @@ def audit(
         more = (*also, *_goal(subject)) if measures is None else also
         return audit_scores(_predicted(subject.model, cohort, output), rule=subject.rule, also=more, progress=progress, **asked)
     scores = _predicted(subject, cohort, output)
-    rule = _trained(subject) if threshold is None and valid is None else None
+    rule = trained_rule(subject) if threshold is None and valid is None else None
     on = valid if valid is None or isinstance(valid, Scores) else _predicted(subject, valid, output, "valid of eq.audit")
     return audit_scores(scores, rule=rule, threshold=threshold, valid=on, optimise=optimise, also=also, progress=progress, **asked)
 
@@ -140,9 +140,9 @@ def _predicted(model: object, cohort: Cohort | None, output: str, where: str = "
     return predict(model, cohort, output=output)
 
 
-def _trained(model: object) -> Rule | None:
+def trained_rule(model: object) -> Rule | None:
     """The threshold that training chose and stored on the network, if there is one."""
     chosen = getattr(model, "threshold", None)
     if not isinstance(chosen, float):
         return None
-    return Threshold(chosen, "chosen by best balanced accuracy on the validation part of its training")
+    return Threshold(chosen, "chosen by best balanced accuracy on the validation set of its training")

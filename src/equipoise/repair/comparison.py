@@ -17,10 +17,11 @@ from torch import nn
 
 from equipoise.data import Cohort, Images, Scores, check_cohort
 from equipoise.errors import BadInput, EquipoiseError, Misuse, raise_all
-from equipoise.measures import Gap, Settings, Threshold, best_threshold, gap_values, largest, named, performance_values, tabulate
+from equipoise.measures import Gap, Settings, choose_rule, gap_values, largest, named, performance_values, tabulate
 from equipoise.methods import ALL_AT_ONCE, METHODS, STANDARD, Candidate, Goal, Progress, check_method, debias
 from equipoise.models import chosen_outputs, encoding, predict
 from equipoise.presenting import presenter
+from equipoise.repair.audit_model import trained_rule
 from equipoise.repair.findings import Findings, find
 from equipoise.repair.provenance import Provenance, Serving, findable, serving_of
 from equipoise.repair.save import Options, save_all
@@ -163,11 +164,7 @@ def _entry(name: str, subject: object, cohort: Cohort, valid: Cohort | None, goa
     if not isinstance(subject, nn.Module):
         raise Misuse("eq.compare", "networks (torch.nn.Module) and results of eq.debias", subject)
     known = None if valid is None else predict(subject, valid)
-    if known is not None:
-        rule = best_threshold(known, goal.performance)
-    else:
-        own = getattr(subject, "threshold", None)
-        rule = Threshold(0.5, "default") if own is None else Threshold(float(own), "chosen by training on the validation set")
+    rule = (trained_rule(subject) if known is None else None) or choose_rule(valid=known, optimise=goal.performance)
     trace = pd.DataFrame([_evaluated(known, rule, goal)])
     candidate = Candidate(name, subject, rule, trace, 0, "the network as given", True, goal, 0)
     return Tried(candidate, known, predict(subject, cohort), called=name)

@@ -114,8 +114,8 @@ def _gaps(rows: pd.DataFrame) -> Table:
         if known and (row.low > 0 or row.high < 0):
             gap.stylize("bold")
         between = Text(f"{short_name(row.group)} minus {short_name(row.reference)}")
-        beside = [f"{row.detectable:.3f}", f"{row.noise:.3f}", f"{row.excess:+.3f}"]
-        table.add_row(str(row.measure), between, gap, *(beside if known else [""] * len(beside)))
+        more = [f"{row.detectable:.3f}", f"{row.noise:.3f}", f"{row.excess:+.3f}"]
+        table.add_row(str(row.measure), between, gap, *(more if known else [""] * len(more)))
     return table
 
 

@@ -8,7 +8,7 @@
   const state = { min_performance: data.goal.min_performance, max_gap: data.goal.max_gap };
   const run = { ...state };
   const parked = { min_performance: state.min_performance ?? 0.5, max_gap: state.max_gap ?? 0.05 }; // where a line stands when it is switched on
-  let looked = null; // [method, point]
+  let shown = null; // [method, point]
 
   const minus = (text) => (/[1-9]/.test(text) ? text.replace("-", "−") : text.replace(/[-+]/, ""));
   const percent = (v) => `${minus((100 * v).toFixed(1))}%`;
@@ -87,7 +87,7 @@
     }
     methods.forEach((m, k) => {
       const dots = make("g", { class: "points", style: `--c: var(--g${k % 7})` }, svg);
-      // One path a method: thousands of points stay quick.
+      // One path per method, which stays quick with thousands of points.
       const d = m.gap.map((g, i) => (m.drawn[i] ? shape(k % 4, +geometry.x(Math.abs(g)).toFixed(1), +geometry.y(m.performance[i]).toFixed(1), 3) : "")).join("");
       make("path", { d }, dots);
     });
@@ -97,7 +97,7 @@
       parts.rings.push(make("path", { class: "ring", style: colour, d: shape(k % 4, geometry.x(Math.abs(m.gap[m.chosen])), geometry.y(m.performance[m.chosen]), 9) }, svg));
       parts.now.push(make("path", { class: "now", style: colour, "data-method": k }, svg));
     });
-    parts.looked = make("path", { class: "looked", d: "" }, svg);
+    parts.shown = make("path", { class: "shown-step", d: "" }, svg);
     parts.lines.min_performance = handle("min_performance", "minimum performance", "vertical", svg);
     parts.lines.max_gap = handle("max_gap", "maximum size of the difference", "horizontal", svg);
     svg.addEventListener("pointermove", hover);
@@ -204,10 +204,10 @@
   const within = (half) => (half === null ? "" : ` ± ${(100 * half).toFixed(1)} at most`);
   const describe = (m, i) => `${m.name}, step ${m.steps[i].toLocaleString("en")}: difference ${points(m.gap[i])}${within(data.margin.gap)} points, ${data.goal.performance} ${percent(m.performance[i])}${within(data.margin.performance)}, threshold ${cut(m.threshold[i])}`;
 
-  function look(k, i) {
+  function show(k, i) {
     const m = methods[k];
-    looked = [k, i];
-    parts.looked.setAttribute("d", shape(k % 4, geometry.x(Math.abs(m.gap[i])), geometry.y(m.performance[i]), 5.5));
+    shown = [k, i];
+    parts.shown.setAttribute("d", shape(k % 4, geometry.x(Math.abs(m.gap[i])), geometry.y(m.performance[i]), 5.5));
     $("walk-method").value = k; $("walk").max = m.gap.length - 1; $("walk").value = i;
     $("walk").setAttribute("aria-valuetext", describe(m, i));
     $("walk-says").textContent = describe(m, i);
@@ -225,7 +225,7 @@
     }));
     tip.hidden = !at;
     if (!at) return;
-    look(...at);
+    show(...at);
     tip.textContent = describe(methods[at[0]], at[1]);
     const left = (event.clientX - area.left) + 14;
     tip.style.left = `${Math.min(left, area.width - tip.offsetWidth - 4)}px`;
@@ -259,14 +259,14 @@
     $(which).addEventListener("blur", update);
   }
   $("reset").addEventListener("click", () => { Object.assign(state, run); update(); });
-  $("walk-method").addEventListener("change", (event) => look(+event.target.value, methods[+event.target.value].chosen));
-  $("walk").addEventListener("input", (event) => look(+$("walk-method").value, +event.target.value));
+  $("walk-method").addEventListener("change", (event) => show(+event.target.value, methods[+event.target.value].chosen));
+  $("walk").addEventListener("input", (event) => show(+$("walk-method").value, +event.target.value));
 
   draw();
-  look(methods.findIndex((m) => m.result), methods.find((m) => m.result).chosen);
-  parts.looked.setAttribute("d", ""); // the marks of the choice stand there already
+  show(methods.findIndex((m) => m.result), methods.find((m) => m.result).chosen);
+  parts.shown.setAttribute("d", ""); // the marks of the choice stand there already
   let drawn = plot.clientWidth;
-  addEventListener("resize", () => { if (plot.clientWidth && plot.clientWidth !== drawn) { drawn = plot.clientWidth; draw(); if (looked) look(...looked); } });
+  addEventListener("resize", () => { if (plot.clientWidth && plot.clientWidth !== drawn) { drawn = plot.clientWidth; draw(); if (shown) show(...shown); } });
   addEventListener("beforeprint", () => draw(PAPER));
   addEventListener("afterprint", () => draw());
   globalThis.equipoise = { select, data };
