@@ -17,7 +17,7 @@ PACES = {"pruning": 2.0, "bias-gda": 0.25, "adversarial-finetune": 1.0}
 KEYS = [(m, measure, seed) for m in ("standard", "random", *PACES) for measure in ("spd", "eod") for seed in range(5)]
 
 
-def traces_of(steps: int = 400) -> pd.DataFrame:
+def traces_of(steps: int = 40) -> pd.DataFrame:
     common = {"data": "loh", "performance": 0.8, "threshold": 0.5}
     return pd.DataFrame(
         [
