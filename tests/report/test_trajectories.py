@@ -17,7 +17,7 @@ PACES = {"pruning": 2.0, "bias-gda": 0.25, "adversarial-finetune": 1.0}
 KEYS = [(m, measure, seed) for m in ("standard", "random", *PACES) for measure in ("spd", "eod") for seed in range(5)]
 
 
-def traces_of(steps: int = 40) -> pd.DataFrame:
+def traces_of(steps: int = 10) -> pd.DataFrame:
     common = {"data": "loh", "performance": 0.8, "threshold": 0.5}
     return pd.DataFrame(
         [
@@ -58,8 +58,14 @@ def panels_of(rows: pd.DataFrame, traces: pd.DataFrame) -> dict[str, dict[str, A
     return found
 
 
+@pytest.fixture(scope="module")
+def panels() -> dict[str, dict[str, Any]]:
+    """Ten steps of every method; Altair takes a second for them."""
+    return panels_of(rows_of(), traces_of())
+
+
 def test_one_panel_per_method_and_measure() -> None:
-    panels = panels_of(rows_of(), traces_of())
+    panels = panels_of(rows_of(), traces_of(400))
     assert list(panels) == [f"{method}, {measure}" for method in PACES for measure in ("SPD", "EOD")]
     thin, bold = (panels["pruning, SPD"][f"line {width}"]["data"] for width in (0.6, 2.5))
     assert {row["seed"] for row in thin} == set(range(5))
@@ -72,20 +78,20 @@ def test_one_panel_per_method_and_measure() -> None:
     ("panel", "title", "last"),
     [("pruning, SPD", "units pruned", 18), ("bias-gda, EOD", "epochs", 2.25), ("adversarial-finetune, SPD", "epochs", 9)],
 )
-def test_the_axis_counts_what_the_method_counts(panel: str, title: str, last: float) -> None:
-    line = panels_of(rows_of(), traces_of(10))[panel]["line 2.5"]
+def test_the_axis_counts_what_the_method_counts(panels, panel: str, title: str, last: float) -> None:
+    line = panels[panel]["line 2.5"]
     assert line["encoding"]["x"]["title"] == title
     assert max(row["x"] for row in line["data"]) == last
 
 
 def test_rows_from_before_the_pace_are_drawn_by_step() -> None:
-    line = panels_of(rows_of(pace=None), traces_of(10))["bias-gda, SPD"]["line 2.5"]
+    line = panels_of(rows_of(pace=None), traces_of())["bias-gda, SPD"]["line 2.5"]
     assert line["encoding"]["x"]["title"] == "step"
     assert max(row["x"] for row in line["data"]) == 9
 
 
-def test_a_grey_print_tells_the_lines_apart() -> None:
-    encoding = panels_of(rows_of(), traces_of(10))["pruning, SPD"]["line 2.5"]["encoding"]
+def test_a_grey_print_tells_the_lines_apart(panels) -> None:
+    encoding = panels["pruning, SPD"]["line 2.5"]["encoding"]
     solid, dashed = encoding["strokeDash"]["scale"]["range"]
     assert solid[1] == 0 < dashed[1]
     dark, light = (
@@ -94,20 +100,19 @@ def test_a_grey_print_tells_the_lines_apart() -> None:
     assert light - dark > 50  # of 255, in grey
 
 
-def test_the_chosen_step_of_every_split_is_marked() -> None:
-    marks = panels_of(rows_of(), traces_of())["pruning, EOD"]["point"]["data"]
+def test_the_chosen_step_of_every_split_is_marked(panels) -> None:
+    marks = panels["pruning, EOD"]["point"]["data"]
     assert {(row["seed"], row["x"]) for row in marks} == {(seed, 2.0 * (seed + 1)) for seed in range(5)}
     assert {row["value"] for row in marks if row["quantity"] == "bias"} == {0.0, 0.1, 0.2, 0.3, 0.4}
 
 
-def test_the_floor_or_the_bound_is_marked() -> None:
-    panels = panels_of(rows_of(), traces_of(10))
+def test_the_constraint_is_marked(panels) -> None:
     assert panels["pruning, SPD"]["rule 1.4"]["data"] == [{"y": 0.6, "text": "minimum 0.60"}]
     assert [row["y"] for row in panels["adversarial-finetune, SPD"]["rule 1.4"]["data"]] == [0.05, -0.05]
     own = rows_of()
     own["min_performance"] = 0.6 + 0.01 * own["seed"]
-    assert panels_of(own, traces_of(10))["bias-gda, SPD"]["rule 1.4"]["data"][0]["y"] == 0.62  # the median of the splits' own
-    assert "rule 1.4" not in panels_of(rows_of(min_performance=None, max_gap=None), traces_of(10))["bias-gda, SPD"]
+    assert panels_of(own, traces_of())["bias-gda, SPD"]["rule 1.4"]["data"][0]["y"] == 0.62  # the median of the splits' own
+    assert "rule 1.4" not in panels_of(rows_of(min_performance=None, max_gap=None), traces_of())["bias-gda, SPD"]
 
 
 def test_files_for_the_data_that_have_steps(tmp_path: Path) -> None:
