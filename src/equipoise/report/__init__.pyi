@@ -5,7 +5,7 @@ from .documents import overview as overview
 from .documents import pages as pages
 from .documents import readme as readme
 from .figures import save_audit_figures as save_audit_figures
-from .note_words import note_words as note_words
+from .notes import note_words as note_words
 from .page import write_audit_page as write_audit_page
 from .page import write_page as write_page
 from .study_tables import pooled_view as pooled_view

@@ -9,7 +9,7 @@ from equipoise.measures import Audit, Estimate, meaning
 from equipoise.methods import METHODS
 from equipoise.repair import Comparison, Shift
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
-from equipoise.report.note_words import note_words
+from equipoise.report.notes import note_words
 from equipoise.report.wording import INSUFFICIENT, interval, line, name, percent, performance_words
 
 RATES = {"tpr": "sensitivity", "fpr": "false positive rate", "selection": "share decided positive"}

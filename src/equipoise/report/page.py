@@ -26,7 +26,7 @@ from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import ALMOST, Comparison, Saved
 from equipoise.report import wording
 from equipoise.report.explorer import explorer_data
-from equipoise.report.note_words import note_words
+from equipoise.report.notes import note_words
 from equipoise.report.panels import calibration_panel, roc_panel, score_panel, trajectory_panel
 from equipoise.report.views import (
     Book,
