@@ -1,6 +1,6 @@
 """A small network for gray images of 48 x 48 pixels that gives one logit: three convolutions and two linear layers.
 
-It needs nothing but torch, so that this very file can lie beside its weights as a hospital's own code would: `equipoise demo` copies it.
+It needs nothing but torch, so that this very file can lie next to its weights as a hospital's own code would: `equipoise demo` copies it.
 """
 
 from torch import nn

@@ -37,6 +37,7 @@ from equipoise.models import IMAGES, Training, compute_device, computing_on, pre
 from equipoise.models import train as train_one
 from equipoise.study import networks, pooled, rows
 from equipoise.study.plan import Plan
+from equipoise.study.sources import FromSource
 from equipoise.study.tasks import Outcome, Work
 
 KEPT_BLOCKS = 2  # a process keeps the sets of the blocks that it worked on last
@@ -96,7 +97,9 @@ def _block(work: Work, cohort: bytes | None) -> list[Parts]:
 
 def _parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
     if cohort is None:
-        cohort = plan.named(name).load(seed=seed)
+        data = plan.named(name)
+        assert isinstance(data, FromSource)  # the leading process loads files; only simulations are drawn here
+        cohort = data.load(seed=seed)
     if plan.protocol == "balanced":
         parts = balanced_parts(cohort, seed=seed, fractions=plan.fractions, privileged=plan.privileged)
     elif plan.protocol == "folds":
