@@ -178,7 +178,7 @@ def test_outputs_are_named_and_methods_compared(place, tmp_path, capsys):
     x = torch.tensor(pd.read_csv(place / "local.csv")[SIGNS].to_numpy()).float()
     served = Bundle.load(out / "Effusion", trust=True)
     assert served.run["model"]["output_name"] == "3"
-    assert "Of the network's outputs 3 is meant" in (out / "Effusion" / "README.txt").read_text()
+    assert "OneOutput(model, 3)" in (out / "Effusion" / "README.txt").read_text()
     assert served.score(x) == pytest.approx(torch.sigmoid(wide(x)[:, 3]).detach().double().numpy(), abs=1e-6)  # as it came
     assert run([*asked, "--out", str(tmp_path / "other")]) == 2
     assert "the network has 4 outputs and does not name them" in capsys.readouterr().err
@@ -203,9 +203,10 @@ def test_heads_of_each_label_are_in_its_folder(place, tmp_path, capsys):
     ("more", "expected"),
     [
         (["--method", "adversarial-finetune"], "adversarial-finetune cannot repair several labels"),
-        (["--selection", "honest"], "--selection paper"),
         (["--label", "Effusion"], "--label Effusion was given twice"),
-        (["--dry-run"], "--dry-run is for one --label"),
+        (["--goal", "Efusion.max_gap=0.1"], "Did you mean 'Effusion'?"),
+        (["--goal", "Effusion.max_gab=0.1"], "Did you mean 'max_gap'?"),
+        (["--goal", "Effusion.max_gap=small"], "'small'"),
         (["--output-name", "Effusion"], "LABEL=OUTPUT where there are several labels, as in Effusion=0; got 'Effusion'"),
         (["--output-name", "Efusion=0"], "unknown label in --output-name 'Efusion'. Did you mean 'Effusion'?"),
     ],
@@ -252,3 +253,34 @@ def test_a_network_that_cannot_be_told_what_it_gives_is_an_error_and_no_tracebac
     for command in (["audit", *asked], ["debias", *asked, "--out", str(tmp_path / "out")]):
         assert run(command) == 2
         assert "`output`" in capsys.readouterr().err
+
+
+def test_auto_a_goal_per_label_and_cross_fitted_selection(place, tmp_path, capsys):
+    out = tmp_path / "out"
+    quick = ["--set", "auto.methods=pruning", "--draws", "50", "--no-onnx", "--selection", "honest"]
+    goals = ["--measure", "eod", "--min-performance", "0.5", "--goal", "Effusion.measure=spd", "--goal", "Effusion.min_performance=0.6"]
+    assert run(["debias", *_options(place), "--method", "auto", *quick, *goals, "--out", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    goal = {label: told["labels"][label]["goal"] for label in LABELS}
+    assert [goal[label]["measure"] for label in LABELS] == ["spd", "eod"]
+    assert [goal[label]["min_performance"] for label in LABELS] == [0.6, 0.5]
+    assert {goal[label]["selection"] for label in LABELS} == {"honest"}
+    for label in LABELS:
+        found = told["labels"][label]["methods"]["auto"]
+        assert found["ran"] in ("standard", "pruning")
+        trace = pd.read_csv(out / told["folders"][label] / "trace.csv").query("method == 'auto'")
+        assert trace["gap_honest"].notna().any()
+
+
+def test_a_dry_run_counts_every_label(place, tmp_path, capsys):
+    asked = ["--method", "pruning", "--method", "group-thresholds", "--dry-run", "--out", str(tmp_path / "out"), "--json"]
+    assert run(["debias", *_options(place), *asked]) == 0
+    told = json.loads(capsys.readouterr().out)
+    frame = pd.read_csv(place / "local.csv")
+    for label in LABELS:
+        rows = sum(each["rows"] for each in told["sets"] if each["label"].startswith(f"{label}: "))
+        assert rows == frame[label].notna().sum()
+    work = {each["method"]: each for each in told["methods"]}
+    assert work["group-thresholds"]["what"].startswith("2 runs, one per label")
+    assert work["pruning"]["seconds"] > 0
+    assert not (tmp_path / "out").exists()

@@ -1,10 +1,13 @@
 """What options say: methods with settings of their own, rates to keep, the outputs of labels, and all that is wrong with them."""
 
 from contextlib import suppress
-from dataclasses import fields
-from typing import Any, get_type_hints
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from equipoise.errors import BadInput, UnknownName, pick, raise_all
+
+if TYPE_CHECKING:
+    from equipoise.methods import Goal
 
 
 def collected(problems: list[str], check: Any) -> Any:
@@ -69,6 +72,32 @@ def outputs_of(names: list[str] | None, labels: list[str]) -> dict[str, int | st
             found[label] = output_named(which)
     raise_all(problems)
     return found
+
+
+def goals_of(texts: list[str], labels: list[str], goal: "Goal") -> "dict[str, Goal] | None":
+    """The goal of each label: the common one with what --goal says of that label; None where it says nothing."""
+    given: dict[str, dict[str, Any]] = {label: {} for label in labels}
+    problems: list[str] = []
+    for text in texts:
+        place, equals, value = text.partition("=")
+        label, dot, key = place.rpartition(".")
+        if not (equals and dot and len(labels) > 1):
+            problems.append(
+                f"--goal must be LABEL.KEY=VALUE with more than one --label, as in {labels[0]}.min_performance=0.8; got {text!r}"
+            )
+        elif label not in labels:
+            problems += UnknownName("label in --goal", label, labels).problems
+        elif key in ("measure", "performance"):
+            given[label][key] = value
+        elif key in ("min_performance", "max_gap", "max_loss"):
+            try:
+                given[label][key] = float(value)
+            except ValueError:
+                problems.append(f"invalid value {value!r} for --goal {place}: expected a number")
+        else:
+            problems += UnknownName("key in --goal", key, ("measure", "performance", "min_performance", "max_gap", "max_loss")).problems
+    raise_all(problems)
+    return {label: replace(goal, **own) for label, own in given.items()} if texts else None
 
 
 def output_of(names: list[str] | None) -> str | None:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from equipoise import data, report
 from equipoise.cli import inputs as given
-from equipoise.cli.asked import collected, kept, methods_of, number_problems, output_of, outputs_of
+from equipoise.cli.asked import collected, goals_of, kept, methods_of, number_problems, output_of, outputs_of
 from equipoise.cli.console import JsonOption, bar, err, notes
 from equipoise.cli.outcome import print_plan
 from equipoise.cli.several import print_labels, told_as_json
@@ -62,6 +62,12 @@ def debias(
     selection: Annotated[
         str, typer.Option(help="How a step is chosen: paper, by the rows it was tuned on; honest or one-se, corrected by rows held out.")
     ] = "paper",
+    label_goal: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--goal", help="A goal of one of several labels, as in Mass.min_performance=0.8 or Mass.measure=spd; repeat it for more."
+        ),
+    ] = None,
     test_fraction: Annotated[float, typer.Option(help="Share of the patients that is kept aside for the verdict.")] = 0.3,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     settings: Annotated[
@@ -184,10 +190,9 @@ def debias(
     which = collected(problems, lambda: output_of(output_name) if len(label) == 1 else None)
     outputs: dict[str, int | str] = {}
     if len(label) > 1:
-        collected(problems, lambda: check_labels(list(methods), label, goal) if goal is not None else None)
+        collected(problems, lambda: check_labels(list(methods), label))
         outputs = collected(problems, lambda: outputs_of(output_name, label))
-        if dry_run:
-            problems.append("--dry-run is for one --label; the methods that change the network take as long for all labels as for one")
+    goals = None if goal is None else collected(problems, lambda: goals_of(label_goal or [], label, goal))
     if not dry_run:
         size_of_weights = weights.stat().st_size if weights and weights.is_file() else 0
         collected(problems, lambda: check_folder(folder, overwrite, 4 * len(label) * size_of_weights))
@@ -219,7 +224,8 @@ def debias(
         else:
             set_output(network, output)
         if dry_run:
-            print_plan(estimate(network, repair, test, methods, goal, trained, draws if probe else None), folder, as_json)
+            found = estimate(network, repair, test, methods, goal, trained, draws if probe else None, outputs)
+            print_plan(found, folder, as_json)
             return
         names = {"patient": inputs.patient, "id": inputs.id, "conflicts": inputs.conflicts}
         if images is not None:
@@ -228,7 +234,9 @@ def debias(
         served = Serving(findable(model), output, test.inputs[: min(len(test), ROWS_CHECKED)], read, which, came, code)
         serving = servings(network, repair, label[0], outputs, served)
         request = Request(label[0], title, origin, draws, thumbnails, probe)
-        cases = try_methods(network, repair, test, methods, goal, request=request, outputs=outputs, seed=seed, train=trained, bars=bar)
+        cases = try_methods(
+            network, repair, test, methods, goal, request=request, outputs=outputs, goals=goals, seed=seed, train=trained, bars=bar
+        )
         options = Options(onnx=onnx, onnx_rule=onnx_rule, thumbnails=thumbnails, card=card, overwrite=overwrite)
         overview = title or f"{len(label)} labels of {without_folders(model)}"
         done = save_all(cases, folder, serving, options, title=overview, bars=bar)

@@ -195,7 +195,7 @@ class Request:
     probe: bool = False
 
 
-def check_labels(methods: Sequence[str], labels: Sequence[str], goal: Goal) -> None:
+def check_labels(methods: Sequence[str], labels: Sequence[str]) -> None:
     """Raises every problem of a multi-label repair that is known before anything is run."""
     problems: list[str] = []
     for method in methods:
@@ -203,8 +203,6 @@ def check_labels(methods: Sequence[str], labels: Sequence[str], goal: Goal) -> N
             check_method(method, "labels", labels[0])
         except BadInput as error:
             problems += error.problems
-    if goal.selection != "paper":
-        problems.append("several labels are chosen with --selection paper; cross-fitted selection is for one label")
     raise_all(problems)
 
 
@@ -217,6 +215,7 @@ def try_methods(
     *,
     request: Request = Request(),
     outputs: Mapping[str, int | str] | None = None,
+    goals: Mapping[str, Goal] | None = None,
     seed: int = 0,
     train: Cohort | None = None,
     bars: Bars = no_bars,
@@ -224,14 +223,14 @@ def try_methods(
     """The comparison of each label: every method on the repair set, the best by the goal, and the scores of the test set with each.
 
     `methods` maps a name to its settings. A method that cannot be run is in `failures`; if none can, that is an error. With several
-    labels one method is chosen for all of them.
+    labels one method is chosen for all of them; `goals` gives each of them a goal of its own, in place of `goal`.
     """
     check_methods(network, methods, train is not None)
     if repair.labels:
-        check_labels(list(methods), repair.labels, goal)
+        check_labels(list(methods), repair.labels)
     axis = _labels(network, repair, test, request.label, outputs or {})
     originals = {
-        label: try_method(STANDARD, {}, view, known, held_out, goal, seed=seed, bars=bars)
+        label: try_method(STANDARD, {}, view, known, held_out, (goals or {}).get(label, goal), seed=seed, bars=bars)
         for label, (view, known, held_out) in axis.items()
     }
     found: dict[str, list[Tried]] = {label: [] for label in axis}
@@ -239,7 +238,8 @@ def try_methods(
     for method, settings in methods.items():
         try:
             if repair.labels and METHODS[method].labels == ALL_AT_ONCE:
-                each = _together(method, settings, network, repair, axis, goal, outputs or {}, seed, bars)
+                given = {**goal_arguments(goal), **settings} if goals is None else {"goals": goals, **settings}
+                each = _together(method, given, network, repair, axis, outputs or {}, seed, train, bars)
             else:
                 each = {
                     label: try_method(
@@ -248,7 +248,7 @@ def try_methods(
                         view,
                         known,
                         held_out,
-                        goal,
+                        (goals or {}).get(label, goal),
                         seed=seed,
                         train=train if train is None or not repair.labels else train.labelled(label),
                         original=originals[label],
@@ -285,19 +285,19 @@ def _labels(
 
 def _together(
     method: str,
-    settings: Mapping[str, Any],
+    given: Mapping[str, Any],
     network: nn.Module,
     repair: Cohort,
     axis: Mapping[str, tuple[nn.Module, Cohort, Cohort]],
-    goal: Goal,
     outputs: Mapping[str, int | str],
     seed: int,
+    train: Cohort | None,
     bars: Bars,
 ) -> dict[str, Tried]:
     """One repair of the network for all labels."""
     with bars(method) as step:
         start = time.perf_counter()
-        found = debias(network, repair, method=method, outputs=outputs, seed=seed, progress=step, **goal_arguments(goal), **settings)
+        found = debias(network, repair, method=method, outputs=outputs, seed=seed, train=train, progress=step, **given)
         seconds = time.perf_counter() - start
     return {label: scored(candidate, *axis[label][1:], seconds, bars) for label, candidate in found.labels.items()}
 

@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from equipoise.data import Cohort
-from equipoise.methods import METHODS, STANDARD, Goal, Label, Task, settings_of, work_of
-from equipoise.models import encoding, evaluating, outputs
+from equipoise.methods import METHODS, ONE_BY_ONE, STANDARD, Goal, Label, Task, settings_of, work_of
+from equipoise.models import chosen_outputs, encoding, evaluating, outputs
 
 SAMPLE = {True: 32, False: 256}  # rows to measure on, images or a table: about as many as a method shows at a time
 PROBED = {True: 128, False: 2000}  # rows to measure probes on; their time grows with the rows only if there are many
@@ -70,20 +70,33 @@ def estimate(
     goal: Goal,
     train: Cohort | None = None,
     probe_draws: int | None = None,
+    given_outputs: Mapping[str, int | str] | None = None,
 ) -> RepairEstimate:
-    """What `try_methods` would do with these methods, measured on a few rows. With `probe_draws` its layers are probed too."""
+    """What `try_methods` would do with these methods, measured on a few rows. With `probe_draws` its layers are probed too.
+
+    Of several labels, one is measured: a method that repairs all at once takes one run, with an evaluation per label; another takes one
+    run per label.
+    """
     sets = {"repair": repair, "test": test} | ({} if train is None else {"train": train})
-    per_row, per_evaluation = seconds_per_row(model, repair), seconds_per_evaluation(repair, goal)
+    counts = pd.concat([_counts(cohort, name) for name, cohort in sets.items()], ignore_index=True)
+    labels = max(1, len(repair.labels))
+    if repair.labels:
+        model = chosen_outputs(model, repair.inputs, repair.labels, repair.kind, given_outputs or {}).view(0)
+        first = repair.labels[0]
+        repair, test, train = repair.labelled(first), test.labelled(first), None if train is None else train.labelled(first)
+    per_row, per_evaluation = seconds_per_row(model, repair), labels * seconds_per_evaluation(repair, goal)
     backward = max(1.0, seconds_per_row(copy.deepcopy(model), repair, gradients=True) / per_row)
     task = Task(model, repair, goal, train, backward)
     found = []
     for name, given in {STANDARD: {}, **methods}.items():
         work = work_of(name, task, settings_of(name, given))
         after = len(repair) + len(test) if not METHODS[name].needs_group else 0  # the scores for the report
+        if labels > 1 and METHODS[name].labels == ONE_BY_ONE:
+            runs = replace(work, rows=None if work.rows is None else labels * work.rows, seconds=labels * work.seconds)
+            work = replace(runs, what=f"{labels} runs, one per label, of: {work.what}")
         rows = None if work.rows is None else round(work.rows + after)
         seconds = None if rows is None else rows * per_row + work.evaluations * per_evaluation + work.seconds
         found.append(MethodEstimate(name, work.what, rows, seconds))
-    counts = pd.concat([_counts(cohort, name) for name, cohort in sets.items()], ignore_index=True)
     probes = None if probe_draws is None else _probes(model, test, probe_draws)
     return RepairEstimate(counts, tuple(found), goal, per_row, per_evaluation, probes)
 
@@ -118,6 +131,13 @@ def seconds_per_evaluation(cohort: Cohort, goal: Goal) -> float:
 
 
 def _counts(cohort: Cohort, name: str) -> pd.DataFrame:
+    """The rows and patients of each group and label of a set; of several labels, of each of them."""
+    if cohort.labels:
+        each = [_counts(cohort.labelled(label), name) for label in cohort.labels]
+        return pd.concat(
+            [own.assign(label=[f"{label}: {value}" for value in own["label"]]) for label, own in zip(cohort.labels, each, strict=True)],
+            ignore_index=True,
+        )
     frame = pd.DataFrame({"group": pd.Series(cohort.groups).fillna("(missing)"), "label": cohort.y})
     frame["patient"] = range(len(cohort)) if cohort.patients is None else cohort.patients
     counted = frame.groupby(["group", "label"])["patient"].agg(rows="size", patients="nunique").reset_index()
