@@ -55,7 +55,7 @@ def encoding(
     max_layers: int = 12,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
-    """One row a layer and attribute: the AUROC with which a linear probe reads the group from what enters the layer, with its interval.
+    """One row per layer and attribute: the AUROC with which a linear probe reads the group from what enters the layer, with its interval.
 
     Of more than two groups, the mean of each against the rest. `auroc_positives` and `auroc_negatives` are of probes learnt and tried
     among rows of one label: a difference in prevalence alone makes the group readable wherever the label is, and these leave it out.
