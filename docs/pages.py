@@ -16,6 +16,8 @@ from markdown_it import MarkdownIt
 
 from equipoise.cli import run
 
+ROUNDING = 0.02
+
 
 @dataclass(frozen=True)
 class Block:
@@ -55,9 +57,21 @@ def follow(page: Path) -> str:
         elif block.language == "sh" and "run" in block.marks:
             for line in command_lines(block.code):
                 shown += run_line(line)
-        elif "output" in block.marks and printed.split() != block.code.split():
+        elif "output" in block.marks and not same(printed, block.code):
             raise AssertionError(f"{page.name}: expected the output\n{block.code}\nfound\n{printed}")
     return shown
+
+
+def same(printed: str, shown: str) -> bool:
+    """Whether two texts have the same words, and numbers that differ by rounding at most, as they may from machine to machine.
+
+    >>> same("eod -0.161 [-0.2, 0]", "eod  -0.160 [-0.2, 0]"), same("eod -0.3", "eod -0.1"), same("met", "not met")
+    (True, False, False)
+    """
+    number = r"[-+]?\d+\.\d+"
+    found, expected = ([float(each) for each in re.findall(number, text)] for text in (printed, shown))
+    words = [re.sub(number, "#", text).split() for text in (printed, shown)]
+    return words[0] == words[1] and all(abs(a - b) <= ROUNDING for a, b in zip(found, expected, strict=True))
 
 
 def run_line(line: str) -> str:

@@ -25,6 +25,7 @@ from equipoise.data.sets.phantom import phantom_parts
 from equipoise.measures import GAPS, MEASURES
 from equipoise.methods import METHODS
 from equipoise.models.vision import import_torchvision
+from equipoise.report import PANELS
 from support.facts import facts
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -34,6 +35,7 @@ QUICK = {
     "add_measure": ["--rows", "900", "--epochs", "4"],
     "add_method": ["--rows", "900", "--epochs", "4"],
     "add_data_set": ["--rows", "600"],
+    "add_panel": ["--rows", "900", "--epochs", "4"],
 }
 
 
@@ -61,8 +63,8 @@ def imported(name: str) -> ModuleType:
 
 @pytest.fixture
 def tables():
-    """The tables of measures, methods and data sets, restored afterwards."""
-    with patch.dict(GAPS), patch.dict(MEASURES), patch.dict(METHODS), patch.dict(CATALOGUE):
+    """The tables of measures, methods, data sets and panels, restored afterwards."""
+    with patch.dict(GAPS), patch.dict(MEASURES), patch.dict(METHODS), patch.dict(CATALOGUE), patch.dict(PANELS):
         yield
 
 
@@ -135,6 +137,26 @@ def test_the_added_data_set_is_verified_by_its_checksum(tables, tmp_path):
     path.write_text(path.read_text() + "40,F,1,0.5\n")
     with pytest.raises(eq.BadInput, match=r"ward\.csv"):
         eq.load("ward", root=tmp_path)
+
+
+def test_the_added_panel_is_in_the_report_with_one_curve_per_group(tables, simulated, tmp_path):
+    example = imported("add_panel")
+    model, parts = simulated
+    result = eq.debias(model, parts.valid, method="standard", measure="spd")
+    both = eq.compare({"original": model, "repaired": result}, parts.test, valid=parts.valid, draws=20)
+    before, after = example.flagged(both)
+    assert [mark.title for mark in before.marks] == list(both.original.test.attribute.levels)
+    rows = both.original.test.groups == "A=0"
+    assert f"A=0: {(both.original.test.score[rows] >= 0.5).mean():.1%} at 0.5" in before.says
+    page = both.report(tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.count(f"<h3>{example.HEADING}</h3>") == 1
+    assert before.says in page
+    assert after.marks[0].d in page
+
+
+def test_add_panel_runs(tmp_path):
+    assert "repaired (chosen): spd" in run_script("add_panel", tmp_path)
+    assert (tmp_path / "example-output" / "report.html").is_file()
 
 
 def test_add_method_runs(tmp_path):

@@ -73,7 +73,7 @@ def files_under(folder: Path) -> list[str]:
 
 
 def test_the_published_entries_are_whole() -> None:
-    assert list(CATALOGUE) == ["adult", "bank", "compas", "loh", "zafar", "phantom", "nih", "mimic-cxr", "mimic-iii", "tiny"]
+    assert {"adult", "bank", "compas", "loh", "zafar", "phantom", "nih", "mimic-cxr", "mimic-iii"} <= set(CATALOGUE)
     for name, entry in CATALOGUE.items():
         assert entry.name == name
         assert "attribute_as_input" in entry.options or "size" in entry.options  # a picture shows the sex, whatever is fed beside it

@@ -8,6 +8,14 @@ from .figures import save_audit_figures as save_audit_figures
 from .notes import note_words as note_words
 from .page import write_audit_page as write_audit_page
 from .page import write_page as write_page
+from .panels import PANELS as PANELS
+from .panels import Mark as Mark
+from .panels import Panel as Panel
+from .panels import add_panels as add_panels
+from .panels import along as along
+from .panels import line as line
+from .panels import percents as percents
+from .panels import up as up
 from .study_tables import pooled_view as pooled_view
 from .study_tables import save_csv as save_csv
 from .study_tables import save_latex as save_latex

@@ -27,7 +27,7 @@ from equipoise.repair import ALMOST, Comparison, Saved
 from equipoise.report import wording
 from equipoise.report.explorer import explorer_data
 from equipoise.report.notes import note_words
-from equipoise.report.panels import calibration_panel, roc_panel, score_panel, trajectory_panel
+from equipoise.report.panels import PANELS, calibration_panel, roc_panel, score_panel, trajectory_panel
 from equipoise.report.views import (
     Book,
     audit_views,
@@ -186,6 +186,7 @@ def _context(case: Comparison, thumbnails: bool) -> dict[str, Any]:
             for title, r in sides
         ],
         "left_out": max(0, len(attribute.levels) - DRAWN),
+        "further_panels": {heading: draw(case) for heading, draw in PANELS.items()},
         "trajectories": [trajectory_panel(tried, goal) for tried in case.candidates if len(tried.candidate.trace) > SHORT_PATH],
         "one_step": [tried.name for tried in case.candidates if len(tried.candidate.trace) <= SHORT_PATH],
         "choices": [choice(tried, case) for tried in case.candidates],

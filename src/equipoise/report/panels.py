@@ -3,7 +3,7 @@
 Panels are small and stand next to one another, so that their letters stay readable on a phone and on paper. Templates draw them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ import pandas as pd
 from equipoise.data import Attribute, IntArray, Scores
 from equipoise.measures import FloatArray, Rule
 from equipoise.methods import METHODS, Goal
-from equipoise.repair import Tried
+from equipoise.repair import Comparison, Tried
 from equipoise.report.wording import amount, number, short
 
 WIDTH, HEIGHT = 320, 220
@@ -59,6 +59,14 @@ class Panel:
     bottom: int = HEIGHT - BOTTOM
 
 
+PANELS: dict[str, Callable[[Comparison], Sequence[Panel]]] = {}  # further figures of the section "Scores and thresholds", by heading
+
+
+def add_panels(heading: str, draw: Callable[[Comparison], Sequence[Panel]]) -> None:
+    """Adds figures to every report, under a heading of their own: `draw` returns the panels of a comparison."""
+    PANELS[heading] = draw
+
+
 def along(value: float, low: float, high: float) -> float:
     """The position of a value from the left of a panel."""
     return LEFT + (WIDTH - RIGHT - LEFT) * (value - low) / (high - low)
@@ -94,7 +102,8 @@ def _brief(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _percents(position: object, low: float = 0.0, high: float = 1.0, count: int = 5) -> tuple[Tick, ...]:
+def percents(position: object, low: float = 0.0, high: float = 1.0, count: int = 5) -> tuple[Tick, ...]:
+    """The ticks of an axis in percent: "x" or "y"."""
     place = along if position == "x" else up
     return tuple(Tick(place(v, low, high), number(100 * v, 0) + "%") for v in np.linspace(low, high, count))
 
@@ -116,7 +125,7 @@ def roc_panel(title: str, scores: Scores, f: FloatArray, attribute: Attribute) -
         points.append(Mark("at", dot(along(at[0], 0, 1), up(at[1], 0, 1), 4.5), k, said))
         words.append(said)
     says = f"ROC curves by group, {title}. Where the rule decides: {'; '.join(words[:8])}."
-    return Panel(title, says, _percents("x"), _percents("y"), "false alarm rate", "sensitivity", (*marks, *points))
+    return Panel(title, says, percents("x"), percents("y"), "false alarm rate", "sensitivity", (*marks, *points))
 
 
 def _roc(score: FloatArray, y: IntArray) -> tuple[FloatArray, FloatArray]:
@@ -147,7 +156,7 @@ def calibration_panel(title: str, scores: Scores, attribute: Attribute, min_pati
         marks += [Mark("spot", dot(x, y, 2.5), k) for x, y in spots]
         words.append(f"{short(level)}: mean score {amount(float(total.sum() / n.sum()))}, share {amount(float(positives.sum() / n.sum()))}")
     says = f"Calibration by group, {title}: share with the finding against the score. {'; '.join(words[:8])}."
-    return Panel(title, says, _percents("x"), _percents("y"), "mean score", "share with the finding", tuple(marks))
+    return Panel(title, says, percents("x"), percents("y"), "mean score", "share with the finding", tuple(marks))
 
 
 def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, code: int) -> Panel:
