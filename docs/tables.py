@@ -185,22 +185,18 @@ def nih_pretrained() -> str:
     if not PRETRAINED.is_file():
         return "The study `nih-pretrained` (EfficientNet-Lite0 from ImageNet weights, by sex and by age) has no rows yet.\n"
     found = whole(pd.read_csv(PRETRAINED))
+    found = found.assign(absolute=found["gap"].abs())
+    methods = ("standard", "pruning", "bias-gda", "constrained", "bias-score", "bias-score-train", "group-thresholds")
     lines = []
     for data, cell in found.groupby("data", sort=False):
-        means = cell.assign(absolute=cell["gap"].abs()).groupby("method", sort=False)[["gap", "absolute", "noise", "performance"]].mean()
-        lines += [
-            [
-                str(data).removeprefix("nih-").replace("-", " by "),
-                method,
-                gap(line["gap"]),
-                f"{line['absolute']:.3f}",
-                f"{line['noise']:.3f}",
-                f"{line['performance']:.3f}",
-            ]
-            for method, line in means.iterrows()
-        ]
-    header = ("task", "method", "EOD", "mean |EOD|", "groups permuted", "BA")
-    return f"EfficientNet-Lite0 from ImageNet weights, means over {found['seed'].nunique()} splits:\n\n" + table(header, lines)
+        means = cell.groupby("method")[["gap", "absolute", "noise", "performance"]].mean()
+        task = str(data).removeprefix("nih-").replace("any-", "any finding-").replace("-", " by ")
+        shown = (f"{gap(line['gap'])}, {line['absolute']:.3f} at {line['performance']:.3f}" for line in (means.loc[m] for m in methods))
+        lines.append([task, *shown, f"{means['noise'].mean():.3f}"])
+    header = ("task", *(_used(method) for method in methods), "groups permuted")
+    return f"EfficientNet-Lite0 from ImageNet weights: EOD, mean |EOD| at BA over {found['seed'].nunique()} splits.\n\n" + table(
+        header, lines
+    )
 
 
 def selection() -> str:
