@@ -31,7 +31,7 @@ COMMON = {  # settings that mean the same in every method
 }
 EXTRAS: dict[str, tuple[str, ...]] = {  # what the pages tell users to import from a room
     "data": ("XRAY_RANGE", "UNIT_RANGE", "Recipe", "File"),
-    "measures": ("Measure", "add_measure", "limit"),
+    "measures": ("Measure", "add_measure", "upper_bound"),
     "models": ("Calibrated", "OneOutput", "Repeated", "backbone", "load_heads", "load_model", "predict"),
 }
 
