@@ -63,7 +63,7 @@ def test_a_cell_that_is_too_small_is_named():
     with pytest.raises(BadInput) as caught:
         balanced_parts(cohort, seed=0)
     assert "train set has 0 positives in 'F'" in str(caught.value)
-    assert "the test part has 0 positives in 'F'" in str(caught.value)
+    assert "test set has 0 positives in 'F'" in str(caught.value)
 
 
 @pytest.mark.parametrize("shares", [(0.75, 0.5), (1.0, 0.5, 0.5), (0.75, 0.5, 0.0)])
