@@ -218,7 +218,7 @@ def test_thumbnails_have_no_names(flow):
 
 def test_images_left_out_are_counted_in_files_and_named_on_the_terminal(flow):
     run = json.loads((flow.home / "images" / "run.json").read_text())
-    [limit] = [line for line in run["limits"] if "cannot be read" in line]
+    [limit] = [line for line in run["limits"] if "unreadable" in line]
     assert "2 images" in limit
     assert "1 missing" in limit
     assert "1 not an image" in limit

@@ -173,7 +173,7 @@ def _check_report(page: Any, document: dict[str, Any]) -> int:
                     shown = re.findall(NUMBER, cells[3].text_content())
                     numbers = (known["after"]["noise"], known["before"]["excess"], known["after"]["excess"])
                     assert all(_near(text, value, 100) for text, value in zip(shown, numbers, strict=True))
-    [table] = page.xpath("//div[@aria-label='All methods on the test part']/table")
+    [table] = page.xpath("//div[@aria-label='All methods on the test set']/table")
     audits = {"original": document["before"], **{name: entry["test_set"] for name, entry in document["methods"].items()}}
     rows = table.xpath("./tbody/tr")
     assert len(rows) == len(audits)
@@ -216,7 +216,7 @@ def _check_card(markdown: str, document: dict[str, Any]) -> int:
         checked.add(tuple(header))
         for row in rows:
             for side, place in zip(("before", "after"), (-2, -1), strict=True):
-                if header[0] == "measure" and header[-1].startswith("smallest"):
+                if header[0] == "measure" and header[-1].startswith("minimum"):
                     key = (row[0].replace("\\", ""), row[1], *row[2].split(" minus "))
                     [known] = [r for r in document[side]["gaps"] if (r["measure"], r["attribute"], r["group"], r["reference"]) == key]
                     assert _is(_found(row[place - 1]), _ends(known)), key

@@ -178,7 +178,7 @@ def test_outputs_are_named_and_methods_compared(place, tmp_path, capsys):
     x = torch.tensor(pd.read_csv(place / "local.csv")[SIGNS].to_numpy()).float()
     served = Bundle.load(out / "Effusion", trust=True)
     assert served.run["model"]["output_name"] == "3"
-    assert "OneOutput(model, 3)" in (out / "Effusion" / "README.txt").read_text()
+    assert "output of the network is 3" in (out / "Effusion" / "README.txt").read_text()
     assert served.score(x) == pytest.approx(torch.sigmoid(wide(x)[:, 3]).detach().double().numpy(), abs=1e-6)  # as it came
     assert run([*asked, "--out", str(tmp_path / "other")]) == 2
     assert "the network has 4 outputs and does not name them" in capsys.readouterr().err

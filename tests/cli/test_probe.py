@@ -46,10 +46,10 @@ def test_the_table_names_every_layer_and_says_that_read_is_not_used(run):
     code, out, err = run("audit", "data.csv", *AUDIT, "--probe")
     assert (code, err) == (0, "")
     words = _words(out)
-    assert "How well sex can be read from what enters a layer" in words
-    assert "0 inputs 2 everybody 1.000 [1.000, 1.000]" in words
-    assert "1 2 3 everybody" in words
-    assert "2 output 1 everybody" in words
+    assert "How well sex can be predicted" in words
+    assert "0 inputs 2 all patients 1.000 [1.000, 1.000]" in words
+    assert "1 2 3 all patients" in words
+    assert "2 output 1 all patients" in words
     assert READ_IS_NOT_USED in words
     assert "Chance is 0.5" in words
     assert max(map(len, out.splitlines())) <= 80

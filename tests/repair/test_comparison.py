@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import equipoise as eq
+from equipoise import cli
 from equipoise.errors import Untrusted
 
 ROWS = 400
@@ -95,6 +96,17 @@ def test_a_saved_comparison_decides_as_the_candidate_does(parts, result, both, f
     (folder / "rule.json").write_text("{}")
     with pytest.raises(eq.BadInput, match=r"rule\.json"):
         eq.Bundle.load(folder)
+
+
+def test_the_command_line_serves_a_bundle_that_was_saved_in_python(parts, both, frame, tmp_path, capsys):
+    folder = both.save(tmp_path / "repaired", onnx=False)
+    raw = frame.iloc[parts.test.ids.astype(int)].drop(columns="sick")
+    raw.to_csv(tmp_path / "new.csv", index=False)
+    assert cli.run(["apply", str(folder), str(tmp_path / "new.csv"), "--out", str(tmp_path / "decisions.csv")]) == 0
+    decided = pd.read_csv(tmp_path / "decisions.csv")
+    assert (decided["decision"].to_numpy() == both.result.decisions()).all()
+    readme = (folder / "README.txt").read_text(encoding="utf-8")
+    assert "--trust" not in readme
 
 
 def test_a_network_of_ones_own_is_given_again(parts, tmp_path):

@@ -7,7 +7,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from equipoise.measures import Threshold
 from equipoise.models import HEADS, MASKED_LOADING, Exported, heads_of, masks_in, plain_weights, program_in, state_like, state_prefix
-from equipoise.repair import OWN_NETWORK, WEIGHT_FILES, Comparison, Options, Saved, Serving
+from equipoise.repair import WEIGHT_FILES, Comparison, Options, Saved, Serving
 from equipoise.report.card import cards
 from equipoise.report.page import labels_page, report_page
 from equipoise.report.wording import verdict
@@ -61,8 +61,8 @@ def readme(
         output=serving.output,
         images=bool(serving.inputs.get("images")),
         folder=folder,
-        own=serving.code is None and serving.model is not None,
-        python=serving.model in (None, OWN_NETWORK),
+        own=serving.code is None,
+        named=serving.model is not None,
         failures=failures,
     )
 

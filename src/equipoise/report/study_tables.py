@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.data import write_text
-from equipoise.report.wording import printable
+from equipoise.report.wording import interval, printable
 from equipoise.study import ORIGINAL, SIZES, FromFile, FromSource, Plan, compare, published, published_sizes, study_table
 
 DIGITS = 3
@@ -286,4 +286,4 @@ def pooled_lines(frame: pd.DataFrame) -> list[tuple[str, ...]]:
 def _with_interval(row: "pd.Series[float]", name: str, sign: str) -> str:
     if pd.isna(row[name]):
         return ""
-    return f"{row[name]:{sign}.3f} [{row[f'{name}_low']:{sign}.3f}, {row[f'{name}_high']:{sign}.3f}]"
+    return interval(float(row[name]), float(row[f"{name}_low"]), float(row[f"{name}_high"]), sign)
