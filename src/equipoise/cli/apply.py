@@ -31,8 +31,8 @@ FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # how a cell begins that a sp
 
 
 def apply(
-    folder: Annotated[Path, typer.Argument(help="The folder that `equipoise debias` wrote.")],
-    file: Annotated[Path, typer.Argument(help="CSV or Parquet file with new patients, one row each; no label is needed.")],
+    folder: Annotated[Path, typer.Argument(help="Folder written by `equipoise debias`.")],
+    file: Annotated[Path, typer.Argument(help="CSV or Parquet file with one row per new patient; no label is needed.")],
     images: ImagesOption = None,
     image_column: ImageColumnOption = None,
     skip_broken: SkipBrokenOption = False,
@@ -40,25 +40,27 @@ def apply(
     max_pixels: MaxPixelsOption = data.MAX_PIXELS,
     cache: CacheOption = None,
     model: Annotated[
-        str | None, typer.Option(help="The network's factory, as file.py:factory; its code is run.", show_default="none: see --trust")
+        str | None, typer.Option(help="Factory of the network, as file.py:factory; its code is executed.", show_default="none: see --trust")
     ] = None,
     trust: Annotated[
         bool,
-        typer.Option("--trust", help="Run the code that the folder names, if it is unchanged; without it the command shows it."),
+        typer.Option(
+            "--trust", help="Run the code recorded in the folder, if it is unchanged; without this option the command only shows it."
+        ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the draws, where the rule is randomised.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed, for a randomised rule.")] = 0,
     save: Annotated[Path | None, typer.Option("--out", help="Write the decisions as CSV to this file.", show_default="printed")] = None,
     spreadsheet_safe: Annotated[
         bool,
         typer.Option(
             "--spreadsheet-safe",
-            help="Put a ' before ids that begin with =, +, -, @, a tab or a line break, which a spreadsheet would run as a formula.",
+            help="Prefix ' to ids that a spreadsheet would run as a formula (starting with =, +, -, @, a tab or a line break).",
         ),
     ] = False,
     max_table_bytes: MaxTableOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Scores and decisions for new patients. The protected attribute is needed only where the rule decides by group.
+    """Score and decide new patients. The protected attribute is needed only if the rule decides by group.
 
     [bold]Example:[/bold] equipoise apply repaired/ new.csv --images xrays/ --model my_model.py:build --out decisions.csv
     """

@@ -1,4 +1,4 @@
-"""What options say: methods with settings of their own, rates to keep, the outputs of labels, and all that is wrong with them."""
+"""Parsed options: methods with their settings, rates to keep, outputs of labels, and their problems."""
 
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def collected(problems: list[str], check: Any) -> Any:
-    """What a check gives; its problems go to the others."""
+    """The result of a check; its problems are added to the others."""
     try:
         return check()
     except BadInput as error:
@@ -43,7 +43,7 @@ def kept(no_group_worse: bool, min_rate: list[str]) -> dict[str, float | str]:
 
 def number_problems(fraction: float, draws: int, seed: int) -> list[str]:
     checks = {
-        f"--test-fraction must lie between 0 and 1, as 0.3 does; got {fraction}": 0 < fraction < 1,
+        f"--test-fraction must be between 0 and 1, as in 0.3; got {fraction}": 0 < fraction < 1,
         f"--draws must be at least 2; got {draws}": draws >= 2,
         f"--seed must be at least 0; got {seed}": seed >= 0,
     }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -13,8 +14,10 @@ from equipoise import data, measures, models, repair, report
 from equipoise.cli import inputs as given
 from equipoise.cli.asked import output_of, outputs_of
 from equipoise.cli.console import JsonOption, bar, notes, out
-from equipoise.cli.several import scores_of_labels
 from equipoise.errors import pick, raise_all
+
+if TYPE_CHECKING:
+    from torch import nn
 
 # Formats that audit does not write.
 OTHER_KINDS = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")
@@ -135,7 +138,7 @@ def audit(
             opened[path] = given.cohort_of(path, inputs)
             if one:
                 return {label[0]: given.scores_of(network, opened[path].cohort, output)}
-            return scores_of_labels(network, opened[path].cohort, output, outputs_of(output_name, label))
+            return _scores_of_labels(network, opened[path].cohort, output, outputs_of(output_name, label))
 
         scores = read(file)
         on = read(valid) if valid else {}
@@ -226,3 +229,13 @@ def _number_problems(threshold: float | None, draws: int, level: float, seed: in
         f"--min-patients must be at least 1; got {min_patients}": min_patients >= 1,
     }
     return [problem for problem, fine in checks.items() if not fine]
+
+
+def _scores_of_labels(network: nn.Module, cohort: data.Cohort, output: str, outputs: Mapping[str, int | str]) -> dict[str, data.Scores]:
+    """The scores of each label, from one pass of the network over the rows."""
+    from equipoise.models import chosen_outputs, scores_of
+    from equipoise.repair import set_output
+
+    set_output(network, output)
+    chosen = chosen_outputs(network, cohort.inputs, cohort.labels, cohort.kind, outputs)
+    return scores_of({name: chosen.view(at) for at, name in enumerate(cohort.labels)}, cohort)

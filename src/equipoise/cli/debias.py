@@ -1,4 +1,4 @@
-"""`equipoise debias`: a network repaired on local patients, judged on others, and a folder with all that is needed to use it."""
+"""`equipoise debias`: repair a network on local patients, evaluate it on held-out ones, and write a folder ready to serve."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from equipoise import data, report
 from equipoise.cli import inputs as given
 from equipoise.cli.asked import collected, goals_of, kept, methods_of, number_problems, output_of, outputs_of
 from equipoise.cli.console import JsonOption, bar, err, notes
-from equipoise.cli.outcome import print_plan
-from equipoise.cli.several import print_labels, told_as_json
+from equipoise.cli.outcome import print_labels, print_plan, result_json
 from equipoise.errors import pick, raise_all
 
-FOR_THE_COMMITTEE = ("report.html", "card.md and card.xml")  # without these the work is not done
+FOR_THE_COMMITTEE = ("report.html", "card.md and card.xml")  # without these the run has failed
 
 
 def debias(
@@ -27,7 +26,7 @@ def debias(
     model: Annotated[
         str,
         typer.Option(
-            help="The network, as file.py:factory or package.module:factory, a backbone, or an exported program (.pt2); its code is run.",
+            help="Network as file.py:factory or package.module:factory, a backbone, or an exported program (.pt2), whose code is executed.",
             rich_help_panel="Network",
         ),
     ],
@@ -42,42 +41,47 @@ def debias(
         list[str] | None, typer.Option(help="A method to try; repeat the option to compare several.", show_default="bias-gda")
     ] = None,
     measure: Annotated[
-        str, typer.Option(help="The gap to reduce: eod, spd, aod, fpr_gap, ppv_gap, ... or a sum of rates: tpr-fpr, 0.5*tpr+0.5*selection.")
+        str, typer.Option(help="Gap to reduce: eod, spd, aod, fpr_gap, ppv_gap, ... or a sum of rates: tpr-fpr, 0.5*tpr+0.5*selection.")
     ] = "eod",
-    performance: Annotated[str, typer.Option(help="What must not be lost: balanced_accuracy, accuracy or f1.")] = "balanced_accuracy",
+    performance: Annotated[
+        str, typer.Option(help="Performance measure to preserve: balanced_accuracy, accuracy or f1.")
+    ] = "balanced_accuracy",
     min_performance: Annotated[
-        float | None, typer.Option(help="The least performance to keep.", show_default="without a maximum gap, what --max-loss leaves")
+        float | None, typer.Option(help="Minimum performance.", show_default="none; without --max-gap, the original's minus --max-loss")
     ] = None,
-    max_gap: Annotated[float | None, typer.Option(help="The largest |gap| to allow.", show_default="none: as small as possible")] = None,
+    max_gap: Annotated[float | None, typer.Option(help="Maximum |gap|.", show_default="none: as small as possible")] = None,
     max_loss: Annotated[
         float | None,
         typer.Option(
-            help="How much of the original's performance may be lost, without --min-performance and --max-gap.", show_default="0.02"
+            help="Maximum loss of performance compared with the original, without --min-performance and --max-gap.", show_default="0.02"
         ),
     ] = None,
-    no_group_worse: Annotated[bool, typer.Option("--no-group-worse", help="No group's sensitivity may fall below what it was.")] = False,
+    no_group_worse: Annotated[
+        bool, typer.Option("--no-group-worse", help="No group's sensitivity may fall below its original value.")
+    ] = False,
     min_rate: Annotated[
-        list[str] | None, typer.Option(help="A least rate of every group, as in tpr=0.8; repeat it for more.", show_default="none")
+        list[str] | None, typer.Option(help="Minimum rate in every group, as in tpr=0.8; repeat it for more.", show_default="none")
     ] = None,
     selection: Annotated[
-        str, typer.Option(help="How a step is chosen: paper, by the rows it was tuned on; honest or one-se, corrected by rows held out.")
+        str, typer.Option(help="How a step is chosen: paper, on the rows it was tuned on; honest or one-se, corrected on held-out rows.")
     ] = "paper",
     label_goal: Annotated[
         list[str] | None,
         typer.Option(
-            "--goal", help="A goal of one of several labels, as in Mass.min_performance=0.8 or Mass.measure=spd; repeat it for more."
+            "--goal", help="Goal of one of several labels, as in Mass.min_performance=0.8 or Mass.measure=spd; repeat it for more."
         ),
     ] = None,
-    test_fraction: Annotated[float, typer.Option(help="Share of the patients that is kept aside for the verdict.")] = 0.3,
+    test_fraction: Annotated[float, typer.Option(help="Share of the patients held out for evaluation.")] = 0.3,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A method's own setting, as in pruning.units=1500; repeat it for more.")
+        list[str] | None,
+        typer.Option("--set", help="Setting of a method, as in pruning.units=1500; repeat it for more, also for the values of a list."),
     ] = None,
     train: Annotated[
         Path | None,
         typer.Option(
-            help="File like FILE with the rows that the network was trained on, for methods that train from scratch; bias-score learns "
-            "from it too what tells groups apart."
+            help="File with the training set in the same columns, for methods that train from scratch; bias-score also learns "
+            "from it to predict the group."
         ),
     ] = None,
     weights: given.WeightsOption = None,
@@ -95,35 +99,36 @@ def debias(
     allow_outside: given.AllowOutsideOption = False,
     max_pixels: given.MaxPixelsOption = data.MAX_PIXELS,
     cache: given.CacheOption = None,
-    title: Annotated[str | None, typer.Option(help="What the report calls the network.", show_default="label and model")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the report.", show_default="label and model")] = None,
     thumbnails: Annotated[
-        bool, typer.Option("--thumbnails", help="Put images of the patients whose score changed most into the report.")
+        bool, typer.Option("--thumbnails", help="Show images of the patients whose score changed most in the report.")
     ] = False,
     probe: Annotated[
         bool,
-        typer.Option(
-            "--probe", help="Put into the report how well the group can be read from each layer, which is not whether it is used."
-        ),
+        typer.Option("--probe", help="Report how well the group can be predicted from each layer; that does not show that it is used."),
     ] = False,
-    card: Annotated[Path | None, typer.Option(help="TOML file with what the model card needs and Equipoise cannot know.")] = None,
+    card: Annotated[Path | None, typer.Option(help="TOML file with facts for the model card.")] = None,
     onnx: Annotated[bool, typer.Option(help="Also write model.onnx.")] = True,
     onnx_rule: Annotated[
-        bool, typer.Option("--onnx-rule", help="Put score and decision into model.onnx, where the rule is a threshold.")
+        bool, typer.Option("--onnx-rule", help="Include score and decision in model.onnx, if the rule is a threshold.")
     ] = False,
-    draws: Annotated[int, typer.Option(help="Bootstrap draws for the intervals.")] = 1000,
+    draws: Annotated[int, typer.Option(help="Number of bootstrap resamples for the intervals.")] = 1000,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, with which patients, how long about; and stop.")
+        bool, typer.Option("--dry-run", help="Show the patients in each set, the methods and the estimated time, and exit.")
     ] = False,
     max_table_bytes: given.MaxTableOption = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run wrote into --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output of an earlier run.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Also print the comparison with chance and the upper bound, and the notes of all methods.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Repair a network on local patients and write a folder that drops into the old serving code. The verdict is of patients kept aside.
+    """Repair a network on local patients, evaluate it on held-out patients and write a folder ready to serve.
 
     [bold]Example:[/bold] equipoise debias local.csv --images xrays/ --label pneumonia --group sex --reference M --patient patient_id
     --model my_model.py:build --weights net.safetensors --method bias-gda --method pruning --min-performance 0.75 --out repaired/
 
-    [bold]Several labels:[/bold] --label Effusion --label Mass ...: one repair of a network with an output each, a folder each in --out.
+    [bold]Multi-label:[/bold] --label Effusion --label Mass ...: one repair of a network with one output per label, one folder per label.
     """
     from equipoise.data import hold_out
     from equipoise.methods import Goal
@@ -177,7 +182,7 @@ def debias(
     if thumbnails and images is None:
         problems.append("--thumbnails requires --images. Omit it.")
     if weights is not None and not weights.is_file():
-        problems.append(f"no such file: {weights}. Name the file with the weights.")
+        problems.append(f"no such file: {weights}. Give the file with the weights.")
     goal = collected(
         problems, lambda: Goal(measure, performance, min_performance, max_gap, kept(no_group_worse, min_rate or []), selection, max_loss)
     )
@@ -219,7 +224,7 @@ def debias(
         )
         output = output_type or "auto"
         if one:
-            given.scores_of(network, repair.take(range(min(2, len(repair)))), "auto")  # an error of shape is better reported now
+            given.scores_of(network, repair.take(range(min(2, len(repair)))), "auto")  # report an error of shape before any work
             output = settled_output(network, repair.inputs, output)
         else:
             set_output(network, output)
@@ -241,9 +246,9 @@ def debias(
         overview = title or f"{len(label)} labels of {without_folders(model)}"
         done = save_all(cases, folder, serving, options, title=overview, bars=bar)
     if as_json:
-        print(told_as_json(folder, done, opened.to_dict()))
+        print(result_json(folder, done, opened.to_dict()))
     else:
-        print_labels(folder, cases, done, [*opened.lines(), *remarks])
+        print_labels(folder, cases, done, [*opened.lines(), *remarks], verbose)
     failures = {(name, what): why for name, written in done.items() for what, why in written.failures.items()}
     for (name, what), why in failures.items():
         err.print(Text(report.printable(f"not done: {what if one else f'{name}, {what}'}: {why}"), style="yellow"), soft_wrap=True)

@@ -1,11 +1,12 @@
-"""What `equipoise debias` prints: the plan, or the result on the patients kept aside with all that is to be minded of it."""
+"""What `equipoise debias` prints: the dry run, or the result on the held-out rows."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Group
@@ -37,62 +38,100 @@ def print_plan(found: RepairEstimate, folder: Path, as_json: bool) -> None:
         who.add_row(
             row.set, report.short_name(row.group), str(row.label), f"{row.rows:,}", "" if row.patients is None else f"{row.patients:,}"
         )
-    what = Table(title="What will be done", box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    what = Table(title="Methods to be run", box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     what.add_column("method")
     what.add_column("steps")
     what.add_column("at most about", justify="right")
     for step in found.methods:
-        what.add_row(step.method, step.what, "not known" if step.seconds is None else duration(step.seconds))
+        what.add_row(step.method, step.what, "unknown" if step.seconds is None else duration(step.seconds))
     if found.probes is not None and found.probes.seconds is not None:
         what.add_row("probes", found.probes.what, duration(found.probes.seconds))
-    total = "not known" if found.seconds is None else duration(found.seconds)
+    total = "unknown" if found.seconds is None else duration(found.seconds)
     out.print(Group(who, what))
     out.print(
-        Text(f"goal: {found.to_dict()['goal']}; at most about {total} in all, the report aside; result in {report.printable(str(folder))}"),
+        Text(f"goal: {found.to_dict()['goal']}; at most about {total} without the report; result in {report.printable(str(folder))}"),
         soft_wrap=True,
     )
-    out.print("Nothing was done. Leave out --dry-run to do it.")
+    out.print("Dry run: nothing was done. Omit --dry-run to run it.")
 
 
-def print_result(case: Comparison, saved: Saved, remarks: list[str]) -> None:
+def print_labels(folder: Path, cases: Mapping[str, Comparison], saved: Mapping[str, Saved], remarks: list[str], verbose: bool) -> None:
+    """Prints the result of each label."""
+    for name, case in cases.items():
+        if len(cases) > 1:
+            out.print(Text(f"\n{report.printable(name)}", style="bold underline"))
+        _print_result(case, saved[name], remarks if len(cases) == 1 else [], verbose)
+    if len(cases) > 1:
+        for line in remarks:
+            out.print(Text(report.printable(line)), soft_wrap=True)
+        out.print(Text(f"\nAll labels: {report.printable(str(folder / 'report.html'))}"), soft_wrap=True)
+
+
+def result_json(folder: Path, saved: Mapping[str, Saved], left_out: Mapping[str, object]) -> str:
+    """The content of audit.json and the files written, by label where there are several, as JSON."""
+    found = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
+    files, failures = {name: list(one.files) for name, one in saved.items()}, {name: dict(one.failures) for name, one in saved.items()}
+    extra: dict[str, Any] = {"files": files, "failures": failures}
+    if len(saved) == 1:
+        extra = {key: next(iter(value.values())) for key, value in extra.items()}
+    return json.dumps({**found, "out": str(folder), **extra, "rows_left_out": left_out}, indent=2, allow_nan=False)
+
+
+def _print_result(case: Comparison, saved: Saved, remarks: list[str], verbose: bool) -> None:
     from equipoise.report import verdict
 
-    goal, methods = case.result.candidate.goal, case.found.methods
-    performance = goal.performance.replace("_", " ")
-    table = _plain_table(
-        f"The {len(case.result.test):,} held-out rows, with 95% intervals", "", goal.measure, performance, "goal", "needs the group"
-    )
-    table.columns[-1].max_width = len("needs")
-    beside = _plain_table(
-        "Compared with chance and with the group-aware upper bound", "", f"|{goal.measure}|", "noise", "excess", "upper bound"
-    )
-    for k, row in enumerate(methods):
-        name, gap, style = row.name if k else "original", row.gap, "bold" if row.chosen else ""
-        head, met = Text(f"{name} (chosen)" if row.chosen else name), "" if not k else "met" if row.met else "NOT met"
-        needs = "yes" if k and row.needs_group else "no"
-        table.add_row(head, _interval(gap, "+"), _interval(row.performance, ""), met, needs, style=style)
-        above = float("nan") if row.below is None else -row.below
-        cells = (_number(abs(gap.value), ""), _number(gap.noise, ""), _number(gap.excess, "+"), _number(above, "+"))
-        beside.add_row(head, *cells, style=style)
-    out.print(Group(table, beside))
-    out.print(Text(f"{report.NOISE_WORDS} {NO_UPPER_BOUND if methods[0].below is None else UPPER_BOUND}", style="dim"))
-    out.print(Text(report.printable(verdict(case))), soft_wrap=True)
+    out.print(Text(report.printable(verdict(case)), style="bold"), soft_wrap=True)
     if not case.result.candidate.met:
         out.print(Text(f"The goal was NOT met: {report.printable(case.result.candidate.why)}.", style="bold yellow"), soft_wrap=True)
-    for line in [*remarks, *_notes(case)]:
+    out.print(_methods_table(case))
+    if verbose:
+        out.print(_chance_table(case))
+        words = NO_UPPER_BOUND if case.found.methods[0].below is None else UPPER_BOUND
+        out.print(Text(f"{report.NOISE_WORDS} {words}", style="dim"))
+    for line in [*remarks, *_notes(case, verbose)]:
         out.print(Text(report.printable(line)), soft_wrap=True)
-    if saved.onnx is not None:
+    if verbose and saved.onnx is not None:
         out.print(f"model.onnx differs from torch by at most {saved.onnx.max_difference:.1e} on {saved.onnx.rows} rows.")
     out.print(Text(f"Written to {report.printable(str(saved.folder))}: {', '.join(saved.files)}"), soft_wrap=True)
 
 
-def _notes(case: Comparison) -> list[str]:
-    """All notes of the chosen method; of the others what is new about the rows, which they share."""
+def _methods_table(case: Comparison) -> Table:
+    """The gap and the performance of the original and of each method."""
+    goal = case.result.candidate.goal
+    title = f"The {len(case.result.test):,} held-out rows, with 95% intervals"
+    table = _plain_table(title, "", goal.measure, goal.performance.replace("_", " "), "goal", "needs the group")
+    table.columns[-1].max_width = len("needs")
+    for k, row in enumerate(case.found.methods):
+        met, needs = "" if not k else "met" if row.met else "NOT met", "yes" if k and row.needs_group else "no"
+        table.add_row(
+            _head(row, k), _interval(row.gap, "+"), _interval(row.performance, ""), met, needs, style="bold" if row.chosen else ""
+        )
+    return table
+
+
+def _chance_table(case: Comparison) -> Table:
+    """The size of each gap next to chance, and the distance from the upper bound."""
+    title = "Compared with chance and with the group-aware upper bound"
+    table = _plain_table(title, "", f"|{case.result.candidate.goal.measure}|", "noise", "excess", "upper bound")
+    for k, row in enumerate(case.found.methods):
+        above = float("nan") if row.below is None else -row.below
+        cells = (_number(abs(row.gap.value), ""), _number(row.gap.noise, ""), _number(row.gap.excess, "+"), _number(above, "+"))
+        table.add_row(_head(row, k), *cells, style="bold" if row.chosen else "")
+    return table
+
+
+def _head(row: Any, k: int) -> Text:
+    name = row.name if k else "original"
+    return Text(f"{name} (chosen)" if row.chosen else name)
+
+
+def _notes(case: Comparison, verbose: bool) -> list[str]:
+    """The notes of the chosen method; if verbose, also those of the others about the rows that differ from them."""
     from equipoise.report import note_words
 
     told = list(dict.fromkeys(case.result.candidate.notes))
     found = [f"{case.result.name}: {note_words(note)}" for note in told]
-    for tried in case.candidates:
+    for tried in case.candidates if verbose else ():
         for note in tried.candidate.notes:
             small = note.kind == "small_cells" and not any(other.kind == note.kind for other in told)  # much the same for all methods
             if small or (note.kind == "missing_group" and note not in told):
@@ -102,7 +141,7 @@ def _notes(case: Comparison) -> list[str]:
 
 
 def _plain_table(title: str, *columns: str) -> Table:
-    # Nothing to spare: with intervals and names of methods whole, it just fits into 80.
+    # With complete intervals and names of methods it just fits into 80 columns.
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", collapse_padding=True, pad_edge=False)
     for k, column in enumerate(columns):
         table.add_column(column, no_wrap=k in (1, 2), overflow="fold")
