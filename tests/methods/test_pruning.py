@@ -100,10 +100,10 @@ def test_steps_are_counted_in_units():
 
 
 def test_settings():
-    assert Settings(units=5).a_step(352) == 5
-    assert Settings(steps=10).a_step(352) == 36
-    assert Settings().a_step(352) == 1
-    assert Settings().a_step(35_000) == 100
+    assert Settings(units=5).units_per_step(352) == 5
+    assert Settings(steps=10).units_per_step(352) == 36
+    assert Settings().units_per_step(352) == 1
+    assert Settings().units_per_step(35_000) == 100
     with pytest.raises(BadInput, match="not both"):
         Settings(units=1, steps=2)
     with pytest.raises(BadInput, match="at least one"):

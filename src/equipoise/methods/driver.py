@@ -155,10 +155,12 @@ class _Search:
         data = replace(self.data, begun=start, train=train, images=len(job.cohorts[0].inputs.shape) > 2)
         steps = self._steps(data)
         total, now = 1, None
-        while self.active.any():
+        while now is None or self.active.any():  # a method is begun even where no network has a gap, so that it can refuse its settings
             try:
                 step: Step = next(steps) if now is None else steps.send(now)
             except StopIteration:
+                break
+            if not self.active.any():
                 break
             now = self._step(step)
             if progress and step.progress is not None:
