@@ -96,7 +96,7 @@ def test_audit_csv_finds_the_gap_that_is_in_its_file(tmp_path, capsys):
 
 def test_debias_resnet_leaves_weights_that_load_where_the_old_ones_did(tmp_path):
     printed = run_script("debias_resnet", tmp_path)
-    assert [line.split(":")[0] for line in printed.splitlines() if "on validation" in line] == ["standard", "bias-gda", "pruning"]
+    assert [line.split(":")[0] for line in printed.splitlines() if " -> " in line] == ["standard", "bias-gda", "pruning"]
     state = load_file(tmp_path / "example-output" / "repaired.safetensors")
     network = import_torchvision().models.resnet18(num_classes=1)
     network.conv1 = torch.nn.Conv2d(1, 64, 7, stride=2, padding=3, bias=False)
