@@ -1,8 +1,8 @@
 """Small experiments that docs/reproduction.md quotes. Usage: EQUIPOISE_DATA=... python benchmarks/checks.py NAME
 
-rotation: Zafar's simulation turned as in the paper's text and as in its code. evals_per_epoch: bias GD/A on COMPAS with fewer looks an
-epoch. grid [splits] [workers]: random perturbation on Bank by SPD, thresholds exact and on the published 101-point grid, on networks with
-the best weights (ours) and with the last ones (published).
+rotation: Zafar's simulation turned as in the paper's text and as in its code. evals_per_epoch: bias GD/A on COMPAS with fewer
+evaluations per epoch. grid [splits] [workers]: random perturbation on Bank by SPD, thresholds exact and on the published 101-point grid,
+on networks with the best weights (ours) and with the last ones (published).
 """
 
 import os
@@ -65,7 +65,7 @@ def evals_per_epoch() -> None:
 
 
 def on_grid(self: Label, scores: np.ndarray, max_gap: float | None = None, least: np.ndarray | None = None) -> Found:
-    """The look of the published code: 101 thresholds, the first of the best, and none within the bound counts as a performance of 0."""
+    """The evaluation of the published code: 101 thresholds, the first of the best; none within the maximum gap is a performance of 0."""
     if max_gap is None or least is not None:
         return EXACT(self, scores, max_gap, least)
     thresholds = np.linspace(0, 1, 101)
@@ -77,7 +77,7 @@ def on_grid(self: Label, scores: np.ndarray, max_gap: float | None = None, least
 
 
 EXACT = Label.evaluate
-LOOKS = {"exact": EXACT, "101-point grid": on_grid}
+SEARCHES = {"exact": EXACT, "101-point grid": on_grid}
 WEIGHTS: dict[str, dict[str, Any]] = {"best": {}, "last (published)": {"restore": "last", "patience": 110}}
 
 
@@ -89,14 +89,14 @@ def random_on_bank(weights: str, seed: int) -> list[dict[str, Any]]:
     scores = predict(model, parts.valid).score
     common = {"weights": weights, "seed": seed, "saturated": float(((scores < 0.01) | (scores > 0.99)).mean())}
     found = []
-    for method, look in (("standard", "exact"), ("random", "exact"), ("random", "101-point grid")):
-        Label.evaluate = LOOKS[look]  # type: ignore[method-assign]
+    for method, search in (("standard", "exact"), ("random", "exact"), ("random", "101-point grid")):
+        Label.evaluate = SEARCHES[search]  # type: ignore[method-assign]
         goal = eq.Goal("spd", max_gap=0.05 if method == "random" else None)
         (candidate,) = run_many(method, [model], [parts.valid], goal, seeds=[seed])
         test = predict(candidate.model, parts.test)
         cells = tabulate(candidate.rule.decide(test), test.y, test.attribute)
         gap, performance = gap_values("spd", cells)[0], float(performance_functional("balanced_accuracy", cells.n)(cells))
-        found.append({**common, "variant": f"{method}, {look}", "gap": gap, "performance": performance})
+        found.append({**common, "variant": f"{method}, {search}", "gap": gap, "performance": performance})
     Label.evaluate = EXACT  # type: ignore[method-assign]
     return found
 

@@ -18,9 +18,7 @@ import torch
 from torch import nn
 
 from equipoise.data import Cohort, Images
-from equipoise.methods import Goal, Label
-from equipoise.methods.bias_gda import Settings as BiasGda
-from equipoise.methods.bias_gda import run as run_bias_gda
+from equipoise.methods import Goal, Label, run_many
 from equipoise.methods.pruning import most_influential
 from equipoise.models import backbone, replicas
 
@@ -111,9 +109,8 @@ def gda_epoch(model: nn.Module, cohort: Cohort) -> float:
     for epochs in (1, 1, 4):
         torch.cuda.synchronize()
         start = time.perf_counter()
-        run_bias_gda(
-            [model], [cohort], Goal("eod", min_performance=0.0), seeds=[0], settings=BiasGda(batch=MINI, epochs=epochs, stop_below=0.0)
-        )
+        settings = {"batch": MINI, "epochs": epochs, "stop_below": 0.0}
+        run_many("bias-gda", [model], [cohort], Goal("eod", min_performance=0.0), seeds=[0], settings=settings)
         torch.cuda.synchronize()
         took.append(time.perf_counter() - start)
     return (took[2] - took[1]) / 3

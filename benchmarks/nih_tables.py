@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from equipoise.report.study_tables import COLUMNS, lines
+from equipoise.report.study_tables import POOLED, pooled_lines
 from equipoise.study import Folder, opened, read_pooled, read_rows, read_timings
 
 
@@ -32,13 +32,14 @@ def mean(values: pd.Series, signed: bool = True) -> str:
 def pooled(study: Folder) -> None:
     """One table for all data of a study by folds."""
     frame = read_pooled(study)
-    names = [{"gap": "signed gap", "|gap|": "abs. gap"}.get(name, name.replace("|gap|", "abs. gap")) for name in COLUMNS]
+    names = [{"gap": "signed gap", "|gap|": "abs. gap"}.get(name, name.replace("|gap|", "abs. gap")) for name in POOLED]
     print(f"| data | {' | '.join(names)} |")
-    print("|---" * (len(COLUMNS) + 1) + "|")
+    print("|---" * (len(POOLED) + 1) + "|")
     for data, here in frame.groupby("data", sort=False):
-        for cells in lines(here):
+        for cells in pooled_lines(here):
             print(f"| {study.plan.named(str(data)).title} | {' | '.join(cells)} |")
-    print(f"\n{frame['deals'].max()} deals; patients: {', '.join(f'{n:,}' for n in frame.groupby('data', sort=False)['patients'].first())}")
+    patients = ", ".join(f"{n:,}" for n in frame.groupby("data", sort=False)["patients"].first())
+    print(f"\n{frame['repeats'].max()} repeats; patients: {patients}")
 
 
 def left(study: Folder) -> None:

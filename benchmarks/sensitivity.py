@@ -44,7 +44,7 @@ class Rows:
         self.y = part.y
         self.a = (part.groups == part.attribute.reference).astype(int)
 
-    def looked(self, scores: np.ndarray, threshold: float, measure: str) -> tuple[float, float]:
+    def rates(self, scores: np.ndarray, threshold: float, measure: str) -> tuple[float, float]:
         """The gap, A = 0 minus A = 1, and balanced accuracy."""
         decided = scores > threshold
         among = np.ones_like(self.y, bool) if measure == "spd" else self.y == 1
@@ -67,17 +67,17 @@ def scored(model: nn.Module, x: Tensor) -> np.ndarray:
         return torch.sigmoid(model(x).reshape(-1)).double().numpy()
 
 
-def looks(model: nn.Module, valid: Rows, test: Rows, measure: str, in_train: bool) -> dict[str, float]:
+def evaluated(model: nn.Module, valid: Rows, test: Rows, measure: str, in_train: bool) -> dict[str, float]:
     """Gap and performance on validation as the search sees them, and on test in eval mode, each at the best threshold of its mode."""
     if in_train:
         model.train()
     else:
         model.eval()
     scores = scored(model, valid.x)
-    gap, performance = valid.looked(scores, valid.threshold(scores), measure)
+    gap, performance = valid.rates(scores, valid.threshold(scores), measure)
     final = copy.deepcopy(model).eval()
     threshold = valid.threshold(scored(final, valid.x))
-    test_gap, test_performance = test.looked(scored(final, test.x), threshold, measure)
+    test_gap, test_performance = test.rates(scored(final, test.x), threshold, measure)
     return {"gap": gap, "performance": performance, "test_gap": test_gap, "test_performance": test_performance}
 
 
@@ -86,7 +86,7 @@ def fine_tuned(
 ) -> Iterator[dict[str, float]]:
     """Algorithm 2 step by step."""
     torch.manual_seed(seed)
-    start = looks(model.eval(), valid, test, measure, in_train=False)
+    start = evaluated(model.eval(), valid, test, measure, in_train=False)
     sign = 1.0 if start["gap"] > 0 else -1.0
     optimiser = torch.optim.Adam(model.parameters(), lr=RATE)
     for _ in range(EPOCHS):
@@ -103,7 +103,7 @@ def fine_tuned(
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
             if k % every == 0:
-                yield looks(model, valid, test, measure, in_train)
+                yield evaluated(model, valid, test, measure, in_train)
 
 
 def pruned(model: nn.Module, valid: Rows, test: Rows, measure: str) -> Iterator[dict[str, float]]:
@@ -121,11 +121,11 @@ def pruned(model: nn.Module, valid: Rows, test: Rows, measure: str) -> Iterator[
 
     for k, layer in enumerate(layers):
         layer.register_forward_hook(hold(k))
-    look = looks(model.eval(), valid, test, measure, in_train=False)
-    sign = 1.0 if look["gap"] > 0 else -1.0
+    found = evaluated(model.eval(), valid, test, measure, in_train=False)
+    sign = 1.0 if found["gap"] > 0 else -1.0
     for _ in range(sum(layer.out_features for layer in layers)):
-        yield look
-        if look["performance"] < STOP:
+        yield found
+        if found["performance"] < STOP:
             break
         model.zero_grad()
         (sign * valid.proxy(torch.sigmoid(model(valid.x).reshape(-1)), measure)).backward()  # type: ignore[no-untyped-call]
@@ -134,7 +134,7 @@ def pruned(model: nn.Module, valid: Rows, test: Rows, measure: str) -> Iterator[
         with torch.no_grad():
             layers[place].weight[unit] = 0
             layers[place].bias[unit] = 0
-        look = looks(model, valid, test, measure, in_train=False)
+        found = evaluated(model, valid, test, measure, in_train=False)
 
 
 def chosen(trajectory: list[dict[str, float]], min_performance: float) -> dict[str, float] | None:
@@ -154,7 +154,7 @@ def job(name: str, weights: str, seed: int, rows: int) -> list[dict[str, object]
     valid, test = Rows(parts.valid), Rows(parts.test)
     found: list[dict[str, object]] = []
     for measure in MEASURES.get(name, ("spd", "eod")):
-        original = looks(copy.deepcopy(model), valid, test, measure, in_train=False)
+        original = evaluated(copy.deepcopy(model), valid, test, measure, in_train=False)
         runs = {"pruning": lambda m, measure=measure: pruned(m, valid, test, measure)}
         for mode, (train, in_train) in MODES.items():
             runs[f"bias-gda, {mode}"] = lambda m, measure=measure, train=train, in_train=in_train: fine_tuned(

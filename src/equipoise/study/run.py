@@ -110,7 +110,7 @@ class _Run:
     pending: list[Task]
     root: str | Path | None
     progress: Progress | None
-    device: str | None
+    device: str | None = None
     running: dict[str, Task] = field(default_factory=dict)
     deaths: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
