@@ -33,9 +33,8 @@ from equipoise.data import (
     group_names,
     numbers_in,
     of_view,
-    sha256,
 )
-from equipoise.errors import BadInput, Misuse, Untrusted, did_you_mean, raise_all
+from equipoise.errors import BadInput, Misuse, did_you_mean, raise_all
 from equipoise.measures import FloatArray, Rule
 from equipoise.methods import rule_in
 from equipoise.models import (
@@ -44,7 +43,6 @@ from equipoise.models import (
     PROGRAM,
     Code,
     OneOutput,
-    code_of,
     fit_weights,
     heads_in,
     network_with,
@@ -54,60 +52,9 @@ from equipoise.models import (
     sigmoid,
 )
 from equipoise.repair.provenance import OWN_NETWORK
-from equipoise.repair.verified import AGAIN, REPAIRED_PROGRAM, WEIGHTS, Verified, verify
+from equipoise.repair.verified import AGAIN, WEIGHTS, Verified, code_to_run, verify
 
 log = logging.getLogger(__name__)
-
-
-# The code of the network
-
-
-def code_to_run(files: Verified, model: str | None = None, trust: bool = False) -> Code | None:
-    """The code that builds the network of a bundle; None for a network of Equipoise. Runs nothing; raises an error if it is not trusted."""
-    recorded = files.run["model"]
-    if model is not None:
-        code = code_of(model)
-        if code is not None and model.endswith(PROGRAM) and code.sha256 != files.run["files"].get(REPAIRED_PROGRAM):
-            raise BadInput(
-                f"the exported program {model} contains its weights and is not the repaired one. Omit --model, or name the "
-                "factory of the network, as file.py:factory."
-            )
-        return code
-    if REPAIRED_PROGRAM in files.contents:
-        content = files.contents[REPAIRED_PROGRAM]
-        path = (files.folder / REPAIRED_PROGRAM).absolute()
-        code, known = Code(str(path), path, sha256(content), content), files.run["files"][REPAIRED_PROGRAM]
-    else:
-        load = recorded["load"]
-        if load is None:
-            raise BadInput(f"{files.folder} was saved from Python and does not name the network's code. Give the network: model=network")
-        if load == OWN_NETWORK:
-            return None
-        place, _, name = load.rpartition(":")
-        if place.endswith(".py") and not Path(place).is_file():
-            raise BadInput(f"the network's code, {place}, no longer exists. Name its present location: --model file.py:{name}")
-        found = code_of(load, here=False)
-        if found is None:
-            return None
-        code, known = found, (recorded["code"] or {}).get("sha256")
-    if code.sha256 != known:
-        raise Untrusted(
-            f"the network's code has changed since the repair: {code}. Its SHA-256 is {code.sha256}, and run.json has {known}. "
-            f"If it still builds the same network, name it: --model {_typed(code)}"
-        )
-    if not trust:
-        raise Untrusted(
-            f"{files.folder} needs code to build its network, which would run with all your rights: {code}. "
-            f"Its SHA-256 is {code.sha256}, the same as when the network was repaired. "
-            f"Read it, then run it with --trust (Python: trust=True), or name the code yourself: --model {_typed(code)}"
-        )
-    return code
-
-
-def _typed(code: Code) -> str:
-    """How the code is named on a command line."""
-    _, colon, name = code.named.rpartition(":")
-    return f"{code.path}:{name}" if colon and code.named.rpartition(":")[0].endswith(".py") else code.named
 
 
 # The bundle

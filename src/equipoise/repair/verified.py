@@ -15,11 +15,11 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_vali
 from pydantic.dataclasses import dataclass as checked
 
 from equipoise.data import CONFLICTS, sha256
-from equipoise.errors import BadInput, raise_all
+from equipoise.errors import BadInput, Untrusted, raise_all
 from equipoise.methods import STRICT, Cut, described
-from equipoise.models import HEADS, PROGRAM
+from equipoise.models import HEADS, PROGRAM, Code, code_of
 from equipoise.repair.folder import FILES, recover
-from equipoise.repair.provenance import sha256_of
+from equipoise.repair.provenance import OWN_NETWORK, sha256_of
 
 SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 4
 RUN, DIGEST = "run.json", "digest"
@@ -325,3 +325,54 @@ def read_run(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror or error}. {AGAIN}") from error
     return parsed_json(content, path, RUN)
+
+
+# The code of the network
+
+
+def code_to_run(files: Verified, model: str | None = None, trust: bool = False) -> Code | None:
+    """The code that builds the network of a bundle; None for a network of Equipoise. Runs nothing; raises an error if it is not trusted."""
+    recorded = files.run["model"]
+    if model is not None:
+        code = code_of(model)
+        if code is not None and model.endswith(PROGRAM) and code.sha256 != files.run["files"].get(REPAIRED_PROGRAM):
+            raise BadInput(
+                f"the exported program {model} contains its weights and is not the repaired one. Omit --model, or name the "
+                "factory of the network, as file.py:factory."
+            )
+        return code
+    if REPAIRED_PROGRAM in files.contents:
+        content = files.contents[REPAIRED_PROGRAM]
+        path = (files.folder / REPAIRED_PROGRAM).absolute()
+        code, known = Code(str(path), path, sha256(content), content), files.run["files"][REPAIRED_PROGRAM]
+    else:
+        load = recorded["load"]
+        if load is None:
+            raise BadInput(f"{files.folder} was saved from Python and does not name the network's code. Give the network: model=network")
+        if load == OWN_NETWORK:
+            return None
+        place, _, name = load.rpartition(":")
+        if place.endswith(".py") and not Path(place).is_file():
+            raise BadInput(f"the network's code, {place}, no longer exists. Name its present location: --model file.py:{name}")
+        found = code_of(load, here=False)
+        if found is None:
+            return None
+        code, known = found, (recorded["code"] or {}).get("sha256")
+    if code.sha256 != known:
+        raise Untrusted(
+            f"the network's code has changed since the repair: {code}. Its SHA-256 is {code.sha256}, and run.json has {known}. "
+            f"If it still builds the same network, name it: --model {_typed(code)}"
+        )
+    if not trust:
+        raise Untrusted(
+            f"{files.folder} needs code to build its network, which would run with all your rights: {code}. "
+            f"Its SHA-256 is {code.sha256}, the same as when the network was repaired. "
+            f"Read it, then run it with --trust (Python: trust=True), or name the code yourself: --model {_typed(code)}"
+        )
+    return code
+
+
+def _typed(code: Code) -> str:
+    """How the code is named on a command line."""
+    _, colon, name = code.named.rpartition(":")
+    return f"{code.path}:{name}" if colon and code.named.rpartition(":")[0].endswith(".py") else code.named
