@@ -51,7 +51,7 @@ def test_the_table_names_every_layer_and_says_that_read_is_not_used(run):
     assert "1 2 3 all patients" in words
     assert "2 output 1 all patients" in words
     assert READ_IS_NOT_USED in words
-    assert "Chance is 0.5" in words
+    assert "0.5 or less is chance" in words
     assert max(map(len, out.splitlines())) <= 80
 
 
