@@ -39,7 +39,7 @@ def main() -> None:
     after = eq.audit(result, parts.test)
     print(result)
     for name in ("harm_gap", "eod", "fpr_gap", "balanced_accuracy"):
-        print(f"{name}: {before[name]} before, {after[name]} after, test part")
+        print(f"{name}: {before[name]} before, {after[name]} after, test set")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Audit a CSV of scores. Nothing is known of the classifier but its scores, the true labels and who the patients are.
+"""Audit a CSV of scores. Only the scores, the true labels and the groups of the patients are known.
 
     python examples/audit_csv.py --out example-output
 
-The scores are simulated: the classifier misses more sick women than sick men. Put a file of your own in the place of scores.csv.
+The scores are simulated: the classifier misses more sick women than sick men. Replace scores.csv with a file of your own.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import equipoise as eq
 
 
 def simulate(patients: int, seed: int = 0) -> pd.DataFrame:
-    """A table of scores, one or two images a patient. Sick women get lower scores than sick men."""
+    """A table of scores, one or two images per patient. Sick women get lower scores than sick men."""
     rng = np.random.default_rng(seed)
     patient = np.sort(rng.choice(patients, size=patients * 3 // 2))
     sex = rng.choice(["F", "M"], size=patients)[patient]

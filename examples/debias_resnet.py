@@ -2,7 +2,7 @@
 
     python examples/debias_resnet.py --out example-output
 
-By default everything is tiny, so that it ends in seconds and shows the steps, not a result. For a network that has learnt something:
+The defaults are tiny, so that it takes seconds and shows the steps, not a result. For a network that has learnt something:
 
     python examples/debias_resnet.py --out example-output --images 8000 --size 64 --epochs 8 --steps 10 --min-performance 0.7
 """
@@ -23,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Repair a ResNet-18 on simulated chest X-rays.")
     parser.add_argument("--out", type=Path, default=Path("example-output"), help="folder for the weights")
     parser.add_argument("--images", type=int, default=240)
-    parser.add_argument("--size", type=int, default=32, help="pixels a side")
+    parser.add_argument("--size", type=int, default=32, help="pixels per side")
     parser.add_argument("--epochs", type=int, default=2, help="of training")
     parser.add_argument("--steps", type=int, default=2, help="epochs of bias-gda, and steps of pruning")
     parser.add_argument("--min-performance", type=float, default=0.55, help="the least balanced accuracy to keep")
@@ -35,14 +35,14 @@ def main() -> None:
     torch.manual_seed(0)  # of the network's first weights
     model = eq.train(parts.train, parts.valid, model=backbone("resnet-18"), seed=0, settings=replace(IMAGES, epochs=given.epochs))
 
-    # The minimum performance says what may be lost. Without one, performance may fall by 0.02 on the validation part.
+    # The minimum performance says what may be lost. Without one, performance may fall by 0.02 on the validation set.
     goal = {"measure": "eod", "min_performance": given.min_performance, "seed": 0}
     original = eq.debias(model, parts.valid, method="standard", **goal)
     tuned = eq.debias(model, parts.valid, method="bias-gda", learning_rate=1e-4, batch=32, epochs=given.steps, **goal)
     pruned = eq.debias(model, parts.valid, method="pruning", layers="conv1", units=1_500, max_steps=given.steps, **goal)
     for result in (original, tuned, pruned):
-        found = eq.audit(result, parts.test)  # the test part was not used to choose anything
-        print(f"{result}\n  test part: eod {found['eod']}, balanced accuracy {found['balanced_accuracy']}")
+        found = eq.audit(result, parts.test)  # the test set was not used to choose anything
+        print(f"{result}\n  test set: eod {found['eod']}, balanced accuracy {found['balanced_accuracy']}")
 
     # Fine-tuning keeps the keys and shapes, so the weights go where the old ones went. The rule is part of the result.
     save_file(tuned.model.state_dict(), given.out / "repaired.safetensors")
