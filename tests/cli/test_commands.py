@@ -386,7 +386,7 @@ def test_an_interruption_is_not_a_success(run, monkeypatch):
         raise KeyboardInterrupt
 
     _csv("scores.csv")
-    monkeypatch.setattr("equipoise.data.read_table", interrupted)
+    monkeypatch.setattr("equipoise.data.read_scores", interrupted)
     assert run("audit", "scores.csv", *SHORT) == (130, "", "Stopped.\n")
 
 

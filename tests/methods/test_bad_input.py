@@ -162,7 +162,7 @@ def test_a_group_with_one_label_is_an_error_for_eod_that_says_what_to_merge(meth
 @pytest.mark.parametrize("selection", ["honest", "one-se"])
 def test_honest_selection_gives_the_same_advice(selection: str, problem):
     model, parts = problem
-    with pytest.raises(EmptyCell, match=facts("honest", "X", 1, "F")):
+    with pytest.raises(EmptyCell, match=facts("cross-fitted", "X", 1, "F")):
         _run("bias-gda", model, _split_off(parts.valid, X=(20, 1)), parts.train, min_performance=0.5, selection=selection)
 
 

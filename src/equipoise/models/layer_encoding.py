@@ -20,7 +20,7 @@ from equipoise.models.probes import Reading, features, fit_probe, folds_of, read
 from equipoise.models.protocol import BoolArray
 from equipoise.models.score import outputs
 
-READ_IS_NOT_USED = "What can be read is not thereby used: the gaps say what the decisions do, this says what a layer holds."
+READ_IS_NOT_USED = "What a layer holds is not necessarily used: the gaps describe the decisions, this table describes the layers."
 CHANCE = 0.5  # of an AUROC, whatever the sizes of the groups
 GIVEN: dict[str, int | None] = {"auroc": None, "auroc_positives": 1, "auroc_negatives": 0}  # column: the label of the rows that it is of
 COLUMNS = [
