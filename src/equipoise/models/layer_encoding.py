@@ -1,6 +1,6 @@
 """Does the network encode the attribute? How well a group can be read from each layer, by a linear probe that never saw the patient.
 
-What can be read is not thereby used: a layer may hold the group and the decision ignore it, and a decision may differ between groups
+What a layer holds is not necessarily used: a layer may hold the group and the decision ignore it, and a decision may differ between groups
 whatever a probe finds. The gaps of the audit say what the decisions do; this says where in the network the group is to be had.
 """
 
@@ -66,7 +66,7 @@ def encoding(
     unseen, as does what is no linear function of the layer. Probes are cross-fitted by patient. The intervals are a bootstrap of the
     patients that they are tried on, widened for those that they learn from. Below 0.5 is chance too: what a probe learns from noise is
     as often wrong as right. Rows without a group are left out, and so are groups with fewer than `min_patients` patients (of that label);
-    the note says so. The network is not changed. What can be read is not thereby used.
+    the note says so. The network is not changed. What a layer holds is not necessarily used.
 
     >>> group = np.tile(["M", "M", "F", "F"], 50)
     >>> x = torch.from_numpy(np.stack([group == "F", np.tile([0, 1], 100)], 1)).float()
