@@ -74,7 +74,7 @@ def case(base: Path, place: Path, rng: np.random.Generator) -> Case:
                     continue
             try:
                 data.save_as(path, enforce_file_format=True)
-            except Exception:
+            except Exception:  # pydicom cannot write such a value: the bytes of the file are changed instead
                 what, content = mutated(path.read_bytes(), rng)
                 path.write_bytes(content)
             expected[known[at]] = None
