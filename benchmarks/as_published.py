@@ -112,7 +112,7 @@ def train_in_training_mode(turns: Any) -> None:
     for _ in range(turns.settings.critic_steps):
         index = turns._index()
         with torch.no_grad():
-            f, features = turns.model.soft(index, generators=turns.dropout)
+            f, features = turns.model.scores_and_features(index, generators=turns.dropout)
             target = adversarial_finetune.proxy(f, turns.weights.gather(1, index)) * turns.model.rows / turns.batch + turns.offset
         turns.critic_optimiser.zero_grad()
         ((turns._verdict(features) - target) ** 2).sum().backward()

@@ -68,7 +68,7 @@ def test_the_gradient_is_that_of_the_lagrangian_by_autograd(problem):
     threshold = np.array([0.4])
     balance = _Balance(begun(cohort, Goal("eod"), scores, threshold), Settings(teacher=0.3, penalty=2.0))
     balance.update(decided(scores, np.array([0.55])), steps=10)
-    networks.push(torch.arange(n)[None], slope, *balance.of(torch.arange(n)[None]))
+    networks.logit_gradient(torch.arange(n)[None], slope, *balance.of(torch.arange(n)[None]))
     ours = flat(p.grad for p in networks.model.parameters())
 
     # The same from the definition: a weighted cross-entropy with mixed labels, and lambda G + rho / 2 G^2 with the hard gap's value.
@@ -102,10 +102,10 @@ def test_stacked_single_and_probability_networks_are_pushed_alike(problem):
     x = parts.valid.inputs
     index = torch.arange(30)[None]
     stack = StackedReplicas([model], x[None])
-    stack.push(index, slope, *given_for(index))
+    stack.logit_gradient(index, slope, *given_for(index))
     single, probability = SingleReplica(Wrapped(model), x), SingleReplica(Wrapped(model, probability=True), x)
     for networks in (single, probability):
-        networks.push(index, slope, *given_for(index))
+        networks.logit_gradient(index, slope, *given_for(index))
         torch.testing.assert_close(flat(p.grad for p in networks.model.parameters()), stack.stack.gradient, rtol=1e-3, atol=1e-5)
 
 
@@ -113,12 +113,12 @@ def test_shares_of_two_processes_add_up_to_the_whole(problem, monkeypatch):
     model, parts = problem
     index = torch.arange(31)[None]
     whole = SingleReplica(Wrapped(model), parts.valid.inputs)
-    whole.push(index, slope, *given_for(index))
+    whole.logit_gradient(index, slope, *given_for(index))
     total = torch.zeros(())
     for k in (0, 1):
         monkeypatch.setattr(ranks, "share", lambda rows, k=k: rows[k::2])
         part = SingleReplica(Wrapped(model), parts.valid.inputs)
-        part.push(index, slope, *given_for(index))
+        part.logit_gradient(index, slope, *given_for(index))
         total = total + flat(p.grad for p in part.model.parameters())
     torch.testing.assert_close(total, flat(p.grad for p in whole.model.parameters()), rtol=1e-4, atol=1e-5)
 

@@ -40,7 +40,7 @@ def test_gradients_are_those_of_the_weighted_scores(kind):
     net = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 3))
     networks = ManyOutputs(ChosenOutputs(net, [2, 0, 1], kind, "logit"), x)
     index, w = torch.arange(27)[None], torch.randn(1, 27)
-    networks.tilt(index, w)
+    networks.proxy_gradient(index, w)
     raw = net(x)[:, [2, 0, 1]]
     scores = raw.softmax(1) if kind == "classes" else raw.sigmoid()
     expected = torch.autograd.grad((scores * w.view(9, 3)).sum(), list(net.parameters()))
@@ -68,10 +68,10 @@ def test_batches_are_filled_up_with_rows_of_zeros():
     """As on a GPU, where few shapes are recorded: the gradient is the same."""
     net, x, w = nn.Linear(2, 3), torch.randn(5, 2), torch.randn(1, 15)
     plain, padded = (ManyOutputs(ChosenOutputs(net, [0, 1, 2], "labels", "logit"), x) for _ in range(2))
-    plain.tilt(torch.arange(15)[None], w)
+    plain.proxy_gradient(torch.arange(15)[None], w)
     rows, (given,) = padded._padded(torch.arange(5), [w.view(5, 3)], 8)
     assert (len(rows), given.shape) == (8, (8, 3))
-    padded._leave_gradient(padded._tilted, rows, [given], 8)
+    padded._leave_gradient(padded._proxy_backward, rows, [given], 8)
     for mine, theirs in zip(padded.model.parameters(), plain.model.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
 

@@ -93,11 +93,11 @@ def test_training_waits_for_nothing_during_an_epoch(frozen):
 
 
 STEPS: dict[str, Callable[[StackedReplicas, torch.Tensor], object]] = {
-    "tilt": lambda n, index: n.tilt(index, torch.ones(index.shape)),
-    "tilt in training": lambda n, index: n.tilt(index, torch.ones(index.shape), generators=_generators()),
-    "push": lambda n, index: n.push(index, slope, *(torch.ones(index.shape) for _ in range(5))),
-    "soft": lambda n, index: n.soft(index, generators=_generators()),
-    "still": lambda n, index: n.still()(index),
+    "proxy gradient": lambda n, index: n.proxy_gradient(index, torch.ones(index.shape)),
+    "proxy gradient in training": lambda n, index: n.proxy_gradient(index, torch.ones(index.shape), generators=_generators()),
+    "logit gradient": lambda n, index: n.logit_gradient(index, slope, *(torch.ones(index.shape) for _ in range(5))),
+    "scores and features": lambda n, index: n.scores_and_features(index, generators=_generators()),
+    "fixed scores and features": lambda n, index: n.fixed_scores_and_features()(index),
     "keep": lambda n, index: n.keep(np.array([True, False, True])),
     "perturb": lambda n, index: n.perturb(_generators(), 0.1),
     "evaluate": lambda n, index: n.evaluate(),
@@ -121,9 +121,9 @@ def test_optimisers_stay_on_the_device(networks, name):
 
 
 def test_an_adversary_is_opposed_on_the_device(networks):
-    f, features = networks.soft(torch.zeros(SIZE, 8, dtype=torch.int64))
+    f, features = networks.scores_and_features(torch.zeros(SIZE, 8, dtype=torch.int64))
     critic = torch.zeros(SIZE, features.shape[2], 1, device=META, requires_grad=True)
-    networks.oppose(f.sum(), (f * torch.bmm(features, critic)[..., 0]).sum(), [critic], 0.5)
+    networks.adversarial_gradient(f.sum(), (f * torch.bmm(features, critic)[..., 0]).sum(), [critic], 0.5)
     assert critic.grad is not None
     assert critic.grad.device == META
 

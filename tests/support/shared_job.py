@@ -51,7 +51,7 @@ def main(path: str) -> None:
     seen, influence = replica.influence(weights)
     rows = torch.arange(len(parts.valid))[None]
     replica.optimiser("adam", 1e-4)
-    replica.tilt(rows, torch.from_numpy(weights).float())
+    replica.proxy_gradient(rows, torch.from_numpy(weights).float())
     gradient = torch.cat([p.grad.reshape(-1) for p in replica.model.parameters() if p.grad is not None])
 
     replica.prune(most_influential(influence, torch.zeros_like(influence, dtype=torch.bool), 40))

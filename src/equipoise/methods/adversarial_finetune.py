@@ -87,7 +87,7 @@ class _Turns:
         self.batch = min(s.batch, model.rows)
         self.draws, self.dropout = rng("adversarial batches"), rng("adversarial dropout")
         with torch.no_grad():
-            f, features = model.soft(self._index())
+            f, features = model.scores_and_features(self._index())
         sizes = [self.batch * features.shape[2], s.width, s.width, s.width, 1]
         self.critic = Critics(sizes, rng("critic"), dropout=0.2).to(f.device)
         self.critic_optimiser = torch.optim.Adam(self.critic.parameters())
@@ -105,7 +105,7 @@ class _Turns:
 
     def train_critic(self) -> None:
         self.critic.train().requires_grad_(True)
-        read = self.model.still()
+        read = self.model.fixed_scores_and_features()
         for _ in range(self.settings.critic_steps):
             index = self._index()
             with torch.no_grad():
@@ -120,7 +120,7 @@ class _Turns:
         s = self.settings
         for _ in range(s.actor_steps):
             index = self._index()
-            f, features = self.model.soft(index, generators=self.dropout)
+            f, features = self.model.scores_and_features(index, generators=self.dropout)
             y = self.y.gather(1, index).to(f.device)
             mistakes = F.binary_cross_entropy(f, y, reduction="none").mean(1)
             price = torch.clamp(s.weight * (self._verdict(features).abs() - self.max_gap) + 1, min=1.0)

@@ -109,7 +109,7 @@ class _Game:
         self.shuffle, self.dropout = rng("shuffle"), rng("dropout")
         inputs = 4 if self.conditional else 2
         with torch.no_grad():
-            device = model.soft(torch.zeros(model.size, 2, dtype=torch.int64))[0].device
+            device = model.scores_and_features(torch.zeros(model.size, 2, dtype=torch.int64))[0].device
         self.adversary = Critics([inputs, settings.width, levels], rng("adversary")).to(device)
         self.adversary_optimiser = OPTIMISERS[settings.optimiser](self.adversary.parameters(), lr=settings.learning_rate)
         self.optimiser = model.optimiser(settings.optimiser, settings.learning_rate)
@@ -119,11 +119,11 @@ class _Game:
             self._step(index)
 
     def _step(self, index: Tensor) -> None:
-        f, _ = self.model.soft(index, generators=self.dropout)
+        f, _ = self.model.scores_and_features(index, generators=self.dropout)
         y = self.y.gather(1, index).to(f.device)
         own = F.binary_cross_entropy(f, y, reduction="none").mean(1).sum()
         theirs = self._adversary_loss(f, y, index)
-        self.model.oppose(own, theirs, list(self.adversary.parameters()), self.settings.weight)
+        self.model.adversarial_gradient(own, theirs, list(self.adversary.parameters()), self.settings.weight)
         self.optimiser.step()
         self.adversary_optimiser.step()
 

@@ -64,7 +64,7 @@ def bias_gda(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: R
         batches = list(model.batches(shuffle, settings.batch, least))
         every = max(1, len(batches) // settings.evals_per_epoch)
         for k, rows in enumerate(batches):
-            model.tilt(rows, pull.gather(-1, rows) * (model.rows / rows.shape[-1]), generators=dropout)
+            model.proxy_gradient(rows, pull.gather(-1, rows) * (model.rows / rows.shape[-1]), generators=dropout)
             optimiser.step()
             step += 1
             if (k + 1) % every == 0:

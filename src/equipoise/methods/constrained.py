@@ -76,7 +76,7 @@ def constrained(model: Replicas, data: Data, goal: Goal, settings: Settings, rng
         batches = list(model.batches(shuffle, settings.batch))
         every = max(1, len(batches) // settings.evals_per_epoch)
         for k, rows in enumerate(batches):
-            model.push(rows, slope, *balance.of(rows))
+            model.logit_gradient(rows, slope, *balance.of(rows))
             optimiser.step()
             step += 1
             if (k + 1) % every == 0:

@@ -258,18 +258,20 @@ class ManyOutputs(SingleReplica):
         images = index[0].view(-1, self.labels)[:, 0] // self.labels
         return images, [g[0].view(-1, self.labels) for g in given]
 
-    def tilt(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
+    def proxy_gradient(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
         images, (w,) = self._pairs(index, [weights])
         if generators is not None:
-            self._tilt_in_training(images, w, generators)
+            self._proxy_gradient_in_training(images, w, generators)
             return
         rows, w = ranks.share(images), ranks.share(w)
         wanted = w.any(1).nonzero()[:, 0]
-        self._leave_gradient(self._tilted, rows[wanted], [w[wanted]], max(8, len(images) // 32 * 8))
+        self._leave_gradient(self._proxy_backward, rows[wanted], [w[wanted]], max(8, len(images) // 32 * 8))
 
-    def push(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
+    def logit_gradient(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
         images, pairs = self._pairs(index, given)
-        self._leave_gradient(self._pushed(slope), ranks.share(images), [ranks.share(p) for p in pairs], max(8, len(images) // 32 * 8))
+        self._leave_gradient(
+            self._logit_backward(slope), ranks.share(images), [ranks.share(p) for p in pairs], max(8, len(images) // 32 * 8)
+        )
 
     def units(self, pattern: str | Sequence[str], granularity: str = "unit") -> int:
         inside = [f"{WRAPPED}{p}" for p in ([pattern] if isinstance(pattern, str) else pattern)]

@@ -41,22 +41,22 @@ class Replicas(Protocol):
         """
         ...
 
-    def soft(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
+    def scores_and_features(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
         """Scores (R, b) and features (R, b, k) of the rows index (R, b), with a graph.
 
         In eval mode; with generators, in training mode with dropout from them.
         """
         ...
 
-    def still(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """As `soft` in eval mode, without a graph; valid as long as the networks do not change."""
+    def fixed_scores_and_features(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """As `scores_and_features` in eval mode, without a graph; valid as long as the networks do not change."""
         ...
 
     def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
         """The scores (R, rows) of all rows in eval mode; or of other inputs, one tensor per replicate."""
         ...
 
-    def tilt(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
+    def proxy_gradient(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
         """Sets the gradient to that of the sum of weights (R, b) times scores of the rows index (R, b), in eval mode.
 
         With generators, in training mode with dropout from them: batch norm then normalises by all rows of index, including those with
@@ -64,7 +64,7 @@ class Replicas(Protocol):
         """
         ...
 
-    def push(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
+    def logit_gradient(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
         """Sets the gradient to that of a loss with derivative `slope(logits, *given)` with respect to the logits (R, b), in eval mode.
 
         `given` are values (R, b) of the rows. `slope` must be the same function at every step, treat rows independently, and be zero where
@@ -72,7 +72,7 @@ class Replicas(Protocol):
         """
         ...
 
-    def oppose(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
+    def adversarial_gradient(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
         """Sets the gradient to that of `own`, minus its projection on that of `theirs`, minus `weight` times that of `theirs`.
 
         `own` and `theirs` are sums over replicates of losses. The adversary's parameters get the gradient of `theirs`.

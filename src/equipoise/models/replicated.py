@@ -42,27 +42,27 @@ class StackedReplicas:
     def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
         return shuffled(self.rows, generators, batch, least)
 
-    def soft(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
+    def scores_and_features(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
         masks = None if generators is None else self.stack.masks(index.shape[1], generators)
         seen: list[Tensor] = []
         logits = self.stack.logits(self._take(index), masks=masks, training=generators is not None, kept=seen)
         return torch.sigmoid(logits), seen[-1].transpose(1, 2)
 
-    def tilt(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
+    def proxy_gradient(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
         masks = None if generators is None else self.stack.masks(index.shape[1], generators)
-        self._run(self._tilt if generators is None else self._tilt_in_training, index, weights, masks)
+        self._run(self._proxy_gradient if generators is None else self._proxy_gradient_in_training, index, weights, masks)
 
-    def _tilt(self, index: Tensor, weights: Tensor, masks: Tensor | None = None, training: bool = False) -> None:
+    def _proxy_gradient(self, index: Tensor, weights: Tensor, masks: Tensor | None = None, training: bool = False) -> None:
         def slope(logits: Tensor) -> Tensor:
             f = torch.sigmoid(logits)
             return weights * f * (1 - f)
 
         self.stack.fill_gradient(self._take(index), slope, masks=masks, training=training)
 
-    def _tilt_in_training(self, index: Tensor, weights: Tensor, masks: Tensor | None = None) -> None:
-        self._tilt(index, weights, masks, training=True)
+    def _proxy_gradient_in_training(self, index: Tensor, weights: Tensor, masks: Tensor | None = None) -> None:
+        self._proxy_gradient(index, weights, masks, training=True)
 
-    def push(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
+    def logit_gradient(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
         def step(index: Tensor, *given: Tensor) -> None:
             self.stack.fill_gradient(self._take(index), lambda logits: slope(logits, *given))
 
@@ -72,10 +72,10 @@ class StackedReplicas:
         flat = (to_device(index, self.device) + self._first_rows).reshape(-1)
         return self.x.view(-1, self.x.shape[2]).index_select(0, flat).view(*index.shape, -1)
 
-    def still(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    def fixed_scores_and_features(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         def scores_and_features(index: Tensor) -> tuple[Tensor, Tensor]:
             with torch.no_grad():
-                return self.soft(index)
+                return self.scores_and_features(index)
 
         return scores_and_features
 
@@ -88,7 +88,7 @@ class StackedReplicas:
             self._elsewhere = (list(inputs), torch.stack(list(inputs)).to(self.device))
         return self._elsewhere[1]
 
-    def oppose(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
+    def adversarial_gradient(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
         mine = list(self.stack.parameters.values())
         pull = torch.autograd.grad(theirs, [*mine, *adversary], retain_graph=True)
         push = torch.autograd.grad(own, mine)

@@ -44,7 +44,7 @@ class SingleReplica:
         self._optimisers: list[Optimiser] = []
         self._frozen = np.zeros(1, bool)
         self._steps: dict[tuple[Backward, int], Captured] = {}
-        self._pushes: dict[Slope, Backward] = {}
+        self._backwards: dict[Slope, Backward] = {}
         self._pool: Pool | None = None
         frozen = sum(not p.requires_grad for p in model.parameters())
         total = sum(1 for _ in model.parameters())
@@ -53,7 +53,7 @@ class SingleReplica:
     def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
         return shuffled(self.rows, generators, batch, least)
 
-    def soft(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
+    def scores_and_features(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
         features: list[Tensor] = []
         last = [m for m in self.model.modules() if isinstance(m, nn.Linear)][-1:]
         x = self.feed(index[0])
@@ -81,10 +81,10 @@ class SingleReplica:
             finally:
                 self.model.eval()
 
-    def still(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    def fixed_scores_and_features(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         found: list[tuple[Tensor, Tensor]] = []
         with torch.no_grad():  # every row once; random batches would compute each many times
-            in_pieces(lambda part: found.append(self.soft(part[None])), torch.arange(self.rows), self._batch(NUMBERS))
+            in_pieces(lambda part: found.append(self.scores_and_features(part[None])), torch.arange(self.rows), self._batch(NUMBERS))
         scores, features = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
 
         def scores_and_features(index: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,42 +103,42 @@ class SingleReplica:
         feed = self._feeds[id(wanted)]
         return self._gathered(feed, torch.arange(len(feed))).reshape(1, -1).numpy()
 
-    def tilt(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
+    def proxy_gradient(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
         if generators is not None:
-            self._tilt_in_training(index[0], weights[0], generators)
+            self._proxy_gradient_in_training(index[0], weights[0], generators)
             return
         rows, w = ranks.share(index[0]), ranks.share(weights[0])
         wanted = w.nonzero()[:, 0]  # in eval mode, rows without weight have no effect
         rows, w = rows[wanted], w[wanted]
-        self._leave_gradient(self._tilted, rows, [w], max(8, index.shape[1] // 32 * 8))
+        self._leave_gradient(self._proxy_backward, rows, [w], max(8, index.shape[1] // 32 * 8))
 
-    def _tilt_in_training(self, rows: Tensor, w: Tensor, generators: Sequence[np.random.Generator]) -> None:
+    def _proxy_gradient_in_training(self, rows: Tensor, w: Tensor, generators: Sequence[np.random.Generator]) -> None:
         """Sets the gradient in training mode. Batch statistics need all rows, so every process computes the whole batch."""
         self.model.zero_grad(set_to_none=False)
         try:
             with self._training(generators), mixed_precision(self.device):
                 raw = self.taken(self.model(self.feed(rows)), len(rows)).float()
-            self._tilted(raw, w.to(self.device))
+            self._proxy_backward(raw, w.to(self.device))
         except torch.OutOfMemoryError as error:
             raise too_large(len(rows)) from error
 
-    def _tilted(self, raw: Tensor, w: Tensor) -> None:
+    def _proxy_backward(self, raw: Tensor, w: Tensor) -> None:
         ((raw if self.probability else torch.sigmoid(raw)) * w).sum().backward()
 
-    def push(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
+    def logit_gradient(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
         shares = [ranks.share(g[0]) for g in given]
-        self._leave_gradient(self._pushed(slope), ranks.share(index[0]), shares, max(8, index.shape[1] // 32 * 8))
+        self._leave_gradient(self._logit_backward(slope), ranks.share(index[0]), shares, max(8, index.shape[1] // 32 * 8))
 
-    def _pushed(self, slope: Slope) -> Backward:
+    def _logit_backward(self, slope: Slope) -> Backward:
         """The function that sets the gradient of a loss with this slope; the same object each time, so that recordings are found again."""
-        if slope not in self._pushes:
+        if slope not in self._backwards:
 
-            def pushed(raw: Tensor, *shares: Tensor) -> None:
+            def backward(raw: Tensor, *shares: Tensor) -> None:
                 logits = torch.logit(raw, eps=TINY) if self.probability else raw
                 logits.backward(slope(logits.detach()[None], *(s[None] for s in shares))[0])
 
-            self._pushes[slope] = pushed
-        return self._pushes[slope]
+            self._backwards[slope] = backward
+        return self._backwards[slope]
 
     def _leave_gradient(self, backward: Backward, rows: Tensor, given: Sequence[Tensor], unit: int) -> None:
         """Sets the gradient of some rows, with given values per row; on a GPU padded to a multiple of `unit` rows."""
@@ -196,7 +196,7 @@ class SingleReplica:
         ranks.add_up([there])
         return there.cpu() if ranks.size() > 1 else tensor
 
-    def oppose(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
+    def adversarial_gradient(self, own: Tensor, theirs: Tensor, adversary: Sequence[Tensor], weight: float) -> None:
         mine = [p for p in self.model.parameters() if p.requires_grad]
         pull = torch.autograd.grad(theirs, [*mine, *adversary], retain_graph=True)
         push = torch.autograd.grad(own, mine)
