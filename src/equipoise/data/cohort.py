@@ -12,7 +12,7 @@ import pandas as pd
 
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.bins import Bins
-from equipoise.data.columns import ObjectArray, check_frame, check_names, described, listed, read_columns
+from equipoise.data.columns import FloatArray, ObjectArray, check_frame, check_names, described, listed, read_columns
 from equipoise.data.faults import MAX_PIXELS
 from equipoise.data.image_files import find_files, of_view
 from equipoise.data.images import Images
@@ -45,6 +45,7 @@ class Cohort:
     labels: tuple[str, ...] = ()  # the names of several labels, or of classes in the order of the network's outputs
     targets: IntArray | None = None  # (n, labels) 0 or 1, -1 where it is not known; y then stands for all of them
     kind: str = "labels"  # or classes: one per row
+    weight: FloatArray | None = None  # (n,) sample weights, positive; None where every row counts once
 
     def __post_init__(self) -> None:
         n = len(self.y)
@@ -55,6 +56,8 @@ class Cohort:
             lengths["patients"] = len(self.patients)
         if self.targets is not None:
             lengths["targets"] = len(self.targets)
+        if self.weight is not None:
+            lengths["weight"] = len(self.weight)
         raise_all([f"{what} has {size:,} rows, y has {n:,}" for what, size in lengths.items() if size != n])
 
     @classmethod
@@ -73,6 +76,7 @@ class Cohort:
         classes: Sequence[object] | None = None,
         bins: Mapping[str, Sequence[float] | Bins] | None = None,
         conflicts: str = "row",
+        weight: str | None = None,
         scale: bool = True,
         name: str = "frame",
     ) -> Cohort:
@@ -87,12 +91,14 @@ class Cohort:
         Groups, patients and ids are taken as they stand; read them as text (`pd.read_csv(path, dtype={"patient": str})`), because pandas
         turns 007 into 7. `bins={"age": [40, 60, 80]}` makes groups of a column of numbers. Attributes are those of a row: `conflicts`
         sets what happens to patients who have more than one group, "row" (as recorded), "first", "majority", "blank" or "error".
+
+        `weight` names a column of sample weights, used by audits and post-processing and never as an input.
         """
         check_frame("Cohort.from_frame", frame)
-        check_names(label=label, score=None, group=group, patient=patient, id=id, bins=bins)
+        check_names(label=label, score=None, group=group, patient=patient, id=id, bins=bins, weight=weight)
         groups = [group] if isinstance(group, str) else list(group)
         labels = [label] if isinstance(label, str) else list(label)
-        kept = {*labels, patient, id} | (set() if attribute_as_input else set(groups))
+        kept = {*labels, patient, id, weight} | (set() if attribute_as_input else set(groups))
         chosen = [c for c in frame.columns if c not in kept] if features is None else list(features)
         problems = [f"no feature column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in chosen if c not in frame.columns]
         twice = dict.fromkeys(c for c in chosen if chosen.count(c) > 1)
@@ -114,13 +120,14 @@ class Cohort:
                 classes=classes,
                 bins=bins,
                 conflicts=conflicts,
+                weight=weight,
                 source=source,
             )
         except BadInput as error:
             raise BadInput(*error.problems, *problems, source=source) from None
         raise_all(problems, source)
         table = Table(frame[chosen].reset_index(drop=True), scale=scale)
-        return cls(table, read.y, read.attributes, read.patients, read.ids, name, **_several(read.targets))
+        return cls(table, read.y, read.attributes, read.patients, read.ids, name, **_several(read.targets), weight=read.weight)
 
     @classmethod
     def from_arrays(
@@ -136,6 +143,7 @@ class Cohort:
         classes: Sequence[object] | None = None,
         bins: Sequence[float] | None = None,
         conflicts: str = "row",
+        weights: object = None,
         name: str = "arrays",
     ) -> Cohort:
         """The cohort of an input tensor (n, ...), labels, group names and patient ids, each in the same order.
@@ -154,6 +162,8 @@ class Cohort:
         columns = {"y": pd.Series(one), attribute: listed(groups, attribute)}
         if patients is not None:
             columns["patient"] = listed(patients, "patient")
+        if weights is not None:
+            columns["weight"] = listed(weights, "weight")
         # pandas would fill shorter columns up with missing values.
         raise_all(
             [f"{what} has {len(c):,} rows, y has {len(columns['y']):,}" for what, c in columns.items() if len(c) != len(columns["y"])]
@@ -166,13 +176,14 @@ class Cohort:
             patient="patient" if patients is not None else None,
             bins=None if bins is None else {attribute: bins},
             conflicts=conflicts,
+            weight="weight" if weights is not None else None,
         )
         try:
             tensor = torch.as_tensor(inputs)
         except (TypeError, ValueError, RuntimeError) as error:
             raise BadInput(f"the inputs must be a tensor or an array of numbers (n, ...): {error}") from error
         y_read = read.y if targets is None else targets.y
-        return cls(tensor, y_read, read.attributes, read.patients, read.ids, name, **_several(targets))
+        return cls(tensor, y_read, read.attributes, read.patients, read.ids, name, **_several(targets), weight=read.weight)
 
     @classmethod
     def from_images(
@@ -190,6 +201,7 @@ class Cohort:
         classes: Sequence[object] | None = None,
         bins: Mapping[str, Sequence[float] | Bins] | None = None,
         conflicts: str = "row",
+        weight: str | None = None,
         size: int = 224,
         channels: int = 1,
         mean: Sequence[float] = (),
@@ -236,6 +248,7 @@ class Cohort:
                 classes=classes,
                 bins=bins,
                 conflicts=conflicts,
+                weight=weight,
             )
         except BadInput as error:
             problems += error.problems
@@ -260,7 +273,7 @@ class Cohort:
             workers=workers,
             progress=progress,
         )
-        whole = cls(Table(chosen[[]]), read.y, read.attributes, read.patients, read.ids, name, **_several(read.targets))
+        whole = cls(Table(chosen[[]]), read.y, read.attributes, read.patients, read.ids, name, **_several(read.targets), weight=read.weight)
         return replace(whole.take([at for at in range(len(rows)) if at not in images.broken]), source=images)
 
     def __len__(self) -> int:
@@ -309,6 +322,7 @@ class Cohort:
             self.labels,
             None if self.targets is None else self.targets[rows],
             self.kind,
+            None if self.weight is None else self.weight[rows],
         )
 
     def labelled(self, label: str) -> Cohort:

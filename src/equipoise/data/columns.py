@@ -1,4 +1,4 @@
-"""Columns of a user's frame, checked: label, score, groups, patients, ids. Every problem of a frame in one message."""
+"""Columns of a user's frame, checked: label, score, groups, patients, ids, weights. Every problem of a frame in one message."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +28,7 @@ class Columns:
     ids: ObjectArray = field(repr=False)
     score: FloatArray | None = field(repr=False)
     targets: Targets | None = field(default=None, repr=False)  # several labels, or classes
+    weight: FloatArray | None = field(default=None, repr=False)
 
 
 def described(y: IntArray, attributes: Sequence[Attribute], patients: ObjectArray | None) -> str:
@@ -49,6 +50,7 @@ def read_columns(
     classes: Sequence[object] | None = None,
     bins: Mapping[str, Sequence[float] | Bins] | None = None,
     conflicts: str = "row",
+    weight: str | None = None,
     source: str = "",
 ) -> Columns:
     """The named columns of a frame, or one error that lists everything wrong with them.
@@ -57,12 +59,12 @@ def read_columns(
     columns of numbers are cut; `conflicts` sets what happens to patients who have more than one group (see `CONFLICTS`).
     """
     check_frame("from_frame", frame)
-    check_names(label=label, score=score, group=group, patient=patient, id=id, bins=bins)
+    check_names(label=label, score=score, group=group, patient=patient, id=id, bins=bins, weight=weight)
     pick("rule for conflicts:", conflicts, CONFLICTS)
     groups = [group] if isinstance(group, str) else list(group)
     labels = [label] if isinstance(label, str) else list(label)
     references = _references(groups, reference)
-    wanted = [name for name in (*labels, score, *groups, patient, id) if name is not None]
+    wanted = [name for name in (*labels, score, *groups, patient, id, weight) if name is not None]
     problems = [_absent(name, frame) for name in dict.fromkeys(wanted) if name not in frame.columns]
     problems += [
         f"column {name!r} is there {count} times. Rename all but one."
@@ -75,6 +77,7 @@ def read_columns(
             ("score", score),
             *(("group", name) for name in groups),
             ("patient", patient),
+            ("weight", weight),
         ]
     )
     if not len(frame):
@@ -108,6 +111,10 @@ def read_columns(
     if score is not None:
         scores, score_problems = _score(frame[score], score)
         problems += score_problems
+    weights: FloatArray | None = None
+    if weight is not None:
+        weights, weight_problems = _weight(frame[weight], weight)
+        problems += weight_problems
     attributes = []
     for name, named in zip(groups, references, strict=True):
         try:
@@ -132,7 +139,7 @@ def read_columns(
     raise_all(problems, source)
     patients = identifiers(frame[patient]) if patient else None
     ids = identifiers(frame[id]) if id else np.arange(len(frame)).astype(object)
-    return Columns(y, tuple(attributes), patients, ids, scores, targets)
+    return Columns(y, tuple(attributes), patients, ids, scores, targets, weights)
 
 
 def check_frame(call: str, frame: object) -> None:
@@ -154,7 +161,7 @@ def check_frame(call: str, frame: object) -> None:
     raise Misuse(call, "a pandas DataFrame and the names of its columns", frame, advice)
 
 
-def check_names(*, label: object, score: object, group: object, patient: object, id: object, bins: object) -> None:
+def check_names(*, label: object, score: object, group: object, patient: object, id: object, bins: object, weight: object = None) -> None:
     """Raises where the names of columns are something else, such as the columns themselves."""
 
     def listed(value: object) -> bool:
@@ -168,6 +175,7 @@ def check_names(*, label: object, score: object, group: object, patient: object,
             ("score", score, False),
             ("patient", patient, False),
             ("id", id, False),
+            ("weight", weight, False),
         )
         if not (isinstance(value, str) or (several and listed(value)) or (not several and (value is None or isinstance(value, int))))
     ]
@@ -228,6 +236,20 @@ def _label(column: "pd.Series[object]", name: str, positive: object) -> tuple[In
         what = "only positives" if y[0] else "only negatives"
         problems.append(f"label column {name!r} holds {what} in all {n:,} rows. Both are needed: use more rows or another column.")
     return y, problems
+
+
+def _weight(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str]]:
+    """The sample weights in a column, and a problem that names the first row without a positive, finite number."""
+    numbers = numbers_of(column)
+    with np.errstate(invalid="ignore"):
+        bad = ~(np.isfinite(numbers) & (numbers > 0))
+    if not bad.any():
+        return numbers, []
+    first = _clip(str(column[bad].iloc[0]))
+    return numbers, [
+        f"weight column {name!r}: {_count(bad)} hold no positive, finite number, {first!r} in the first. Leave rows of weight 0 out; "
+        "correct the others."
+    ]
 
 
 def _classes_advice(found: "pd.Series[object]", name: str) -> str:

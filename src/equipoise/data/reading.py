@@ -58,6 +58,7 @@ class Reading:
     cache: Path | None = None
     bins: Mapping[str, Sequence[float] | Bins] = field(default_factory=dict)
     conflicts: str = "row"
+    weight: str | None = None
     max_table_bytes: int | None = None
 
     @property
@@ -87,6 +88,7 @@ class Reading:
             "positive": self.positive,
             "bins": self.bins,
             "conflicts": self.conflicts,
+            "weight": self.weight,
         }
 
     def table(self, path: Path) -> pd.DataFrame:
@@ -201,7 +203,7 @@ def _with_headers(
 
 
 def _of_numbers(frame: pd.DataFrame, name: str, reading: Reading) -> Cohort:
-    taken = {*reading.labels, reading.patient, reading.id, *reading.group}
+    taken = {*reading.labels, reading.patient, reading.id, reading.weight, *reading.group}
     chosen = reading.features or [c for c in frame.columns if c not in taken]
     columns = [as_parsed(frame[c]) if c in reading.text else frame[c] for c in chosen if c in frame.columns]
     problems = [problem for column in columns for problem in _input_problems(column)]

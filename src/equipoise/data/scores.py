@@ -31,6 +31,7 @@ class Scores:
     patients: ObjectArray | None
     ids: ObjectArray
     name: str = "scores"
+    weight: FloatArray | None = None  # (n,) sample weights, positive; None where every row counts once
 
     @classmethod
     def from_frame(
@@ -46,6 +47,7 @@ class Scores:
         positive: object = None,
         bins: Mapping[str, Sequence[float] | Bins] | None = None,
         conflicts: str = "row",
+        weight: str | None = None,
         name: str = "scores",
     ) -> "Scores":
         """The scores in a pandas frame, or one error that lists everything wrong with it.
@@ -53,6 +55,9 @@ class Scores:
         Groups, patients and ids are taken as they stand; read them as text (`pd.read_csv(path, dtype={"patient": str})`), because pandas
         turns 007 into 7. `bins={"age": [40, 60, 80]}` makes groups of a column of numbers. Attributes are those of a row: `conflicts`
         sets what happens to patients who have more than one group, "row" (as recorded), "first", "majority", "blank" or "error".
+
+        `weight` names a column of sample weights (positive numbers), for case-control and survey samples: a row of weight 3 stands for
+        three. Only their ratios matter.
         """
         check_frame("Scores.from_frame", frame)
         read = read_columns(
@@ -66,10 +71,11 @@ class Scores:
             positive=positive,
             bins=bins,
             conflicts=conflicts,
+            weight=weight,
             source=name if name != "scores" else "",
         )
         assert read.score is not None  # a score column was named
-        return cls(read.y, read.score, read.attributes, read.patients, read.ids, name)
+        return cls(read.y, read.score, read.attributes, read.patients, read.ids, name, read.weight)
 
     @classmethod
     def from_arrays(
@@ -83,6 +89,7 @@ class Scores:
         attribute: str = "group",
         bins: Sequence[float] | None = None,
         conflicts: str = "row",
+        weights: object = None,
         name: str = "scores",
     ) -> "Scores":
         """The scores in arrays: labels, scores, group names and patient ids, each in the same order. `bins` cuts groups that are numbers.
@@ -97,6 +104,7 @@ class Scores:
             if isinstance(values, (pd.DataFrame, Cohort, Scores)):
                 raise Misuse(call, wanted, values, {"DataFrame": FRAMED, "Cohort": OF_COHORT})
         columns = {"y": y, "score": score, attribute: groups} | ({} if patients is None else {"patient": patients})
+        columns |= {} if weights is None else {"weight": weights}
         arrays = {key: listed(values, key) for key, values in columns.items()}
         lengths = {key: len(values) for key, values in arrays.items()}
         if len(set(lengths.values())) > 1:
@@ -112,6 +120,7 @@ class Scores:
             patient=patient,
             bins=None if bins is None else {attribute: bins},
             conflicts=conflicts,
+            weight=None if weights is None else "weight",
             name=name,
         )
 
@@ -129,7 +138,7 @@ class Scores:
         if not np.isfinite(values).all() or (values < 0).any() or (values > 1).any():
             bad = int((~(np.isfinite(values) & (values >= 0) & (values <= 1))).sum())
             raise BadInput(f"{bad:,} of {len(values):,} scores for {cohort.name!r} are NaN or lie outside [0, 1]. Give probabilities.")
-        return cls(cohort.y, values, cohort.attributes, cohort.patients, cohort.ids, cohort.name)
+        return cls(cohort.y, values, cohort.attributes, cohort.patients, cohort.ids, cohort.name, cohort.weight)
 
     def __repr__(self) -> str:
         """How many rows, patients and positives there are, by group; no value of any row, which may be a patient's."""
