@@ -115,12 +115,12 @@ def test_a_study_of_images(run: Callable[..., Ran], xrays: Path) -> None:
     assert refused.code == 2
     assert "10000003_1.png: is empty (0 bytes)" in refused.err
     assert "--skip-broken" in refused.err
-    ran = run(*arguments, "--out", "out", "--skip-broken", "--size", "20")
+    ran = run(*arguments, "--out", "out", "--skip-broken", "--size", "20", "--max-pixels", "99999", "--allow-outside")
     assert ran.code == 0
     assert Path("out/broken/nih.txt").read_text() == "1 empty\n"
     assert "10000003_1.png" in ran.err  # named on the terminal alone
     options = json.loads(Path("out/study.json").read_text())["definition"]["data"][0]["options"]
-    assert options == {"size": 20, "skip_broken": True}
+    assert options == {"size": 20, "skip_broken": True, "max_pixels": 99999, "allow_outside": True}
     assert list(Path("out/models").glob("*.safetensors")) == []
     assert {line["method"] for line in json.loads(run("show", "out", "--json").out)["timings"]} == {"training", "standard"}
 
@@ -146,6 +146,8 @@ def test_some_of_a_study(run: Callable[..., Ran]) -> None:
         (("run", "paper-mimic-cxr", "--out", "x", "--root", "nowhere"), "physionet.org/content/mimic-cxr-jpg"),
         (("run", "mine.toml", "--out", "x", "--size", "64"), "size is an option of none of the data: loh, strong"),
         (("run", "mine.toml", "--out", "x", "--skip-broken"), "skip_broken is an option of none of the data"),
+        (("run", "mine.toml", "--out", "x", "--max-pixels", "9"), "max_pixels is an option of none of the data"),
+        (("run", "mine.toml", "--out", "x", "--allow-outside"), "allow_outside is an option of none of the data"),
         (("run", "paper-mimic-cxr", "--out", "x", "--no-pretrained", "--pretrained", "vgg-16=w.pth"), "cannot be combined"),
         (("run", "phantom", "--out", "x", "--pretrained", "w.pth"), "resnet-18=file; got 'w.pth'"),
         (("run", "phantom", "--out", "x", "--pretrained", "vgg-16=w.pth"), "none of the data has the model vgg-16"),

@@ -215,12 +215,32 @@ def test_folders_that_cannot_be(study: results.Folder, tiny, tmp_path: Path) -> 
     with pytest.raises(BadInput, match=facts("study.json")):
         opened(tmp_path / "thesis")
     assert content(tmp_path / "thesis") == {"chapter1.tex": b"..."}
-    for text, said in (("{", "is damaged"), ("{}", "lacks study, fingerprint")):
-        (study.path / "study.json").write_text(text)
-        with pytest.raises(BadInput, match=said):
-            run_study(study.plan, study.path, runner="serial")
-        with pytest.raises(BadInput, match=said):
-            opened(study.path)
+
+
+DAMAGED_DEFINITIONS = {  # what study.json holds in place of its own values, and the keys that the error names
+    "not JSON": ("{", ("study.json",)),
+    "an array": ("[]", ("study.json",)),
+    "no values": (
+        dict.fromkeys(("study", "fingerprint", "version", "code", "identity", "definition")),
+        ("study:", "fingerprint:", "definition:"),
+    ),
+    "a fingerprint that is a number": ({"fingerprint": 7}, ("fingerprint:", "7")),
+    "a fingerprint that is a list": ({"fingerprint": ["a"]}, ("fingerprint:",)),
+    "a fingerprint of another form": ({"fingerprint": "zz"}, ("fingerprint:", "zz")),
+    "a version that is a number": ({"version": 0.1}, ("version:",)),
+    "an identity that is text": ({"identity": "x"}, ("identity:",)),
+    "a definition that is a list": ({"definition": []}, ("definition:",)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED_DEFINITIONS)
+def test_a_damaged_definition_is_an_error_that_names_the_key(study: results.Folder, damage: str) -> None:
+    path = study.path / "study.json"
+    values, said = DAMAGED_DEFINITIONS[damage]
+    path.write_text(values if isinstance(values, str) else json.dumps({**json.loads(path.read_text()), **values}))
+    for call in (lambda: opened(study.path), lambda: run_study(study.plan, study.path, runner="serial")):
+        with pytest.raises(BadInput, match=facts(*said)):
+            call()
 
 
 def test_leftovers_of_a_killed_run_are_cleared(study: results.Folder) -> None:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from equipoise import report
 from equipoise.cli.console import err, out, say_stopped
+from equipoise.data import MAX_PIXELS
 from equipoise.errors import BadInput
 
 if TYPE_CHECKING:
@@ -79,6 +80,12 @@ def study_run(
     measure: Annotated[list[str] | None, typer.Option(help="Only this measure; repeat the option for more.", show_default="all")] = None,
     size: Annotated[int | None, typer.Option(min=16, help="Images: pixels per side.", show_default="the study's")] = None,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Images: skip unreadable ones; broken/ counts them.")] = False,
+    max_pixels: Annotated[
+        int | None, typer.Option(help="Images: refuse those with more pixels before decoding them.", show_default=f"{MAX_PIXELS:,}")
+    ] = None,
+    allow_outside: Annotated[
+        bool, typer.Option("--allow-outside", help="Images: also read files outside their folder (.., absolute paths, links).")
+    ] = False,
     mimic_iv: Annotated[
         Path | None, typer.Option(help="MIMIC-CXR: folder of the MIMIC-IV tables.", show_default="the folder of MIMIC-CXR")
     ] = None,
@@ -104,7 +111,8 @@ def study_run(
 
     plan = narrow(read_plan(study), splits=splits, data=data, methods=method, measures=measure)
     tables = None if mimic_iv is None else str(mimic_iv.absolute())
-    plan = with_options(plan, size=size, skip_broken=skip_broken or None, mimic_iv=tables)
+    safety = {"skip_broken": skip_broken or None, "max_pixels": max_pixels, "allow_outside": allow_outside or None}
+    plan = with_options(plan, size=size, **safety, mimic_iv=tables)
     if no_pretrained and pretrained:
         raise BadInput("--no-pretrained and --pretrained cannot be combined; omit one")
     plan = without_weights(plan) if no_pretrained else with_weights(plan, pretrained or [])

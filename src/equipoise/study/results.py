@@ -14,13 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pandas as pd
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked
 
 from equipoise.data import replacing, sha256, write_text
 from equipoise.errors import BadInput, raise_all
+from equipoise.methods import described
 from equipoise.study import networks, rows
 from equipoise.study.plan import Plan
 from equipoise.study.pooled import pooled
@@ -293,21 +295,31 @@ def _check(folder: Folder, ours: dict[str, Any]) -> None:
         )
 
 
+@checked(config=ConfigDict(extra="allow", strict=True), kw_only=True)
+class _Definition:
+    """What study.json holds."""
+
+    schema: Literal["equipoise.study"]
+    schema_version: Literal[2]
+    study: str
+    fingerprint: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    version: str
+    code: str
+    identity: dict[str, Any]
+    definition: dict[str, Any]
+
+
 def _definition(path: Path) -> dict[str, Any]:
+    """The content of study.json; one error with every key that is missing or of another type."""
     source = path / DEFINITION
     try:
-        found: dict[str, Any] = json.loads(source.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise TypeError("it is not an object")
-    except (ValueError, TypeError) as error:
-        raise BadInput(f"{source} is damaged ({error}). Restore it from a copy, or choose another folder with --out.") from error
-    if lacking := [key for key in ("study", "fingerprint", "version", "identity", "definition") if key not in found]:
-        raise BadInput(f"{source} lacks {', '.join(lacking)}. Restore it from a copy, or choose another folder with --out.")
-    if (found.get("schema"), found.get("schema_version")) != (SCHEMA, SCHEMA_VERSION):
-        raise BadInput(
-            f"{source} has schema {found.get('schema')!r}, version {found.get('schema_version')!r}; this Equipoise reads {SCHEMA!r}, "
-            f"version {SCHEMA_VERSION}. Use the version of Equipoise that wrote it, or choose another folder with --out."
-        )
+        content = source.read_bytes()
+        TypeAdapter(_Definition).validate_json(content)
+    except ValidationError as error:
+        *others, last = described(error, skip=0)
+        advice = "Restore the file from a copy, use the version of Equipoise that wrote it, or choose another folder with --out."
+        raise BadInput(*others, f"{last}. {advice}", source=str(source)) from error
+    found: dict[str, Any] = json.loads(content)
     return found
 
 
