@@ -23,17 +23,16 @@ if TYPE_CHECKING:
 OTHER_KINDS = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")
 
 
+@given.reads_data
 def audit(
     file: given.FileArgument,
-    label: given.LabelOption,
-    group: given.GroupOption,
+    *,
+    model: given.ModelOption = None,
+    weights: given.WeightsOption = None,
+    output_type: given.ModelOutputOption = None,
+    output_name: given.OutputNameOption = None,
+    inputs: given.Inputs,
     score: Annotated[list[str] | None, typer.Option(help="Column with the classifier's score in [0, 1]; one per --label.")] = None,
-    reference: given.ReferenceOption = None,
-    patient: given.PatientOption = None,
-    id: given.IdOption = None,
-    positive: given.PositiveOption = None,
-    bins: given.BinsOption = None,
-    conflicts: given.ConflictsOption = "row",
     threshold: Annotated[float | None, typer.Option(help="Scores from this value on are decided positive.", show_default="0.5")] = None,
     valid: Annotated[
         Path | None, typer.Option(help="File with the same columns on which the threshold with the best balanced accuracy is chosen.")
@@ -45,22 +44,6 @@ def audit(
             "empty cells; repeat it for more."
         ),
     ] = None,
-    model: given.ModelOption = None,
-    weights: given.WeightsOption = None,
-    feature: given.FeatureOption = None,
-    output_type: given.ModelOutputOption = None,
-    output_name: given.OutputNameOption = None,
-    images: given.ImagesOption = None,
-    image_column: given.ImageColumnOption = None,
-    view_column: given.ViewColumnOption = None,
-    from_headers: given.FromHeadersOption = False,
-    size: given.SizeOption = None,
-    channels: given.ChannelsOption = None,
-    normalise: given.NormOption = None,
-    skip_broken: given.SkipBrokenOption = False,
-    allow_outside: given.AllowOutsideOption = False,
-    max_pixels: given.MaxPixelsOption = data.MAX_PIXELS,
-    cache: given.CacheOption = None,
     probe: Annotated[
         bool,
         typer.Option(
@@ -74,7 +57,6 @@ def audit(
     min_patients: Annotated[int, typer.Option(help="Cells with fewer patients are reported as 'insufficient data'.")] = 5,
     save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Also write figures (PNG and SVG) into this folder.")] = None,
-    max_table_bytes: given.MaxTableOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every group, rate and gap instead of one screen.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -89,29 +71,7 @@ def audit(
 
     [bold]Several labels:[/bold] equipoise audit local.csv --images xrays/ --label Effusion --label Mass --group sex ...
     """
-    inputs = given.Inputs(
-        labels=label,
-        group=group,
-        reference=reference,
-        patient=patient,
-        id=id,
-        positive=positive,
-        features=feature,
-        images=images,
-        image_column=image_column,
-        view_column=view_column,
-        from_headers=from_headers,
-        size=size,
-        channels=channels,
-        normalise=normalise,
-        skip_broken=skip_broken,
-        allow_outside=allow_outside,
-        max_pixels=max_pixels,
-        cache=cache,
-        bins=bins,
-        conflicts=conflicts,
-        max_table_bytes=max_table_bytes,
-    )
+    label, feature, images = (inputs.options[name] for name in ("labels", "features", "images"))
     with_model: dict[str, object] = {
         "--weights": weights,
         "--feature": feature,
@@ -123,6 +83,7 @@ def audit(
     problems = _role_problems(label, score, model, with_model) + inputs.problems()
     problems += _number_problems(threshold, draws, level, seed, min_patients) + _place_problems(save)
     raise_all(problems)
+    reading = inputs.reading
     output = "auto" if model is None else pick("--output-type", output_type or "auto", models.OUTPUTS)
     for place in (save, figures and figures / "rates.png"):
         if place:
@@ -130,12 +91,12 @@ def audit(
     opened: dict[Path, given.Opened] = {}
     with notes("equipoise.data.images"):
         one = len(label) == 1
-        network = None if model is None else given.network_of(model, weights, inputs, output_of(output_name) if one else None)
+        network = None if model is None else given.network_of(model, weights, reading, output_of(output_name) if one else None)
 
         def read(path: Path) -> dict[str, data.Scores]:
             if network is None:
-                return data.read_scores(path, inputs.reading, score or [])
-            opened[path] = given.cohort_of(path, inputs)
+                return data.read_scores(path, reading, score or [])
+            opened[path] = given.cohort_of(path, reading)
             if one:
                 return {label[0]: given.scores_of(network, opened[path].cohort, output)}
             return _scores_of_labels(network, opened[path].cohort, output, outputs_of(output_name, label))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from equipoise import data, report
+from equipoise import report
 from equipoise.cli import inputs as given
 from equipoise.cli.asked import collected, goals_of, kept, methods_of, number_problems, output_of, outputs_of
 from equipoise.cli.console import JsonOption, bar, err, notes
@@ -18,11 +18,11 @@ from equipoise.errors import pick, raise_all
 FOR_THE_COMMITTEE = ("report.html", "card.md and card.xml")  # without these the run has failed
 
 
+@given.reads_data
 def debias(
     ctx: typer.Context,
     file: given.FileArgument,
-    label: given.LabelOption,
-    group: given.GroupOption,
+    *,
     model: Annotated[
         str,
         typer.Option(
@@ -30,13 +30,11 @@ def debias(
             rich_help_panel="Network",
         ),
     ],
+    weights: given.WeightsOption = None,
+    output_type: given.ModelOutputOption = None,
+    output_name: given.OutputNameOption = None,
+    inputs: given.Inputs,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the repaired network, the rule, the audits and the report.")],
-    reference: given.ReferenceOption = None,
-    patient: given.PatientOption = None,
-    id: given.IdOption = None,
-    positive: given.PositiveOption = None,
-    bins: given.BinsOption = None,
-    conflicts: given.ConflictsOption = "row",
     method: Annotated[
         list[str] | None, typer.Option(help="A method to try; repeat the option to compare several.", show_default="bias-gda")
     ] = None,
@@ -84,21 +82,6 @@ def debias(
             "from it to predict the group."
         ),
     ] = None,
-    weights: given.WeightsOption = None,
-    feature: given.FeatureOption = None,
-    output_type: given.ModelOutputOption = None,
-    output_name: given.OutputNameOption = None,
-    images: given.ImagesOption = None,
-    image_column: given.ImageColumnOption = None,
-    view_column: given.ViewColumnOption = None,
-    from_headers: given.FromHeadersOption = False,
-    size: given.SizeOption = None,
-    channels: given.ChannelsOption = None,
-    normalise: given.NormOption = None,
-    skip_broken: given.SkipBrokenOption = False,
-    allow_outside: given.AllowOutsideOption = False,
-    max_pixels: given.MaxPixelsOption = data.MAX_PIXELS,
-    cache: given.CacheOption = None,
     title: Annotated[str | None, typer.Option(help="Title of the report.", show_default="label and model")] = None,
     thumbnails: Annotated[
         bool, typer.Option("--thumbnails", help="Show images of the patients whose score changed most in the report.")
@@ -116,7 +99,6 @@ def debias(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the patients in each set, the methods and the estimated time, and exit.")
     ] = False,
-    max_table_bytes: given.MaxTableOption = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output of an earlier run.")] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Also print the comparison with chance and the upper bound, and the notes of all methods.")
@@ -154,29 +136,7 @@ def debias(
         without_folders,
     )
 
-    inputs = given.Inputs(
-        labels=label,
-        group=group,
-        reference=reference,
-        patient=patient,
-        id=id,
-        positive=positive,
-        features=feature,
-        images=images,
-        image_column=image_column,
-        view_column=view_column,
-        from_headers=from_headers,
-        size=size,
-        channels=channels,
-        normalise=normalise,
-        skip_broken=skip_broken,
-        allow_outside=allow_outside,
-        max_pixels=max_pixels,
-        cache=cache,
-        bins=bins,
-        conflicts=conflicts,
-        max_table_bytes=max_table_bytes,
-    )
+    label, images = inputs.options["labels"], inputs.options["images"]
     methods = methods_of(method or ["bias-gda"], settings or [])
     problems = inputs.problems() + number_problems(test_fraction, draws, seed)
     if thumbnails and images is None:
@@ -203,15 +163,16 @@ def debias(
         collected(problems, lambda: check_folder(folder, overwrite, 4 * len(label) * size_of_weights))
     raise_all(problems)
     assert goal is not None  # or a problem was raised
+    reading = inputs.reading
 
     one = len(label) == 1
     code = code_of(model)
-    network = given.network_of(model, weights, inputs, which, code)
+    network = given.network_of(model, weights, reading, which, code)
     came, remarks = original_weights(network, weights)
     check_methods(network, methods, train is not None)
     with notes():
-        opened = given.cohort_of(file, inputs)
-        trained = None if train is None else given.cohort_of(train, inputs.cut_as(opened.cohort)).cohort
+        opened = given.cohort_of(file, reading)
+        trained = None if train is None else given.cohort_of(train, reading.with_bins_of(opened.cohort)).cohort
         repair, test = hold_out(opened.cohort, test_fraction, seed=seed)
         shared = [] if one else [f"the network was repaired for {len(label)} labels at once: {', '.join(label)}; each has its own report"]
         origin = Provenance.now(
@@ -232,9 +193,9 @@ def debias(
             found = estimate(network, repair, test, methods, goal, trained, draws if probe else None, outputs)
             print_plan(found, folder, as_json)
             return
-        names = {"patient": inputs.patient, "id": inputs.id, "conflicts": inputs.conflicts}
+        names = {"patient": reading.patient, "id": reading.id, "conflicts": reading.conflicts}
         if images is not None:
-            names |= {"image_column": inputs.image_column, "view_column": inputs.view}
+            names |= {"image_column": reading.image_column, "view_column": reading.view}
         read = inputs_of(opened.cohort, **names)
         served = Serving(findable(model), output, test.inputs[: min(len(test), ROWS_CHECKED)], read, which, came, code)
         serving = servings(network, repair, label[0], outputs, served)

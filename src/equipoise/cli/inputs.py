@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file with one row per sample.")]
 LabelOption = Annotated[
-    list[str], typer.Option(help="Column with the true label, 0 or 1 (empty: unknown); repeat it for a multi-label network.")
+    list[str], typer.Option("--label", help="Column with the true label, 0 or 1 (empty: unknown); repeat it for a multi-label network.")
 ]
 GroupOption = Annotated[
     list[str], typer.Option(help="Column with the protected attribute; repeat it for several attributes and their intersections.")
@@ -66,6 +68,7 @@ WeightsOption = Annotated[
 FeatureOption = Annotated[
     list[str] | None,
     typer.Option(
+        "--feature",
         help="Input column of a tabular network; repeat it, in order.",
         show_default="all columns without another role",
         rich_help_panel="Network",
@@ -113,6 +116,7 @@ ChannelsOption = Annotated[int | None, typer.Option(help="1 for grayscale, 3 for
 NormOption = Annotated[
     str | None,
     typer.Option(
+        "--normalise",
         help="Normalisation of pixels in [0, 1]: xray (-1024 to 1024, torchxrayvision), unit (0 to 1) or MEAN/STD.",
         show_default="0.5/0.25 for grayscale, ImageNet's for colour",
         rich_help_panel="Images",
@@ -141,110 +145,114 @@ CacheOption = Annotated[
 ]
 
 
-# Options that are read as they are; normalise, bins and cut are parsed.
-SHARED = (
-    *("labels", "group", "reference", "patient", "id", "positive", "features", "conflicts", "max_table_bytes", "images", "image_column"),
-    *("view_column", "from_headers", "size", "channels", "skip_broken", "allow_outside", "max_pixels", "cache"),
-)
+OPTIONS: dict[str, tuple[object, object]] = {  # field of data.Reading: its option, and the default; bins and norm are parsed
+    "labels": (LabelOption, ...),
+    "group": (GroupOption, ...),
+    "reference": (ReferenceOption, None),
+    "patient": (PatientOption, None),
+    "id": (IdOption, None),
+    "positive": (PositiveOption, None),
+    "bins": (BinsOption, None),
+    "conflicts": (ConflictsOption, "row"),
+    "features": (FeatureOption, None),
+    "images": (ImagesOption, None),
+    "image_column": (ImageColumnOption, None),
+    "view_column": (ViewColumnOption, None),
+    "from_headers": (FromHeadersOption, False),
+    "size": (SizeOption, None),
+    "channels": (ChannelsOption, None),
+    "norm": (NormOption, None),
+    "skip_broken": (SkipBrokenOption, False),
+    "allow_outside": (AllowOutsideOption, False),
+    "max_pixels": (MaxPixelsOption, data.MAX_PIXELS),
+    "cache": (CacheOption, None),
+    "max_table_bytes": (MaxTableOption, None),
+}
+WITH_IMAGES = {  # options that need --images
+    "image_column": "--image-column",
+    "view_column": "--view-column",
+    "from_headers": "--from-headers",
+    "size": "--size",
+    "channels": "--channels",
+    "norm": "--normalise",
+    "skip_broken": "--skip-broken",
+    "allow_outside": "--allow-outside",
+    "max_pixels": "--max-pixels",
+    "cache": "--cache",
+}
+
+
+def reads_data(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of OPTIONS in place of its parameter `inputs`."""
+    signature = inspect.signature(command, eval_str=True)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    options = [
+        inspect.Parameter(name, keyword, annotation=option, default=inspect.Parameter.empty if default is ... else default)
+        for name, (option, default) in OPTIONS.items()
+    ]
+    own = list(signature.parameters.values())
+    at = [parameter.name for parameter in own].index("inputs")
+    merged = [parameter.replace(kind=keyword) for parameter in [*own[:at], *options, *own[at + 1 :]]]
+
+    @wraps(command)
+    def called(**values: Any) -> None:
+        inputs = Inputs({name: values.pop(name) for name in OPTIONS})
+        command(inputs=inputs, **values)
+
+    called.__signature__ = signature.replace(parameters=merged)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in merged}
+    return called
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The options that say how to read a data file."""
+    """The options that say how to read a data file, by the fields of `data.Reading`."""
 
-    labels: list[str]
-    group: list[str]
-    reference: list[str] | None = None
-    patient: str | None = None
-    id: str | None = None
-    positive: str | None = None
-    features: list[str] | None = None
-    images: Path | None = None
-    image_column: str | None = None
-    view_column: str | None = None
-    from_headers: bool = False
-    size: int | None = None
-    channels: int | None = None
-    normalise: str | None = None
-    skip_broken: bool = False
-    allow_outside: bool = False
-    max_pixels: int = data.MAX_PIXELS
-    cache: Path | None = None
-    bins: list[str] | None = None
-    conflicts: str = "row"
-    max_table_bytes: int | None = None
-    cut: dict[str, data.Bins] | None = None  # the bins of an earlier file
-
-    @property
-    def edges(self) -> Mapping[str, Sequence[float] | data.Bins]:
-        """The bins by column."""
-        return self.cut or dict(data.read_bins(text) for text in self.bins or [])
-
-    def cut_as(self, cohort: data.Cohort) -> Inputs:
-        """The same for another file, with the bins of this cohort, so that both have groups of the same names."""
-        return replace(self, cut={a.name: a.bins for a in cohort.attributes if a.bins is not None})
+    options: Mapping[str, Any]
 
     @property
     def reading(self) -> data.Reading:
         """The options as the library takes them."""
-        own = {name: getattr(self, name) for name in SHARED}
-        return data.Reading(**own, norm=norm_of(self.normalise, self.channels or 1), bins=self.edges)
-
-    @property
-    def view(self) -> str | None:
-        """The column that marks frontal views, if any."""
-        return self.reading.view
+        norm = norm_of(self.options["norm"], self.options["channels"] or 1)
+        return data.Reading(**{**self.options, "norm": norm, "bins": dict(map(data.read_bins, self.options["bins"] or []))})
 
     def problems(self) -> list[str]:
         """Options that do not go together."""
-        twice = [
-            f"--label {name} was given twice. Give each label once."
-            for name in sorted({n for n in self.labels if self.labels.count(n) > 1})
-        ]
+        labels = self.options["labels"]
+        twice = [f"--label {name} was given twice. Give each label once." for name in sorted({n for n in labels if labels.count(n) > 1})]
         return twice + self._of_groups() + self._of_images()
 
     def _of_groups(self) -> list[str]:
         found: list[str] = []
-        columns = []
-        for text in self.bins or []:
+        columns, groups, conflicts = [], self.options["group"], self.options["conflicts"]
+        for text in self.options["bins"] or []:
             try:
                 columns.append(data.read_bins(text)[0])
             except BadInput as error:
                 found += error.problems
         found += [f"--bins {name} was given twice. Give each column once." for name in sorted({c for c in columns if columns.count(c) > 1})]
         found += [
-            f"--bins names {name!r}, which is not a --group.{did_you_mean(name, self.group)} Add --group {name}, or omit its bins."
+            f"--bins names {name!r}, which is not a --group.{did_you_mean(name, groups)} Add --group {name}, or omit its bins."
             for name in dict.fromkeys(columns)
-            if name not in self.group
+            if name not in groups
         ]
         try:
-            pick("value of --conflicts", self.conflicts, data.CONFLICTS)
+            pick("value of --conflicts", conflicts, data.CONFLICTS)
         except BadInput as error:
             found += error.problems
-        if self.conflicts != "row" and self.patient is None:
-            found.append(f"--conflicts {self.conflicts} requires patient ids. Give their column with --patient.")
+        if conflicts != "row" and self.options["patient"] is None:
+            found.append(f"--conflicts {conflicts} requires patient ids. Give their column with --patient.")
         return found
 
     def _of_images(self) -> list[str]:
-        with_images = {
-            "--image-column": self.image_column,
-            "--view-column": self.view_column,
-            "--from-headers": self.from_headers,
-            "--size": self.size is not None,
-            "--channels": self.channels is not None,
-            "--normalise": self.normalise,
-            "--skip-broken": self.skip_broken,
-            "--allow-outside": self.allow_outside,
-            "--max-pixels": self.max_pixels != data.MAX_PIXELS,
-            "--cache": self.cache,
-        }
-        if self.images is None:
-            return [f"{option} requires --images. Omit it." for option, given in with_images.items() if given]
-        found = ["--feature is for tabular networks; the inputs are the --images. Omit it."] if self.features else []
-        if self.id is not None:
+        if self.options["images"] is None:
+            given = [option for name, option in WITH_IMAGES.items() if self.options[name] != OPTIONS[name][1]]
+            return [f"{option} requires --images. Omit it." for option in given]
+        found = ["--feature is for tabular networks; the inputs are the --images. Omit it."] if self.options["features"] else []
+        if self.options["id"] is not None:
             found.append("--id is for tables without images; with --images the image name is the id. Omit it.")
         try:
-            norm_of(self.normalise, self.channels or 1)
+            norm_of(self.options["norm"], self.options["channels"] or 1)
         except BadInput as error:
             found += error.problems
         return found
@@ -288,9 +296,9 @@ class Opened:
         return said
 
 
-def cohort_of(file: Path, inputs: Inputs) -> Opened:
+def cohort_of(file: Path, reading: data.Reading) -> Opened:
     """The cohort in a data file, read with a progress bar."""
-    return Opened(data.read_cohort(file, inputs.reading, progress=counting))
+    return Opened(data.read_cohort(file, reading, progress=counting))
 
 
 def norm_of(text: str | None, channels: int) -> data.Norm:
@@ -315,15 +323,17 @@ def norm_of(text: str | None, channels: int) -> data.Norm:
     return data.Norm(mean=mean, std=std)
 
 
-def network_of(model: str, weights: Path | None, inputs: Inputs, output_name: str | None = None, code: Code | None = None) -> nn.Module:
+def network_of(
+    model: str, weights: Path | None, reading: data.Reading, output_name: str | None = None, code: Code | None = None
+) -> nn.Module:
     """The network that the options name, in eval mode: a factory's, a backbone's or an exported program's; one output if it has many.
 
     That an exported program is run is shown on stderr.
     """
     from equipoise.models import BACKBONES, PROGRAM, OneOutput, code_of, load_weights, network_with, output_named
 
-    if model in BACKBONES and (weights is None or inputs.images is None):
-        lacking = [option for option, given in (("--weights", weights), ("--images", inputs.images)) if given is None]
+    if model in BACKBONES and (weights is None or reading.images is None):
+        lacking = [option for option, given in (("--weights", weights), ("--images", reading.images)) if given is None]
         raise BadInput(f"--model {model} is an untrained backbone for images; add {' and '.join(lacking)}")
     code = code or code_of(model)
     if weights is not None and model.endswith(PROGRAM):
@@ -332,7 +342,7 @@ def network_of(model: str, weights: Path | None, inputs: Inputs, output_name: st
     if model.endswith(PROGRAM):
         say_code(code)  # it looks like data and is code
     network = network_with(model, code, state, str(weights))
-    if inputs.normalise is None and any(type(m).__module__.partition(".")[0] == "torchxrayvision" for m in network.modules()):
+    if not reading.norm["mean"] and any(type(m).__module__.partition(".")[0] == "torchxrayvision" for m in network.modules()):
         raise BadInput(
             "the network is one of torchxrayvision, which are trained on pixels from -1024 to 1024: add --normalise xray; "
             "or --normalise unit if yours scales them itself"
