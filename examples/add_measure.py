@@ -3,7 +3,7 @@
     python examples/add_measure.py
 
 The rates are `selection` (of all), `tpr` (of the positives) and `fpr` (of the negatives). Say that for triage a missed patient is held
-to weigh four times a false alarm. The harm of a group is then 0.8 (1 - tpr) + 0.2 fpr. The gap in it is a signed sum, because the 1
+to weigh four times a false positive. The harm of a group is then 0.8 (1 - tpr) + 0.2 fpr. The gap in it is a signed sum, because the 1
 drops out of the difference: -0.8 tpr + 0.2 fpr.
 """
 
@@ -15,9 +15,9 @@ from equipoise.measures import Measure, add_measure
 add_measure(
     Measure(
         "harm_gap",
-        meaning="difference in harm: misses weigh four times false alarms",  # shown in tables and reports
+        meaning="difference in harm: misses weigh four times false positives",  # shown in tables and reports
         short="harm",
-        question=("the harm of misses and false alarms in the detection of ", ""),
+        question=("the harm of misses and false positives in the detection of ", ""),
         rates={"tpr": -0.8, "fpr": 0.2},
     )
 )

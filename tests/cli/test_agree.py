@@ -53,9 +53,9 @@ RATES = {
     "Calibration error": "calibration_error",
 }
 CARD_RATES = {
-    "decided positive": "selection_rate",
-    "sensitivity (TPR)": "tpr",
-    "specificity (TNR)": "tnr",
+    "share flagged": "selection_rate",
+    "sensitivity": "tpr",
+    "specificity": "tnr",
     "PPV": "ppv",
     "NPV": "npv",
     "AUROC": "auroc",

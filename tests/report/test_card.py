@@ -20,7 +20,7 @@ from equipoise.repair import Comparison
 from equipoise.report import read_facts
 from equipoise.report.card import cards, pipeline_tag
 from equipoise.report.card_facts import NOT_PROVIDED, SECTIONS
-from equipoise.report.wording import clean, fenced, name, prose
+from equipoise.report.text import clean, fenced, name, prose
 from support.cases import HOSTILE, small_case
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "model-card.md"

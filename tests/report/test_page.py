@@ -18,7 +18,8 @@ from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import below_limit
 from equipoise.report import write_page
 from equipoise.report.page import report_page, script_data
-from equipoise.report.wording import amount, goal_words, upper_bound_words
+from equipoise.report.text import amount
+from equipoise.report.wording import goal_words, upper_bound_words
 from support.cases import HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, drawn, small_case, some_probes
 
 VOID = {"meta", "img", "input", "br", "line", "circle", "rect", "link"}

@@ -7,8 +7,10 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from equipoise.measures import GROUP_MEASURES
 from equipoise.report import audit_view, printable, short_name
-from equipoise.report.wording import RATE_NAMES, percent
+from equipoise.report.text import percent
+from equipoise.report.wording import RATES
 from support.audits import HOSTILE, audit_of, frame_of
 
 
@@ -41,7 +43,7 @@ def test_patients_are_counted_and_named_as_what_was_drawn():
 def test_no_interval_is_broken_at_any_width(width, groups, name):
     _, audit = audit_of(frame_of([f"{name} {k}" for k in range(groups)]))
     text = _shown(audit, width)
-    for name in RATE_NAMES.values():
+    for name in (RATES[m].name for m in GROUP_MEASURES):
         expected = groups + (name == "AUROC")  # once more for everybody together
         assert len(_cells(text, name)) == expected
     assert len(re.findall(r"[+-]\d\.\d{3} \[[+-]\d\.\d{3}, [+-]\d\.\d{3}\]", text)) == 6 * (groups - 1)
@@ -52,7 +54,7 @@ def test_values_are_those_of_the_audit():
     _, audit = audit_of(frame_of(["F", "M"]), reference="M")
     text = _shown(audit)
     row = audit.groups.loc["F"]
-    assert _cells(text, "sensitivity (TPR)")[1] == f"{row['tpr']:.3f} [{row['tpr_low']:.3f}, {row['tpr_high']:.3f}]"
+    assert _cells(text, "sensitivity")[1] == f"{row['tpr']:.3f} [{row['tpr_low']:.3f}, {row['tpr_high']:.3f}]"
     eod = audit["eod"]
     assert f"F minus M   {eod.value:+.3f} [{eod.low:+.3f}, {eod.high:+.3f}]" in re.sub(r" {3,}", "   ", text)
     assert "M (reference)" in text
@@ -80,7 +82,7 @@ def test_what_is_short_of_data_is_named_as_in_the_table():
     frame = frame_of(["F", "M"])
     frame.loc[(frame["sex"] == "F") & (frame["y"] == 1), "y"] = [1, 1] + [0] * 28
     text = " ".join(_shown(audit_of(frame, reference="M")[1]).split())
-    assert "sex F: insufficient data (fewer than 5 rows): sensitivity (TPR), miss rate (FNR), AUROC." in text
+    assert "sex F: insufficient data (fewer than 5 rows): sensitivity, miss rate, AUROC." in text
 
 
 def test_missing_attributes_and_an_assumed_reference_are_said():

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from equipoise.report import save_trajectories
-from equipoise.report.trajectories import median_line, trajectories_figure
+from equipoise.report.figures import median_line, trajectories_figure
 from equipoise.study import make_plan
 
 PLAN = make_plan({"name": "x", "data": ["loh", "adult"], "methods": ["standard", "random", "pruning", "bias-gda", "adversarial-finetune"]})

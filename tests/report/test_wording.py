@@ -5,7 +5,8 @@ import math
 import pytest
 
 from equipoise.measures import GAPS, MEASURES, QUOTIENTS
-from equipoise.report.wording import LONGEST, MINUS, amount, count, gap_words, number, plain, share_words, short, span
+from equipoise.report.text import LONGEST, MINUS, amount, count, number, plain, short, span
+from equipoise.report.wording import gap_words, share_words
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,13 @@ from equipoise.measures import Estimate
 from equipoise.repair import Comparison
 from equipoise.report import card_words as words
 from equipoise.report.card_facts import NOT_PROVIDED, Facts, Result, read_facts
-from equipoise.report.wording import INSUFFICIENT, PERFORMANCE, RATE_NAMES, clean, count, fenced, interval, line, name, percent
+from equipoise.report.text import INSUFFICIENT, clean, count, fenced, interval, line, name, percent
+from equipoise.report.wording import PERFORMANCE, RATES, rate_words
 from equipoise.report.wording import performance_words as performance_name
 
 GAPS_SHOWN = ("spd", "eod", "aod", "fpr_gap")  # the others are these with the sign reversed
 RATES_SHOWN = ("selection_rate", "tpr", "tnr", "ppv", "npv", "auroc", "calibration_error")
-XML_RATES = {"tpr": "sensitivity", "tnr": "specificity"}
+XML_RATES = ("tpr", "tnr")
 HUB_METRICS = {"auroc": "roc_auc"}  # the hub's names where they differ
 LONGEST_METADATA = 200  # characters of a name in the metadata
 
@@ -75,7 +76,7 @@ def _markdown(case: Comparison, facts: Facts, context: dict[str, Any]) -> str:
             rates=_rate_rows(case),
             measures=_measures_shown(case),
             performance=[(performance_name(m), *(_spread(audit[m]) for audit in (found.before, found.after))) for m in PERFORMANCE],
-            shifts=[(s, words.RATES[s.rate], _spread(s.change, "+")) for s in found.shifts],
+            shifts=[(s, rate_words(s.rate), _spread(s.change, "+")) for s in found.shifts],
             affected=found.affected[-1],
         )
     )
@@ -151,7 +152,7 @@ def _rate_rows(case: Comparison) -> list[tuple[str, ...]]:
         who = f"{name(group)}{' (reference)' if row['reference'] else ''}"
         for rate in RATES_SHOWN:
             ends = [_row_interval(audit.groups.iloc[place], rate, f"{rate}_low", f"{rate}_high") for audit in (before, after)]
-            rows.append((name(row["attribute"]), who, RATE_NAMES[rate], *ends))
+            rows.append((name(row["attribute"]), who, RATES[rate].name, *ends))
     return rows
 
 
@@ -201,11 +202,11 @@ def _fairness(case: Comparison) -> dict[str, Any]:
             value = audit.gaps.loc[place]
             results.append((f"{label}, {when}", value_json(value["value"], value["low"], value["high"], level, str(value["note"]))))
     for place, (group, row) in enumerate(found.after.groups.iterrows()):
-        for rate, word in XML_RATES.items():
+        for rate in XML_RATES:
             for when, audit in sides:
                 value = audit.groups.iloc[place]
                 numbers = (value[rate], value[f"{rate}_low"], value[f"{rate}_high"])
-                results.append((f"{word}, {name(row['attribute'])} {name(group)}, {when}", value_json(*numbers, level)))
+                results.append((f"{rate_words(rate)}, {name(row['attribute'])} {name(group)}, {when}", value_json(*numbers, level)))
     interpretation = words.joined(words.answer(case), words.goal_met(case), words.who_got_worse(case))
     return {"element": "FairnessEquity", "goal": words.goal(case), "results": results, "interpretation": interpretation}
 

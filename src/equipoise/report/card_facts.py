@@ -18,7 +18,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from equipoise.errors import BadInput, did_you_mean, raise_all
-from equipoise.report.wording import prose
+from equipoise.report.text import prose
 
 NOT_PROVIDED = "not provided"
 Text = Annotated[str, AfterValidator(lambda text: prose(text) or NOT_PROVIDED)]

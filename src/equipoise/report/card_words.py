@@ -9,10 +9,9 @@ from equipoise.measures import Audit, Estimate, meaning
 from equipoise.methods import METHODS
 from equipoise.repair import Comparison, Shift
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
-from equipoise.report.notes import note_words
-from equipoise.report.wording import INSUFFICIENT, interval, line, name, percent, performance_words
+from equipoise.report.text import INSUFFICIENT, interval, line, name, percent
+from equipoise.report.wording import note_words, performance_words, rate_words
 
-RATES = {"tpr": "sensitivity", "fpr": "false positive rate", "selection": "share decided positive"}
 LISTED = 12  # worse rates that a paragraph names; the table has all
 HELD_OUT = "Recorded data of held-out patients: a test set used neither for the repair nor for any choice."
 
@@ -130,7 +129,7 @@ def who_got_worse(case: Comparison) -> str:
         sentences.append("On the test set no group's sensitivity fell and no group's false positive rate rose.")
     if found.levelled:
         parts = [
-            f"{abs(p.towards):.3f} of it from {name(p.group)}, whose {RATES[p.rate]} got worse by {abs(p.change):.3f}"
+            f"{abs(p.towards):.3f} of it from {name(p.group)}, whose {rate_words(p.rate)} got worse by {abs(p.change):.3f}"
             for p in found.levelled
         ]
         sentences.append(f"**Levelling down:** the gap got smaller in part because a group got worse: {'; '.join(parts)}.")
@@ -143,7 +142,7 @@ def who_got_worse(case: Comparison) -> str:
 
 def _listed(shifts: Sequence[Shift]) -> str:
     parts = [
-        f"{RATES[s.rate]} of {name(s.group)} {s.before:.3f} to {s.after:.3f}, "
+        f"{rate_words(s.rate)} of {name(s.group)} {s.before:.3f} to {s.after:.3f}, "
         f"a change of {interval(s.change.value, s.change.low, s.change.high, '+')}"
         for s in shifts[:LISTED]
     ]

@@ -15,7 +15,7 @@ from equipoise.data import Scores
 from equipoise.measures import RATES, FloatArray, IntArray, is_quotient, terms
 from equipoise.methods import Goal, select
 from equipoise.repair import Comparison, Tried, limit_at
-from equipoise.report.wording import plain, short
+from equipoise.report.text import plain, short
 
 SHOWN = 600  # points drawn per method, about
 FARTHEST, BEYOND = 0.06, 1.06  # the axis of gaps: its smallest width, and the space behind the last point

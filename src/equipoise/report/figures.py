@@ -1,4 +1,9 @@
-"""Figures of an audit: rates by group and gaps with their intervals, and both at every threshold. Altair, so static or interactive."""
+"""Figures in Altair, so static or interactive: of an audit (rates, gaps, every threshold) and of the steps of a study's methods.
+
+The steps are the paper's Figure 3: every split thin, the median over splits bold. The horizontal axis counts what the method counts (units
+pruned, epochs). Bias is solid and dark, performance dashed and light, so that they differ in a grey print. The limits of the goal are
+dotted, and every split's chosen step is marked on both of its lines.
+"""
 
 import json
 from pathlib import Path
@@ -10,12 +15,21 @@ import pandas as pd
 from equipoise.data import Scores, replacing
 from equipoise.errors import BadInput
 from equipoise.measures import Audit, Threshold, sweep
+from equipoise.methods import METHODS
 from equipoise.repair import with_enough_data
-from equipoise.report.wording import RATE_NAMES, percent, short_name
+from equipoise.report.text import percent, short_name
+from equipoise.report.wording import RATES
+from equipoise.study import Plan
 
 FORMATS = ("png", "svg", "html")
 SHOWN = ("selection_rate", "tpr", "tnr", "ppv", "npv", "auroc")
 BLUE, RED = "#2e5496", "#b6311e"
+PER_LINE = 4  # panels
+STEPS = 150  # drawn at most; a panel has a line per split, so more would only make the file large
+KEYS = ["data", "seed", "method", "measure"]
+DARK, LIGHT, GREY = "#8c3a00", "#3bb08f", "#444444"  # dark orange and light green, as different in lightness as in hue
+DASHES = {"gap": [1, 0], "performance": [6, 3]}
+SHAPES = {"gap": "circle", "performance": "triangle-up"}
 
 
 def rates_figure(audit: Audit) -> Any:
@@ -29,7 +43,7 @@ def rates_figure(audit: Audit) -> Any:
         order.append(label)
         for measure in SHOWN:
             ends = {"value": row[measure], "low": row[f"{measure}_low"], "high": row[f"{measure}_high"]}
-            rows.append({"group": label, "rate": RATE_NAMES[measure]} | ends)
+            rows.append({"group": label, "rate": RATES[measure].name} | ends)
     frame = pd.DataFrame(rows)
     base = alt.Chart(frame).encode(
         y=alt.Y("group:N", sort=order, title=None, scale=alt.Scale(padding=0.6), axis=alt.Axis(labelLimit=300)),
@@ -44,7 +58,7 @@ def rates_figure(audit: Audit) -> Any:
     facet = (whiskers + dots).properties(width=420, height=20 * len(order) + 10)
     header = alt.Header(labelAngle=0, labelAlign="left", labelAnchor="middle")
     return (
-        facet.facet(row=alt.Row("rate:N", sort=[RATE_NAMES[m] for m in SHOWN], title=None, header=header))
+        facet.facet(row=alt.Row("rate:N", sort=[RATES[m].name for m in SHOWN], title=None, header=header))
         .properties(title=f"{short_name(audit.name)}: rates by group, {percent(audit.settings.level)} intervals")
         .resolve_scale(x="shared")
     )
@@ -144,3 +158,126 @@ def save_audit_figures(scores: Scores, audit: Audit, folder: str | Path, formats
     if len(audit.gaps):
         charts["gaps"] = gaps_figure(audit)
     return [save_figure(chart, Path(folder) / f"{name}.{kind}") for name, chart in charts.items() for kind in formats]
+
+
+# The steps of a study's methods
+
+
+def trajectories_figure(plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame, data: str) -> Any:
+    """One panel per method and measure, for the methods that go step by step."""
+    import altair as alt
+
+    here = _followed(plan, rows, traces[traces["data"] == data])
+    panels = [
+        _panel(part, plan, arm.name, measure)
+        for arm in plan.methods
+        for measure in plan.measures
+        if len(part := here[(here["method"] == arm.name) & (here["measure"] == measure)])
+    ]
+    title = alt.TitleParams(
+        f"{plan.named(data).title or data}: validation set",
+        subtitle="Thin: each split. Bold: median over splits. Marks: each split's chosen step. Dotted: the limits of the goal.",
+    )
+    lines = [alt.hconcat(*panels[k : k + PER_LINE]).resolve_scale(y="shared") for k in range(0, len(panels), PER_LINE)]
+    return alt.vconcat(*lines, title=title)
+
+
+def save_trajectories(
+    plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame, folder: str | Path, formats: tuple[str, ...] = ("png", "svg")
+) -> list[Path]:
+    """A figure for each of the data on which a method went step by step."""
+    written = []
+    for data in dict.fromkeys(_followed(plan, rows, traces)["data"]):
+        chart = trajectories_figure(plan, rows, traces, data)
+        written += [save_figure(chart, Path(folder) / f"trajectories-{data}.{kind}") for kind in formats]
+    return written
+
+
+def _followed(plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame) -> pd.DataFrame:
+    """The traces in which one step follows from another, with their place `x` on the axis, the chosen step and the limits of the goal."""
+    followed = [arm.name for arm in plan.methods if METHODS[arm.method].counts]
+    chosen = rows[[*KEYS, "step", "pace", "min_performance", "max_gap"]].rename(columns={"step": "chosen"})
+    merged = traces[traces["method"].isin(followed)].merge(chosen, on=KEYS, how="inner")
+    return merged.assign(x=merged["step"] * merged["pace"].fillna(1.0))
+
+
+def median_line(part: pd.DataFrame) -> pd.DataFrame:
+    """The median over splits at each step that at least half of the splits reach: the splits that reach later steps are not a fair sample.
+
+    >>> steps = pd.DataFrame({"seed": [0, 1, 2, 0], "x": [0, 0, 0, 1], "gap": [1.0, 2.0, 9.0, 5.0], "performance": 0.5})
+    >>> median_line(steps).values.tolist()
+    [[0.0, 2.0, 0.5]]
+    """
+    grouped = part.groupby("x")
+    enough = grouped.size() * 2 >= part["seed"].nunique()
+    return grouped[["gap", "performance"]].median()[enough].reset_index()
+
+
+def axis_title(plan: Plan, part: pd.DataFrame, arm: str) -> str:
+    """What the horizontal axis of an arm counts; steps where its rows have no pace."""
+    return METHODS[plan.arm(arm).method].counts if part["pace"].notna().all() else "step"
+
+
+def _panel(part: pd.DataFrame, plan: Plan, arm: str, measure: str) -> Any:
+    import altair as alt
+
+    names = {"gap": "bias", "performance": plan.performance.replace("_", " ")}
+    labels = list(names.values())
+    thin, bold = (_long(frame, names) for frame in (_thinned(part), _thinned(median_line(part).assign(seed=-1))))
+    marks = _long(part[part["step"] == part["chosen"]], names)
+    legend = alt.Legend(orient="bottom", title=None, symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=2.5, symbolSize=600)
+    base = {
+        "x": alt.X("x:Q", title=axis_title(plan, part, arm), axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(nice=False)),
+        "y": alt.Y("value:Q", title=None, scale=alt.Scale(zero=True)),
+        "color": alt.Color("quantity:N", scale=alt.Scale(domain=labels, range=[DARK, LIGHT]), legend=legend),
+    }
+    dashed = alt.StrokeDash("quantity:N", scale=alt.Scale(domain=labels, range=list(DASHES.values())), legend=legend)
+    # A field of its own: with that of the colour, the legend would show shapes instead of lines.
+    shaped = alt.Shape("shape:N", scale=alt.Scale(domain=list(SHAPES), range=list(SHAPES.values())), legend=None)
+    # Inline data: the limit on rows that altair puts on frames is meant for notebooks.
+    zero = alt.Chart(alt.InlineData(values=[{"y": 0}])).mark_rule(color="#999", strokeWidth=0.8).encode(y="y:Q")
+    lines = (
+        alt.Chart(alt.InlineData(values=thin)).mark_line(strokeWidth=0.6, opacity=0.35).encode(detail="seed:N", strokeDash=dashed, **base)
+    )
+    middle = alt.Chart(alt.InlineData(values=bold)).mark_line(strokeWidth=2.5).encode(strokeDash=dashed, **base)
+    chosen = (
+        alt.Chart(alt.InlineData(values=marks))
+        .mark_point(size=28, filled=True, opacity=0.9, stroke="black", strokeWidth=0.6)
+        .encode(shape=shaped, **base)
+    )
+    limits = _limits(part)
+    rules = (
+        alt.Chart(alt.InlineData(values=limits)).mark_rule(strokeDash=[2, 3], strokeWidth=1.4, color=GREY).encode(y="y:Q"),
+        alt.Chart(alt.InlineData(values=[limit for limit in limits if limit["text"]]))
+        .mark_text(align="right", dx=-2, dy=9, fontSize=10, color=GREY)
+        .encode(y="y:Q", x=alt.value(220), text="text:N"),
+    )
+    return alt.layer(zero, lines, *(rules if limits else ()), middle, chosen).properties(
+        width=220, height=180, title=f"{arm}, {measure.upper()}"
+    )
+
+
+def _limits(part: pd.DataFrame) -> list[dict[str, Any]]:
+    """The minimum performance (the median of the splits' where each has its own), and the maximum gap on both sides of zero."""
+    limits: list[dict[str, Any]] = []
+    splits = part.drop_duplicates("seed")
+    least, most = splits["min_performance"], splits["max_gap"]
+    if least.notna().any():
+        same = bool((least == least.iloc[0]).all())
+        limits.append({"y": round(float(least.median()), 5), "text": f"minimum{'' if same else ', median'} {least.median():.2f}"})
+    if most.notna().any():
+        limits += [{"y": float(most.median()), "text": ""}, {"y": -float(most.median()), "text": f"maximum gap ±{most.median():g}"}]
+    return limits
+
+
+def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
+    places = np.sort(frame["x"].unique())
+    kept = places[np.unique(np.linspace(0, len(places) - 1, STEPS).astype(int))] if len(places) else places
+    return frame[frame["x"].isin(kept)]
+
+
+def _long(frame: pd.DataFrame, names: dict[str, str]) -> list[dict[str, Any]]:
+    long = frame.melt(["seed", "x"], list(names), var_name="quantity").dropna(subset="value")
+    tidy = long.assign(shape=long["quantity"], quantity=long["quantity"].map(names), value=long["value"].round(5), x=long["x"].round(4))
+    records: list[dict[str, Any]] = tidy.to_dict("records")
+    return records

@@ -26,8 +26,8 @@ from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import ALMOST, Comparison, Saved
 from equipoise.report import wording
 from equipoise.report.explorer import explorer_data
-from equipoise.report.notes import note_words
 from equipoise.report.panels import PANELS, calibration_panel, roc_panel, score_panel, trajectory_panel
+from equipoise.report.text import percent, short
 from equipoise.report.views import (
     Book,
     audit_views,
@@ -40,7 +40,7 @@ from equipoise.report.views import (
     unit_maps,
     widest_change,
 )
-from equipoise.report.wording import PERFORMANCE, RATES, contribution_words, gap_words, goal_words, percent, share_words, short
+from equipoise.report.wording import PERFORMANCE, RATES, contribution_words, gap_words, goal_words, note_words, share_words
 
 TEMPLATES = Path(__file__).parent / "templates"
 SCRIPTS = ("select.js", "page.js", "explorer.js")
@@ -61,13 +61,6 @@ CONTENTS = {
     "probes": "What the layers encode",
     "images": "Images and units",
     "method": "Method, settings and limits",
-}
-RATE_WORDS = {
-    "tpr": "sensitivity",
-    "tnr": "specificity",
-    "fpr": "the false alarm rate",
-    "fnr": "the miss rate",
-    "selection_rate": "the share flagged",
 }
 LIMITS = (
     "A small difference in one measure does not mean that the classifier is equally good for every group. Other measures may differ, and "
@@ -166,7 +159,7 @@ def _context(case: Comparison, thumbnails: bool) -> dict[str, Any]:
         "upper_bound": UPPER_BOUND,
         "gap_words": gap_words,
         "rates": RATES,
-        "rate_words": RATE_WORDS.get(found.rate or "", ""),
+        "rate_words": "" if found.rate is None else RATES[found.rate].name,
         "almost": ALMOST,
         "contribution_words": contribution_words,
         "goal_words": goal_words(goal),

@@ -13,7 +13,7 @@ from equipoise.data import Attribute, IntArray, Scores
 from equipoise.measures import FloatArray, Rule
 from equipoise.methods import METHODS, Goal
 from equipoise.repair import Comparison, Tried
-from equipoise.report.wording import amount, number, short
+from equipoise.report.text import amount, number, short
 
 WIDTH, HEIGHT = 320, 220
 LEFT, RIGHT, TOP, BOTTOM = 48, 18, 12, 38
@@ -121,11 +121,11 @@ def roc_panel(title: str, scores: Scores, f: FloatArray, attribute: Attribute) -
         path = line((along(a, 0, 1), up(b, 0, 1)) for a, b in zip(fpr, tpr, strict=True))
         marks.append(Mark("curve", path, k, short(level)))
         at = float(f[rows][y == 0].mean()), float(f[rows][y == 1].mean())
-        said = f"{short(level)}: sensitivity {amount(at[1])} at {amount(at[0])} false alarms"
+        said = f"{short(level)}: sensitivity {amount(at[1])} at a false positive rate of {amount(at[0])}"
         points.append(Mark("at", dot(along(at[0], 0, 1), up(at[1], 0, 1), 4.5), k, said))
         words.append(said)
     says = f"ROC curves by group, {title}. Where the rule decides: {'; '.join(words[:8])}."
-    return Panel(title, says, percents("x"), percents("y"), "false alarm rate", "sensitivity", (*marks, *points))
+    return Panel(title, says, percents("x"), percents("y"), "false positive rate", "sensitivity", (*marks, *points))
 
 
 def _roc(score: FloatArray, y: IntArray) -> tuple[FloatArray, FloatArray]:

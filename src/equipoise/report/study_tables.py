@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.data import write_text
-from equipoise.report.wording import interval, printable
+from equipoise.report.text import interval, printable
 from equipoise.study import ORIGINAL, SIZES, FromFile, FromSource, Plan, compare, published, published_sizes, study_table
 
 DIGITS = 3

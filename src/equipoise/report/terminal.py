@@ -1,5 +1,6 @@
-"""An audit as tables for a terminal. Names come from users' files, so they are always text, never markup."""
+"""An audit in a terminal: on one screen (the conclusion, one table of groups, one of gaps), or all of it. Names are text, never markup."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise import models
-from equipoise.measures import GROUP_MEASURES, Audit, meaning
-from equipoise.report.wording import PERFORMANCE, RATE_NAMES, interval, percent, printable, short_name, varying_words
+from equipoise.measures import GROUP_MEASURES, Audit, meaning, terms
+from equipoise.report.text import interval, percent, printable, short_name
+from equipoise.report.wording import PERFORMANCE, RATES, gap_words, varying_words
 
+MOST_GROUPS, MOST_GAPS = 10, 9  # rows of each table on one screen
+SHARES = ("balanced_accuracy", "accuracy", "f1")  # performance that is printed as a percentage
+NARROW = 76  # columns of a terminal below which counts of positives are left out
 GIVEN_NAMES = {None: "all patients", 1: "positives", 0: "negatives"}
 INTERVAL = len("0.123 [0.123, 0.123]")
 GAP_INTERVAL = len("-0.123 [-0.123, -0.123]")
@@ -21,6 +26,197 @@ NOISE_WORDS = (
     "noise: the mean size of a gap on these rows if groups were assigned at random; excess: |gap| minus noise; at or below 0 there is no "
     "sign of a gap."
 )
+
+
+# One screen
+
+
+def audit_summary(audit: Audit) -> RenderableType:
+    """The audit on one screen."""
+    gaps = audit.gaps[audit.gaps["measure"].isin(_distinct(list(audit.gaps["measure"].unique())))]
+    shown = _shown_gaps(gaps)
+    parts: list[RenderableType] = [_headline(audit)]
+    if len(gaps):
+        parts.append(Text(_conclusion(gaps, audit.settings.level), style="bold"))
+    if performance := _performance_line(audit):
+        parts.append(Text(performance))
+    groups = _shown_groups(audit.groups, shown)
+    parts += ["", _GroupRows(groups, audit.settings.level)]
+    if len(shown):
+        parts += ["", _gap_table(shown, audit.settings.level)]
+    hidden = len(audit.groups) - len(groups), len(audit.gaps) - len(shown)
+    return Group(*parts, "", *(Text(line, style="dim") for line in _notes(audit, *hidden)))
+
+
+def audits_summary(audits: dict[str, Audit]) -> RenderableType:
+    """The audits of several labels on one screen, one row per label."""
+    level = next(iter(audits.values())).settings.level
+    table = _table(f"{len(audits)} labels, with {percent(level)} intervals")
+    table.add_column("label", overflow="fold")
+    table.add_column("rows", justify="right")
+    table.add_column("balanced accuracy, %", justify="right", max_width=len("accuracy, %"))
+    table.add_column("largest gap", overflow="fold")
+    table.add_column("points", justify="right", no_wrap=True)
+    for label, audit in audits.items():
+        estimate = audit.estimates.get("balanced_accuracy")
+        gaps = audit.gaps[audit.gaps["measure"].isin(_distinct(list(audit.gaps["measure"].unique())))]
+        row = _largest(gaps)
+        cells = [Text(""), Text("")] if row is None else [_between(row, f"{gap_words(str(row['measure']))}: "), _points(row)]
+        table.add_row(Text(short_name(label)), f"{audit.rows:,}", "" if estimate is None else f"{100 * estimate.value:.1f}", *cells)
+    note = "Bold: the interval excludes 0. --verbose shows the groups and gaps of each label."
+    return Group(table, Text(note, style="dim"))
+
+
+def _distinct(measures: list[str]) -> list[str]:
+    """The measures without mirrors of another (fnr_gap is -eod) and without the mean of two that are shown.
+
+    >>> _distinct(["spd", "eod", "aod", "fpr_gap", "tnr_gap", "fnr_gap", "ppv_gap"])
+    ['spd', 'eod', 'fpr_gap', 'ppv_gap']
+    """
+    found: dict[str, dict[str, float]] = {}
+    for name in measures:
+        signed = dict(terms(name))
+        mirror = {rate: -weight for rate, weight in signed.items()}
+        if not signed or (signed not in found.values() and mirror not in found.values()):
+            found[name] = signed
+    if {"eod", "fpr_gap"} <= set(found):
+        found.pop("aod", None)
+    return list(found)
+
+
+def _largest(gaps: pd.DataFrame) -> "pd.Series[float] | None":
+    """The largest gap, of those whose interval excludes 0 where there are any."""
+    known = gaps[gaps["value"].notna()]
+    clear = known[(known["low"] > 0) | (known["high"] < 0)]
+    pool = clear if len(clear) else known
+    return None if not len(pool) else pool.loc[pool["value"].abs().idxmax()]
+
+
+def _shown_gaps(gaps: pd.DataFrame) -> pd.DataFrame:
+    """All gaps where they fit; otherwise the largest of each attribute and measure, and of these at most as many as fit."""
+    gaps = gaps.reset_index(drop=True)
+    if len(gaps) > MOST_GAPS:
+        size = gaps["value"].abs().fillna(-1)
+        gaps = gaps.loc[sorted(size.groupby([gaps["attribute"], gaps["measure"]], sort=False).idxmax())]
+    if len(gaps) > MOST_GAPS:
+        gaps = gaps.loc[sorted(gaps["value"].abs().nlargest(MOST_GAPS).index)]
+    return gaps
+
+
+def _shown_groups(groups: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
+    """All groups where they fit; otherwise those of single attributes, references and groups with a gap in the table first."""
+    groups = groups.rename_axis("group").reset_index()
+    if len(groups) > MOST_GROUPS:
+        groups = groups[~groups["attribute"].isin(_crossed(list(groups["attribute"].unique())))]
+    if len(groups) <= MOST_GROUPS:
+        return groups
+    compared = set(zip(gaps["attribute"], gaps["group"].astype(str), strict=True)) if len(gaps) else set()
+    named = [bool(r) or (a, str(g)) in compared for r, a, g in zip(groups["reference"], groups["attribute"], groups["group"], strict=True)]
+    order = groups.assign(_named=named).sort_values(["_named", "n"], ascending=False, kind="stable").index[:MOST_GROUPS]
+    return groups.loc[sorted(order)]
+
+
+def _crossed(attributes: list[str]) -> list[str]:
+    """The intersections among the attributes: 'sex & age' next to 'sex' and 'age'."""
+    pairs = {f"{a} & {b}" for a in attributes for b in attributes}
+    return [name for name in attributes if name in pairs]
+
+
+def _conclusion(gaps: pd.DataFrame, level: float) -> str:
+    """The largest gap in one sentence, and how many are clear of 0."""
+    row, known = _largest(gaps), gaps[gaps["value"].notna()]
+    if row is None:
+        return "No gap could be estimated: insufficient data."
+    clear = int(((known["low"] > 0) | (known["high"] < 0)).sum())
+    if not clear:
+        many = f"all {len(known)} {percent(level)} intervals include it"
+        return f"No gap is clear of 0: {many}. Gaps below the detectable size remain possible."
+    words = gap_words(str(row["measure"]))
+    low, high = sorted(100 * abs(end) for end in (row["low"], row["high"]))
+    return (
+        f"{words[0].upper()}{words[1:]} is {100 * abs(row['value']):.1f} percentage points {'lower' if row['value'] < 0 else 'higher'} in "
+        f"{short_name(row['group'])} than in {short_name(row['reference'])} ({percent(level)} interval {low:.1f} to {high:.1f}); "
+        f"{clear} of {len(known)} gaps are clear of 0."
+    )
+
+
+def _performance_line(audit: Audit) -> str:
+    found = []
+    for name, e in audit.estimates.items():
+        if name in PERFORMANCE and name in ("balanced_accuracy", "auroc") and not np.isnan(e.value):
+            scale, digits, unit = (100, 1, "%") if name in SHARES else (1, 3, "")
+            ends = f"{scale * e.low:.{digits}f} to {scale * e.high:.{digits}f}"
+            found.append(f"{PERFORMANCE[name]} {scale * e.value:.{digits}f}{unit} ({ends})")
+    text = ", ".join(found)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+@dataclass(frozen=True)
+class _GroupRows:
+    """One row per group: counts, sensitivity and false positive rate."""
+
+    rows: pd.DataFrame
+    level: float
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.max_width >= NARROW
+        table = _table(f"Groups, with {percent(self.level)} intervals")
+        table.add_column("group", overflow="fold")
+        for name in ("rows", "positives") if wide else ("rows",):
+            table.add_column(name, justify="right", no_wrap=True)
+        for name in ("sensitivity, %", "FPR, %"):
+            table.add_column(name, justify="right", no_wrap=True)
+        several = len(set(self.rows["attribute"])) > 1
+        for row in self.rows.itertuples():
+            head = f"{short_name(row.attribute)}: {short_name(row.group)}" if several else short_name(row.group)
+            counts = [f"{row.n:,}", f"{row.positives:,}"] if wide else [f"{row.n:,}"]
+            rates = [_share(row.tpr, row.tpr_low, row.tpr_high), _share(row.fpr, row.fpr_low, row.fpr_high)]
+            table.add_row(Text(f"{head}{' (ref.)' if row.reference else ''}"), *counts, *rates)
+        yield table
+
+
+def _gap_table(rows: pd.DataFrame, level: float) -> Table:
+    table = _table(f"Gaps, group minus reference, with {percent(level)} intervals")
+    table.add_column("gap in", overflow="fold")
+    table.add_column("between", overflow="fold")
+    table.add_column("points", justify="right", no_wrap=True)
+    table.add_column("detectable", justify="right", no_wrap=True)
+    for _, row in rows.iterrows():
+        name = str(row["measure"])
+        words = "FPR" if name == "fpr_gap" else gap_words(name)
+        detectable = "" if np.isnan(row["detectable"]) else f"{100 * row['detectable']:.1f}"
+        table.add_row(Text(words if words == name else f"{words} ({name})"), _between(row), _points(row), detectable)
+    return table
+
+
+def _between(row: "pd.Series[float]", before: str = "") -> Text:
+    return Text(f"{before}{short_name(row['group'])} vs {short_name(row['reference'])}")
+
+
+def _points(row: "pd.Series[float]") -> Text:
+    if np.isnan(row["value"]):
+        return Text("insufficient data", style="yellow")
+    value, low, high = (100 * row[end] for end in ("value", "low", "high"))
+    return Text(f"{value:+.1f} [{low:+.1f}, {high:+.1f}]", style="bold" if low > 0 or high < 0 else "")
+
+
+def _share(value: float, low: float, high: float) -> Text:
+    if np.isnan(value):
+        return Text("insufficient data", style="yellow")
+    return Text(f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]")
+
+
+def _notes(audit: Audit, groups: int, gaps: int) -> Iterator[str]:
+    yield from _about_rows(audit)
+    if audit.assumed:
+        chosen = ", ".join(f"{short_name(audit.references[name])} ({short_name(name)})" for name in audit.assumed)
+        yield f"Reference: the largest group, {chosen}; choose another with --reference."
+    more = [text for count, text in ((groups, f"{groups} more groups"), (gaps, f"{gaps} more gaps")) if count]
+    rest = f"--verbose shows {' and '.join(more)}, and all measures." if more else "--verbose shows all measures."
+    yield f"{_how_resampled(audit)} FPR: false positive rate. detectable: the smallest gap found with 80% power. {rest}"
+
+
+# Everything
 
 
 def audit_view(audit: Audit) -> RenderableType:
@@ -32,6 +228,121 @@ def audit_view(audit: Audit) -> RenderableType:
     parts += [_gaps(rows) for _, rows in audit.gaps.groupby("attribute", sort=False)]
     parts += _remarks(audit)
     return Group(*parts)
+
+
+def _performance(audit: Audit) -> Table:
+    table = _table(f"All patients, with {percent(audit.settings.level)} intervals")
+    table.add_column("")
+    table.add_column("value", justify="right")
+    for name, estimate in audit.estimates.items():
+        if name in PERFORMANCE:
+            table.add_row(PERFORMANCE[name], _interval(estimate.value, estimate.low, estimate.high))
+    return table
+
+
+@dataclass(frozen=True)
+class _GroupTables:
+    """The rates of an attribute's groups: as many groups next to each other as fit the terminal, so that no interval is broken."""
+
+    rows: pd.DataFrame
+    audit: Audit
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        names = max(map(len, (rate.name for rate in RATES.values()))) + 4  # with the table's edges and padding
+        fit = max(1, (options.max_width - names) // (INTERVAL + 3))
+        for start in range(0, len(self.rows), fit):
+            yield _groups(self.rows.iloc[start : start + fit], self.audit)
+
+
+def _groups(rows: pd.DataFrame, audit: Audit) -> Table:
+    table = _table(f"By {short_name(rows['attribute'].iloc[0])}, with {percent(audit.settings.level)} intervals")
+    table.add_column("")
+    for name, row in rows.iterrows():
+        header = Text(f"{short_name(name)}{' (reference)' if row['reference'] else ''}", overflow="fold")
+        table.add_column(header, justify="right", width=INTERVAL)
+    for count in ("n", "positives", "negatives"):
+        table.add_row("rows" if count == "n" else count, *[f"{v:,}" for v in rows[count]])
+    for measure in GROUP_MEASURES:
+        cells = [_interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"]) for _, row in rows.iterrows()]
+        table.add_row(RATES[measure].name, *cells)
+    return table
+
+
+def _gaps(rows: pd.DataFrame) -> Table:
+    table = _table(f"Gaps by {short_name(rows['attribute'].iloc[0])}: the group's rate minus the reference's")
+    table.add_column("measure", no_wrap=True)
+    table.add_column("between", overflow="fold")
+    table.add_column("gap", justify="right", width=GAP_INTERVAL)
+    table.add_column("minimum detectable gap", justify="right", max_width=LONGEST_HEADER)
+    table.add_column("noise", justify="right")
+    table.add_column("excess", justify="right")
+    for row in rows.itertuples():
+        known = not np.isnan(row.value)
+        gap = _interval(row.value, row.low, row.high, sign="+")
+        if known and (row.low > 0 or row.high < 0):
+            gap.stylize("bold")
+        between = Text(f"{short_name(row.group)} minus {short_name(row.reference)}")
+        more = [f"{row.detectable:.3f}", f"{row.noise:.3f}", f"{row.excess:+.3f}"]
+        table.add_row(str(row.measure), between, gap, *(more if known else [""] * len(more)))
+    return table
+
+
+def _remarks(audit: Audit) -> list[RenderableType]:
+    lines = list(_about_rows(audit))
+    for name in audit.assumed:
+        reference = short_name(audit.references[name])
+        lines.append(f"{short_name(name)}: no reference was given, so the largest group, {reference}, is used (--reference).")
+    for (group, note), attribute in zip(audit.groups["note"].items(), audit.groups["attribute"], strict=True):
+        if note:
+            lines.append(f"{short_name(attribute)} {short_name(group)}: {_in_words(str(note))}.")
+    lines.append(_how_resampled(audit))
+    if len(audit.gaps):
+        lines.append(NOISE_WORDS)
+    meanings = [f"{name} = {meaning(name)}" for name in audit.gaps["measure"].unique()]
+    if meanings:
+        lines.append("; ".join(meanings) + ".")
+    return [Text(line, style="dim") for line in lines]
+
+
+def _in_words(note: str) -> str:
+    """A note with the names of the table's rows; all of them are 'everything'."""
+    before, separator, after = note.partition(": ")
+    measures = after.split(", ")
+    if set(measures) == set(GROUP_MEASURES):
+        return f"{before}: everything"
+    return before + separator + ", ".join(RATES[m].name if m in RATES else m for m in measures)
+
+
+def _interval(value: float, low: float, high: float, sign: str = "") -> Text:
+    return Text(interval(value, low, high, sign), style="yellow" if np.isnan(value) else "")
+
+
+# Both
+
+
+def _headline(audit: Audit) -> Text:
+    unit = f"{audit.rows:,} rows" + (f" of {audit.patients:,} patients" if audit.patients is not None else "")
+    return Text.assemble("Audit of ", (short_name(audit.name), "bold"), f": {unit}. Positive if {printable(audit.rule.describe())}.")
+
+
+def _about_rows(audit: Audit) -> Iterator[str]:
+    """What to know about the rows: those without a group, and patients in several groups."""
+    for name, share in audit.missing.items():
+        if share:
+            yield f"{short_name(name)}: {share:.1%} of rows have no value; they count for performance, not for gaps."
+    yield from (f"{printable(varying_words(each))}." for each in audit.varying)
+
+
+def _how_resampled(audit: Audit) -> str:
+    unit = "rows" if audit.patients is None else "patients"
+    return f"Intervals: {audit.settings.draws:,} bootstrap resamples of {unit}; bold: excludes 0."
+
+
+def _table(title: str) -> Table:
+    return Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", title_style="bold", pad_edge=False, show_edge=False)
+
+
+# Layers
 
 
 def encoding_view(layers: pd.DataFrame, level: float = 0.95) -> RenderableType:
@@ -55,104 +366,3 @@ def encoding_view(layers: pd.DataFrame, level: float = 0.95) -> RenderableType:
         parts += [Text(f"{short_name(name)}: {printable(note)}.", style="dim") for note in dict.fromkeys(rows["note"]) if note]
     chance = "0.5 or less is chance (bold: the interval is above it). Among rows of one label a difference in prevalence has no effect."
     return Group(*parts, Text(f"{chance} {models.READ_IS_NOT_USED}", style="dim"))
-
-
-def _headline(audit: Audit) -> Text:
-    unit = f"{audit.rows:,} rows" + (f" of {audit.patients:,} patients" if audit.patients is not None else "")
-    return Text.assemble("Audit of ", (short_name(audit.name), "bold"), f": {unit}. Positive if {printable(audit.rule.describe())}.")
-
-
-def _performance(audit: Audit) -> Table:
-    table = _table(f"All patients, with {percent(audit.settings.level)} intervals")
-    table.add_column("")
-    table.add_column("value", justify="right")
-    for name, estimate in audit.estimates.items():
-        if name in PERFORMANCE:
-            table.add_row(PERFORMANCE[name], _interval(estimate.value, estimate.low, estimate.high))
-    return table
-
-
-@dataclass(frozen=True)
-class _GroupTables:
-    """The rates of an attribute's groups: as many groups next to each other as fit the terminal, so that no interval is broken."""
-
-    rows: pd.DataFrame
-    audit: Audit
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        names = max(map(len, RATE_NAMES.values())) + 4  # with the table's edges and padding
-        fit = max(1, (options.max_width - names) // (INTERVAL + 3))
-        for start in range(0, len(self.rows), fit):
-            yield _groups(self.rows.iloc[start : start + fit], self.audit)
-
-
-def _groups(rows: pd.DataFrame, audit: Audit) -> Table:
-    table = _table(f"By {short_name(rows['attribute'].iloc[0])}, with {percent(audit.settings.level)} intervals")
-    table.add_column("")
-    for name, row in rows.iterrows():
-        header = Text(f"{short_name(name)}{' (reference)' if row['reference'] else ''}", overflow="fold")
-        table.add_column(header, justify="right", width=INTERVAL)
-    for count in ("n", "positives", "negatives"):
-        table.add_row("rows" if count == "n" else count, *[f"{v:,}" for v in rows[count]])
-    for measure in GROUP_MEASURES:
-        cells = [_interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"]) for _, row in rows.iterrows()]
-        table.add_row(RATE_NAMES[measure], *cells)
-    return table
-
-
-def _gaps(rows: pd.DataFrame) -> Table:
-    table = _table(f"Gaps by {short_name(rows['attribute'].iloc[0])}: the group's rate minus the reference's")
-    table.add_column("measure", no_wrap=True)
-    table.add_column("between", overflow="fold")
-    table.add_column("gap", justify="right", width=GAP_INTERVAL)
-    table.add_column("minimum detectable gap", justify="right", max_width=LONGEST_HEADER)
-    table.add_column("noise", justify="right")
-    table.add_column("excess", justify="right")
-    for row in rows.itertuples():
-        known = not np.isnan(row.value)
-        gap = _interval(row.value, row.low, row.high, sign="+")
-        if known and (row.low > 0 or row.high < 0):
-            gap.stylize("bold")
-        between = Text(f"{short_name(row.group)} minus {short_name(row.reference)}")
-        more = [f"{row.detectable:.3f}", f"{row.noise:.3f}", f"{row.excess:+.3f}"]
-        table.add_row(str(row.measure), between, gap, *(more if known else [""] * len(more)))
-    return table
-
-
-def _table(title: str) -> Table:
-    return Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left")
-
-
-def _remarks(audit: Audit) -> list[RenderableType]:
-    lines = []
-    for name, share in audit.missing.items():
-        if share:
-            lines.append(f"{short_name(name)}: {share:.1%} of rows have no value; they count for performance, not for gaps.")
-    lines += [f"{printable(varying_words(each))}." for each in audit.varying]
-    for name in audit.assumed:
-        reference = short_name(audit.references[name])
-        lines.append(f"{short_name(name)}: no reference was given, so the largest group, {reference}, is used (--reference).")
-    for (group, note), attribute in zip(audit.groups["note"].items(), audit.groups["attribute"], strict=True):
-        if note:
-            lines.append(f"{short_name(attribute)} {short_name(group)}: {_in_words(str(note))}.")
-    drawn = "rows" if audit.patients is None else "patients"
-    lines.append(f"Intervals: {audit.settings.draws:,} bootstrap resamples of {drawn}. Bold: the interval excludes 0.")
-    if len(audit.gaps):
-        lines.append(NOISE_WORDS)
-    meanings = [f"{name} = {meaning(name)}" for name in audit.gaps["measure"].unique()]
-    if meanings:
-        lines.append("; ".join(meanings) + ".")
-    return [Text(line, style="dim") for line in lines]
-
-
-def _in_words(note: str) -> str:
-    """A note with the names of the table's rows; all of them are 'everything'."""
-    before, separator, after = note.partition(": ")
-    measures = after.split(", ")
-    if set(measures) == set(GROUP_MEASURES):
-        return f"{before}: everything"
-    return before + separator + ", ".join(RATE_NAMES.get(m, m) for m in measures)
-
-
-def _interval(value: float, low: float, high: float, sign: str = "") -> Text:
-    return Text(interval(value, low, high, sign), style="yellow" if np.isnan(value) else "")

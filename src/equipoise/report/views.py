@@ -16,9 +16,11 @@ from equipoise.measures import Audit, Estimate, FloatArray
 from equipoise.models import GIVEN
 from equipoise.repair import Comparison, Findings, GapRow, GroupRate, Probes, RateBlock, Tried, below_limit
 from equipoise.report.panels import Tick, forest_range
-from equipoise.report.wording import LONGEST, RATES, number, plain
+from equipoise.report.text import LONGEST, number, plain
+from equipoise.report.wording import RATES
 
 PICTURES = 12
+SHOWN = ("tpr", "tnr", "ppv", "npv", "auroc", "calibration_in_the_large", "calibration_error")  # rates on the pages
 
 
 class Book:
@@ -90,8 +92,8 @@ def rate_views(blocks: Sequence[RateBlock]) -> list[RateView]:
     """The blocks of rates that the page shows."""
     views = []
     for block in blocks:
-        if block.rate in RATES:
-            kind = RATES[block.rate][2]
+        if block.rate in SHOWN:
+            kind = RATES[block.rate].kind
             ends = [e for row in block.rows for e in (row.before, row.after)]
             views.append(RateView(block.rate, kind, Scale.of(ends, kind), block.rows))
     return views
@@ -287,9 +289,10 @@ def audit_views(audit: Audit) -> list[AuditView]:
     for name, groups in audit.groups.groupby("attribute", sort=False):
         counts = [(str(g), bool(r["reference"]), int(r["n"]), int(r["positives"]), int(r["negatives"])) for g, r in groups.iterrows()]
         rates = []
-        for rate, (_, _, kind) in RATES.items():
+        for rate in SHOWN:
             if rate not in groups:
                 continue
+            kind = RATES[rate].kind
             rows = [
                 (str(g), bool(r["reference"]), Estimate(float(r[rate]), float(r[f"{rate}_low"]), float(r[f"{rate}_high"])))
                 for g, r in groups.iterrows()

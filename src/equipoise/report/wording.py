@@ -1,62 +1,50 @@
-"""The words and numbers of every output: text made safe, numbers and intervals formatted, measures, goals and notes in words.
-
-Shares are percentages with one decimal place, differences are percentage points; cards and the terminal show fractions with three.
-"""
+"""Measures, goals, outcomes and notes in words: the only place where values become sentences that several outputs share."""
 
 from __future__ import annotations
 
 import math
-import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from equipoise.data import CONFLICTS, Varying
 from equipoise.errors import BadInput
 from equipoise.measures import MEASURES, meaning, terms
+from equipoise.report.text import amount
 
 if TYPE_CHECKING:
-    from equipoise.methods import Goal
+    from equipoise.methods import Goal, Note
     from equipoise.repair import Comparison, Contribution
 
-INSUFFICIENT = "insufficient data"
-LONGEST = 40  # characters of a name on the page; the list of names at its end has it in full
-LONGEST_NAME, LONGEST_LINE = 60, 800  # characters of a name in a table or a card, and of a sentence in a card
 AT_BOUND = 5e-4  # less than this from the upper bound would be printed as 0.0 or 0.1 points
-MINUS = "\N{MINUS SIGN}"
-UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # controls, colours and changes of direction
-# Besides controls: what XML forbids, what no file can hold, and what some readers take for the end of a line or of a file.
-UNFIT = re.compile("[\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff\u2028\u2029\ufeff]")
-# What Markdown or HTML could act on; a '_' inside a word and an '&' that begins no entity are harmless and stay readable.
-MARKUP = re.compile(r"([\\`*\[\]<|~#$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|&(?=#?\w+;))")
-HTML = re.compile(r"<(?!https?://|mailto:)(?=[A-Za-z/!?])")
+SHOWN = 6  # small cells, before the rest is only counted
+Numbers = Mapping[str, Any]
 
-# The rates of a group that the page shows: name, what it is, and whether it is a share (percent), an area or a difference.
-RATES: dict[str, tuple[str, str, str]] = {
-    "tpr": ("Sensitivity", "of those who have the finding, the share that is detected", "share"),
-    "tnr": ("Specificity", "of those who do not have it, the share that is cleared", "share"),
-    "ppv": ("PPV", "positive predictive value: of those flagged, the share who have the finding", "share"),
-    "npv": ("NPV", "negative predictive value: of those cleared, the share who do not have it", "share"),
-    "auroc": ("AUROC", "the probability that a patient with the finding scores higher than one without; 0.5 is chance", "area"),
-    "calibration_in_the_large": (
-        "Calibration in the large",
+
+class Rate(NamedTuple):
+    """A rate of a group in words; a page prints it as a share (percent), an area (three decimals), points or the size of a difference."""
+
+    name: str
+    means: str
+    kind: str = "share"
+
+
+RATES = {
+    "selection_rate": Rate("share flagged", "of all patients, the share that is decided positive"),
+    "tpr": Rate("sensitivity", "of those who have the finding, the share that is detected"),
+    "fpr": Rate("false positive rate", "of those who do not have it, the share that is flagged"),
+    "tnr": Rate("specificity", "of those who do not have it, the share that is cleared"),
+    "fnr": Rate("miss rate", "of those who have the finding, the share that is missed"),
+    "ppv": Rate("PPV", "positive predictive value: of those flagged, the share who have the finding"),
+    "npv": Rate("NPV", "negative predictive value: of those cleared, the share who do not have it"),
+    "auroc": Rate("AUROC", "the probability that a patient with the finding scores higher than one without; 0.5 is chance", "area"),
+    "calibration_in_the_large": Rate(
+        "calibration in the large",
         "mean score minus the share who have the finding, in points; above zero the scores are too high",
         "points",
     ),
-    "calibration_error": (
-        "Calibration error",
-        "mean distance of the score from the share who have the finding, over 10 bins, in points",
-        "size",
+    "calibration_error": Rate(
+        "calibration error", "mean distance of the score from the share who have the finding, over 10 bins, in points", "size"
     ),
-}
-RATE_NAMES = {
-    "selection_rate": "decided positive",
-    "tpr": "sensitivity (TPR)",
-    "fpr": "false positive rate (FPR)",
-    "tnr": "specificity (TNR)",
-    "fnr": "miss rate (FNR)",
-    "ppv": "PPV",
-    "npv": "NPV",
-    "auroc": "AUROC",
-    "calibration_error": "calibration error",
 }
 PERFORMANCE = {
     "balanced_accuracy": "balanced accuracy",
@@ -65,137 +53,6 @@ PERFORMANCE = {
     "auroc": "AUROC",
     "average_precision": "average precision",
 }
-
-
-# Text from users' files
-
-
-def printable(text: str) -> str:
-    r"""The text with control characters written out, so that a name in a file cannot steer the terminal. Lines stay.
-
-    >>> printable("\x1b[31mred")
-    '\\x1b[31mred'
-    """
-    return UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else found[0].encode("unicode_escape").decode(), text)
-
-
-def plain(value: object) -> str:
-    """A name from a user's file on one line, with control characters and changes of direction written out."""
-    return printable(str(value)).replace("\n", "\\n")
-
-
-def short(value: object, longest: int = LONGEST) -> str:
-    """A name on one line, with its middle left out where it is too long.
-
-    >>> short("a" * 50)
-    'aaaaaaaaaaaaaaaaaaaaaaaaaaa…aaaaaaaaaaaa'
-    """
-    return _shortened(plain(value), longest)
-
-
-def short_name(value: object) -> str:
-    """A name for a table in a terminal or a figure."""
-    return short(value, LONGEST_NAME)
-
-
-def _shortened(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 13]}…{text[-12:]}"
-
-
-def clean(text: object) -> str:
-    r"""The text with control characters, changes of direction and broken characters written out, for XML and YAML. Lines stay.
-
-    >>> clean("a\x00b\ud800c")
-    'a\\x00b\\ud800c'
-    """
-    return printable(UNFIT.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text).expandtabs(4)))
-
-
-def name(value: object, longest: int = LONGEST_NAME) -> str:
-    r"""A name on one line of Markdown, shortened, with nothing in it that Markdown or HTML would act on.
-
-    >>> print(name("<b>|two\nlines"))
-    \<b>\|two\\nlines
-    """
-    return MARKUP.sub(r"\\\1", _shortened(clean(value).replace("\n", "\\n"), longest))
-
-
-def line(value: object) -> str:
-    """A whole sentence that may hold names, as one line of Markdown."""
-    return name(value, LONGEST_LINE)
-
-
-def prose(text: str) -> str:
-    """Text that the user wrote for the card: Markdown stays, HTML is shown as text.
-
-    >>> prose("**see** <https://a.org>, p < 0.05 <script>")
-    '**see** <https://a.org>, p < 0.05 &lt;script>'
-    """
-    return HTML.sub("&lt;", clean(text).strip())
-
-
-def fenced(text: object, language: str = "") -> str:
-    """A Markdown block of code, with a fence that nothing in it can close."""
-    body = clean(text)
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", body)), default=0))
-    return f"{fence}{language}\n{body}\n{fence}"
-
-
-# Numbers
-
-
-def number(value: float, digits: int, sign: bool = False) -> str:
-    """A number with a true minus, and never a minus before a zero.
-
-    >>> number(-0.04, 1), number(-2.25, 2), number(3, 1, sign=True)
-    ('0.0', '−2.25', '+3.0')
-    """
-    text = f"{value:+,.{digits}f}" if sign else f"{value:,.{digits}f}"
-    if not text.strip("+-0.,"):
-        text = text.strip("+-")
-    return text.replace("-", MINUS)
-
-
-def amount(value: float | None, kind: str = "share") -> str:
-    """A value by its kind: share '78.2%', area '0.861', points '−3.1', size '3.1'."""
-    if value is None or math.isnan(value):
-        return INSUFFICIENT
-    if kind == "area":
-        return number(value, 3)
-    if kind == "share":
-        return f"{number(100 * value, 1)}%"
-    return number(100 * value, 1, sign=kind == "points")
-
-
-def span(low: float, high: float, kind: str = "share") -> str:
-    """The ends of an interval, without a percent sign: '71.0 to 84.1'; empty where there is none."""
-    if math.isnan(low) or math.isnan(high):
-        return ""
-    if kind == "area":
-        return f"{number(low, 3)} to {number(high, 3)}"
-    return " to ".join(number(100 * end, 1, sign=kind == "points") for end in (low, high))
-
-
-def interval(value: float, low: float, high: float, sign: str = "") -> str:
-    """A fraction with its interval, or 'insufficient data' for NaN.
-
-    >>> interval(0.1234, 0.1, 0.15), interval(-0.1, -0.2, 0.03, "+"), interval(float("nan"), 0, 0)
-    ('0.123 [0.100, 0.150]', '-0.100 [-0.200, +0.030]', 'insufficient data')
-    """
-    if math.isnan(value):
-        return INSUFFICIENT
-    ends = ("?" if math.isnan(end) else f"{end:{sign}.3f}" for end in (low, high))
-    return f"{value:{sign}.3f} [{', '.join(ends)}]"
-
-
-def count(value: float, expected: bool = False) -> str:
-    """A count; the expected count of a randomised rule has one decimal."""
-    return number(value, 1 if expected else 0)
-
-
-def percent(level: float) -> str:
-    """A level as a percentage, 95% or 99.9%."""
-    return f"{100 * level:.4g}%"
 
 
 def upper_bound_words(below: float | None, performance: str = "") -> str:
@@ -210,9 +67,6 @@ def upper_bound_words(below: float | None, performance: str = "") -> str:
         return "at it"
     where, size = "below" if below > 0 else "above", f"{100 * abs(below):.1f}"
     return f"{size} points of {performance} {where} it" if performance else f"{size} {where}"
-
-
-# Measures, goals and notes
 
 
 def share_words(measure: str) -> tuple[str, str]:
@@ -242,6 +96,11 @@ def _spelled(measure: str) -> str:
     return meaning(measure).removeprefix("difference in ")
 
 
+def rate_words(rate: str) -> str:
+    """The name of a rate of a group, or of a rate that a measure is a sum of."""
+    return RATES["selection_rate" if rate == "selection" else rate].name
+
+
 def performance_words(measure: str) -> str:
     """A performance measure in words."""
     return PERFORMANCE.get(measure, measure.replace("_", " "))
@@ -267,7 +126,7 @@ def contribution_words(contribution: Contribution) -> str:
     more = "more" if contribution.change > 0 else "fewer"
     return {
         "tpr": f"{more} of those with the finding are detected",
-        "fpr": f"{more} of those without the finding get a false alarm",
+        "fpr": f"{more} of those without the finding are flagged",
         "selection": f"{more} patients are flagged",
     }[contribution.rate]
 
@@ -290,3 +149,109 @@ def verdict(comparison: Comparison) -> str:
         f"{name} changed {candidate.goal.measure} ({who}) from {first['gap']:+.3f} to {row['gap']:+.3f} "
         f"on the {rows}repair set; the goal ({candidate.goal.describe()}) was {'met' if candidate.met else 'NOT met'} there."
     )
+
+
+# Notes of a repair
+
+
+def note_words(note: Note) -> str:
+    """A note in words.
+
+    >>> from equipoise.methods import Note
+    >>> note_words(Note("pruned", "units", {"switched_off": 12, "of": 40, "reselected": False}))
+    '12 of 40 units switched off'
+    >>> note_words(Note("clipped", "weights", {"limit": 0.5}))
+    'clipped: weights (limit 0.5)'
+    """
+    if note.kind in PLAIN:
+        return PLAIN[note.kind].format(subject=note.subject, **note.numbers)
+    if note.kind in MADE:
+        return MADE[note.kind](note.subject, note.numbers)
+    values = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in note.numbers.items())
+    return f"{note.kind.replace('_', ' ')}{f': {note.subject}' if note.subject else ''}{f' ({values})' if values else ''}"
+
+
+def _pruned(what: str, n: Numbers) -> str:
+    return f"{'at most ' if n['reselected'] else ''}{n['switched_off']} of {n['of']} {what} switched off"
+
+
+def _missing_group(attribute: str, n: Numbers) -> str:
+    have = "row has" if n["missing"] == 1 else "rows have"
+    decided = f"; the rule decides on such rows by {n['decided_by']}" if n["decided_by"] else ""
+    counts = f"they count for {performance_words(n['counts_for'])} and not for {n['not_for']}"
+    return f"{n['missing']:,} of {n['rows']:,} {have} no {attribute}: {counts}{decided}"
+
+
+def _small_cells(_measure: str, n: Numbers) -> str:
+    cells = [
+        f"{cell['group']!r} has {cell['counted']} (standard error of {'each' if cell['each'] else 'its'} {cell['of']} "
+        f"{'up to ' if cell['each'] else ''}{cell['error']:.2f})"
+        for cell in n["cells"]
+    ]
+    more = f" and {len(cells) - SHOWN} more cells are as small" if len(cells) > SHOWN else ""
+    return f"too few to tell a gap from chance: {', '.join(cells[:SHOWN])}{more}. {n['advice']}"
+
+
+def _probes(reading: str, n: Numbers) -> str:
+    if "multipliers" in n:
+        told = "multipliers: " + ", ".join(f"{group} {value:+.3g}" for group, value in n["multipliers"].items())
+    else:
+        told = f"every group held to a {n['rate']} of {n['level']:.3f}"
+    return f"probes read {reading}; {told}"
+
+
+def _held_out(measure: str, n: Numbers) -> str:
+    return (
+        f"chosen on held-out rows in {n['folds']} folds: {measure} {n['gap']:+.3f}, "
+        f"{performance_words(n['of'])} {n['performance']:.3f} there, where the label's probe has {n['before']:.3f} before any cost; "
+        "the trace's own columns are those on the rows that the probes were fitted on"
+    )
+
+
+def _training_set(_subject: str, n: Numbers) -> str:
+    if n["rows"]:
+        return f"what tells the groups apart was also learnt from {n['rows']:,} rows of the training set"
+    return "the training set was not needed: the rows here tell the groups apart as well"
+
+
+def _tried(method: str, n: Numbers) -> str:
+    if n["taken"]:
+        place = "taken"
+    else:
+        place = f"not taken: {n['best']} is better" if n["met"] else "not taken: the goal is not met"
+    gap = f"{n['measure']} {n['gap_before']:+.3f} -> {n['gap']:+.3f}"
+    return f"tried {method} ({place}): {gap}, {performance_words(n['of'])} {n['performance_before']:.3f} -> {n['performance']:.3f}"
+
+
+def _rescored(measure: str, n: Numbers) -> str:
+    return (
+        f"during the repair it was evaluated with {measure} {n['gap_before']:+.3f} and "
+        f"{performance_words(n['of'])} {n['performance_before']:.3f}; the final network has {n['gap']:+.3f} and {n['performance']:.3f}"
+    )
+
+
+def _not_tried(method: str, n: Numbers) -> str:
+    return f"not tried, since {method} meets the goal with room: {', '.join(n['methods'])}"
+
+
+PLAIN = {
+    "needs_group": "needs each patient's group",
+    "band": "inside the band the positive decision goes to {subject}",
+    "randomised": "decisions are randomised: rule.draw(scores, seed)",
+    "not_its_target": "equalises sensitivity and false positive rate; {subject} is not its target and need not shrink",
+    "frozen_parameters": "{frozen} of {of} parameter tensors are frozen and stay as they are",
+    "original_kept": "the original network was kept",
+    "cross_fitted": "gaps and performance were corrected by how much worse the steps are on held-out rows, in two halves of {rows:,} rows",
+    "could_not_run": "{subject} could not be run: {problem}",
+}
+MADE: dict[str, Callable[[str, Numbers], str]] = {
+    "pruned": _pruned,
+    "probes": _probes,
+    "chosen_on_held_out_rows": _held_out,
+    "training_set": _training_set,
+    "missing_group": _missing_group,
+    "small_cells": _small_cells,
+    "tried": _tried,
+    "not_tried": _not_tried,
+    "rescored": _rescored,
+}

@@ -1,0 +1,149 @@
+"""Text and numbers of every output: names from users' files made safe and short, numbers and intervals formatted.
+
+Shares are percentages with one decimal place, differences are percentage points; cards and tables in a terminal show fractions with three.
+"""
+
+import math
+import re
+
+INSUFFICIENT = "insufficient data"
+LONGEST = 40  # characters of a name on the page; the list of names at its end has it in full
+LONGEST_NAME, LONGEST_LINE = 60, 800  # characters of a name in a table or a card, and of a sentence in a card
+MINUS = "\N{MINUS SIGN}"
+UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # controls, colours and changes of direction
+# Besides controls: what XML forbids, what no file can hold, and what some readers take for the end of a line or of a file.
+UNFIT = re.compile("[\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff\u2028\u2029\ufeff]")
+# What Markdown or HTML could act on; a '_' inside a word and an '&' that begins no entity are harmless and stay readable.
+MARKUP = re.compile(r"([\\`*\[\]<|~#$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|&(?=#?\w+;))")
+HTML = re.compile(r"<(?!https?://|mailto:)(?=[A-Za-z/!?])")
+
+
+# Text from users' files
+
+
+def printable(text: str) -> str:
+    r"""The text with control characters written out, so that a name in a file cannot steer the terminal. Lines stay.
+
+    >>> printable("\x1b[31mred")
+    '\\x1b[31mred'
+    """
+    return UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else found[0].encode("unicode_escape").decode(), text)
+
+
+def plain(value: object) -> str:
+    """A name from a user's file on one line, with control characters and changes of direction written out."""
+    return printable(str(value)).replace("\n", "\\n")
+
+
+def short(value: object, longest: int = LONGEST) -> str:
+    """A name on one line, with its middle left out where it is too long.
+
+    >>> short("a" * 50)
+    'aaaaaaaaaaaaaaaaaaaaaaaaaaa…aaaaaaaaaaaa'
+    """
+    return _shortened(plain(value), longest)
+
+
+def short_name(value: object) -> str:
+    """A name for a table in a terminal or a figure."""
+    return short(value, LONGEST_NAME)
+
+
+def _shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 13]}…{text[-12:]}"
+
+
+def clean(text: object) -> str:
+    r"""The text with control characters, changes of direction and broken characters written out, for XML and YAML. Lines stay.
+
+    >>> clean("a\x00b\ud800c")
+    'a\\x00b\\ud800c'
+    """
+    return printable(UNFIT.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text).expandtabs(4)))
+
+
+def name(value: object, longest: int = LONGEST_NAME) -> str:
+    r"""A name on one line of Markdown, shortened, with nothing in it that Markdown or HTML would act on.
+
+    >>> print(name("<b>|two\nlines"))
+    \<b>\|two\\nlines
+    """
+    return MARKUP.sub(r"\\\1", _shortened(clean(value).replace("\n", "\\n"), longest))
+
+
+def line(value: object) -> str:
+    """A whole sentence that may hold names, as one line of Markdown."""
+    return name(value, LONGEST_LINE)
+
+
+def prose(text: str) -> str:
+    """Text that the user wrote for the card: Markdown stays, HTML is shown as text.
+
+    >>> prose("**see** <https://a.org>, p < 0.05 <script>")
+    '**see** <https://a.org>, p < 0.05 &lt;script>'
+    """
+    return HTML.sub("&lt;", clean(text).strip())
+
+
+def fenced(text: object, language: str = "") -> str:
+    """A Markdown block of code, with a fence that nothing in it can close."""
+    body = clean(text)
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", body)), default=0))
+    return f"{fence}{language}\n{body}\n{fence}"
+
+
+# Numbers
+
+
+def number(value: float, digits: int, sign: bool = False) -> str:
+    """A number with a true minus, and never a minus before a zero.
+
+    >>> number(-0.04, 1), number(-2.25, 2), number(3, 1, sign=True)
+    ('0.0', '−2.25', '+3.0')
+    """
+    text = f"{value:+,.{digits}f}" if sign else f"{value:,.{digits}f}"
+    if not text.strip("+-0.,"):
+        text = text.strip("+-")
+    return text.replace("-", MINUS)
+
+
+def amount(value: float | None, kind: str = "share") -> str:
+    """A value by its kind: share '78.2%', area '0.861', points '−3.1', size '3.1'."""
+    if value is None or math.isnan(value):
+        return INSUFFICIENT
+    if kind == "area":
+        return number(value, 3)
+    if kind == "share":
+        return f"{number(100 * value, 1)}%"
+    return number(100 * value, 1, sign=kind == "points")
+
+
+def span(low: float, high: float, kind: str = "share") -> str:
+    """The ends of an interval, without a percent sign: '71.0 to 84.1'; empty where there is none."""
+    if math.isnan(low) or math.isnan(high):
+        return ""
+    if kind == "area":
+        return f"{number(low, 3)} to {number(high, 3)}"
+    return " to ".join(number(100 * end, 1, sign=kind == "points") for end in (low, high))
+
+
+def interval(value: float, low: float, high: float, sign: str = "") -> str:
+    """A fraction with its interval, or 'insufficient data' for NaN.
+
+    >>> interval(0.1234, 0.1, 0.15), interval(-0.1, -0.2, 0.03, "+"), interval(float("nan"), 0, 0)
+    ('0.123 [0.100, 0.150]', '-0.100 [-0.200, +0.030]', 'insufficient data')
+    """
+    if math.isnan(value):
+        return INSUFFICIENT
+    ends = ("?" if math.isnan(end) else f"{end:{sign}.3f}" for end in (low, high))
+    return f"{value:{sign}.3f} [{', '.join(ends)}]"
+
+
+def count(value: float, expected: bool = False) -> str:
+    """A count; the expected count of a randomised rule has one decimal."""
+    return number(value, 1 if expected else 0)
+
+
+def percent(level: float) -> str:
+    """A level as a percentage, 95% or 99.9%."""
+    return f"{100 * level:.4g}%"
