@@ -24,10 +24,9 @@ from equipoise.measures import UPPER_BOUND, Audit
 from equipoise.methods import ALL_AT_ONCE, METHODS
 from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import ALMOST, Comparison, Saved
-from equipoise.report import wording
 from equipoise.report.explorer import explorer_data
 from equipoise.report.panels import PANELS, calibration_panel, roc_panel, score_panel, trajectory_panel
-from equipoise.report.text import percent, short
+from equipoise.report.text import amount, count, percent, plain, sentence, short, span
 from equipoise.report.views import (
     Book,
     audit_views,
@@ -40,7 +39,16 @@ from equipoise.report.views import (
     unit_maps,
     widest_change,
 )
-from equipoise.report.wording import PERFORMANCE, RATES, contribution_words, gap_words, goal_words, note_words, share_words
+from equipoise.report.wording import (
+    PERFORMANCE,
+    RATES,
+    contribution_words,
+    gap_words,
+    goal_words,
+    note_words,
+    share_words,
+    upper_bound_words,
+)
 
 TEMPLATES = Path(__file__).parent / "templates"
 SCRIPTS = ("select.js", "page.js", "explorer.js")
@@ -120,15 +128,10 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    filters = ("amount", "count", "plain", "short", "span", "upper_bound_words")
-    environment.filters |= {name: getattr(wording, name) for name in filters} | {"sentence": _sentence}
+    for make in (amount, count, plain, sentence, short, span, upper_bound_words):
+        environment.filters[make.__name__] = make
     environment.tests["nan"] = math.isnan
     return environment
-
-
-def _sentence(text: str) -> str:
-    """The text with a capital first letter; F1 stays F1."""
-    return text[:1].upper() + text[1:]
 
 
 def _context(case: Comparison, thumbnails: bool) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from equipoise import models
 from equipoise.measures import GROUP_MEASURES, Audit, meaning, terms
-from equipoise.report.text import interval, percent, printable, short_name
+from equipoise.report.text import interval, percent, printable, sentence, short_name
 from equipoise.report.wording import PERFORMANCE, RATES, gap_words, varying_words
 
 MOST_GROUPS, MOST_GAPS = 10, 9  # rows of each table on one screen
@@ -131,10 +131,10 @@ def _conclusion(gaps: pd.DataFrame, level: float) -> str:
     if not clear:
         many = f"all {len(known)} {percent(level)} intervals include it"
         return f"No gap is clear of 0: {many}. Gaps below the detectable size remain possible."
-    words = gap_words(str(row["measure"]))
+    words = sentence(gap_words(str(row["measure"])))
     low, high = sorted(100 * abs(end) for end in (row["low"], row["high"]))
     return (
-        f"{words[0].upper()}{words[1:]} is {100 * abs(row['value']):.1f} percentage points {'lower' if row['value'] < 0 else 'higher'} in "
+        f"{words} is {100 * abs(row['value']):.1f} percentage points {'lower' if row['value'] < 0 else 'higher'} in "
         f"{short_name(row['group'])} than in {short_name(row['reference'])} ({percent(level)} interval {low:.1f} to {high:.1f}); "
         f"{clear} of {len(known)} gaps are clear of 0."
     )
@@ -148,7 +148,7 @@ def _performance_line(audit: Audit) -> str:
             ends = f"{scale * e.low:.{digits}f} to {scale * e.high:.{digits}f}"
             found.append(f"{PERFORMANCE[name]} {scale * e.value:.{digits}f}{unit} ({ends})")
     text = ", ".join(found)
-    return f"{text[0].upper()}{text[1:]}." if text else ""
+    return f"{sentence(text)}." if text else ""
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,11 @@ def _shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 13]}…{text[-12:]}"
 
 
+def sentence(text: str) -> str:
+    """The text with a capital first letter; F1 stays F1."""
+    return text[:1].upper() + text[1:]
+
+
 def clean(text: object) -> str:
     r"""The text with control characters, changes of direction and broken characters written out, for XML and YAML. Lines stay.
 
