@@ -51,23 +51,9 @@ class Attribute:
         """The attribute held by a column of any type; numbers and booleans become names, and text is taken as it stands."""
         column = pd.Series(values).reset_index(drop=True)
         names = group_names(column)
-        counts = names.value_counts()
-        if counts.empty:
-            raise BadInput(f"column {name!r} holds no group: all {len(column):,} values are missing. Use another column.")
-        if len(counts) < 2:
-            raise BadInput(
-                f"column {name!r} holds a single group, {counts.index[0]!r} ({counts.iloc[0]:,} rows); "
-                "a gap needs at least two. Use another column, or rows of every group."
-            )
-        if problem := _no_groups(column, names, counts, name):
-            raise BadInput(problem)
-        alike = pd.Series(counts.index).groupby(counts.index.str.strip()).agg(list)
-        if len(alike) < len(counts):
-            same = next(names for names in alike if len(names) > 1)
-            log.warning(
-                "column %r holds groups that differ only in blanks and are kept apart: %s", name, ", ".join(map(repr, sorted(same)))
-            )
-        return cls._referenced(name, sorted(counts.index), names, counts, reference)
+        dates = pd.api.types.is_datetime64_any_dtype(column)
+        levels = levels_of(names.value_counts(), len(column), name, reference, dates=dates)
+        return cls(name, levels, _codes(names, levels), reference is not None)
 
     @classmethod
     def binned(cls, values: object, edges: object, name: str = "group", reference: str | None = None) -> "Attribute":
@@ -78,29 +64,10 @@ class Attribute:
         """
         numbers = numbers_in(pd.Series(values), name)
         bins = bins_for(numbers, edges, name)
-        codes = bins.codes(numbers)
-        names = pd.Series(np.array([*bins.names, None], dtype=object)[codes], dtype=object)
-        counts = names.value_counts()
-        if len(counts) < 2:
-            known = numbers[~np.isnan(numbers)]
-            found = f"all {len(known):,} values lie in {counts.index[0]!r}, from {known.min():g} to {known.max():g}" if len(known) else ""
-            raise BadInput(
-                f"column {name!r} makes {'a single group' if len(known) else 'no group'}: {found or 'every value is missing'}. "
-                "A gap needs at least two. Choose other edges or another column."
-            )
-        return replace(cls._referenced(name, [level for level in bins.names if level in counts.index], names, counts, reference), bins=bins)
-
-    @classmethod
-    def _referenced(
-        cls, name: str, ordered: Sequence[str], names: "pd.Series[object]", counts: "pd.Series[int]", reference: str | None
-    ) -> "Attribute":
-        """The attribute with the reference first and the other levels in order."""
-        chosen = str(counts.index[0]) if reference is None else level_name(reference)
-        if chosen not in counts.index:
-            raise UnknownName(f"reference group for {name!r}:", chosen, ordered)
-        levels = (chosen, *(level for level in ordered if level != chosen))
-        codes = pd.Categorical(names, categories=list(levels)).codes.astype(np.int64)
-        return cls(name, levels, codes, reference is not None)
+        names = pd.Series(np.array([*bins.names, None], dtype=object)[bins.codes(numbers)], dtype=object)
+        known = numbers[~np.isnan(numbers)]
+        levels = levels_of_bins(names.value_counts(), bins, (known.min(initial=np.inf), known.max(initial=-np.inf)), name, reference)
+        return cls(name, levels, _codes(names, levels), reference is not None, bins)
 
     @classmethod
     def crossed(cls, attributes: Sequence["Attribute"]) -> "Attribute":
@@ -152,6 +119,51 @@ class Attribute:
         return replace(self, codes=self.codes[index])
 
 
+def levels_of(counts: "pd.Series[int]", rows: int, name: str, reference: str | None = None, *, dates: bool = False) -> tuple[str, ...]:
+    """The groups of a column from the number of rows that each has, most first: the reference, then the others in order.
+
+    Raises where they are no groups. Without a reference it is the largest.
+    """
+    if counts.empty:
+        raise BadInput(f"column {name!r} holds no group: all {rows:,} values are missing. Use another column.")
+    if len(counts) < 2:
+        raise BadInput(
+            f"column {name!r} holds a single group, {counts.index[0]!r} ({counts.iloc[0]:,} rows); "
+            "a gap needs at least two. Use another column, or rows of every group."
+        )
+    if problem := _no_groups(counts, rows, name, dates):
+        raise BadInput(problem)
+    alike = pd.Series(counts.index).groupby(counts.index.str.strip()).agg(list)
+    if len(alike) < len(counts):
+        same = next(names for names in alike if len(names) > 1)
+        log.warning("column %r holds groups that differ only in blanks and are kept apart: %s", name, ", ".join(map(repr, sorted(same))))
+    return _reference_first(sorted(counts.index), str(counts.index[0]), name, reference)
+
+
+def levels_of_bins(
+    counts: "pd.Series[int]", bins: Bins, ends: tuple[float, float], name: str, reference: str | None = None
+) -> tuple[str, ...]:
+    """The same for a column of numbers between `ends` that is cut into bins: the groups are in the order of the numbers."""
+    if len(counts) < 2:
+        found = f"all {int(counts.sum()):,} values lie in {counts.index[0]!r}, from {ends[0]:g} to {ends[1]:g}" if len(counts) else ""
+        raise BadInput(
+            f"column {name!r} makes {'a single group' if found else 'no group'}: {found or 'every value is missing'}. "
+            "A gap needs at least two. Choose other edges or another column."
+        )
+    return _reference_first([level for level in bins.names if level in counts.index], str(counts.index[0]), name, reference)
+
+
+def _reference_first(ordered: Sequence[str], largest: str, name: str, reference: str | None) -> tuple[str, ...]:
+    chosen = largest if reference is None else level_name(reference)
+    if chosen not in ordered:
+        raise UnknownName(f"reference group for {name!r}:", chosen, ordered)
+    return (chosen, *(level for level in ordered if level != chosen))
+
+
+def _codes(names: "pd.Series[Any]", levels: tuple[str, ...]) -> IntArray:
+    return pd.Categorical(names, categories=list(levels)).codes.astype(np.int64)
+
+
 def joined(names: Sequence[str]) -> str:
     """The name of an intersection, different for different names.
 
@@ -199,7 +211,7 @@ def inexact(values: Iterable[object], kind: object = np.float64) -> str:
     return ""
 
 
-def _no_groups(column: "pd.Series[object]", names: "pd.Series[object]", counts: "pd.Series[int]", name: str) -> str:
+def _no_groups(counts: "pd.Series[int]", everyone: int, name: str, dates: bool) -> str:
     """Why the values of a column are no groups, and how to make some of them; empty where they are groups."""
     levels, rows, column_of = len(counts), int(counts.sum()), f"df[{name!r}]"
     many = levels > MANY
@@ -213,15 +225,14 @@ def _no_groups(column: "pd.Series[object]", names: "pd.Series[object]", counts: 
             f"column {name!r} holds {levels:,} different numbers; a group needs a few levels. Cut it into bins, for example at its "
             f"quartiles: --bins {name}={edges} (in Python bins={{{name!r}: [{edges.replace(',', ', ')}]}})."
         )
-    dates = pd.api.types.is_datetime64_any_dtype(column) or counts.index.str.fullmatch(DATE).all()
-    if dates and (many or scattered):
+    if (dates or counts.index.str.fullmatch(DATE).all()) and (many or scattered):
         return (
             f"column {name!r} holds {levels:,} different dates; a group needs a few levels. Make a few of them, for example the year, "
             f"pd.to_datetime({column_of}).dt.year, or an age in years with --bins age=40,60,80 (in Python bins=...)."
         )
     if many and levels > rows / 2:
         return (
-            f"column {name!r} holds {levels:,} different values in {len(names):,} rows, like an identifier; "
+            f"column {name!r} holds {levels:,} different values in {everyone:,} rows, like an identifier; "
             "a group needs a few levels. Use another column."
         )
     small = int((counts < FEW).sum())

@@ -93,7 +93,9 @@ def read_columns(
     targets: Targets | None = None
     if isinstance(label, str) and classes is None:
         y, label_problem = _label(frame[label], label, positive)
-        problems += label_problem
+        problems += label_problem or one_label(
+            int(y.sum()), len(y), label, positive, _examples(frame[label].dropna()) if not y.any() else ""
+        )
     else:
         y = np.zeros(len(frame), np.int64)
         try:
@@ -217,9 +219,6 @@ def _label(column: "pd.Series[object]", name: str, positive: object) -> tuple[In
     found = column.dropna()
     if positive is not None:
         y = equals(column, positive).astype(np.int64)
-        if not y.any():
-            problems.append(f"label column {name!r} never holds the positive value {positive!r}; it holds {_examples(found)}")
-            return y, problems
     else:
         numbers = numbers_of(column)
         y = (numbers == 1).astype(np.int64)
@@ -231,11 +230,17 @@ def _label(column: "pd.Series[object]", name: str, positive: object) -> tuple[In
                 f"If one of them is the positive value, name it: --positive {last} (in Python positive={last!r})."
                 f"{_classes_advice(found, name)}"
             )
-            return y, problems
-    if not problems and (y == y[0]).all():
-        what = "only positives" if y[0] else "only negatives"
-        problems.append(f"label column {name!r} holds {what} in all {n:,} rows. Both are needed: use more rows or another column.")
     return y, problems
+
+
+def one_label(positives: int, rows: int, name: str, positive: object = None, found: str = "") -> list[str]:
+    """A problem where all rows have the same label; `found` are the values of the column, where one of them was to be the positive one."""
+    if positive is not None and not positives:
+        return [f"label column {name!r} never holds the positive value {positive!r}{found and f'; it holds {found}'}"]
+    if positives in (0, rows):
+        what = "only positives" if positives else "only negatives"
+        return [f"label column {name!r} holds {what} in all {rows:,} rows. Both are needed: use more rows or another column."]
+    return []
 
 
 def _weight(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str]]:

@@ -8,9 +8,10 @@ import logging
 import re
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pandas as pd
 
@@ -152,17 +153,62 @@ def _range_index(metadata: Any, rows: int) -> list[tuple[str, list[int]]]:
 
 def _read_csv(path: Path, text: set[str], words: set[str], limit: int) -> pd.DataFrame:
     raw = read_bytes(path, limit)
-    if raw.startswith(WORKBOOKS):
+    _check_no_workbook(raw[:8], path)
+    written = csv_format(BytesIO(raw), _encoding(raw, path), path)
+    return written.named(pd.read_csv(BytesIO(raw), low_memory=False, **written.options(text, words)), text | words)
+
+
+def _check_no_workbook(head: bytes, path: Path) -> None:
+    if head.startswith(WORKBOOKS):
         raise BadInput(f"{path} is an Excel workbook (or another archive), not a CSV file. Save the sheet as CSV first.")
-    encoding = _encoding(raw, path)
-    lines = raw[:65536].decode(encoding, errors="ignore").splitlines()
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """How a CSV file is written, as found in its first lines."""
+
+    path: Path
+    encoding: str
+    separator: str
+    skip: int  # lines before the header
+    spaced: bool  # whether a blank after the separator is no part of a value
+    called: tuple[str, ...]  # the columns as pandas names them
+    names: tuple[str, ...]  # without blanks around them
+
+    def options(self, text: Collection[str], words: Collection[str]) -> dict[str, Any]:
+        """The arguments of `pd.read_csv` with which columns of text and words are read as they stand."""
+        pairs = list(zip(self.called, self.names, strict=True))
+        return {
+            "sep": self.separator,
+            "encoding": self.encoding,
+            "skiprows": self.skip,
+            "skipinitialspace": self.spaced,
+            "dtype": {called: str for called, name in pairs if name in text or name in words},
+            "keep_default_na": False,
+            "na_values": {called: [""] if name in text else MISSING_WORDS for called, name in pairs},
+        }
+
+    def named(self, frame: pd.DataFrame, text: Collection[str]) -> pd.DataFrame:
+        """The rows that pandas read, with the names of the columns as they are used, and decimal commas as points."""
+        if not {str(c) for c in frame.columns} <= set(self.called):  # the columns of text would not be the ones that were named
+            header = ", ".join(map(repr, self.called[:6]))
+            raise BadInput(f"{self.path} has a header that cannot be read: {header}. Write one name per column.")
+        used = dict(zip(self.called, self.names, strict=True))
+        frame.columns = [used[str(c)] or str(c) for c in frame.columns]
+        return _with_decimal_commas(frame, set(text)) if self.separator == ";" else frame
+
+
+def csv_format(stream: BinaryIO, encoding: str, path: Path) -> CsvFormat:
+    """How the CSV file in a stream is written, from its first lines; the stream is closed."""
+    lines = stream.read(65536).decode(encoding, errors="ignore").splitlines()
     # Excel may write the separator on a line of its own before the header: "sep=;".
     told = lines[0].strip(' "').lower() if lines else ""
     skip = int(told.startswith("sep=") and len(told) == 5)
     header = next(filter(str.strip, lines[skip:]), "")
     separator = told[-1] if skip else max(",;\t|", key=header.count)
     spaced = _spaced(lines[skip:], separator)
-    with io.TextIOWrapper(BytesIO(raw), encoding=encoding, newline="") as whole:
+    stream.seek(0)
+    with io.TextIOWrapper(stream, encoding=encoding, newline="") as whole:
         for _ in range(skip):
             whole.readline()
         reader = csv.reader(whole, delimiter=separator, skipinitialspace=spaced)
@@ -179,21 +225,7 @@ def _read_csv(path: Path, text: set[str], words: set[str], limit: int) -> pd.Dat
             "Remove trailing separators, or the row names (row.names = FALSE in R)."
         )
     called = [name or f"Unnamed: {k}" for k, name in enumerate(written)]  # as pandas does
-    frame = pd.read_csv(
-        BytesIO(raw),
-        sep=separator,
-        encoding=encoding,
-        skiprows=skip,
-        skipinitialspace=spaced,
-        low_memory=False,
-        dtype={raw_name: str for raw_name, name in zip(called, names, strict=True) if name in text | words},
-        keep_default_na=False,
-        na_values={raw_name: [""] if name in text else MISSING_WORDS for raw_name, name in zip(called, names, strict=True)},
-    )
-    if [str(c) for c in frame.columns] != called:  # the columns of text would not be the ones that were named
-        raise BadInput(f"{path} has a header that cannot be read: {', '.join(map(repr, written[:6]))}. Write one name per column.")
-    frame.columns = [name or raw_name for raw_name, name in zip(called, names, strict=True)]
-    return _with_decimal_commas(frame, text | words) if separator == ";" else frame
+    return CsvFormat(path, encoding, separator, skip, spaced, tuple(called), tuple(names))
 
 
 def _spaced(lines: list[str], separator: str) -> bool:
