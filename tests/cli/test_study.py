@@ -79,11 +79,11 @@ def test_run_and_show(run: Callable[..., Ran], tmp_path: Path) -> None:
     assert {"chance", "above"} <= set(shown.out.split())
     assert all(line["excess"] == pytest.approx(line["abs_gap_mean"] - line["noise"]) for line in told["table"])
     assert all(line["below_limit"] is not None for line in told["table"])
-    valid = json.loads(run("show", "results", "--json", "--part", "validation").out)
+    valid = json.loads(run("show", "results", "--json", "--on", "validation").out)
     assert (valid["part"], told["part"]) == ("validation", "test")
     assert [line["gap_mean"] for line in valid["table"]] != [line["gap_mean"] for line in told["table"]]
-    assert "validation set" in " ".join(run("show", "results", "--part", "validation").out.split())
-    assert "'train'" in run("show", "results", "--part", "train").err
+    assert "validation set" in " ".join(run("show", "results", "--on", "validation").out.split())
+    assert "'train'" in run("show", "results", "--on", "train").err
 
 
 @pytest.fixture

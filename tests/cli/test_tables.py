@@ -91,7 +91,7 @@ def test_conflicts_are_settled_by_a_rule(run, rule):
         (["--group", "sex", "--conflicts", "first"], "--patient"),
         (["--group", "age", "--bins", "age=60", "--patient", "pid", "--conflicts", "error"], "12 of 120 patients have more than one 'age'"),
         (["--group", "sex", "--max-table-bytes", "100"], "s.csv needs"),
-        (["--group", "sex", "--out", "audit.html"], "--out audit.json, or --figures FOLDER"),
+        (["--group", "sex", "--out", "audit.pdf"], "--out audit.json, or --figures FOLDER"),
         (["--group", "sex", "--out", "audit.csv"], "--out audit.json"),
     ],
 )
@@ -101,6 +101,19 @@ def test_bad_options_get_one_message(run, options, said):
     assert (code, out) == (2, "")
     assert said in " ".join(err.split())
     assert "Traceback" not in err
+
+
+def test_an_audit_is_written_as_a_page_or_as_json_by_the_name_of_the_file(run):
+    found = [run("audit", _write("s.csv", _scores()), *AUDIT, "--group", "sex", "--out", name) for name in ("audit.html", "audit.json")]
+    assert [one.code for one in found] == [0, 0]
+    told = json.loads(Path("audit.json").read_text())
+    page = Path("audit.html").read_text()
+    assert page.startswith("<!doctype html>")
+    for row in told["groups"]:
+        assert f"{100 * row['tpr']:.1f}%" in page
+    code, _, err = run("audit", "s.csv", *AUDIT, "--label", "y", "--score", "p", "--group", "sex", "--out", "audit.html")
+    assert code == 2
+    assert "2 --label" in err
 
 
 def test_labels_are_compared_with_the_positive_value_as_they_stand(run):

@@ -12,33 +12,23 @@ from rich.text import Text
 
 from equipoise import data, report
 from equipoise.cli.console import JsonOption, counting, notes, out, say_code
-from equipoise.cli.inputs import (
-    AllowOutsideOption,
-    CacheOption,
-    ImageColumnOption,
-    ImagesOption,
-    MaxPixelsOption,
-    MaxTableOption,
-    SkipBrokenOption,
-)
-from equipoise.errors import BadInput
+from equipoise.cli.inputs import Inputs, number_problems, reads_data
+from equipoise.errors import BadInput, raise_all
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+READ = ("images", "image_column", "skip_broken", "allow_outside", "max_pixels", "cache")  # how images are read
 FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # how a cell begins that a spreadsheet runs
 
 
+@reads_data(*READ, "max_table_bytes")
 def apply(
     folder: Annotated[Path, typer.Argument(help="Folder written by `equipoise debias`.")],
     file: Annotated[Path, typer.Argument(help="CSV or Parquet file with one row per new patient; no label is needed.")],
-    images: ImagesOption = None,
-    image_column: ImageColumnOption = None,
-    skip_broken: SkipBrokenOption = False,
-    allow_outside: AllowOutsideOption = False,
-    max_pixels: MaxPixelsOption = data.MAX_PIXELS,
-    cache: CacheOption = None,
+    *,
+    inputs: Inputs,
     model: Annotated[
         str | None, typer.Option(help="Factory of the network, as file.py:factory; its code is executed.", show_default="none: see --trust")
     ] = None,
@@ -57,7 +47,6 @@ def apply(
             help="Prefix ' to ids that a spreadsheet would run as a formula (starting with =, +, -, @, a tab or a line break).",
         ),
     ] = False,
-    max_table_bytes: MaxTableOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Score and decide new patients. The protected attribute is needed only if the rule decides by group.
@@ -66,8 +55,9 @@ def apply(
     """
     from equipoise.repair import Bundle
 
-    if seed < 0:
-        raise BadInput(f"--seed must be at least 0; got {seed}")
+    raise_all(number_problems(seed=seed))
+    options = inputs.options
+    images, image_column = options["images"], options["image_column"]
     if spreadsheet_safe and as_json and save is None:
         raise BadInput("--spreadsheet-safe applies to the CSV, and --json prints none. Add --out decisions.csv, or omit one of them.")
     if save:
@@ -75,20 +65,9 @@ def apply(
     bundle = Bundle.load(folder, model=model, trust=trust, images=images is not None, running=say_code)
     with notes():
         text = bundle.text_columns | ({image_column} if images is not None and image_column is not None else set())
-        frame = data.read_table(file, text=text, limit=max_table_bytes)
+        frame = data.read_table(file, text=text, limit=options["max_table_bytes"])
         with counting("reading images", len(frame)) as more:
-            table = bundle.decide(
-                frame,
-                images=images,
-                image_column=image_column,
-                skip_broken=skip_broken,
-                allow_outside=allow_outside,
-                max_pixels=max_pixels,
-                cache=cache,
-                seed=seed,
-                name=file.name,
-                progress=more,
-            )
+            table = bundle.decide(frame, **{name: options[name] for name in READ}, seed=seed, name=file.name, progress=more)
     left_out = len(frame) - len(table)
     about = table.drop(columns=[c for c in ("score", "probability", "decision") if c in table])
     shown = _spreadsheet_safe(table) if spreadsheet_safe else table

@@ -12,18 +12,19 @@ from rich.text import Text
 
 from equipoise import data, measures, models, repair, report
 from equipoise.cli import inputs as given
-from equipoise.cli.asked import output_of, outputs_of
 from equipoise.cli.console import JsonOption, bar, notes, out
+from equipoise.cli.inputs import number_problems, output_of, outputs_of
 from equipoise.errors import pick, raise_all
 
 if TYPE_CHECKING:
     from torch import nn
 
+PAGES = (".html", ".htm")
 # Formats that audit does not write.
-OTHER_KINDS = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")
+OTHER_KINDS = (".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")
 
 
-@given.reads_data
+@given.reads_data()
 def audit(
     file: given.FileArgument,
     *,
@@ -55,7 +56,10 @@ def audit(
     level: Annotated[float, typer.Option(help="Confidence level of the intervals, between 0 and 1.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
     min_patients: Annotated[int, typer.Option(help="Cells with fewer patients are reported as 'insufficient data'.")] = 5,
-    save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option("--out", help="Also write the result to this file: a page for people if it ends in .html, JSON otherwise."),
+    ] = None,
     figures: Annotated[Path | None, typer.Option(help="Also write figures (PNG and SVG) into this folder.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every group, rate and gap instead of one screen.")] = False,
     as_json: JsonOption = False,
@@ -81,7 +85,9 @@ def audit(
         "--probe": probe,
     }
     problems = _role_problems(label, score, model, with_model) + inputs.problems()
-    problems += _number_problems(threshold, draws, level, seed, min_patients) + _place_problems(save)
+    problems += number_problems(threshold=threshold, draws=draws, level=level, seed=seed, min_patients=min_patients) + _place_problems(
+        save, label
+    )
     raise_all(problems)
     reading = inputs.reading
     output = "auto" if model is None else pick("--output-type", output_type or "auto", models.OUTPUTS)
@@ -129,7 +135,9 @@ def audit(
     if images:
         told |= opened[file].counts()
         told |= {f"valid_{key}": value for key, value in opened[valid].counts().items()} if valid else {}
-    if save:  # may be shared, so it names no rows
+    if save and save.suffix.lower() in PAGES:
+        results[label[0]].report(save)
+    elif save:  # may be shared, so it names no rows
         data.write_text(save, json.dumps(told, indent=2, allow_nan=False) + "\n")
     if images:
         told |= opened[file].to_dict()
@@ -170,26 +178,17 @@ def _role_problems(labels: list[str], scores: list[str] | None, model: str | Non
     return problems
 
 
-def _place_problems(save: Path | None) -> list[str]:
-    """A problem where --out names a format other than JSON."""
-    if save is None or save.suffix.lower() not in OTHER_KINDS:
-        return []
-    advice = " `equipoise debias` writes an HTML report." if save.suffix.lower() in (".html", ".htm") else ""
-    return [
-        f"--out writes the result as JSON; {save.name!r} is another format. Use --out {save.with_suffix('.json').name}, or --figures "
-        f"FOLDER for figures (PNG and SVG).{advice}"
-    ]
-
-
-def _number_problems(threshold: float | None, draws: int, level: float, seed: int, min_patients: int) -> list[str]:
-    checks = {
-        f"--threshold must be between 0 and 1; got {threshold}": threshold is None or 0 <= threshold <= 1,
-        f"--draws must be at least 2; got {draws}": draws >= 2,
-        f"--level must be between 0 and 1, as in 0.95; got {level}": 0 < level < 1,
-        f"--seed must be at least 0; got {seed}": seed >= 0,
-        f"--min-patients must be at least 1; got {min_patients}": min_patients >= 1,
-    }
-    return [problem for problem, fine in checks.items() if not fine]
+def _place_problems(save: Path | None, labels: list[str]) -> list[str]:
+    """A problem where --out names a format that is not written, or one page for several labels."""
+    kind = "" if save is None else save.suffix.lower()
+    if save is not None and kind in OTHER_KINDS:
+        return [
+            f"--out writes JSON, or a page if the name ends in .html; {save.name!r} is another format. Use --out "
+            f"{save.with_suffix('.json').name}, or --figures FOLDER for figures (PNG and SVG)."
+        ]
+    if kind in PAGES and len(labels) > 1:
+        return [f"--out {kind} writes the page of one label; {len(labels)} --label were given. Omit all but one, or use --out audits.json."]
+    return []
 
 
 def _scores_of_labels(network: nn.Module, cohort: data.Cohort, output: str, outputs: Mapping[str, int | str]) -> dict[str, data.Scores]:

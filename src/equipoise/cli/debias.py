@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from rich.text import Text
 
 from equipoise import report
 from equipoise.cli import inputs as given
-from equipoise.cli.asked import collected, goals_of, kept, methods_of, number_problems, output_of, outputs_of
 from equipoise.cli.console import JsonOption, bar, err, notes
+from equipoise.cli.inputs import collected, number_problems, output_of, outputs_of
 from equipoise.cli.outcome import print_labels, print_plan, result_json
-from equipoise.errors import pick, raise_all
+from equipoise.errors import BadInput, UnknownName, pick, raise_all
+
+if TYPE_CHECKING:
+    from equipoise.methods import Goal
 
 FOR_THE_COMMITTEE = ("report.html", "card.md and card.xml")  # without these the run has failed
 
 
-@given.reads_data
+@given.reads_data()
 def debias(
     ctx: typer.Context,
     file: given.FileArgument,
@@ -137,14 +142,14 @@ def debias(
     )
 
     label, images = inputs.options["labels"], inputs.options["images"]
-    methods = methods_of(method or ["bias-gda"], settings or [])
-    problems = inputs.problems() + number_problems(test_fraction, draws, seed)
+    methods = _methods_of(method or ["bias-gda"], settings or [])
+    problems = inputs.problems() + number_problems(test_fraction=test_fraction, draws=draws, seed=seed)
     if thumbnails and images is None:
         problems.append("--thumbnails requires --images. Omit it.")
     if weights is not None and not weights.is_file():
         problems.append(f"no such file: {weights}. Give the file with the weights.")
     goal = collected(
-        problems, lambda: Goal(measure, performance, min_performance, max_gap, kept(no_group_worse, min_rate or []), selection, max_loss)
+        problems, lambda: Goal(measure, performance, min_performance, max_gap, _kept(no_group_worse, min_rate or []), selection, max_loss)
     )
     collected(problems, lambda: check_methods(None, methods, train is not None))
     collected(problems, lambda: pick("--output-type", output_type or "auto", OUTPUTS))
@@ -157,7 +162,7 @@ def debias(
     if len(label) > 1:
         collected(problems, lambda: check_labels(list(methods), label))
         outputs = collected(problems, lambda: outputs_of(output_name, label))
-    goals = None if goal is None else collected(problems, lambda: goals_of(label_goal or [], label, goal))
+    goals = None if goal is None else collected(problems, lambda: _goals_of(label_goal or [], label, goal))
     if not dry_run:
         size_of_weights = weights.stat().st_size if weights and weights.is_file() else 0
         collected(problems, lambda: check_folder(folder, overwrite, 4 * len(label) * size_of_weights))
@@ -215,3 +220,94 @@ def debias(
         err.print(Text(report.printable(f"not done: {what if one else f'{name}, {what}'}: {why}"), style="yellow"), soft_wrap=True)
     if any(what in FOR_THE_COMMITTEE for _, what in failures):
         raise typer.Exit(1)
+
+
+def _methods_of(names: list[str], settings: list[str]) -> dict[str, dict[str, Any]]:
+    """The methods to try, each with its own settings; a setting that is a list is repeated."""
+    from equipoise.methods import METHODS
+
+    methods: dict[str, dict[str, Any]] = {name: {} for name in names}
+    texts: dict[tuple[str, str], list[str]] = {}
+    problems: list[str] = [f"--method {name} was given twice; name each method once" for name in methods if names.count(name) > 1]
+    for text in settings:
+        place, equals, value = text.partition("=")
+        name, dot, key = place.partition(".")
+        if not (equals and dot and key):
+            problems.append(f"--set must be METHOD.SETTING=VALUE, as in pruning.units=1500; got {text!r}")
+        elif name not in methods:
+            problems += UnknownName("method in --set, which is not among --method:", name, methods).problems
+        elif name in METHODS:
+            texts.setdefault((name, key), []).append(value)
+    for (name, key), values in texts.items():
+        collected(problems, lambda name=name, key=key, values=values: methods[name].update({key: _value(name, key, values)}))
+    raise_all(problems)
+    return methods
+
+
+def _value(method: str, key: str, given: list[str]) -> Any:
+    """A setting's text, or the texts of a list, as the type that the method declares for it."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from equipoise.methods import METHODS
+
+    settings = METHODS[method].settings
+    pick(f"setting of {method}", key, [f.name for f in fields(settings)])
+    declared: TypeAdapter[Any] = TypeAdapter(get_type_hints(settings)[key])
+    with suppress(ValidationError):
+        return declared.validate_python(given if len(given) > 1 else given[0])
+    with suppress(ValidationError):  # a list of one
+        return declared.validate_python(given)
+    with suppress(ValidationError):  # of a setting that is no list the last value counts, as for options
+        return declared.validate_json(given[-1])
+    try:
+        return declared.validate_python(given[-1])
+    except ValidationError as error:
+        raise BadInput(f"invalid value {given[-1]!r} for --set {method}.{key}: {error.errors()[0]['msg']}") from None
+
+
+def _goals_of(texts: list[str], labels: list[str], goal: Goal) -> dict[str, Goal] | None:
+    """The goal of each label: the common one with what --goal says of that label; None where it says nothing."""
+    given: dict[str, dict[str, Any]] = {label: {} for label in labels}
+    problems: list[str] = []
+    for text in texts:
+        place, equals, value = text.partition("=")
+        label, dot, key = place.rpartition(".")
+        if not (equals and dot and len(labels) > 1):
+            problems.append(
+                f"--goal must be LABEL.KEY=VALUE with more than one --label, as in {labels[0]}.min_performance=0.8; got {text!r}"
+            )
+        elif label not in labels:
+            problems += UnknownName("label in --goal", label, labels).problems
+        elif key in ("measure", "performance"):
+            given[label][key] = value
+        elif key in ("min_performance", "max_gap", "max_loss"):
+            try:
+                given[label][key] = float(value)
+            except ValueError:
+                problems.append(f"invalid value {value!r} for --goal {place}: expected a number")
+        else:
+            problems += UnknownName("key in --goal", key, ("measure", "performance", "min_performance", "max_gap", "max_loss")).problems
+    raise_all(problems)
+    return {label: replace(goal, **own) for label, own in given.items()} if texts else None
+
+
+def _kept(no_group_worse: bool, min_rate: list[str]) -> dict[str, float | str]:
+    """The rates to keep, from --no-group-worse and --min-rate."""
+    from equipoise.methods import BEFORE
+
+    found: dict[str, float | str] = {"tpr": BEFORE} if no_group_worse else {}
+    problems = []
+    for text in min_rate:
+        rate, equals, value = text.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            problems.append(f"--min-rate must be RATE=NUMBER, as in tpr=0.8; got {text!r}")
+        elif rate in found:
+            problems.append(f"{rate} has two limits, {found[rate]} and {number:g}; use one of them")
+        else:
+            found[rate] = number
+    raise_all(problems)
+    return found

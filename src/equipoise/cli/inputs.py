@@ -13,7 +13,7 @@ import typer
 
 from equipoise import data, report
 from equipoise.cli.console import counting, say_code
-from equipoise.errors import BadInput, did_you_mean, pick
+from equipoise.errors import BadInput, UnknownName, did_you_mean, pick, raise_all
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,38 +21,6 @@ if TYPE_CHECKING:
     from equipoise.models import Code
 
 FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file with one row per sample.")]
-LabelOption = Annotated[
-    list[str], typer.Option("--label", help="Column with the true label, 0 or 1 (empty: unknown); repeat it for a multi-label network.")
-]
-GroupOption = Annotated[
-    list[str], typer.Option(help="Column with the protected attribute; repeat it for several attributes and their intersections.")
-]
-ReferenceOption = Annotated[
-    list[str] | None, typer.Option(help="Reference (privileged) group; one per --group.", show_default="the largest group")
-]
-PatientOption = Annotated[str | None, typer.Option(help="Column with patient ids; intervals resample patients.")]
-IdOption = Annotated[str | None, typer.Option("--id", help="Column with unique row ids.")]
-PositiveOption = Annotated[str | None, typer.Option(help="Label value that counts as positive, if labels are not 0 and 1.")]
-BinsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Edges that cut a numeric --group column into groups: age=40,60,80 gives <40, 40-59, 60-79, 80+; repeat it for more."
-    ),
-]
-ConflictsOption = Annotated[
-    str,
-    typer.Option(
-        help="Patients recorded in several groups: row (as recorded), first, majority, blank (no group) or error; needs --patient."
-    ),
-]
-MaxTableOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Maximum size of a table, in bytes after decompression.",
-        show_default=f"{data.LIMIT_VARIABLE}, or {data.MAX_TABLE_BYTES:,}",
-        min=1,
-    ),
-]
 
 ModelOption = Annotated[
     str | None,
@@ -64,15 +32,6 @@ ModelOption = Annotated[
 ]
 WeightsOption = Annotated[
     Path | None, typer.Option(help="Weights of the network (.safetensors, or a torch file with a state dict).", rich_help_panel="Network")
-]
-FeatureOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--feature",
-        help="Input column of a tabular network; repeat it, in order.",
-        show_default="all columns without another role",
-        rich_help_panel="Network",
-    ),
 ]
 ModelOutputOption = Annotated[
     str | None,
@@ -87,121 +46,145 @@ OutputNameOption = Annotated[
     ),
 ]
 
-ImagesOption = Annotated[
-    Path | None, typer.Option(help="Folder with the images of the rows (PNG, JPEG, DICOM, ...).", rich_help_panel="Images")
-]
-ImageColumnOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Column with the image names: paths relative to the folder, or names unique below it, with or without extension.",
-        show_default="image, path, file, filename or Image Index",
-        rich_help_panel="Images",
+
+@dataclass(frozen=True)
+class Option:
+    """An option that sets a field of `data.Reading`."""
+
+    kind: Any
+    default: Any
+    help: str
+    flag: str = ""  # where it is not the field's name
+    shown: str | bool = True  # the default in words
+    panel: str | None = None
+    least: int | None = None
+
+    @property
+    def parameter(self) -> Any:
+        """Its annotation for typer."""
+        flags = [self.flag] if self.flag else []
+        more: dict[str, Any] = {"show_default": self.shown, "rich_help_panel": self.panel, "min": self.least}
+        return Annotated[self.kind, typer.Option(*flags, help=self.help, **more)]
+
+
+def _image(kind: Any, default: Any, help: str, flag: str = "", shown: str | bool = True) -> Option:
+    return Option(kind, default, help, flag, shown, "Images")
+
+
+OPTIONS = {  # by field of data.Reading; bins and norm are parsed
+    "labels": Option(
+        list[str], ..., "Column with the true label, 0 or 1 (empty: unknown); repeat it for a multi-label network.", "--label"
     ),
-]
-ViewColumnOption = Annotated[
-    str | None, typer.Option(help="Column with the view; only frontal views (PA, AP) are used.", rich_help_panel="Images")
-]
-FromHeadersOption = Annotated[
-    bool,
-    typer.Option(
+    "group": Option(list[str], ..., "Column with the protected attribute; repeat it for several attributes and their intersections."),
+    "reference": Option(list[str] | None, None, "Reference (privileged) group; one per --group.", shown="the largest group"),
+    "patient": Option(str | None, None, "Column with patient ids; intervals resample patients."),
+    "id": Option(str | None, None, "Column with unique row ids."),
+    "positive": Option(str | None, None, "Label value that counts as positive, if labels are not 0 and 1."),
+    "bins": Option(
+        list[str] | None,
+        None,
+        "Edges that cut a numeric --group column into groups: age=40,60,80 gives <40, 40-59, 60-79, 80+; repeat it for more.",
+    ),
+    "conflicts": Option(
+        str, "row", "Patients recorded in several groups: row (as recorded), first, majority, blank (no group) or error; needs --patient."
+    ),
+    "features": Option(
+        list[str] | None,
+        None,
+        "Input column of a tabular network; repeat it, in order.",
+        "--feature",
+        "all columns without another role",
+        "Network",
+    ),
+    "images": _image(Path | None, None, "Folder with the images of the rows (PNG, JPEG, DICOM, ...)."),
+    "image_column": _image(
+        str | None,
+        None,
+        "Column with the image names: paths relative to the folder, or names unique below it, with or without extension.",
+        shown="image, path, file, filename or Image Index",
+    ),
+    "view_column": _image(str | None, None, "Column with the view; only frontal views (PA, AP) are used."),
+    "from_headers": _image(
+        bool,
+        False,
+        "Read the columns sex, age and view from the DICOM headers where the table has none, and use frontal views only.",
         "--from-headers",
-        help="Read the columns sex, age and view from the DICOM headers where the table has none, and use frontal views only.",
-        rich_help_panel="Images",
     ),
-]
-SizeOption = Annotated[
-    int | None, typer.Option(help="Input size of the network, in pixels per side.", show_default="224", rich_help_panel="Images")
-]
-ChannelsOption = Annotated[int | None, typer.Option(help="1 for grayscale, 3 for colour.", show_default="1", rich_help_panel="Images")]
-NormOption = Annotated[
-    str | None,
-    typer.Option(
+    "size": _image(int | None, None, "Input size of the network, in pixels per side.", shown="224"),
+    "channels": _image(int | None, None, "1 for grayscale, 3 for colour.", shown="1"),
+    "norm": _image(
+        str | None,
+        None,
+        "Normalisation of pixels in [0, 1]: xray (-1024 to 1024, torchxrayvision), unit (0 to 1) or MEAN/STD.",
         "--normalise",
-        help="Normalisation of pixels in [0, 1]: xray (-1024 to 1024, torchxrayvision), unit (0 to 1) or MEAN/STD.",
-        show_default="0.5/0.25 for grayscale, ImageNet's for colour",
-        rich_help_panel="Images",
+        "0.5/0.25 for grayscale, ImageNet's for colour",
     ),
-]
-SkipBrokenOption = Annotated[bool, typer.Option("--skip-broken", help="Skip unreadable images and report them.", rich_help_panel="Images")]
-AllowOutsideOption = Annotated[
-    bool,
-    typer.Option(
-        "--allow-outside",
-        help="Also read images outside the folder (.., absolute paths, links).",
-        rich_help_panel="Images",
+    "skip_broken": _image(bool, False, "Skip unreadable images and report them.", "--skip-broken"),
+    "allow_outside": _image(bool, False, "Also read images outside the folder (.., absolute paths, links).", "--allow-outside"),
+    "max_pixels": _image(int, data.MAX_PIXELS, "Refuse images with more pixels than this before decoding them."),
+    "cache": _image(Path | None, None, "Folder for a cache of the decoded images.", shown="memory; the user cache if there are many"),
+    "max_table_bytes": Option(
+        int | None,
+        None,
+        "Maximum size of a table, in bytes after decompression.",
+        shown=f"{data.LIMIT_VARIABLE}, or {data.MAX_TABLE_BYTES:,}",
+        least=1,
     ),
-]
-MaxPixelsOption = Annotated[
-    int,
-    typer.Option(help="Refuse images with more pixels than this before decoding them.", rich_help_panel="Images"),
-]
-CacheOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder for a cache of the decoded images.",
-        show_default="memory; the user cache if there are many",
-        rich_help_panel="Images",
-    ),
-]
-
-
-OPTIONS: dict[str, tuple[object, object]] = {  # field of data.Reading: its option, and the default; bins and norm are parsed
-    "labels": (LabelOption, ...),
-    "group": (GroupOption, ...),
-    "reference": (ReferenceOption, None),
-    "patient": (PatientOption, None),
-    "id": (IdOption, None),
-    "positive": (PositiveOption, None),
-    "bins": (BinsOption, None),
-    "conflicts": (ConflictsOption, "row"),
-    "features": (FeatureOption, None),
-    "images": (ImagesOption, None),
-    "image_column": (ImageColumnOption, None),
-    "view_column": (ViewColumnOption, None),
-    "from_headers": (FromHeadersOption, False),
-    "size": (SizeOption, None),
-    "channels": (ChannelsOption, None),
-    "norm": (NormOption, None),
-    "skip_broken": (SkipBrokenOption, False),
-    "allow_outside": (AllowOutsideOption, False),
-    "max_pixels": (MaxPixelsOption, data.MAX_PIXELS),
-    "cache": (CacheOption, None),
-    "max_table_bytes": (MaxTableOption, None),
-}
-WITH_IMAGES = {  # options that need --images
-    "image_column": "--image-column",
-    "view_column": "--view-column",
-    "from_headers": "--from-headers",
-    "size": "--size",
-    "channels": "--channels",
-    "norm": "--normalise",
-    "skip_broken": "--skip-broken",
-    "allow_outside": "--allow-outside",
-    "max_pixels": "--max-pixels",
-    "cache": "--cache",
 }
 
 
-def reads_data(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of OPTIONS in place of its parameter `inputs`."""
-    signature = inspect.signature(command, eval_str=True)
+def reads_data(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The command with options of OPTIONS, all or those named, in place of its parameter `inputs`."""
+    taken = {name: OPTIONS[name] for name in names or OPTIONS}
     keyword = inspect.Parameter.KEYWORD_ONLY
     options = [
-        inspect.Parameter(name, keyword, annotation=option, default=inspect.Parameter.empty if default is ... else default)
-        for name, (option, default) in OPTIONS.items()
+        inspect.Parameter(name, keyword, annotation=one.parameter, default=inspect.Parameter.empty if one.default is ... else one.default)
+        for name, one in taken.items()
     ]
-    own = list(signature.parameters.values())
-    at = [parameter.name for parameter in own].index("inputs")
-    merged = [parameter.replace(kind=keyword) for parameter in [*own[:at], *options, *own[at + 1 :]]]
 
-    @wraps(command)
-    def called(**values: Any) -> None:
-        inputs = Inputs({name: values.pop(name) for name in OPTIONS})
-        command(inputs=inputs, **values)
+    def extended(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        own = list(signature.parameters.values())
+        at = [parameter.name for parameter in own].index("inputs")
+        merged = [parameter.replace(kind=keyword) for parameter in [*own[:at], *options, *own[at + 1 :]]]
 
-    called.__signature__ = signature.replace(parameters=merged)  # type: ignore[attr-defined]
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in merged}
-    return called
+        @wraps(command)
+        def called(**values: Any) -> None:
+            command(inputs=Inputs({name: values.pop(name) for name in taken}), **values)
+
+        called.__signature__ = signature.replace(parameters=merged)  # type: ignore[attr-defined]
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in merged}
+        return called
+
+    return extended
+
+
+NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {  # by option: what is allowed, in words and as a check
+    "threshold": ("between 0 and 1", lambda x: 0 <= x <= 1),
+    "test_fraction": ("between 0 and 1, as in 0.3", lambda x: 0 < x < 1),
+    "level": ("between 0 and 1, as in 0.95", lambda x: 0 < x < 1),
+    "draws": ("at least 2", lambda x: x >= 2),
+    "seed": ("at least 0", lambda x: x >= 0),
+    "min_patients": ("at least 1", lambda x: x >= 1),
+}
+
+
+def number_problems(**given: float | None) -> list[str]:
+    """The options whose number is not allowed."""
+    return [
+        f"--{name.replace('_', '-')} must be {NUMBERS[name][0]}; got {value}"
+        for name, value in given.items()
+        if value is not None and not NUMBERS[name][1](value)
+    ]
+
+
+def collected(problems: list[str], check: Callable[[], Any]) -> Any:
+    """The result of a check; its problems are added to the others."""
+    try:
+        return check()
+    except BadInput as error:
+        problems += error.problems
+        return None
 
 
 @dataclass(frozen=True)
@@ -226,35 +209,27 @@ class Inputs:
         found: list[str] = []
         columns, groups, conflicts = [], self.options["group"], self.options["conflicts"]
         for text in self.options["bins"] or []:
-            try:
-                columns.append(data.read_bins(text)[0])
-            except BadInput as error:
-                found += error.problems
+            if (read := collected(found, lambda text=text: data.read_bins(text))) is not None:
+                columns.append(read[0])
         found += [f"--bins {name} was given twice. Give each column once." for name in sorted({c for c in columns if columns.count(c) > 1})]
         found += [
             f"--bins names {name!r}, which is not a --group.{did_you_mean(name, groups)} Add --group {name}, or omit its bins."
             for name in dict.fromkeys(columns)
             if name not in groups
         ]
-        try:
-            pick("value of --conflicts", conflicts, data.CONFLICTS)
-        except BadInput as error:
-            found += error.problems
+        collected(found, lambda: pick("value of --conflicts", conflicts, data.CONFLICTS))
         if conflicts != "row" and self.options["patient"] is None:
             found.append(f"--conflicts {conflicts} requires patient ids. Give their column with --patient.")
         return found
 
     def _of_images(self) -> list[str]:
         if self.options["images"] is None:
-            given = [option for name, option in WITH_IMAGES.items() if self.options[name] != OPTIONS[name][1]]
-            return [f"{option} requires --images. Omit it." for option in given]
+            given = [name for name, one in OPTIONS.items() if one.panel == "Images" and self.options[name] != one.default]
+            return [f"{OPTIONS[name].flag or f'--{name}'.replace('_', '-')} requires --images. Omit it." for name in given]
         found = ["--feature is for tabular networks; the inputs are the --images. Omit it."] if self.options["features"] else []
         if self.options["id"] is not None:
             found.append("--id is for tables without images; with --images the image name is the id. Omit it.")
-        try:
-            norm_of(self.options["norm"], self.options["channels"] or 1)
-        except BadInput as error:
-            found += error.problems
+        collected(found, lambda: norm_of(self.options["norm"], self.options["channels"] or 1))
         return found
 
 
@@ -363,3 +338,34 @@ def scores_of(network: nn.Module, cohort: data.Cohort, output: str) -> data.Scor
         if not advice:
             raise
         raise BadInput(" ".join((*error.problems, advice))) from error
+
+
+def outputs_of(names: list[str] | None, labels: list[str]) -> dict[str, int | str]:
+    """The network's output for each of several labels.
+
+    >>> outputs_of(["Effusion=3", "Mass=Mass/Nodule"], ["Effusion", "Mass"])
+    {'Effusion': 3, 'Mass': 'Mass/Nodule'}
+    """
+    from equipoise.models import output_named
+
+    found: dict[str, int | str] = {}
+    problems = []
+    for text in names or []:
+        label, equals, which = (piece.strip() for piece in text.partition("="))
+        if not equals or not which:
+            problems.append(f"--output-name must be LABEL=OUTPUT where there are several labels, as in {labels[0]}=0; got {text!r}")
+        elif label not in labels:
+            problems += UnknownName("label in --output-name", label, labels).problems
+        elif label in found:
+            problems.append(f"--output-name {label} was given twice; give one output per label")
+        else:
+            found[label] = output_named(which)
+    raise_all(problems)
+    return found
+
+
+def output_of(names: list[str] | None) -> str | None:
+    """The network's output for the only label, by name or number."""
+    if names and len(names) > 1:
+        raise BadInput(f"--output-name takes one output where there is one --label; got {', '.join(map(repr, names))}")
+    return names[0] if names else None

@@ -43,10 +43,10 @@ def print_plan(found: RepairEstimate, folder: Path, as_json: bool) -> None:
     what.add_column("steps")
     what.add_column("at most about", justify="right")
     for step in found.methods:
-        what.add_row(step.method, step.what, "unknown" if step.seconds is None else duration(step.seconds))
+        what.add_row(step.method, step.what, "unknown" if step.seconds is None else report.duration(step.seconds))
     if found.probes is not None and found.probes.seconds is not None:
-        what.add_row("probes", found.probes.what, duration(found.probes.seconds))
-    total = "unknown" if found.seconds is None else duration(found.seconds)
+        what.add_row("probes", found.probes.what, report.duration(found.probes.seconds))
+    total = "unknown" if found.seconds is None else report.duration(found.seconds)
     out.print(Group(who, what))
     out.print(
         Text(f"goal: {found.to_dict()['goal']}; at most about {total} without the report; result in {report.printable(str(folder))}"),
@@ -154,14 +154,3 @@ def _interval(estimate: Estimate, sign: str) -> str:
 
 def _number(value: float, sign: str) -> str:
     return "" if isnan(value) else f"{value:{sign}.3f}"
-
-
-def duration(seconds: float) -> str:
-    """A rough duration in words.
-
-    >>> duration(0.2), duration(8), duration(700), duration(9000)
-    ('1 s', '8 s', '12 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{max(1.0, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

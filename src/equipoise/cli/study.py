@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from equipoise import report
-from equipoise.cli.console import err, out, say_stopped
+from equipoise.cli.console import JsonOption, RootOption, err, notes, out, say_stopped
 from equipoise.data import MAX_PIXELS
 from equipoise.errors import BadInput
 
@@ -31,7 +29,7 @@ study_app = typer.Typer(
 
 
 @study_app.command("list")
-def study_list(as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False) -> None:
+def study_list(as_json: JsonOption = False) -> None:
     """List the studies that come with Equipoise. A TOML file defines a study of your own.
 
     [bold]Example:[/bold] equipoise study list
@@ -66,9 +64,7 @@ def study_run(
     address: Annotated[
         str | None, typer.Option(help="With --runner ray: address of the cluster; auto for this machine.", show_default="a local cluster")
     ] = None,
-    root: Annotated[
-        Path | None, typer.Option(help="Folder with one folder per data set.", show_default="EQUIPOISE_DATA, then the user cache")
-    ] = None,
+    root: RootOption = None,
     device: Annotated[
         str | None,
         typer.Option(help="Device for the networks: cpu, cuda or cuda:1.", show_default="tables: cpu; images: a GPU if there is one"),
@@ -133,9 +129,9 @@ def study_run(
 @study_app.command("show")
 def study_show(
     folder: Annotated[Path, typer.Argument(help="The folder given to `equipoise study run --out`.")],
-    part: Annotated[str, typer.Option(help="Set to show: test or validation.")] = "test",
+    on: Annotated[str, typer.Option(help="Set to show: test or validation.")] = "test",
     baseline: Annotated[str, typer.Option(help="Method that the others are compared with in --json.")] = "standard",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+    as_json: JsonOption = False,
     csv: Annotated[Path | None, typer.Option(help="Also write rows, table and paired comparison as CSV into this folder.")] = None,
     latex: Annotated[Path | None, typer.Option(help="Also write the tables as LaTeX into this folder.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Also write the trajectories (PNG and SVG) into this folder.")] = None,
@@ -150,17 +146,17 @@ def study_show(
     study = opened(folder)
     rows = read_rows(study)
     if csv:
-        save_csv(study.plan, rows, csv, part)
+        save_csv(study.plan, rows, csv, on)
     if latex:
-        save_latex(study.plan, rows, latex, part)
+        save_latex(study.plan, rows, latex, on)
     if figures:
         from equipoise.report import save_trajectories
 
         save_trajectories(study.plan, rows, read_traces(study), figures)
     if as_json:
-        print(json.dumps(describe(study, baseline, part), indent=2, allow_nan=False))
+        print(json.dumps(describe(study, baseline, on), indent=2, allow_nan=False))
         return
-    out.print(study_view(study.plan, rows, out.width, part))
+    out.print(study_view(study.plan, rows, out.width, on))
     _print_pooled(study)
     for name, place in (("csv", csv), ("latex", latex), ("figures", figures)):
         if place:
@@ -186,40 +182,12 @@ def _bar() -> Iterator[Callable[[Event], None]]:
         TextColumn("{task.fields[left]}"),
         TextColumn("{task.description}"),
     )
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar, _warnings(bar.console):
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar, notes():
         task = bar.add_task("", total=1.0, tasks="", left="")
 
         def show(event: Event) -> None:
-            left = "" if event.left is None else f"about {_duration(event.left)} left"
+            left = "" if event.left is None else f"about {report.duration(event.left)} left"
             doing = event.running[0] if event.running else ""
             bar.update(task, completed=event.share, tasks=f"{event.done}/{event.total} tasks", left=left, description=doing)
 
         yield show
-
-
-@contextmanager
-def _warnings(console: Console) -> Iterator[None]:
-    """Prints warnings of the study and its data above the bar."""
-    loggers = [logging.getLogger(name) for name in ("equipoise.study", "equipoise.data")]
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: console.print(  # type: ignore[method-assign]
-        Text(report.printable(record.getMessage()), style="yellow"), soft_wrap=True
-    )
-    for logger in loggers:
-        logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeHandler(handler)
-
-
-def _duration(seconds: float) -> str:
-    """A rough duration in words.
-
-    >>> _duration(8), _duration(700), _duration(9000)
-    ('8 s', '12 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -152,3 +152,14 @@ def count(value: float, expected: bool = False) -> str:
 def percent(level: float) -> str:
     """A level as a percentage, 95% or 99.9%."""
     return f"{100 * level:.4g}%"
+
+
+def duration(seconds: float) -> str:
+    """A rough duration in words.
+
+    >>> duration(0.2), duration(8), duration(700), duration(9000)
+    ('1 s', '8 s', '12 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{max(1.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
