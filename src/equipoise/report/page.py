@@ -19,6 +19,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from equipoise import __version__
 from equipoise.data import write_text
 from equipoise.measures import UPPER_BOUND, Audit
 from equipoise.methods import ALL_AT_ONCE, METHODS
@@ -105,6 +106,9 @@ def audit_page(audit: Audit) -> str:
         _environment()
         .get_template("audit.html")
         .render(
+            title=audit.name,
+            kind="audit",
+            version=__version__,
             audit=audit,
             measure=measure,
             headline=audit[measure] if known else None,
@@ -148,6 +152,9 @@ def _context(case: Comparison, thumbnails: bool) -> dict[str, Any]:
     sides = (("Before", case.original), ("After", case.result))
     valid = case.original.valid
     return {
+        "title": case.title,
+        "kind": "report",
+        "version": case.provenance.versions.get("equipoise", ""),
         "case": case,
         "found": found,
         "candidate": candidate,
@@ -231,6 +238,8 @@ def labels_page(title: str, cases: Mapping[str, Comparison], saved: Mapping[str,
         .get_template("labels.html")
         .render(
             title=title,
+            kind="multi-label report",
+            version=first.provenance.versions.get("equipoise", ""),
             rows=rows,
             unmet=unmet,
             met=sum(case.result.candidate.met for case in cases.values()),
