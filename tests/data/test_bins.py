@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit
 from equipoise.data import Attribute, Bins, bins_in, read_bins
-from equipoise.data.bins import edges_of
+from equipoise.data.bins import Span, edges_of
 from equipoise.errors import BadInput, UnknownName
 from support.facts import facts, suggests
 
@@ -92,6 +92,21 @@ def test_a_name_with_an_equals_sign_is_a_column():
 def test_values_that_cannot_be_binned(values, said):
     with pytest.raises(BadInput, match=said):
         Attribute.binned(values, [40, 60], name="age")
+
+
+@pytest.mark.parametrize(("code", "group"), [(999, "80+"), (99999, "80+"), (-1, "<40"), (-99, "<40")])
+def test_a_code_for_missing_is_refused_unless_it_has_a_group_of_its_own(code, group):
+    ages = [18, 35, 52, 97, 81, code, code, None]
+    with pytest.raises(BadInput, match=facts("age", f"{code} in 2 rows", group)):
+        Attribute.binned(ages, [40, 60, 80], name="age")
+    levels = Attribute.binned(ages, [0, 40, 60, 80, 999], name="age").levels
+    assert ("<0" in levels) == (code < 0)
+    assert ("999+" in levels) == (code > 0)
+
+
+@pytest.mark.parametrize("values", [[20, 50, 97, 99], [-9, -1, 30, -4, 50], [999, 1050, 400, 1200], [99, 999], [0.5, 98.6, 104, 99]])
+def test_numbers_of_nines_among_others_are_numbers(values):
+    assert Span.of(np.array(values, float)).odd == {}
 
 
 def test_the_reference_is_named_by_its_bin():

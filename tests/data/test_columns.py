@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data import read_columns
+from equipoise.data import Roles, read_columns
 from equipoise.errors import BadInput
 from support.facts import facts
 
@@ -15,7 +15,7 @@ def _frame(**replaced) -> pd.DataFrame:
 
 
 def _read(frame: pd.DataFrame, **names):
-    return read_columns(frame, **({"label": "y", "group": "sex", "score": "p", "patient": "pid", "id": "id"} | names))
+    return read_columns(frame, Roles(**({"label": "y", "group": "sex", "score": "p", "patient": "pid", "id": "id"} | names)))
 
 
 def _problems(frame: pd.DataFrame, **names) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def test_many_columns_are_not_all_listed():
 def test_every_problem_is_in_one_message():
     frame = _frame(y=[0, 1, 2, np.nan], p=[0.5, 1.5, None, 0.2], sex="F", pid=[1, 2, 3, None], id=["a", "a", "b", "c"])
     with pytest.raises(BadInput) as caught:
-        _read(frame, source="scores.csv")
+        read_columns(frame, Roles("y", "sex", score="p", patient="pid", id="id"), "scores.csv")
     assert len(caught.value.problems) == 7
     assert str(caught.value).startswith("7 problems in scores.csv:\n- label column 'y': 1 of 4 rows have no label")
 

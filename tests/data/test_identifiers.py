@@ -94,6 +94,15 @@ def test_a_blank_after_every_separator_belongs_to_the_separator(tmp_path: Path):
     assert read_table(tmp_path / "a.csv", text=["id", "sex"]).to_dict("list") == {"y": [1, 0], "id": ["007", "7"], "sex": ["F, x", "M"]}
     (tmp_path / "b.csv").write_text("y,id\n1, 007\n0,007\n")
     assert read_table(tmp_path / "b.csv", text=["id"])["id"].tolist() == [" 007", "007"]
+    (tmp_path / "c.csv").write_text('y,id,sex\n1, 007, "F, x"\n0, 7, M\n')
+    assert read_table(tmp_path / "c.csv", text=["id", "sex"]).to_dict("list") == {"y": [1, 0], "id": ["007", "7"], "sex": ["F, x", "M"]}
+
+
+def test_one_field_with_a_blank_before_its_quotation_mark_changes_no_other(tmp_path: Path):
+    (tmp_path / "a.csv").write_text('y,id,sex\n1, "x",F\n0, 007, M\n1,007,M\n')
+    found = read_table(tmp_path / "a.csv", text=["id", "sex"])
+    assert found["id"].tolist() == [' "x"', " 007", "007"]
+    assert found["sex"].tolist() == ["F", " M", "M"]
 
 
 def test_names_of_columns_with_blanks_are_still_the_columns_of_text(tmp_path: Path):

@@ -82,6 +82,23 @@ def test_what_a_killed_process_left_is_listed_once_it_is_old(folder):
     assert sorted(cache.images for cache in image_caches(folder)) == [0, 0, 3, 5]
 
 
+def test_links_in_a_cache_are_neither_followed_nor_listed(folder, tmp_path):
+    sources, mine = [_png(v) for v in range(3)], tmp_path / "mine.npy"
+    cache = next(cache for cache in image_caches(folder) if cache.images == 3)
+    np.save(mine, np.full((3, 8, 8), 7, np.uint8))
+    before = mine.read_bytes()
+    for path in (cache.path, cache.path.with_suffix(".json")):
+        path.unlink()
+    cache.path.symlink_to(mine)
+    cache.path.with_suffix(".json").symlink_to(tmp_path / "absent.json")
+    assert [cache.images for cache in image_caches(folder)] == [5]
+    images = Images.open(sources, size=8, cache=folder)
+    assert images.raw(slice(None))[:, 0, 0].tolist() == [0, 1, 2]
+    assert mine.read_bytes() == before
+    assert not (tmp_path / "absent.json").exists()
+    assert not cache.path.is_symlink()
+
+
 def test_much_is_said_and_nothing_removed(folder, monkeypatch, caplog):
     Images.open([_png(v) for v in range(3)], size=8, cache=folder)
     assert not caplog.records

@@ -16,6 +16,7 @@ from .catalogue import load as load
 from .cohort import Cohort as Cohort
 from .cohort import cohort_in as cohort_in
 from .columns import ObjectArray as ObjectArray
+from .columns import Roles as Roles
 from .columns import bin_problems as bin_problems
 from .columns import read_columns as read_columns
 from .conflicts import CONFLICTS as CONFLICTS

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.bins import Bins, bins_for, numbers_in
+from equipoise.data.bins import Bins, Span, bins_for, numbers_in
 from equipoise.errors import BadInput, UnknownName
 
 log = logging.getLogger(__name__)
@@ -65,8 +65,7 @@ class Attribute:
         numbers = numbers_in(pd.Series(values), name)
         bins = bins_for(numbers, edges, name)
         names = pd.Series(np.array([*bins.names, None], dtype=object)[bins.codes(numbers)], dtype=object)
-        known = numbers[~np.isnan(numbers)]
-        levels = levels_of_bins(names.value_counts(), bins, (known.min(initial=np.inf), known.max(initial=-np.inf)), name, reference)
+        levels = levels_of_bins(names.value_counts(), bins, Span.of(numbers), name, reference)
         return cls(name, levels, _codes(names, levels), reference is not None, bins)
 
     @classmethod
@@ -140,15 +139,22 @@ def levels_of(counts: "pd.Series[int]", rows: int, name: str, reference: str | N
     return _reference_first(sorted(counts.index), str(counts.index[0]), name, reference)
 
 
-def levels_of_bins(
-    counts: "pd.Series[int]", bins: Bins, ends: tuple[float, float], name: str, reference: str | None = None
-) -> tuple[str, ...]:
-    """The same for a column of numbers between `ends` that is cut into bins: the groups are in the order of the numbers."""
+def levels_of_bins(counts: "pd.Series[int]", bins: Bins, span: Span, name: str, reference: str | None = None) -> tuple[str, ...]:
+    """The same for a column of numbers that is cut into bins: the groups are in the order of the numbers."""
     if len(counts) < 2:
-        found = f"all {int(counts.sum()):,} values lie in {counts.index[0]!r}, from {ends[0]:g} to {ends[1]:g}" if len(counts) else ""
+        found = f"all {int(counts.sum()):,} values lie in {counts.index[0]!r}, from {span.low:g} to {span.high:g}" if len(counts) else ""
         raise BadInput(
             f"column {name!r} makes {'a single group' if found else 'no group'}: {found or 'every value is missing'}. "
             "A gap needs at least two. Choose other edges or another column."
+        )
+    odd = {value: (group, rows) for value, rows in span.odd.items() if rows < counts[group := bins.names[int(bins.codes(np.array(value)))]]}
+    if odd:
+        raise BadInput(
+            *(
+                f"column {name!r} is to be binned and holds {value:g} in {rows:,} rows, which looks like a code for a missing value and "
+                f"would count in the group {group!r}. Leave those rows empty; if it is a value, add an edge that gives it its own group."
+                for value, (group, rows) in odd.items()
+            )
         )
     return _reference_first([level for level in bins.names if level in counts.index], str(counts.index[0]), name, reference)
 
@@ -161,7 +167,8 @@ def _reference_first(ordered: Sequence[str], largest: str, name: str, reference:
 
 
 def _codes(names: "pd.Series[Any]", levels: tuple[str, ...]) -> IntArray:
-    return pd.Categorical(names, categories=list(levels)).codes.astype(np.int64)
+    codes: IntArray = pd.Categorical(names, categories=list(levels)).codes.astype(np.int64)
+    return codes
 
 
 def joined(names: Sequence[str]) -> str:

@@ -1,8 +1,9 @@
 """Bins: a column of numbers, such as an age, as a few groups with readable names in the order of the numbers."""
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pandas as pd
 
 from equipoise.errors import BadInput
 
+CODES = (-1, *(-(10**k - 1) for k in range(1, 7)), *(10**k - 1 for k in range(2, 7)))  # -1, -9, ..., -999999, 99, ..., 999999
 HOW = "Give them in ascending order, as in age=40,60,80 (in Python bins={'age': [40, 60, 80]})."
 
 
@@ -103,6 +105,37 @@ def bins_for(values: npt.NDArray[np.float64], given: object, name: str) -> Bins:
     edges = edges_of(given, name)
     known = values[~np.isnan(values)]
     return Bins(edges, bool((known == np.round(known)).all()) and all(edge.is_integer() for edge in edges))
+
+
+@dataclass(frozen=True)
+class Span:
+    """The range of some numbers, and those among them that records hold in place of a number that is not known: additive over batches.
+
+    >>> Span.of(np.array([35.0, 81.0, 999.0])) + Span.of(np.array([np.nan, 999.0, 12.0]))
+    Span(low=12.0, high=81.0, codes={999.0: 2})
+    """
+
+    low: float = np.inf
+    high: float = -np.inf
+    codes: Mapping[float, int] = field(default_factory=dict)  # value: rows
+
+    @classmethod
+    def of(cls, values: npt.NDArray[np.float64]) -> "Span":
+        """The span of values (n,), NaN where there is none."""
+        code = np.isin(values, CODES)
+        real = values[~code & ~np.isnan(values)]
+        found, rows = np.unique(values[code], return_counts=True)
+        return cls(float(real.min(initial=np.inf)), float(real.max(initial=-np.inf)), dict(zip(found.tolist(), rows.tolist(), strict=True)))
+
+    def __add__(self, other: "Span") -> "Span":
+        codes = Counter(self.codes) + Counter(other.codes)
+        return Span(min(self.low, other.low), max(self.high, other.high), dict(codes))
+
+    @property
+    def odd(self) -> dict[float, int]:
+        """The codes that cannot be numbers like the others: further above them than they lie apart, or the only ones below zero."""
+        far = {value: value - self.high > self.high - self.low if value > 0 else self.low >= 0 for value in self.codes}
+        return {value: rows for value, rows in self.codes.items() if far[value] and self.low <= self.high}
 
 
 def bins_in(told: Mapping[str, Any]) -> dict[str, Bins]:

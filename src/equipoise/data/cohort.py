@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 import pandas as pd
 
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.bins import Bins
-from equipoise.data.columns import FloatArray, ObjectArray, check_frame, check_names, described, listed, read_columns
-from equipoise.data.faults import MAX_PIXELS
+from equipoise.data.columns import FloatArray, ObjectArray, Roles, check_frame, collecting, described, frame_of, read_columns
 from equipoise.data.image_files import find_files, of_view
-from equipoise.data.images import Images
+from equipoise.data.images import Decoding, Images
 from equipoise.data.table import Encoder, Table
 from equipoise.data.table_files import as_parsed
-from equipoise.data.targets import UNKNOWN, Targets, read_array
+from equipoise.data.targets import UNKNOWN, read_array
 from equipoise.errors import BadInput, Misuse, did_you_mean, pick, raise_all
 
 if TYPE_CHECKING:
@@ -95,10 +94,10 @@ class Cohort:
         `weight` names a column of sample weights, used by audits and post-processing and never as an input.
         """
         check_frame("Cohort.from_frame", frame)
-        check_names(label=label, score=None, group=group, patient=patient, id=id, bins=bins, weight=weight)
-        groups = [group] if isinstance(group, str) else list(group)
-        labels = [label] if isinstance(label, str) else list(label)
-        kept = {*labels, patient, id, weight} | (set() if attribute_as_input else set(groups))
+        roles = Roles(
+            label, group, reference, patient, id, weight=weight, positive=positive, classes=classes, bins=bins, conflicts=conflicts
+        )
+        kept = {*roles.labels, patient, id, weight} | (set() if attribute_as_input else set(roles.groups))
         chosen = [c for c in frame.columns if c not in kept] if features is None else list(features)
         problems = [f"no feature column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in chosen if c not in frame.columns]
         twice = dict.fromkeys(c for c in chosen if chosen.count(c) > 1)
@@ -109,25 +108,11 @@ class Cohort:
             )
         source = name if name != "frame" else ""
         try:
-            read = read_columns(
-                frame,
-                label=label,
-                group=group,
-                reference=reference,
-                patient=patient,
-                id=id,
-                positive=positive,
-                classes=classes,
-                bins=bins,
-                conflicts=conflicts,
-                weight=weight,
-                source=source,
-            )
+            read = read_columns(frame, roles)
         except BadInput as error:
             raise BadInput(*error.problems, *problems, source=source) from None
         raise_all(problems, source)
-        table = Table(frame[chosen].reset_index(drop=True), scale=scale)
-        return cls(table, read.y, read.attributes, read.patients, read.ids, name, **_several(read.targets), weight=read.weight)
+        return cls(Table(frame[chosen].reset_index(drop=True), scale=scale), name=name, **read.rows)
 
     @classmethod
     def from_arrays(
@@ -159,31 +144,15 @@ class Cohort:
         one = np.asarray(y) if targets is None else np.arange(len(targets.values)) % 2
         if one.ndim > 1:
             raise BadInput(f"y has shape {one.shape}; one label per row is needed, or labels=[...], which names the columns")
-        columns = {"y": pd.Series(one), attribute: listed(groups, attribute)}
-        if patients is not None:
-            columns["patient"] = listed(patients, "patient")
-        if weights is not None:
-            columns["weight"] = listed(weights, "weight")
-        # pandas would fill shorter columns up with missing values.
-        raise_all(
-            [f"{what} has {len(c):,} rows, y has {len(columns['y']):,}" for what, c in columns.items() if len(c) != len(columns["y"])]
-        )
-        read = read_columns(
-            pd.DataFrame(columns),
-            label="y",
-            group=attribute,
-            reference=reference,
-            patient="patient" if patients is not None else None,
-            bins=None if bins is None else {attribute: bins},
-            conflicts=conflicts,
-            weight="weight" if weights is not None else None,
-        )
+        frame = frame_of({"y": one, attribute: groups, "patient": patients, "weight": weights})
+        named = {name: name for name in ("patient", "weight") if name in frame}
+        edges = None if bins is None else {attribute: bins}
+        read = read_columns(frame, Roles("y", attribute, reference, bins=edges, conflicts=conflicts, **named))
         try:
             tensor = torch.as_tensor(inputs)
         except (TypeError, ValueError, RuntimeError) as error:
             raise BadInput(f"the inputs must be a tensor or an array of numbers (n, ...): {error}") from error
-        y_read = read.y if targets is None else targets.y
-        return cls(tensor, y_read, read.attributes, read.patients, read.ids, name, **_several(targets), weight=read.weight)
+        return cls(tensor, name=name, **replace(read, targets=targets).rows)
 
     @classmethod
     def from_images(
@@ -202,17 +171,9 @@ class Cohort:
         bins: Mapping[str, Sequence[float] | Bins] | None = None,
         conflicts: str = "row",
         weight: str | None = None,
-        size: int = 224,
-        channels: int = 1,
-        mean: Sequence[float] = (),
-        std: Sequence[float] = (),
-        skip_broken: bool = False,
         allow_outside: bool = False,
-        max_pixels: int = MAX_PIXELS,
-        cache: str | Path | None = None,
-        workers: int | None = None,
-        progress: Callable[[int], None] | None = None,
         name: str = "images",
+        **decoding: Unpack[Decoding],
     ) -> Cohort:
         """The cohort of a frame whose column `image` names files in a folder: paths in it, or bare names anywhere below.
 
@@ -224,56 +185,22 @@ class Cohort:
         as in `from_frame`.
         """
         check_frame("Cohort.from_images", frame)
-        problems: list[str] = []
-        rows = np.arange(len(frame))
-        if view is not None and view in frame.columns:
-            rows = np.flatnonzero(of_view(frame[view]))
-            if len(frame) and not len(rows):
-                held = ", ".join(map(str, frame[view].unique()[:6]))
-                problems.append(f"view column {view!r} holds no frontal view (PA, AP or frontal) in {len(frame):,} rows; it holds {held}")
-        elif view is not None:
-            problems.append(f"no column {view!r}.{did_you_mean(view, map(str, frame.columns), 0.6)}")
-        raise_all(problems, name)
+        roles = Roles(
+            label, group, reference, patient, image, weight=weight, positive=positive, classes=classes, bins=bins, conflicts=conflicts
+        )
+        rows = np.arange(len(frame)) if view is None else _frontal(frame, view, name)
         chosen = frame.iloc[rows].reset_index(drop=True)
-        source = name if len(rows) == len(frame) else f"{name}, {len(rows):,} frontal of {len(frame):,} rows"
-        try:
-            read = read_columns(
-                chosen,
-                label=label,
-                group=group,
-                reference=reference,
-                patient=patient,
-                id=image,
-                positive=positive,
-                classes=classes,
-                bins=bins,
-                conflicts=conflicts,
-                weight=weight,
-            )
-        except BadInput as error:
-            problems += error.problems
         # A frame that lost rows since it was read still has their numbers.
         told = frame.index if pd.api.types.is_integer_dtype(frame.index) and frame.index.is_monotonic_increasing else range(len(frame))
         numbers = [int(told[row]) + 1 for row in rows]
-        try:
+        problems: list[str] = []
+        with collecting(problems):
+            read = read_columns(chosen, roles)
+        with collecting(problems):
             files = find_files(chosen[image], folder, image, allow_outside=allow_outside, rows=numbers) if image in chosen else []
-        except BadInput as error:
-            problems += error.problems
-        raise_all(problems, source)
-        images = Images.open(
-            files,
-            size=size,
-            channels=channels,
-            mean=mean,
-            std=std,
-            places=[f"row {number} below the header" for number in numbers],
-            skip_broken=skip_broken,
-            max_pixels=max_pixels,
-            cache=cache,
-            workers=workers,
-            progress=progress,
-        )
-        whole = cls(Table(chosen[[]]), read.y, read.attributes, read.patients, read.ids, name, **_several(read.targets), weight=read.weight)
+        raise_all(problems, name if len(rows) == len(frame) else f"{name}, {len(rows):,} frontal of {len(frame):,} rows")
+        images = Images.open(files, places=[f"row {number} below the header" for number in numbers], **decoding)
+        whole = cls(Table(chosen[[]]), name=name, **read.rows)
         return replace(whole.take([at for at in range(len(rows)) if at not in images.broken]), source=images)
 
     def __len__(self) -> int:
@@ -312,17 +239,20 @@ class Cohort:
         """Some of the rows, by position or mask."""
         rows = np.arange(len(self))[np.asarray(index)]
         source = self.source.take(rows) if isinstance(self.source, (Table, Images)) else _rows_of(self.source, rows)
-        return Cohort(
-            source,
-            self.y[rows],
-            tuple(a.take(rows) for a in self.attributes),
-            None if self.patients is None else self.patients[rows],
-            self.ids[rows],
-            name or self.name,
-            self.labels,
-            None if self.targets is None else self.targets[rows],
-            self.kind,
-            None if self.weight is None else self.weight[rows],
+
+        def some(values: Any) -> Any:
+            return None if values is None else values[rows]
+
+        return replace(
+            self,
+            source=source,
+            y=self.y[rows],
+            attributes=tuple(a.take(rows) for a in self.attributes),
+            patients=some(self.patients),
+            ids=self.ids[rows],
+            name=name or self.name,
+            targets=some(self.targets),
+            weight=some(self.weight),
         )
 
     def labelled(self, label: str) -> Cohort:
@@ -355,6 +285,19 @@ def cohort_in(frame: pd.DataFrame, text: Collection[str], **columns: Any) -> Coh
     return replace(cohort, source=replace(cohort.source, frame=inputs.assign(**both))) if both else cohort
 
 
+def _frontal(frame: pd.DataFrame, view: str, name: str) -> IntArray:
+    """The rows whose view is frontal, or an error where there is no such column or row."""
+    if view not in frame.columns:
+        raise BadInput(f"no column {view!r}.{did_you_mean(view, map(str, frame.columns), 0.6)}", source=name)
+    rows = np.flatnonzero(of_view(frame[view]))
+    if len(frame) and not len(rows):
+        held = ", ".join(map(str, frame[view].unique()[:6]))
+        raise BadInput(
+            f"view column {view!r} holds no frontal view (PA, AP or frontal) in {len(frame):,} rows; it holds {held}", source=name
+        )
+    return rows
+
+
 def _rows_of(inputs: Tensor, rows: IntArray) -> Tensor:
     import torch
 
@@ -369,8 +312,3 @@ def _check_arrays(inputs: object, y: object, groups: object) -> None:
     advice |= {"Module": "A network is no data: eq.audit(model, cohort).", "Cohort": "This is a cohort already."}
     if y is None or groups is None or any(kind.__name__ in advice for kind in type(inputs).__mro__):
         raise Misuse("Cohort.from_arrays", "inputs, labels and groups: from_arrays(inputs, y, groups)", inputs, advice)
-
-
-def _several(targets: Targets | None) -> dict[str, Any]:
-    """The fields of a cohort with several labels; none for one label."""
-    return {} if targets is None else {"labels": targets.names, "targets": targets.values, "kind": targets.kind}

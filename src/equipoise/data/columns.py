@@ -1,6 +1,7 @@
 """Columns of a user's frame, checked: label, score, groups, patients, ids, weights. Every problem of a frame in one message."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,14 +9,100 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.attribute import MANY, Attribute, IntArray, inexact, level_name
+from equipoise.data.attribute import Attribute, IntArray, inexact, level_name
 from equipoise.data.bins import Bins, edges_of, numbers_of
 from equipoise.data.conflicts import CONFLICTS, settled
-from equipoise.data.targets import Targets, equals, read_classes, read_labels
+from equipoise.data.targets import Targets, clipped, read_classes, read_label, read_labels
 from equipoise.errors import BadInput, Misuse, did_you_mean, pick, raise_all
 
 FloatArray = npt.NDArray[np.float64]
 ObjectArray = npt.NDArray[np.object_]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which columns of a frame are what.
+
+    Several labels, or one with `classes`, become `Columns.targets`. `bins` has the edges at which group columns of numbers are cut;
+    `conflicts` sets what happens to patients who have more than one group (see `CONFLICTS`).
+    """
+
+    label: str | Sequence[str]
+    group: str | Sequence[str]
+    reference: str | Sequence[str] | None = None
+    patient: str | None = None
+    id: str | None = None
+    score: str | None = None
+    weight: str | None = None
+    positive: object = None
+    classes: Sequence[object] | None = None
+    bins: Mapping[str, Sequence[float] | Bins] | None = None
+    conflicts: str = "row"
+
+    def __post_init__(self) -> None:
+        """Raises where the names of columns are something else, such as the columns themselves."""
+
+        def listed(value: object) -> bool:
+            return isinstance(value, (list, tuple, np.ndarray, pd.Index)) and all(isinstance(name, str) for name in value)
+
+        given: dict[str, Any] = vars(self)
+        problems = [
+            f"{role} must be the name of a column or a list of names; got {type(given[role]).__name__}"
+            for role in ("label", "group")
+            if not isinstance(given[role], str) and not listed(given[role])
+        ]
+        problems += [
+            f"{role} must be the name of a column; got {type(given[role]).__name__}"
+            for role in ("score", "patient", "id", "weight")
+            if not isinstance(given[role], (str, int, type(None)))
+        ]
+        if not isinstance(given["bins"], (Mapping, type(None))):
+            problems.append(f"bins must be the edges by column, as in {{'age': [40, 60, 80]}}; got {self.bins!r}")
+        raise_all(problems)
+        pick("rule for conflicts:", self.conflicts, CONFLICTS)
+
+    @property
+    def labels(self) -> list[str]:
+        return [self.label] if isinstance(self.label, str) else list(self.label)
+
+    @property
+    def groups(self) -> list[str]:
+        return [self.group] if isinstance(self.group, str) else list(self.group)
+
+    @property
+    def references(self) -> list[str | None]:
+        """The reference of each group, None where the largest is to be taken."""
+        if self.reference is None:
+            return [None] * len(self.groups)
+        given = [self.reference] if np.ndim(self.reference) == 0 else list(self.reference)
+        count = len(self.groups)
+        if len(given) != count:
+            raise BadInput(f"{count} group columns need {count} references, one each in the same order; got {len(given)}: {given}")
+        return [None if value is None else level_name(value) for value in given]
+
+    def problems(self, frame: pd.DataFrame) -> list[str]:
+        """What keeps the columns from being read at all: missing, there twice, named for two things, or without one value per row."""
+        own = {"score": self.score, "patient": self.patient, "id": self.id, "weight": self.weight}
+        wanted = dict.fromkeys(name for name in (*self.labels, *self.groups, *own.values()) if name is not None)
+        counts = {name: list(frame.columns).count(name) for name in wanted}
+        problems = [_absent(name, frame) for name, count in counts.items() if not count]
+        problems += [f"column {name!r} is there {count} times. Rename all but one." for name, count in counts.items() if count > 1]
+        roles = [*(("label", name) for name in dict.fromkeys(self.labels)), *(("group", name) for name in self.groups)]
+        roles += [(role, name) for role, name in own.items() if role != "id" and name is not None]
+        named: dict[str, list[str]] = {}
+        for role, name in roles:
+            named.setdefault(name, []).append(role)
+        problems += [
+            f"column {name!r} is named for more than one thing: {', '.join(uses)}. Give each a column of its own."
+            for name, uses in named.items()
+            if len(uses) > 1
+        ]
+        if not len(frame):
+            problems.append("the table has no rows")
+        if not self.groups:
+            problems.append("no group column was named")
+        problems += bin_problems(self.bins or {}, self.groups)
+        return problems + [problem for name, count in counts.items() if count == 1 for problem in _nested(frame[name], name)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +114,14 @@ class Columns:
     patients: ObjectArray | None = field(repr=False)
     ids: ObjectArray = field(repr=False)
     score: FloatArray | None = field(repr=False)
-    targets: Targets | None = field(default=None, repr=False)  # several labels, or classes
-    weight: FloatArray | None = field(default=None, repr=False)
+    weight: FloatArray | None = field(repr=False)
+    targets: Targets | None = field(repr=False)  # several labels, or classes; y is then what stands for them all
+
+    @property
+    def rows(self) -> dict[str, Any]:
+        """All but the score, as the fields of a cohort."""
+        found: dict[str, Any] = {name: getattr(self, name) for name in ("y", "attributes", "patients", "ids", "weight")}
+        return found if self.targets is None else found | self.targets.fields
 
 
 def described(y: IntArray, attributes: Sequence[Attribute], patients: ObjectArray | None) -> str:
@@ -37,111 +130,70 @@ def described(y: IntArray, attributes: Sequence[Attribute], patients: ObjectArra
     return ", ".join([f"{len(y):,} rows{of}", f"{int((y == 1).sum()):,} positive", *map(repr, attributes)])
 
 
-def read_columns(
-    frame: pd.DataFrame,
-    *,
-    label: str | Sequence[str],
-    group: str | Sequence[str],
-    reference: str | Sequence[str] | None = None,
-    patient: str | None = None,
-    id: str | None = None,
-    score: str | None = None,
-    positive: object = None,
-    classes: Sequence[object] | None = None,
-    bins: Mapping[str, Sequence[float] | Bins] | None = None,
-    conflicts: str = "row",
-    weight: str | None = None,
-    source: str = "",
-) -> Columns:
-    """The named columns of a frame, or one error that lists everything wrong with them.
-
-    Several label columns, or one with `classes`, are `targets`; y is then what stands for them all. `bins` has the edges at which group
-    columns of numbers are cut; `conflicts` sets what happens to patients who have more than one group (see `CONFLICTS`).
-    """
-    check_frame("from_frame", frame)
-    check_names(label=label, score=score, group=group, patient=patient, id=id, bins=bins, weight=weight)
-    pick("rule for conflicts:", conflicts, CONFLICTS)
-    groups = [group] if isinstance(group, str) else list(group)
-    labels = [label] if isinstance(label, str) else list(label)
-    references = _references(groups, reference)
-    wanted = [name for name in (*labels, score, *groups, patient, id, weight) if name is not None]
-    problems = [_absent(name, frame) for name in dict.fromkeys(wanted) if name not in frame.columns]
-    problems += [
-        f"column {name!r} is there {count} times. Rename all but one."
-        for name in dict.fromkeys(wanted)
-        if (count := list(frame.columns).count(name)) > 1
-    ]
-    problems += _shared_roles(
-        [
-            *(("label", name) for name in dict.fromkeys(labels)),
-            ("score", score),
-            *(("group", name) for name in groups),
-            ("patient", patient),
-            ("weight", weight),
-        ]
-    )
-    if not len(frame):
-        problems.append("the table has no rows")
-    if not groups:
-        problems.append("no group column was named")
-    problems += bin_problems(bins or {}, groups)
-    problems += [
-        problem for name in dict.fromkeys(wanted) if list(frame.columns).count(name) == 1 for problem in _nested(frame[name], name)
-    ]
+def read_columns(frame: pd.DataFrame, roles: Roles, source: str = "") -> Columns:
+    """The columns of a frame that have a role, or one error that lists everything wrong with them."""
+    references = roles.references
+    problems = roles.problems(frame)
     raise_all(problems, source)
-
-    targets: Targets | None = None
-    if isinstance(label, str) and classes is None:
-        y, label_problem = _label(frame[label], label, positive)
-        problems += label_problem or one_label(
-            int(y.sum()), len(y), label, positive, _examples(frame[label].dropna()) if not y.any() else ""
-        )
-    else:
-        y = np.zeros(len(frame), np.int64)
-        try:
-            if classes is not None and len(labels) != 1:
-                raise BadInput(f"classes are those of one label column; got {len(labels)} columns: {', '.join(labels)}")
-            targets = (
-                read_labels([frame[name] for name in labels], labels, positive)
-                if classes is None
-                else read_classes(frame[labels[0]], labels[0], classes)
-            )
-            y = targets.y
-        except BadInput as error:
-            problems += error.problems
-    scores: FloatArray | None = None
-    if score is not None:
-        scores, score_problems = _score(frame[score], score)
-        problems += score_problems
-    weights: FloatArray | None = None
-    if weight is not None:
-        weights, weight_problems = _weight(frame[weight], weight)
-        problems += weight_problems
+    n = len(frame)
+    y, targets = np.zeros(n, np.int64), None
+    with collecting(problems):
+        y, targets = _labels(frame, roles)
+    scores = None if roles.score is None else _checked(score_of, frame[roles.score], roles.score, problems)
+    weights = None if roles.weight is None else _checked(weight_of, frame[roles.weight], roles.weight, problems)
     attributes = []
-    for name, named in zip(groups, references, strict=True):
-        try:
-            edges = (bins or {}).get(name)
-            attributes.append(
-                Attribute.of(frame[name], name, named) if edges is None else Attribute.binned(frame[name], edges, name, named)
-            )
-        except BadInput as error:
-            problems += error.problems
-    if patient and (wrong := _identifier_problems(frame[patient], patient, "patient")):
+    for name, reference in zip(roles.groups, references, strict=True):
+        with collecting(problems):
+            edges = (roles.bins or {}).get(name)
+            of = Attribute.of(frame[name], name, reference) if edges is None else Attribute.binned(frame[name], edges, name, reference)
+            attributes.append(of)
+    if roles.patient and (wrong := identifier_problems(frame[roles.patient], roles.patient, "patient")):
         problems += wrong
-    elif patient:
+    elif roles.patient:
         for at, attribute in enumerate(attributes):
-            try:
-                attributes[at] = settled(attribute, frame[patient], conflicts)
-            except BadInput as error:
-                problems += error.problems
-    elif conflicts != "row":
-        problems.append(f"conflicts={conflicts!r} is about patients, and no patient column was named. Name it, or leave conflicts out.")
-    if id:
-        problems += _identifier_problems(frame[id], id, "id") + _id_problems(frame[id], id)
+            with collecting(problems):
+                attributes[at] = settled(attribute, frame[roles.patient], roles.conflicts)
+    elif roles.conflicts != "row":
+        problems.append(
+            f"conflicts={roles.conflicts!r} is about patients, and no patient column was named. Name it, or leave conflicts out."
+        )
+    if roles.id:
+        problems += identifier_problems(frame[roles.id], roles.id, "id") + _id_problems(frame[roles.id], roles.id)
     raise_all(problems, source)
-    patients = identifiers(frame[patient]) if patient else None
-    ids = identifiers(frame[id]) if id else np.arange(len(frame)).astype(object)
-    return Columns(y, tuple(attributes), patients, ids, scores, targets, weights)
+    patients = identifiers(frame[roles.patient]) if roles.patient else None
+    ids = identifiers(frame[roles.id]) if roles.id else np.arange(n).astype(object)
+    return Columns(y, tuple(attributes), patients, ids, scores, weights, targets)
+
+
+@contextmanager
+def collecting(problems: list[str]) -> Iterator[None]:
+    """Adds the problems of a BadInput in the block to the list instead of raising it."""
+    try:
+        yield
+    except BadInput as error:
+        problems += error.problems
+
+
+def _labels(frame: pd.DataFrame, roles: Roles) -> tuple[IntArray, Targets | None]:
+    """One label per row, and the several labels or classes that it stands for."""
+    if isinstance(roles.label, str) and roles.classes is None:
+        return read_label(frame[roles.label], roles.label, roles.positive), None
+    labels = roles.labels
+    if roles.classes is None:
+        targets = read_labels([frame[name] for name in labels], labels, roles.positive)
+    elif len(labels) == 1:
+        targets = read_classes(frame[labels[0]], labels[0], roles.classes)
+    else:
+        raise BadInput(f"classes are those of one label column; got {len(labels)} columns: {', '.join(labels)}")
+    return targets.y, targets
+
+
+def _checked(
+    read: "Callable[[pd.Series[object], str], tuple[FloatArray, list[str]]]", column: "pd.Series[object]", name: str, problems: list[str]
+) -> FloatArray:
+    numbers, wrong = read(column, name)
+    problems += wrong
+    return numbers
 
 
 def check_frame(call: str, frame: object) -> None:
@@ -163,113 +215,14 @@ def check_frame(call: str, frame: object) -> None:
     raise Misuse(call, "a pandas DataFrame and the names of its columns", frame, advice)
 
 
-def check_names(*, label: object, score: object, group: object, patient: object, id: object, bins: object, weight: object = None) -> None:
-    """Raises where the names of columns are something else, such as the columns themselves."""
-
-    def listed(value: object) -> bool:
-        return isinstance(value, (list, tuple, np.ndarray, pd.Index)) and all(isinstance(name, str) for name in value)
-
-    problems = [
-        f"{role} must be the name of a column{' or a list of names' if several else ''}; got {type(value).__name__}"
-        for role, value, several in (
-            ("label", label, True),
-            ("group", group, True),
-            ("score", score, False),
-            ("patient", patient, False),
-            ("id", id, False),
-            ("weight", weight, False),
-        )
-        if not (isinstance(value, str) or (several and listed(value)) or (not several and (value is None or isinstance(value, int))))
-    ]
-    if bins is not None and not isinstance(bins, Mapping):
-        problems.append(f"bins must be the edges by column, as in {{'age': [40, 60, 80]}}; got {bins!r}")
-    raise_all(problems)
-
-
-def _references(groups: Sequence[str], reference: str | Sequence[str] | None) -> list[str | None]:
-    if reference is None:
-        return [None] * len(groups)
-    given = [reference] if np.ndim(reference) == 0 else list(reference)
-    if len(given) != len(groups):
-        raise BadInput(f"{len(groups)} group columns need {len(groups)} references, one each in the same order; got {len(given)}: {given}")
-    return [None if value is None else level_name(value) for value in given]
-
-
-def _shared_roles(roles: Sequence[tuple[str, str | None]]) -> list[str]:
-    named: dict[str, list[str]] = {}
-    for role, name in roles:
-        if name is not None:
-            named.setdefault(name, []).append(role)
-    return [
-        f"column {name!r} is named for more than one thing: {', '.join(uses)}. Give each a column of its own."
-        for name, uses in named.items()
-        if len(uses) > 1
-    ]
-
-
 def _absent(name: str, frame: pd.DataFrame) -> str:
     names = [str(c) for c in frame.columns]
-    shown = ", ".join(map(_clip, names[:20])) + (f", and {len(names) - 20} more" if len(names) > 20 else "")
+    shown = ", ".join(map(clipped, names[:20])) + (f", and {len(names) - 20} more" if len(names) > 20 else "")
     return f"no column {name!r}.{did_you_mean(name, names, 0.6)} The columns are: {shown}."
 
 
-def _label(column: "pd.Series[object]", name: str, positive: object) -> tuple[IntArray, list[str]]:
-    n, empty = len(column), int(column.isna().sum())
-    problems = [f"label column {name!r}: {empty:,} of {n:,} rows have no label. Leave them out first."] if empty else []
-    found = column.dropna()
-    if positive is not None:
-        y = equals(column, positive).astype(np.int64)
-    else:
-        numbers = numbers_of(column)
-        y = (numbers == 1).astype(np.int64)
-        other = column[column.notna().to_numpy() & ~np.isin(numbers, (0, 1))]
-        if len(other):
-            last = _clip(sorted(found.map(level_name).unique())[-1])
-            problems.append(
-                f"label column {name!r} must hold 0 and 1; {len(other):,} of {n:,} rows hold something else. It holds {_examples(found)}. "
-                f"If one of them is the positive value, name it: --positive {last} (in Python positive={last!r})."
-                f"{_classes_advice(found, name)}"
-            )
-    return y, problems
-
-
-def one_label(positives: int, rows: int, name: str, positive: object = None, found: str = "") -> list[str]:
-    """A problem where all rows have the same label; `found` are the values of the column, where one of them was to be the positive one."""
-    if positive is not None and not positives:
-        return [f"label column {name!r} never holds the positive value {positive!r}{found and f'; it holds {found}'}"]
-    if positives in (0, rows):
-        what = "only positives" if positives else "only negatives"
-        return [f"label column {name!r} holds {what} in all {rows:,} rows. Both are needed: use more rows or another column."]
-    return []
-
-
-def _weight(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str]]:
-    """The sample weights in a column, and a problem that names the first row without a positive, finite number."""
-    numbers = numbers_of(column)
-    with np.errstate(invalid="ignore"):
-        bad = ~(np.isfinite(numbers) & (numbers > 0))
-    if not bad.any():
-        return numbers, []
-    first = _clip(str(column[bad].iloc[0]))
-    return numbers, [
-        f"weight column {name!r}: {_count(bad)} hold no positive, finite number, {first!r} in the first. Leave rows of weight 0 out; "
-        "correct the others."
-    ]
-
-
-def _classes_advice(found: "pd.Series[object]", name: str) -> str:
-    """How a network of several classes is repaired, where a label has so few values that they may be classes."""
-    values = sorted(found.map(level_name).unique())
-    if not 2 < len(values) <= MANY:
-        return ""
-    return (
-        " Several classes are repaired from Python:\n"
-        f"  cohort = eq.Cohort.from_frame(df, label={name!r}, classes={values[:3]!r}, group=...)  # all, in the network's order\n"
-        '  result = eq.debias(net, cohort, method="constrained", measure="eod")'
-    )
-
-
-def _score(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str]]:
+def score_of(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str]]:
+    """The scores in a column, and what is wrong with them."""
     numbers = numbers_of(column)
     empty = column.isna().to_numpy()
     text = ~empty & np.isnan(numbers)
@@ -277,7 +230,7 @@ def _score(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str
         outside = (numbers < 0) | (numbers > 1)
     problems = []
     if text.any():
-        first = _clip(str(column[text].iloc[0]))
+        first = clipped(str(column[text].iloc[0]))
         if first.endswith("%"):
             advice = "They look like percentages: remove the sign and divide by 100."
         elif first.replace(",", ".", 1).lstrip("-").replace(".", "", 1).isdigit():
@@ -299,6 +252,20 @@ def _score(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str
     return numbers, problems
 
 
+def weight_of(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str]]:
+    """The sample weights in a column, and a problem that names the first row without a positive, finite number."""
+    numbers = numbers_of(column)
+    with np.errstate(invalid="ignore"):
+        bad = ~(np.isfinite(numbers) & (numbers > 0))
+    if not bad.any():
+        return numbers, []
+    first = clipped(str(column[bad].iloc[0]))
+    return numbers, [
+        f"weight column {name!r}: {_count(bad)} hold no positive, finite number, {first!r} in the first. Leave rows of weight 0 out; "
+        "correct the others."
+    ]
+
+
 def identifiers(column: "pd.Series[object]") -> ObjectArray:
     """The ids in a column, unchanged; whole numbers that pandas keeps as floating-point numbers because of gaps are integers again."""
     values: ObjectArray = column.to_numpy(dtype=object)
@@ -307,7 +274,8 @@ def identifiers(column: "pd.Series[object]") -> ObjectArray:
     return values
 
 
-def _identifier_problems(column: "pd.Series[object]", name: str, role: str) -> list[str]:
+def identifier_problems(column: "pd.Series[object]", name: str, role: str) -> list[str]:
+    """What is wrong with a column of ids: empty ones, numbers too large to be exact, or both numbers and text."""
     empty = column.isna().to_numpy(bool) | np.array([isinstance(value, str) and not value.strip() for value in column], bool)
     problems = (
         [f"{role} column {name!r}: {_count(empty)} have no {'patient id' if role == 'patient' else 'id'}. Fill them in or leave them out."]
@@ -363,6 +331,15 @@ def _is_nested(value: object) -> bool:
     return isinstance(value, (list, tuple, dict, set)) or (hasattr(value, "__array__") and not isinstance(value, np.generic))
 
 
+def frame_of(arrays: Mapping[str, object]) -> pd.DataFrame:
+    """A frame of arrays by name, or an error where they differ in length: pandas would fill up the shorter with missing values."""
+    columns = {name: listed(values, name) for name, values in arrays.items() if values is not None}
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise BadInput(f"arrays of the same rows have the same length; got {', '.join(f'{n:,} in {name}' for name, n in lengths.items())}")
+    return pd.DataFrame(columns)
+
+
 def listed(values: object, name: str) -> "pd.Series[Any]":
     """The values of a list, an array or a tensor as a column, or an error where there is more than one per row.
 
@@ -399,15 +376,6 @@ def _count(rows: npt.NDArray[np.bool_]) -> str:
     return f"{int(rows.sum()):,} of {len(rows):,} rows (the first is row {int(rows.argmax()) + 1:,} below the header)"
 
 
-def _examples(found: "pd.Series[object]") -> str:
-    values = sorted(found.map(level_name).unique(), key=lambda v: (len(v), v))
-    return f"{len(values):,} different values: {', '.join(map(_clip, values[:6]))}{' ...' if len(values) > 6 else ''}"
-
-
 def _some(values: Iterable[object]) -> str:
-    shown = [_clip(str(value)) for value in values]
+    shown = [clipped(str(value)) for value in values]
     return ", ".join(shown[:5]) + (" ..." if len(shown) > 5 else "")
-
-
-def _clip(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:36]} ..."

@@ -51,7 +51,7 @@ def image_caches(folder: str | Path | None = None) -> list[ImageCache]:
     place, found = cache_folder(folder), []
     for path in place.iterdir() if place.is_dir() else ():
         finished = bool(PIXELS.fullmatch(path.name))
-        if finished or LEFTOVER.fullmatch(path.name):
+        if not path.is_symlink() and (finished or LEFTOVER.fullmatch(path.name)):  # a link is none of ours
             with suppress(FileNotFoundError):  # another process may remove one meanwhile
                 cache = _described(path)
                 # A young leftover may still be written to.

@@ -42,6 +42,20 @@ class Norm(TypedDict):
     std: tuple[float, ...]
 
 
+class Decoding(TypedDict, total=False):
+    """The options of `Images.open` that the makers of cohorts pass on."""
+
+    size: int
+    channels: int
+    mean: Sequence[float]
+    std: Sequence[float]
+    skip_broken: bool
+    max_pixels: int
+    cache: str | Path | None
+    workers: int | None
+    progress: Callable[[int], None] | None
+
+
 XRAY_RANGE = Norm(mean=(0.5,), std=(1 / 2048,))  # -1024 to 1024, as torchxrayvision's networks are trained on, with one channel
 UNIT_RANGE = Norm(mean=(0.0,), std=(1.0,))  # 0 to 1
 NORMS = {  # channels: mean and standard deviation of pixels in [0, 1]; those of ImageNet for 3, round numbers for 1
@@ -245,6 +259,8 @@ def _cached(
     path, notes = folder / f"{key.hexdigest()}.npy", folder / f"{key.hexdigest()}.json"
     with suppress(OSError, ValueError, TypeError, AttributeError):  # not there, or damaged: it is made again
         broken = {int(at): Broken(*map(str, one)) for at, one in json.loads(notes.read_text(encoding="utf-8")).items()}
+        if path.is_symlink() or notes.is_symlink():  # somebody else's file: pixels are made again, in place of the link
+            raise FileNotFoundError(path)
         pixels = np.load(path, mmap_mode="r")
         blank = np.empty((size, size), np.uint8)
         # A codec may have been installed since: what is broken must still be.
@@ -256,7 +272,7 @@ def _cached(
             mark_used(path)
             return pixels, broken
     needed = len(sources) * size * size
-    with replacing(path) as temporary:
+    with replacing(path, follow=False) as temporary:
         free = shutil.disk_usage(folder).free
         if free < needed:  # writing to a mapped file on a full disk kills the process
             raise BadInput(
@@ -267,7 +283,7 @@ def _cached(
         broken = _fill(store, sources, limit, progress)
         store.flush()
         del store
-        with replacing(notes) as listed:  # first, so that pixels never lie there without them
+        with replacing(notes, follow=False) as listed:  # first, so that pixels never lie there without them
             listed.write_text(json.dumps({at: [one.kind, one.reason] for at, one in broken.items()}), encoding="utf-8")
     mark_used(path)
     return np.load(path, mmap_mode="r"), broken

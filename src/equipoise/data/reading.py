@@ -15,7 +15,7 @@ import pandas as pd
 
 from equipoise.data.bins import Bins
 from equipoise.data.cohort import Cohort, cohort_in
-from equipoise.data.columns import read_columns
+from equipoise.data.columns import Roles, read_columns
 from equipoise.data.conflicts import varying_in
 from equipoise.data.faults import MAX_PIXELS, Broken, Limit, counted
 from equipoise.data.image_files import IMAGE_COLUMNS, find_files, of_view
@@ -142,7 +142,7 @@ def read_scores(path: str | Path, reading: Reading, columns: Sequence[str]) -> d
         found[label] = Scores.from_frame(rows, score=column, id=reading.id, name=path.name, **{**roles, "label": label})
     if not several:
         return found
-    attributes = read_columns(frame, **reading.roles, source=path.name).attributes
+    attributes = read_columns(frame, Roles(**reading.roles), path.name).attributes
     return {
         label: replace(own, attributes=tuple(a.take(np.flatnonzero(known(frame[label]))) for a in attributes))
         for label, own in found.items()

@@ -3,8 +3,10 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, get_type_hints
 
 from equipoise.data.cohort import Cohort
+from equipoise.data.images import Decoding
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,10 @@ class Recipe:
     by_hand: str = ""  # why no program can fetch the files, and where a person gets them
 
     @property
-    def options(self) -> tuple[str, ...]:
-        """The names of the options that `load` takes."""
-        names = tuple(inspect.signature(self.load).parameters)
-        return names[1:] if self.files else names
+    def options(self) -> dict[str, Any]:
+        """The options that `load` takes, with their types; those of decoding too where it passes them on."""
+        hints, found = get_type_hints(self.load), dict[str, Any]()
+        for parameter in list(inspect.signature(self.load).parameters.values())[1 if self.files else 0 :]:
+            passed_on = parameter.kind is parameter.VAR_KEYWORD
+            found |= get_type_hints(Decoding) if passed_on else {parameter.name: hints[parameter.name]}
+        return found

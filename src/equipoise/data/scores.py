@@ -9,7 +9,7 @@ import pandas as pd
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.bins import Bins
 from equipoise.data.cohort import Cohort
-from equipoise.data.columns import FloatArray, ObjectArray, check_frame, described, listed, read_columns
+from equipoise.data.columns import FloatArray, ObjectArray, Roles, check_frame, described, frame_of, read_columns
 from equipoise.errors import BadInput, Misuse
 
 FRAMED = "The columns of a frame are read by eq.Scores.from_frame(frame, label=..., score=..., group=...)."
@@ -60,20 +60,8 @@ class Scores:
         three. Only their ratios matter.
         """
         check_frame("Scores.from_frame", frame)
-        read = read_columns(
-            frame,
-            label=label,
-            group=group,
-            reference=reference,
-            patient=patient,
-            id=id,
-            score=score,
-            positive=positive,
-            bins=bins,
-            conflicts=conflicts,
-            weight=weight,
-            source=name if name != "scores" else "",
-        )
+        roles = Roles(label, group, reference, patient, id, score, weight, positive, bins=bins, conflicts=conflicts)
+        read = read_columns(frame, roles, name if name != "scores" else "")
         assert read.score is not None  # a score column was named
         return cls(read.y, read.score, read.attributes, read.patients, read.ids, name, read.weight)
 
@@ -103,26 +91,11 @@ class Scores:
         for values in (y, score, groups):
             if isinstance(values, (pd.DataFrame, Cohort, Scores)):
                 raise Misuse(call, wanted, values, {"DataFrame": FRAMED, "Cohort": OF_COHORT})
-        columns = {"y": y, "score": score, attribute: groups} | ({} if patients is None else {"patient": patients})
-        columns |= {} if weights is None else {"weight": weights}
-        arrays = {key: listed(values, key) for key, values in columns.items()}
-        lengths = {key: len(values) for key, values in arrays.items()}
-        if len(set(lengths.values())) > 1:
-            raise BadInput(f"arrays of one set of scores have the same length; got {lengths}")
-        patient = None if patients is None else "patient"
-        frame = pd.DataFrame(arrays)
-        return cls.from_frame(
-            frame,
-            label="y",
-            score="score",
-            group=attribute,
-            reference=reference,
-            patient=patient,
-            bins=None if bins is None else {attribute: bins},
-            conflicts=conflicts,
-            weight=None if weights is None else "weight",
-            name=name,
-        )
+        frame = frame_of({"y": y, "score": score, attribute: groups, "patient": patients, "weight": weights})
+        named = {column: column for column in ("patient", "weight") if column in frame}
+        edges = None if bins is None else {attribute: bins}
+        columns = {"label": "y", "score": "score", "group": attribute} | named
+        return cls.from_frame(frame, reference=reference, bins=edges, conflicts=conflicts, name=name, **columns)
 
     @classmethod
     def of(cls, cohort: Cohort, score: object) -> "Scores":

@@ -229,16 +229,18 @@ def csv_format(stream: BinaryIO, encoding: str, path: Path) -> CsvFormat:
 
 
 def _spaced(lines: list[str], separator: str) -> bool:
-    """Whether the fields are separated by a separator and a blank: then the blank is no part of a value.
+    """Whether a blank after the separator is part of it and not of the value, as in `1, "F, x"`.
 
-    So it is where every name of the header but the first begins with one, or where a quotation mark comes after one.
+    So it is where a blank follows every separator of the header; or of all rows, if a quotation mark follows one of these blanks. A single
+    such field says nothing about the others, in which a leading blank may be part of an identifier.
     """
-    rows = [row for row in csv.reader(lines[:1000], delimiter=separator) if row]
-    if not rows:
-        return False
-    if len(rows[0]) > 1 and all(name.startswith(" ") for name in rows[0][1:]):
-        return True
-    return any(field.startswith(" ") and field.lstrip(" ").startswith('"') for row in rows for field in row)
+    bare = [re.sub('"[^"]*"', '""', line) for line in lines[:1000] if separator in line]
+    header, rows = bare[:1], bare[1:]
+    return any(_all_spaced(of, separator) for of in (header, rows if any(f'{separator} "' in row for row in rows) else []))
+
+
+def _all_spaced(lines: list[str], separator: str) -> bool:
+    return bool(lines) and all(field.startswith(" ") for line in lines for field in line.split(separator)[1:])
 
 
 def _encoding(raw: bytes, path: Path) -> str:

@@ -5,17 +5,17 @@ Both become one array (n, L) of 0 and 1, with -1 where it is not known: one colu
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.attribute import IntArray, level_name
+from equipoise.data.attribute import MANY, IntArray, level_name
 from equipoise.data.bins import numbers_of
 from equipoise.errors import BadInput, did_you_mean, raise_all
 
 UNKNOWN = -1
-KINDS = ("labels", "classes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,19 +28,19 @@ class Targets:
 
     @property
     def y(self) -> IntArray:
-        """One label per row (n,): whether any label is known to be positive; of classes, whether it is another than the first."""
-        return any_positive(self.values, self.kind)
+        """One label per row (n,): whether any label is known to be positive; of classes, whether it is another than the first.
 
+        >>> Targets(("a", "b"), np.array([[0, 1], [0, -1]]), "labels").y.tolist(), Targets(("a", "b"), np.eye(2), "classes").y.tolist()
+        ([1, 0], [0, 1])
+        """
+        columns = self.values[:, 1:] if self.kind == "classes" else self.values
+        found: IntArray = (columns == 1).any(1).astype(np.int64)
+        return found
 
-def any_positive(values: IntArray, kind: str) -> IntArray:
-    """The one label (n,) that stands for all: any of the labels, or any class but the first.
-
-    >>> any_positive(np.array([[0, 1], [0, -1]]), "labels").tolist(), any_positive(np.array([[1, 0], [0, 1]]), "classes").tolist()
-    ([1, 0], [0, 1])
-    """
-    columns = values[:, 1:] if kind == "classes" else values
-    found: IntArray = (columns == 1).any(1).astype(np.int64)
-    return found
+    @property
+    def fields(self) -> dict[str, Any]:
+        """As the fields of a cohort."""
+        return {"y": self.y, "labels": self.names, "targets": self.values, "kind": self.kind}
 
 
 def equals(column: "pd.Series[object]", value: object) -> npt.NDArray[np.bool_]:
@@ -63,29 +63,60 @@ def known(column: "pd.Series[object]") -> npt.NDArray[np.bool_]:
     return np.asarray(column.notna().to_numpy() & (numbers_of(column) != UNKNOWN), dtype=bool)
 
 
+def label_of(column: "pd.Series[object]", name: str, positive: object = None, *, gaps: bool = False) -> tuple[IntArray, list[str]]:
+    """A label (n,) of 0 and 1, or of the positive value and others, and what is wrong with it.
+
+    With `gaps` it may be unknown (NaN or -1), which becomes -1.
+    """
+    n, here = len(column), known(column) if gaps else column.notna().to_numpy(dtype=bool)
+    problems = []
+    if not gaps and not here.all():
+        problems.append(f"label column {name!r}: {int((~here).sum()):,} of {n:,} rows have no label. Leave them out first.")
+    numbers = numbers_of(column)
+    own = numbers == 1 if positive is None else equals(column, positive)
+    other = here & ~np.isin(numbers, (0, 1))
+    if positive is None and other.any():
+        last = clipped(sorted(column[here].map(level_name).unique())[-1])
+        problems.append(
+            f"label column {name!r} must hold 0 and 1{', and NaN or -1 where it is not known' if gaps else ''}; {int(other.sum()):,} of "
+            f"{n:,} rows hold something else. It holds {_examples(column[here])}. If one of them is the positive value, name it: "
+            f"--positive {last} (in Python positive={last!r}).{_classes_advice(column[here], name)}"
+        )
+    return np.where(here, own, UNKNOWN).astype(np.int64), problems
+
+
+def one_label(positives: int, rows: int, name: str, positive: object = None, found: str = "") -> list[str]:
+    """A problem where all rows have the same label; `found` are the values of the column, where one of them was to be the positive one."""
+    if not rows:
+        return [f"label column {name!r} is known in no row. Leave it out."]
+    if positive is not None and not positives:
+        return [f"label column {name!r} never holds the positive value {positive!r}{found and f'; it holds {found}'}"]
+    if positives in (0, rows):
+        what = "only positives" if positives else "only negatives"
+        return [f"label column {name!r} holds {what} in all {rows:,} rows. Both are needed: use more rows or another column."]
+    return []
+
+
+def read_label(column: "pd.Series[object]", name: str, positive: object = None, *, gaps: bool = False) -> IntArray:
+    """A label with both positives and negatives, or an error that lists everything wrong with it."""
+    values, problems = label_of(column, name, positive, gaps=gaps)
+    positives, here = int((values == 1).sum()), values != UNKNOWN
+    examples = _examples(column[here]) if positive is not None and not positives else ""
+    raise_all(problems or one_label(positives, int(here.sum()), name, positive, examples))
+    return values
+
+
 def read_labels(columns: Sequence["pd.Series[object]"], names: Sequence[str], positive: object = None) -> Targets:
     """The labels in columns of 0 and 1, or of the positive value and others; NaN and -1 are not known."""
     problems = _name_problems(names, "label")
-    values = np.full((len(columns[0]) if columns else 0, len(names)), UNKNOWN, np.int64)
-    for at, (name, column) in enumerate(zip(names, columns, strict=True)):
-        numbers, here = numbers_of(column), known(column)
-        if positive is not None:
-            own = equals(column, positive)
-        else:
-            own = numbers == 1
-            other = here & ~np.isin(numbers, (0, 1))
-            if other.any():
-                seen = ", ".join(sorted({level_name(value) for value in column[other]})[:6])
-                problems.append(
-                    f"label column {name!r} must hold 0 and 1, and NaN or -1 where it is not known; {int(other.sum()):,} of "
-                    f"{len(column):,} rows hold something else: {seen}. "
-                    "Name the positive value with positive=, or the classes with classes=[...]."
-                )
-                continue
-        values[:, at] = np.where(here, own, UNKNOWN)
-        problems += _one_sided(values[:, at], f"label column {name!r}")
+    values = []
+    for name, column in zip(names, columns, strict=True):
+        try:
+            values.append(read_label(column, name, positive, gaps=True))
+        except BadInput as error:
+            problems += error.problems
     raise_all(problems)
-    return Targets(tuple(map(str, names)), values, "labels")
+    return Targets(tuple(map(str, names)), np.stack(values, 1), "labels")
 
 
 def read_classes(column: "pd.Series[object]", name: str, classes: Sequence[object]) -> Targets:
@@ -135,12 +166,23 @@ def _name_problems(names: Sequence[str], what: str) -> list[str]:
     return found if len(names) else [f"no {what} was named; give at least one"]
 
 
-def _one_sided(values: IntArray, where: str) -> list[str]:
-    """One problem where a label is never known, or always the same."""
-    known = values[values != UNKNOWN]
-    if not len(known):
-        return [f"{where} is known in none of {len(values):,} rows. Leave it out."]
-    if (known == known[0]).all():
-        what = "positives" if known[0] else "negatives"
-        return [f"{where} holds only {what} in all {len(known):,} rows where it is known. Both are needed: use more rows or leave it out."]
-    return []
+def _classes_advice(found: "pd.Series[object]", name: str) -> str:
+    """How a network of several classes is repaired, where a label has so few values that they may be classes."""
+    values = sorted(found.map(level_name).unique())
+    if not 2 < len(values) <= MANY:
+        return ""
+    return (
+        " Several classes are repaired from Python:\n"
+        f"  cohort = eq.Cohort.from_frame(df, label={name!r}, classes={values[:3]!r}, group=...)  # all, in the network's order\n"
+        '  result = eq.debias(net, cohort, method="constrained", measure="eod")'
+    )
+
+
+def _examples(found: "pd.Series[object]") -> str:
+    values = sorted(found.map(level_name).unique(), key=lambda v: (len(v), v))
+    return f"{len(values):,} different values: {', '.join(map(clipped, values[:6]))}{' ...' if len(values) > 6 else ''}"
+
+
+def clipped(text: str) -> str:
+    """A value of the user's as a message shows it, not longer than 40 characters."""
+    return text if len(text) <= 40 else f"{text[:36]} ..."

@@ -3,7 +3,6 @@
 Pydantic checks the types and collects every problem; `reading` turns them into messages.
 """
 
-import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -35,7 +34,7 @@ from equipoise.study.networks import checked
 STRICT = ConfigDict(extra="forbid")
 SOURCE, FILE = "from-source", "from-file"  # the two kinds of data, as pydantic names them in the place of a problem
 SOURCES = tuple(CATALOGUE)
-HANDLED = ("root", "progress", "cache", "workers")  # arguments of a loader that change no number; the run sets them
+HANDLED = ("progress", "cache", "workers")  # arguments of a loader that change no number; the run sets them
 HASHED = 2**26  # bytes: a larger table is identified by its length instead of its content, to avoid reading it
 Decoding = Callable[[int], None]  # called with the number of images that were decoded since the last call
 
@@ -85,9 +84,8 @@ Recipe = Annotated[dict[str, Any], AfterValidator(_recipe)]
 
 def option_types(source: str) -> dict[str, Any]:
     """The options of a source and their types."""
-    loader = CATALOGUE[pick("data", source, SOURCES)].load
-    hints = get_type_hints(loader)
-    return {name: hints[name] for name in inspect.signature(loader).parameters if name not in HANDLED}
+    options = CATALOGUE[pick("data", source, SOURCES)].options
+    return {name: kind for name, kind in options.items() if name not in HANDLED}
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -121,7 +119,7 @@ class FromSource:
 
     def load(self, root: str | Path | None = None, decoding: Decoding | None = None, **options: Any) -> Cohort:
         """The cohort, with further options. Pixels lie in a file of the user's cache, so that a process is sent only the file's name."""
-        images = "cache" in inspect.signature(CATALOGUE[self.source].load).parameters
+        images = "cache" in CATALOGUE[self.source].options
         mapped = {"cache": user_cache() / "images", "progress": decoding} if images else {}
         return load(self.source, root, **{**self.options, **options}, **mapped)
 

@@ -10,15 +10,15 @@ both in different admissions, or not in MIMIC-IV, is left out, and their number 
 """
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
+from typing import Unpack
 
 import pandas as pd
 
 from equipoise.data.cohort import Cohort
-from equipoise.data.faults import MAX_PIXELS
 from equipoise.data.files import locate
 from equipoise.data.image_files import VIEWS, of_view
+from equipoise.data.images import Decoding
 from equipoise.data.recipe import File, Recipe
 from equipoise.data.table_files import read_table
 from equipoise.errors import BadInput, pick, raise_all
@@ -62,14 +62,8 @@ def mimic_cxr(
     mimic_iv: str | Path | None = None,
     official: str = "all",
     views: str = "frontal",
-    size: int = 224,
-    channels: int = 1,
-    skip_broken: bool = False,
     allow_outside: bool = False,
-    max_pixels: int = MAX_PIXELS,
-    cache: str | Path | None = None,
-    workers: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    **decoding: Unpack[Decoding],
 ) -> Cohort:
     """The images with a finding and those with none, from the folder of MIMIC-CXR-JPG.
 
@@ -109,15 +103,9 @@ def mimic_cxr(
         group=attribute,
         reference=REFERENCES[attribute],
         patient="subject_id",
-        size=size,
-        channels=channels,
-        skip_broken=skip_broken,
         allow_outside=allow_outside,
-        max_pixels=max_pixels,
-        cache=cache,
-        workers=workers,
-        progress=progress,
         name="mimic-cxr",
+        **decoding,
     )
 
 

@@ -7,17 +7,17 @@ left out. Wang, Peng, Lu, Lu, Bagheri and Summers, CVPR 2017.
 The data are provided by the NIH Clinical Center: https://nihcc.app.box.com/v/ChestXray-NIHCC
 """
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import pandas as pd
 
 from equipoise.data.cohort import Cohort
 from equipoise.data.dicom import age as years
-from equipoise.data.faults import MAX_PIXELS
 from equipoise.data.files import locate
 from equipoise.data.image_files import VIEWS, of_view
+from equipoise.data.images import Decoding
 from equipoise.data.recipe import File, Recipe
 from equipoise.data.table_files import read_table
 from equipoise.errors import BadInput, pick, raise_all
@@ -63,14 +63,8 @@ def nih(
     attribute: str = "sex",
     older: int = OLD,
     views: str = "frontal",
-    size: int = 224,
-    channels: int = 1,
-    skip_broken: bool = False,
     allow_outside: bool = False,
-    max_pixels: int = MAX_PIXELS,
-    cache: str | Path | None = None,
-    workers: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    **decoding: Unpack[Decoding],
 ) -> Cohort:
     """The images with a finding ('any' for all of them) and those with none, from the folder of one of the two layouts.
 
@@ -106,15 +100,9 @@ def nih(
         group=attribute,
         reference="M" if attribute == "sex" else old,
         patient="patient",
-        size=size,
-        channels=channels,
-        skip_broken=skip_broken,
         allow_outside=allow_outside,
-        max_pixels=max_pixels,
-        cache=cache,
-        workers=workers,
-        progress=progress,
         name="nih",
+        **decoding,
     )
 
 
