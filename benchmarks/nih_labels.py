@@ -4,8 +4,8 @@
     python benchmarks/nih_labels.py table labels.jsonl
 
 Every frontal image has three labels (infiltration, effusion, atelectasis, each there or not). The network is trained from scratch on 60 %
-of the patients and repaired on 20 %; a line of JSON for each split, method and label tells the rest: EOD (women minus men), its noise
-floor, balanced accuracy, seconds of the repair. It runs where the data and the network do: on a GPU if there is one.
+of the patients and repaired on 20 %; a line of JSON for each split, method and label tells the rest: EOD (women minus men), its
+p-value, balanced accuracy, seconds of the repair. It runs where the data and the network do: on a GPU if there is one.
 """
 
 import argparse
@@ -102,7 +102,7 @@ def tell(seed: int, method: str, audits: eq.Audit, seconds: float) -> None:
             "method": method,
             "label": label,
             "gap": gap.value,
-            "noise": gap.noise,
+            "p_value": gap.p_value,
             "ba": audits[label]["balanced_accuracy"].value,
         }
         print(json.dumps({**row, "seconds": round(seconds, 2)}), flush=True)
@@ -114,7 +114,7 @@ def table(path: Path) -> None:
     for (label, method), found in rows.groupby(["label", "method"], sort=False):
         mean, error = found["gap"].mean(), found["gap"].std() / len(found) ** 0.5
         print(
-            f"| {label} | {method} | {mean:+.3f} ± {error:.3f} | {found['gap'].abs().mean():.3f} (noise {found['noise'].mean():.3f}) "
+            f"| {label} | {method} | {mean:+.3f} ± {error:.3f} | {found['gap'].abs().mean():.3f} "
             f"| {found['ba'].mean():.3f} | {found['seconds'].mean():.1f} |"
         )
 

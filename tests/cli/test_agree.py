@@ -17,6 +17,7 @@ from lxml import html
 from equipoise import Cohort, cli
 from equipoise.data import hold_out
 from equipoise.repair import folders
+from equipoise.report import p_words
 from support import hospital
 
 TWO = """
@@ -170,9 +171,8 @@ def _check_report(page: Any, document: dict[str, Any]) -> int:
                     seen += 1
                 if known["after"]["value"] is not None:
                     assert _near(cells[2].text_content(), known["after"]["detectable"], 100)
-                    shown = re.findall(NUMBER, cells[3].text_content())
-                    numbers = (known["after"]["noise"], known["before"]["excess"], known["after"]["excess"])
-                    assert all(_near(text, value, 100) for text, value in zip(shown, numbers, strict=True))
+                    shown = re.findall(r"<?[0-9.]+", cells[3].text_content())
+                    assert shown == [p_words(known[side][name]) for name in ("p_value", "p_adjusted") for side in sides]
     [table] = page.xpath("//div[@aria-label='All methods on the test set']/table")
     audits = {"original": document["before"], **{name: entry["test_set"] for name, entry in document["methods"].items()}}
     rows = table.xpath("./tbody/tr")
@@ -199,6 +199,13 @@ def _goal(document: dict[str, Any], found: dict[str, Any]) -> Interval:
     rows = [r for r in found["gaps"] if (r["measure"], r["attribute"]) == (document["goal"]["measure"], attribute)]
     known = [r for r in rows if r["value"] is not None]
     return _ends(max(known, key=lambda r: abs(r["value"]))) if known else (None, None, None)
+
+
+def _goal_row(document: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """The row of the gap that `_goal` is of."""
+    attribute = found["gaps"][-1]["attribute"]
+    rows = [r for r in found["gaps"] if (r["measure"], r["attribute"]) == (document["goal"]["measure"], attribute)]
+    return max(rows, key=lambda r: abs(r["value"] or 0.0))
 
 
 def _tables(markdown: str) -> Iterator[tuple[list[str], list[list[str]]]]:
@@ -294,12 +301,12 @@ def _check_terminal(printed: str, document: dict[str, Any]) -> int:
         gap, performance = SHOWN.findall(line)
         assert _is(gap, _goal(document, found)), line
         assert _is(performance, _ends(found["balanced_accuracy"])), line
-        [line] = [line for line in lines if line.strip().startswith(name) and "[" not in line and re.search(rf"{NUMBER} +{NUMBER}", line)]
-        numbers = re.findall(rf"(?<= ){NUMBER}", line.replace(name, "").replace("(chosen)", ""))
+        [line] = [line for line in lines if line.strip().startswith(name) and "[" not in line and re.search(rf"{NUMBER} +<?{NUMBER}", line)]
+        numbers = re.findall(rf"(?<= )<?{NUMBER}", line.replace(name, "").replace("(chosen)", ""))
         value, limit = _goal(document, found)[0], document["limit"] if name == "original" else document["methods"][name]["limit"]
         assert value is not None
         assert _near(numbers[0], abs(value))
-        assert _near(numbers[2], abs(value) - float(numbers[1])) or abs(abs(value) - float(numbers[1]) - float(numbers[2])) < 1.1e-3
+        assert numbers[1:3] == [p_words(_goal_row(document, found)[each]) for each in ("p_value", "p_adjusted")]
         if limit is not None:
             assert _near(numbers[3], -limit["below"])
         seen += 2

@@ -13,7 +13,7 @@ from equipoise.data import hold_out, sha256
 from equipoise.methods import Note
 from equipoise.methods.rules import read_rule
 from equipoise.models import HEADS, READ_IS_NOT_USED, load_exported, predict
-from equipoise.report import note_words
+from equipoise.report import note_words, p_words
 from support import hospital
 
 ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid"]
@@ -410,19 +410,20 @@ def test_a_network_in_half_precision_is_refused_with_the_remedy(table):
     assert "Half" in err or "float16" in err
 
 
-def test_gaps_stand_beside_chance_and_beside_the_best_rule(table, monkeypatch):
+def test_gaps_are_next_to_their_p_values_and_the_best_rule(table, monkeypatch):
     monkeypatch.setenv("COLUMNS", "140")
     code, out, err = table(*TABLE, *FAST, "--method", "bias-gda", "--method", "reject-option", "--verbose")
     assert (code, err) == (0, "")
     document = json.loads(Path("repaired/audit.json").read_text())
-    second = out[out.index("Compared with chance") :]
+    second = out[out.index("Permutation p-values") :]
     for name, found, limit in (
         ("original", document["before"], document["limit"]),
         ("reject-option", document["methods"]["reject-option"]["test_set"], document["methods"]["reject-option"]["limit"]),
     ):
         line = next(line for line in second.splitlines() if line.strip().startswith(name))
         eod = found["eod"]
-        assert line.split()[-4:] == [f"{abs(eod['value']):.3f}", f"{eod['noise']:.3f}", f"{eod['excess']:+.3f}", f"{-limit['below']:+.3f}"]
+        p = [p_words(eod[name]) for name in ("p_value", "p_adjusted")]
+        assert line.split()[-4:] == [f"{abs(eod['value']):.3f}", *p, f"{-limit['below']:+.3f}"]
         assert limit["below"] >= -1e-12  # the same scores
         assert limit["performance"] == pytest.approx(found["balanced_accuracy"]["value"] + limit["below"])
     assert "group-aware upper bound" in " ".join(out.split())

@@ -74,10 +74,9 @@ def test_run_and_show(run: Callable[..., Ran], tmp_path: Path) -> None:
     assert (told["study"], told["rows"], len(told["table"])) == ("mine", 2 * 2 * 2 * 2, 8)
     assert {line["quantity"] for line in told["comparison"]} == {"abs_gap", "performance"}
     assert {line["method"] for line in told["timings"]} == {"training", "standard", "pruning"}
-    assert all(0 <= line["noise"] < 1 for line in told["table"])
-    assert any(line["noise"] for line in told["table"])
-    assert {"chance", "above"} <= set(shown.out.split())
-    assert all(line["excess"] == pytest.approx(line["abs_gap_mean"] - line["noise"]) for line in told["table"])
+    assert all(0 < line["p_value"] <= 1 for line in told["table"])
+    assert all(line["shared"] == pytest.approx(0.25, rel=0.1) for line in told["comparison"])
+    assert "p" in shown.out.split()
     assert all(line["below_limit"] is not None for line in told["table"])
     valid = json.loads(run("show", "results", "--json", "--on", "validation").out)
     assert (valid["part"], told["part"]) == ("validation", "test")

@@ -11,7 +11,7 @@ from torch import nn
 
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures import GAPS, GROUP_MEASURES, best_threshold, mean_permuted_gap
+from equipoise.measures import GAPS, GROUP_MEASURES, best_threshold, holm, p_values
 from equipoise.measures.performance import PERFORMANCE
 from equipoise.repair import audit
 from support.facts import facts, suggests
@@ -60,7 +60,7 @@ def test_the_frame_of_groups_equals_scikit_learn():
 def test_json_holds_value_low_high_under_each_name_and_survives_a_round_trip():
     found = audit(_scores(_frame()), threshold=0.5, draws=50)
     plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert plain["schema_version"] == 2
+    assert plain["schema_version"] == 3
     for name in (*GAPS, *PERFORMANCE):
         assert plain[name]["low"] <= plain[name]["value"] <= plain[name]["high"]
         assert plain[name]["value"] == found[name].value
@@ -188,30 +188,33 @@ def test_every_empty_cell_is_named_at_once_and_rows_are_not_called_patients():
     assert "fewer than 5 patients with positives in 'F'" in grouped["eod"]
 
 
-def test_beside_each_gap_stands_what_chance_shows_and_what_is_above_it():
+def test_each_gap_has_its_p_value_and_the_adjusted_one():
     frame = _frame(2000)
     found = audit(_scores(frame), threshold=0.5, draws=20)
+    decided, y, codes = (frame["p"] >= 0.5).astype(float), frame["y"], (frame["sex"] == "F").astype(int)
+    expected = p_values(decided, y, codes, ("M", "F"), None, list(found.gaps["measure"]), comparisons=found.comparisons)
+    assert found.comparisons == 4  # spd, eod, aod and fpr_gap; tnr_gap and fnr_gap mirror them
     for row in found.gaps.itertuples():
-        floor = mean_permuted_gap(
-            (frame["p"] >= 0.5).astype(float), frame["y"], (frame["sex"] == "F").astype(int), ("M", "F"), None, row.measure, draws=2000
-        )
-        assert row.noise == pytest.approx(floor, rel=0.15)
-        assert row.excess == pytest.approx(abs(row.value) - row.noise)
+        assert row.p_value == expected[row.measure][0]
         told = found[row.measure].to_dict()
-        assert (told["noise"], told["excess"]) == pytest.approx((row.noise, row.excess))
-    same = audit(_scores(frame), threshold=0.5, draws=20)
-    assert same["eod"].noise == found["eod"].noise
-    assert "noise" not in found["accuracy"].to_dict()
+        assert (told["p_value"], told["p_adjusted"], told["clear"]) == (row.p_value, row.p_adjusted, row.clear)
+        assert row.clear == (row.p_adjusted <= 0.05)
+    own = found.gaps.set_index("measure").loc[["spd", "eod", "aod", "fpr_gap"]]
+    assert own["p_adjusted"].to_numpy() == pytest.approx(holm(own["p_value"]))
+    assert found.findings == own["clear"].sum()
+    assert "p_value" not in found["accuracy"].to_dict()
 
 
-def test_a_group_with_too_few_patients_does_not_raise_the_floor_of_the_largest_gap():
+def test_a_group_with_too_few_patients_is_no_comparison():
     frame = _frame(2000)
     few = pd.DataFrame({"y": [1, 0, 1], "p": [0.9, 0.2, 0.1], "sex": "X"})
-    two = audit(_scores(frame), threshold=0.5, draws=20)["eod"]
+    two = audit(_scores(frame), threshold=0.5, draws=20)
     three = audit(_scores(pd.concat([frame, few.reindex(columns=frame.columns)], ignore_index=True)), threshold=0.5, draws=20)
-    assert three["eod"].noise == pytest.approx(two.noise, rel=0.2)
-    short = three.gaps[(three.gaps["measure"] == "eod") & (three.gaps["group"] == "X")]
-    assert short[["value", "noise", "excess"]].isna().all(axis=None)
+    assert three.comparisons == two.comparisons
+    assert three["eod"].p_adjusted == two["eod"].p_adjusted
+    short = three.gaps[three.gaps["group"] == "X"]
+    assert short[["value", "p_value", "p_adjusted"]].isna().all(axis=None)
+    assert not short["clear"].any()
 
 
 def test_draws_that_lack_a_cell_give_no_warning() -> None:

@@ -18,7 +18,7 @@ from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import below_limit
 from equipoise.report import write_page
 from equipoise.report.page import report_page, script_data
-from equipoise.report.text import amount
+from equipoise.report.text import amount, p_words
 from equipoise.report.wording import goal_words, upper_bound_words
 from support.cases import HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, drawn, small_case, some_probes
 
@@ -309,14 +309,14 @@ def test_without_a_line_the_page_says_why_and_has_no_column_for_it():
     assert not re.search(r"[0-9] (below|above)", words)
 
 
-def test_what_chance_shows_stands_beside_the_differences():
+def test_p_values_are_next_to_the_differences():
     case = small_case(rows=1500)
     found = drawn(case, 30).found
     read = _read(case)
     [row] = [row for row in found.gaps["sex"] if row.target]
-    excess = f"excess {amount(row.before.excess, 'points')} → {amount(row.after.excess, 'points')}"
-    assert f"{amount(row.after.noise, 'size')} {excess}" in read.words("gaps")
-    assert f"on these patients would be {amount(found.gap_after.noise, 'size')} points" in read.words("verdict")
+    own, both = (" → ".join(p_words(getattr(side, name)) for side in (row.before, row.after)) for name in ("p_value", "p_adjusted"))
+    assert f"{own} [{both}]" in read.words("gaps")
+    assert f"{found.before.comparisons} comparisons" in read.words("gaps")
 
 
 def test_probes_are_shown_where_they_were_asked_for():

@@ -106,7 +106,7 @@ def test_the_terminal_shows_bold_and_italics(plan: Plan) -> None:
 def test_no_number_is_cut_off(width: int) -> None:
     plan = narrow(read_plan("paper-tabular"), splits=2)
     gaps = {arm.name: 0.1 for arm in plan.methods}
-    rows = rows_of(plan, gaps, dict.fromkeys(gaps, 0.8), ("adult", "bank", "compas")).assign(noise=0.077)
+    rows = rows_of(plan, gaps, dict.fromkeys(gaps, 0.8), ("adult", "bank", "compas")).assign(p_value=0.0385)
     buffer = io.StringIO()
     Console(file=buffer, width=width).print(study_view(plan, rows, width))
     assert "…" not in buffer.getvalue()
@@ -133,21 +133,20 @@ def test_what_is_missing_or_unmet_is_said(plan: Plan) -> None:
     assert "pruning in 50% of rows" in text
 
 
-def test_the_noise_floor_stands_beside_the_gap(plan: Plan, tmp_path: Path) -> None:
+def test_the_p_value_is_next_to_the_gap(plan: Plan, tmp_path: Path) -> None:
     rows = rows_of(plan, {"pruning": 0.02}, {"pruning": 0.8})
-    assert "chance" not in study_text(plan, rows).partition("Bold")[0]  # rows without a chance level
-    rows = rows.assign(noise=[0.031, 0.033])
+    assert " p " not in study_text(plan, rows).partition("Bold")[0]  # rows without p-values
+    rows = rows.assign(p_value=[0.1, 0.3])
     lines = [line for line in study_text(plan, rows).splitlines() if "pruning" in line]
-    assert lines[0].split()[:7] == ["pruning", "+0.020", "±", "0.014", "0.020", "0.032", "-0.012"]
-    assert study_table(plan, rows)["noise"].tolist() == pytest.approx([0.032])
+    assert lines[0].split()[:6] == ["pruning", "+0.020", "±", "0.014", "0.020", "0.400"]
+    assert study_table(plan, rows)["p_value"].tolist() == pytest.approx([0.4])
     save_csv(plan, rows, tmp_path)
     table = pd.read_csv(tmp_path / "table.csv")
-    assert table[["noise", "excess"]].iloc[0].tolist() == pytest.approx([0.032, -0.012])
+    assert table["p_value"].iloc[0] == pytest.approx(0.4)
     assert table["below_limit"].isna().all()
     save_latex(plan, rows, tmp_path)
     text = (tmp_path / "spd-bias.tex").read_text()
-    assert "noise" not in text
-    assert "excess" not in text
+    assert "0.400" not in text
 
 
 def test_the_distance_to_the_limit_is_that_of_the_test_part(plan: Plan) -> None:
@@ -156,7 +155,7 @@ def test_the_distance_to_the_limit_is_that_of_the_test_part(plan: Plan) -> None:
     below = study_table(plan, rows).set_index("method")["below_limit"]
     assert below.to_dict() == pytest.approx({"pruning": 0.03, "standard": -0.01})
     assert (
-        study_table(plan, rows.assign(valid_gap=0.1, valid_performance=0.7, noise=0.1, valid_noise=0.1), "validation")["below_limit"]
+        study_table(plan, rows.assign(valid_gap=0.1, valid_performance=0.7, p_value=0.1, valid_p_value=0.1), "validation")["below_limit"]
         .isna()
         .all()
     )
@@ -166,13 +165,13 @@ def test_the_validation_part_beside_its_published_numbers(tmp_path: Path) -> Non
     name = "mimic-cxr-ethnicity-resnet-18"
     plan = narrow(read_plan("paper-mimic-cxr"), data=[name], methods=["pruning"], splits=2)
     rows = rows_of(plan, {"pruning": 0.3}, {"pruning": 0.6}, (name,))
-    rows = rows.assign(valid_gap=-0.02, valid_performance=0.7, noise=0.05, valid_noise=0.06)
+    rows = rows.assign(valid_gap=-0.02, valid_performance=0.7, p_value=0.05, valid_p_value=0.06)
     test, valid = (study_table(plan, rows, part).iloc[0] for part in ("test", "validation"))
     for line, part in ((test, "test"), (valid, "validation")):
         paper = published("mimic-cxr/ethnicity/resnet-18", "eod", "pruning", part)
         assert paper is not None
         assert (line["published_gap"], line["published_performance"]) == (paper.bias, paper.performance)
-    assert (valid["gap_mean"], valid["performance_mean"], valid["noise"]) == pytest.approx((-0.02, 0.7, 0.06))
+    assert (valid["gap_mean"], valid["performance_mean"], valid["p_value"]) == pytest.approx((-0.02, 0.7, 0.12))
     buffer = io.StringIO()
     Console(file=buffer, width=100).print(study_view(plan, rows, 100, "validation"))
     assert "validation set" in buffer.getvalue()

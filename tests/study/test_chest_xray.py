@@ -182,7 +182,7 @@ def test_nih(nih: Folder, xrays: Path) -> None:
     rows = read_rows(nih)
     assert len(rows) == 2 * 2
     assert rows["performance"].between(0, 1).all()
-    assert rows[["noise", "valid_noise"]].gt(0).all(axis=None)
+    assert rows[["p_value", "valid_p_value"]].gt(0).all(axis=None)
     assert rows["met"].any()
     parts = balanced_parts(FromSource("nih", options={"finding": "effusion", "size": 16}).load(xrays), seed=1)
     assert len(parts.test) >= 8

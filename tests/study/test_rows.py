@@ -1,4 +1,4 @@
-"""Rows survive the way to a file and back; what is no file of rows is refused; those from before the noise floor or the limit are read."""
+"""Rows survive the way to a file and back; what is no file of rows is refused; those without p-values or the limit are read."""
 
 from io import BytesIO
 
@@ -12,13 +12,22 @@ from equipoise.errors import BadInput
 from equipoise.study import rows
 from support.facts import facts
 
-ROW = {"data": "d", "seed": 1, "gap": 0.1, "noise": 0.02, "valid_noise": 0.03, "limit": 0.8, "trace_step": [0, 1], "trace_gap": [0.1, 0.0]}
+ROW = {
+    "data": "d",
+    "seed": 1,
+    "gap": 0.1,
+    "p_value": 0.02,
+    "valid_p_value": 0.03,
+    "limit": 0.8,
+    "trace_step": [0, 1],
+    "trace_gap": [0.1, 0.0],
+}
 
 
 def test_there_and_back() -> None:
     frame = rows.from_bytes(rows.to_bytes([ROW]), "x")
     assert list(frame.columns) == rows.SCHEMA.names
-    assert frame[["data", "seed", "gap", "noise", "valid_noise", "limit"]].iloc[0].tolist() == ["d", 1, 0.1, 0.02, 0.03, 0.8]
+    assert frame[["data", "seed", "gap", "p_value", "valid_p_value", "limit"]].iloc[0].tolist() == ["d", 1, 0.1, 0.02, 0.03, 0.8]
 
 
 def without(*columns: str) -> bytes:
@@ -27,18 +36,18 @@ def without(*columns: str) -> bytes:
     return buffer.getvalue()
 
 
-def test_rows_from_before_the_noise_floor_are_read() -> None:
-    frame = rows.from_bytes(without("noise", "valid_noise", "limit", *rows.POOLED, "pace", *rows.SIZES), "x")
+def test_rows_without_p_values_are_read() -> None:
+    frame = rows.from_bytes(without("p_value", "valid_p_value", "limit", *rows.POOLED, "pace", *rows.SIZES), "x")
     assert list(frame.columns) == rows.SCHEMA.names
     assert frame["gap"].iloc[0] == 0.1
-    assert np.isnan(frame["noise"].iloc[0])
-    assert frame["valid_noise"].dtype == np.float64
+    assert np.isnan(frame["p_value"].iloc[0])
+    assert frame["valid_p_value"].dtype == np.float64
 
 
 def test_rows_from_before_the_limit_are_read_and_go_with_newer_ones() -> None:
     old = rows.from_bytes(without("limit", *rows.POOLED, "pace", *rows.SIZES), "x")
     assert list(old.columns) == rows.SCHEMA.names
-    assert old["noise"].iloc[0] == 0.02
+    assert old["p_value"].iloc[0] == 0.02
     both = pd.concat([old, rows.from_bytes(rows.to_bytes([ROW]), "y")], ignore_index=True)
     assert both["limit"].isna().tolist() == [True, False]
 

@@ -7,6 +7,7 @@ from scipy import stats
 
 from equipoise.errors import BadInput
 from equipoise.study import compare, summarise
+from equipoise.study.summary import resampled_t
 from support.facts import facts, suggests
 
 
@@ -19,7 +20,8 @@ def frame(splits: int = 12) -> pd.DataFrame:
         for method in ("standard", "pruning", "bias-gda")
         for seed in range(splits)
     ]
-    return pd.DataFrame(rows).assign(met=True, seconds=1.0).sample(frac=1, random_state=1)
+    sizes = {"train_rows": 60.0, "valid_rows": 20.0, "test_rows": 20.0}
+    return pd.DataFrame(rows).assign(met=True, seconds=1.0, **sizes).sample(frac=1, random_state=1)
 
 
 def cell(rows: pd.DataFrame, method: str) -> pd.DataFrame:
@@ -37,17 +39,15 @@ def test_means_and_spreads() -> None:
     assert line["abs_gap_mean"] == pytest.approx(np.abs(gaps).mean())
 
 
-def test_the_validation_part_and_the_noise_floor() -> None:
+def test_the_validation_set_and_p_values() -> None:
     rows = frame()
-    assert summarise(rows)["noise"].isna().all()  # of results from before there was one
-    rows = rows.assign(
-        valid_gap=rows["gap"] + 1, valid_performance=rows["performance"] / 2, noise=0.1, valid_noise=rows["seed"].astype(float)
-    )
+    assert summarise(rows)["p_value"].isna().all()  # of rows without
+    rows = rows.assign(valid_gap=rows["gap"] + 1, valid_performance=rows["performance"] / 2, p_value=0.1, valid_p_value=rows["seed"] / 40)
     test, valid = (summarise(rows, part) for part in ("test", "validation"))
     assert valid["gap_mean"].to_numpy() == pytest.approx(test["gap_mean"] + 1)
     assert valid["performance_mean"].to_numpy() == pytest.approx(test["performance_mean"] / 2)
-    assert test["noise"].to_numpy() == pytest.approx(0.1)
-    assert valid["noise"].to_numpy() == pytest.approx(5.5)
+    assert test["p_value"].to_numpy() == pytest.approx(0.2)  # twice the median
+    assert valid["p_value"].to_numpy() == pytest.approx(2 * 5.5 / 40)
     difference = compare(rows, part="validation").query("quantity == 'performance'")["difference"]
     assert difference.to_numpy() == pytest.approx(compare(rows).query("quantity == 'performance'")["difference"] / 2)
     with pytest.raises(BadInput, match=facts("train")):
@@ -61,11 +61,46 @@ def test_differences_are_paired_by_split() -> None:
         (found["data"] == "b") & (found["measure"] == "eod") & (found["method"] == "bias-gda") & (found["quantity"] == "abs_gap")
     ].iloc[0]
     ours, theirs = (np.abs(cell(rows, m)["gap"].to_numpy()) for m in ("bias-gda", "standard"))
-    interval = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
-    assert line["difference"] == pytest.approx((ours - theirs).mean())
-    assert (line["low"], line["high"]) == pytest.approx((interval.low, interval.high))
-    assert line["p"] == pytest.approx(stats.wilcoxon(ours, theirs).pvalue)
+    mean, error = (ours - theirs).mean(), stats.sem(ours - theirs)
+    wider = error * np.sqrt(1 + 12 * 20 / 80)  # 12 splits; 20 rows are tested and 80 are not
+    assert line["shared"] == 20 / 80
+    assert line["difference"] == pytest.approx(mean)
+    assert (line["low"], line["high"]) == pytest.approx(stats.t.interval(0.95, 11, mean, wider))
+    assert line["p"] == pytest.approx(2 * stats.t.sf(abs(mean) / wider, 11))
     assert len(found) == 2 * 2 * 2 * 2
+    apart = compare(rows, redrawn=["b"]).loc[line.name]  # simulations that are drawn again share no rows
+    plain = stats.ttest_rel(ours, theirs)
+    assert (apart["low"], apart["high"]) == pytest.approx(tuple(plain.confidence_interval(0.95)))
+    assert apart["p"] == pytest.approx(plain.pvalue)
+    unknown = compare(rows.drop(columns="train_rows"))
+    assert unknown["difference"].notna().all()
+    assert unknown[["shared", "low", "high", "p"]].isna().all(axis=None)
+
+
+def test_the_corrected_interval_covers_where_splits_share_rows() -> None:
+    """Accuracy of a threshold that is learned on 80 of 100 rows, minus that of a fixed one, over 20 splits of the same rows."""
+    rng = np.random.default_rng(0)
+
+    def difference(x: np.ndarray, y: np.ndarray) -> float:
+        """On the last 20 rows, of a threshold halfway between the class means of the others."""
+        middle = (x[:80][y[:80] == 1].mean() + x[:80][y[:80] == 0].mean()) / 2
+        test = slice(80, None)
+        return float(((x[test] > middle) == y[test]).mean() - ((x[test] > 1.5) == y[test]).mean())
+
+    def data() -> tuple[np.ndarray, np.ndarray]:
+        y = rng.random(100) < 0.5
+        return rng.normal(size=100) + y, y
+
+    truth = np.mean([difference(*data()) for _ in range(20_000)])
+    covered = []
+    for _ in range(300):
+        x, y = data()
+        splits = np.array([difference(x[order], y[order]) for order in (rng.permutation(100) for _ in range(20))])
+        ends = [resampled_t(splits, shared) for shared in (0.0, 20 / 80)]
+        covered.append([end["low"] <= truth <= end["high"] for end in ends])
+    plain, corrected = np.mean(covered, axis=0)
+    assert plain < 0.85
+    assert 0.92 <= corrected <= 0.995
 
 
 def test_only_common_splits_count() -> None:

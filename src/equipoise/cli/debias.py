@@ -106,7 +106,7 @@ def debias(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output of an earlier run.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Also print the comparison with chance and the upper bound, and the notes of all methods.")
+        bool, typer.Option("--verbose", help="Also print p-values and the upper bound, and the notes of all methods.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

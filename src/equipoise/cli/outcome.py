@@ -85,9 +85,9 @@ def _print_result(case: Comparison, saved: Saved, remarks: list[str], verbose: b
         out.print(Text(f"The goal was NOT met: {report.printable(case.result.candidate.why)}.", style="bold yellow"), soft_wrap=True)
     out.print(_methods_table(case))
     if verbose:
-        out.print(_chance_table(case))
+        out.print(_test_table(case))
         words = NO_UPPER_BOUND if case.found.methods[0].below is None else UPPER_BOUND
-        out.print(Text(f"{report.NOISE_WORDS} {words}", style="dim"))
+        out.print(Text(words, style="dim"))
     for line in [*remarks, *_notes(case, verbose)]:
         out.print(Text(report.printable(line)), soft_wrap=True)
     if verbose and saved.onnx is not None:
@@ -109,13 +109,13 @@ def _methods_table(case: Comparison) -> Table:
     return table
 
 
-def _chance_table(case: Comparison) -> Table:
-    """The size of each gap next to chance, and the distance from the upper bound."""
-    title = "Compared with chance and with the group-aware upper bound"
-    table = _plain_table(title, "", f"|{case.result.candidate.goal.measure}|", "noise", "excess", "upper bound")
+def _test_table(case: Comparison) -> Table:
+    """The size of each gap with its p-values, and the distance from the upper bound."""
+    title = "Permutation p-values (adjusted for all comparisons: Holm), and the group-aware upper bound"
+    table = _plain_table(title, "", f"|{case.result.candidate.goal.measure}|", "p", "adjusted p", "upper bound")
     for k, row in enumerate(case.found.methods):
         above = float("nan") if row.below is None else -row.below
-        cells = (_number(abs(row.gap.value), ""), _number(row.gap.noise, ""), _number(row.gap.excess, "+"), _number(above, "+"))
+        cells = (_number(abs(row.gap.value), ""), report.p_words(row.gap.p_value), report.p_words(row.gap.p_adjusted), _number(above, "+"))
         table.add_row(_head(row, k), *cells, style="bold" if row.chosen else "")
     return table
 

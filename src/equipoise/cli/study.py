@@ -136,7 +136,7 @@ def study_show(
     latex: Annotated[Path | None, typer.Option(help="Also write the tables as LaTeX into this folder.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Also write the trajectories (PNG and SVG) into this folder.")] = None,
 ) -> None:
-    """Show the tables of a study, finished or not: mean and sd, best in bold, next to noise floor and published number.
+    """Show the tables of a study, finished or not: mean and sd, best in bold, next to p-value and published number.
 
     [bold]Example:[/bold] equipoise study show runs/ --latex tables/ --figures figures/
     """

@@ -50,12 +50,16 @@ from .gaps import is_quotient as is_quotient
 from .gaps import labels_needed as labels_needed
 from .gaps import meaning as meaning
 from .gaps import named as named
+from .gaps import signature as signature
 from .gaps import terms as terms
 from .group_aware import UPPER_BOUND as UPPER_BOUND
 from .group_aware import upper_bound as upper_bound
+from .multiplicity import comparisons_of as comparisons_of
+from .multiplicity import holm as holm
 from .performance import AT_THRESHOLD as AT_THRESHOLD
 from .performance import Ranking as Ranking
-from .permutation import mean_permuted_gap as mean_permuted_gap
+from .permutation import largest_gap_p_value as largest_gap_p_value
+from .permutation import p_values as p_values
 from .threshold_sweep import Sweep as Sweep
 from .threshold_sweep import at_threshold as at_threshold
 from .threshold_sweep import sweep as sweep

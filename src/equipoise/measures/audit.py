@@ -14,21 +14,20 @@ from equipoise.measures.decision import Rule, Threshold, choose_rule
 from equipoise.measures.estimates import Estimate, Settings, estimate_attribute, estimate_performance
 from equipoise.measures.functional import gap_values, predictive, require_cells
 from equipoise.measures.gaps import GAPS, QUOTIENTS, Gap, is_quotient, named
+from equipoise.measures.multiplicity import adjusted, comparisons_of
 from equipoise.measures.performance import PERFORMANCE
-from equipoise.measures.permutation import mean_size, permuted_gaps
+from equipoise.measures.permutation import p_values
 from equipoise.presenting import presenter
 
-SCHEMA_VERSION = 2
-NOISE_DRAWS = 200  # permutations; the mean is then known to about a twentieth of itself
+SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
     """What an audit found. `audit["eod"]` is a gap or a performance measure with its interval; `groups` has one row per group.
 
-    With more than two groups (or several attributes) `audit["eod"]` is the gap with the largest absolute value; `gaps` has all. `noise` is
-    the mean size of a gap over random permutations of the groups, what a classifier without a gap shows on these rows by chance; `excess`
-    is the size of the gap minus that.
+    With more than two groups (or several attributes) `audit["eod"]` is the gap with the largest absolute value; `gaps` has all, each with
+    its permutation p-value. `clear` marks those that are findings after adjustment for all `comparisons` of the audit.
     """
 
     estimates: dict[str, Estimate]
@@ -43,12 +42,18 @@ class Audit:
     name: str
     settings: Settings
     varying: tuple[Varying, ...] = ()  # attributes with more than one group in some patients
+    comparisons: int = 0  # gaps that were adjusted for; measures that mirror each other count once
 
     def __getitem__(self, measure: Gap) -> Estimate:
         name = measure if isinstance(measure, str) and measure in self.estimates else _named(measure)
         if name not in self.estimates:
             raise UnknownName("measure in this audit", name, self.estimates)
         return self.estimates[name]
+
+    @property
+    def findings(self) -> int:
+        """How many of the comparisons are clear after adjustment."""
+        return len(set(comparisons_of(self.gaps)[self.gaps["clear"].to_numpy(dtype=bool)]))
 
     def __repr__(self) -> str:
         patients = "" if self.patients is None else f" of {self.patients:,} patients"
@@ -87,6 +92,8 @@ class Audit:
                 "seed": self.settings.seed,
                 "min_patients": self.settings.min_patients,
             },
+            "comparisons": self.comparisons,
+            "findings": self.findings,
             **{name: estimate.to_dict() for name, estimate in self.estimates.items()},
             "groups": _records(self.groups.rename_axis("group").reset_index()),
             "gaps": _records(self.gaps),
@@ -180,10 +187,12 @@ def _audit(
     for k, attribute in enumerate(attributes):
         groups, gaps = estimate_attribute(scores, f, attribute, gap_names, settings)
         group_frames.append(groups)
-        gap_frames.append(_with_noise(gaps, scores, f, attribute, settings))
+        gap_frames.append(gaps)
         if progress:
             progress(k + 1, steps)
     gaps = pd.concat(gap_frames, ignore_index=True)
+    comparisons = int(comparisons_of(gaps).max(initial=-1)) + 1
+    gaps = adjusted(_tested(gaps, scores, f, attributes, comparisons, settings.seed), settings.level)
     estimates = {name: _headline(gaps, name) for name in gap_names}
     estimates |= estimate_performance(scores, f, performance_names, settings)
     if progress:
@@ -201,22 +210,22 @@ def _audit(
         name=scores.name,
         settings=settings,
         varying=varying_in(scores.attributes, scores.patients),
+        comparisons=comparisons,
     )
 
 
-def _with_noise(gaps: pd.DataFrame, scores: Scores, f: FloatArray, attribute: Attribute, settings: Settings) -> pd.DataFrame:
-    """The gaps with their mean size over permutations, what exceeds it, and that of the largest gap among the groups that have one."""
+def _tested(
+    gaps: pd.DataFrame, scores: Scores, f: FloatArray, attributes: Sequence[Attribute], comparisons: int, seed: int
+) -> pd.DataFrame:
+    """The gaps with the p-value of each that has a value."""
     measures = list(dict.fromkeys(gaps["measure"]))
-    permuted = permuted_gaps(f, scores.y, attribute.codes, attribute.levels, scores.patients, measures, NOISE_DRAWS, settings.seed)
-    known = gaps["value"].notna().to_numpy()
-    own, largest = np.full(len(gaps), np.nan), np.full(len(gaps), np.nan)
-    for measure in measures:
-        rows = np.flatnonzero(gaps["measure"] == measure)  # one per group, in the order of the columns of the permutations
-        usable = np.flatnonzero(known[rows])
-        largest[rows] = mean_size(permuted[measure][:, usable])
-        own[rows[usable]] = [mean_size(permuted[measure][:, [k]]) for k in usable]
-    noted = gaps.assign(noise=own, excess=gaps["value"].abs() - own, noise_of_largest=largest)
-    return noted[[*(name for name in noted if name != "note"), "note"]]
+    found = []
+    for each in attributes:
+        p = p_values(
+            *(f, scores.y, each.codes, each.levels, scores.patients, measures), weight=scores.weight, comparisons=comparisons, seed=seed
+        )
+        found += [p[measure] for measure in measures]  # as the rows: by attribute, measure and group
+    return gaps.assign(p_value=np.where(gaps["value"].notna(), np.concatenate([np.zeros(0), *found]), np.nan))
 
 
 def _require(scores: Scores, f: FloatArray, gaps: Sequence[str]) -> None:
@@ -266,16 +275,7 @@ def _headline(gaps: pd.DataFrame, measure: str) -> Estimate:
     note = str(chosen["note"])
     if len(known) and len(known) < len(rows):
         note = f"{len(rows) - len(known)} of {len(rows)} groups have insufficient data"
-    return Estimate(
-        float(chosen["value"]),
-        float(chosen["low"]),
-        float(chosen["high"]),
-        note,
-        str(chosen["group"]),
-        str(chosen["reference"]),
-        float(chosen["detectable"]),
-        float(chosen["noise_of_largest"]),
-    )
+    return Estimate.of_gap(chosen, note)
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, object]]:

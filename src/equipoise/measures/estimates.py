@@ -1,8 +1,9 @@
 """Values with error bars: every rate of every group, every gap, every performance measure, from the same bootstrap draws of patients."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,10 @@ BINS = 10  # of equal width, for the calibration error
 INSUFFICIENT = "insufficient data"
 GROUP_MEASURES = ("selection_rate", "tpr", "fpr", "tnr", "fnr", "ppv", "npv", "auroc", "calibration_error")
 POWER = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)  # a gap this many standard errors wide is found 4 times in 5
+
+
+GAP_NUMBERS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "detectable")
+FEW = 30  # patients; estimates of fewer are marked
 
 
 @dataclass(frozen=True)
@@ -41,12 +46,20 @@ class Estimate:
     group: str = ""
     reference: str = ""
     detectable: float = float("nan")  # the smallest gap that this many patients would have shown, 4 times in 5
-    noise: float = float("nan")  # the mean size of the gap over random permutations of the groups
+    p_value: float = float("nan")  # of a gap: by permutation of the groups
+    p_adjusted: float = float("nan")  # for all comparisons of the audit
+    simultaneous_low: float = float("nan")  # the interval that holds together with those of all other gaps of the audit
+    simultaneous_high: float = float("nan")
+    clear: bool = False  # whether the adjusted p-value makes the gap a finding
+    patients: int = 0  # in the smaller of the two cells that the gap needs
+    few: bool = False  # fewer than 30 patients in one of them
 
-    @property
-    def excess(self) -> float:
-        """How far the size of a gap exceeds its mean over permutations; at or below 0 it is no sign of one."""
-        return abs(self.value) - self.noise
+    @classmethod
+    def of_gap(cls, row: Mapping[str, Any], note: str | None = None) -> "Estimate":
+        """The estimate in one row of `Audit.gaps`."""
+        known: dict[str, Any] = {name: float(row[name]) for name in ("value", "low", "high", *GAP_NUMBERS)}
+        known |= {"group": str(row["group"]), "reference": str(row["reference"]), "note": str(row["note"]) if note is None else note}
+        return cls(**known, clear=bool(row["clear"]), patients=int(row["patients"]), few=bool(row["few"]))
 
     def __float__(self) -> float:
         return self.value
@@ -62,10 +75,11 @@ class Estimate:
         """Plain values, None for NaN."""
         numbers = {"value": self.value, "low": self.low, "high": self.high}
         if self.group:
-            numbers |= {"detectable": self.detectable, "noise": self.noise, "excess": self.excess}
+            numbers |= {name: getattr(self, name) for name in GAP_NUMBERS}
         plain: dict[str, object] = {k: None if np.isnan(v) else v for k, v in numbers.items()}
         if self.group:
             plain |= {"group": self.group, "reference": self.reference, "direction": "group minus reference"}
+            plain |= {"clear": self.clear, "patients": self.patients, "few": self.few}
         return plain | ({"note": self.note} if self.note else {})
 
 
@@ -97,7 +111,11 @@ def estimate_attribute(
     return groups, pd.DataFrame([row for rows in gap_rows for row in rows], columns=GAP_COLUMNS)
 
 
-GAP_COLUMNS = ["measure", "attribute", "group", "reference", "value", "low", "high", "detectable", "note"]
+GAP_COLUMNS = [
+    *("measure", "attribute", "group", "reference", "value", "low", "high"),
+    *("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "clear"),
+    *("detectable", "patients", "few", "note"),
+]
 
 
 def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], settings: Settings) -> dict[str, Estimate]:
@@ -295,5 +313,10 @@ def _gap_rows(
         if quotient:
             what = f"{unit} decided {'positive' if quotient == 'ppv' else 'negative'}"
         note = f"{INSUFFICIENT}: fewer than {settings.min_patients} {what} in {', '.join(map(repr, short))}" if short else ""
-        rows.append((gap, attribute.name, level, attribute.reference, point[k], low[k], high[k], POWER * spread[k], note))
+        smaller = int(min(counts[k + 1], counts[0]))
+        few = bool(usable[k] and smaller < FEW)
+        later = (np.nan, np.nan, np.nan, np.nan, False)  # over all attributes, by `multiplicity`
+        rows.append(
+            (gap, attribute.name, level, attribute.reference, point[k], low[k], high[k], *later, POWER * spread[k], smaller, few, note)
+        )
     return rows

@@ -162,6 +162,17 @@ def is_quotient(gap: Gap) -> bool:
     return isinstance(gap, str) and gap in QUOTIENTS
 
 
+def signature(gap: Gap) -> tuple[object, ...]:
+    """What two measures share if one is a multiple of the other, such as eod and fnr_gap: they are one comparison.
+
+    >>> signature("eod") == signature("fnr_gap") == signature("2*tpr"), signature("aod") == signature("eod")
+    (True, False)
+    """
+    signed = terms(gap)
+    first = next((signed[rate] for rate in RATES if signed.get(rate)), 1.0)
+    return tuple((rate, round(signed[rate] / first, 9)) for rate in RATES if signed.get(rate)) or (str(gap),)
+
+
 def meaning(measure: str) -> str:
     """What a measure is, in words.
 

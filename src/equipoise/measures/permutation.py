@@ -1,147 +1,274 @@
-"""Permutations of the groups: how large a gap is on these rows, on average, if the groups have nothing to do with the decisions.
+"""Permutation p-values: how often a gap at least this large comes about if the groups have nothing to do with the decisions.
 
-On a small test set even a classifier without any gap shows one. The groups are permuted over the patients, with decisions and labels as
-they are: a |gap| at or below the mean over permutations is no sign of bias, nor of a repair.
+The null hypothesis of a gap fixes what may be permuted. Of a difference in sensitivity it is that the decisions on positives do not depend
+on the group, so groups are permuted among patients with positives only: permuting across labels would ask whether prevalence and
+sensitivity are the same. Likewise negatives for the false positive rate, rows decided positive (negative) for PPV (NPV), and all rows for
+the selection rate. Each group is compared with the reference on its own, so that a third group with another rate does not matter.
+
+A patient is permuted as a whole. One with rows of both labels counts in both cells; a sum of sensitivity and false positive rate permutes
+patients within their pattern of labels (positives only, negatives only, both), which keeps the sizes of all cells and how the two rates of
+a patient go together. A sum with the selection rate permutes all patients. A patient with rows in several groups counts once in each.
+
+With one row per patient and hard decisions the distribution of one rate is hypergeometric, and the p-value exact. Otherwise groups are
+drawn at random, and p = (1 + number of draws with |g*| >= |g|) / (1 + draws). Where a patient has several rows, or decisions are
+randomised, gaps are divided by their cluster-robust standard error, so that the level is kept where groups differ in rows per patient
+(Chung and Romano 2013). With many patients in every cell that statistic is normal, and nothing is drawn.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from equipoise.data import generator
-from equipoise.measures.bootstrap import BLOCK, by_unit, units_of
-from equipoise.measures.cells import Cells, FloatArray, IntArray
-from equipoise.measures.functional import gap_values, largest
-from equipoise.measures.gaps import Gap
+from equipoise.measures.bootstrap import units_of
+from equipoise.measures.cells import FloatArray, IntArray, ratio
+from equipoise.measures.gaps import MEASURES, is_quotient, signature, terms
 
-MOST_KINDS = 2000  # of patients, times the groups to assign: with more, permuting the patients is faster
-MOST_PERMUTATIONS = 100  # of patients one by one
-
-
-def mean_permuted_gap(
-    decisions: npt.ArrayLike,
-    y: npt.ArrayLike,
-    codes: npt.ArrayLike,
-    levels: tuple[str, ...],
-    patients: npt.NDArray[np.object_] | None,
-    measure: Gap,
-    draws: int = 200,
-    seed: int = 0,
-) -> float:
-    """The mean |gap| of decisions f (n,) over random permutations of the groups; of several groups, the largest |gap| of each.
-
-    Patients are permuted, so that all rows of one stay together; rows, where there are no patient ids. A patient with rows in several
-    groups counts as several, one per group. Group sizes stay. Rows without a group are left out. Permutations in which a group lacks the
-    rows that the measure needs are skipped; NaN if all do.
-
-    >>> round(mean_permuted_gap([1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 1, 1], ("M", "F"), None, "eod", draws=5000), 1)  # 1 in a third
-    0.3
-    """
-    code = np.asarray(codes, dtype=np.int64)
-    known = code >= 0
-    if not known.any():
-        return float("nan")
-    f, label = np.asarray(decisions, dtype=np.float64)[known], np.asarray(y, dtype=np.int64)[known]
-    unit, group = _units(units_of(patients, len(code))[known], code[known], len(levels))
-    tables = np.concatenate([by_unit(unit, label, 1.0, 2), by_unit(unit, label, f, 2)], axis=1)  # (units, 4): n and s by label
-    sizes = [
-        np.abs(largest(gap_values(measure, cells))) for cells in _permuted(tables, group, levels, draws, generator(seed, "noise floor"))
-    ]
-    return mean_size(np.concatenate(sizes)[:, None])
+DRAWS = 999
+FEW_EXCEED = 10  # draws at least as extreme; with fewer, more draws settle how small the p-value is
+MOST_DRAWS = 99_999
+PER_COMPARISON = 100  # draws for each comparison that p-values are adjusted for, so that the smallest adjusted one is about 0.01
+MOST_WORK = 2_000_000  # of those further draws, times the kinds of patients
+MANY, MANY_EVENTS = 500, 50  # patients, and patients with and without an event, of every cell: the statistic is then normal
+BLOCK = 4_000_000  # numbers of one block of draws
+FAR = 40  # standard deviations from the mean; beyond, a hypergeometric tail is that of the normal distribution, and 0 in print
+NANOSECONDS = (90, 12_000, 35)  # per draw: for each kind of patient; for choosing patients one by one; for each patient chosen
 
 
-def permuted_gaps(
+def p_values(
     decisions: npt.ArrayLike,
     y: npt.ArrayLike,
     codes: npt.ArrayLike,
     levels: tuple[str, ...],
     patients: npt.NDArray[np.object_] | None,
     measures: Sequence[str],
-    draws: int = 200,
+    *,
+    weight: npt.ArrayLike | None = None,
+    comparisons: int = 1,
+    draws: int = DRAWS,
     seed: int = 0,
 ) -> dict[str, FloatArray]:
-    """The gaps of every group but the reference in the same permutations, for each measure (draws, groups - 1); NaN for an empty cell.
+    """The p-value of the gap of every group but the reference, (groups - 1,) for each measure; NaN where a cell is empty.
 
-    As for `mean_permuted_gap`, and faster where patients are of few kinds, as with hard decisions: which patient of a kind gets which group
-    does not matter, so it is enough to draw how many do. Otherwise at most 100 permutations are made. Where no row has a group, every gap
-    is NaN.
+    `comparisons` is how many p-values are adjusted together: p-values that are small after `draws` draws get up to 100 more for each.
 
-    >>> found = permuted_gaps([1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 1, 1], ("M", "F"), None, ["eod", "spd"], draws=5000)
-    >>> round(float(np.abs(found["eod"]).mean()), 1), found["spd"].shape
-    (0.3, (5000, 1))
+    >>> found = p_values([1, 1, 1, 0, 0, 0], [1] * 6, [0, 0, 0, 1, 1, 1], ("M", "F"), None, ["eod", "spd"])
+    >>> found["eod"].round(3).tolist()  # 2 of the 20 ways to choose who is F
+    [0.1]
     """
     code = np.asarray(codes, dtype=np.int64)
     known = code >= 0
+    nothing = np.full(max(len(levels) - 1, 0), np.nan)
     if not known.any():
-        return {measure: np.full((draws, len(levels) - 1), np.nan) for measure in measures}
-    f, label = np.asarray(decisions, dtype=np.float64)[known], np.asarray(y, dtype=np.int64)[known]
-    unit, group = _units(units_of(patients, len(code))[known], code[known], len(levels))
-    tables = np.concatenate([by_unit(unit, label, 1.0, 2), by_unit(unit, label, f, 2)], axis=1)
-    kinds, counts = _kinds(tables)
-    rng = generator(seed, "noise floor")
-    if len(kinds) * (len(levels) - 1) <= MOST_KINDS:
-        blocks = [_permuted_kinds(kinds, counts, np.bincount(group, minlength=len(levels)), levels, draws, rng)]
-    else:
-        blocks = list(_permuted(tables, group, levels, min(draws, MOST_PERMUTATIONS), rng))
-    return {measure: np.concatenate([gap_values(measure, cells) for cells in blocks]) for measure in measures}
+        return dict.fromkeys(measures, nothing)
+    f, label = np.asarray(decisions, dtype=np.float64)[known], np.asarray(y, dtype=np.float64)[known]
+    w = np.ones(len(f)) if weight is None else np.asarray(weight, dtype=np.float64)[known]
+    unit, group = _units(units_of(patients, len(code))[known], code[known], patients is None)
+    most = int(min(max(draws, PER_COMPARISON * comparisons), max(draws, MOST_DRAWS)))
+    tested: dict[tuple[object, ...], FloatArray] = {}
+    found: dict[str, FloatArray] = {}
+    for measure in measures:
+        same = signature(measure)
+        if same not in tested:
+            table = _table(measure, f, label, w, unit, group, len(levels))
+            name = f"permutation {measure}"
+            tested[same] = np.array([table.p_value(k, draws, most, seed, f"{name} {levels[k]}") for k in range(1, len(levels))])
+        found[measure] = tested[same]
+    return found
 
 
-def mean_size(gaps: FloatArray) -> float:
-    """The mean |gap| over permutations (draws, groups), of several groups the largest of each; NaN where none has one.
+def largest_gap_p_value(
+    decisions: npt.ArrayLike,
+    y: npt.ArrayLike,
+    codes: npt.ArrayLike,
+    levels: tuple[str, ...],
+    patients: npt.NDArray[np.object_] | None,
+    measure: str,
+    *,
+    seed: int = 0,
+) -> float:
+    """The p-value of the largest |gap| over the groups: the smallest of their p-values times their number; NaN where none has one.
 
-    >>> mean_size(np.array([[0.1, -0.3], [np.nan, 0.1]]))
-    0.2
+    >>> largest_gap_p_value([1, 1, 1, 0, 0, 0], [1] * 6, [0, 0, 0, 1, 1, 1], ("M", "F"), None, "eod")
+    0.1
     """
-    if not gaps.shape[-1]:
-        return float("nan")
-    sizes = np.abs(largest(gaps))
-    seen = ~np.isnan(sizes)
-    return float(sizes[seen].mean()) if seen.any() else float("nan")
+    found = p_values(decisions, y, codes, levels, patients, [measure], comparisons=len(levels) - 1, seed=seed)[measure]
+    known = found[~np.isnan(found)]
+    return round(min(1.0, float(known.min()) * len(known)), 12) if len(known) else float("nan")
 
 
-def _kinds(tables: FloatArray) -> tuple[FloatArray, IntArray]:
-    """The different lines of a table (kinds, columns), and how often each is there."""
-    key = np.zeros(len(tables), np.int64)
-    for column in tables.T:
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """What each unit (a patient in a group) adds to each rate of a gap, units sorted by group."""
+
+    sign: FloatArray  # (rates,) of the signed sum
+    n: FloatArray  # (units, rates)
+    s: FloatArray
+    stratum: IntArray  # (units,) groups are permuted within
+    start: IntArray  # (groups + 1,) where each group's units begin
+    single: bool  # every unit is one row, decided 0 or 1
+
+    def p_value(self, group: int, draws: int, most: int, seed: int, name: str) -> float:
+        """The p-value of one group against the reference."""
+        sides = [slice(self.start[k], self.start[k + 1]) for k in (group, 0)]
+        n, s = (np.array([values[side].sum(0) for side in sides]) for values in (self.n, self.s))
+        if not (n > 0).all():
+            return float("nan")
+        if self.single and len(self.sign) == 1:
+            (hits, other_hits), (rows, other_rows) = s[:, 0], n[:, 0]
+            return hypergeometric_p(int(hits), int(rows), int(other_hits), int(other_rows))
+        if all(self._many(side) for side in sides):
+            n, s = (np.concatenate([values[side] for side in sides]) for values in (self.n, self.s))
+            columns = _columns(n, s)
+            mine = columns[: self.start[group + 1] - self.start[group]].sum(0)
+            return math.erfc(float(_statistic(mine, columns.sum(0), self.sign, True)) / math.sqrt(2))
+        return _drawn(self, sides, draws, most, generator(seed, name))
+
+    def _many(self, side: slice) -> bool:
+        n, s = self.n[side], self.s[side]
+        return bool((n > 0).sum(0).min() >= MANY and (s > 0).sum(0).min() >= MANY_EVENTS and (s < n).sum(0).min() >= MANY_EVENTS)
+
+
+def hypergeometric_p(hits: int, rows: int, other_hits: int, other_rows: int) -> float:
+    """The exact two-sided p-value of a difference of two proportions: its size against all ways to choose `rows` of all rows.
+
+    >>> round(hypergeometric_p(3, 3, 0, 3), 9), hypergeometric_p(1, 2, 1, 2)
+    (0.1, 1.0)
+    """
+    total, everyone = hits + other_hits, rows + other_rows
+    mean = total * rows / everyone
+    spread = math.sqrt(max(mean * (everyone - total) * other_rows / everyone / max(everyone - 1, 1), 0.0))
+    away = abs(hits - mean) - 1e-9 * max(mean, 1.0)
+    if spread == 0 or away <= 0:
+        return 1.0
+    if away > FAR * spread:
+        return max(math.erfc(away / spread / math.sqrt(2)), math.ulp(0.0))
+    reach = away + 12 * spread + 2
+    low, high = max(0, total - other_rows, math.floor(mean - reach)), min(total, rows, math.ceil(mean + reach))
+    x = np.arange(low, high + 1, dtype=np.float64)
+    before = x[:-1]
+    steps = np.log((total - before) * (rows - before)) - np.log((before + 1) * (other_rows - total + before + 1))
+    log = np.concatenate([[0.0], np.cumsum(steps)])
+    chance = np.exp(log - log.max())
+    return min(1.0, float(chance[np.abs(x - mean) >= away].sum() / chance.sum()))
+
+
+def _units(patient: IntArray, code: IntArray, rows: bool) -> tuple[IntArray, IntArray]:
+    """The unit of each row, 0 .. U-1, a (patient, group); and the group of each unit. Units are sorted by group."""
+    if rows:
+        order = np.argsort(code, kind="stable")
+        unit = np.empty(len(code), dtype=np.int64)
+        unit[order] = np.arange(len(code))
+        return unit, code[order]
+    width = int(patient.max()) + 1
+    pairs, unit = np.unique(code * width + patient, return_inverse=True)
+    return np.asarray(unit, dtype=np.int64), np.asarray(pairs // width, dtype=np.int64)
+
+
+def _table(measure: str, f: FloatArray, y: FloatArray, w: FloatArray, unit: IntArray, group: IntArray, groups: int) -> _Table:
+    signed = {MEASURES[measure].rate: 1.0} if is_quotient(measure) else terms(measure)
+    counted = {"selection": np.ones_like(f), "tpr": y, "fpr": 1 - y, "ppv": f, "npv": 1 - f}
+    event = {"selection": f, "tpr": f, "fpr": f, "ppv": y, "npv": 1 - y}
+    n: FloatArray = np.stack([np.bincount(unit, w * counted[rate], len(group)) for rate in signed], axis=1)
+    s: FloatArray = np.stack([np.bincount(unit, w * counted[rate] * event[rate], len(group)) for rate in signed], axis=1)
+    used = (n > 0).any(1)
+    n, s, group = n[used], s[used], group[used]
+    pattern = np.zeros(len(n), np.int64) if "selection" in signed else (n > 0) @ (1 << np.arange(len(signed)))
+    single = bool(((n == 0) | (n == 1)).all() and ((s == 0) | (s == 1)).all() and (n.sum(1) == 1).all())
+    start = np.searchsorted(group, np.arange(groups + 1))
+    return _Table(np.array(list(signed.values())), n, s, pattern, start, single)
+
+
+def _columns(n: FloatArray, s: FloatArray) -> FloatArray:
+    """What the statistic is computed from, additive over units: n, residuals e from the rates of both groups, and products e e'."""
+    e = s - n * ratio(s.sum(0), n.sum(0))
+    squares = [e[:, [r]] * e[:, [q]] for r in range(n.shape[1]) for q in range(n.shape[1])]
+    return np.concatenate([n, e, *squares], axis=1)
+
+
+def _statistic(mine: FloatArray, total: FloatArray, sign: FloatArray, studentised: bool) -> FloatArray:
+    """|gap| (...) of the sums of one group (..., columns), the reference having the rest of the total; over its standard error if asked."""
+    rates = len(sign)
+    gap, variance = np.zeros(mine.shape[:-1]), np.zeros(mine.shape[:-1])
+    for sums, side in ((mine, 1.0), (total - mine, -1.0)):
+        share = sign / np.where(sums[..., :rates] > 1e-12, sums[..., :rates], np.nan)
+        gap += side * (share * sums[..., rates : 2 * rates]).sum(-1)
+        products = sums[..., 2 * rates :].reshape(*sums.shape[:-1], rates, rates)
+        variance += np.einsum("...r,...rq,...q->...", share, products, share)
+    size = np.abs(gap)
+    if not studentised:
+        return size
+    scale = np.sqrt(np.maximum(variance, 0.0))
+    return np.where(size <= 1e-12, size, np.divide(size, scale, out=np.full_like(size, np.inf), where=~(scale <= 1e-15)))
+
+
+def _drawn(table: _Table, sides: list[slice], draws: int, most: int, rng: np.random.Generator) -> float:
+    """The p-value from random permutations of the two groups, within strata."""
+    n, s, stratum = (np.concatenate([values[side] for side in sides]) for values in (table.n, table.s, table.stratum))
+    mine = np.zeros(len(n), bool)
+    mine[: sides[0].stop - sides[0].start] = True
+    columns = _columns(n, s)
+    total, studentised = columns.sum(0), not table.single
+    seen = _statistic(columns[mine].sum(0), total, table.sign, studentised)
+    lines = np.concatenate([n, s], axis=1)
+    parts = [_Stratum.of(columns[here], lines[here], mine[here]) for here in (stratum == k for k in np.unique(stratum))]
+
+    def extreme(number: int) -> int:
+        block, count = max(1, BLOCK // max(part.width for part in parts)), 0
+        for begin in range(0, number, block):
+            sums = np.sum([part.draw(min(block, number - begin), rng) for part in parts], axis=0)
+            found = _statistic(sums, total, table.sign, studentised)
+            count += int((~(found < seen * (1 - 1e-9) - 1e-12)).sum())  # one without a value, for lack of a cell, counts as extreme
+        return count
+
+    count = extreme(draws)
+    if count < FEW_EXCEED:
+        further = min(most, max(draws, MOST_WORK // max(part.width for part in parts))) - draws
+        count, draws = count + (extreme(further) if further > 0 else 0), draws + max(further, 0)
+    return (1 + count) / (1 + draws)
+
+
+@dataclass(frozen=True, eq=False)
+class _Stratum:
+    """Units among which two groups are permuted, by kind where that is faster: which patient of a kind is chosen does not matter."""
+
+    columns: FloatArray  # (kinds, columns)
+    counts: IntArray | None  # (kinds,) None: one of each
+    chosen: int  # units of the group
+    total: FloatArray  # of the columns
+
+    @property
+    def width(self) -> int:
+        return len(self.columns)
+
+    @classmethod
+    def of(cls, columns: FloatArray, lines: FloatArray, mine: npt.NDArray[np.bool_]) -> "_Stratum":
+        chosen, total = int(mine.sum()), columns.sum(0)
+        first, counts = _kinds(lines)
+        kind, begin, each = NANOSECONDS
+        by_kind = kind * len(first) <= begin + each * min(chosen, len(mine) - chosen)
+        return cls(columns[first], counts, chosen, total) if by_kind else cls(columns, None, chosen, total)
+
+    def draw(self, draws: int, rng: np.random.Generator) -> FloatArray:
+        """Sums of the columns over the units that a random permutation assigns to the group, (draws, columns)."""
+        if self.counts is not None:
+            taken = rng.multivariate_hypergeometric(self.counts, self.chosen, size=draws, method="marginals")
+            return np.asarray(taken @ self.columns, dtype=np.float64)
+        units = len(self.columns)
+        fewer = min(self.chosen, units - self.chosen)
+        sums = np.array([self.columns[rng.choice(units, fewer, replace=False, shuffle=False)].sum(0) for _ in range(draws)])
+        return sums if fewer == self.chosen else self.total - sums
+
+
+def _kinds(lines: FloatArray) -> tuple[IntArray, IntArray]:
+    """Where each different line of a table (units, columns) is first, and how often it is there."""
+    key = np.zeros(len(lines), np.int64)
+    for column in lines.T:
         values, place = np.unique(column, return_inverse=True)
-        key = np.unique(key * len(values) + place, return_inverse=True)[1]  # again from 0, so that products of many columns stay small
+        if len(values) > 1:
+            key = np.unique(key * len(values) + place, return_inverse=True)[1]  # again from 0, so that products of many columns stay small
     _, first, counts = np.unique(key, return_index=True, return_counts=True)
-    return tables[first], np.asarray(counts, dtype=np.int64)
-
-
-def _permuted_kinds(
-    kinds: FloatArray, counts: IntArray, sizes: IntArray, levels: tuple[str, ...], draws: int, rng: np.random.Generator
-) -> Cells:
-    """The cell tables of random permutations, by how many of each kind get each group."""
-    cells = np.zeros((draws, len(levels) + 1, kinds.shape[1]))
-    left = np.broadcast_to(counts, (draws, len(counts)))
-    for group in range(len(levels) - 1, 0, -1):
-        taken = np.zeros_like(left)
-        wanted, rest = np.full(draws, sizes[group]), left.sum(axis=1)
-        for kind in range(len(counts)):  # a hypergeometric number of this kind, given those of the kinds before
-            rest = rest - left[:, kind]
-            taken[:, kind] = rng.hypergeometric(left[:, kind], rest, wanted)
-            wanted = wanted - taken[:, kind]
-        cells[:, group] = taken @ kinds
-        left = left - taken
-    cells[:, 0] = left @ kinds
-    return Cells(levels, cells[..., :2], cells[..., 2:])
-
-
-def _units(patient: IntArray, code: IntArray, groups: int) -> tuple[IntArray, IntArray]:
-    """The unit of each row, 0 .. U-1, a (patient, group); and the group of each unit."""
-    pairs, unit = np.unique(patient * groups + code, return_inverse=True)
-    return np.asarray(unit, dtype=np.int64), np.asarray(pairs % groups, dtype=np.int64)
-
-
-def _permuted(tables: FloatArray, group: IntArray, levels: tuple[str, ...], draws: int, rng: np.random.Generator) -> Iterator[Cells]:
-    """The cell tables of random permutations, in blocks whose memory does not grow with the number of draws."""
-    block = max(1, min(draws, BLOCK // len(group)))
-    for start in range(0, draws, block):
-        b = min(block, draws - start)
-        shuffled = rng.permuted(np.broadcast_to(group, (b, len(group))), axis=1)
-        cells = np.zeros((b, len(levels) + 1, 4))
-        for code in range(len(levels)):
-            cells[:, code] = (shuffled == code) @ tables
-        yield Cells(levels, cells[..., :2], cells[..., 2:])
+    return np.asarray(first, dtype=np.int64), np.asarray(counts, dtype=np.int64)

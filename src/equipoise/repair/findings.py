@@ -244,16 +244,7 @@ def headline(found: Audit, measure: str, attribute: str) -> Estimate:
     row = known.loc[known["value"].abs().idxmax()] if len(known) else rows.iloc[0]
     short = len(rows) - len(known)
     note = f"{short} of {len(rows)} groups have insufficient data" if short and len(known) else str(row["note"])
-    return Estimate(
-        float(row["value"]),
-        float(row["low"]),
-        float(row["high"]),
-        note,
-        str(row["group"]),
-        str(row["reference"]),
-        float(row["detectable"]),
-        float(row["noise_of_largest"]),
-    )
+    return Estimate.of_gap(row, note)
 
 
 def _rates(old: Scores, new: Scores, attribute: Attribute, before: Audit, after: Audit, settings: Settings) -> tuple[RateBlock, ...]:
@@ -293,9 +284,9 @@ def _gaps(attribute: Attribute, before: Audit, after: Audit, measure: str, main:
     rows = []
     for name in dict.fromkeys([measure, *before.gaps["measure"]]):
         pairs = (found.gaps[(found.gaps["measure"] == name) & (found.gaps["attribute"] == attribute.name)] for found in (before, after))
-        for old, new in zip(*(frame.itertuples() for frame in pairs), strict=True):
-            first, last = (Estimate(r.value, r.low, r.high, r.note, r.group, r.reference, r.detectable, r.noise) for r in (old, new))
-            rows.append(GapRow(name, old.group, old.reference, first, last, main and name == measure))
+        for old, new in zip(*(frame.to_dict("records") for frame in pairs), strict=True):
+            first, last = (Estimate.of_gap(row) for row in (old, new))
+            rows.append(GapRow(name, first.group, first.reference, first, last, main and name == measure))
     return tuple(rows)
 
 

@@ -19,13 +19,13 @@ from .study_tables import save_csv as save_csv
 from .study_tables import save_latex as save_latex
 from .study_tables import study_text as study_text
 from .study_tables import study_view as study_view
-from .terminal import NOISE_WORDS as NOISE_WORDS
 from .terminal import audit_summary as audit_summary
 from .terminal import audit_view as audit_view
 from .terminal import audits_summary as audits_summary
 from .terminal import encoding_view as encoding_view
 from .text import duration as duration
 from .text import interval as interval
+from .text import p_words as p_words
 from .text import printable as printable
 from .text import short_name as short_name
 from .wording import note_words as note_words

@@ -80,7 +80,7 @@ def gaps_figure(audit: Audit) -> Any:
     tooltip = [
         "label:N",
         *[alt.Tooltip(f"{end}:Q", format="+.3f") for end in ("value", "low", "high")],
-        *[alt.Tooltip(f"{name}:Q", format=".3f") for name in ("detectable", "noise", "excess")],
+        *[alt.Tooltip(f"{name}:Q", format=".3f") for name in ("detectable", "p_value", "p_adjusted")],
     ]
     zero = alt.Chart(pd.DataFrame({"x": [0]})).mark_rule(strokeDash=[4, 4], color="#777").encode(x="x:Q")
     whiskers = base.mark_rule(strokeWidth=2, color=BLUE).encode(x=alt.X("low:Q", title="group's rate minus the reference's"), x2="high:Q")

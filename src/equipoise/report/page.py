@@ -27,7 +27,7 @@ from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import ALMOST, Comparison, Saved
 from equipoise.report.explorer import explorer_data
 from equipoise.report.panels import PANELS, calibration_panel, roc_panel, score_panel, trajectory_panel
-from equipoise.report.text import amount, count, percent, plain, sentence, short, span
+from equipoise.report.text import amount, count, p_words, percent, plain, sentence, short, span
 from equipoise.report.views import (
     Book,
     audit_views,
@@ -132,7 +132,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    for make in (amount, count, plain, sentence, short, span, upper_bound_words):
+    for make in (amount, count, p_words, plain, sentence, short, span, upper_bound_words):
         environment.filters[make.__name__] = make
     environment.tests["nan"] = math.isnan
     return environment

@@ -5,7 +5,7 @@ its pooled folds as well.
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
@@ -17,21 +17,20 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.data import write_text
-from equipoise.report.text import interval, printable
+from equipoise.report.text import interval, p_words, printable
 from equipoise.study import ORIGINAL, SIZES, FromFile, FromSource, Plan, compare, published, published_sizes, study_table
 
 DIGITS = 3
 FAR_FEWER = 0.25  # of the paper's rows: with fewer, differences from its numbers come with a warning
 QUANTITIES = {"gap": "bias", "performance": "performance"}
 RANKS = {1: "bold", 2: "italic"}
-HEADERS = {"size": "|bias|", "noise": "chance", "excess": "above", "published": "published", "difference": "diff."}
-POOLED = ("method", "gap", "|gap|", "chance", "above", "performance", "|gap| closed", "performance lost")
+HEADERS = {"size": "|bias|", "p_value": "p", "published": "published", "difference": "diff."}
+POOLED = ("method", "gap", "|gap|", "p", "performance", "change of the gap", "performance lost")
 WIDTHS = {
     "name": 24,
     "ours": 17,
     "size": 8,
-    "noise": 7,
-    "excess": 8,
+    "p_value": 7,
     "published": 16,
     "difference": 9,
 }  # of columns, with the space between them
@@ -61,12 +60,12 @@ def save_csv(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "te
     frames = {"rows": rows, "table": study_table(plan, rows, part)}
     baseline = next((arm.name for arm in plan.methods if arm.method == ORIGINAL), None)
     if baseline in set(rows["method"]):
-        frames["comparison"] = compare(rows, baseline=str(baseline), part=part)
+        frames["comparison"] = compare(rows, str(baseline), part=part, redrawn=[data.name for data in plan.data if data.redraw])
     return [write_text(Path(folder) / f"{name}.csv", frame.to_csv(index=False)) for name, frame in frames.items()]
 
 
 def save_latex(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "test") -> list[Path]:
-    """One file per measure and quantity, for \\input in a document with booktabs. As in the paper, without the chance level."""
+    """One file per measure and quantity, for \\input in a document with booktabs. As in the paper, without p-values."""
     frame = study_table(plan, rows, part)
     written = []
     for measure in plan.measures:
@@ -83,8 +82,7 @@ class Cell:
 
     ours: str = ""
     size: str = ""  # the mean |gap|
-    noise: str = ""  # the mean |gap| with the groups permuted among patients
-    excess: str = ""  # how far the mean |gap| is above that
+    p_value: str = ""  # of the gap, over all splits
     published: str = ""
     difference: str = ""
     rank: int = 0
@@ -118,11 +116,6 @@ def _layouts(plan: Plan, frame: pd.DataFrame, measure: str, quantity: str, width
     title = f"{measure.upper()}, {what} on the {part} set, mean ± sd over splits"
     names = list(across)
     whole = Layout("", "", (), (), (tuple(found.values()),))
-    if (
-        WIDTHS["name"] + sum(WIDTHS[name] for name in whole.shown) > width
-    ):  # a narrow terminal: it is the difference of the two columns next to it
-        found = {key: replace(cell, excess="") for key, cell in found.items()}
-        whole = Layout("", "", (), (), (tuple(found.values()),))
     side_by_side = max(1, (width - WIDTHS["name"]) // sum(WIDTHS[name] for name in whole.shown)) if found else 1
     for start in range(0, len(names), side_by_side):
         chunk = names[start : start + side_by_side]
@@ -134,13 +127,12 @@ def _cell(row: dict[str, float], quantity: str) -> Cell:
     sign = "+" if quantity == "gap" else ""
     ours = _spread(row[f"{quantity}_mean"], row[f"{quantity}_sd"], DIGITS, sign)
     size = f"{row['abs_gap_mean']:.{DIGITS}f}" if quantity == "gap" else ""
-    noise = f"{row['noise']:.{DIGITS}f}" if quantity == "gap" and not np.isnan(row["noise"]) else ""
-    excess = f"{row['excess']:+.{DIGITS}f}" if noise else ""
+    p = p_words(row["p_value"]) if quantity == "gap" else ""
     rank = int(row[f"{quantity}_rank"])
     if np.isnan(row.get(f"published_{quantity}", np.nan)):
-        return Cell(ours, size, noise, excess, rank=rank)
+        return Cell(ours, size, p, rank=rank)
     paper = _spread(row[f"published_{quantity}"], row[f"published_{quantity}_sd"], 2, sign)
-    return Cell(ours, size, noise, excess, paper, f"{row[f'{quantity}_difference']:+.{DIGITS}f}", rank)
+    return Cell(ours, size, p, paper, f"{row[f'{quantity}_difference']:+.{DIGITS}f}", rank)
 
 
 def _spread(mean: float, sd: float, digits: int, sign: str) -> str:
@@ -148,7 +140,7 @@ def _spread(mean: float, sd: float, digits: int, sign: str) -> str:
 
 
 def _rich(layout: Layout) -> Table:
-    # No spare space: with the chance level, one group of columns just fits into 80.
+    # No spare space: with p-values, one group of columns just fits into 80.
     table = Table(box=box.SIMPLE_HEAD, title=layout.title, title_justify="left", collapse_padding=True, pad_edge=False)
     table.add_column(layout.corner, no_wrap=True)
     for name in layout.columns:
@@ -173,7 +165,7 @@ def _folded(name: str) -> str:
 
 
 def _latex(layout: Layout) -> str:
-    shown = [part for part in layout.shown if part not in ("noise", "excess")]
+    shown = [part for part in layout.shown if part != "p_value"]
     header = [layout.corner, *(HEADERS.get(part, name) for name in layout.columns for part in shown)]
     lines = [
         f"% {layout.title}",
@@ -225,8 +217,8 @@ def _notes(plan: Plan, rows: pd.DataFrame) -> Sequence[str]:
     done = rows.groupby(["data", "measure", "method"]).size()
     lines = [
         "Bold: best, italic: second best, of all methods but the original network. |bias|: mean of the absolute values, "
-        "which scatter around 0 cannot hide. Chance: the same with the groups permuted among patients; above: |bias| minus chance. "
-        "At or below 0 there is no evidence of a gap."
+        "which scatter around 0 cannot hide. P: twice the median over splits of the permutation p-value, "
+        "which holds for splits that share rows."
     ]
     known = [d for d in plan.data if any(published(d.published, m, a.method) for m in plan.measures for a in plan.methods)]
     if known:
@@ -260,8 +252,8 @@ def pooled_view(plan: Plan, frame: pd.DataFrame) -> RenderableType:
         tables.append(table)
     note = (
         f"Performance is {plan.performance.replace('_', ' ')}. Brackets: 95 % intervals by resampling patients, the same in every repeat. "
-        "Chance: the |gap| with the groups permuted among patients; above: |gap| minus chance. Closed and lost: the original network's "
-        "minus the method's, for the same patients."
+        "P: the permutation p-value of the |gap|, of several repeats twice the median. Change: the method's gap minus the original "
+        "network's, and performance lost: the reverse, both for the same patients."
     )
     return Group(*tables, Text(note))
 
@@ -273,10 +265,9 @@ def pooled_lines(frame: pd.DataFrame) -> list[tuple[str, ...]]:
             str(row["method"]),
             _with_interval(row, "gap", "+"),
             f"{row['mean_abs']:.3f}",
-            f"{row['noise']:.3f}",
-            f"{row['excess']:+.3f}",
+            p_words(row["p_value"]),
             _with_interval(row, "performance", ""),
-            _with_interval(row, "gap_closed", "+"),
+            _with_interval(row, "gap_change", "+"),
             _with_interval(row, "performance_lost", "+"),
         )
         for _, row in frame.iterrows()

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from equipoise import models
 from equipoise.measures import GROUP_MEASURES, Audit, meaning, terms
-from equipoise.report.text import interval, percent, printable, sentence, short_name
+from equipoise.report.text import interval, p_words, percent, printable, sentence, short_name
 from equipoise.report.wording import PERFORMANCE, RATES, gap_words, varying_words
 
 MOST_GROUPS, MOST_GAPS = 10, 9  # rows of each table on one screen
@@ -22,10 +22,6 @@ GIVEN_NAMES = {None: "all patients", 1: "positives", 0: "negatives"}
 INTERVAL = len("0.123 [0.123, 0.123]")
 GAP_INTERVAL = len("-0.123 [-0.123, -0.123]")
 LONGEST_HEADER = len("detectable")
-NOISE_WORDS = (
-    "noise: the mean size of a gap on these rows if groups were assigned at random; excess: |gap| minus noise; at or below 0 there is no "
-    "sign of a gap."
-)
 
 
 # One screen
@@ -37,7 +33,7 @@ def audit_summary(audit: Audit) -> RenderableType:
     shown = _shown_gaps(gaps)
     parts: list[RenderableType] = [_headline(audit)]
     if len(gaps):
-        parts.append(Text(_conclusion(gaps, audit.settings.level), style="bold"))
+        parts.append(Text(_conclusion(gaps, audit), style="bold"))
     if performance := _performance_line(audit):
         parts.append(Text(performance))
     groups = _shown_groups(audit.groups, shown)
@@ -63,7 +59,7 @@ def audits_summary(audits: dict[str, Audit]) -> RenderableType:
         row = _largest(gaps)
         cells = [Text(""), Text("")] if row is None else [_between(row, f"{gap_words(str(row['measure']))}: "), _points(row)]
         table.add_row(Text(short_name(label)), f"{audit.rows:,}", "" if estimate is None else f"{100 * estimate.value:.1f}", *cells)
-    note = "Bold: the interval excludes 0. --verbose shows the groups and gaps of each label."
+    note = "Bold: clear of 0 after adjustment for the comparisons of that label (Holm). --verbose shows the groups and gaps of each label."
     return Group(table, Text(note, style="dim"))
 
 
@@ -85,9 +81,9 @@ def _distinct(measures: list[str]) -> list[str]:
 
 
 def _largest(gaps: pd.DataFrame) -> "pd.Series[float] | None":
-    """The largest gap, of those whose interval excludes 0 where there are any."""
+    """The largest gap, of those that are clear after adjustment where there are any."""
     known = gaps[gaps["value"].notna()]
-    clear = known[(known["low"] > 0) | (known["high"] < 0)]
+    clear = known[known["clear"]]
     pool = clear if len(clear) else known
     return None if not len(pool) else pool.loc[pool["value"].abs().idxmax()]
 
@@ -122,21 +118,20 @@ def _crossed(attributes: list[str]) -> list[str]:
     return [name for name in attributes if name in pairs]
 
 
-def _conclusion(gaps: pd.DataFrame, level: float) -> str:
-    """The largest gap in one sentence, and how many are clear of 0."""
-    row, known = _largest(gaps), gaps[gaps["value"].notna()]
+def _conclusion(gaps: pd.DataFrame, audit: Audit) -> str:
+    """The largest finding in one sentence, and how many of the comparisons are findings after adjustment."""
+    row, level = _largest(gaps), audit.settings.level
     if row is None:
         return "No gap could be estimated: insufficient data."
-    clear = int(((known["low"] > 0) | (known["high"] < 0)).sum())
-    if not clear:
-        many = f"all {len(known)} {percent(level)} intervals include it"
-        return f"No gap is clear of 0: {many}. Gaps below the detectable size remain possible."
+    many = f"{audit.comparisons} comparison{'' if audit.comparisons == 1 else 's'}"
+    if not row["clear"]:
+        return f"No gap is clear of 0 after adjustment for {many}. Gaps below the detectable size remain possible."
     words = sentence(gap_words(str(row["measure"])))
     low, high = sorted(100 * abs(end) for end in (row["low"], row["high"]))
     return (
         f"{words} is {100 * abs(row['value']):.1f} percentage points {'lower' if row['value'] < 0 else 'higher'} in "
         f"{short_name(row['group'])} than in {short_name(row['reference'])} ({percent(level)} interval {low:.1f} to {high:.1f}); "
-        f"{clear} of {len(known)} gaps are clear of 0."
+        f"{audit.findings} of {many} {'is' if audit.findings == 1 else 'are'} clear of 0 after adjustment."
     )
 
 
@@ -197,7 +192,7 @@ def _points(row: "pd.Series[float]") -> Text:
     if np.isnan(row["value"]):
         return Text("insufficient data", style="yellow")
     value, low, high = (100 * row[end] for end in ("value", "low", "high"))
-    return Text(f"{value:+.1f} [{low:+.1f}, {high:+.1f}]", style="bold" if low > 0 or high < 0 else "")
+    return Text(f"{value:+.1f} [{low:+.1f}, {high:+.1f}]", style="bold" if row["clear"] else "")
 
 
 def _share(value: float, low: float, high: float) -> Text:
@@ -274,15 +269,15 @@ def _gaps(rows: pd.DataFrame) -> Table:
     table.add_column("between", overflow="fold")
     table.add_column("gap", justify="right", width=GAP_INTERVAL)
     table.add_column("minimum detectable gap", justify="right", max_width=LONGEST_HEADER)
-    table.add_column("noise", justify="right")
-    table.add_column("excess", justify="right")
+    table.add_column("p", justify="right")
+    table.add_column("adjusted p", justify="right", max_width=len("adjusted"))
     for row in rows.itertuples():
         known = not np.isnan(row.value)
         gap = _interval(row.value, row.low, row.high, sign="+")
-        if known and (row.low > 0 or row.high < 0):
+        if row.clear:
             gap.stylize("bold")
         between = Text(f"{short_name(row.group)} minus {short_name(row.reference)}")
-        more = [f"{row.detectable:.3f}", f"{row.noise:.3f}", f"{row.excess:+.3f}"]
+        more = [f"{row.detectable:.3f}", p_words(row.p_value), p_words(row.p_adjusted)]
         table.add_row(str(row.measure), between, gap, *(more if known else [""] * len(more)))
     return table
 
@@ -297,7 +292,8 @@ def _remarks(audit: Audit) -> list[RenderableType]:
             lines.append(f"{short_name(attribute)} {short_name(group)}: {_in_words(str(note))}.")
     lines.append(_how_resampled(audit))
     if len(audit.gaps):
-        lines.append(NOISE_WORDS)
+        many = f"{audit.comparisons} comparison{'' if audit.comparisons == 1 else 's'}"
+        lines.append(f"p: permutation p-value; adjusted p: for all {many} of the audit (Holm; measures that mirror each other count once).")
     meanings = [f"{name} = {meaning(name)}" for name in audit.gaps["measure"].unique()]
     if meanings:
         lines.append("; ".join(meanings) + ".")
@@ -335,7 +331,7 @@ def _about_rows(audit: Audit) -> Iterator[str]:
 
 def _how_resampled(audit: Audit) -> str:
     unit = "rows" if audit.patients is None else "patients"
-    return f"Intervals: {audit.settings.draws:,} bootstrap resamples of {unit}; bold: excludes 0."
+    return f"Intervals: {audit.settings.draws:,} bootstrap resamples of {unit}; bold: clear of 0 after adjustment (Holm)."
 
 
 def _table(title: str) -> Table:

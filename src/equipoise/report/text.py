@@ -44,6 +44,17 @@ def short(value: object, longest: int = LONGEST) -> str:
     return _shortened(plain(value), longest)
 
 
+def p_words(p: float) -> str:
+    """A p-value for print; empty where there is none.
+
+    >>> p_words(0.0321), p_words(2e-7), p_words(1.0), p_words(float("nan"))
+    ('0.032', '<0.001', '1.000', '')
+    """
+    if math.isnan(p):
+        return ""
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
 def short_name(value: object) -> str:
     """A name for a table in a terminal or a figure."""
     return short(value, LONGEST_NAME)

@@ -300,7 +300,7 @@ def audit_views(audit: Audit) -> list[AuditView]:
             rates.append((rate, kind, Scale.of([e for _, _, e in rows], kind), rows))
         gaps: dict[str, list[tuple[str, str, Estimate]]] = {}
         for r in audit.gaps[audit.gaps["attribute"] == name].itertuples():
-            found = Estimate(r.value, r.low, r.high, r.note, r.group, r.reference, r.detectable, r.noise)
+            found = Estimate.of_gap(r._asdict())
             gaps.setdefault(str(r.measure), []).append((str(r.group), str(r.reference), found))
         scale = Scale.of([e for rows in gaps.values() for _, _, e in rows], "points")
         views.append(AuditView(str(name), counts, rates, scale, gaps))

@@ -22,13 +22,13 @@ from equipoise.measures import (
     gap_values,
     interval,
     largest,
-    mean_permuted_gap,
+    largest_gap_p_value,
     multiplicities,
     performance_values,
     tabulate_codes,
 )
 from equipoise.study.rows import POOLED
-from equipoise.study.summary import ORIGINAL
+from equipoise.study.summary import ORIGINAL, combined_p
 
 Fold = tuple[IntArray, FloatArray, IntArray]  # cells, decisions and patients of all test rows of one cross-validation
 
@@ -45,8 +45,8 @@ def to_row(scores: Scores, decisions: FloatArray, salt: str) -> dict[str, Any]:
 def pooled(rows: pd.DataFrame, *, draws: int = 1000, seed: int = 0, level: float = 0.95) -> pd.DataFrame:
     """One line per (data, measure, method) from the rows of a study by folds, over the cross-validations that are complete.
 
-    Columns: gap, performance, the original's minus these (`gap_closed` of absolute values, `performance_lost`), each with its interval
-    (_low, _high) by resampling patients; the mean |gap| of a cross-validation, its noise and the excess; repeats, patients, rows.
+    Columns: gap, performance, the signed change of the gap from the original's (`gap_change`), `performance_lost`, each with its interval
+    (_low, _high) by resampling patients; the mean |gap| of a cross-validation and its p-value (see `combined_p`); repeats, patients, rows.
     """
     lines = []
     for (data, measure), here in rows.groupby(["data", "measure"], sort=False):
@@ -80,19 +80,18 @@ def _line(
     values = {"gap": gap, "performance": performances}
     if original is not None:
         before = _resampled(list(original.values()), everyone, levels, measure, performance, draws, seed)
-        values |= {"gap_closed": np.abs(before[0]) - np.abs(gap), "performance_lost": before[1] - performances}
-    line = {f"{name}{end}": np.nan for name in ("gap_closed", "performance_lost") for end in ("", "_low", "_high")}
+        values |= {"gap_change": gap - before[0], "performance_lost": before[1] - performances}
+    line = {f"{name}{end}": np.nan for name in ("gap_change", "performance_lost") for end in ("", "_low", "_high")}
     for name, drawn in values.items():
         low, high = interval(drawn[1:, None], drawn[:1], level)
         line |= {name: float(drawn[0]), f"{name}_low": float(low[0]), f"{name}_high": float(high[0])}
-    sizes, noises = [], []
+    sizes, ps = [], []
     for cells, decisions, patients in repeats.values():
         sizes.append(abs(float(largest(gap_values(measure, tabulate_codes(decisions, cells % 2, cells // 2, levels))))))
-        noises.append(mean_permuted_gap(decisions, cells % 2, cells // 2, levels, patients.astype(object), measure, seed=seed))
-    size, noise = float(np.mean(sizes)), float(np.mean(noises))
+        ps.append(largest_gap_p_value(decisions, cells % 2, cells // 2, levels, patients.astype(object), measure, seed=seed))
     rows = int(np.mean([len(cells) for cells, _, _ in repeats.values()]))
     counts = {"repeats": len(repeats), "patients": len(everyone), "rows": rows}
-    return line | {"mean_abs": size, "noise": noise, "excess": size - noise, **counts}
+    return line | {"mean_abs": float(np.mean(sizes)), "p_value": combined_p(ps), **counts}
 
 
 def _resampled(

@@ -161,7 +161,7 @@ def describe(folder: Folder, baseline: str = ORIGINAL, part: str = "test") -> di
     found = read_rows(folder)
     frames = {"table": study_table(folder.plan, found, part), "timings": read_timings(folder)}
     if baseline in set(found["method"]):
-        frames["comparison"] = compare(found, baseline, part=part)
+        frames["comparison"] = compare(found, baseline, part=part, redrawn=[data.name for data in folder.plan.data if data.redraw])
     if folder.plan.protocol == "folds":
         frames["pooled"] = read_pooled(folder)
     about = {"schema": SCHEMA, "schema_version": 1, "study": folder.plan.name, "fingerprint": folder.fingerprint, "version": folder.version}

@@ -1,6 +1,6 @@
 """The rows of a study: one per (data, split, method, measure), with its trace; as Parquet bytes and back.
 
-Gaps, performances and noise (the mean |gap| with permuted groups) are of the test set, unless their name begins with `valid_`.
+Gaps, their permutation p-values and performances are of the test set, unless their name begins with `valid_`.
 The columns in TIMINGS differ from run to run; all others are bit-identical for every runner, on the same kind of device.
 """
 
@@ -16,12 +16,12 @@ from equipoise.errors import BadInput
 from equipoise.measures import GAPS
 
 TIMINGS = ("seconds", "task_seconds")  # of the method without training: per split, and of the whole stack
-NOISE = ("noise", "valid_noise")
+P_VALUES = ("p_value", "valid_p_value")  # of the largest |gap| over the groups
 LIMIT = "limit"  # the upper bound (group-aware): the best performance on the original network's test scores within the row's own |gap|
 POOLED = ("test_cell", "test_decision", "test_patient")  # of each test row, where folds are pooled (see pooled)
 PACE = "pace"  # of one step, in the unit that the method counts: units pruned, epochs
 SIZES = ("train_rows", "valid_rows", "test_rows")  # of each set of the split
-SCHEMA_VERSION = 3  # of a file of rows
+SCHEMA_VERSION = 4  # of a file of rows
 VERSION_KEY = b"equipoise.rows.schema_version"
 # Columns that every file has. Others may be missing, such as those of a measure that was added later; their values are then missing.
 CORE = ("fingerprint", "version", "data", "seed", "method", "measure", "gap", "performance", "valid_gap", "valid_performance", *TIMINGS)
@@ -39,7 +39,7 @@ SCHEMA = pa.schema(
         ("performance", _REAL),
         ("valid_gap", _REAL),
         ("valid_performance", _REAL),
-        *((name, _REAL) for name in (*NOISE, LIMIT)),
+        *((name, _REAL) for name in (*P_VALUES, LIMIT)),
         *((f"test_{name}", _REAL) for name in (*GAPS, "balanced_accuracy", "accuracy")),
         ("met", pa.bool_()),
         ("step", _WHOLE),

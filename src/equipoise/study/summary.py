@@ -1,10 +1,14 @@
 """Numbers across splits: means and standard deviations, ranks, the paper's numbers, and differences from a baseline, paired by split.
 
-A signed mean hides scatter (gaps of -0.1 and +0.1 average to 0), so the mean |gap| is next to it, and |gap| is what is compared. `noise` is
-the mean |gap| of the permutation distribution: the same decisions with the groups permuted among patients.
+A signed mean hides scatter (gaps of -0.1 and +0.1 average to 0), so the mean |gap| is next to it, and |gap| is what is compared.
+
+Splits of the same rows share most of their training sets and some of their test sets, so they are not independent, and the variance of
+their mean is larger than variance / splits. Intervals and p-values of differences use the corrected variance of Nadeau and Bengio (2003,
+Mach Learn 52:239): variance * (1 / splits + test rows / other rows). P-values of gaps are combined over splits by twice their median, which
+holds whatever their dependence.
 """
 
-import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +17,7 @@ import pandas as pd
 from equipoise.errors import pick
 from equipoise.study.paper import published
 from equipoise.study.plan import Plan
-from equipoise.study.rows import LIMIT
+from equipoise.study.rows import LIMIT, SIZES
 
 CELL = ["data", "measure", "method"]
 SETS = {"test": "", "validation": "valid_"}  # set of the split: the prefix of its columns
@@ -23,14 +27,15 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def of_set(rows: pd.DataFrame, part: str) -> pd.DataFrame:
-    """The rows with gap, performance and noise of the test set or of the validation set."""
+    """The rows with gap, its p-value and performance of the test set or of the validation set."""
     start = SETS[pick("set of the split", part, SETS)]
-    return rows.assign(**{name: rows[f"{start}{name}"] for name in ("gap", "performance", "noise")}) if start else rows
+    there = [name for name in ("gap", "performance", "p_value") if f"{start}{name}" in rows]
+    return rows.assign(**{name: rows[f"{start}{name}"] for name in there}) if start else rows
 
 
 def summarise(rows: pd.DataFrame, part: str = "test") -> pd.DataFrame:
-    """One line per (data, measure, method): splits, mean and sd of the gap and of performance, mean |gap| and noise, the share of splits
-    that met the goal, seconds.
+    """One line per (data, measure, method): splits, mean and sd of the gap and of performance, mean |gap| and p-value (see
+    `combined_p`), the share of splits that met the goal, seconds.
 
     >>> rows = pd.DataFrame({"data": "d", "measure": "eod", "method": "m", "seed": [0, 1], "gap": [-0.1, 0.1],
     ...                      "performance": [0.7, 0.9], "met": [True, False], "seconds": [1.0, 3.0]})
@@ -39,8 +44,8 @@ def summarise(rows: pd.DataFrame, part: str = "test") -> pd.DataFrame:
     """
     chosen = of_set(rows, part)
     sized = chosen.assign(abs_gap=chosen["gap"].abs(), met=chosen["met"].astype(float))
-    if "noise" not in sized:
-        sized["noise"] = np.nan
+    if "p_value" not in sized:
+        sized["p_value"] = np.nan
     return (
         sized.groupby(CELL, sort=False)
         .agg(
@@ -49,7 +54,7 @@ def summarise(rows: pd.DataFrame, part: str = "test") -> pd.DataFrame:
             gap_sd=("gap", "std"),
             abs_gap_mean=("abs_gap", "mean"),
             abs_gap_sd=("abs_gap", "std"),
-            noise=("noise", "mean"),
+            p_value=("p_value", combined_p),
             performance_mean=("performance", "mean"),
             performance_sd=("performance", "std"),
             met=("met", "mean"),
@@ -57,6 +62,21 @@ def summarise(rows: pd.DataFrame, part: str = "test") -> pd.DataFrame:
         )
         .reset_index()
     )
+
+
+def combined_p(p_values: npt.ArrayLike) -> float:
+    """One p-value from those of several splits of the same rows: twice their median, at most 1; NaN where there is none.
+
+    It is valid whatever the dependence between splits (Meinshausen, Meier and Buehlmann 2009, J Am Stat Assoc 104:1671). One alone stays.
+
+    >>> round(combined_p([0.01, 0.02, 0.6]), 3), combined_p([0.04])
+    (0.04, 0.04)
+    """
+    p = np.asarray(p_values, dtype=np.float64)
+    known = p[~np.isnan(p)]
+    if not len(known):
+        return float("nan")
+    return float(known[0]) if len(known) == 1 else min(1.0, 2 * float(np.median(known)))
 
 
 def study_table(plan: Plan, rows: pd.DataFrame, part: str = "test") -> pd.DataFrame:
@@ -74,7 +94,6 @@ def study_table(plan: Plan, rows: pd.DataFrame, part: str = "test") -> pd.DataFr
         frame[f"published_{quantity}"] = [np.nan if p is None else getattr(p, field) for p in paper]
         frame[f"published_{quantity}_sd"] = [np.nan if p is None else getattr(p, f"{field}_sd") for p in paper]
         frame[f"{quantity}_difference"] = frame[f"{quantity}_mean"] - frame[f"published_{quantity}"]
-    frame["excess"] = frame["abs_gap_mean"] - frame["noise"]
     frame["below_limit"] = _below_limit(frame, rows) if part == "test" and LIMIT in rows else np.nan
     original = frame["method"].map(methods) == ORIGINAL
     for quantity, merit in (("gap", -frame["gap_mean"].abs()), ("performance", frame["performance_mean"])):
@@ -89,41 +108,59 @@ def _below_limit(frame: pd.DataFrame, rows: pd.DataFrame) -> list[float]:
     return [float(below[tuple(row)]) for row in frame[CELL].itertuples(index=False)]
 
 
-def compare(rows: pd.DataFrame, baseline: str = ORIGINAL, level: float = 0.95, part: str = "test") -> pd.DataFrame:
+def compare(
+    rows: pd.DataFrame, baseline: str = ORIGINAL, level: float = 0.95, part: str = "test", redrawn: Sequence[str] = ()
+) -> pd.DataFrame:
     """One line per (data, measure, method, quantity): the mean difference from the baseline over common splits, its t interval, a p-value.
 
-    The quantities are |gap| and performance. The test is Wilcoxon's signed-rank test, two-sided. Fewer than two common splits give no
-    interval.
+    The quantities are |gap| and performance. Interval and p-value are of the t test with the variance corrected for splits of the same
+    rows; `redrawn` names simulations that are drawn again for each split, which need no correction. `shared` is the correction: rows of the
+    set divided by rows that networks were trained and repaired on, from the sizes in the rows. Fewer than two common splits, or rows
+    without their sizes, give no interval.
     """
     pick("method to compare with", baseline, list(dict.fromkeys(rows["method"])))
     chosen = of_set(rows, part)
     sized = chosen.assign(abs_gap=chosen["gap"].abs())
     lines = []
     for (data, measure), group in sized.groupby(["data", "measure"], sort=False):
+        shared = 0.0 if data in redrawn else shared_rows(group, part)
         for quantity in ("abs_gap", "performance"):
             table = group.pivot_table(index="seed", columns="method", values=quantity, sort=False)
             for method in dict.fromkeys(group["method"]):
                 if method == baseline or baseline not in table:
                     continue
                 difference = (table[method] - table[baseline]).dropna().to_numpy(dtype=np.float64)
-                lines.append({"data": data, "measure": measure, "method": method, "quantity": quantity, **_paired(difference, level)})
-    columns = [*CELL, "quantity", "splits", "difference", "low", "high", "p"]
+                found = {"splits": len(difference), "shared": shared, **resampled_t(difference, shared, level)}
+                lines.append({"data": data, "measure": measure, "method": method, "quantity": quantity, **found})
+    columns = [*CELL, "quantity", "splits", "shared", "difference", "low", "high", "p"]
     return pd.DataFrame(lines, columns=columns)
 
 
-def _paired(difference: FloatArray, level: float) -> dict[str, float]:
-    """Mean, t interval and signed-rank p-value of paired differences."""
+def shared_rows(rows: pd.DataFrame, part: str = "test") -> float:
+    """Rows of the test set (or of the validation set) divided by those that networks were fitted on, on average; NaN if unknown.
+
+    Networks are trained on the training set and repaired on the validation set, so both count for the test set.
+    """
+    if not set(SIZES) <= set(rows.columns):
+        return float("nan")
+    train, valid, test = (float(rows[name].mean()) for name in SIZES)
+    return test / (train + valid) if part == "test" else valid / train
+
+
+def resampled_t(difference: FloatArray, shared: float, level: float = 0.95) -> dict[str, float]:
+    """The mean of differences over splits, its interval and its p-value, with the variance of Nadeau and Bengio.
+
+    >>> plain, corrected = (resampled_t(np.array([0.1, 0.2, 0.3]), shared) for shared in (0.0, 0.25))
+    >>> round(plain["low"], 3), round(corrected["low"], 3)
+    (-0.048, -0.129)
+    """
     from scipy import stats
 
     n = len(difference)
     mean = float(difference.mean()) if n else np.nan
-    half = float(stats.t.ppf(0.5 + level / 2, n - 1) * difference.std(ddof=1) / np.sqrt(n)) if n > 1 else np.nan
-    if n < 2:
-        p = np.nan
-    elif not difference.any():
-        p = 1.0  # no difference at all: the test is not defined
-    else:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # ties and zeros, which are common in small samples of proportions
-            p = float(stats.wilcoxon(difference).pvalue)
-    return {"splits": n, "difference": mean, "low": mean - half, "high": mean + half, "p": p}
+    if n < 2 or np.isnan(shared):
+        return {"difference": mean, "low": np.nan, "high": np.nan, "p": np.nan}
+    error = float(difference.std(ddof=1) * np.sqrt(1 / n + shared))
+    half = float(stats.t.ppf(0.5 + level / 2, n - 1)) * error
+    p = 2 * float(stats.t.sf(abs(mean) / error, n - 1)) if error > 0 else float(mean == 0)
+    return {"difference": mean, "low": mean - half, "high": mean + half, "p": p}

@@ -27,7 +27,7 @@ from equipoise.measures import (
     Threshold,
     gap_values,
     largest,
-    mean_permuted_gap,
+    largest_gap_p_value,
     performance_values,
     tabulate,
     upper_bound,
@@ -195,7 +195,7 @@ def _row(
 ) -> dict[str, object]:
     """The numbers of one split; with a salt, for folds that are pooled, each of its decisions too."""
     valid_scores, scores = (predict(candidate.model, part) for part in (parts.valid, parts.test))
-    (valid, valid_noise), (test, noise) = (_evaluated(candidate, some, measure, seed) for some in (valid_scores, scores))
+    (valid, valid_p), (test, p) = (_evaluated(candidate, some, measure, seed) for some in (valid_scores, scores))
     trace, rule, goal = candidate.trace, candidate.rule, candidate.goal
     gap = _gap(measure, test)
     return {
@@ -203,8 +203,8 @@ def _row(
         "performance": float(performance_values(performance, test)),
         "valid_gap": _gap(measure, valid),
         "valid_performance": float(performance_values(performance, valid)),
-        "noise": noise,
-        "valid_noise": valid_noise,
+        "p_value": p,
+        "valid_p_value": valid_p,
         rows.LIMIT: _limit(scores if _alike_networks(candidate.model, model) else predict(model, parts.test), measure, performance, gap),
         **{f"test_{name}": _gap(name, test) for name in GAPS},
         **{f"test_{name}": float(performance_values(name, test)) for name in AFFINE_PERFORMANCE},
@@ -226,10 +226,10 @@ def _row(
 
 
 def _evaluated(candidate: Candidate, scores: Scores, measure: str, seed: int) -> tuple[Cells, float]:
-    """The cell table of the decisions (for a randomised rule, of their expectations), and the mean |gap| with permuted groups."""
+    """The cell table of the decisions (for a randomised rule, of their expectations), and the p-value of the largest |gap|."""
     f, attribute = candidate.rule.decide(scores), scores.attribute
-    noise = mean_permuted_gap(f, scores.y, attribute.codes, attribute.levels, scores.patients, measure, seed=seed)
-    return tabulate(f, scores.y, attribute), noise
+    p = largest_gap_p_value(f, scores.y, attribute.codes, attribute.levels, scores.patients, measure, seed=seed)
+    return tabulate(f, scores.y, attribute), p
 
 
 def _alike_networks(one: nn.Module, other: nn.Module) -> bool:

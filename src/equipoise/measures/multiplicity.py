@@ -1,0 +1,118 @@
+"""Many comparisons at once: Holm-adjusted p-values and simultaneous intervals, so that findings by chance stay rare over all of an audit.
+
+An audit of ten groups and six measures shows 54 gaps; without any difference, some of their 95 % intervals exclude zero. The family is all
+gaps of an audit that have a value, over all attributes. A measure that mirrors another (fnr_gap is -eod, tnr_gap is -fpr_gap) is the same
+comparison and counts once.
+
+- p_adjusted: Holm's step-down adjustment of the permutation p-values. The chance of any `clear` gap where there is none is at most
+  1 - level, whatever the dependence.
+- simultaneous intervals: all of them cover with probability `level`. Critical values are those of the largest studentised gap (max-T), from
+  the correlations of the gaps of an attribute; attributes count as independent, which is conservative. A cell of fewer than 30 patients is
+  too small to studentise: its gaps get Bonferroni's share of the error instead, and intervals for small samples.
+"""
+
+from collections.abc import Sequence
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from equipoise.data import generator
+from equipoise.measures.cells import FloatArray, IntArray
+from equipoise.measures.gaps import signature
+
+NORMAL_DRAWS = 20_000  # of the largest of correlated standard normal variables
+LARGEST_BLOCK = 400  # gaps whose correlations are used; more are bounded as if independent (Sidak 1967)
+
+
+def holm(p_values: npt.ArrayLike) -> FloatArray:
+    """The p-values adjusted for their number by Holm's method; NaN stays, and does not count.
+
+    >>> holm([0.01, 0.04, 0.03, float("nan")]).round(3).tolist()
+    [0.03, 0.06, 0.06, nan]
+    """
+    p = np.asarray(p_values, dtype=np.float64)
+    known = np.flatnonzero(~np.isnan(p))
+    order = known[np.argsort(p[known], kind="stable")]
+    adjusted = np.full(p.shape, np.nan)
+    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)), 1.0)
+    return adjusted
+
+
+def comparisons_of(gaps: pd.DataFrame) -> IntArray:
+    """The comparison that each row of gaps belongs to, 0 .. m-1, mirrors sharing one; -1 for gaps without a value.
+
+    >>> rows = pd.DataFrame({"measure": ["eod", "fnr_gap", "spd"], "attribute": "sex", "group": "F", "value": [0.1, -0.1, np.nan]})
+    >>> comparisons_of(rows).tolist()
+    [0, 0, -1]
+    """
+    same = {measure: signature(measure) for measure in gaps["measure"].unique()}
+    numbers: dict[tuple[object, ...], int] = {}
+    found = np.full(len(gaps), -1, dtype=np.int64)
+    for k, row in enumerate(zip(*(gaps[name] for name in ("measure", "attribute", "group", "value")), strict=True)):
+        measure, attribute, group, value = row
+        if not np.isnan(value):
+            found[k] = numbers.setdefault((attribute, group, same[measure]), len(numbers))
+    return found
+
+
+def adjusted(gaps: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
+    """The gaps with their p-values adjusted together (`p_adjusted`), and whether that makes them a finding (`clear`)."""
+    comparison = comparisons_of(gaps)
+    known, first = np.unique(comparison, return_index=True)
+    first = first[known >= 0]
+    p = np.full(len(first) + 1, np.nan)  # the last one is of gaps without a value
+    p[:-1] = holm(gaps["p_value"].to_numpy(dtype=np.float64)[first])
+    found = p[comparison]
+    return gaps.assign(p_adjusted=found, clear=found <= 1 - level + 1e-12)
+
+
+def critical_levels(gaps: pd.DataFrame, correlations: Sequence[FloatArray], level: float = 0.95, seed: int = 0) -> FloatArray:
+    """The level at which each gap's own interval is to be made, so that all of them cover with probability `level`; NaN without a value.
+
+    `correlations` are those of the gaps of each attribute, in the order of the rows.
+    """
+    comparison = comparisons_of(gaps)
+    few = gaps["few"].to_numpy(dtype=bool)
+    small = np.unique(comparison[few & (comparison >= 0)])
+    large = np.setdiff1d(comparison[comparison >= 0], small)
+    count = len(small) + len(large)
+    found = np.full(len(gaps), np.nan)
+    if not count:
+        return found
+    share = (1 - level) / count  # of the error that each gap may make
+    found[comparison >= 0] = 1 - share
+    if len(large):
+        blocks, start = [], 0
+        for matrix in correlations:
+            rows = np.arange(start, start + len(matrix))
+            start += len(matrix)
+            _, first = np.unique(comparison[rows], return_index=True)
+            first = np.sort(first[np.isin(comparison[rows][first], large)])
+            blocks.append(matrix[np.ix_(first, first)])
+        z = max_t(blocks, 1 - share * len(large), seed)
+        found[np.isin(comparison, large)] = 2 * NormalDist().cdf(z) - 1
+    return found
+
+
+def max_t(correlations: Sequence[FloatArray], level: float, seed: int = 0) -> float:
+    """The critical value of the largest |z| of standard normal variables with these correlations; blocks are independent of each other.
+
+    >>> apart, together = np.eye(10), np.full((10, 10), 0.99) + 0.01 * np.eye(10)
+    >>> 2.75 < max_t([apart], 0.95) < 2.85, 1.95 < max_t([together], 0.95) < 2.15
+    (True, True)
+    """
+    size = sum(len(matrix) for matrix in correlations)
+    bound = NormalDist().inv_cdf((1 + level ** (1 / max(size, 1))) / 2)  # Sidak: never smaller than needed
+    if max((len(matrix) for matrix in correlations), default=0) > LARGEST_BLOCK:
+        return bound
+    rng = generator(seed, "max-T")
+    largest = np.zeros(NORMAL_DRAWS)
+    for matrix in correlations:
+        if not len(matrix):
+            continue
+        values, vectors = np.linalg.eigh(matrix)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        largest = np.maximum(largest, np.abs(rng.standard_normal((NORMAL_DRAWS, len(matrix))) @ root.T).max(1))
+    return min(float(np.quantile(largest, level)), bound)
