@@ -2,6 +2,7 @@ from .data import Cohort as Cohort
 from .data import Parts as Parts
 from .data import Scores as Scores
 from .data import load as load
+from .data import scan as scan
 from .data import split as split
 from .errors import BadInput as BadInput
 from .errors import EquipoiseError as EquipoiseError

@@ -21,6 +21,7 @@ from .columns import bin_problems as bin_problems
 from .columns import read_columns as read_columns
 from .conflicts import CONFLICTS as CONFLICTS
 from .conflicts import Varying as Varying
+from .conflicts import distinct as distinct
 from .conflicts import varying_in as varying_in
 from .dicom import with_headers as with_headers
 from .faults import MAX_PIXELS as MAX_PIXELS
@@ -69,6 +70,9 @@ from .splits import check_cohort as check_cohort
 from .splits import fold_parts as fold_parts
 from .splits import hold_out as hold_out
 from .splits import split as split
+from .stored import Scan as Scan
+from .stored import Stored as Stored
+from .stored import scan as scan
 from .table import Encoder as Encoder
 from .table import Table as Table
 from .table_files import as_parsed as as_parsed

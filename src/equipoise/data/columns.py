@@ -87,22 +87,33 @@ class Roles:
         counts = {name: list(frame.columns).count(name) for name in wanted}
         problems = [_absent(name, frame) for name, count in counts.items() if not count]
         problems += [f"column {name!r} is there {count} times. Rename all but one." for name, count in counts.items() if count > 1]
+        if not len(frame):
+            problems.append("the table has no rows")
+        problems += self.name_problems()
+        return problems + [problem for name, count in counts.items() if count == 1 for problem in _nested(frame[name], name)]
+
+    def name_problems(self) -> list[str]:
+        """What is wrong with the roles, whatever the columns hold: a column named for two things, no group, bins of no group."""
+        own = {"score": self.score, "patient": self.patient, "weight": self.weight}
         roles = [*(("label", name) for name in dict.fromkeys(self.labels)), *(("group", name) for name in self.groups)]
-        roles += [(role, name) for role, name in own.items() if role != "id" and name is not None]
+        roles += [(role, name) for role, name in own.items() if name is not None]
         named: dict[str, list[str]] = {}
         for role, name in roles:
             named.setdefault(name, []).append(role)
-        problems += [
+        problems = [
             f"column {name!r} is named for more than one thing: {', '.join(uses)}. Give each a column of its own."
             for name, uses in named.items()
             if len(uses) > 1
         ]
-        if not len(frame):
-            problems.append("the table has no rows")
         if not self.groups:
             problems.append("no group column was named")
-        problems += bin_problems(self.bins or {}, self.groups)
-        return problems + [problem for name, count in counts.items() if count == 1 for problem in _nested(frame[name], name)]
+        return problems + bin_problems(self.bins or {}, self.groups)
+
+    def conflict_problems(self) -> list[str]:
+        """A problem where a rule for conflicts within patients was chosen, and there are no patients."""
+        if self.conflicts == "row" or self.patient is not None:
+            return []
+        return [f"conflicts={self.conflicts!r} is about patients, and no patient column was named. Name it, or leave conflicts out."]
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,10 +164,7 @@ def read_columns(frame: pd.DataFrame, roles: Roles, source: str = "") -> Columns
         for at, attribute in enumerate(attributes):
             with collecting(problems):
                 attributes[at] = settled(attribute, frame[roles.patient], roles.conflicts)
-    elif roles.conflicts != "row":
-        problems.append(
-            f"conflicts={roles.conflicts!r} is about patients, and no patient column was named. Name it, or leave conflicts out."
-        )
+    problems += roles.conflict_problems()
     if roles.id:
         problems += identifier_problems(frame[roles.id], roles.id, "id") + _id_problems(frame[roles.id], roles.id)
     raise_all(problems, source)

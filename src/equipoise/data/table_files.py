@@ -40,12 +40,12 @@ def read_table(path: str | Path, *, text: Collection[str] = (), words: Collectio
     if path.is_dir():
         raise BadInput(f"{path} is a folder; a CSV or Parquet file is needed")
     if not path.is_file():
-        raise BadInput(f"no such file: {path}.{_neighbour(path)} Check the name and the folder, {path.absolute().parent}.")
+        raise no_such_file(path)
     if path.stat().st_size == 0:
         raise BadInput(f"{path} is empty. Export it again, with a header and rows.")
     most = max_table_bytes() if limit is None else limit
     try:
-        frame = _read_parquet(path, {*text, *words}, most) if _is_parquet(path) else _read_csv(path, set(text), set(words), most)
+        frame = _read_parquet(path, {*text, *words}, most) if is_parquet(path) else _read_csv(path, set(text), set(words), most)
     except pd.errors.EmptyDataError:
         raise BadInput(f"{path} is empty. Export it again, with a header and rows.") from None
     except BadInput:
@@ -66,12 +66,18 @@ def as_parsed(column: "pd.Series[Any]") -> "pd.Series[Any]":
     return pd.read_csv(quoted, skip_blank_lines=False)["x"].set_axis(column.index).rename(column.name)
 
 
+def no_such_file(path: Path) -> BadInput:
+    """The error where there is no file of this name."""
+    return BadInput(f"no such file: {path}.{_neighbour(path)} Check the name and the folder, {path.absolute().parent}.")
+
+
 def _neighbour(path: Path) -> str:
     folder = path.absolute().parent
     return did_you_mean(path.name, [p.name for p in folder.iterdir()], cutoff=0.75) if folder.is_dir() else ""
 
 
-def _is_parquet(path: Path) -> bool:
+def is_parquet(path: Path) -> bool:
+    """Whether a file is a Parquet file, by its name or its first bytes."""
     if path.suffix.lower() in {".parquet", ".pq"}:
         return True
     with path.open("rb") as file:
@@ -104,12 +110,12 @@ def _read_parquet(path: Path, text: set[str], limit: int) -> pd.DataFrame:
         if re.fullmatch(r"__index_level_\d+__", name):
             continue
         kept = name in text
-        columns[name] = _texts(values, name, path) if kept else _parsed(values)
+        columns[name] = arrow_texts(values, name, path) if kept else arrow_values(values)
     index = {name: [str(k) for k in values] if name in text else values for name, values in _range_index(schema.metadata, table.num_rows)}
     return pd.DataFrame({**index, **columns}, index=range(table.num_rows))
 
 
-def _parsed(values: Any) -> "pd.Series[Any]":
+def arrow_values(values: Any) -> "pd.Series[Any]":
     """An Arrow column as pandas has it; text as objects, equal ones shared."""
     import pyarrow as pa
 
@@ -120,7 +126,7 @@ def _parsed(values: Any) -> "pd.Series[Any]":
     return values.cast(values.type.value_type).to_pandas()
 
 
-def _texts(values: Any, name: str, path: Path) -> "pd.Series[Any]":
+def arrow_texts(values: Any, name: str, path: Path) -> "pd.Series[Any]":
     """An Arrow column as names: text as it is, integers exactly (never by way of floating-point numbers, even with gaps)."""
     import pyarrow as pa
 
@@ -153,12 +159,13 @@ def _range_index(metadata: Any, rows: int) -> list[tuple[str, list[int]]]:
 
 def _read_csv(path: Path, text: set[str], words: set[str], limit: int) -> pd.DataFrame:
     raw = read_bytes(path, limit)
-    _check_no_workbook(raw[:8], path)
+    check_no_workbook(raw[:8], path)
     written = csv_format(BytesIO(raw), _encoding(raw, path), path)
     return written.named(pd.read_csv(BytesIO(raw), low_memory=False, **written.options(text, words)), text | words)
 
 
-def _check_no_workbook(head: bytes, path: Path) -> None:
+def check_no_workbook(head: bytes, path: Path) -> None:
+    """Raises where the first bytes of a file are those of a workbook."""
     if head.startswith(WORKBOOKS):
         raise BadInput(f"{path} is an Excel workbook (or another archive), not a CSV file. Save the sheet as CSV first.")
 
