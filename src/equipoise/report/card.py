@@ -19,8 +19,8 @@ from equipoise.measures import Estimate
 from equipoise.repair import Comparison
 from equipoise.report import card_words as words
 from equipoise.report.card_facts import NOT_PROVIDED, Facts, Result, read_facts
-from equipoise.report.text import INSUFFICIENT, clean, count, fenced, interval, line, name, percent
-from equipoise.report.wording import PERFORMANCE, RATES, rate_words
+from equipoise.report.text import INSUFFICIENT, clean, count, fenced, interval, line, name, percent, sentence
+from equipoise.report.wording import PERFORMANCE, RATES, goal_words, rate_words
 from equipoise.report.wording import performance_words as performance_name
 
 GAPS_SHOWN = ("spd", "eod", "aod", "fpr_gap")  # the others are these with the sign reversed
@@ -33,7 +33,7 @@ LONGEST_METADATA = 200  # characters of a name in the metadata
 def cards(case: Comparison, toml: Path | None = None) -> dict[str, str]:
     """The texts of card.md and card.xml, by name of the file."""
     facts = read_facts(toml)  # first, because it is the user's and may hold mistakes
-    context = {"case": case, "found": case.found, "facts": facts, "words": words, "not_provided": NOT_PROVIDED}
+    context = {"case": case, "found": case.found, "facts": facts, "words": words, "goal_words": goal_words, "not_provided": NOT_PROVIDED}
     return {"card.md": _markdown(case, facts, context), "card.xml": _xml(case, facts, context)}
 
 
@@ -208,7 +208,12 @@ def _fairness(case: Comparison) -> dict[str, Any]:
                 numbers = (value[rate], value[f"{rate}_low"], value[f"{rate}_high"])
                 results.append((f"{rate_words(rate)}, {name(row['attribute'])} {name(group)}, {when}", value_json(*numbers, level)))
     interpretation = words.joined(words.answer(case), words.goal_met(case), words.who_got_worse(case))
-    return {"element": "FairnessEquity", "goal": words.goal(case), "results": results, "interpretation": interpretation}
+    return {
+        "element": "FairnessEquity",
+        "goal": f"{sentence(line(goal_words(case.goal)))}.",
+        "results": results,
+        "interpretation": interpretation,
+    }
 
 
 def _safety(facts: Facts) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from equipoise.methods import METHODS
 from equipoise.repair import Comparison, Shift
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
 from equipoise.report.text import INSUFFICIENT, interval, line, name, percent
-from equipoise.report.wording import note_words, performance_words, rate_words
+from equipoise.report.wording import goal_words, note_words, performance_words, rate_words
 
 LISTED = 12  # worse rates that a paragraph names; the table has all
 HELD_OUT = "Recorded data of held-out patients: a test set used neither for the repair nor for any choice."
@@ -48,16 +48,6 @@ def gap_estimate(estimate: Estimate) -> str:
     """A gap with its interval and the two groups."""
     between = "" if np.isnan(estimate.value) else f" ({name(estimate.group)} minus {name(estimate.reference)})"
     return f"{estimate_words(estimate, '+')}{between}"
-
-
-def goal(case: Comparison) -> str:
-    """The goal of the repair."""
-    asked = case.goal
-    gap, performance = measure_words(asked.measure), performance_words(asked.performance)
-    text = f"The smallest absolute {gap}" if asked.max_gap is None else f"An absolute {gap} of at most {asked.max_gap:g}"
-    if asked.min_performance is None:
-        return f"{text}, with the best {performance}."
-    return f"{text}, with {performance} of at least {asked.min_performance:.3g}."
 
 
 def rule(audit: Audit) -> str:
@@ -197,7 +187,7 @@ def mitigation(case: Comparison, facts: Facts) -> str:
     repair_set = "" if result.valid is None else f" ({size(result.valid)})"
     sentences = [
         f"After training, with the method {name(result.name)}{line(about)}, on the repair set{repair_set}.",
-        f"Goal: {goal(case)}",
+        f"Goal: {line(goal_words(case.goal))}.",
         f"{_chosen(case)} Chosen step: {line(candidate.why)}.",
         f"Settings: {settings}; seed {candidate.seed}." if settings else f"Seed {candidate.seed}.",
         "**The decision rule needs each patient's group at prediction time.**"

@@ -112,13 +112,23 @@ def goal_words(goal: Goal) -> str:
     >>> from equipoise.methods import Goal
     >>> goal_words(Goal("eod", min_performance=0.75))
     'the smallest difference in sensitivity with balanced accuracy of at least 75.0%'
+    >>> goal_words(Goal("spd", max_gap=0.05, keep={"tpr": "before"}))
+    "the best balanced accuracy with a difference in share flagged of at most 5.0 points, and no group's sensitivity lower than before"
     """
     what, performance = gap_words(goal.measure), performance_words(goal.performance)
     floor = "" if goal.min_performance is None else f" with {performance} of at least {amount(goal.min_performance)}"
-    if goal.max_gap is None:
-        return f"the smallest difference in {what}{floor}"
     within = f"a difference in {what} of at most {amount(goal.max_gap, 'size')} points"
-    return f"{within}{floor}" if floor else f"the best {performance} with {within}"
+    if goal.max_gap is None:
+        asked = f"the smallest difference in {what}{floor}"
+    else:
+        asked = f"{within}{floor}" if floor else f"the best {performance} with {within}"
+    kept = [
+        f"no group's {rate_words(rate)} lower than before"
+        if isinstance(least, str)
+        else f"a {rate_words(rate)} of at least {amount(least)} in every group"
+        for rate, least in goal.keep.items()
+    ]
+    return ", and ".join([asked, *kept])
 
 
 def contribution_words(contribution: Contribution) -> str:
@@ -147,7 +157,7 @@ def verdict(comparison: Comparison) -> str:
     name = comparison.result.name if candidate.ran == candidate.method else f"{comparison.result.name} ({candidate.ran})"
     return (
         f"{name} changed {candidate.goal.measure} ({who}) from {first['gap']:+.3f} to {row['gap']:+.3f} "
-        f"on the {rows}repair set; the goal ({candidate.goal.describe()}) was {'met' if candidate.met else 'NOT met'} there."
+        f"on the {rows}repair set; the goal ({goal_words(candidate.goal)}) was {'met' if candidate.met else 'NOT met'} there."
     )
 
 
