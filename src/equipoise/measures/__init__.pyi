@@ -11,6 +11,7 @@ from .cells import Cells as Cells
 from .cells import FloatArray as FloatArray
 from .cells import IntArray as IntArray
 from .cells import cell_index as cell_index
+from .cells import normalised as normalised
 from .cells import ratio as ratio
 from .cells import tabulate as tabulate
 from .cells import tabulate_codes as tabulate_codes

@@ -63,6 +63,19 @@ def tabulate_codes(
     return Cells(levels, counts.reshape(grid), sums.reshape(grid))
 
 
+def normalised(weight: npt.ArrayLike | None) -> FloatArray | None:
+    """Sample weights with a mean of 1, so that their sums count rows; None without weights.
+
+    >>> normalised([1, 3]).tolist()
+    [0.5, 1.5]
+    """
+    if weight is None:
+        return None
+    given = np.asarray(weight, dtype=np.float64)
+    mean: FloatArray = given / given.mean()
+    return mean
+
+
 def cell_index(y: npt.ArrayLike, codes: npt.ArrayLike, groups: int) -> IntArray:
     """The cell of each row, 2 * group + label; a missing group (code -1) is the last one."""
     code = np.asarray(codes, dtype=np.int64)

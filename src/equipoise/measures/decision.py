@@ -10,7 +10,7 @@ from annotated_types import Ge, Le
 
 from equipoise.data import MISSING, IntArray, Scores
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures.cells import FloatArray
+from equipoise.measures.cells import FloatArray, normalised
 from equipoise.measures.threshold_sweep import at_threshold, sweep
 
 NEVER = math.nextafter(1.0, 2.0)  # the threshold that no score reaches: the number after 1
@@ -127,7 +127,8 @@ def best_threshold(scores: Scores, performance: str = "balanced_accuracy") -> Th
             f"a threshold by {performance} needs positives and negatives; {scores.name!r} has one label in all {len(scores):,} rows"
         )
     attribute = scores.attribute
-    choice = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (performance,)).best(performance)
+    weight = normalised(scores.weight)
+    choice = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (performance,), weight=weight).best(performance)
     return Threshold(float(choice.threshold), f"chosen by best {performance.replace('_', ' ')} on {len(scores):,} rows of {scores.name}")
 
 

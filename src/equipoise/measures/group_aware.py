@@ -47,6 +47,7 @@ def upper_bound(
     measure: Gap,
     performance: str,
     bounds: npt.ArrayLike,
+    weight: FloatArray | None = None,
 ) -> FloatArray | None:
     """The highest performance of a group-aware rule at each bound on |gap|, of all groups against the reference at once (m,).
 
@@ -62,7 +63,8 @@ def upper_bound(
     if np.isnan(allowed).any() or (allowed < 0).any():
         raise BadInput(f"a bound on |gap| must be at least 0; got {allowed.tolist()}")
     score, label, code = np.asarray(scores, dtype=np.float64), np.asarray(y, dtype=np.int64), np.asarray(codes, dtype=np.int64)
-    n = tabulate_codes(np.zeros(()), label, code, levels).n
+    mass = np.ones(len(score)) if weight is None else weight
+    n = tabulate_codes(np.zeros(()), label, code, levels, mass).n
     merit = performance_functional(performance, n)
     found: list[_Hull | None] = []
     free = float(merit.offset)  # what groups that no bound holds back add
@@ -71,7 +73,7 @@ def upper_bound(
         if not rows.any():
             found.append(None)
             continue
-        sums = _sums(score[rows], label[rows])  # (thresholds, 2): decided positive, by label
+        sums = _sums(score[rows], label[rows], mass[rows])  # (thresholds, 2): decided positive, by label
         adds = sums @ merit.w[group]
         weights = _weights(measure, n, group) if group >= 0 else None
         if weights is None or np.isnan(weights).any():
@@ -97,12 +99,12 @@ def _weights(measure: Gap, n: FloatArray, group: int) -> FloatArray:
     return found
 
 
-def _sums(score: FloatArray, y: IntArray) -> FloatArray:
-    """How many negatives and positives are decided positive at each threshold, from none to all."""
+def _sums(score: FloatArray, y: IntArray, weight: FloatArray) -> FloatArray:
+    """How many negatives and positives, by weight, are decided positive at each threshold, from none to all."""
     order = np.argsort(-score, kind="stable")
     ends = np.flatnonzero(np.append(np.diff(score[order]) != 0, True))
-    positives = np.cumsum(y[order])[ends]
-    return np.concatenate([np.zeros((1, 2)), np.stack([ends + 1 - positives, positives], axis=1)])
+    by_label = np.stack([np.cumsum((weight * (y == label))[order])[ends] for label in (0, 1)], axis=1)
+    return np.concatenate([np.zeros((1, 2)), by_label])
 
 
 def _hull(v: FloatArray, adds: FloatArray) -> _Hull:

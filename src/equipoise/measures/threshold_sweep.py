@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.errors import pick
-from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index
+from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index, tabulate_codes
 from equipoise.measures.functional import AFFINE_PERFORMANCE, furthest, gap_functional, largest, performance_functional
 from equipoise.measures.gaps import GAPS, Gap, is_quotient, named
 from equipoise.measures.performance import AT_THRESHOLD, f1
@@ -67,8 +67,9 @@ def sweep(
     levels: tuple[str, ...],
     measures: Sequence[str] = ("spd", "eod", "balanced_accuracy"),
     own: dict[str, Gap] | None = None,
+    weight: FloatArray | None = None,
 ) -> Sweep:
-    """The measures at every distinct threshold of scores (..., n); y and codes broadcast. `own` adds signed sums of rates."""
+    """The measures at every distinct threshold of scores (..., n); y, codes and weights broadcast. `own` adds signed sums of rates."""
     s = np.asarray(score, dtype=np.float64)
     known: dict[str, Gap] = {**{name: name for name in GAPS}, **(own or {})}
     for name in measures:
@@ -77,27 +78,29 @@ def sweep(
     order = np.argsort(-s, axis=-1)  # half the time of a sweep
     ranked = np.take_along_axis(s, order, -1)
     in_cell = cell_index(y, codes, len(levels))
-    n = _counts(in_cell, len(levels))
+    n = _counts(in_cell, len(levels)) if weight is None else tabulate_codes(np.zeros(()), y, codes, levels, weight).n
     narrow = in_cell.astype(np.min_scalar_type(2 * len(levels) + 1))  # a byte per row fits the cache while it is put in order
     cell = np.take_along_axis(np.broadcast_to(narrow, s.shape), order, -1)
+    counted = None if weight is None else np.take_along_axis(np.broadcast_to(weight, s.shape), order, -1)
     thresholds, ends = _thresholds(ranked)
     values = {}
     for name in measures:
         if name in AFFINE_PERFORMANCE:
             functional = performance_functional(name, n)
-            values[name] = _cumulated(functional.w, functional.offset, cell)
+            values[name] = _cumulated(functional.w, functional.offset, cell, counted)
         elif name == "f1":
             positive = np.broadcast_to(np.arange(2) == 1, (*n.shape[-2:],)).astype(float)
-            tp, fp = (_cumulated(w, np.zeros(()), cell) for w in (positive, 1 - positive))
+            tp, fp = (_cumulated(w, np.zeros(()), cell, counted) for w in (positive, 1 - positive))
             values[name] = f1(tp, fp, n[..., 1].sum(-1)[..., None])
         elif is_quotient(known[name]):
-            above = np.stack([_cumulated(w.reshape(n.shape[-2:]), np.zeros(()), cell) for w in np.eye(2 * (len(levels) + 1))], axis=-1)
+            each_cell = np.eye(2 * (len(levels) + 1))
+            above = np.stack([_cumulated(w.reshape(n.shape[-2:]), np.zeros(()), cell, counted) for w in each_cell], axis=-1)
             values[name] = furthest(known[name], Cells(levels, n[..., None, :, :], above.reshape(*above.shape[:-1], *n.shape[-2:])))
         else:
             each = []
             for k in range(1, len(levels)):
                 functional = gap_functional(known[name], n, k)
-                each.append(_cumulated(functional.w, functional.offset, cell))
+                each.append(_cumulated(functional.w, functional.offset, cell, counted))
             values[name] = each[0] if len(each) == 1 else largest(np.stack(each, axis=-1))
     if s.ndim == 1:
         return Sweep(thresholds, values) if ends.all() else Sweep(thresholds[ends], {k: v[ends] for k, v in values.items()})
@@ -129,9 +132,11 @@ def _thresholds(ranked: FloatArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
     return thresholds, ends
 
 
-def _cumulated(w: FloatArray, offset: FloatArray, cell: npt.NDArray[np.integer]) -> FloatArray:
+def _cumulated(w: FloatArray, offset: FloatArray, cell: npt.NDArray[np.integer], counted: FloatArray | None) -> FloatArray:
     flat = w.reshape(*w.shape[:-2], -1)
     rows = flat[cell] if flat.ndim == 1 else np.take_along_axis(np.broadcast_to(flat, (*cell.shape[:-1], flat.shape[-1])), cell, -1)
+    if counted is not None:
+        rows = rows * counted
     out = np.empty((*cell.shape[:-1], cell.shape[-1] + 1))
     out[..., 0] = 0.0
     np.cumsum(rows, axis=-1, out=out[..., 1:])

@@ -134,8 +134,10 @@ def run(
 
 
 def _able(name: str, cohort: Cohort) -> bool:
-    """Whether a method can repair what this cohort has: one label, several, or classes."""
+    """Whether a method can repair what this cohort has: one label, several, or classes; with sample weights or without."""
     own = METHODS[name]
+    if cohort.weight is not None and not own.weights:
+        return False
     return cohort.targets is None or (own.classes if cohort.kind == "classes" else bool(own.labels))
 
 
@@ -171,7 +173,8 @@ def _error(candidate: Candidate, cohort: Cohort) -> float:
     attribute = cohort.attribute
     decisions = candidate.rule.decide(predict(candidate.model, cohort))
     units = units_of(cohort.patients, len(cohort))
-    return float(Evidence(decisions[None], cohort.y, attribute.codes, attribute.levels, units, candidate.goal).gap_se()[0])
+    evidence = Evidence(decisions[None], cohort.y, attribute.codes, attribute.levels, units, candidate.goal, cohort.weight)
+    return float(evidence.gap_se()[0])
 
 
 def _merit(candidate: Candidate, model: nn.Module, cohort: Cohort) -> tuple[float, float, float]:

@@ -173,6 +173,7 @@ class Method:
     rules: tuple[type[Any], ...] = ()  # the kinds of rule that it fits, beyond a plain threshold
     cost: Callable[[Task, Any], Work] = unknown_work
     effort: float = 5.0  # rough time per split of a study, where training a small network is 10: only for scheduling
+    weights: bool = False  # takes sample weights
     in_auto: int | None = None  # its place in the order in which auto tries methods; None: auto does not try it unless asked
 
     @property

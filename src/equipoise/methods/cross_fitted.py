@@ -135,7 +135,7 @@ def _seen(model: nn.Module, cohort: Cohort, halves: Sequence[Half], tried: Seque
             lost[:, held] = made[k][:, held] - made[1 - k][:, held]
         f = made[2] + DUE * averaged(lost)
         units = units_of(part.patients, len(part))
-        labels.append(SeenLabel(name, part, Evidence(f, part.y, part.attribute.codes, part.attribute.levels, units, goal)))
+        labels.append(SeenLabel(name, part, Evidence(f, part.y, part.attribute.codes, part.attribute.levels, units, goal, part.weight)))
     return Seen(tuple(labels), (0, *steps), cohort.kind == "classes", recorded)
 
 

@@ -139,6 +139,10 @@ def run_many(
         if not takes(name, own.measure):
             able = ", ".join(other for other in METHODS if takes(other, own.measure))
             raise BadInput(f"{name} cannot lower {own.measure}, a quotient in which decisions stand below the line too. Use one of: {able}")
+    weighted = [cohort.name for cohort in cohorts if cohort.weight is not None]
+    if weighted and not (method.weights or method.kind == Kind.OTHERS):
+        able = ", ".join(other for other in METHODS if METHODS[other].weights)
+        raise BadInput(f"{name} does not take sample weights, which {weighted[0]!r} has. Use one of: {able}; or leave the weights out.")
     if method.needs_train and trains is None:
         raise BadInput(f"{name} trains from scratch and needs the training set: train=parts.train")
     if method.kind == Kind.OTHERS:  # which come through here themselves

@@ -35,6 +35,7 @@ from equipoise.measures import (
     codes_among,
     gap_values,
     largest,
+    normalised,
     performance_functional,
     performance_values,
     sweep,
@@ -161,26 +162,30 @@ class Corners:
     quotients=False,
     labels=ONE_BY_ONE,
     rules=(EqualisedOdds,),
+    weights=True,
     cost=rule_work,
     effort=0.2,
 )
 def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     """The rule of equal odds with the best performance on these scores, which should be validation scores."""
     _require(scores)
-    attribute = scores.attribute
-    start = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance)).best(goal.performance)
+    attribute, weight = scores.attribute, normalised(scores.weight)
+    mass = np.ones(len(scores)) if weight is None else weight
+    swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance), weight=weight)
+    start = swept.best(goal.performance)
     original = (0, float(start.values[goal.measure]), float(start.values[goal.performance]), float(start.threshold))
     settled = goal.settled(original[2])
 
-    counts = np.bincount(attribute.codes[attribute.codes >= 0], minlength=len(attribute.levels))
+    known = attribute.codes >= 0
+    counts = np.bincount(attribute.codes[known], mass[known], len(attribute.levels))
     shares = counts / counts.sum()
-    corners = [_corners(scores, code, share, settings) for code, share in enumerate(shares)]
-    weights = _solve(corners, np.bincount(scores.y, minlength=2).astype(np.float64), goal.performance)
+    corners = [_corners(scores, mass, code, share, settings) for code, share in enumerate(shares)]
+    weights = _solve(corners, np.bincount(scores.y, mass, 2), goal.performance)
     steps = tuple(_steps(part, weight) for part, weight in zip(corners, weights, strict=True))
     origin = f"{KIND} with the best {goal.performance.replace('_', ' ')} on {len(scores):,} rows of {scores.name}"
     rule = EqualisedOdds(attribute.levels, steps, tuple(shares.tolist()), origin)
 
-    cells = tabulate(rule.decide(scores), scores.y, attribute)
+    cells = tabulate(rule.decide(scores), scores.y, attribute, weight)
     gap, performance = float(largest(gap_values(goal.measure, cells))), float(performance_values(goal.performance, cells))
     result = (1, 0.0 if abs(gap) < DUST else gap, performance, np.nan)  # no single threshold
     trace = pd.DataFrame([original, result], columns=["step", "gap", "performance", "threshold"])
@@ -213,8 +218,9 @@ def _require(scores: Scores) -> None:
         raise EmptyCell(*problems)
 
 
-def _corners(scores: Scores, code: int, share: float, settings: Settings) -> Corners:
-    own, stray = ((scores.score[rows], scores.y[rows]) for rows in (scores.attribute.codes == which for which in (code, MISSING)))
+def _corners(scores: Scores, mass: FloatArray, code: int, share: float, settings: Settings) -> Corners:
+    sides = (scores.attribute.codes == which for which in (code, MISSING))
+    own, stray = ((scores.score[rows], scores.y[rows], mass[rows]) for rows in sides)
     if settings.base == "threshold":
         cuts = np.array([settings.threshold])
         # None, those above, all, and those below: for a group whose score is worse than chance.
@@ -226,10 +232,11 @@ def _corners(scores: Scores, code: int, share: float, settings: Settings) -> Cor
     return Corners(cuts, decisions, decisions @ (table / table.sum(0)), decisions @ (table + share * strays))
 
 
-def _hull_cuts(score: FloatArray, y: IntArray) -> FloatArray:
+def _hull_cuts(score: FloatArray, y: IntArray, weight: FloatArray) -> FloatArray:
     """The thresholds at the corners of the ROC curve's convex hull: where the isotonic regression of label on score takes a step."""
-    values, place, counts = np.unique(score, return_inverse=True, return_counts=True)
-    share = np.bincount(place, y) / counts
+    values, place = np.unique(score, return_inverse=True)
+    counts = np.bincount(place, weight)
+    share = np.bincount(place, weight * y) / counts
     first = isotonic_regression(share, weights=counts).blocks[1:-1]  # the lowest score of each block but the bottom one
     below, above = values[first - 1], values[first]
     middle = below + (above - below) / 2
@@ -237,10 +244,10 @@ def _hull_cuts(score: FloatArray, y: IntArray) -> FloatArray:
     return cuts
 
 
-def _by_block(cuts: FloatArray, score: FloatArray, y: IntArray) -> FloatArray:
-    """How many negatives and positives stand in each block of scores (blocks, 2)."""
+def _by_block(cuts: FloatArray, score: FloatArray, y: IntArray, weight: FloatArray) -> FloatArray:
+    """How many negatives and positives, by weight, stand in each block of scores (blocks, 2)."""
     place = np.searchsorted(cuts, score, side="right")
-    return np.bincount(2 * place + y, minlength=2 * (len(cuts) + 1)).reshape(-1, 2).astype(np.float64)
+    return np.bincount(2 * place + y, weight, 2 * (len(cuts) + 1)).reshape(-1, 2).astype(np.float64, copy=False)
 
 
 def _solve(corners: Sequence[Corners], totals: FloatArray, performance: str) -> list[FloatArray]:

@@ -29,6 +29,7 @@ from equipoise.measures import (
     is_quotient,
     largest,
     linearised,
+    normalised,
     performance_values,
     require_cells,
     sweep,
@@ -55,6 +56,7 @@ class Label:
     measure: str
     performance: str
     keep: Keep = field(default_factory=dict)
+    weight: FloatArray | None = None  # (R, n) sample weights
 
     @classmethod
     def of(cls, cohorts: Sequence[Cohort | Scores], goal: Goal, name: str = "") -> "Label":
@@ -75,18 +77,21 @@ class Label:
                 f"networks in one stack need the same groups and sizes; these differ from {cohorts[0].name!r}: {', '.join(different[:5])}"
             )
         y, codes = np.stack([c.y for c in cohorts]), np.stack([c.attribute.codes for c in cohorts])
-        return cls(name, y, codes, levels, goal.measure, goal.performance, goal.keep)
+        weights = [normalised(c.weight) for c in cohorts]
+        weight = None if any(w is None for w in weights) else np.stack([w for w in weights if w is not None])
+        return cls(name, y, codes, levels, goal.measure, goal.performance, goal.keep, weight)
 
     def only(self, network: int) -> "Label":
         """The label of one network of a stack."""
-        return replace(self, y=self.y[[network]], codes=self.codes[[network]])
+        weight = None if self.weight is None else self.weight[[network]]
+        return replace(self, y=self.y[[network]], codes=self.codes[[network]], weight=weight)
 
     def evaluate(self, scores: FloatArray, max_gap: float | None = None, least: FloatArray | None = None) -> "Found":
         """Gap, performance and threshold (R,) of scores (R, n): the best performance, within a maximum |gap| if one is given.
 
         Where rates are kept, `least` (R, rates * groups) holds their limits, and thresholds that are too high for them are left out.
         """
-        swept = sweep(scores, self.y, self.codes, self.levels, (self.measure, self.performance))
+        swept = sweep(scores, self.y, self.codes, self.levels, (self.measure, self.performance), weight=self.weight)
         if least is not None:
             highest = highest_thresholds(self.keep, scores, self.y, self.codes, len(self.levels), least)
             low = swept.thresholds <= highest[:, None]
@@ -106,7 +111,7 @@ class Label:
 
     def cells(self, decisions: FloatArray) -> Cells:
         """The cell table of decisions (R, n)."""
-        return tabulate_codes(decisions, self.y, self.codes, self.levels)
+        return tabulate_codes(decisions, self.y, self.codes, self.levels, self.weight)
 
     def rates(self, scores: FloatArray, thresholds: FloatArray) -> FloatArray:
         """The rates that are kept, of every group, at these thresholds (R, rates * groups)."""
@@ -246,7 +251,8 @@ class Data:
         recall = None
         if self.classes:
             decisions = decided_at(scores, thresholds)
-            recall = float(np.mean([(decisions[:, rows] * label.y).sum() / label.y.sum() for rows, label in self.parts]))
+            found = [(decisions[:, rows], label.y if label.weight is None else label.y * label.weight) for rows, label in self.parts]
+            recall = float(np.mean([(made * of).sum() / of.sum() for made, of in found]))
         return joint(scores, thresholds, each, recall)
 
     def decide(self, scores: FloatArray, now: Evaluation) -> BoolArray:

@@ -22,6 +22,7 @@ from equipoise.measures import (
     gap_values,
     handful,
     is_quotient,
+    normalised,
     performance_values,
     predictive,
     ratio,
@@ -43,11 +44,18 @@ class Evidence:
     levels: tuple[str, ...]
     units: IntArray  # (n,) patients, or rows
     goal: Goal
+    weight: FloatArray | None = None  # (n,) sample weights
+
+    @cached_property
+    def mass(self) -> FloatArray:
+        """The sample weight of each row, 1 on average."""
+        weight = normalised(self.weight)
+        return np.ones(len(self.y)) if weight is None else weight
 
     @cached_property
     def cells(self) -> Cells:
         """One cell table a step."""
-        return tabulate_codes(self.f, self.y, self.codes, self.levels)
+        return tabulate_codes(self.f, self.y, self.codes, self.levels, normalised(self.weight))
 
     @cached_property
     def gap(self) -> FloatArray:
@@ -143,30 +151,33 @@ class Evidence:
         if label is not None:
             here = here & (self.y == label)
         rate = np.take_along_axis(self.rate(name)[steps], group[steps, None], 1)
-        found: FloatArray = np.where(here, self.f[steps] - rate, 0.0) / here.sum(1, keepdims=True)
+        counted = here * self.mass
+        found: FloatArray = counted * (self.f[steps] - rate) / counted.sum(1, keepdims=True)
         return found
 
     def _quotient_parts(self, group: IntArray, steps: slice) -> FloatArray:
         """Of PPV or NPV of one group a step: its numerator less its value times its denominator, over the denominator."""
         label = QUOTIENTS[self.goal.measure]
         decided = self.f[steps] if label else 1 - self.f[steps]
-        here = np.where(self.codes == group[steps, None], decided, 0.0)
+        here = np.where(self.codes == group[steps, None], decided, 0.0) * self.mass
         value = np.take_along_axis(self._predictive[steps], group[steps, None], 1)
         return ratio(here * ((self.y == label) - value), here.sum(1, keepdims=True))
 
     def _performance_parts(self, steps: slice) -> FloatArray:
-        f, y = self.f[steps], self.y
+        f, y, mass = self.f[steps], self.y, self.mass
         found: FloatArray
         if self.goal.performance == "f1":  # a quotient: its numerator less F1 times its denominator, over the denominator
-            found = (2 * f * y - self.performance[steps, None] * (f + y)) / (f + y).sum(1, keepdims=True)
+            found = mass * (2 * f * y - self.performance[steps, None] * (f + y)) / (mass * (f + y)).sum(1, keepdims=True)
             return found
         right = np.where(y == 1, f, 1 - f)
         if self.goal.performance == "accuracy":
-            found = (right - right.mean(1, keepdims=True)) / len(y)
+            found = mass * (right - np.average(right, axis=1, weights=mass)[:, None]) / mass.sum()
             return found
         positive = y == 1
-        shares = (right[:, positive].mean(1, keepdims=True), right[:, ~positive].mean(1, keepdims=True))
-        found = np.where(positive, (right - shares[0]) / positive.sum(), (right - shares[1]) / (~positive).sum()) / 2
+        found = np.zeros_like(right)
+        for rows in (positive, ~positive):
+            share = np.average(right[:, rows], axis=1, weights=mass[rows])[:, None]
+            found[:, rows] = mass[rows] * (right[:, rows] - share) / mass[rows].sum() / 2
         return found
 
     def _spread(self, parts: Parts, against: int | None) -> FloatArray:

@@ -30,6 +30,7 @@ from equipoise.measures import (
     codes_among,
     furthest,
     is_quotient,
+    normalised,
     performance_functional,
     performance_values,
     ratio,
@@ -99,22 +100,23 @@ class GroupThresholds:
     without_group="the original threshold",
     labels=ONE_BY_ONE,
     rules=(GroupThresholds,),
+    weights=True,
     cost=rule_work,
     effort=0.2,
     in_auto=2,
 )
 def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     """The best thresholds for these scores, which should be validation scores."""
-    attribute = scores.attribute
-    swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance))
+    attribute, weight = scores.attribute, normalised(scores.weight)
+    swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance), weight=weight)
     start = swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
     original = float(start.threshold)
     settled = goal.settled(float(start.values[goal.performance]))
-    before = tabulate(at_threshold(scores.score, original), scores.y, attribute)
+    before = tabulate(at_threshold(scores.score, original), scores.y, attribute, weight)
     least = limits_of(goal.keep, kept_rates(goal.keep, before)) if goal.keep else None
     search = _Thresholds(scores, settled, original, least)
     rule = GroupThresholds(attribute.levels, tuple(search.best().tolist()), original, _origin(scores, settled))
-    after = tabulate(rule.decide(scores), scores.y, attribute)
+    after = tabulate(rule.decide(scores), scores.y, attribute, weight)
     rows = []
     for step, cells in enumerate((before, after)):
         left = [] if least is None else [float(spare(kept_rates(goal.keep, cells), least))]
@@ -160,13 +162,14 @@ class _Thresholds:
     """All thresholds of all groups, and the best of them for a goal."""
 
     def __init__(self, scores: Scores, goal: Goal, original: float, least: FloatArray | None) -> None:
-        attribute, y = scores.attribute, scores.y
+        attribute, y, weight = scores.attribute, scores.y, normalised(scores.weight)
+        mass = np.ones(len(scores)) if weight is None else weight
         self.goal = goal
-        self.groups = [_group(scores, code, goal, least) for code in range(len(attribute.levels))]
+        self.groups = [_group(scores, mass, code, goal, least) for code in range(len(attribute.levels))]
         stray = attribute.codes == MISSING
         decided = stray & (scores.score >= original)
-        self.strays = np.bincount(y[decided], minlength=2).astype(np.float64)  # rows without a group count for performance
-        self.totals = np.bincount(y, minlength=2).astype(np.float64)
+        self.strays = np.bincount(y[decided], mass[decided], 2)  # rows without a group count for performance
+        self.totals = np.bincount(y, mass, 2)
 
     def best(self) -> FloatArray:
         """One threshold per group."""
@@ -256,18 +259,18 @@ class _Thresholds:
         return float(total[row]), np.array([at[row] for at in chosen])
 
 
-def _group(scores: Scores, code: int, goal: Goal, least: FloatArray | None) -> _Group:
+def _group(scores: Scores, mass: FloatArray, code: int, goal: Goal, least: FloatArray | None) -> _Group:
     """All distinct thresholds of one group that keep its rates, in the order of their values."""
     own = scores.attribute.codes == code
-    score, y = scores.score[own], scores.y[own]
+    score, y, weight = scores.score[own], scores.y[own], mass[own]
     codes = np.zeros(len(y), np.int64)
     swept = sweep(score, y, codes, ("all",), ())  # the thresholds alone
     cuts = swept.thresholds
     order = np.argsort(-score, kind="stable")
     above = np.searchsorted(-score[order], -cuts, side="right")  # rows at or above each cut
-    running = np.concatenate([np.zeros((1, 2)), np.cumsum(np.eye(2)[y[order]], axis=0)])
+    running = np.concatenate([np.zeros((1, 2)), np.cumsum((np.eye(2)[y] * weight[:, None])[order], axis=0)])
     counted = running[above]
-    n = np.bincount(y, minlength=2).astype(np.float64)
+    n = np.bincount(y, weight, 2)
     rates = {name: _rate(counted, n, label) for name, label in RATES.items()}
     if is_quotient(goal.measure):
         label = QUOTIENTS[goal.measure]
@@ -277,7 +280,7 @@ def _group(scores: Scores, code: int, goal: Goal, least: FloatArray | None) -> _
         value = np.sum([weight * rates[name] for name, weight in terms(goal.measure).items()], axis=0)
     fine = np.ones(len(cuts), bool)
     if is_quotient(goal.measure):  # there is none where fewer than a handful are decided so
-        fine = side.sum(-1) >= min(HANDFUL, len(y))
+        fine = side.sum(-1) >= min(HANDFUL, n.sum()) - NOISE
     if least is not None:
         groups = len(scores.attribute.levels)
         for k, name in enumerate(goal.keep):
@@ -291,7 +294,7 @@ def _rate(counted: FloatArray, n: FloatArray, label: int | None) -> FloatArray:
     if label is None:
         share: FloatArray = counted.sum(-1) / n.sum()
         return share
-    given: FloatArray = counted[:, label] / max(n[label], 1.0)
+    given: FloatArray = counted[:, label] / (n[label] or 1.0)
     return given
 
 

@@ -36,6 +36,7 @@ from equipoise.measures import (
     furthest,
     gap_values,
     is_quotient,
+    normalised,
     performance_values,
     sweep,
     tabulate,
@@ -129,13 +130,14 @@ class RejectOption:
     without_group="its threshold without the band",
     labels=ONE_BY_ONE,
     rules=(RejectOption,),
+    weights=True,
     cost=rule_work,
     effort=0.2,
 )
 def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     """The best threshold and margin for these scores, which should be validation scores."""
-    attribute = scores.attribute
-    swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance))
+    attribute, weight = scores.attribute, normalised(scores.weight)
+    swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance), weight=weight)
     start = swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
     original = (0, float(start.values[goal.measure]), float(start.values[goal.performance]), float(start.threshold), 0.0)
     settled = goal.settled(original[2])
@@ -176,7 +178,7 @@ def _sides(scores: Scores, threshold: float, measure: str, direction: str) -> np
     groups = len(scores.attribute.levels)
     if direction == "kamiran":
         return np.arange(groups)[None] > 0
-    cells = tabulate(at_threshold(scores.score, threshold), scores.y, scores.attribute)
+    cells = tabulate(at_threshold(scores.score, threshold), scores.y, scores.attribute, normalised(scores.weight))
     # A miss rate falls as positive decisions are added, and so does a PPV, since those at the threshold are the least sure: who is behind
     # follows from positives, not from the sign of the measure.
     sign = (-1.0 if QUOTIENTS[measure] else 1.0) if is_quotient(measure) else np.sign(sum(terms(measure).values())) or 1.0
@@ -195,7 +197,8 @@ def _evaluate(
     ranked = scores.score[order]
     groups = len(attribute.levels)
     here = np.zeros((len(scores) + 1, 2 * (groups + 1)))
-    here[np.arange(len(scores)), cell_index(scores.y, attribute.codes, groups)[order]] = 1.0
+    weight = normalised(scores.weight)
+    here[np.arange(len(scores)), cell_index(scores.y, attribute.codes, groups)[order]] = 1.0 if weight is None else weight[order]
     above = (
         here[::-1].cumsum(0)[::-1].reshape(-1, groups + 1, 2)
     )  # of each cell, how many rows stand at this place in score order or higher

@@ -182,7 +182,8 @@ def _decided_so(cell: Cell, decisions: FloatArray, cohort: Cohort, measure: str)
 def _errors(goal: Goal, decisions: FloatArray, cohort: Cohort, small: Sequence[Cell]) -> list[dict[str, object]]:
     """Each of these cells with the standard error of what rests on it; on those of the reference every gap does."""
     attribute = cohort.attribute
-    evidence = Evidence(decisions[None], cohort.y, attribute.codes, attribute.levels, units_of(cohort.patients, len(cohort)), goal)
+    units = units_of(cohort.patients, len(cohort))
+    evidence = Evidence(decisions[None], cohort.y, attribute.codes, attribute.levels, units, goal, cohort.weight)
     of_measure = {RATES[rate] for rate in _measured(goal)}
     told: list[dict[str, object]] = []
     for cell in small:
@@ -201,7 +202,7 @@ def gap_error(evidence: Evidence, code: int) -> float:
     sampled = replace(evidence, codes=pair, levels=(evidence.levels[0], evidence.levels[code])).gap_se()[0]
     f = evidence.f[0]
     cells = Cells(evidence.levels, evidence.cells.n[0], evidence.cells.s[0])
-    weight = linearised(evidence.goal.measure, cells, code).weights(evidence.y, evidence.codes)
+    weight = linearised(evidence.goal.measure, cells, code).weights(evidence.y, evidence.codes) * evidence.mass
     return float(np.hypot(sampled, np.sqrt((weight**2 * f * (1 - f)).sum())))
 
 
@@ -210,8 +211,8 @@ def kept_or_not(candidate: Candidate, model: nn.Module, cohort: Cohort) -> Candi
     keep, attribute = candidate.goal.keep, cohort.attribute
     original = predict(model, cohort)
     threshold = float(candidate.trace["threshold"].iloc[0])
-    before = kept_rates(keep, tabulate(at_threshold(original.score, threshold), cohort.y, attribute))
-    after = kept_rates(keep, tabulate(candidate.rule.decide(predict(candidate.model, cohort)), cohort.y, attribute))
+    before = kept_rates(keep, tabulate(at_threshold(original.score, threshold), cohort.y, attribute, cohort.weight))
+    after = kept_rates(keep, tabulate(candidate.rule.decide(predict(candidate.model, cohort)), cohort.y, attribute, cohort.weight))
     least = limits_of(keep, before)
     places = [(name, level) for name in keep for level in attribute.levels]
     broken = [

@@ -22,6 +22,7 @@ class Settings:
     selects=False,
     labels=ALL_AT_ONCE,
     classes=True,
+    weights=True,
     cost=lambda task, _: Work(len(task.repair), 1, "the original network"),
     effort=0.1,
     in_auto=0,

@@ -174,7 +174,7 @@ def _evaluated(scores: Scores | None, rule: Any, goal: Goal) -> dict[str, float]
     """One row of a trace; unknown without scores."""
     row = {"step": 0.0, "gap": np.nan, "performance": np.nan, "threshold": float(rule.value)}
     if scores is not None:
-        cells = tabulate(rule.decide(scores), scores.y, scores.attribute)
+        cells = tabulate(rule.decide(scores), scores.y, scores.attribute, scores.weight)
         row["gap"] = float(largest(gap_values(goal.measure, cells)))
         row["performance"] = float(performance_values(goal.performance, cells))
     return row

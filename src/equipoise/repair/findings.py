@@ -342,7 +342,7 @@ def limit_at(scores: Scores, goal: Goal, gaps: npt.ArrayLike, attribute: Attribu
     size = np.abs(np.atleast_1d(np.asarray(gaps, dtype=np.float64)))
     known = ~np.isnan(size)
     among = attribute or scores.attribute
-    best = upper_bound(scores.score, scores.y, among.codes, among.levels, goal.measure, goal.performance, size[known])
+    best = upper_bound(scores.score, scores.y, among.codes, among.levels, goal.measure, goal.performance, size[known], weight=scores.weight)
     if best is None:
         return None
     found = np.full(len(size), np.nan)

@@ -144,7 +144,7 @@ def rescored(candidate: Candidate, scores: Scores) -> Candidate:
     During a repair a network may be evaluated in another precision, or in batches that round differently; the final network counts.
     """
     goal, row = candidate.goal, candidate.chosen
-    cells = tabulate(candidate.rule.decide(scores), scores.y, scores.attribute)
+    cells = tabulate(candidate.rule.decide(scores), scores.y, scores.attribute, scores.weight)
     gap, performance = float(largest(gap_values(goal.measure, cells))), float(performance_values(goal.performance, cells))
     seen = candidate.trace.iloc[row]
     if abs(seen["gap"] - gap) <= SAME and abs(seen["performance"] - performance) <= SAME:

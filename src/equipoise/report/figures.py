@@ -94,7 +94,7 @@ def thresholds_figure(scores: Scores, audit: Audit, gap: str = "eod", points: in
     import altair as alt
 
     attribute = with_enough_data(scores.attribute, audit, gap)
-    swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (gap, "balanced_accuracy"))
+    swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (gap, "balanced_accuracy"), weight=scores.weight)
     # A value holds for every threshold above the next lower score, up to and including its own; at the first, no one is positive.
     upto = np.concatenate([[np.inf], np.unique(scores.score)[::-1]]).clip(0, 1)
     if upto[1] == 1:

@@ -1,0 +1,122 @@
+"""Sample weights in post-processing: integer weights are replicated rows, weights of one change nothing, other methods refuse."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import equipoise as eq
+from equipoise.data import Attribute, Scores
+from equipoise.errors import BadInput
+from equipoise.measures import best_threshold, gap_values, normalised, performance_values, sweep, tabulate, upper_bound
+from equipoise.methods import METHODS, Goal, Kind
+from equipoise.methods.evidence import Evidence
+from equipoise.models import MLP, predict
+from support.facts import facts
+
+RULES = {"standard": {}, "group-thresholds": {}, "equalised-odds": {}, "reject-option": {"quantiles": 0, "thresholds": 20, "margins": 10}}
+
+
+def scores(rows: int = 240, seed: int = 0) -> Scores:
+    rng = np.random.default_rng(seed)
+    code = rng.integers(0, 3, rows)
+    y = (rng.random(rows) < 0.4).astype(int)
+    p = np.clip(rng.normal(0.35 + 0.25 * y - 0.1 * (code == 1), 0.18), 0.001, 0.999).round(2)
+    return Scores.from_arrays(y, p, np.array(["a", "b", "c"])[code], reference="a")
+
+
+def weighted(plain: Scores, weight: object) -> Scores:
+    return Scores(plain.y, plain.score, plain.attributes, plain.patients, plain.ids, plain.name, np.asarray(weight, dtype=float))
+
+
+def replicated(plain: Scores, times: np.ndarray) -> Scores:
+    rows = np.repeat(np.arange(len(plain)), times)
+    attributes = tuple(a.take(rows) for a in plain.attributes)
+    return Scores(plain.y[rows], plain.score[rows], attributes, None, np.arange(len(rows)).astype(object), plain.name)
+
+
+@pytest.fixture
+def times() -> np.ndarray:
+    return np.random.default_rng(1).integers(1, 5, 240)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("goal", [Goal("eod", max_gap=0.05), Goal("spd", "accuracy", min_performance=0.6), Goal("aod", "f1", max_gap=0.1)])
+def test_integer_weights_are_replicated_rows(name: str, goal: Goal, times: np.ndarray) -> None:
+    method, plain = METHODS[name], scores()
+    settings = method.settings(**RULES[name])
+    by_weight, by_copies = (method.run(own, goal, settings) for own in (weighted(plain, 2.5 * times), replicated(plain, times)))
+    assert by_weight.trace[["gap", "performance"]].to_numpy() == pytest.approx(by_copies.trace[["gap", "performance"]].to_numpy(), abs=1e-7)
+    assert by_weight.rule.decide(plain) == pytest.approx(by_copies.rule.decide(plain), abs=1e-6)
+    assert by_weight.met == by_copies.met
+    without = method.run(plain, goal, settings)
+    ones = method.run(weighted(plain, np.full(len(plain), 3.0)), goal, settings)
+    pd.testing.assert_frame_equal(ones.trace, without.trace, rtol=1e-12)
+    assert ones.rule.decide(plain).tolist() == pytest.approx(without.rule.decide(plain).tolist())
+    assert not np.allclose(by_weight.trace[["gap", "performance"]], without.trace[["gap", "performance"]])
+
+
+def test_sweep_threshold_and_upper_bound(times: np.ndarray) -> None:
+    plain = scores()
+    copies, heavy = replicated(plain, times), weighted(plain, times)
+    for measure in ("eod", "ppv_gap", "f1", "accuracy", "tpr-fpr"):
+        swept = [
+            sweep(own.score, own.y, own.attribute.codes, own.attribute.levels, (measure,), weight=own.weight) for own in (heavy, copies)
+        ]
+        assert swept[0].thresholds.tolist() == swept[1].thresholds.tolist()
+        assert swept[0].values[measure] == pytest.approx(swept[1].values[measure], abs=1e-10, nan_ok=True)
+    assert best_threshold(heavy).value == best_threshold(copies).value
+    bounds = [
+        upper_bound(own.score, own.y, own.attribute.codes, own.attribute.levels, "eod", "balanced_accuracy", [0.0, 0.1], weight=own.weight)
+        for own in (heavy, copies)
+    ]
+    assert bounds[0] == pytest.approx(bounds[1], abs=1e-10)
+
+
+def test_standard_errors_of_steps(times: np.ndarray) -> None:
+    plain = scores()
+    goal, f = Goal("eod", max_gap=0.05), (plain.score >= 0.5).astype(float)[None]
+    attribute: Attribute = plain.attribute
+    units = np.arange(len(plain))
+    heavy = Evidence(f, plain.y, attribute.codes, attribute.levels, units, goal, times.astype(float))
+    copies = replicated(plain, times)
+    by_patient = np.repeat(units, times)
+    again = Evidence(f[:, by_patient], copies.y, copies.attribute.codes, copies.attribute.levels, by_patient, goal)
+    assert heavy.gap == pytest.approx(again.gap)
+    assert heavy.performance == pytest.approx(again.performance)
+    assert heavy.gap_se() == pytest.approx(again.gap_se())
+    assert heavy.performance_se() == pytest.approx(again.performance_se())
+    assert heavy.rate_se("tpr") == pytest.approx(again.rate_se("tpr"))
+    one = Evidence(f, plain.y, attribute.codes, attribute.levels, units, goal, np.ones(len(plain)))
+    none = Evidence(f, plain.y, attribute.codes, attribute.levels, units, goal)
+    assert one.gap_se().tolist() == none.gap_se().tolist()
+
+
+def cohort() -> eq.Cohort:
+    rng = np.random.default_rng(3)
+    n = 300
+    x, sex = rng.normal(size=n), rng.choice(["F", "M"], n)
+    y = (x + 0.5 * (sex == "M") + rng.normal(size=n) > 0).astype(int)
+    frame = pd.DataFrame({"x": x, "y": y, "sex": sex, "w": rng.integers(1, 4, n)})
+    return eq.Cohort.from_frame(frame, label="y", group="sex", reference="M", weight="w")
+
+
+def test_methods_that_change_the_network_refuse_weights_and_auto_passes_over_them() -> None:
+    rows = cohort()
+    torch.manual_seed(0)
+    model = MLP(1, width=4, depth=1).eval()
+    for name, method in METHODS.items():
+        if not method.weights and method.kind != Kind.OTHERS and not method.needs_train:
+            with pytest.raises(BadInput, match=facts(name, "weights", "group-thresholds")):
+                eq.debias(model, rows, method=name)
+    found = eq.debias(model, rows, method="group-thresholds", max_gap=0.02)
+    cells = tabulate(
+        found.rule.decide(eq.Scores.of(rows, predict(found.model, rows).score)), rows.y, rows.attribute, normalised(rows.weight)
+    )
+    row = found.trace.iloc[found.chosen]
+    assert row["gap"] == pytest.approx(float(gap_values("eod", cells)[0]))
+    assert row["performance"] == pytest.approx(float(performance_values("balanced_accuracy", cells)))
+    auto = eq.debias(model, rows, method="auto", allow_group=True, max_gap=0.02)
+    assert METHODS[auto.ran].weights
+    honest = eq.debias(model, rows, method="group-thresholds", selection="honest", max_gap=0.3)
+    assert honest.goal.measure == "eod"
