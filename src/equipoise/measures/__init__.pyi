@@ -13,6 +13,7 @@ from .cells import IntArray as IntArray
 from .cells import cell_index as cell_index
 from .cells import normalised as normalised
 from .cells import ratio as ratio
+from .cells import sums_at as sums_at
 from .cells import tabulate as tabulate
 from .cells import tabulate_codes as tabulate_codes
 from .decision import ARGMAX as ARGMAX

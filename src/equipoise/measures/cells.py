@@ -82,6 +82,16 @@ def cell_index(y: npt.ArrayLike, codes: npt.ArrayLike, groups: int) -> IntArray:
     return np.where(code < 0, groups, code) * 2 + np.asarray(y, dtype=np.int64)
 
 
+def sums_at(place: npt.NDArray[np.integer], values: npt.ArrayLike, size: int) -> FloatArray:
+    """The sum of the values at each place 0 .. size-1, always in floating point.
+
+    >>> sums_at(np.array([0, 2, 2]), [1, 2, 3], 4).tolist()
+    [1.0, 0.0, 5.0, 0.0]
+    """
+    weights = np.broadcast_to(np.asarray(values, dtype=np.float64), place.shape)
+    return np.bincount(place, weights, size).astype(np.float64, copy=False)
+
+
 def ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
     """A quotient that is NaN, without a warning, where there is nothing to divide by."""
     shape = np.broadcast_shapes(np.shape(numerator), np.shape(denominator))

@@ -38,6 +38,7 @@ from equipoise.measures import (
     normalised,
     performance_functional,
     performance_values,
+    sums_at,
     sweep,
     tabulate,
     terms,
@@ -177,10 +178,10 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     settled = goal.settled(original[2])
 
     known = attribute.codes >= 0
-    counts = np.bincount(attribute.codes[known], mass[known], len(attribute.levels))
+    counts = sums_at(attribute.codes[known], mass[known], len(attribute.levels))
     shares = counts / counts.sum()
     corners = [_corners(scores, mass, code, share, settings) for code, share in enumerate(shares)]
-    weights = _solve(corners, np.bincount(scores.y, mass, 2), goal.performance)
+    weights = _solve(corners, sums_at(scores.y, mass, 2), goal.performance)
     steps = tuple(_steps(part, weight) for part, weight in zip(corners, weights, strict=True))
     origin = f"{KIND} with the best {goal.performance.replace('_', ' ')} on {len(scores):,} rows of {scores.name}"
     rule = EqualisedOdds(attribute.levels, steps, tuple(shares.tolist()), origin)
@@ -235,8 +236,8 @@ def _corners(scores: Scores, mass: FloatArray, code: int, share: float, settings
 def _hull_cuts(score: FloatArray, y: IntArray, weight: FloatArray) -> FloatArray:
     """The thresholds at the corners of the ROC curve's convex hull: where the isotonic regression of label on score takes a step."""
     values, place = np.unique(score, return_inverse=True)
-    counts = np.bincount(place, weight)
-    share = np.bincount(place, weight * y) / counts
+    counts = sums_at(place, weight, len(values))
+    share = sums_at(place, weight * y, len(values)) / counts
     first = isotonic_regression(share, weights=counts).blocks[1:-1]  # the lowest score of each block but the bottom one
     below, above = values[first - 1], values[first]
     middle = below + (above - below) / 2
@@ -247,7 +248,7 @@ def _hull_cuts(score: FloatArray, y: IntArray, weight: FloatArray) -> FloatArray
 def _by_block(cuts: FloatArray, score: FloatArray, y: IntArray, weight: FloatArray) -> FloatArray:
     """How many negatives and positives, by weight, stand in each block of scores (blocks, 2)."""
     place = np.searchsorted(cuts, score, side="right")
-    return np.bincount(2 * place + y, weight, 2 * (len(cuts) + 1)).reshape(-1, 2).astype(np.float64, copy=False)
+    return sums_at(2 * place + y, weight, 2 * (len(cuts) + 1)).reshape(-1, 2)
 
 
 def _solve(corners: Sequence[Corners], totals: FloatArray, performance: str) -> list[FloatArray]:

@@ -251,8 +251,8 @@ class Data:
         recall = None
         if self.classes:
             decisions = decided_at(scores, thresholds)
-            found = [(decisions[:, rows], label.y if label.weight is None else label.y * label.weight) for rows, label in self.parts]
-            recall = float(np.mean([(made * of).sum() / of.sum() for made, of in found]))
+            sides = [(decisions[:, rows], label.y if label.weight is None else label.y * label.weight) for rows, label in self.parts]
+            recall = float(np.mean([(made * of).sum() / of.sum() for made, of in sides]))
         return joint(scores, thresholds, each, recall)
 
     def decide(self, scores: FloatArray, now: Evaluation) -> BoolArray:

@@ -34,6 +34,7 @@ from equipoise.measures import (
     performance_functional,
     performance_values,
     ratio,
+    sums_at,
     sweep,
     tabulate,
     terms,
@@ -168,8 +169,8 @@ class _Thresholds:
         self.groups = [_group(scores, mass, code, goal, least) for code in range(len(attribute.levels))]
         stray = attribute.codes == MISSING
         decided = stray & (scores.score >= original)
-        self.strays = np.bincount(y[decided], mass[decided], 2)  # rows without a group count for performance
-        self.totals = np.bincount(y, mass, 2)
+        self.strays = sums_at(y[decided], mass[decided], 2)  # rows without a group count for performance
+        self.totals = sums_at(y, mass, 2)
 
     def best(self) -> FloatArray:
         """One threshold per group."""
@@ -270,7 +271,7 @@ def _group(scores: Scores, mass: FloatArray, code: int, goal: Goal, least: Float
     above = np.searchsorted(-score[order], -cuts, side="right")  # rows at or above each cut
     running = np.concatenate([np.zeros((1, 2)), np.cumsum((np.eye(2)[y] * weight[:, None])[order], axis=0)])
     counted = running[above]
-    n = np.bincount(y, weight, 2)
+    n = sums_at(y, weight, 2)
     rates = {name: _rate(counted, n, label) for name, label in RATES.items()}
     if is_quotient(goal.measure):
         label = QUOTIENTS[goal.measure]
