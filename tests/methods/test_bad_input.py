@@ -19,6 +19,7 @@ from equipoise.models import predict
 from support import hospital
 from support.facts import facts
 from support.networks import biased_cohort, trained
+from support.notes import note_of
 
 QUICK = {
     "bias-gda": {"epochs": 4, "learning_rate": 1e-3, "batch": 64},
@@ -180,18 +181,16 @@ def _demands(method: str, problem, **goal: object) -> Candidate:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_floor_and_a_bound_out_of_reach_are_told_with_the_nearest_values(method: str, selection: str, problem):
     result = _demands(method, problem, min_performance=0.99, max_gap=0.0, selection=selection)
-    surely = "surely " if selection == "honest" else ""
-    assert f"none has {surely}balanced accuracy >= 0.99" in result.why
-    assert re.search(rf"(none has|\d+ have|1 has) {surely}\|eod\| <= 0", result.why)
-    told = re.findall(
-        r"balanced accuracy (?:at least )?(\d\.\d{3}), \|eod\| (?:at most )?(\d\.\d{3})", result.why.split("the nearest: ")[1]
-    )
+    near = note_of(result.why, "nearest").numbers
+    assert (near["surely"], near["min_performance"], near["max_gap"]) == (selection == "honest", 0.99, 0.0)
+    assert near["have"]["performance"] == 0
     trace = result.trace.dropna(subset=["gap_honest"]) if selection == "honest" else result.trace
     size, performance = trace["gap"].abs(), trace["performance"]
     if selection == "honest":
         size, performance = trace["gap_honest"].abs() + trace["gap_se"], trace["performance_honest"] - trace["performance_se"]
-    assert f"{performance.max():.3f}" in [near[0] for near in told]
-    assert f"{size.min():.3f}" in [near[1] for near in told]
+    assert near["have"]["gap"] == (size <= 1e-9).sum()
+    assert max(step["performance"] for step in near["nearest"]) == pytest.approx(performance.max())
+    assert min(step["gap"] for step in near["nearest"]) == pytest.approx(size.min())
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -199,11 +198,15 @@ def test_a_rate_to_keep_against_a_floor_is_told_with_the_nearest_values(method: 
     result = _demands(method, problem, min_performance=0.7, keep={"tpr": 0.99})
     row = result.trace.iloc[result.chosen]
     if "spare" in result.trace:
-        assert "1 has balanced accuracy >= 0.7" in result.why or "have balanced accuracy >= 0.7" in result.why
-        assert "tpr >= 0.99 in every group, none all of it" in result.why
-        assert f"{row['performance']:.3f}, all rates kept" in result.why
+        near = note_of(result.why, "nearest").numbers
+        assert near["have"]["performance"] >= 1
+        assert near["apart"]
+        assert near["keep"] == {"tpr": 0.99}
+        assert any(step["performance"] == pytest.approx(row["performance"]) and step["rates"] >= -1e-9 for step in near["nearest"])
     else:
-        assert re.search(r"tpr of 'M' is 0\.\d{3}, not 0\.990, tpr of 'F' is 0\.\d{3}, not 0\.990", result.why)
+        low = {note.numbers["group"]: note for note in result.why if note.kind == "too_low" and note.subject == "tpr"}
+        assert list(low) == ["M", "F"]
+        assert all(note.numbers["value"] < note.numbers["least"] == 0.99 for note in low.values())
 
 
 # as it is typed
@@ -247,8 +250,9 @@ def test_auto_that_meets_nothing_is_told_and_is_no_error(typed):
     found = json.loads(out)["methods"]["auto"]
     assert code == 0
     assert found["met"] is False
-    for name in ("standard", "bias-score", "pruning", "constrained", "bias-gda"):
-        assert f"{name} has eod" in found["why"]
+    reached = next(note for note in found["why"] if note["kind"] == "best_of_methods")["reached"]
+    assert list(reached) == ["standard", "bias-score", "pruning", "constrained", "bias-gda"]
+    assert {own["measure"] for own in reached.values()} == {"eod"}
 
 
 def test_what_is_no_group_is_one_clear_message_and_exit_code_2(typed):

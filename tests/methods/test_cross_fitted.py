@@ -15,6 +15,7 @@ from equipoise.methods.evidence import Evidence
 from equipoise.models import predict
 from support.facts import facts
 from support.networks import trained
+from support.notes import note_of
 
 QUICK = {
     "bias-gda": {"epochs": 6, "learning_rate": 2e-3, "batch": 64},
@@ -111,7 +112,7 @@ def test_a_sure_repair_is_taken_and_a_lucky_one_declined():
     two.f[1, women] = np.roll(two.f[1, women], 20)
     lucky = _verdict(two, [0, 10], Goal("eod", min_performance=0.6))
     assert (lucky.step, lucky.met) == (0, False)
-    assert "declined" in lucky.why
+    assert note_of(lucky.why, "declined").subject == "eod"
 
 
 def test_of_steps_that_cannot_be_told_apart_one_se_takes_the_better_performing():
@@ -126,12 +127,12 @@ def test_a_floor_and_a_bound_are_judged_by_their_confidence_bounds():
     assert _choose(Goal("eod", min_performance=0.76), repaired).step == 10
     barely = _choose(Goal("eod", min_performance=0.772), repaired)
     assert (barely.step, barely.met) == (0, False)
-    assert "0.772" in barely.why
+    assert note_of(barely.why, "none_surely").numbers["min_performance"] == 0.772
     within = _choose(Goal("eod", max_gap=0.05), repaired)
     assert (within.step, within.met) == (10, True)
     tight = _choose(Goal("eod", max_gap=0.01), repaired)  # the standard error is 0.019
     assert (tight.step, tight.met) == (10, False)
-    assert "rows would tell" in tight.why
+    assert note_of(tight.why, "not_surely_within").numbers["rows"] > 4000
 
 
 def test_a_goal_that_may_lose_more_takes_a_step_that_others_decline():
@@ -153,7 +154,7 @@ def test_an_original_without_a_gap_that_could_be_told_is_left_alone():
     evidence = _steps((0.2, 0.8, 0.2, 0.79), (0.2, 0.8, 0.2, 0.8), n=400)
     verdict = _verdict(evidence, [0, 1], Goal("eod", min_performance=0.6))
     assert (verdict.step, verdict.met) == (0, True)
-    assert "nothing to repair" in verdict.why
+    assert note_of(verdict.why, "nothing_to_repair").numbers["rows"] == len(evidence.y)
 
 
 def test_levelling_up_rules_out_steps_that_take_from_a_group_and_names_what_excludes_what():
@@ -164,7 +165,10 @@ def test_levelling_up_rules_out_steps_that_take_from_a_group_and_names_what_excl
     generous = (0.9, 0.99, 0.9, 0.99)
     excluded = _choose(Goal("eod", min_performance=0.7, keep={"tpr": 0.9}), taking, generous)
     assert not excluded.met
-    assert "none does both" in excluded.why
+    both = note_of(excluded.why, "none_surely").numbers
+    assert both["enough"] > 0
+    assert both["kept"] > 0
+    assert both["keep"] == {"tpr": 0.9}
 
 
 def test_folds_hold_every_row_once_and_no_patient_twice():

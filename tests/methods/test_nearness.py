@@ -6,12 +6,14 @@ from torch import nn
 
 from equipoise.measures import Threshold
 from equipoise.methods import Candidate, Goal
-from equipoise.methods.nearness import nearness
+from equipoise.methods.remarks import nearness
+from equipoise.report import note_words
 
 
 def _near(goal: Goal, chosen: int = 0, **columns: list[float]) -> str:
     trace = pd.DataFrame({"step": range(len(columns["gap"])), "threshold": 0.5, **columns})
-    return nearness(Candidate("test", nn.Identity(), Threshold(0.5), trace, chosen, "why", False, goal, 0), goal)
+    found = nearness(Candidate("test", nn.Identity(), Threshold(0.5), trace, chosen, (), False, goal, 0), goal)
+    return "" if found is None else note_words(found)
 
 
 GAPS, PERFORMANCE = [-0.20, 0.10, 0.04], [0.80, 0.75, 0.60]

@@ -252,12 +252,12 @@ def test_goals():
 
     high = fit(scores, Goal("spd", min_performance=0.99))
     assert not high.met
-    assert "reaches balanced accuracy 0.99; the best was taken" in high.why
+    assert (high.why[0].numbers["by"], high.why[0].numbers["qualified"], high.why[0].numbers["min_performance"]) == ("performance", 0, 0.99)
     assert end(high)[1] >= start - 1e-12
 
     both = fit(scores, Goal("spd", min_performance=start, max_gap=0.01))  # what keeps the minimum performance is above the maximum gap
     assert not both.met
-    assert "the smallest |gap| was taken" in both.why
+    assert (both.why[0].numbers["by"], both.why[0].numbers["qualified"], both.why[0].numbers["max_gap"]) == ("gap", 0, 0.01)
     assert end(both)[1] >= start - 1e-9
     assert fit(scores, Goal("spd", min_performance=start)).met  # the maximum gap of the settings is a wish, that of the goal a condition
 

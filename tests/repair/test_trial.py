@@ -33,7 +33,7 @@ def _tried(model: nn.Module, repair: Cohort, test: Cohort, methods: dict, goal: 
 def _repair(name: str, gap: float, performance: float, grouped: bool = False) -> Tried:
     trace = pd.DataFrame({"step": [0, 1], "gap": [0.4, gap], "performance": [0.9, performance], "threshold": [0.5, 0.5]})
     rule = GROUPED if grouped else Threshold(0.5)
-    candidate = Candidate(name, nn.Identity(), rule, trace, 1, "", True, Goal(), 0)
+    candidate = Candidate(name, nn.Identity(), rule, trace, 1, (), True, Goal(), 0)
     return Tried(candidate, SCORES, SCORES)
 
 

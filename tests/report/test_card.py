@@ -17,7 +17,7 @@ from equipoise.errors import BadInput
 from equipoise.measures import Settings, audit_scores
 from equipoise.methods import Goal, Note
 from equipoise.repair import Comparison
-from equipoise.report import read_facts
+from equipoise.report import read_facts, why_words
 from equipoise.report.card import cards, pipeline_tag
 from equipoise.report.card_facts import NOT_PROVIDED, SECTIONS
 from equipoise.report.text import clean, fenced, name, prose
@@ -102,7 +102,7 @@ def _renamed(case: Comparison, text: str) -> Comparison:
         return replace(old, attributes=attributes, name=text)
 
     def repair(old):
-        candidate = replace(old.candidate, why=text, notes=(Note(text, text),), settings={"key": text})
+        candidate = replace(old.candidate, why=(Note(text, text),), notes=(Note(text, text),), settings={"key": text})
         return replace(old, candidate=candidate, valid=scores(old.valid), test=scores(old.test))
 
     provenance = replace(
@@ -233,7 +233,7 @@ def test_the_card_says_sizes_parts_and_the_goal(tmp_path):
     min_performance = f"{100 * case.result.candidate.goal.min_performance:.1f}%"
     assert f"balanced accuracy of at least {min_performance}" in _text(root, "KeyMetrics/FairnessEquity/MetricGoal")
     assert "bias-gda" in _text(root, "TrustIngredients/AISystemFacts/BiasMitigationApproaches")
-    assert f"On the repair set the goal was met: {name(case.result.candidate.why)}" in markdown
+    assert f"On the repair set the goal was met: {name(why_words(case.result.candidate.why))}" in markdown
     assert "12 rows were left out: no label" in _text(root, "Warnings/KnownRisksAndLimitations")
 
 

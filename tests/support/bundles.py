@@ -74,7 +74,7 @@ def write(folder: Path, *, rule: Rule = Threshold(0.5), seed: int = 0, **more: b
     code.write_text(CODE)
     save_file(network(seed).state_dict(), folder / "repaired.safetensors")
     (folder / "rule.json").write_text(json.dumps(rule_to_dict(rule), indent=2))
-    audits = {"schema": "equipoise.debias", "schema_version": 4, "chosen": "standard", "met": True, "why": "", "goal": {}}
+    audits = {"schema": "equipoise.debias", "schema_version": 4, "chosen": "standard", "met": True, "why": [], "goal": {}}
     (folder / "audit.json").write_text(json.dumps({**audits, "before": AUDIT, "after": AUDIT, "limit": None, "methods": {}}))
     (folder / "report.html").write_text("<html></html>")
     for name, content in more.items():

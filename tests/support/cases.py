@@ -149,7 +149,7 @@ def _original(valid: _Part, test: _Part, goal: Goal, seed: int) -> Tried:
     settled = goal.settled(performance)
     trace = _frame([(0, gap, performance, threshold)])
     rule = Threshold(threshold, "chosen by standard on the validation part")
-    found = Candidate("standard", nn.Linear(2, 1), rule, trace, 0, "the original network", select(trace, settled).met, settled, seed)
+    found = Candidate("standard", nn.Linear(2, 1), rule, trace, 0, (Note("original"),), select(trace, settled).met, settled, seed)
     return Tried(found, valid.scores(0), test.scores(0), 0.4)
 
 

@@ -82,7 +82,8 @@ def _print_result(case: Comparison, saved: Saved, remarks: list[str], verbose: b
 
     out.print(Text(report.printable(verdict(case)), style="bold"), soft_wrap=True)
     if not case.result.candidate.met:
-        out.print(Text(f"The goal was NOT met: {report.printable(case.result.candidate.why)}.", style="bold yellow"), soft_wrap=True)
+        why = report.why_words(case.result.candidate.why)
+        out.print(Text(f"The goal was NOT met: {report.printable(why)}.", style="bold yellow"), soft_wrap=True)
     out.print(_methods_table(case))
     if verbose:
         out.print(_test_table(case))

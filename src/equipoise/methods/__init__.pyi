@@ -2,6 +2,7 @@ from .base import BEFORE as BEFORE
 from .base import SELECTIONS as SELECTIONS
 from .base import Candidate as Candidate
 from .base import Goal as Goal
+from .base import Note as Note
 from .base import Progress as Progress
 from .contract import ALL_AT_ONCE as ALL_AT_ONCE
 from .contract import METHODS as METHODS
@@ -26,7 +27,6 @@ from .evaluation import Data as Data
 from .evaluation import Evaluation as Evaluation
 from .evaluation import Label as Label
 from .group_thresholds import GroupThresholds as GroupThresholds
-from .notes import Note as Note
 from .reject_option import RejectOption as RejectOption
 from .rules import STRICT as STRICT
 from .rules import Cut as Cut

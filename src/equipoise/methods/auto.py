@@ -18,12 +18,11 @@ from torch import nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, EquipoiseError, pick
 from equipoise.measures import units_of
-from equipoise.methods.base import Candidate, Goal, Progress
+from equipoise.methods.base import Candidate, Goal, Note, Progress
 from equipoise.methods.contract import ALL_AT_ONCE, METHODS, STANDARD, Kind, Method, Task, Work, method, settings_of, work_of
 from equipoise.methods.cross_fitted import SURE
 from equipoise.methods.debiasing import run_many
 from equipoise.methods.evidence import Evidence
-from equipoise.methods.notes import Note
 from equipoise.methods.remarks import kept_or_not
 from equipoise.models import ChosenOutputs, predict
 
@@ -205,17 +204,15 @@ def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], model: nn.Modul
         Note("tried", candidate.method, {"taken": candidate is best, "met": candidate.met, "best": best.method, **_numbers(candidate)})
         for candidate in tried
     ]
-    head = f"{best.method} of {len(tried)} methods tried"
-    if not best.met:
-        reached = "; ".join(f"{candidate.method} has {_reached(candidate)}" for candidate in tried)
-        head = f"none of {len(tried)} methods tried meets the goal ({reached}); {best.method} is nearest"
+    reached = {} if best.met else {candidate.method: _numbers(candidate) for candidate in tried}
+    head = Note("best_of_methods", best.method, {"tried": len(tried), "met": best.met, "reached": reached})
     told = {"allow_group": settings.allow_group, "methods": settings.order(), **best.settings}
     labels = {
         name: replace(own, method=NAME, ran_as=best.method, settings=told, notes=(*own.notes, *notes, *remarks))
         for name, own in best.labels.items()
     }
-    why, heard = f"{head}: {best.why}", (*best.notes, *notes, *remarks)
-    return replace(best, method=NAME, ran_as=best.method, settings=told, why=why, notes=heard, labels=labels)
+    heard = (*best.notes, *notes, *remarks)
+    return replace(best, method=NAME, ran_as=best.method, settings=told, why=(head, *best.why), notes=heard, labels=labels)
 
 
 def _numbers(candidate: Candidate) -> dict[str, object]:
@@ -230,8 +227,3 @@ def _numbers(candidate: Candidate) -> dict[str, object]:
         "performance_before": float(first["performance"]),
         "performance": float(row["performance"]),
     }
-
-
-def _reached(candidate: Candidate) -> str:
-    numbers = _numbers(candidate)
-    return f"{numbers['measure']} {numbers['gap']:+.3f} and {str(numbers['of']).replace('_', ' ')} {numbers['performance']:.3f}"

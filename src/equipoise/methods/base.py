@@ -6,18 +6,41 @@ no hook behind, and gives the same result for the same seed. If nothing meets th
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pandas as pd
 from torch import nn
 
 from equipoise.errors import pick, raise_all
 from equipoise.measures import AT_THRESHOLD, RATES, Rule, named
-from equipoise.methods.notes import Note
+from equipoise.presenting import presenter
 
 Progress = Callable[[int, int], None]  # steps done, steps at most
 DEFAULT_MAX_LOSS = 0.02  # of the original's performance, for a goal with none of min_performance, max_gap and max_loss
 BEFORE = "before"  # of a rate that is kept: its value under the original network
 SELECTIONS = ("paper", "honest", "one-se")
+
+
+@dataclass(frozen=True)
+class Note:
+    """One thing to know about a repair beyond its numbers, as a value: a kind, a subject (a group, a measure, a method) and numbers.
+
+    Sentences are made of notes in the room that presents; code that needs to know what a note is about asks for its kind.
+
+    >>> Note("pruned", "units", {"switched_off": 12, "of": 40}).to_dict()
+    {'kind': 'pruned', 'subject': 'units', 'switched_off': 12, 'of': 40}
+    """
+
+    kind: str
+    subject: str = ""
+    numbers: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"kind": self.kind, "subject": self.subject, **self.numbers}
+
+
+Why = tuple[Note, ...]  # why a step was chosen, and what it lacks
 
 
 @dataclass(frozen=True)
@@ -131,7 +154,7 @@ class Candidate:
     rule: Rule
     trace: pd.DataFrame  # one row per step: step, gap, performance, threshold; cross-fitted selection adds corrected values
     chosen: int  # the row of the trace that was chosen
-    why: str
+    why: Why
     met: bool
     goal: Goal
     seed: int
@@ -159,5 +182,5 @@ class Candidate:
         return (
             f"{self.method}: {self.goal.measure} {gap:+.3f} -> {found:+.3f}, "
             f"{self.goal.performance.replace('_', ' ')} {performance:.3f} -> {kept:.3f} "
-            f"on {'held-out rows of ' if held_out else ''}the repair set; {state}; {self.why}"
+            f"on {'held-out rows of ' if held_out else ''}the repair set; {state}; {presenter('why_words')(self.why)}"
         )

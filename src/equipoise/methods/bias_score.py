@@ -35,12 +35,11 @@ from torch import nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, pick
 from equipoise.measures import QUOTIENTS, FloatArray, furthest, is_quotient, performance_values, tabulate_codes, terms
-from equipoise.methods.base import Goal
+from equipoise.methods.base import Goal, Note
 from equipoise.methods.bias_problem import Problem, probed
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, Rng, Task, Work, method
 from equipoise.methods.evaluation import Found, Label, frame, limits_of, spare, trace_row
 from equipoise.methods.lambda_program import solve
-from equipoise.methods.notes import Note
 from equipoise.methods.papers import MENON
 from equipoise.methods.parity_path import parity_path
 from equipoise.methods.selection import plain_rule, select
@@ -147,7 +146,7 @@ def bias_score(model: nn.Module, cohort: Cohort, goal: Goal, settings: Settings,
     steps = [evaluate(problem.priced(problem.held_out, prices), max_gap) for max_gap, prices in zip(bounds, costs, strict=True)]
     held_out = frame([trace_row(number, found, 0) for number, found in enumerate([start, *steps])])
     selection = select(held_out, settled)
-    why = f"{selection.why}; values on held-out rows decide"  # the chosen row's own, on the rows it was fitted on, may differ
+    why = (*selection.why, Note("held_out_rows_decide"))  # the chosen row's own values, on the rows it was fitted on, may differ
 
     trace = held_out.rename(columns={"gap": "held_out_gap", "performance": "held_out_performance"})
     fitted = [_at(label, problem.priced(problem.fitted, c), t) for c, t in zip(costs, trace["threshold"].iloc[1:], strict=True)]

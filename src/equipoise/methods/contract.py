@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from equipoise.data import Cohort, generator
 from equipoise.errors import UnknownName, pick, raise_all
 from equipoise.measures import FloatArray, Rule, is_quotient
-from equipoise.methods.base import Goal
+from equipoise.methods.base import Goal, Note, Why
 from equipoise.methods.evaluation import Evaluation
-from equipoise.methods.notes import Note
 
 COUNTS = ("batch", "evals_per_epoch", "trials", "critic_steps", "actor_steps", "width", "folds")  # settings that must be at least 1
 STANDARD = "standard"  # the name of the original network with its best threshold, with which every method is compared
@@ -91,7 +90,7 @@ class Fit:
     rule: Rule
     trace: pd.DataFrame  # step, gap, performance, threshold, and what else there is of a step; the first row is the original
     chosen: int  # the row that was chosen
-    why: str
+    why: Why
     met: bool
     goal: Goal  # with its minimum performance, where none was given
     notes: tuple[Note, ...] = ()

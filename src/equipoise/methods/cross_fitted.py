@@ -37,10 +37,9 @@ from torch import nn
 from equipoise.data import UNKNOWN, Cohort, IntArray, hold_out
 from equipoise.errors import EmptyCell
 from equipoise.measures import FloatArray, units_of
-from equipoise.methods.base import BEFORE, Candidate, Goal
+from equipoise.methods.base import BEFORE, Candidate, Goal, Note, Why
 from equipoise.methods.driver import Half, Job, Run, Verdict, joined, run
 from equipoise.methods.evidence import Evidence
-from equipoise.methods.notes import Note
 from equipoise.methods.selection import plain_rule
 from equipoise.models import ChosenOutputs, predict
 
@@ -178,8 +177,7 @@ def choose(each: Sequence[Evidence], steps: Sequence[int], goals: Sequence[Goal]
     kept = [_kept(own, goal) for own, goal in zip(each, goals, strict=True)]
     fine = _all(a & b & ~np.isnan(size) for a, b, size in zip(enough, kept, sizes, strict=True))  # no value is not a small gap
     if not fine.any():
-        lacking = (_lacking(*own) for own in zip(each, settled, enough, kept, strict=True))
-        why = tuple(f"{text}; the original was kept" for text in lacking)
+        why = tuple((_lacking(*own),) for own in zip(each, settled, enough, kept, strict=True))
         return Verdict(steps[0], why, (False,) * len(each), tuple(settled))
     certain = [_certain(fine, upper, goal) for upper, goal in zip(uppers, settled, strict=True)]
     upper, performance = np.max(uppers, axis=0), np.mean([own.performance for own in each], axis=0)
@@ -214,37 +212,30 @@ def _certain(fine: BoolArray, upper: FloatArray, goal: Goal) -> BoolArray:
 
 def _reason(
     row: int, steps: int, qualified: int, evidence: Evidence, size: FloatArray, error: FloatArray, certain: BoolArray, goal: Goal
-) -> tuple[str, bool]:
-    """Why a step was chosen for a label, and whether it meets that label's goal."""
-    seen = f"{goal.measure} {evidence.gap[row]:+.3f} (standard error {error[row]:.3f}) after correction by held-out rows"
-    met = bool(certain[row])
-    if row == 0:
-        return _original(evidence, size[0], error[0], goal, met, seen)
-    why = f"cross-fitted choice among {steps} steps, {qualified} of which surely keep what the goal asks: {seen}"
+) -> tuple[Why, bool]:
+    """Why a step was chosen for a label, or the original kept, and whether that meets the label's goal."""
+    seen = {"gap": float(evidence.gap[row]), "error": float(error[row])}
+    met, rows = bool(certain[row]), len(evidence.y)
+    unsure: Why = ()
     if goal.max_gap is not None and not met:
-        more = _more_rows(size[row], error[row], goal.max_gap, evidence)
-        why += f", whose upper limit {size[row] + SURE * error[row]:.3f} is above {goal.max_gap:g}{more}"
-    return why, met
+        limits = {
+            "value": float(size[row] + SURE * error[row]),
+            "most": goal.max_gap,
+            "rows": _rows_needed(size[row], error[row], goal.max_gap, rows),
+        }
+        unsure = (Note("not_surely_within", goal.measure, limits),)
+    if row:
+        return (Note("cross_fitted_choice", goal.measure, {"of": steps, "qualified": qualified, **seen}), *unsure), met
+    if goal.max_gap is not None and met:
+        return (Note("original_within", goal.measure, {"max_gap": goal.max_gap, **seen}),), True
+    if size[0] <= SURE * error[0]:
+        return (Note("nothing_to_repair", goal.measure, {"rows": rows, **seen}), *unsure), goal.max_gap is None
+    return (Note("declined", goal.measure, seen),), False
 
 
-def _original(evidence: Evidence, size: float, error: float, goal: Goal, certain: bool, seen: str) -> tuple[str, bool]:
-    """Why the original was kept, and whether that is all right."""
-    if goal.max_gap is not None and certain:
-        return f"the original network is surely within the maximum gap already: {seen}", True
-    if size <= SURE * error:
-        what = f"nothing to repair that these {len(evidence.y):,} rows could tell: the original network has {seen}"
-        if goal.max_gap is None:
-            return what, True
-        return f"{what}, and is not surely within {goal.max_gap:g} either{_more_rows(size, error, goal.max_gap, evidence)}", False
-    return f"declined: no step has a surely smaller |{goal.measure}| than the original network, which has {seen}; it was kept", False
-
-
-def _more_rows(size: float, error: float, max_gap: float, evidence: Evidence) -> str:
-    """How many rows such a gap would need to be surely within the maximum gap."""
-    if size >= max_gap:
-        return ""
-    rows = len(evidence.y) * (SURE * error / (max_gap - size)) ** 2
-    return f" (about {np.ceil(rows / 100) * 100:,.0f} rows would tell)"
+def _rows_needed(size: float, error: float, max_gap: float, rows: int) -> int | None:
+    """About how many rows such a gap would need to be surely within the maximum gap; None where no number would do."""
+    return None if size >= max_gap else int(np.ceil(rows * (SURE * error / (max_gap - size)) ** 2 / 100) * 100)
 
 
 def _enough(evidence: Evidence, goal: Goal) -> BoolArray:
@@ -272,18 +263,12 @@ def _kept(evidence: Evidence, goal: Goal) -> BoolArray:
     return kept
 
 
-def _lacking(evidence: Evidence, goal: Goal, enough: BoolArray, kept: BoolArray) -> str:
+def _lacking(evidence: Evidence, goal: Goal, enough: BoolArray, kept: BoolArray) -> Note:
     """What no step surely has, and whether the constraints are against each other."""
-    name = goal.performance.replace("_", " ")
     best = int(evidence.performance.argmax())
-    had = f"the best has {evidence.performance[best]:.3f}, standard error {evidence.performance_se()[best]:.3f}"
-    wanted = f"{name} {goal.min_performance:.3g}" if goal.min_performance is not None else name
-    rates = ", ".join(f"{rate} {'as before' if least == BEFORE else f'at {least:g}'}" for rate, least in goal.keep.items())
-    if enough.any() and kept.any():
-        return f"{int(enough.sum())} steps surely reach {wanted}, {int(kept.sum())} surely keep {rates} in every group, but none does both"
-    lacking = [] if enough.any() else [f"reaches {wanted} ({had})"]
-    lacking += [] if kept.any() else [f"keeps {rates} in every group"]
-    return f"no step of {len(kept)} surely {', nor surely '.join(lacking)}"
+    had = {"best": float(evidence.performance[best]), "error": float(evidence.performance_se()[best])}
+    counts = {"enough": int(enough.sum()), "kept": int(kept.sum()), "of": len(kept)}
+    return Note("none_surely", goal.performance, {**counts, **had, "min_performance": goal.min_performance, "keep": goal.keep})
 
 
 def _at_step(found: Candidate, kept: Candidate) -> Candidate:
@@ -311,7 +296,7 @@ def _finished(candidate: Candidate, model: nn.Module, cohort: Cohort, seen: Seen
         network = copy.deepcopy(model.inner)
         views = model.around(network)
         each = {name: replace(_back(own, seen, verdict, at), model=views.view(at)) for at, (name, own) in enumerate(each.items())}
-    why = "; ".join(dict.fromkeys(f"{name}: {own.why}" for name, own in each.items()))
+    why = tuple(dict.fromkeys(note for own in each.values() for note in own.why))
     return joined(network, each, candidate.trace, 0 if original else candidate.chosen, why, cohort.kind)
 
 

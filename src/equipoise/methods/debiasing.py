@@ -17,7 +17,7 @@ from torch import nn
 from equipoise.data import Cohort, check_cohort
 from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
 from equipoise.measures import Gap, named
-from equipoise.methods.base import Candidate, Goal, JointGoal, Progress
+from equipoise.methods.base import Candidate, Goal, JointGoal, Note, Progress
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, settings_of, takes
 from equipoise.methods.cross_fitted import run_cross_fitted
 from equipoise.methods.driver import Job, joined, run
@@ -209,7 +209,7 @@ def _one_by_one(
         worst = int(np.abs(np.where(np.isnan(gaps), np.inf, gaps)).argmax())
         rows.append((step, gaps[worst], float(np.mean([row["performance"] for row in here])), np.nan, cohort.labels[worst]))
     trace = pd.DataFrame(rows, columns=["step", "gap", "performance", "threshold", "label"])
-    return joined(network, each, trace, 1, "each label on its own", cohort.kind)
+    return joined(network, each, trace, 1, (Note("each_label_alone"),), cohort.kind)
 
 
 def _put_together(chosen: ChosenOutputs, alone: Mapping[str, Candidate]) -> nn.Module:

@@ -18,11 +18,10 @@ from torch import nn
 from equipoise.data import Cohort, IntArray
 from equipoise.errors import BadInput
 from equipoise.measures import ARGMAX, LabelRules, Rule, Threshold
-from equipoise.methods.base import Candidate, Goal, JointGoal, Progress
+from equipoise.methods.base import Candidate, Goal, JointGoal, Note, Progress, Why
 from equipoise.methods.contract import Fit, Kind, Method, Rng, Step, Steps
 from equipoise.methods.evaluation import HALF, Data, Evaluation, Found, Limits, decided_at, frame, trace_row
-from equipoise.methods.notes import Note
-from equipoise.methods.selection import Merit, joint_why, lacking, merit, plain_rule, select
+from equipoise.methods.selection import Merit, lacking, merit, plain_rule, select, selected_for_all, too_low
 from equipoise.models import MLP, ChosenOutputs, check, predict, replicas
 
 BoolArray = npt.NDArray[np.bool_]
@@ -33,7 +32,7 @@ class Verdict:
     """The step to keep, where that is decided already, and for each label why, whether it meets its goal, and that goal."""
 
     step: int
-    why: tuple[str, ...]
+    why: tuple[Why, ...]
     met: tuple[bool, ...]
     goals: tuple[Goal, ...]
 
@@ -269,7 +268,7 @@ class _Search:
         if not self.data.several:
             return each[0]
         named = {label.name: own for label, own in zip(self.data.labels, each, strict=True)}
-        return joined(model, named, pd.DataFrame(self.joint[r]), row, self._why(r, row), self.job.cohorts[r].kind)
+        return joined(model, named, pd.DataFrame(self.joint[r]), row, (self._why(r, row),), self.job.cohorts[r].kind)
 
     def _again(self, r: int, at: int, view: nn.Module) -> Found:
         """The chosen step evaluated once more in full precision, on the network as it will be used."""
@@ -302,7 +301,7 @@ class _Search:
             verdict = self.job.verdicts[r]
             why, met = verdict.why[at], verdict.met[at] and (met or not self.network.reduced)
         elif self.data.several:
-            why = self._why(r, row) + (f"; {self.data.labels[at].name}: {', '.join(missing)}" if missing else "")
+            why = (self._why(r, row), *missing)
         else:
             why = self._single_why(row, trace, settled, missing)
         asked = given if own_goal else settled
@@ -313,27 +312,24 @@ class _Search:
         seed, pace = self.job.seeds[r], self.steps[r][-1].pace
         return Candidate(self.method.name, model, rule, trace, row, why, met, asked, seed, told, notes, pace=pace)
 
-    def _single_why(self, row: int, trace: pd.DataFrame, settled: Goal, missing: Sequence[str]) -> str:
-        first = 0 if self.within is None else 1
+    def _single_why(self, row: int, trace: pd.DataFrame, settled: Goal, missing: Why) -> Why:
         if len(trace) == 1:
-            return "the original network" + (f"; {select(trace, settled).why}" if missing else "")
+            return (Note("original"), *(select(trace, settled).why if missing else ()))
         if self.last:
-            return f"the last of {row} steps"
-        why = select(trace.iloc[first:], settled).why
+            return (Note("last_step", numbers={"steps": row}),)
+        why = select(trace.iloc[0 if self.within is None else 1 :], settled).why
         given = self.goals[0].min_performance if self.within is not None else None
         performance = float(trace["performance"].iloc[row])
-        if given is not None and performance < given:
-            why += f", but its {settled.performance.replace('_', ' ')} {performance:.3f} is below the minimum {given:g}"
-        return why
+        return why if given is None or performance >= given else (*why, too_low(settled.performance, performance, given))
 
-    def _why(self, r: int, row: int) -> str:
-        first = 0 if self.within is None else 1
+    def _why(self, r: int, row: int) -> Note:
         if len(self.steps[r]) == 1:
-            return "the original network"
-        return joint_why(self.merits[r][first:], self.merits[r][row], self.settled[r], self.data.classes, self.limits is not None)
+            return Note("original")
+        tried = self.merits[r][0 if self.within is None else 1 :]
+        return selected_for_all(tried, self.merits[r][row], self.settled[r], self.data.classes, self.limits is not None)
 
 
-def joined(model: nn.Module, each: dict[str, Candidate], trace: pd.DataFrame, chosen: int, why: str, kind: str) -> Candidate:
+def joined(model: nn.Module, each: dict[str, Candidate], trace: pd.DataFrame, chosen: int, why: Why, kind: str) -> Candidate:
     """The candidates of all labels as one: the network with all its outputs, and one rule per label."""
     first = next(iter(each.values()))
     rule = LabelRules({name: own.rule for name, own in each.items()}, kind)

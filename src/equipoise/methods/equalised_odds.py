@@ -43,12 +43,11 @@ from equipoise.measures import (
     tabulate,
     terms,
 )
-from equipoise.methods.base import Goal
+from equipoise.methods.base import Goal, Note
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
-from equipoise.methods.notes import Note
 from equipoise.methods.papers import HARDT
 from equipoise.methods.rules import Cut, Groups, Share, of_every_group, plain_values, repeated
-from equipoise.methods.selection import select
+from equipoise.methods.selection import select, too_large, too_low
 
 KIND = "equalised-odds"
 BASES = ("score", "threshold")
@@ -194,17 +193,12 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     notes = [Note("needs_group"), Note("randomised")]
     if "selection" in terms(goal.measure):
         notes.append(Note("not_its_target", goal.measure))
-    return Fit(rule, trace, 1, _why(result[1], performance, len(steps), settled), met, settled, tuple(notes))
-
-
-def _why(gap: float, performance: float, groups: int, goal: Goal) -> str:
-    name = goal.performance.replace("_", " ")
-    parts = [f"best {name} with equal sensitivity and false positive rate in all {groups} groups"]
-    if goal.min_performance is not None and performance < goal.min_performance:
-        parts.append(f"it is {performance:.3f} and misses the minimum performance {goal.min_performance:.3g}")
-    if goal.max_gap is not None and abs(gap) > goal.max_gap:
-        parts.append(f"|{goal.measure}| is {abs(gap):.3f} and above the maximum gap {goal.max_gap:g}")
-    return "; ".join(parts)
+    why = [Note("equal_odds", goal.performance.replace("_", " "), {"groups": len(steps)})]
+    if settled.min_performance is not None and performance < settled.min_performance:
+        why.append(too_low(goal.performance, performance, settled.min_performance))
+    if settled.max_gap is not None and abs(result[1]) > settled.max_gap:
+        why.append(too_large(goal.measure, abs(result[1]), settled.max_gap))
+    return Fit(rule, trace, 1, tuple(why), met, settled, tuple(notes))
 
 
 def _require(scores: Scores) -> None:

@@ -39,12 +39,11 @@ from equipoise.measures import (
     tabulate,
     terms,
 )
-from equipoise.methods.base import Goal
+from equipoise.methods.base import Goal, Note, Why
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
 from equipoise.methods.evaluation import kept_rates, limits_of, spare
-from equipoise.methods.notes import Note
 from equipoise.methods.rules import Cut, Groups, of_every_group, plain_values, repeated
-from equipoise.methods.selection import keeping, select
+from equipoise.methods.selection import select, selected
 
 KIND = "group-thresholds"
 NOISE = 1e-10  # sums of counts: the last bits say nothing, and two different gaps of a million rows are further apart
@@ -137,17 +136,22 @@ def _origin(scores: Scores, goal: Goal) -> str:
     return f"chosen by {KIND} with {goal.describe()} on {len(scores):,} rows of {scores.name}"
 
 
-def _why(row: "pd.Series[float]", groups: int, goal: Goal) -> str:
-    name = goal.performance.replace("_", " ")
+def _why(row: "pd.Series[float]", groups: int, goal: Goal) -> Why:
+    """Why these thresholds: they are the best of all, or no thresholds have what the goal asks for."""
+    without_gap, what = replace(goal, max_gap=None), "set of thresholds"
     if goal.min_performance is not None and row["performance"] < goal.min_performance - NOISE:
-        lacking = f"{name} {goal.min_performance:.3g}{keeping(goal, 'with')}"
-        return f"no {groups} thresholds reach {lacking}; the best have {row['performance']:.3f} and were taken"
+        return (selected(what, "performance", without_gap, 0, groups, row["performance"]),)
     if goal.max_gap is not None and abs(row["gap"]) > goal.max_gap + NOISE:
-        others = keeping(goal, "with") if goal.min_performance is None else f" with {name} >= {goal.min_performance:.3g}{keeping(goal)}"
-        return f"no {groups} thresholds have |{goal.measure}| <= {goal.max_gap:g}{others}; the smallest |gap| was taken"
-    if goal.min_performance is None:
-        return f"the best {name} of all {groups} thresholds with |{goal.measure}| <= {goal.max_gap:g}{keeping(goal)}"
-    return f"the smallest |{goal.measure}| of all {groups} thresholds with {name} >= {goal.min_performance:.3g}{keeping(goal)}"
+        return (selected(what, "gap", goal, 0, groups, abs(row["gap"])),)
+    return (
+        selected(
+            what,
+            "performance" if goal.min_performance is None else "gap",
+            goal if goal.min_performance is None else without_gap,
+            None,
+            groups,
+        ),
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ Where we depart from AIF360:
 - With more than two groups the band favours those with the lowest rates; how many of them is one more thing that the search chooses.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -42,13 +42,14 @@ from equipoise.measures import (
     tabulate,
     terms,
 )
-from equipoise.methods.base import Goal
+from equipoise.methods.base import Goal, Note
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
-from equipoise.methods.notes import Note
 from equipoise.methods.papers import KAMIRAN
 from equipoise.methods.rules import Cut, Groups, Share, plain_values, repeated, unknown
+from equipoise.methods.selection import selected
 
 KIND = "reject-option"
+POINT = "point (threshold, margin)"
 DIRECTIONS = ("auto", "kamiran")
 LOW, HIGH = 0.01, 0.99  # of the thresholds, as in AIF360
 NOISE = 1e-12  # sums of counts: the last bits say nothing
@@ -160,7 +161,13 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     top = int(rank[step, best[step]])
     notes = (Note("needs_group"), Note("band", ", ".join(rule.favoured)))
     met = top == 2 or (top == 1 and goal.max_gap is None)
-    return Fit(rule, trace, step + 1, _why(top, int((rank == 2).sum()), rank.size, settled, max_gap), met, settled, notes)
+    asked = replace(settled, max_gap=max_gap, max_loss=None)
+    if top == 1:
+        why = selected(POINT, "gap", asked, 0, rank.size, abs(gap[step, best[step]]))
+    else:
+        asked = asked if top == 2 else replace(settled, max_gap=None)
+        why = selected(POINT, "performance", asked, int((rank == 2).sum()), rank.size, performance[step, best[step]])
+    return Fit(rule, trace, step + 1, (why,), met, settled, notes)
 
 
 def _grid(score: FloatArray, original: float, settings: Settings) -> tuple[FloatArray, FloatArray]:
@@ -228,13 +235,3 @@ def _best(rank: IntArray, gap: FloatArray, performance: FloatArray) -> IntArray:
     level = value >= value.max(-1, keepdims=True) - NOISE
     index: IntArray = np.where(level, size, np.inf).argmin(-1)
     return index
-
-
-def _why(top: int, inside: int, points: int, goal: Goal, max_gap: float) -> str:
-    name = goal.performance.replace("_", " ")
-    also = "" if goal.min_performance is None else f" and {name} >= {goal.min_performance:.3g}"
-    if top == 2:
-        return f"best {name} of {inside:,} points (threshold, margin) with |gap| <= {max_gap:g}{also}"
-    if top == 1:
-        return f"no point (threshold, margin) of {points:,} has |gap| <= {max_gap:g}{also}; the smallest |gap| was taken"
-    return f"no point (threshold, margin) of {points:,} reaches {name} {goal.min_performance:.3g}; the best was taken"

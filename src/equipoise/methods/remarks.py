@@ -25,11 +25,11 @@ from equipoise.measures import (
     terms,
     units_of,
 )
-from equipoise.methods.base import Candidate, Goal
+from equipoise.methods.base import Candidate, Goal, Note
+from equipoise.methods.cross_fitted import SURE
 from equipoise.methods.evaluation import NOISE, kept_rates, limits_of
 from equipoise.methods.evidence import Evidence
-from equipoise.methods.nearness import nearness
-from equipoise.methods.notes import Note
+from equipoise.methods.selection import too_low
 from equipoise.models import predict
 
 SHOWN = 6  # cells, before the rest is only counted
@@ -63,9 +63,8 @@ def remarked(candidate: Candidate, cohort: Cohort, goal: Goal, without_group: st
     `goal` is the goal as it was given; `without_group` says by what the candidate's rule decides a row that has no group.
     """
     notes = [*_missing_note(candidate, cohort, without_group), *_small_note(candidate, cohort)]
-    near = "" if candidate.met else nearness(candidate, goal)
-    why = f"{candidate.why}; {near}" if near else candidate.why
-    return replace(candidate, why=why, notes=(*candidate.notes, *notes))
+    near = None if candidate.met else nearness(candidate, goal)
+    return replace(candidate, why=(*candidate.why, *(() if near is None else (near,))), notes=(*candidate.notes, *notes))
 
 
 def advice(cohorts: Iterable[Cohort], goal: Goal) -> list[str]:
@@ -216,11 +215,62 @@ def kept_or_not(candidate: Candidate, model: nn.Module, cohort: Cohort) -> Candi
     least = limits_of(keep, before)
     places = [(name, level) for name in keep for level in attribute.levels]
     broken = [
-        f"{name} of {level!r} is {now:.3f}, not {limit:.3f}"
-        for (name, level), now, limit in zip(places, after, least, strict=True)
-        if now < limit - NOISE
+        too_low(name, now, limit, level) for (name, level), now, limit in zip(places, after, least, strict=True) if now < limit - NOISE
     ]
-    if not broken:
-        return candidate
-    why = candidate.why if not candidate.met else f"{candidate.why}, but it does not keep every rate"
-    return replace(candidate, met=False, why=f"{why}; {', '.join(broken)}")
+    return replace(candidate, met=False, why=(*candidate.why, *broken)) if broken else candidate
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """One thing that a goal asks for: a performance, a maximum gap, or rates that are kept."""
+
+    what: str
+    short: FloatArray  # (steps,) by how much each step misses it, 0 where it does not
+    reached: FloatArray  # (steps,) what each step has of it; of rates, by how much the scarcest one exceeds its limit
+
+
+def nearness(candidate: Candidate, goal: Goal) -> Note | None:
+    """How near the steps of a candidate came to a goal that the chosen one misses; None where it has all that the trace tells.
+
+    For each demand of the goal: how many steps have it, and how near the nearest of these comes to the others. `goal` is the goal as it
+    was given. With honest selection values are confidence bounds, as the steps were chosen by them.
+    """
+    honest = "gap_honest" in candidate.trace
+    asked = goal if honest else candidate.goal  # with its minimum performance, where none was given; honest selection has none
+    demands, chosen = _demands(candidate, asked, honest)
+    have = np.stack([demand.short <= NOISE for demand in demands]) if demands else np.ones((1, 1), bool)  # (demands, steps)
+    if not demands or have[:, chosen].all() or (len(demands) == 1 and have.any()):
+        return None  # with one demand, the method had reasons of its own to leave those steps behind
+    missed = np.sum([demand.short for demand in demands], axis=0)
+    # For each demand the step that is nearest to it, and of equals the nearest to the rest.
+    rows = dict.fromkeys(int(np.lexsort((missed, demand.short))[0]) for demand in demands)
+    told = {
+        "of": have.shape[1],
+        "surely": honest,
+        "have": {demand.what: int(count) for demand, count in zip(demands, have.sum(1), strict=True)},
+        "apart": len(demands) > 1 and bool(have.any(1).all() and not have.all(0).any()),
+        "nearest": [{demand.what: float(demand.reached[row]) for demand in demands} for row in rows],
+    }
+    limits = {name: getattr(asked, name) for name in ("measure", "performance", "min_performance", "max_gap", "keep")}
+    return Note("nearest", "steps", {**told, **limits})
+
+
+def _demands(candidate: Candidate, goal: Goal, honest: bool) -> tuple[list[Demand], int]:
+    """What the goal asks for that the trace can tell, and where the chosen step stands."""
+    trace = candidate.trace
+    if honest:
+        trace = trace[trace["gap_honest"].notna() | (np.arange(len(trace)) == candidate.chosen)]
+        size = (trace["gap_honest"].abs() + SURE * trace["gap_se"]).to_numpy()
+        performance = (trace["performance_honest"] - SURE * trace["performance_se"]).to_numpy()
+    else:
+        size, performance = trace["gap"].abs().to_numpy(), trace["performance"].to_numpy()  # NaN where a quotient has no value
+    found = []
+    if goal.min_performance is not None:
+        found.append(Demand("performance", np.clip(goal.min_performance - performance, 0.0, None), performance))
+    if goal.max_gap is not None:
+        short = np.where(np.isnan(size), np.inf, np.clip(size - goal.max_gap, 0.0, None))
+        found.append(Demand("gap", short, size))
+    if goal.keep and "spare" in trace and not honest:  # otherwise the groups that fall short are named one by one
+        spare = trace["spare"].to_numpy()
+        found.append(Demand("rates", np.clip(-spare, 0.0, None), spare))
+    return found, int(np.flatnonzero(trace.index == candidate.trace.index[candidate.chosen])[0])

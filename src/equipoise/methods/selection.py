@@ -1,15 +1,14 @@
 """Choosing a step by the goal: which of two steps is better, which row of a trace is best, and what a chosen step lacks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data import Cohort, Scores
 from equipoise.measures import Threshold
-from equipoise.methods.base import BEFORE, Goal
+from equipoise.methods.base import Goal, Note, Why
 from equipoise.methods.evaluation import NOISE, Found
 
 
@@ -18,8 +17,27 @@ class Selection:
     """Which row of a trace was chosen, why, and whether it meets the goal."""
 
     row: int
-    why: str
+    why: Why
     met: bool
+
+
+def selected(what: str, by: str, goal: Goal, qualified: int | None, of: int, taken: float | None = None) -> Note:
+    """The note on a choice: the smallest gap, or the best performance, of those of so many that have what this goal asks for.
+
+    Where none qualifies (0), `taken` is what the one that was taken has. None: of all that there are.
+    """
+    asked = {name: getattr(goal, name) for name in ("measure", "performance", "min_performance", "max_gap", "keep")}
+    return Note("selected", what, {"by": by, "qualified": qualified, "of": of, "taken": None if taken is None else float(taken), **asked})
+
+
+def too_low(name: str, value: float, least: float, group: str | None = None) -> Note:
+    """The note on a performance, or a rate of a group, that is below its minimum."""
+    return Note("too_low", name, {"value": float(value), "least": float(least), "group": group})
+
+
+def too_large(measure: str, size: float, most: float) -> Note:
+    """The note on a |gap| that is above its maximum."""
+    return Note("too_large", measure, {"value": float(size), "most": float(most)})
 
 
 @dataclass(frozen=True, order=True)
@@ -52,34 +70,29 @@ def merit(each: Sequence[Found], goals: Sequence[Goal], network: int = 0) -> Mer
     return Merit(int(kept) + int(feasible), best if feasible else min(left))
 
 
-def lacking(found: Found, settled: Goal, given: Goal, network: int = 0) -> list[str]:
-    """What the chosen step of one label misses of its goal, each in a few words; empty where it meets it.
+def lacking(found: Found, settled: Goal, given: Goal, network: int = 0) -> Why:
+    """What the chosen step of one label misses of its goal; empty where it meets it.
 
     `settled` is the goal that steps were chosen by, `given` the one whose minimum performance counts.
     """
     performance, size = float(found.performance[network]), float(found.size[network])
     missed = []
     if given.min_performance is not None and performance < given.min_performance - NOISE:
-        missed.append(f"its {given.performance.replace('_', ' ')} {performance:.3f} is below the minimum {given.min_performance:.3g}")
+        missed.append(too_low(given.performance, performance, given.min_performance))
     if settled.max_gap is not None and size > settled.max_gap + NOISE:
-        missed.append(f"its |{settled.measure}| {size:.3f} is above the maximum {settled.max_gap:g}")
+        missed.append(too_large(settled.measure, size, settled.max_gap))
     if found.spare is not None and found.spare[network] < -NOISE:
-        missed.append(f"a rate that must be kept is {-found.spare[network]:.3f} too low")
-    return missed
+        missed.append(Note("rate_too_low", numbers={"by": float(-found.spare[network])}))
+    return tuple(missed)
 
 
-def joint_why(merits: Sequence[Merit], chosen: Merit, goals: Sequence[Goal], classes: bool, keeps: bool) -> str:
-    """Why a step was chosen for all labels, from the merits of the steps that could be."""
-    one, all_of_them = ("class", "classes'") if classes else ("label", "labels'")
-    asked = {"minimum performance" if goal.min_performance is not None else "maximum gap" for goal in goals}
-    has = f"every {one} has its {' or '.join(sorted(asked, reverse=True))}{' and keeps its rates' if keeps else ''}"
-    if chosen.tier < 2:
-        return f"in no step of {len(merits)} {has}; the nearest was taken"
-    good = sum(each.tier == 2 for each in merits)
-    best = f"smallest of the {all_of_them} largest |gap|"
-    if asked == {"maximum gap"}:
-        best = f"best mean {goals[0].performance.replace('_', ' ')}"
-    return f"{best} of {good} step{'' if good == 1 else 's'} in which {has}"
+def selected_for_all(merits: Sequence[Merit], chosen: Merit, goals: Sequence[Goal], classes: bool, keeps: bool) -> Note:
+    """The note on a step that was chosen for all labels, from the merits of the steps that could be."""
+    asked = {"max_gap" if goal.min_performance is None else "min_performance" for goal in goals}
+    qualified = sum(each.tier == 2 for each in merits) if chosen.tier == 2 else 0
+    by = "performance" if asked == {"max_gap"} else "gap"
+    told = {"by": by, "performance": goals[0].performance, "asked": tuple(sorted(asked, reverse=True)), "keeps": keeps}
+    return Note("selected_for_all", "class" if classes else "label", {"qualified": qualified, "of": len(merits), **told})
 
 
 def select(trace: pd.DataFrame, goal: Goal) -> Selection:
@@ -89,39 +102,24 @@ def select(trace: pd.DataFrame, goal: Goal) -> Selection:
     |gap|, and `met` is False. Where rates are kept, steps that do not keep them come last.
     """
     size, performance = trace["gap"].abs().fillna(np.inf).to_numpy(), trace["performance"].to_numpy()  # no value is not a small gap
-    name = goal.performance.replace("_", " ")
     kept = trace["spare"].to_numpy() >= -NOISE if "spare" in trace and goal.keep else np.ones(len(trace), bool)
     pool = kept if kept.any() else np.ones(len(trace), bool)
     if goal.min_performance is None:
         assert goal.max_gap is not None  # a settled goal has one of them
-        inside = size <= goal.max_gap + NOISE
-        if (inside & kept).any():
-            row = int(np.where(inside & kept, performance, -np.inf).argmax())
-            return Selection(row, f"best {name} of {_steps(inside & kept)} with |gap| <= {goal.max_gap:g}{keeping(goal)}", True)
-        missed = f"has |gap| <= {goal.max_gap:g}{keeping(goal, 'with')}"
-        nearest = int(np.nanargmin(np.where(pool, size, np.inf)))
-        return Selection(nearest, f"no step of {len(trace)} {missed}; the smallest |gap| was taken", False)
-    enough = performance >= goal.min_performance - NOISE
-    if not (enough & kept).any():
-        best = int(np.nanargmax(np.where(pool, performance, -np.inf)))
-        missed = f"reaches {name} {goal.min_performance:.3g}{keeping(goal, 'with')}"
-        which = "the best that keeps this" if goal.keep and kept.any() else "the best"
-        return Selection(best, f"no step of {len(trace)} {missed}; {which} has {performance[best]:.3f} and was taken", False)
-    row = int(np.where(enough & kept, size, np.inf).argmin())
-    why = f"smallest |gap| of {_steps(enough & kept)} with {name} >= {goal.min_performance:.3g}{keeping(goal)}"
+        fine = (size <= goal.max_gap + NOISE) & kept
+        best = np.where(fine, -performance, np.inf) if fine.any() else np.where(pool, size, np.inf)
+        row, by = int(best.argmin()), "performance" if fine.any() else "gap"
+        return Selection(row, (selected("step", by, goal, int(fine.sum()), len(trace), size[row]),), bool(fine.any()))
+    fine = (performance >= goal.min_performance - NOISE) & kept
+    asked = replace(goal, max_gap=None)
+    if not fine.any():
+        row = int(np.nanargmax(np.where(pool, performance, -np.inf)))
+        return Selection(row, (selected("step", "performance", asked, 0, len(trace), performance[row]),), False)
+    row = int(np.where(fine, size, np.inf).argmin())
+    why = selected("step", "gap", asked, int(fine.sum()), len(trace))
     if goal.max_gap is not None and size[row] > goal.max_gap + NOISE:
-        return Selection(row, f"{why}, but it is above the maximum {goal.max_gap:g}", False)
-    return Selection(row, why, True)
-
-
-def keeping(goal: Goal, word: str = "and") -> str:
-    """The rates that are kept, in words that continue others with `word`; empty where there are none."""
-    kept = [f"{rate} not below {'before' if least == BEFORE else f'{least:g}'}" for rate, least in goal.keep.items()]
-    return f" {word} {', '.join(kept)} in any group" if kept else ""
-
-
-def _steps(which: npt.NDArray[np.bool_]) -> str:
-    return "1 step" if which.sum() == 1 else f"{int(which.sum())} steps"
+        return Selection(row, (why, too_large(goal.measure, size[row], goal.max_gap)), False)
+    return Selection(row, (why,), True)
 
 
 def plain_rule(method: str, trace: pd.DataFrame, row: int, cohort: Cohort | Scores, goal: Goal) -> Threshold:

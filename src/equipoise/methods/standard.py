@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from equipoise.data import Scores
-from equipoise.methods.base import Goal
+from equipoise.methods.base import Goal, Note
 from equipoise.methods.contract import ALL_AT_ONCE, STANDARD, Fit, Kind, Work, method
 from equipoise.methods.evaluation import Label, frame, trace_row
 from equipoise.methods.selection import plain_rule, select
@@ -33,5 +33,5 @@ def standard(scores: Scores, goal: Goal, settings: Settings) -> Fit:
     trace = frame([trace_row(0, found, 0)])
     settled = goal.settled(float(found.performance[0]))
     selection = select(trace, settled)
-    why = "the original network" if selection.met else f"the original network; {selection.why}"
+    why = (Note("original"), *(() if selection.met else selection.why))
     return Fit(plain_rule(STANDARD, trace, 0, scores, settled), trace, 0, why, selection.met, settled)

@@ -18,7 +18,7 @@ from torch import nn
 from equipoise.data import Cohort, Images, Scores, check_cohort
 from equipoise.errors import BadInput, EquipoiseError, Misuse, raise_all
 from equipoise.measures import Gap, Settings, choose_rule, gap_values, largest, named, performance_values, tabulate
-from equipoise.methods import ALL_AT_ONCE, METHODS, STANDARD, Candidate, Goal, Progress, check_method, debias
+from equipoise.methods import ALL_AT_ONCE, METHODS, STANDARD, Candidate, Goal, Note, Progress, check_method, debias
 from equipoise.models import chosen_outputs, encoding, predict
 from equipoise.presenting import presenter
 from equipoise.repair.audit_model import trained_rule
@@ -166,7 +166,7 @@ def _entry(name: str, subject: object, cohort: Cohort, valid: Cohort | None, goa
     known = None if valid is None else predict(subject, valid)
     rule = (trained_rule(subject) if known is None else None) or choose_rule(valid=known, optimise=goal.performance)
     trace = pd.DataFrame([_evaluated(known, rule, goal)])
-    candidate = Candidate(name, subject, rule, trace, 0, "the network as given", True, goal, 0)
+    candidate = Candidate(name, subject, rule, trace, 0, (Note("as_given"),), True, goal, 0)
     return Tried(candidate, known, predict(subject, cohort), called=name)
 
 

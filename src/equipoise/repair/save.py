@@ -26,7 +26,7 @@ from equipoise.repair.provenance import OWN_NETWORK, Provenance, Serving, sha256
 from equipoise.repair.trial import Bars, Tried, no_bars
 from equipoise.repair.verified import RUN, SCHEMA, SCHEMA_VERSION, sealed
 
-AUDITS, AUDITS_VERSION = "equipoise.debias", 3
+AUDITS, AUDITS_VERSION = "equipoise.debias", 4
 LABELS_VERSION = 1
 
 
@@ -186,7 +186,7 @@ def audit_document(case: Compared, found: Findings) -> dict[str, object]:
         "schema_version": AUDITS_VERSION,
         "chosen": case.result.name,
         "met": candidate.met,
-        "why": candidate.why,
+        "why": [note.to_dict() for note in candidate.why],
         "goal": {"words": candidate.goal.describe(), **vars(candidate.goal)},
         "before": found.before.to_dict(),
         "after": found.after.to_dict(),
@@ -230,7 +230,7 @@ def _method(tried: Tried, found: Audit, shown: MethodRow) -> dict[str, object]:
     rows = None if tried.valid is None else len(tried.valid)
     return {
         "met": candidate.met,
-        "why": candidate.why,
+        "why": [note.to_dict() for note in candidate.why],
         "step": int(row["step"]),
         "repair_set": {"gap": float(row["gap"]), "performance": float(row["performance"]), "rows": rows},
         "rule": candidate.rule.describe(),

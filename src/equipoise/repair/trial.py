@@ -154,8 +154,8 @@ def rescored(candidate: Candidate, scores: Scores) -> Candidate:
     before = {"gap_before": float(seen["gap"]), "performance_before": float(seen["performance"])}
     note = Note("rescored", goal.measure, {**before, "gap": gap, "performance": performance, "of": goal.performance})
     met = candidate.met and select(trace.iloc[[row]], goal).met
-    why = candidate.why if met == candidate.met else f"{candidate.why}; the final network misses the goal"
-    return replace(candidate, trace=trace, met=met, why=why, notes=(*candidate.notes, note))
+    why = () if met == candidate.met else (Note("final_network_misses"),)
+    return replace(candidate, trace=trace, met=met, why=(*candidate.why, *why), notes=(*candidate.notes, note))
 
 
 def choose(tried: Sequence[Tried], goal: Goal) -> int:

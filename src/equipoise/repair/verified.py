@@ -178,7 +178,7 @@ class _Audits:
     schema_version: int
     chosen: str
     met: bool
-    why: str
+    why: list[dict[str, Any]]
     goal: dict[str, Any]
     before: _Audit
     after: _Audit

@@ -31,3 +31,4 @@ from .text import short_name as short_name
 from .wording import note_words as note_words
 from .wording import varying_words as varying_words
 from .wording import verdict as verdict
+from .wording import why_words as why_words

@@ -10,7 +10,7 @@ from equipoise.methods import METHODS
 from equipoise.repair import Comparison, Shift
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
 from equipoise.report.text import INSUFFICIENT, interval, line, name, percent
-from equipoise.report.wording import goal_words, note_words, performance_words, rate_words
+from equipoise.report.wording import goal_words, note_words, performance_words, rate_words, why_words
 
 LISTED = 12  # worse rates that a paragraph names; the table has all
 HELD_OUT = "Recorded data of held-out patients: a test set used neither for the repair nor for any choice."
@@ -83,7 +83,7 @@ def answer(case: Comparison) -> str:
 def goal_met(case: Comparison) -> str:
     """Whether the goal was met on the repair set, and whether the test set agrees."""
     candidate, asked, found = case.result.candidate, case.goal, case.found
-    sentences = [f"On the repair set the goal was {'met' if candidate.met else 'NOT met'}: {line(candidate.why)}."]
+    sentences = [f"On the repair set the goal was {'met' if candidate.met else 'NOT met'}: {line(why_words(candidate.why))}."]
     gap, performance = found.gap_after, found.performance_after
     if asked.min_performance is not None:
         inside = performance.value >= asked.min_performance
@@ -188,7 +188,7 @@ def mitigation(case: Comparison, facts: Facts) -> str:
     sentences = [
         f"After training, with the method {name(result.name)}{line(about)}, on the repair set{repair_set}.",
         f"Goal: {line(goal_words(case.goal))}.",
-        f"{_chosen(case)} Chosen step: {line(candidate.why)}.",
+        f"{_chosen(case)} Chosen step: {line(why_words(candidate.why))}.",
         f"Settings: {settings}; seed {candidate.seed}." if settings else f"Seed {candidate.seed}.",
         "**The decision rule needs each patient's group at prediction time.**"
         if candidate.rule.needs_group

@@ -49,6 +49,7 @@ from equipoise.report.wording import (
     note_words,
     share_words,
     upper_bound_words,
+    why_words,
 )
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -132,7 +133,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    for make in (amount, count, p_words, plain, sentence, short, span, upper_bound_words):
+    for make in (amount, count, p_words, plain, sentence, short, span, upper_bound_words, why_words):
         environment.filters[make.__name__] = make
     environment.tests["nan"] = math.isnan
     return environment
@@ -232,7 +233,7 @@ def labels_page(title: str, cases: Mapping[str, Comparison], saved: Mapping[str,
     ]
     sides = [[SimpleNamespace(label=row["label"], value=row["gap"][k].value) for row in rows] for k in (0, 1)]
     sides = [[gap for gap in side if not math.isnan(gap.value)] for side in sides]
-    unmet = [(label, case.result.candidate.why) for label, case in cases.items() if not case.result.candidate.met]
+    unmet = [(label, why_words(case.result.candidate.why)) for label, case in cases.items() if not case.result.candidate.met]
     return (
         _environment()
         .get_template("labels.html")

@@ -212,7 +212,7 @@ def _row(
         "step": int(trace["step"].iloc[candidate.chosen]),
         "steps": len(trace),
         rows.PACE: candidate.pace,
-        "why": candidate.why,
+        "why": json.dumps([note.to_dict() for note in candidate.why], default=str),
         "rule": rule.describe(),
         "threshold": rule.value if isinstance(rule, Threshold) else None,
         "needs_group": bool(rule.needs_group),
