@@ -228,7 +228,7 @@ def test_the_card_says_sizes_parts_and_the_goal(tmp_path):
     assert where in _text(root, "KeyMetrics/FairnessEquity/TestingDataDescription")
     process = _text(root, "KeyMetrics/FairnessEquity/ValidationProcessAndJustification")
     assert "of 4" in process
-    assert "1,000 bootstrap resamples of patients" in process
+    assert "effective number of patients" in process
     assert "No patient is in both sets." in process
     min_performance = f"{100 * case.result.candidate.goal.min_performance:.1f}%"
     assert f"balanced accuracy of at least {min_performance}" in _text(root, "KeyMetrics/FairnessEquity/MetricGoal")

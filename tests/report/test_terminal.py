@@ -34,7 +34,7 @@ def test_patients_are_counted_and_named_as_what_was_drawn():
     frame = frame_of(["F", "M"]).assign(pid=lambda d: d.index // 2)
     _, audit = audit_of(frame, patient="pid")
     assert "120 rows of 60 patients" in _shown(audit)
-    assert "20 bootstrap resamples of patients" in _shown(audit)
+    assert "by patient" in _shown(audit)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])

@@ -25,10 +25,13 @@ from .decision import Threshold as Threshold
 from .decision import best_threshold as best_threshold
 from .decision import choose_rule as choose_rule
 from .decision import codes_among as codes_among
+from .estimates import FEW as FEW
 from .estimates import GROUP_MEASURES as GROUP_MEASURES
 from .estimates import INSUFFICIENT as INSUFFICIENT
 from .estimates import Estimate as Estimate
 from .estimates import Settings as Settings
+from .estimates import coefficients as coefficients
+from .estimates import group_estimate as group_estimate
 from .estimates import patients_in_cells as patients_in_cells
 from .functional import AFFINE_PERFORMANCE as AFFINE_PERFORMANCE
 from .functional import HANDFUL as HANDFUL
@@ -56,6 +59,9 @@ from .gaps import signature as signature
 from .gaps import terms as terms
 from .group_aware import UPPER_BOUND as UPPER_BOUND
 from .group_aware import upper_bound as upper_bound
+from .moments import Moments as Moments
+from .moments import moments_of as moments_of
+from .moments import moments_of_change as moments_of_change
 from .multiplicity import comparisons_of as comparisons_of
 from .multiplicity import holm as holm
 from .performance import AT_THRESHOLD as AT_THRESHOLD

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,10 @@ from equipoise.data import CONFLICTS, Attribute, Scores, Varying, varying_in
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures.cells import Cells, FloatArray, tabulate
 from equipoise.measures.decision import Rule, Threshold, choose_rule
-from equipoise.measures.estimates import Estimate, Settings, estimate_attribute, estimate_performance
+from equipoise.measures.estimates import Estimate, Settings, coefficients, estimate_attribute, estimate_performance, simultaneous
 from equipoise.measures.functional import gap_values, predictive, require_cells
 from equipoise.measures.gaps import GAPS, QUOTIENTS, Gap, is_quotient, named
-from equipoise.measures.multiplicity import adjusted, comparisons_of
+from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_levels
 from equipoise.measures.performance import PERFORMANCE
 from equipoise.measures.permutation import p_values
 from equipoise.presenting import presenter
@@ -183,9 +184,10 @@ def _audit(
         _require(scores, f, gap_names)
     performance_names = [m for m in wanted if m in PERFORMANCE]
     steps = len(attributes) + bool(performance_names)
-    group_frames, gap_frames = [], []
+    group_frames, gap_frames, sums = [], [], []
     for k, attribute in enumerate(attributes):
-        groups, gaps = estimate_attribute(scores, f, attribute, gap_names, settings)
+        groups, gaps, moments = estimate_attribute(scores, f, attribute, gap_names, settings)
+        sums.append(moments)
         group_frames.append(groups)
         gap_frames.append(gaps)
         if progress:
@@ -193,6 +195,11 @@ def _audit(
     gaps = pd.concat(gap_frames, ignore_index=True)
     comparisons = int(comparisons_of(gaps).max(initial=-1)) + 1
     gaps = adjusted(_tested(gaps, scores, f, attributes, comparisons, settings.seed), settings.level)
+    signed = {name: coefficients(name) for name in gap_names}
+    levels = critical_levels(
+        gaps, [(len(gap_names) * (len(m.total) - 1), partial(m.gap_correlation, signed)) for m in sums], settings.level
+    )
+    gaps = simultaneous(gaps, sums, levels)
     estimates = {name: _headline(gaps, name) for name in gap_names}
     estimates |= estimate_performance(scores, f, performance_names, settings)
     if progress:

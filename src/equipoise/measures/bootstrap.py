@@ -19,9 +19,9 @@ def units_of(patients: npt.NDArray[np.object_] | None, rows: int) -> IntArray:
     return np.asarray(pd.factorize(patients)[0], dtype=np.int64)
 
 
-def multiplicities(units: int, draws: int, seed: int) -> Iterator[FloatArray]:
-    """Blocks (b, units) of how often each unit is drawn; every row sums to `units`. The blocks do not change the draws."""
-    rng = generator(seed, "bootstrap")
+def multiplicities(units: int, draws: int, seed: int, name: str = "bootstrap") -> Iterator[FloatArray]:
+    """Blocks (b, units) of how often each unit is drawn; every row sums to `units`. The blocks do not change the draws; the name does."""
+    rng = generator(seed, name)
     block = max(1, min(draws, BLOCK // max(units, 1)))
     done = 0
     while done < draws:
@@ -64,21 +64,3 @@ def interval(draws: FloatArray, value: npt.ArrayLike, level: float = 0.95) -> tu
     if usable.any():
         low[usable], high[usable] = np.nanquantile(draws[:, usable], [tail, 1 - tail], axis=0)
     return np.fmin(low, point), np.fmax(high, point)
-
-
-def widen_extremes(rates: FloatArray, value: FloatArray, count: FloatArray, seed: int) -> FloatArray:
-    """Draws (draws, ...) of rates in which those that are exactly 0 or 1 get a spread.
-
-    No bootstrap sample can hold an outcome that never occurred, so its interval would be a point: ten of ten found sick is
-    no proof of a sensitivity of 1. Such rates are drawn from the Jeffreys posterior Beta(k + 1/2, n - k + 1/2) of n patients instead.
-    """
-    with np.errstate(invalid="ignore"):
-        extreme = ((value == 0) | (value == 1)) & (count > 0)
-    if not extreme.any():
-        return rates
-    rng = generator(seed, "extreme rates")
-    hits = value * count
-    widened = rates.copy()
-    for index in map(tuple, np.argwhere(extreme)):
-        widened[(slice(None), *index)] = rng.beta(hits[index] + 0.5, count[index] - hits[index] + 0.5, len(rates))
-    return widened

@@ -1,28 +1,26 @@
-"""Values with error bars: every rate of every group, every gap, every performance measure, from the same bootstrap draws of patients."""
+"""Values with error bars: every rate of every group, every gap, every performance measure. The unit of sampling is the patient."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from equipoise.data import Attribute, IntArray, Scores
-from equipoise.measures.bootstrap import by_unit, interval, multiplicities, units_of, widen_extremes
-from equipoise.measures.cells import Cells, FloatArray, cell_index, ratio, tabulate
-from equipoise.measures.functional import performance_functional
+from equipoise.measures.bootstrap import by_unit, interval, multiplicities, units_of
+from equipoise.measures.cells import FloatArray, cell_index, ratio
 from equipoise.measures.gaps import MEASURES, is_quotient, labels_needed, terms
-from equipoise.measures.performance import Ranking, f1
+from equipoise.measures.intervals import auroc_interval, detectable_gap, fewer_clusters, wilson
+from equipoise.measures.moments import Moments, moments_of
+from equipoise.measures.performance import Ranking
 
 BINS = 10  # of equal width, for the calibration error
 INSUFFICIENT = "insufficient data"
 GROUP_MEASURES = ("selection_rate", "tpr", "fpr", "tnr", "fnr", "ppv", "npv", "auroc", "calibration_error")
-POWER = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)  # a gap this many standard errors wide is found 4 times in 5
-
-
-GAP_NUMBERS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "detectable")
 FEW = 30  # patients; estimates of fewer are marked
+MIRRORED = {"tnr": "fpr", "fnr": "tpr"}  # one minus the other
+GAP_NUMBERS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "detectable")
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Estimate:
     note: str = ""
     group: str = ""
     reference: str = ""
-    detectable: float = float("nan")  # the smallest gap that this many patients would have shown, 4 times in 5
+    detectable: float = float("nan")  # the smallest gap shown with 80 % power; NaN where no possible gap is so large
     p_value: float = float("nan")  # of a gap: by permutation of the groups
     p_adjusted: float = float("nan")  # for all comparisons of the audit
     simultaneous_low: float = float("nan")  # the interval that holds together with those of all other gaps of the audit
@@ -85,30 +83,17 @@ class Estimate:
 
 def estimate_attribute(
     scores: Scores, f: FloatArray, attribute: Attribute, gaps: Sequence[str], settings: Settings
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """One row per group with every rate and its interval, and one row per gap and group."""
+) -> tuple[pd.DataFrame, pd.DataFrame, Moments]:
+    """One row per group with every rate and its interval, one row per gap and group, and the moments that they follow from."""
     units = units_of(scores.patients, len(scores))
-    cells = tabulate(f, scores.y, attribute)
-    patients = patients_in_cells(units, scores.y, attribute)
-    rankings = _rankings(scores, attribute, units)
-    drawn, auroc_draws, calibration_draws = _draw(scores, f, attribute, units, rankings, settings)
-
-    value, draws = _rates(cells), _rates(drawn)
-    enough = _denominators(cells, patients)
-    for name in draws:
-        draws[name] = widen_extremes(draws[name], value[name], enough[name], settings.seed)
-    draws["tnr"], draws["fnr"] = 1 - draws["fpr"], 1 - draws["tpr"]  # the same draws, so that intervals mirror each other
-    value["auroc"] = np.array([float(ranking.auroc()) for ranking in rankings])
-    draws["auroc"] = auroc_draws
-    enough["auroc"] = patients[:, :2].min(-1)
-    value["calibration_error"] = _calibration(_calibration_sums(scores, attribute), cells.n[:-1].sum(-1))
-    draws["calibration_error"] = calibration_draws
-    enough["calibration_error"] = patients[:, 2]
-
+    sums = moments_of(f, scores.y, attribute.codes, len(attribute.levels), units, scores.weight)
+    found = {name: _rate(sums, name, settings.level) for name in GROUP_MEASURES if name not in ("auroc", "calibration_error")}
+    found["auroc"] = _aurocs(scores, attribute, units, settings.level)
+    found["calibration_error"] = _calibrations(scores, attribute, units, settings)
     unit = "rows" if scores.patients is None else "patients"
-    groups = _group_frame(attribute, cells, value, draws, enough, settings, unit)
-    gap_rows = [_gap_rows(name, attribute, value, draws, patients, enough, settings, unit) for name in gaps]
-    return groups, pd.DataFrame([row for rows in gap_rows for row in rows], columns=GAP_COLUMNS)
+    groups = _group_frame(attribute, sums, found, settings, unit)
+    rows = [row for name in gaps for row in _gap_rows(name, attribute, sums, settings, unit)]
+    return groups, pd.DataFrame(rows, columns=GAP_COLUMNS), sums
 
 
 GAP_COLUMNS = [
@@ -118,72 +103,145 @@ GAP_COLUMNS = [
 ]
 
 
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """A rate of each group with its limits, and how many patients it rests on."""
+
+    value: FloatArray
+    low: FloatArray
+    high: FloatArray
+    patients: FloatArray
+
+
 def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], settings: Settings) -> dict[str, Estimate]:
     """The performance measures of all rows together, each with its interval."""
     if not names:
         return {}
-    everyone = Attribute("all", ("all",), np.zeros(len(scores), np.int64))
     units = units_of(scores.patients, len(scores))
-    cells = tabulate(f, scores.y, everyone)
-    ranking = Ranking(scores.score, scores.y, units)
-    ranked = [name for name in names if name in ("auroc", "average_precision")]
-    size = 4
-    cell = cell_index(scores.y, everyone.codes, 1)
-    table = np.concatenate([by_unit(units, cell, 1.0, size), by_unit(units, cell, f, size)], axis=1)
-    blocks: list[FloatArray] = []
-    ranked_draws: dict[str, list[FloatArray]] = {name: [] for name in ranked}
-    for block in multiplicities(len(table), settings.draws, settings.seed):
-        blocks.append(block @ table)
-        for name in ranked:
-            ranked_draws[name] += [getattr(ranking, name)(part) for part in _pieces(block, len(scores))]
-    flat = np.concatenate(blocks)
-    drawn = Cells(("all",), flat[:, :size].reshape(-1, 2, 2), flat[:, size:].reshape(-1, 2, 2))
-    lacking = [what for what, n in zip(("negatives", "positives"), cells.n[0], strict=True) if n == 0]
+    everyone = np.zeros(len(scores), np.int64)
+    sums = moments_of(f, scores.y, everyone, 1, units, scores.weight)
+    ranked = _Ranked(Ranking(scores.score, scores.y), units, scores.weight)
+    present = sums.total[0, :2]
+    lacking = [what for what, n in zip(("negatives", "positives"), present, strict=True) if n == 0]
     found = {}
     for name in names:
-        if name in ranked:
-            value, draws = getattr(ranking, name)(), np.concatenate(ranked_draws[name])
-        elif name == "f1":
-            value, draws = (f1(c.s[..., 0, 1], c.s[..., 0, 0], c.n[..., 0, 1]) for c in (cells, drawn))
-        else:
-            value, draws = (performance_functional(name, c.n)(c) for c in (cells, drawn))
-        point = float(value) if not (lacking and name != "accuracy") else float("nan")
-        low, high = interval(draws[:, None], np.array([point]), settings.level)
-        note = f"{INSUFFICIENT}: no {' and no '.join(lacking)}" if np.isnan(point) else ""
-        found[name] = Estimate(point, float(low[0]), float(high[0]), note)
+        if lacking and name != "accuracy":
+            found[name] = Estimate(np.nan, np.nan, np.nan, f"{INSUFFICIENT}: no {' and no '.join(lacking)}")
+            continue
+        value, low, high = _performance(name, sums, ranked, settings.level)
+        found[name] = Estimate(float(value), float(low), float(high))
     return found
 
 
-def _rates(cells: Cells) -> dict[str, FloatArray]:
-    """Every rate of every group (..., groups) that depends on the cells only."""
-    n, s = cells.n[..., :-1, :], cells.s[..., :-1, :]
-    tpr, fpr = ratio(s[..., 1], n[..., 1]), ratio(s[..., 0], n[..., 0])
-    unselected = n - s
-    return {
-        "selection_rate": ratio(s.sum(-1), n.sum(-1)),
-        "tpr": tpr,
-        "fpr": fpr,
-        "tnr": 1 - fpr,
-        "fnr": 1 - tpr,
-        "ppv": ratio(s[..., 1], s.sum(-1)),
-        "npv": ratio(unselected[..., 0], unselected.sum(-1)),
-    }
+@dataclass(frozen=True, eq=False)
+class _Ranked:
+    """Ranked rows, the patient of each, and its weight."""
+
+    ranking: Ranking
+    units: IntArray
+    weight: FloatArray | None
+
+    def patients(self) -> tuple[int, int]:
+        """How many patients have positive rows, and how many have negative ones."""
+        positive, negative = (len(np.unique(self.units[side])) for side in (self.ranking.positive, self.ranking.negative))
+        return positive, negative
+
+    def amounts(self) -> tuple[float, float]:
+        """How many patients of equal weight the positive and the negative rows amount to (Kish)."""
+        found = []
+        for side in (self.ranking.positive, self.ranking.negative):
+            _, place = np.unique(self.units[side], return_inverse=True)
+            held = np.bincount(place, None if self.weight is None else self.weight[side]).astype(np.float64)
+            found.append(float(held.sum() ** 2 / (held**2).sum()))
+        return found[0], found[1]
+
+    def variance(self, influence: tuple[FloatArray, FloatArray]) -> float:
+        """The variance between patients of a measure, from what each row adds to it."""
+        units = self.units[np.concatenate([self.ranking.positive, self.ranking.negative])]
+        _, place = np.unique(units, return_inverse=True)
+        sums = np.bincount(place, np.concatenate(influence))
+        return float((sums**2).sum()) * (len(sums) / (len(sums) - 1) if 1 < len(sums) < len(units) else 1.0)
+
+    def degrees(self) -> float:
+        """Degrees of freedom of that variance; infinite where each patient has one row of each label at most."""
+        rows, patients = (len(self.ranking.positive), len(self.ranking.negative)), self.patients()
+        return float("inf") if rows == patients else max(min(patients) - 1.0, 1.0)
 
 
-def _denominators(cells: Cells, patients: FloatArray) -> dict[str, FloatArray]:
-    """How many patients each rate of each group rests on (groups,)."""
-    rows = np.maximum(cells.n[:-1], 1.0)
-    share = np.divide(patients[:, 2], np.maximum(patients[:, :2].sum(-1), 1.0))  # below 1 where patients have rows of both labels
-    chosen = (cells.s[:-1] * patients[:, :2] / rows).sum(-1) * share
-    return {
-        "selection_rate": patients[:, 2],
-        "tpr": patients[:, 1],
-        "fnr": patients[:, 1],
-        "fpr": patients[:, 0],
-        "tnr": patients[:, 0],
-        "ppv": chosen,
-        "npv": patients[:, 2] - chosen,
-    }
+def _performance(name: str, sums: Moments, ranked: _Ranked, level: float) -> tuple[float, float, float]:
+    """The value and the limits of a performance measure of all rows."""
+    if name == "auroc":
+        return _auroc(ranked, level)
+    if name == "average_precision":
+        return _average_precision(ranked, level)
+    if name == "balanced_accuracy":
+        half, low, high = (float(x[0]) for x in sums.sums({"tpr": 0.5, "fpr": -0.5}, level))
+        return 0.5 + half, max(0.5 + low, 0.0), min(0.5 + high, 1.0)
+    proportion = "jaccard" if name == "f1" else name
+    value, low, high = (float(x[0]) for x in (sums.value(proportion), *sums.interval(proportion, level)))
+    return (value, low, high) if name != "f1" else (2 * value / (1 + value), 2 * low / (1 + low), 2 * high / (1 + high))
+
+
+def _auroc(ranked: _Ranked, level: float) -> tuple[float, float, float]:
+    """AUROC with the limits of Newcombe's method 5, for as many positives and negatives as the rows of different patients amount to."""
+    area = float(ranked.ranking.auroc(ranked.weight))
+    if np.isnan(area):
+        return area, np.nan, np.nan
+    sizes = ranked.amounts()
+    unclustered = sum(float((side**2).sum()) for side in ranked.ranking.auroc_influence())
+    if unclustered > 0 and 0 < area < 1:
+        effect = max(ranked.variance(ranked.ranking.auroc_influence(ranked.weight)) / unclustered, 1.0)
+        sizes = len(ranked.ranking.positive) / effect, len(ranked.ranking.negative) / effect
+    m, n = (fewer_clusters(size, ranked.degrees(), level) for size in sizes)
+    low, high = auroc_interval(area, m, n, level)
+    return area, float(low), float(high)
+
+
+def _average_precision(ranked: _Ranked, level: float) -> tuple[float, float, float]:
+    """Average precision with the limits of a proportion, of as many positives as its variance between patients amounts to."""
+    value = float(ranked.ranking.average_precision(ranked.weight))
+    size = ranked.amounts()[0]
+    variance = ranked.variance(ranked.ranking.average_precision_influence(ranked.weight))
+    if 0 < value < 1 and variance > 0:
+        size = min(size, value * (1 - value) / variance)
+    low, high = wilson(value, fewer_clusters(size, ranked.degrees(), level), level)
+    return value, float(low), float(high)
+
+
+def _rate(sums: Moments, name: str, level: float) -> _Found:
+    """A rate of each group; one minus another has the mirrored interval."""
+    source = MIRRORED.get(name, name)
+    value, (low, high) = sums.value(source), sums.interval(source, level)
+    if name in MIRRORED:
+        value, low, high = 1 - value, 1 - high, 1 - low
+    return _Found(value, low, high, sums.patients(source))
+
+
+def _aurocs(scores: Scores, attribute: Attribute, units: IntArray, level: float) -> _Found:
+    """The AUROC of each group."""
+    order = np.argsort(attribute.codes, kind="stable")
+    parts = np.split(order, np.searchsorted(attribute.codes[order], np.arange(len(attribute.levels) + 1)))[1:-1]
+    ranked = [
+        _Ranked(Ranking(scores.score[rows], scores.y[rows]), units[rows], None if scores.weight is None else scores.weight[rows])
+        for rows in parts
+    ]
+    ends = np.array([_auroc(each, level) for each in ranked]).reshape(-1, 3)
+    return _Found(ends[:, 0], ends[:, 1], ends[:, 2], np.array([min(each.patients()) for each in ranked], dtype=np.float64))
+
+
+def _calibrations(scores: Scores, attribute: Attribute, units: IntArray, settings: Settings) -> _Found:
+    """The calibration error of each group, with a percentile interval over resampled patients."""
+    groups = len(attribute.levels)
+    size, width = 2 * (groups + 1), BINS * (groups + 1)
+    counts = by_unit(units, cell_index(scores.y, attribute.codes, groups), 1.0, size)
+    errors = by_unit(units, _calibration_columns(scores, attribute), scores.score - scores.y, width)
+    table = np.concatenate([counts, errors], axis=1)
+    blocks = multiplicities(len(table), settings.draws, settings.seed, f"calibration error by {attribute.name}")
+    flat = np.concatenate([block @ table for block in blocks])
+    draws = _calibration(flat[:, size:].reshape(-1, groups + 1, BINS), flat[:, :size].reshape(-1, groups + 1, 2)[:, :-1].sum(-1))
+    rows = np.bincount(np.where(attribute.codes < 0, groups, attribute.codes), minlength=groups + 1)[:-1].astype(np.float64)
+    value = _calibration(_calibration_sums(scores, attribute), rows)
+    return _Found(value, *interval(draws, value, settings.level), patients_in_cells(units, scores.y, attribute)[:, 2])
 
 
 def patients_in_cells(units: IntArray, y: IntArray, attribute: Attribute) -> FloatArray:
@@ -196,16 +254,6 @@ def patients_in_cells(units: IntArray, y: IntArray, attribute: Attribute) -> Flo
     by_label = np.bincount(np.unique(cell * width + units) // width, minlength=2 * groups + 2).reshape(-1, 2)
     either = np.bincount(np.unique(cell // 2 * width + units) // width, minlength=groups + 1)
     return np.column_stack([by_label, either])[:-1].astype(np.float64)
-
-
-def _rankings(scores: Scores, attribute: Attribute, units: IntArray) -> list[Ranking]:
-    rows = [np.flatnonzero(attribute.codes == k) for k in range(len(attribute.levels))]
-    return [Ranking(scores.score[r], scores.y[r], units[r]) for r in rows]
-
-
-def _pieces(block: FloatArray, rows: int) -> list[FloatArray]:
-    """A block in pieces, so that one weight per row and draw stays small in memory."""
-    return np.array_split(block, max(1, min(len(block), len(block) * rows // 1_000_000)))
 
 
 def _calibration_columns(scores: Scores, attribute: Attribute) -> IntArray:
@@ -225,98 +273,92 @@ def _calibration(sums: FloatArray, n: FloatArray) -> FloatArray:
     return ratio(np.abs(sums[..., :-1, :]).sum(-1), n)
 
 
-def _draw(
-    scores: Scores, f: FloatArray, attribute: Attribute, units: IntArray, rankings: list[Ranking], settings: Settings
-) -> tuple[Cells, FloatArray, FloatArray]:
-    """Cell tables, AUROCs and calibration errors of every draw: additive sums by patient, then one product per block."""
-    groups = len(attribute.levels)
-    size, width = 2 * (groups + 1), BINS * (groups + 1)
-    cell = cell_index(scores.y, attribute.codes, groups)
-    table = np.concatenate(
-        [
-            by_unit(units, cell, 1.0, size),
-            by_unit(units, cell, f, size),
-            by_unit(units, _calibration_columns(scores, attribute), scores.score - scores.y, width),
-        ],
-        axis=1,
-    )
-    sums, areas = [], []
-    for block in multiplicities(len(table), settings.draws, settings.seed):
-        sums.append(block @ table)
-        for part in _pieces(block, len(scores)):
-            areas.append(np.stack([ranking.auroc(part) for ranking in rankings], axis=-1))
-    flat = np.concatenate(sums)
-    grid = (settings.draws, groups + 1, 2)
-    drawn = Cells(attribute.levels, flat[:, :size].reshape(grid), flat[:, size : 2 * size].reshape(grid))
-    calibration = flat[:, 2 * size :].reshape(settings.draws, groups + 1, BINS)
-    return drawn, np.concatenate(areas), _calibration(calibration, drawn.n[:, :-1].sum(-1))
-
-
-def _group_frame(
-    attribute: Attribute,
-    cells: Cells,
-    value: dict[str, FloatArray],
-    draws: dict[str, FloatArray],
-    enough: dict[str, FloatArray],
-    settings: Settings,
-    unit: str,
-) -> pd.DataFrame:
-    n = cells.n[:-1]
+def _group_frame(attribute: Attribute, sums: Moments, found: Mapping[str, _Found], settings: Settings, unit: str) -> pd.DataFrame:
+    negatives, positives = (sums.rows[:, list(sums.ratios).index(name)].astype(int) for name in ("fpr", "tpr"))
     columns: dict[str, object] = {
         "attribute": attribute.name,
         "reference": [level == attribute.reference for level in attribute.levels],
-        "n": n.sum(-1).astype(int),
-        "positives": n[:, 1].astype(int),
-        "negatives": n[:, 0].astype(int),
+        "n": negatives + positives,
+        "positives": positives,
+        "negatives": negatives,
     }
     short: list[list[str]] = [[] for _ in attribute.levels]
-    for name in GROUP_MEASURES:
-        usable = enough[name] >= settings.min_patients
-        point = np.where(usable, value[name], np.nan)
-        low, high = interval(draws[name], point, settings.level)
-        columns |= {name: point, f"{name}_low": low, f"{name}_high": high}
-        for k in np.flatnonzero(np.isnan(point)):
-            short[k].append(name)
+    few: list[list[str]] = [[] for _ in attribute.levels]
+    for name, rate in found.items():
+        usable = (rate.patients >= settings.min_patients) & ~np.isnan(rate.value)
+        for end, values in (("", rate.value), ("_low", rate.low), ("_high", rate.high)):
+            columns[f"{name}{end}"] = np.where(usable, values, np.nan)
+        for k in range(len(attribute.levels)):
+            if not usable[k]:
+                short[k].append(name)
+            elif rate.patients[k] < FEW:
+                few[k].append(name)
+    columns["few"] = [", ".join(names) for names in few]
     columns["note"] = [
         f"{INSUFFICIENT} (fewer than {settings.min_patients} {unit}): {', '.join(names)}" if names else "" for names in short
     ]
     return pd.DataFrame(columns, index=pd.Index(attribute.levels, name="group"))
 
 
-def _gap_rows(
-    gap: str,
-    attribute: Attribute,
-    value: dict[str, FloatArray],
-    draws: dict[str, FloatArray],
-    patients: FloatArray,
-    enough: dict[str, FloatArray],
-    settings: Settings,
-    unit: str,
-) -> list[tuple[object, ...]]:
-    name_of = {"selection": "selection_rate"}
-    quotient = MEASURES[gap].rate if is_quotient(gap) else ""
-    signed = [(1.0, quotient)] if quotient else [(sign, name_of.get(rate, rate)) for rate, sign in terms(gap).items()]
-    point: FloatArray = np.sum([sign * (value[r][1:] - value[r][0]) for sign, r in signed], axis=0)
-    drawn: FloatArray = np.sum([sign * (draws[r][:, 1:] - draws[r][:, :1]) for sign, r in signed], axis=0)
-    needed = labels_needed(gap)
-    counts = enough[quotient] if quotient else patients[:, list(needed)].min(-1) if needed else patients[:, 2]
-    usable = np.minimum(counts[1:], counts[0]) >= settings.min_patients
-    point = np.where(usable, point, np.nan)
-    low, high = interval(drawn, point, settings.level)
-    known = [column[~np.isnan(column)] for column in drawn.T]  # a draw may lack a cell that the rows have
-    spread = np.array([column.std(ddof=1) if use and len(column) > 1 else np.nan for column, use in zip(known, usable, strict=True)])
+def group_estimate(row: "pd.Series[float]", rate: str) -> Estimate:
+    """A rate of a group, from its row in `Audit.groups`."""
+    few = rate in str(row["few"]).split(", ")
+    return Estimate(float(row[rate]), float(row[f"{rate}_low"]), float(row[f"{rate}_high"]), few=few)
+
+
+def coefficients(gap: str) -> Mapping[str, float]:
+    """The ratios of a group whose signed sum a gap compares.
+
+    >>> coefficients("spd"), coefficients("ppv_gap")
+    ({'selection_rate': 1.0}, {'ppv': 1.0})
+    """
+    if is_quotient(gap):
+        return {MEASURES[gap].rate: 1.0}
+    return {"selection_rate" if rate == "selection" else rate: sign for rate, sign in terms(gap).items()}
+
+
+def _gap_rows(gap: str, attribute: Attribute, sums: Moments, settings: Settings, unit: str) -> list[tuple[object, ...]]:
+    signed = coefficients(gap)
+    point, low, high = sums.gaps(signed, settings.level)
+    detectable = detectable_gaps(sums, signed, settings.level)
+    counts = np.min([sums.patients(name) for name in signed], axis=0)
+    patients = np.minimum(counts[1:], counts[0])
+    usable = patients >= settings.min_patients
+    quotient, needed = is_quotient(gap), labels_needed(gap)
     rows: list[tuple[object, ...]] = []
     for k, level in enumerate(attribute.others):
         short = [lvl for lvl, c in ((level, counts[k + 1]), (attribute.reference, counts[0])) if c < settings.min_patients]
         label = " and ".join("positives" if label else "negatives" for label in needed)
         what = unit if not label else f"{unit} with {label}" if unit == "patients" else label
         if quotient:
-            what = f"{unit} decided {'positive' if quotient == 'ppv' else 'negative'}"
+            what = f"{unit} decided {'positive' if 'ppv' in signed else 'negative'}"
         note = f"{INSUFFICIENT}: fewer than {settings.min_patients} {what} in {', '.join(map(repr, short))}" if short else ""
-        smaller = int(min(counts[k + 1], counts[0]))
-        few = bool(usable[k] and smaller < FEW)
+        numbers = [float(x[k]) if usable[k] else np.nan for x in (point, low, high)]
         later = (np.nan, np.nan, np.nan, np.nan, False)  # over all attributes, by `multiplicity`
-        rows.append(
-            (gap, attribute.name, level, attribute.reference, point[k], low[k], high[k], *later, POWER * spread[k], smaller, few, note)
-        )
+        few = bool(usable[k] and patients[k] < FEW)
+        power = float(detectable[k]) if usable[k] else np.nan
+        rows.append((gap, attribute.name, level, attribute.reference, *numbers, *later, power, int(patients[k]), few, note))
     return rows
+
+
+def simultaneous(gaps: pd.DataFrame, sums: Sequence[Moments], levels: FloatArray) -> pd.DataFrame:
+    """The gaps with their simultaneous intervals, each at the level of its row; `sums` are of the attributes, in the order of the rows."""
+    low, high = np.full(len(gaps), np.nan), np.full(len(gaps), np.nan)
+    start = 0
+    measures = list(dict.fromkeys(gaps["measure"]))
+    for moments in sums:
+        for measure in measures:
+            rows = slice(start, start := start + len(moments.total) - 1)
+            for level in np.unique(levels[rows][~np.isnan(levels[rows])]):
+                _, lower, upper = moments.gaps(coefficients(measure), float(level))
+                low[rows], high[rows] = (np.where(levels[rows] == level, new, old[rows]) for new, old in ((lower, low), (upper, high)))
+    return gaps.assign(simultaneous_low=low, simultaneous_high=high)
+
+
+def detectable_gaps(sums: Moments, signed: Mapping[str, float], level: float) -> FloatArray:
+    """The minimum detectable gap of every group but the reference, for a signed sum of ratios (groups - 1,)."""
+    value = np.stack([sums.value(name) for name in signed], axis=-1)
+    sizes = [fewer_clusters(sums.size(name), sums.degrees(name), level) for name in signed]
+    stacked = np.stack(sizes, axis=-1)
+    size = np.where(stacked > 0, stacked, np.nan)
+    return detectable_gap(list(signed.values()), np.broadcast_to(value[:1], value[1:].shape), size[:1], size[1:], level)

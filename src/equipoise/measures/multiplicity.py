@@ -11,7 +11,7 @@ comparison and counts once.
   too small to studentise: its gaps get Bonferroni's share of the error instead, and intervals for small samples.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -68,10 +68,12 @@ def adjusted(gaps: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
     return gaps.assign(p_adjusted=found, clear=found <= 1 - level + 1e-12)
 
 
-def critical_levels(gaps: pd.DataFrame, correlations: Sequence[FloatArray], level: float = 0.95, seed: int = 0) -> FloatArray:
+def critical_levels(
+    gaps: pd.DataFrame, correlations: Sequence[tuple[int, Callable[[], FloatArray]]], level: float = 0.95, seed: int = 0
+) -> FloatArray:
     """The level at which each gap's own interval is to be made, so that all of them cover with probability `level`; NaN without a value.
 
-    `correlations` are those of the gaps of each attribute, in the order of the rows.
+    `correlations` has, for each attribute in the order of the rows, how many gaps it has and a function that returns their correlations.
     """
     comparison = comparisons_of(gaps)
     few = gaps["few"].to_numpy(dtype=bool)
@@ -84,32 +86,36 @@ def critical_levels(gaps: pd.DataFrame, correlations: Sequence[FloatArray], leve
     share = (1 - level) / count  # of the error that each gap may make
     found[comparison >= 0] = 1 - share
     if len(large):
-        blocks, start = [], 0
-        for matrix in correlations:
-            rows = np.arange(start, start + len(matrix))
-            start += len(matrix)
+        blocks: list[FloatArray | int] = []
+        start = 0
+        for size, matrix in correlations:
+            rows = np.arange(start, start + size)
+            start += size
             _, first = np.unique(comparison[rows], return_index=True)
             first = np.sort(first[np.isin(comparison[rows][first], large)])
-            blocks.append(matrix[np.ix_(first, first)])
+            blocks.append(matrix()[np.ix_(first, first)] if len(first) <= LARGEST_BLOCK else len(first))
         z = max_t(blocks, 1 - share * len(large), seed)
         found[np.isin(comparison, large)] = 2 * NormalDist().cdf(z) - 1
     return found
 
 
-def max_t(correlations: Sequence[FloatArray], level: float, seed: int = 0) -> float:
+def max_t(correlations: Sequence[FloatArray | int], level: float, seed: int = 0) -> float:
     """The critical value of the largest |z| of standard normal variables with these correlations; blocks are independent of each other.
+
+    A block that is a number is that many variables, bounded as if independent.
 
     >>> apart, together = np.eye(10), np.full((10, 10), 0.99) + 0.01 * np.eye(10)
     >>> 2.75 < max_t([apart], 0.95) < 2.85, 1.95 < max_t([together], 0.95) < 2.15
     (True, True)
     """
-    size = sum(len(matrix) for matrix in correlations)
+    size = sum(block if isinstance(block, int) else len(block) for block in correlations)
     bound = NormalDist().inv_cdf((1 + level ** (1 / max(size, 1))) / 2)  # Sidak: never smaller than needed
-    if max((len(matrix) for matrix in correlations), default=0) > LARGEST_BLOCK:
+    matrices = [block for block in correlations if not isinstance(block, int)]
+    if len(matrices) < len(correlations):
         return bound
     rng = generator(seed, "max-T")
     largest = np.zeros(NORMAL_DRAWS)
-    for matrix in correlations:
+    for matrix in matrices:
         if not len(matrix):
             continue
         values, vectors = np.linalg.eigh(matrix)

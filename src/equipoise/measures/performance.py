@@ -34,6 +34,8 @@ class Ranking:
         self._level = np.searchsorted(high, low, side="right")  # ... or the same
         self._hits = np.searchsorted(high, high, side="right")  # for each positive, the positives that score no lower
         self._alarms = np.searchsorted(low, high, side="right")  # ... and the negatives
+        self._ahead = np.searchsorted(low, high, side="left")  # ... and the negatives that score higher
+        self._first = np.searchsorted(high, high, side="left")  # for each positive, the positives that score higher
 
     def _weights(self, weight: npt.ArrayLike | None) -> tuple[FloatArray, FloatArray]:
         if weight is None:
@@ -58,6 +60,28 @@ class Ranking:
         decided = true + alarms[..., self._alarms]
         precision = np.divide(true, decided, out=np.zeros_like(true), where=decided > 0)
         return ratio(np.einsum("...i,...i->...", positive, precision), hits[..., -1])
+
+    def auroc_influence(self, weight: npt.ArrayLike | None = None) -> tuple[FloatArray, FloatArray]:
+        """What each positive and each negative adds to AUROC, around 0: the placements of DeLong, DeLong and Clarke-Pearson 1988.
+
+        The sum of their squares is the variance of AUROC; rows of one patient are added before they are squared (Obuchowski 1997).
+        """
+        positive, negative = self._weights(weight)
+        ahead, alarms = _running(positive), _running(negative)
+        beaten = (ahead[self._above] + ahead[self._level]) / 2 / ahead[-1]
+        beats = 1 - (alarms[self._ahead] + alarms[self._alarms]) / 2 / alarms[-1]
+        area = float(self.auroc(weight))
+        return positive * (beats - area) / ahead[-1], negative * (beaten - area) / alarms[-1]
+
+    def average_precision_influence(self, weight: npt.ArrayLike | None = None) -> tuple[FloatArray, FloatArray]:
+        """What each positive and each negative adds to average precision, to first order, around 0."""
+        positive, negative = self._weights(weight)
+        hits, alarms = _running(positive), _running(negative)
+        true, false = hits[self._hits], alarms[self._alarms]
+        decided = true + false
+        gain, loss = (_running((positive * side / decided**2)[::-1])[::-1] for side in (false, true))  # from this positive to the last one
+        own = true / decided - float(self.average_precision(weight)) + gain[self._first]
+        return positive * own / hits[-1], -negative * loss[self._above] / hits[-1]
 
 
 def _running(weight: FloatArray) -> FloatArray:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from equipoise.data import MISSING, Attribute, Scores
 from equipoise.measures import (
@@ -22,6 +21,7 @@ from equipoise.measures import (
     Settings,
     audit_scores,
     bootstrap_cells,
+    group_estimate,
     interval,
     is_quotient,
     ratio,
@@ -254,14 +254,10 @@ def _rates(old: Scores, new: Scores, attribute: Attribute, before: Audit, after:
     for rate in RATES_SHOWN:
         rows = []
         for k, group in enumerate(attribute.levels):
-            ends = [_estimate(frame.iloc[k], rate) for frame in frames] if rate in GROUP_MEASURES else [found[k] for found in level]
+            ends = [group_estimate(frame.iloc[k], rate) for frame in frames] if rate in GROUP_MEASURES else [found[k] for found in level]
             rows.append(GroupRate(group, k == 0, *ends))
         blocks.append(RateBlock(rate, tuple(rows)))
     return tuple(blocks)
-
-
-def _estimate(row: "pd.Series[float]", rate: str) -> Estimate:
-    return Estimate(float(row[rate]), float(row[f"{rate}_low"]), float(row[f"{rate}_high"]))
 
 
 def _calibration_in_the_large(scores: Scores, attribute: Attribute, settings: Settings) -> list[Estimate]:

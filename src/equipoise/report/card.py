@@ -138,7 +138,7 @@ def _gap_rows(case: Comparison) -> list[tuple[str, ...]]:
     for measure in _measures_shown(case):
         for place, row in after.gaps[after.gaps["measure"] == measure].iterrows():
             ends = [_row_interval(audit.gaps.loc[place], "value", "low", "high", "+") for audit in (before, after)]
-            detectable = "" if np.isnan(row["detectable"]) else f"{row['detectable']:.3f}"
+            detectable = "" if np.isnan(row["value"]) else "none" if np.isnan(row["detectable"]) else f"{row['detectable']:.3f}"
             between = f"{name(row['group'])} minus {name(row['reference'])}"
             rows.append((name(measure), name(row["attribute"]), between, *ends, detectable))
     return rows

@@ -224,10 +224,11 @@ def patients_tested(case: Comparison, facts: Facts) -> str:
 def validation(case: Comparison) -> str:
     """What was selected on which rows, how intervals are computed, and why the test is fair."""
     after, shared = case.found.after, case.shared_patients
-    unit, drawn = ("rows", "rows (there are no patient ids)") if after.patients is None else ("patients", "patients with all their rows")
+    unit, drawn = ("rows", "the row (no patient ids)") if after.patients is None else ("patients", "the patient with all their rows")
     sentences = [
         f"{_chosen(case)} On the test set every decision follows the rule fixed beforehand.",
-        f"Intervals are {percent(after.settings.level)} percentiles of {after.settings.draws:,} bootstrap resamples of {drawn}.",
+        f"Intervals are {percent(after.settings.level)} score intervals (Wilson, Newcombe) for the effective number of {unit}; "
+        f"the unit of sampling is {drawn}.",
         f"A rate based on fewer than {after.settings.min_patients} {unit} is given as {INSUFFICIENT}.",
     ]
     if shared is None:

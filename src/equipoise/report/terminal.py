@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise import models
-from equipoise.measures import GROUP_MEASURES, Audit, meaning, terms
+from equipoise.measures import FEW, GROUP_MEASURES, Audit, meaning, terms
 from equipoise.report.text import interval, p_words, percent, printable, sentence, short_name
 from equipoise.report.wording import PERFORMANCE, RATES, gap_words, varying_words
 
@@ -19,8 +19,9 @@ MOST_GROUPS, MOST_GAPS = 10, 9  # rows of each table on one screen
 SHARES = ("balanced_accuracy", "accuracy", "f1")  # performance that is printed as a percentage
 NARROW = 76  # columns of a terminal below which counts of positives are left out
 GIVEN_NAMES = {None: "all patients", 1: "positives", 0: "negatives"}
-INTERVAL = len("0.123 [0.123, 0.123]")
-GAP_INTERVAL = len("-0.123 [-0.123, -0.123]")
+FEW_MARK = "†"  # of an estimate from few patients
+INTERVAL = len("0.123 [0.123, 0.123]†")
+GAP_INTERVAL = len("-0.123 [-0.123, -0.123]†")
 LONGEST_HEADER = len("detectable")
 
 
@@ -165,7 +166,11 @@ class _GroupRows:
         for row in self.rows.itertuples():
             head = f"{short_name(row.attribute)}: {short_name(row.group)}" if several else short_name(row.group)
             counts = [f"{row.n:,}", f"{row.positives:,}"] if wide else [f"{row.n:,}"]
-            rates = [_share(row.tpr, row.tpr_low, row.tpr_high), _share(row.fpr, row.fpr_low, row.fpr_high)]
+            few = row.few.split(", ")
+            rates = [
+                _share(row.tpr, row.tpr_low, row.tpr_high, "tpr" in few),
+                _share(row.fpr, row.fpr_low, row.fpr_high, "fpr" in few),
+            ]
             table.add_row(Text(f"{head}{' (ref.)' if row.reference else ''}"), *counts, *rates)
         yield table
 
@@ -179,7 +184,7 @@ def _gap_table(rows: pd.DataFrame, level: float) -> Table:
     for _, row in rows.iterrows():
         name = str(row["measure"])
         words = "FPR" if name == "fpr_gap" else gap_words(name)
-        detectable = "" if np.isnan(row["detectable"]) else f"{100 * row['detectable']:.1f}"
+        detectable = "" if np.isnan(row["value"]) else "none" if np.isnan(row["detectable"]) else f"{100 * row['detectable']:.1f}"
         table.add_row(Text(words if words == name else f"{words} ({name})"), _between(row), _points(row), detectable)
     return table
 
@@ -192,13 +197,14 @@ def _points(row: "pd.Series[float]") -> Text:
     if np.isnan(row["value"]):
         return Text("insufficient data", style="yellow")
     value, low, high = (100 * row[end] for end in ("value", "low", "high"))
-    return Text(f"{value:+.1f} [{low:+.1f}, {high:+.1f}]", style="bold" if row["clear"] else "")
+    mark = FEW_MARK if row["few"] else ""
+    return Text(f"{value:+.1f} [{low:+.1f}, {high:+.1f}]{mark}", style="bold" if row["clear"] else "")
 
 
-def _share(value: float, low: float, high: float) -> Text:
+def _share(value: float, low: float, high: float, few: bool) -> Text:
     if np.isnan(value):
         return Text("insufficient data", style="yellow")
-    return Text(f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]")
+    return Text(f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]{FEW_MARK if few else ''}")
 
 
 def _notes(audit: Audit, groups: int, gaps: int) -> Iterator[str]:
@@ -208,7 +214,7 @@ def _notes(audit: Audit, groups: int, gaps: int) -> Iterator[str]:
         yield f"Reference: the largest group, {chosen}; choose another with --reference."
     more = [text for count, text in ((groups, f"{groups} more groups"), (gaps, f"{gaps} more gaps")) if count]
     rest = f"--verbose shows {' and '.join(more)}, and all measures." if more else "--verbose shows all measures."
-    yield f"{_how_resampled(audit)} FPR: false positive rate. detectable: the smallest gap found with 80% power. {rest}"
+    yield f"{_how_sampled(audit)} FPR: false positive rate. detectable: the smallest gap found with 80% power. {rest}"
 
 
 # Everything
@@ -258,7 +264,10 @@ def _groups(rows: pd.DataFrame, audit: Audit) -> Table:
     for count in ("n", "positives", "negatives"):
         table.add_row("rows" if count == "n" else count, *[f"{v:,}" for v in rows[count]])
     for measure in GROUP_MEASURES:
-        cells = [_interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"]) for _, row in rows.iterrows()]
+        cells = [
+            _interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"], few=measure in row["few"].split(", "))
+            for _, row in rows.iterrows()
+        ]
         table.add_row(RATES[measure].name, *cells)
     return table
 
@@ -273,11 +282,11 @@ def _gaps(rows: pd.DataFrame) -> Table:
     table.add_column("adjusted p", justify="right", max_width=len("adjusted"))
     for row in rows.itertuples():
         known = not np.isnan(row.value)
-        gap = _interval(row.value, row.low, row.high, sign="+")
+        gap = _interval(row.value, row.low, row.high, sign="+", few=row.few)
         if row.clear:
             gap.stylize("bold")
         between = Text(f"{short_name(row.group)} minus {short_name(row.reference)}")
-        more = [f"{row.detectable:.3f}", p_words(row.p_value), p_words(row.p_adjusted)]
+        more = ["none" if np.isnan(row.detectable) else f"{row.detectable:.3f}", p_words(row.p_value), p_words(row.p_adjusted)]
         table.add_row(str(row.measure), between, gap, *(more if known else [""] * len(more)))
     return table
 
@@ -290,7 +299,7 @@ def _remarks(audit: Audit) -> list[RenderableType]:
     for (group, note), attribute in zip(audit.groups["note"].items(), audit.groups["attribute"], strict=True):
         if note:
             lines.append(f"{short_name(attribute)} {short_name(group)}: {_in_words(str(note))}.")
-    lines.append(_how_resampled(audit))
+    lines.append(_how_sampled(audit))
     if len(audit.gaps):
         many = f"{audit.comparisons} comparison{'' if audit.comparisons == 1 else 's'}"
         lines.append(f"p: permutation p-value; adjusted p: for all {many} of the audit (Holm; measures that mirror each other count once).")
@@ -309,8 +318,8 @@ def _in_words(note: str) -> str:
     return before + separator + ", ".join(RATES[m].name if m in RATES else m for m in measures)
 
 
-def _interval(value: float, low: float, high: float, sign: str = "") -> Text:
-    return Text(interval(value, low, high, sign), style="yellow" if np.isnan(value) else "")
+def _interval(value: float, low: float, high: float, sign: str = "", few: bool = False) -> Text:
+    return Text(interval(value, low, high, sign) + (FEW_MARK if few else ""), style="yellow" if np.isnan(value) else "")
 
 
 # Both
@@ -329,9 +338,11 @@ def _about_rows(audit: Audit) -> Iterator[str]:
     yield from (f"{printable(varying_words(each))}." for each in audit.varying)
 
 
-def _how_resampled(audit: Audit) -> str:
+def _how_sampled(audit: Audit) -> str:
     unit = "rows" if audit.patients is None else "patients"
-    return f"Intervals: {audit.settings.draws:,} bootstrap resamples of {unit}; bold: clear of 0 after adjustment (Holm)."
+    marked = audit.groups["few"].str.len().sum() + audit.gaps["few"].sum()
+    few = f" {FEW_MARK}: fewer than {FEW} {unit}." if marked else ""
+    return f"Intervals: score intervals, by {unit[:-1]}; bold: clear of 0 after adjustment (Holm).{few}"
 
 
 def _table(title: str) -> Table:

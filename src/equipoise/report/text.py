@@ -124,9 +124,9 @@ def number(value: float, digits: int, sign: bool = False) -> str:
 
 
 def amount(value: float | None, kind: str = "share") -> str:
-    """A value by its kind: share '78.2%', area '0.861', points '−3.1', size '3.1'."""
+    """A value by its kind: share '78.2%', area '0.861', points '−3.1', size '3.1', detectable '3.1' or 'none'."""
     if value is None or math.isnan(value):
-        return INSUFFICIENT
+        return "none" if kind == "detectable" else INSUFFICIENT
     if kind == "area":
         return number(value, 3)
     if kind == "share":

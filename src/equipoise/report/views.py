@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 from PIL import Image
 
-from equipoise.measures import Audit, Estimate, FloatArray
+from equipoise.measures import Audit, Estimate, FloatArray, group_estimate
 from equipoise.models import GIVEN
 from equipoise.repair import Comparison, Findings, GapRow, GroupRate, Probes, RateBlock, Tried, below_limit
 from equipoise.report.panels import Tick, forest_range
@@ -293,10 +293,7 @@ def audit_views(audit: Audit) -> list[AuditView]:
             if rate not in groups:
                 continue
             kind = RATES[rate].kind
-            rows = [
-                (str(g), bool(r["reference"]), Estimate(float(r[rate]), float(r[f"{rate}_low"]), float(r[f"{rate}_high"])))
-                for g, r in groups.iterrows()
-            ]
+            rows = [(str(g), bool(r["reference"]), group_estimate(r, rate)) for g, r in groups.iterrows()]
             rates.append((rate, kind, Scale.of([e for _, _, e in rows], kind), rows))
         gaps: dict[str, list[tuple[str, str, Estimate]]] = {}
         for r in audit.gaps[audit.gaps["attribute"] == name].itertuples():

@@ -1,0 +1,216 @@
+"""Confidence intervals that keep their level in small cells and at rates of 0 or 1; all functions work on arrays, element by element.
+
+A percentile bootstrap cannot resample an outcome that never occurred: ten of ten found sick gives [1, 1], perfect separation an AUROC of
+1 [1, 1]. Score intervals do not have this defect, and for large samples they agree with value ± z standard errors. Each takes an
+effective sample size, so that several rows of one patient count for no more than they show (see `moments`).
+
+- a proportion: Wilson 1927, with the limits of Brown, Cai and DasGupta 2001 (Stat Sci 16:101) next to 0 and 1
+- a signed sum of proportions, such as a gap: square-and-add, Newcombe 1998 (Stat Med 17:873), with correlations as in Zou and Donner 2008
+- AUROC: Newcombe 2006 (Stat Med 25:559), method 5
+"""
+
+from math import gamma
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from equipoise.measures.cells import FloatArray
+
+HALVINGS = 60  # of an interval of length 1: far below the precision of a float
+POWER = 0.8  # of the minimum detectable gap
+NEAR_END = (2, 3, 50)  # events within which the limit of a proportion comes from the Poisson distribution: of at most 50 patients, of more
+
+
+def quantile(level: float) -> float:
+    """The standard errors on each side of a value in an interval of this level.
+
+    >>> round(quantile(0.95), 2)
+    1.96
+    """
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def fewer_clusters(n: npt.ArrayLike, degrees: npt.ArrayLike, level: float) -> FloatArray:
+    """The effective sample size n, reduced because its variance was estimated from few clusters (Korn and Graubard 1998).
+
+    >>> fewer_clusters(100.0, [4, np.inf], 0.95).round(1).tolist()
+    [49.8, 100.0]
+    """
+    reduced: FloatArray = np.asarray(n, dtype=np.float64) * (quantile(level) / student(degrees, level)) ** 2
+    return reduced
+
+
+def student(degrees: npt.ArrayLike, level: float) -> FloatArray:
+    """The same for Student's t distribution (Hill 1970, algorithm 396; SciPy would take longer to import than an audit takes).
+
+    >>> student([1, 2, 10, np.inf], 0.95).round(3).tolist()
+    [12.706, 4.303, 2.228, 1.96]
+    """
+    df = np.asarray(degrees, dtype=np.float64)
+    tails, z = 1 - level, quantile(level)
+    n = np.where(np.isfinite(df), np.maximum(df, 3.0), 3.0)
+    a = 1 / (n - 0.5)
+    b = 48 / a**2
+    c = ((20700 * a / b - 98) * a - 16) * a + 96.36
+    d = ((94.5 / (b + c) - 3) / b + 1) * np.sqrt(a * np.pi / 2) * n
+    y = (d * tails) ** (2 / n)
+    c = c + np.where(n < 5, 0.3 * (n - 4.5) * (0.6 - z), 0.0)
+    c = (((-0.05 * d * z - 5) * -z - 7) * -z - 2) * -z + b + c
+    x = (((((0.4 * z**2 + 6.3) * z**2 + 36) * z**2 + 94.5) / c - z**2 - 3) / b + 1) * z
+    middle = np.expm1(np.minimum(a * x * x, 50.0))
+    outer = ((1 / (((n + 6) / (n * y) - 0.089 * d - 0.822) * (n + 2) * 3) + 0.5 / (n + 4)) * y - 1) * (n + 1) / (n + 2) + 1 / y
+    found = np.sqrt(n * np.where(y > 0.05 + a, middle, outer))
+    found = np.where(df < 2, 1 / np.tan(tails * np.pi / 2), np.where(df < 3, np.sqrt(2 / (tails * (2 - tails)) - 2), found))
+    return np.where(np.isfinite(df), found, z)
+
+
+def wilson(value: npt.ArrayLike, n: npt.ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
+    """The lower and the upper limit of proportions of n patients; NaN where there are none.
+
+    >>> [end.round(3).tolist() for end in wilson([1.0, 0.3], [10, 10])]
+    [[0.722, 0.108], [1.0, 0.603]]
+    """
+    p, size = np.broadcast_arrays(np.asarray(value, dtype=np.float64), np.asarray(n, dtype=np.float64))
+    z = quantile(level)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        known = ~np.isnan(p) & (size > 0)
+        size = np.where(known, size, np.nan)
+        per = z * z / size
+        middle = (p + per / 2) / (1 + per)
+        half = z / (1 + per) * np.sqrt(np.maximum(p * (1 - p), 0.0) / size + per / (4 * size))
+        low = np.minimum(np.where(p <= 0, 0.0, middle - half), _poisson(p, size, level))
+        high = np.maximum(np.where(p >= 1, 1.0, middle + half), 1 - _poisson(1 - p, size, level))
+    return np.where(known, np.clip(low, 0.0, p), np.nan), np.where(known, np.clip(high, p, 1.0), np.nan)
+
+
+def _poisson(p: FloatArray, n: FloatArray, level: float) -> FloatArray:
+    """The lower limit of a proportion with one to three events, where Wilson's is too high; 1 elsewhere."""
+    events = p * n
+    few, more, size = NEAR_END
+    close = (events > 0) & (events <= np.where(n > size, more, few) + 0.5)
+    limit = np.ones_like(p)
+    k = np.maximum(events[close], 1.0)
+    below, above = np.zeros_like(k), k.copy()  # the mean of a Poisson distribution in whose upper tail, with probability 1 - level, k lies
+    for _ in range(HALVINGS if len(k) else 0):
+        mean = (below + above) / 2
+        rarer = _gamma_tail(k, mean) < 1 - level
+        below, above = np.where(rarer, mean, below), np.where(rarer, above, mean)
+    limit[close] = above / n[close]
+    return limit
+
+
+def _gamma_tail(a: FloatArray, x: FloatArray) -> FloatArray:
+    """The regularised incomplete gamma function P(a, x) for x of at most a, by its series."""
+    term = np.exp(a * np.log(x) - x) / np.array([gamma(each + 1) for each in a])
+    total = term.copy()
+    for k in range(1, 40):
+        term = term * x / (a + k)
+        total += term
+    return total
+
+
+def combined(
+    coefficients: npt.ArrayLike, value: FloatArray, low: FloatArray, high: FloatArray, correlation: FloatArray | None = None
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """A signed sum of estimates (..., k) with its limits, from the limits of each and their correlations (..., k, k).
+
+    The distances from the value to the limits are added like standard errors, each in its own direction, so that a proportion of 1 makes
+    the sum uncertain on one side only. Without correlations the estimates are independent.
+
+    >>> [round(float(x), 3) for x in combined([1, -1], *(np.array(v) for v in ([1.0, 1.0], [0.722, 0.722], [1.0, 1.0])))]
+    [0.0, -0.278, 0.278]
+    """
+    c = np.asarray(coefficients, dtype=np.float64)
+    below = np.where(c >= 0, c * (value - low), c * (value - high))  # how far each term may lie below, >= 0
+    above = np.where(c >= 0, c * (high - value), c * (low - value))
+    total: FloatArray = np.where(c == 0, 0.0, c * value).sum(-1)
+    ends = []
+    for distance in (below, above):
+        used = np.where(c == 0, 0.0, distance)
+        if correlation is None:
+            square = (used**2).sum(-1)
+        else:
+            signed = used * np.sign(c)
+            square = np.einsum("...i,...ij,...j->...", signed, correlation, signed)
+        ends.append(np.sqrt(np.maximum(square, 0.0)))
+    return total, total - ends[0], total + ends[1]
+
+
+def auroc_interval(value: npt.ArrayLike, m: npt.ArrayLike, n: npt.ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
+    """The limits of AUROCs of m positives and n negatives: those t for which (t - value)^2 = z^2 V(t); NaN without both.
+
+    >>> [round(float(end), 3) for end in auroc_interval(1.0, 6, 200)]
+    [0.835, 1.0]
+    """
+    area, positives, negatives = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (value, m, n)))
+    known = ~np.isnan(area) & (positives > 0) & (negatives > 0)
+    a, pairs = np.where(known, area, 0.5), np.where(known, positives * negatives, 1.0)
+    mean = np.maximum(np.where(known, positives + negatives, 2.0) / 2 - 1, 0.0)
+    z = quantile(level)
+
+    def outside(t: FloatArray) -> npt.NDArray[np.bool_]:
+        spread = t * (1 - t) * (1 + mean * (1 - t) / (2 - t) + mean * t / (1 + t)) / pairs
+        beyond: npt.NDArray[np.bool_] = (t - a) ** 2 > z * z * spread
+        return beyond
+
+    ends = []
+    for limit in (0.0, 1.0):
+        out, within = np.full_like(a, limit), a.copy()  # between a limit that is outside (or the end of the scale) and the value, inside
+        for _ in range(HALVINGS):
+            middle = (out + within) / 2
+            beyond = outside(middle)
+            out, within = np.where(beyond, middle, out), np.where(beyond, within, middle)
+        ends.append(np.where(known, np.where(a == limit, limit, within), np.nan))
+    return ends[0], ends[1]
+
+
+def detectable_gap(
+    coefficients: npt.ArrayLike, reference: FloatArray, n_reference: FloatArray, n_group: FloatArray, level: float = 0.95
+) -> FloatArray:
+    """The smallest gap, in the less favourable direction, that an interval shows with 80 % power; NaN where no possible gap is so large.
+
+    With p0 the rates (..., k) of the reference and p1 those of a group whose gap is d, it solves d = z SE(p0, p0) + 0.84 SE(p0, p1) for
+    p1 above and below p0. A direction without a solution, as above a rate of 0.98, is left out. The sizes are effective ones.
+
+    >>> rate, size = np.array([[0.5], [0.9], [0.5]]), np.array([[200.0], [50.0], [4.0]])
+    >>> detectable_gap([1.0], rate, size, size).round(3).tolist()
+    [0.139, 0.192, nan]
+    """
+    c = np.asarray(coefficients, dtype=np.float64)
+    used = c != 0
+    c, p0, n0, n1 = c[used], *(x[..., used] for x in (reference, n_reference, n_group))
+    z, z_power = quantile(level), NormalDist().inv_cdf(POWER)
+    middle = (p0 * n0 + 1) / (n0 + 2)  # an observed 0 or 1 is no certainty
+    step = c / (c**2).sum()  # the change of each rate in a gap of size 1
+    found = []
+    for direction in (1.0, -1.0):
+        room = np.where(direction * step > 0, 1 - middle, middle) / np.abs(step)
+        most = room.min(-1)
+        low, high = np.zeros_like(most), most.copy()
+        for _ in range(HALVINGS):
+            d = (low + high) / 2
+            enough = _shown(d, direction, c, step, middle, n0, n1, z, z_power)
+            low, high = np.where(enough, low, d), np.where(enough, d, high)
+        found.append(np.where(_shown(most, direction, c, step, middle, n0, n1, z, z_power), high, np.nan))
+    larger: FloatArray = np.fmax(found[0], found[1])
+    return larger
+
+
+def _shown(
+    d: FloatArray,
+    direction: float,
+    c: FloatArray,
+    step: FloatArray,
+    p0: FloatArray,
+    n0: FloatArray,
+    n1: FloatArray,
+    z: float,
+    z_power: float,
+) -> npt.NDArray[np.bool_]:
+    """Whether a gap of size d is at least z standard errors without a gap plus 0.84 with it."""
+    p1 = np.clip(p0 + direction * d[..., None] * step, 0.0, 1.0)
+    null = (c**2 * p0 * (1 - p0) * (1 / n0 + 1 / n1)).sum(-1)
+    real = (c**2 * (p0 * (1 - p0) / n0 + p1 * (1 - p1) / n1)).sum(-1)
+    shown: npt.NDArray[np.bool_] = d >= z * np.sqrt(null) + z_power * np.sqrt(real)
+    return shown

@@ -1,0 +1,229 @@
+"""Sums over the rows of each patient and their second moments, per group: all that rates, gaps and their intervals need, and additive.
+
+A rate is a ratio of two sums over patients, so its variance between patients (cluster-robust, linearised) is a quadratic form in the second
+moments of the sums. From that follows its effective sample size: the number of unrelated rows that would show the rate as precisely.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from equipoise.measures.cells import FloatArray, IntArray, ratio
+from equipoise.measures.intervals import combined, fewer_clusters, wilson
+
+Columns = Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]  # ratio: its numerator and its denominator, as sums of columns
+DECISIONS: Columns = {  # of the columns n0, n1 (rows with label 0, 1), s0, s1 (the sums of their decisions)
+    "selection_rate": ((0, 0, 1, 1), (1, 1, 0, 0)),
+    "tpr": ((0, 0, 0, 1), (0, 1, 0, 0)),
+    "fpr": ((0, 0, 1, 0), (1, 0, 0, 0)),
+    "ppv": ((0, 0, 0, 1), (0, 0, 1, 1)),
+    "npv": ((1, 0, -1, 0), (1, 1, -1, -1)),
+    "accuracy": ((1, 0, -1, 1), (1, 1, 0, 0)),
+    "jaccard": ((0, 0, 0, 1), (0, 1, 1, 0)),  # true positives among rows that are positive or decided so; F1 = 2 J / (1 + J)
+}
+CHANGES: Columns = {  # of the columns n0, n1, and the decisions gained and lost with label 0, 1: gained0, gained1, lost0, lost1
+    "gained_selection": ((0, 0, 1, 1, 0, 0), (1, 1, 0, 0, 0, 0)),
+    "lost_selection": ((0, 0, 0, 0, 1, 1), (1, 1, 0, 0, 0, 0)),
+    "gained_tpr": ((0, 0, 0, 1, 0, 0), (0, 1, 0, 0, 0, 0)),
+    "lost_tpr": ((0, 0, 0, 0, 0, 1), (0, 1, 0, 0, 0, 0)),
+    "gained_fpr": ((0, 0, 1, 0, 0, 0), (1, 0, 0, 0, 0, 0)),
+    "lost_fpr": ((0, 0, 0, 0, 1, 0), (1, 0, 0, 0, 0, 0)),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """The sums of columns over patients, per group. Those of disjoint sets of patients add up.
+
+    >>> one = moments_of([1, 0, 1], [1, 1, 1], np.array([0, 0, 0]), 1, np.array([0, 0, 1]))  # two rows of one patient, one of another
+    >>> one.value("tpr").round(3).tolist(), one.patients("tpr").tolist()
+    ([0.667], [2.0])
+    """
+
+    ratios: Columns
+    total: FloatArray  # (groups, columns): weighted sums
+    second: FloatArray  # (groups, columns, columns): sums over patients of the products of their sums
+    rows: FloatArray  # (groups, ratios): rows in the denominators, unweighted
+    units: FloatArray  # (groups, ratios): patients in the denominators
+    _place: dict[str, int] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._place.update({name: k for k, name in enumerate(self.ratios)})
+
+    def __add__(self, other: "Moments") -> "Moments":
+        if self.ratios != other.ratios:
+            raise ValueError("moments of different ratios do not add up")
+        sums = (mine + theirs for mine, theirs in zip(self._arrays(), other._arrays(), strict=True))
+        return Moments(self.ratios, *sums)
+
+    def _arrays(self) -> tuple[FloatArray, ...]:
+        return self.total, self.second, self.rows, self.units
+
+    def value(self, name: str) -> FloatArray:
+        """The ratio of each group (groups,); NaN where the denominator is empty."""
+        top, bottom = (self.total @ np.asarray(side, dtype=np.float64) for side in self.ratios[name])
+        return ratio(np.minimum(np.maximum(top, 0.0), bottom), bottom)
+
+    def patients(self, name: str) -> FloatArray:
+        """How many patients each ratio rests on (groups,)."""
+        found: FloatArray = self.units[:, self._place[name]]
+        return found
+
+    def covariance(self, names: tuple[str, ...]) -> FloatArray:
+        """The cluster-robust covariances of ratios (groups, names, names), linearised."""
+        top, bottom = (np.array([self.ratios[name][side] for name in names], dtype=np.float64) for side in (0, 1))
+        value = np.stack([self.value(name) for name in names], axis=-1)
+        size = self.total @ bottom.T
+        slope = ratio(top - value[..., None] * bottom, size[..., None])  # (groups, names, columns)
+        units = np.stack([self.patients(name) for name in names], axis=-1)
+        few = np.sqrt(ratio(units, np.maximum(units - 1, 0.0)))
+        found: FloatArray = np.einsum("gkc,gcd,gld->gkl", slope, self.second, slope) * few[..., None] * few[..., None, :]
+        return found
+
+    def correlation(self, names: tuple[str, ...]) -> FloatArray:
+        """The correlations of ratios (groups, names, names); 0 where one of them has no variance."""
+        covariance = self.covariance(names)
+        sd = np.sqrt(np.maximum(np.diagonal(covariance, axis1=-2, axis2=-1), 0.0))
+        scale = sd[..., None] * sd[..., None, :]
+        found = np.clip(np.nan_to_num(ratio(covariance, np.nan_to_num(scale))), -1.0, 1.0)
+        return np.where(np.eye(len(names), dtype=bool), 1.0, found)
+
+    def size(self, name: str) -> FloatArray:
+        """The effective sample size of a ratio of each group (groups,): rows divided by the design effect, which is at least 1.
+
+        Where the ratio is 0 or 1 the variance between patients shows nothing, so the rows of a patient count as one.
+        """
+        p, rows = self.value(name), self.rows[:, self._place[name]]
+        bottom = np.asarray(self.ratios[name][1], dtype=np.float64)
+        weight = self.total @ bottom
+        clusters = ratio(weight**2, np.einsum("c,gcd,d->g", bottom, self.second, bottom))
+        variance = self.covariance((name,))[:, 0, 0]
+        unclustered = ratio(np.nan_to_num(p * (1 - p)), np.maximum(rows - 1, 0.0))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            spread = (unclustered > 0) & (variance > 0)
+            effect = np.maximum(np.where(spread, variance / unclustered, np.nan), 1.0)
+        return np.where(spread, ratio(rows, effect), np.minimum(clusters, rows))
+
+    def degrees(self, name: str) -> FloatArray:
+        """Degrees of freedom of the variance (groups,): one less than the patients, and infinite where each has one row."""
+        rows, units = self.rows[:, self._place[name]], self.patients(name)
+        return np.where(rows > units + 1e-9, np.maximum(units - 1, 1.0), np.inf)
+
+    def interval(self, name: str, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
+        """The limits of a ratio of each group (groups,)."""
+        return wilson(self.value(name), fewer_clusters(self.size(name), self.degrees(name), level), level)
+
+    def sums(self, coefficients: Mapping[str, float], level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """A signed sum of ratios of each group, and its limits (groups,)."""
+        names = tuple(coefficients)
+        value, low, high = self._limits(names, level)
+        return combined(list(coefficients.values()), value, low, high, self.correlation(names))
+
+    def gaps(self, coefficients: Mapping[str, float], level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """A signed sum of ratios of every group but the first, minus that of the first, and its limits (groups - 1,).
+
+        Groups are taken as independent. Where patients have rows in several groups, gaps vary less than that: the interval is then wider
+        than it needs to be.
+        """
+        names = tuple(coefficients)
+        k = len(names)
+        value, low, high = (np.concatenate([x[1:], np.broadcast_to(x[:1], x[1:].shape)], axis=-1) for x in self._limits(names, level))
+        own = self.correlation(names)
+        both = np.zeros((len(own) - 1, 2 * k, 2 * k))
+        both[:, :k, :k], both[:, k:, k:] = own[1:], own[:1]
+        signs = list(coefficients.values())
+        return combined([*signs, *(-s for s in signs)], value, low, high, both)
+
+    def gap_correlation(self, gaps: Mapping[str, Mapping[str, float]]) -> FloatArray:
+        """The correlations of gaps, flattened measure by measure, group by group ((measures * (groups - 1)) squared).
+
+        Two groups of one attribute share the reference, and two measures share rows.
+        """
+        names = tuple(dict.fromkeys(name for coefficients in gaps.values() for name in coefficients))
+        signs = np.array([[coefficients.get(name, 0.0) for name in names] for coefficients in gaps.values()])
+        covariance = np.nan_to_num(np.einsum("ak,gkl,bl->gab", signs, np.nan_to_num(self.covariance(names)), signs))  # (groups, a, b)
+        others = len(covariance) - 1
+        whole = np.einsum("gab,gh->agbh", covariance[1:], np.eye(others)) + covariance[0][:, None, :, None]
+        flat = whole.reshape(len(gaps) * others, len(gaps) * others)
+        sd = np.sqrt(np.diag(flat))
+        found = np.clip(np.nan_to_num(ratio(flat, sd[:, None] * sd)), -1.0, 1.0)
+        np.fill_diagonal(found, 1.0)
+        return found
+
+    def _limits(self, names: tuple[str, ...], level: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The values and limits of ratios (groups, names)."""
+        ends = [self.interval(name, level) for name in names]
+        low, high = (np.stack([end[side] for end in ends], axis=-1) for side in (0, 1))
+        return np.stack([self.value(name) for name in names], axis=-1), low, high
+
+
+def moments_of(
+    f: npt.ArrayLike, y: npt.ArrayLike, codes: IntArray, groups: int, units: IntArray, weight: npt.ArrayLike | None = None
+) -> Moments:
+    """The moments of decisions f, by group and patient. Rows without a group (code -1) are left out."""
+    label, decided = np.asarray(y, dtype=np.int64), np.asarray(f, dtype=np.float64)
+    columns = [label == 0, label == 1, np.where(label == 0, decided, 0.0), np.where(label == 1, decided, 0.0)]
+    return _summed(DECISIONS, columns, codes, groups, units, weight)
+
+
+def moments_of_change(
+    before: npt.ArrayLike,
+    after: npt.ArrayLike,
+    y: npt.ArrayLike,
+    codes: IntArray,
+    groups: int,
+    units: IntArray,
+    weight: npt.ArrayLike | None = None,
+) -> Moments:
+    """The moments of decisions gained and lost on the same rows. The change of a rate is `gained_RATE` minus `lost_RATE`.
+
+    Rates that are equal before and after, because no decision changed, do not show that none would change in other patients: the interval
+    of ten unchanged decisions is no point.
+
+    >>> ones = np.ones(10)
+    >>> change = moments_of_change(ones, ones, ones, np.zeros(10, int), 1, np.arange(10))
+    >>> [round(float(x[0]), 2) for x in change.sums({"gained_tpr": 1, "lost_tpr": -1})]
+    [0.0, -0.28, 0.28]
+    """
+    label = np.asarray(y, dtype=np.int64)
+    step = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
+    gained, lost = np.maximum(step, 0.0), np.maximum(-step, 0.0)
+    columns = [label == 0, label == 1, *(np.where(label == k, side, 0.0) for side in (gained, lost) for k in (0, 1))]
+    return _summed(CHANGES, columns, codes, groups, units, weight)
+
+
+def _summed(
+    ratios: Columns, columns: list[npt.NDArray[np.generic]], codes: IntArray, groups: int, units: IntArray, weight: npt.ArrayLike | None
+) -> Moments:
+    known = np.flatnonzero(codes >= 0)
+    rows = [np.asarray(column, dtype=np.float64)[known] for column in columns]
+    single = int(units.max(initial=-1)) + 1 == len(units)  # codes without gaps: one row per patient
+    group, unit = (codes[known], known) if single else _by_patient(codes[known], units[known])
+    count = len(group)
+    by_unit = rows if single else [np.bincount(unit, column, count) for column in rows]
+    weighted = by_unit
+    if weight is not None:
+        w = np.asarray(weight, dtype=np.float64)[known]
+        weighted = [column * w for column in rows] if single else [np.bincount(unit, column * w, count) for column in rows]
+    total = np.zeros((groups, len(columns)))
+    for a, column in enumerate(weighted):
+        total[:, a] = np.bincount(group, column, groups)
+    second = np.zeros((groups, len(columns), len(columns)))
+    for a, one in enumerate(weighted):
+        for b, other in enumerate(weighted[: a + 1]):
+            second[:, a, b] = second[:, b, a] = np.bincount(group, one * other, groups)
+    size, patients = np.zeros((groups, len(ratios))), np.zeros((groups, len(ratios)))
+    for k, (_, bottom) in enumerate(ratios.values()):
+        held = np.sum([c * column for c, column in zip(bottom, by_unit, strict=True) if c], axis=0)
+        size[:, k] = np.bincount(group, held, groups)
+        patients[:, k] = np.bincount(group, np.minimum(held, 1.0), groups)
+    return Moments(ratios, total, second, size, patients)
+
+
+def _by_patient(codes: IntArray, units: IntArray) -> tuple[IntArray, IntArray]:
+    """The group of each (group, patient) that has rows, and for each row, which one it is of."""
+    width = int(units.max(initial=0)) + 1
+    pairs, place = np.unique(codes * width + units, return_inverse=True)
+    return np.asarray(pairs // width, dtype=np.int64), np.asarray(place, dtype=np.int64)

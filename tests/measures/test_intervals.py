@@ -1,0 +1,228 @@
+"""Intervals: textbook formulas written again, known cases, clusters, and no interval that is a point."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import binomtest, chi2, t
+
+from equipoise.data import Scores
+from equipoise.measures import audit_scores
+from equipoise.measures.intervals import auroc_interval, combined, detectable_gap, quantile, student, wilson
+from equipoise.measures.moments import moments_of, moments_of_change
+from equipoise.measures.performance import Ranking
+
+Z = quantile(0.95)
+
+
+@pytest.mark.parametrize("level", [0.9, 0.95, 0.99])
+@pytest.mark.parametrize(("k", "n"), [(0, 10), (10, 10), (7, 10), (4, 9), (40, 60), (0, 3)])
+def test_a_proportion_equals_scipy_away_from_the_ends(k: int, n: int, level: float):
+    expected = binomtest(k, n).proportion_ci(level, method="wilson")
+    low, high = wilson(k / n, n, level)
+    assert float(low) == pytest.approx(expected.low, abs=1e-12)
+    assert float(high) == pytest.approx(expected.high, abs=1e-12)
+
+
+def test_with_one_event_the_lower_limit_is_that_of_brown_cai_and_dasgupta():
+    low, high = wilson([0.01, 0.99], 100)
+    assert low[0] == pytest.approx(chi2.ppf(0.05, 2) / 2 / 100)
+    assert high[1] == pytest.approx(1 - low[0])
+    assert low[0] < binomtest(1, 100).proportion_ci(method="wilson").low
+
+
+@pytest.mark.parametrize("level", [0.9, 0.95, 0.999])
+def test_quantiles_of_students_t_equal_scipy(level: float):
+    degrees = np.array([1, 2, 3, 4, 5, 7, 12, 30, 200, 5000])
+    np.testing.assert_allclose(student(degrees, level), t.ppf((1 + level) / 2, degrees), rtol=2e-4)
+
+
+def test_a_difference_of_proportions_equals_the_published_example():
+    """Newcombe 1998, table II, method 10: 56/70 minus 48/80 is 0.2 [0.0524, 0.3339]."""
+    ends = [wilson(p, n) for p, n in ((56 / 70, 70), (48 / 80, 80))]
+    low, high = (np.array([float(end[side]) for end in ends]) for side in (0, 1))
+    assert [round(float(x), 4) for x in combined([1, -1], np.array([0.8, 0.6]), low, high)] == [0.2, 0.0524, 0.3339]
+
+
+@given(k=st.integers(0, 30), other=st.integers(0, 12), rho=st.floats(-1, 1))
+def test_a_difference_changes_sign_with_its_terms_and_stays_around_its_value(k: int, other: int, rho: float):
+    value = np.array([k / 30, other / 12])
+    low, high = wilson(value, np.array([30, 12]))
+    correlation = np.array([[1, rho], [rho, 1]])
+    gap, below, above = combined([1, -1], value, low, high, correlation)
+    back, down, up = combined([-1, 1], value, low, high, correlation)
+    assert (gap, below, above) == pytest.approx((-back, -up, -down), abs=1e-12)
+    assert below <= gap <= above
+
+
+@pytest.mark.parametrize(("area", "m", "n"), [(0.994, 6, 200), (1.0, 6, 200), (0.7, 20, 30), (0.5, 5, 5), (0.0, 10, 10)])
+def test_auroc_limits_solve_newcombes_equation(area: float, m: int, n: int):
+    def beyond(t: float) -> float:
+        mean = (m + n) / 2 - 1
+        return (t - area) ** 2 - Z**2 * t * (1 - t) * (1 + mean * (1 - t) / (2 - t) + mean * t / (1 + t)) / (m * n)
+
+    low, high = (float(end) for end in auroc_interval(area, m, n))
+    assert low == pytest.approx(0 if area == 0 else brentq(beyond, 1e-9, area - 1e-9), abs=1e-8)
+    assert high == pytest.approx(1 if area == 1 else brentq(beyond, area + 1e-9, 1 - 1e-12), abs=1e-8)
+
+
+def _frame(y: list[int], p: list[float], sex: list[str]) -> Scores:
+    return Scores.from_frame(pd.DataFrame({"y": y, "p": p, "sex": sex}), label="y", score="p", group="sex", reference="M")
+
+
+def _perfect(n: int = 10) -> Scores:
+    return _frame([1] * n + [0] * n + [1] * n + [0] * n, ([0.9] * n + [0.1] * n) * 2, ["F"] * 2 * n + ["M"] * 2 * n)
+
+
+def test_perfect_separation_is_no_proof_of_an_auroc_of_one():
+    found = audit_scores(_perfect(), draws=20)
+    for name in ("auroc", "tpr"):
+        assert found.groups.loc["F", name] == found.groups.loc["F", f"{name}_high"] == 1
+        assert 0.6 < found.groups.loc["F", f"{name}_low"] < 0.85
+    for name in ("balanced_accuracy", "accuracy", "f1", "auroc", "average_precision"):
+        assert found[name].value == found[name].high == 1
+        assert 0.8 < found[name].low < 0.95, name
+
+
+def test_a_measure_of_two_rates_at_their_ends_is_uncertain_in_both():
+    """TPR 1 and FPR 0 in both groups: tpr - fpr has a gap of 0 whose interval is as wide as both rates are uncertain."""
+    found = audit_scores(_perfect(), draws=20, also=["tpr-fpr"])
+    eod, both, mean = found["eod"], found["tpr - fpr"], found["aod"]
+    assert eod.value == both.value == 0
+    assert eod.high == pytest.approx(1 - wilson(1.0, 10)[0])
+    assert both.high == pytest.approx(np.sqrt(2) * eod.high)
+    assert mean.high == pytest.approx(eod.high / np.sqrt(2))
+
+
+def test_unchanged_decisions_of_ten_patients_do_not_prove_that_nothing_changes():
+    y, codes = np.ones(20, np.int64), np.repeat([0, 1], 10)
+    same = moments_of_change(y, y, y, codes, 2, np.arange(20))
+    value, low, high = same.gaps({"gained_tpr": 1.0, "lost_tpr": -1.0})
+    assert value[0] == 0
+    assert low[0] < -0.2
+    assert high[0] > 0.2
+
+
+def test_a_paired_change_is_narrower_than_unpaired_rates_and_equals_mcnemar_in_large_samples():
+    rng = np.random.default_rng(0)
+    n = 5000
+    before = (rng.random(n) < 0.6).astype(float)
+    after = np.where(rng.random(n) < 0.1, 1 - before, before)
+    y, codes = np.ones(n, np.int64), np.zeros(n, np.int64)
+    value, low, high = (
+        float(x[0]) for x in moments_of_change(before, after, y, codes, 1, np.arange(n)).sums({"gained_tpr": 1, "lost_tpr": -1})
+    )
+    step = after - before
+    assert value == pytest.approx(step.mean())
+    assert high - low == pytest.approx(2 * Z * step.std() / np.sqrt(n), rel=0.01)
+
+
+def _clustered(rng: np.random.Generator, patients: int, rows: int) -> tuple[np.ndarray, ...]:
+    f = np.repeat((rng.random(patients) < 0.6).astype(float), rows)
+    return f, np.ones(len(f), np.int64), np.zeros(len(f), np.int64), np.repeat(np.arange(patients), rows)
+
+
+def test_equal_rows_of_a_patient_count_once():
+    f, y, codes, units = _clustered(np.random.default_rng(0), 40, 5)
+    sums = moments_of(f, y, codes, 1, units)
+    assert sums.size("tpr")[0] == pytest.approx(40, rel=0.03)
+    assert sums.patients("tpr")[0] == 40
+    always = moments_of(np.ones(200), y, codes, 1, units)  # the variance shows nothing at a rate of 1
+    assert always.size("tpr")[0] == 40
+    alone = moments_of(f, y, codes, 1, np.arange(200))
+    assert alone.size("tpr")[0] == pytest.approx(200)
+
+
+def test_integer_weights_equal_repeated_rows_of_a_patient():
+    rng = np.random.default_rng(1)
+    f, y, weight = rng.integers(0, 2, 60), rng.integers(0, 2, 60), rng.integers(1, 4, 60)
+    codes = np.zeros(60, np.int64)
+    weighted = moments_of(f, y, codes, 1, np.arange(60), weight)
+    repeated = moments_of(*(np.repeat(x, weight) for x in (f, y, codes)), 1, np.repeat(np.arange(60), weight))  # type: ignore[call-arg]
+    names = ("tpr", "fpr", "ppv", "accuracy")
+    for name in names:
+        assert weighted.value(name)[0] == pytest.approx(repeated.value(name)[0])
+        assert weighted.patients(name)[0] == repeated.patients(name)[0]
+    np.testing.assert_allclose(weighted.covariance(names), repeated.covariance(names), rtol=1e-12)
+    assert weighted.size("tpr")[0] < 60
+
+
+def test_moments_of_disjoint_patients_add_up():
+    rng = np.random.default_rng(2)
+    f, y, codes, units = rng.random(200), rng.integers(0, 2, 200), rng.integers(-1, 3, 200), np.arange(200) // 2
+    whole = moments_of(f, y, codes, 3, units)
+    first = units < 40
+    parts = moments_of(f[first], y[first], codes[first], 3, units[first]) + moments_of(
+        f[~first], y[~first], codes[~first], 3, units[~first]
+    )
+    for mine, theirs in zip(whole._arrays(), parts._arrays(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+
+
+def test_covariances_equal_those_of_the_bootstrap():
+    rng = np.random.default_rng(3)
+    patients = 300
+    units = np.repeat(np.arange(patients), 3)
+    codes = np.repeat(rng.integers(0, 2, patients), 3)
+    lean = np.repeat(rng.normal(size=patients), 3)
+    y = (rng.random(len(units)) < 0.5).astype(np.int64)
+    f = (lean + rng.normal(size=len(units)) + y > 0.5).astype(float)
+    sums = moments_of(f, y, codes, 2, units)
+    names = ("tpr", "fpr", "ppv")
+    draws = []
+    for _ in range(1500):
+        times = np.bincount(rng.integers(0, patients, patients), minlength=patients)
+        rows = np.repeat(np.arange(len(units)), times[units])
+        drawn = moments_of(f[rows], y[rows], codes[rows], 2, np.arange(len(rows)))
+        draws.append([drawn.value(name)[1] for name in names])
+    np.testing.assert_allclose(sums.covariance(names)[1], np.cov(np.transpose(draws)), atol=0.12 * sums.covariance(names)[1].max())
+    correlation = sums.gap_correlation({"eod": {"tpr": 1.0}, "fpr_gap": {"fpr": 1.0}, "fnr_gap": {"tpr": -1.0}})
+    assert correlation[0, 2] == pytest.approx(-1)
+    assert correlation[0, 1] > 0.1
+
+
+def test_influence_equals_the_derivative_by_the_weight_of_a_row():
+    rng = np.random.default_rng(4)
+    score, y, weight = rng.random(40).round(1), rng.integers(0, 2, 40), rng.random(40) + 0.5
+    ranking = Ranking(score, y)
+    for name in ("auroc", "average_precision"):
+        positive, negative = getattr(ranking, f"{name}_influence")(weight)
+        for rows, influence in ((ranking.positive, positive), (ranking.negative, negative)):
+            for row, own in zip(rows, influence, strict=True):
+                step = np.zeros(40)
+                step[row] = 1e-6 * weight[row]
+                slope = (getattr(ranking, name)(weight + step) - getattr(ranking, name)(weight - step)) / 2e-6
+                assert own == pytest.approx(slope, abs=1e-8)
+
+
+def test_the_detectable_gap_solves_its_equation_in_the_less_favourable_direction():
+    p0, n0, n1 = 0.6, 80.0, 40.0
+    found = float(detectable_gap([1.0], np.array([p0]), np.array([n0]), np.array([n1])))
+    p = (p0 * n0 + 1) / (n0 + 2)
+
+    def lacking(d: float, sign: int) -> float:
+        q = p + sign * d
+        return d - Z * np.sqrt(p * (1 - p) * (1 / n0 + 1 / n1)) - quantile(0.6) * np.sqrt(p * (1 - p) / n0 + q * (1 - q) / n1)
+
+    assert found == pytest.approx(max(brentq(lacking, 0, 1 - p, args=(1,)), brentq(lacking, 0, p, args=(-1,))))
+    assert np.isnan(detectable_gap([1.0], np.array([0.5]), np.array([5.0]), np.array([5.0])))
+
+
+def test_few_patients_are_marked_in_frames_and_json():
+    rng = np.random.default_rng(5)
+    sizes = {"M": 200, "F": 100, "X": 20, "Y": 3}
+    sex = np.repeat(list(sizes), list(sizes.values()))
+    y = np.arange(len(sex)) % 2
+    found = audit_scores(_frame(y.tolist(), rng.random(len(sex)).tolist(), sex.tolist()), draws=20)
+    gaps = found.gaps.set_index(["measure", "group"])
+    assert gaps.loc[("spd", "F"), ["patients", "few"]].tolist() == [100, False]
+    assert gaps.loc[("spd", "X"), ["patients", "few"]].tolist() == [20, True]
+    assert gaps.loc[("eod", "X"), ["patients", "few"]].tolist() == [10, True]
+    assert gaps.loc[("spd", "Y"), ["patients", "few"]].tolist() == [3, False]  # insufficient, so nothing to mark
+    assert "tpr" in found.groups.loc["X", "few"].split(", ")
+    assert found.groups.loc["M", "few"] == ""
+    plain = found.to_dict()
+    assert [row["few"] for row in plain["gaps"] if row["measure"] == "spd"] == [False, True, False]
+    assert plain["spd"]["patients"] == found["spd"].patients
