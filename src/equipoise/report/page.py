@@ -43,6 +43,8 @@ from equipoise.report.views import (
 from equipoise.report.wording import (
     PERFORMANCE,
     RATES,
+    comparison_words,
+    conclusion,
     contribution_words,
     gap_words,
     goal_words,
@@ -58,7 +60,6 @@ COLOURS = 7  # of groups, each with a dash pattern
 DRAWN = 12  # groups with a panel of scores
 MAPS = 24
 SHORT_PATH = 2  # steps, the original and the result, that need no figure
-HEADLINES = ("eod", "spd", "fpr_gap", "ppv_gap")  # measures for the first sentence of an audit, in order of preference
 CONTENTS = {
     "verdict": "The question and the answer",
     "cohort": "The patients",
@@ -101,8 +102,9 @@ def report_page(case: Comparison, *, thumbnails: bool = False) -> str:
 
 def audit_page(audit: Audit) -> str:
     """The report of an audit as HTML."""
-    known = [name for name in HEADLINES if name in audit.estimates and not math.isnan(audit[name].value)]
-    measure = known[0] if known else next((name for name in HEADLINES if name in audit.estimates), "")
+    views = audit_views(audit)
+    attributes = [(f"attribute-{k}", f"By {short(view.attribute)}") for k, view in enumerate(views)]
+    contents = [("verdict", "The answer"), *attributes, ("method", "Method and limits")]
     return (
         _environment()
         .get_template("audit.html")
@@ -110,11 +112,13 @@ def audit_page(audit: Audit) -> str:
             title=audit.name,
             kind="audit",
             version=__version__,
+            contents=contents,
+            sections={anchor: k + 1 for k, (anchor, _) in enumerate(contents)},
             audit=audit,
-            measure=measure,
-            headline=audit[measure] if known else None,
-            two=len(audit.groups[audit.groups["attribute"] == next(iter(audit.references))]) == 2 and len(audit.references) == 1,
-            views=audit_views(audit),
+            conclusion=conclusion(audit),
+            comparisons=comparison_words(audit),
+            clear=[(measure, e) for view in views for measure, rows in view.gaps.items() for e in rows if e.clear],
+            views=views,
             performance=[(words, audit[name]) for name, words in PERFORMANCE.items() if name in audit.estimates],
             size_words=_how_many(audit.rows, audit.patients, ""),
             level=percent(audit.settings.level),

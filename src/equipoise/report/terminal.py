@@ -11,9 +11,19 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise import models
-from equipoise.measures import FEW, GROUP_MEASURES, Audit, meaning, terms
+from equipoise.measures import FEW, GROUP_MEASURES, Audit, meaning
 from equipoise.report.text import interval, p_words, percent, printable, sentence, short_name
-from equipoise.report.wording import PERFORMANCE, RATES, gap_words, varying_words
+from equipoise.report.wording import (
+    PERFORMANCE,
+    RATES,
+    comparison_words,
+    conclusion,
+    crossed,
+    distinct,
+    gap_words,
+    largest_gap,
+    varying_words,
+)
 
 MOST_GROUPS, MOST_GAPS = 10, 9  # rows of each table on one screen
 SHARES = ("balanced_accuracy", "accuracy", "f1")  # performance that is printed as a percentage
@@ -30,11 +40,10 @@ LONGEST_HEADER = len("detectable")
 
 def audit_summary(audit: Audit) -> RenderableType:
     """The audit on one screen."""
-    gaps = audit.gaps[audit.gaps["measure"].isin(_distinct(list(audit.gaps["measure"].unique())))]
-    shown = _shown_gaps(gaps)
+    shown = _shown_gaps(audit.gaps)
     parts: list[RenderableType] = [_headline(audit)]
-    if len(gaps):
-        parts.append(Text(_conclusion(gaps, audit), style="bold"))
+    if len(audit.gaps):
+        parts.append(Text(conclusion(audit), style="bold"))
     if performance := _performance_line(audit):
         parts.append(Text(performance))
     groups = _shown_groups(audit.groups, shown)
@@ -56,42 +65,19 @@ def audits_summary(audits: dict[str, Audit]) -> RenderableType:
     table.add_column("points", justify="right", no_wrap=True)
     for label, audit in audits.items():
         estimate = audit.estimates.get("balanced_accuracy")
-        gaps = audit.gaps[audit.gaps["measure"].isin(_distinct(list(audit.gaps["measure"].unique())))]
-        row = _largest(gaps)
+        row = largest_gap(audit.gaps)
         cells = [Text(""), Text("")] if row is None else [_between(row, f"{gap_words(str(row['measure']))}: "), _points(row)]
         table.add_row(Text(short_name(label)), f"{audit.rows:,}", "" if estimate is None else f"{100 * estimate.value:.1f}", *cells)
     note = "Bold: clear of 0 after adjustment for the comparisons of that label (Holm). --verbose shows the groups and gaps of each label."
     return Group(table, Text(note, style="dim"))
 
 
-def _distinct(measures: list[str]) -> list[str]:
-    """The measures without mirrors of another (fnr_gap is -eod) and without the mean of two that are shown.
-
-    >>> _distinct(["spd", "eod", "aod", "fpr_gap", "tnr_gap", "fnr_gap", "ppv_gap"])
-    ['spd', 'eod', 'fpr_gap', 'ppv_gap']
-    """
-    found: dict[str, dict[str, float]] = {}
-    for name in measures:
-        signed = dict(terms(name))
-        mirror = {rate: -weight for rate, weight in signed.items()}
-        if not signed or (signed not in found.values() and mirror not in found.values()):
-            found[name] = signed
-    if {"eod", "fpr_gap"} <= set(found):
-        found.pop("aod", None)
-    return list(found)
-
-
-def _largest(gaps: pd.DataFrame) -> "pd.Series[float] | None":
-    """The largest gap, of those that are clear after adjustment where there are any."""
-    known = gaps[gaps["value"].notna()]
-    clear = known[known["clear"]]
-    pool = clear if len(clear) else known
-    return None if not len(pool) else pool.loc[pool["value"].abs().idxmax()]
-
-
 def _shown_gaps(gaps: pd.DataFrame) -> pd.DataFrame:
-    """All gaps where they fit; otherwise the largest of each attribute and measure, and of these at most as many as fit."""
-    gaps = gaps.reset_index(drop=True)
+    """All gaps but mirrors, and the mean of two that are shown, where they fit; otherwise the largest of each attribute and measure."""
+    measures = distinct(gaps["measure"].unique())
+    if {"eod", "fpr_gap", "aod"} <= set(measures):
+        measures.remove("aod")
+    gaps = gaps[gaps["measure"].isin(measures)].reset_index(drop=True)
     if len(gaps) > MOST_GAPS:
         size = gaps["value"].abs().fillna(-1)
         gaps = gaps.loc[sorted(size.groupby([gaps["attribute"], gaps["measure"]], sort=False).idxmax())]
@@ -104,36 +90,13 @@ def _shown_groups(groups: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
     """All groups where they fit; otherwise those of single attributes, references and groups with a gap in the table first."""
     groups = groups.rename_axis("group").reset_index()
     if len(groups) > MOST_GROUPS:
-        groups = groups[~groups["attribute"].isin(_crossed(list(groups["attribute"].unique())))]
+        groups = groups[~groups["attribute"].isin(crossed(list(groups["attribute"].unique())))]
     if len(groups) <= MOST_GROUPS:
         return groups
     compared = set(zip(gaps["attribute"], gaps["group"].astype(str), strict=True)) if len(gaps) else set()
     named = [bool(r) or (a, str(g)) in compared for r, a, g in zip(groups["reference"], groups["attribute"], groups["group"], strict=True)]
     order = groups.assign(_named=named).sort_values(["_named", "n"], ascending=False, kind="stable").index[:MOST_GROUPS]
     return groups.loc[sorted(order)]
-
-
-def _crossed(attributes: list[str]) -> list[str]:
-    """The intersections among the attributes: 'sex & age' next to 'sex' and 'age'."""
-    pairs = {f"{a} & {b}" for a in attributes for b in attributes}
-    return [name for name in attributes if name in pairs]
-
-
-def _conclusion(gaps: pd.DataFrame, audit: Audit) -> str:
-    """The largest finding in one sentence, and how many of the comparisons are findings after adjustment."""
-    row, level = _largest(gaps), audit.settings.level
-    if row is None:
-        return "No gap could be estimated: insufficient data."
-    many = f"{audit.comparisons} comparison{'' if audit.comparisons == 1 else 's'}"
-    if not row["clear"]:
-        return f"No gap is clear of 0 after adjustment for {many}. Gaps below the detectable size remain possible."
-    words = sentence(gap_words(str(row["measure"])))
-    low, high = sorted(100 * abs(end) for end in (row["low"], row["high"]))
-    return (
-        f"{words} is {100 * abs(row['value']):.1f} percentage points {'lower' if row['value'] < 0 else 'higher'} in "
-        f"{short_name(row['group'])} than in {short_name(row['reference'])} ({percent(level)} interval {low:.1f} to {high:.1f}); "
-        f"{audit.findings} of {many} {'is' if audit.findings == 1 else 'are'} clear of 0 after adjustment."
-    )
 
 
 def _performance_line(audit: Audit) -> str:
@@ -301,7 +264,7 @@ def _remarks(audit: Audit) -> list[RenderableType]:
             lines.append(f"{short_name(attribute)} {short_name(group)}: {_in_words(str(note))}.")
     lines.append(_how_sampled(audit))
     if len(audit.gaps):
-        many = f"{audit.comparisons} comparison{'' if audit.comparisons == 1 else 's'}"
+        many = comparison_words(audit)
         lines.append(f"p: permutation p-value; adjusted p: for all {many} of the audit (Holm; measures that mirror each other count once).")
     meanings = [f"{name} = {meaning(name)}" for name in audit.gaps["measure"].unique()]
     if meanings:

@@ -3,7 +3,7 @@
 import base64
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from equipoise.models import GIVEN
 from equipoise.repair import Comparison, Findings, GapRow, GroupRate, Probes, RateBlock, Tried, below_limit
 from equipoise.report.panels import Tick, forest_range
 from equipoise.report.text import LONGEST, number, plain
-from equipoise.report.wording import RATES
+from equipoise.report.wording import RATES, crossed, distinct
 
 PICTURES = 12
 SHOWN = ("tpr", "tnr", "ppv", "npv", "auroc", "calibration_in_the_large", "calibration_error")  # rates on the pages
@@ -274,31 +274,28 @@ def _png(image: npt.NDArray[np.uint8]) -> str:
 
 @dataclass(frozen=True)
 class AuditView:
-    """The rates and gaps of one attribute in an audit: each block with its axis and (name, is reference, estimate) rows."""
+    """One attribute of an audit: its groups, each rate on an axis of its own, and all gaps on one axis."""
 
     attribute: str
-    counts: list[tuple[str, bool, int, int, int]]
-    rates: list[tuple[str, str, Scale, list[tuple[str, bool, Estimate]]]]
+    folded: bool  # an intersection, which is shown on demand
+    groups: pd.DataFrame
+    rates: Sequence[tuple[str, Scale, Sequence[tuple[str, bool, Estimate]]]]
     scale: Scale
-    gaps: dict[str, list[tuple[str, str, Estimate]]]
+    gaps: Mapping[str, Sequence[Estimate]]
 
 
 def audit_views(audit: Audit) -> list[AuditView]:
-    """The tables of an audit, one per attribute and intersection."""
+    """The tables of an audit, one view per attribute and intersection. A measure that mirrors another is not repeated."""
     views = []
+    folded = crossed(list(audit.groups["attribute"].unique()))
     for name, groups in audit.groups.groupby("attribute", sort=False):
-        counts = [(str(g), bool(r["reference"]), int(r["n"]), int(r["positives"]), int(r["negatives"])) for g, r in groups.iterrows()]
         rates = []
         for rate in SHOWN:
-            if rate not in groups:
-                continue
-            kind = RATES[rate].kind
-            rows = [(str(g), bool(r["reference"]), group_estimate(r, rate)) for g, r in groups.iterrows()]
-            rates.append((rate, kind, Scale.of([e for _, _, e in rows], kind), rows))
-        gaps: dict[str, list[tuple[str, str, Estimate]]] = {}
-        for r in audit.gaps[audit.gaps["attribute"] == name].itertuples():
-            found = Estimate.of_gap(r._asdict())
-            gaps.setdefault(str(r.measure), []).append((str(r.group), str(r.reference), found))
-        scale = Scale.of([e for rows in gaps.values() for _, _, e in rows], "points")
-        views.append(AuditView(str(name), counts, rates, scale, gaps))
+            if rate in groups:
+                rows = [(str(g), bool(r["reference"]), group_estimate(r, rate)) for g, r in groups.iterrows()]
+                rates.append((rate, Scale.of([e for _, _, e in rows], RATES[rate].kind), rows))
+        own = audit.gaps[audit.gaps["attribute"] == name]
+        gaps = {m: [Estimate.of_gap(row) for row in own[own["measure"] == m].to_dict("records")] for m in distinct(own["measure"].unique())}
+        scale = Scale.of([e for rows in gaps.values() for e in rows], "points")
+        views.append(AuditView(str(name), name in folded, groups, rates, scale, gaps))
     return views

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from equipoise.data import CONFLICTS, Varying
 from equipoise.errors import BadInput
-from equipoise.measures import MEASURES, meaning, terms
-from equipoise.report.text import amount
+from equipoise.measures import MEASURES, meaning, signature, terms
+from equipoise.report.text import amount, percent, sentence, short_name
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from equipoise.measures import Audit
     from equipoise.methods import Goal, Note
     from equipoise.repair import Comparison, Contribution
 
@@ -96,6 +99,58 @@ def _spelled(measure: str) -> str:
     except BadInput:
         return measure
     return meaning(measure).removeprefix("difference in ")
+
+
+def distinct(measures: Iterable[str]) -> list[str]:
+    """The measures without those that mirror an earlier one, as fnr_gap mirrors eod.
+
+    >>> distinct(["spd", "eod", "aod", "fpr_gap", "tnr_gap", "fnr_gap", "ppv_gap"])
+    ['spd', 'eod', 'aod', 'fpr_gap', 'ppv_gap']
+    """
+    found: dict[tuple[object, ...], str] = {}
+    for name in measures:
+        found.setdefault(signature(name), name)
+    return list(found.values())
+
+
+def crossed(attributes: Sequence[str]) -> list[str]:
+    """The intersections among the attributes: 'sex & age' next to 'sex' and 'age'."""
+    pairs = {f"{a} & {b}" for a in attributes for b in attributes}
+    return [name for name in attributes if name in pairs]
+
+
+def largest_gap(gaps: pd.DataFrame) -> pd.Series[Any] | None:
+    """The largest gap: of those that are clear after adjustment where there are any, and of these not of an intersection if possible."""
+    pool = gaps[gaps["value"].notna() & gaps["measure"].isin(distinct(gaps["measure"].unique()))]
+    for preferred in (pool["clear"], ~pool["attribute"].isin(crossed(list(gaps["attribute"].unique())))):
+        wanted = preferred.reindex(pool.index)
+        pool = pool[wanted] if wanted.any() else pool
+    return pool.loc[pool["value"].abs().idxmax()] if len(pool) else None
+
+
+def comparison_words(audit: Audit) -> str:
+    """How many comparisons an audit makes: '12 comparisons'."""
+    return f"{audit.comparisons:,} comparison{'' if audit.comparisons == 1 else 's'}"
+
+
+def conclusion(audit: Audit) -> str:
+    """The largest finding of an audit in one sentence, and how many of its comparisons are findings after adjustment.
+
+    The interval is the simultaneous one, because the gap was selected for its size.
+    """
+    row, many = largest_gap(audit.gaps), comparison_words(audit)
+    if row is None:
+        return "No difference could be estimated: insufficient data."
+    if not row["clear"]:
+        return f"No difference between groups is clear after adjustment for {many}; those below the detectable size remain possible."
+    low, high = sorted(100 * abs(row[f"simultaneous_{end}"]) for end in ("low", "high"))
+    found = f"{audit.findings} of {many} {'is' if audit.findings == 1 else 'are'} clear after adjustment"
+    ends = f"simultaneous {percent(audit.settings.level)} interval {low:.1f} to {high:.1f}"
+    return (
+        f"{sentence(gap_words(str(row['measure'])))} is {100 * abs(row['value']):.1f} percentage points "
+        f"{'lower' if row['value'] < 0 else 'higher'} in {short_name(row['group'])} than in {short_name(row['reference'])} "
+        f"({ends}); {found}."
+    )
 
 
 def rate_words(rate: str) -> str:
