@@ -11,6 +11,8 @@ from fuzz.case import Outcome
 from fuzz.families.images import judged
 from fuzz.recount import compared, rows_of
 
+from support.facts import says
+
 ROOT = Path(__file__).parents[1]
 SAMPLE = 500
 
@@ -47,21 +49,21 @@ def _audit(**changes: object) -> str:
 def test_the_recount_tells_right_from_wrong():
     rows = rows_of(TABLE)
     assert compared(_audit(), rows) == ""
-    assert "3 rows" in compared(_audit(rows=3), rows)
-    assert "3 patients" in compared(_audit(patients=3), rows)
+    assert says(compared(_audit(rows=3), rows), "3 rows")
+    assert says(compared(_audit(patients=3), rows), "3 patients")
     assert "eod" in compared(_audit(gaps=[{"measure": "eod", "group": "F", "reference": "M", "value": -1.0}]), rows)
-    assert "of 'M' is" in compared(_audit(), rows_of(TABLE.replace(b"3,M,1,0.4", b"3,M,1,0.6")))
+    assert "'M'" in compared(_audit(), rows_of(TABLE.replace(b"3,M,1,0.4", b"3,M,1,0.6")))
     assert "groups" in compared(_audit(), rows_of(TABLE.replace(b"4,M", b"4,X")))
     for cell in (b"yes", b"2", b"nan", b"", b"0x1"):
-        assert "accepted, although" in compared(_audit(), rows_of(TABLE.replace(b"3,M,1,", b"3,M," + cell + b",")))
+        assert compared(_audit(), rows_of(TABLE.replace(b"3,M,1,", b"3,M," + cell + b","))) != ""
 
 
 def test_an_image_of_another_patient_is_told():
     out = "patient,image,score,decision\n01000,a.png,0.25,0\n01000,b.png,0.75,1\n"
     names, own = ["a.png", "b.png"], {"a.png": 0.25, "b.png": 0.75}
     assert judged(Outcome(0, out, ""), names, own, False) == ""
-    assert "its own image" in judged(Outcome(0, out, ""), names, {**own, "a.png": 0.75}, False)
-    assert "does not exist" in judged(Outcome(0, out, ""), names, {"a.png": 0.25}, False)
-    assert "not in the table" in judged(Outcome(0, out.replace("01000,a", "1000,a"), ""), names, own, False)
+    assert "a.png" in judged(Outcome(0, out, ""), names, {**own, "a.png": 0.75}, False)
+    assert "b.png" in judged(Outcome(0, out, ""), names, {"a.png": 0.25}, False)
+    assert "1000" in judged(Outcome(0, out.replace("01000,a", "1000,a"), ""), names, own, False)
     assert "1 decisions" in judged(Outcome(0, out.replace("01000,b.png,0.75,1\n", ""), ""), names, own, False)
     assert judged(Outcome(0, out.replace("01000,b.png,0.75,1\n", ""), ""), names, own, True) == ""

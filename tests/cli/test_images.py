@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from equipoise.data import Images
 from equipoise.models import backbone
+from support.facts import says
 
 COLUMNS = 120  # of the terminal
 ROWS = 48
@@ -91,8 +92,7 @@ def test_images_and_a_network_are_audited_by_the_names_of_the_rows(run, xrays):
 def test_only_frontal_views_and_it_is_said(run, xrays):
     code, out, _ = run("audit", "local.csv", *AUDIT, *MODEL, "--view-column", "view")
     assert code == 0
-    assert f"Audit of local.csv: {ROWS - 4} rows" in out
-    assert "local.csv: 4 rows that are not frontal views were left out" in out
+    assert says(out, "local.csv", f"{ROWS - 4} rows", "4 rows", "frontal")
     assert json.loads(run("audit", "local.csv", *AUDIT, *MODEL, "--view-column", "view", "--json").out)["not_frontal"] == 4
 
 
@@ -104,8 +104,8 @@ def test_the_image_column_is_found_or_named(run, xrays, name):
     if name == "scan":
         code, _, err = run("audit", "local.csv", *AUDIT, *MODEL)
         assert code == 2
-        assert "--image-column (image_column=). The columns are: scan, sick" in err
-        assert "no column 'scn'. Did you mean 'scan'?" in run("audit", "local.csv", *AUDIT, *MODEL, "--image-column", "scn").err
+        assert says(err, "--image-column", "scan, sick")
+        assert says(run("audit", "local.csv", *AUDIT, *MODEL, "--image-column", "scn").err, "'scn'", "'scan'")
 
 
 def _break(folder: Path) -> dict[str, str]:
@@ -140,7 +140,7 @@ def broken(xrays, tmp_path) -> dict[str, str]:
 def test_every_broken_image_of_a_folder_is_in_one_message(run, broken, tmp_path):
     code, out, err = run("audit", "local.csv", *AUDIT, *MODEL, "--out", "result.json")
     assert (code, out) == (2, "")
-    assert err.startswith(f"error: 6 problems in {ROWS} images:")
+    assert says(err.splitlines()[0], "error", 6, ROWS)
     for place, reason in broken.items():
         assert f"- {place}: {reason}" in err
     assert "--skip-broken" in err
@@ -157,8 +157,7 @@ def test_skipped_images_are_counted_and_listed(run, broken):
     assert ".png" not in out  # the rows tell whose they are, in the user's own table
     assert json.loads(Path("result.json").read_text()) == found  # which is passed on, and has the counts alone
     out = run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken").out
-    assert "local.csv: 5 unreadable images were left out:" in out
-    assert "row 13 below the header, xrays/12.png: is no image" in out
+    assert says(out, "local.csv", 5, "row 13", "xrays/12.png")
 
 
 def test_images_outside_the_folder_are_refused_unless_allowed(run, xrays, tmp_path):
@@ -170,7 +169,7 @@ def test_images_outside_the_folder_are_refused_unless_allowed(run, xrays, tmp_pa
     for part in ("row 1 below the header", "'../00.png'", "--allow-outside"):
         assert part in err
     assert run("audit", "local.csv", *AUDIT, *MODEL, "--allow-outside").code == 0
-    assert "--allow-outside requires --images" in run("audit", "local.csv", *AUDIT[2:], *MODEL, "--allow-outside").err
+    assert says(run("audit", "local.csv", *AUDIT[2:], *MODEL, "--allow-outside").err, "--allow-outside", "--images")
 
 
 def test_of_very_many_reasons_a_hundred_are_listed(run, xrays):
@@ -181,7 +180,7 @@ def test_of_very_many_reasons_a_hundred_are_listed(run, xrays):
     more.to_csv("local.csv", index=False)
     found = json.loads(run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken", "--json").out)
     assert (len(found["left_out"]), found["left_out_count"], found["rows"]) == (100, 104, ROWS)
-    assert "and 99 more" in run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken").out
+    assert says(run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken").out, 99)
 
 
 def test_images_of_every_kind_and_size_go_through(run, xrays, tmp_path):
@@ -198,7 +197,7 @@ def test_a_threshold_is_chosen_on_other_images(run, xrays):
     code, out, _ = run("audit", "local.csv", *AUDIT, *MODEL, "--valid", "valid.csv", "--skip-broken", "--json")
     assert code == 0
     found = json.loads(out)
-    assert "on 15 rows of valid.csv" in found["decision"]
+    assert says(found["decision"], 15, "valid.csv")
     assert (found["left_out_count"], found["valid_left_out_count"]) == (0, 1)
 
 
@@ -244,7 +243,8 @@ def test_one_of_many_outputs_by_name_or_number(run, xrays):
     assert found["Edema"] == found[0] == pytest.approx(1 - found["Effusion"])
     assert found["Effusion"] == found[1]
     ran = run("audit", "local.csv", *AUDIT, "--model", "net.py:Many", "--output-name", "Efusion")
-    assert (ran.code, "Did you mean 'Effusion'?" in ran.err) == (2, True)
+    assert ran.code == 2
+    assert says(ran.err, "'Efusion'", "'Effusion'")
     assert "returned (48, 2)" in run("audit", "local.csv", *AUDIT, "--model", "net.py:Many").err
 
 
@@ -258,14 +258,14 @@ def test_a_norm_reaches_the_network(run, xrays, norm, least):
 def test_a_network_of_torchxrayvision_must_be_told_its_range(run, xrays):
     ran = run("audit", "local.csv", *AUDIT, "--model", "net.py:foreign")
     assert ran.code == 2
-    assert "trained on pixels from -1024 to 1024: add --normalise xray" in ran.err
+    assert says(ran.err, -1024, 1024, "--normalise xray")
 
 
 @pytest.mark.parametrize(
     ("factory", "parts"),
     [
-        ("fixed", ["shape (48, 1, 8, 8)", "It takes images of shape (1, 96, 96): read them with size=96 (--size 96)."]),
-        ("colour", ["shape (48, 1, 8, 8)", "read them with channels=3 (--channels 3)"]),
+        ("fixed", ["shape (48, 1, 8, 8)", "shape (1, 96, 96)", "--size 96"]),
+        ("colour", ["shape (48, 1, 8, 8)", "--channels 3"]),
     ],
 )
 def test_a_network_for_other_images_says_which(run, xrays, factory, parts):
@@ -352,7 +352,7 @@ def test_sex_and_view_come_from_the_headers(run, scans):
     assert (found["rows"], found["not_frontal"]) == (ROWS - 4, 4)
     kept = scans[scans["view"] == "PA"]
     assert {row["group"]: row["n"] for row in found["groups"]} == kept["sex"].value_counts().to_dict()
-    assert "no column 'sex'" in run("audit", "scans.csv", *SCANS).err
+    assert says(run("audit", "scans.csv", *SCANS).err, "'sex'")
 
 
 def test_a_column_of_the_file_goes_before_the_header(run, scans):
@@ -379,15 +379,16 @@ def test_bad_headers_and_bad_pixels_come_in_one_message_and_can_be_skipped(run, 
     _dicom(folder / "08.dcm", 9, PatientSex="F", ViewPosition="PA", NumberOfFrames=4)
     code, out, err = run("audit", "scans.csv", *SCANS, "--from-headers")
     assert (code, out) == (2, "")
-    assert err.startswith("error: 6 problems in scans.csv:")
-    for place, reason in {
-        "row 2 below the header, scans/01.dcm": "the age is 'old'; expected digits and one of Y, M, W, D, such as 045Y",
-        "row 3 below the header, scans/02.dcm": "is empty (0 bytes)",
-        "row 6 below the header, scans/05.dcm": "cannot be read as DICOM",
-        "row 7 below the header, scans/06.dcm": "no such file",
-        "row 9 below the header, scans/08.dcm": "is a DICOM file of 4 frames",
+    assert says(err.splitlines()[0], "error", 6, "scans.csv")
+    for name, reason in {
+        "01.dcm": ("row 2", "'old'", "045Y"),
+        "02.dcm": ("row 3", "0 bytes"),
+        "05.dcm": ("row 6", "DICOM"),
+        "06.dcm": ("row 7",),
+        "08.dcm": ("row 9", "4 frames"),
     }.items():
-        assert f"- {place}: {reason}" in err
+        [line] = [line for line in err.splitlines() if says(line, f"scans/{name}", reason[0])]
+        assert says(line, *reason)
     assert err.count("--skip-broken") == 1
     found = json.loads(run("audit", "scans.csv", *SCANS, "--from-headers", "--skip-broken", "--json").out)
     assert (found["left_out_count"], found["not_frontal"], found["rows"]) == (5, 4, ROWS - 9)
@@ -397,7 +398,7 @@ def test_bad_headers_alone_are_told_with_the_remedy(run, scans, tmp_path):
     _make_old(tmp_path / "scans" / "01.dcm")
     ran = run("audit", "scans.csv", *SCANS, "--from-headers")
     assert ran.code == 2
-    assert ran.err.splitlines()[0] == "error: 2 problems in scans.csv:"
+    assert says(ran.err.splitlines()[0], "error", 2, "scans.csv")
     assert "--skip-broken" in ran.err
 
 
@@ -405,7 +406,7 @@ def test_a_patient_with_two_sexes_in_the_headers_is_reported(run, scans, tmp_pat
     _dicom(tmp_path / "scans" / "00.dcm", 9, PatientSex="M", ViewPosition="PA")
     ran = run("audit", "scans.csv", *SCANS, "--from-headers", "--conflicts", "error")
     assert ran.code == 2
-    assert "patient column 'pid': 1 of 24 patients have more than one 'sex': p0" in ran.err
+    assert says(ran.err, "'pid'", "1 of 24", "'sex'", "p0")
     ran = run("audit", "scans.csv", *SCANS, "--from-headers", "--json")
     assert json.loads(ran.out)["patients_in_several_groups"] == {"sex": 1}
 
@@ -428,8 +429,7 @@ def test_caches_are_listed_and_cleared_by_age(run, xrays, tmp_path, monkeypatch)
     small = Path(next(c["path"] for c in listed["caches"] if c["size"] == 8))
     _age(small, 40)
     shown = run("data", "cache").out.splitlines()
-    assert shown[1].startswith(f"{small}: {ROWS} images at 8 px, 0.0 MiB, last used ")
-    assert shown[1].endswith("(40 days ago)")
+    assert says(shown[1], small, ROWS, "8 px", "0.0 MiB", "40 days")
     code, out, _ = run("data", "cache", "--clear", "--older-than", 30)
     assert (code, out.splitlines()[-1]) == (0, f"removed 1 caches, 0.0 MiB, in {small.parent}")
     assert not small.exists()
@@ -443,7 +443,7 @@ def test_caches_are_listed_and_cleared_by_age(run, xrays, tmp_path, monkeypatch)
 def test_a_named_cache_folder_and_bad_options(run, xrays, tmp_path):
     run("audit", "local.csv", *AUDIT, *MODEL, "--cache", "kept")
     assert len(json.loads(run("data", "cache", "--folder", "kept", "--json").out)["caches"]) == 1
-    assert "no such folder: absent" in run("data", "cache", "--folder", "absent").err
+    assert says(run("data", "cache", "--folder", "absent").err, "absent")
     ran = run("data", "cache", "--older-than", "-1")
     assert (ran.code, "--older-than" in ran.err and "got -1" in ran.err) == (2, True)
 
@@ -453,5 +453,4 @@ def test_a_large_cache_is_said_on_stderr_and_stdout_stays_json(run, xrays, monke
     code, out, err = run("audit", "local.csv", *AUDIT, *MODEL, "--cache", "kept", "--json")
     assert code == 0
     assert json.loads(out)["rows"] == ROWS
-    assert err.startswith("note: the cached images in kept take 0 GiB")
-    assert "equipoise data cache --folder kept" in err
+    assert says(err, "kept", "GiB", "equipoise data cache --folder kept")

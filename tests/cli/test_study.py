@@ -9,6 +9,7 @@ import pytest
 
 from equipoise.study import PRESETS
 from support.command import Ran
+from support.facts import says
 from support.xray_trees import network, write_nih
 
 STUDY = """
@@ -37,7 +38,7 @@ def run(run: Callable[..., Ran]) -> Callable[..., Ran]:
 def test_list(run: Callable[..., Ran]) -> None:
     found = run("list")
     assert found.code == 0
-    assert "paper-tabular: Table 1" in found.out
+    assert says(found.out, "paper-tabular")
     listed = json.loads(run("list", "--json").out)
     assert [study["name"] for study in listed] == list(PRESETS)
     assert {"paper-mimic-cxr", "nih", "phantom"} < set(PRESETS)
@@ -51,8 +52,7 @@ def test_sums_of_rates_and_quotients_run_and_show(run: Callable[..., Ran]) -> No
     assert (ran.code, ran.err) == (0, "")
     shown = run("show", "results")
     assert shown.code == 0
-    assert "TPR-FPR, bias" in shown.out
-    assert "PPV_GAP, bias" in shown.out
+    assert says(shown.out, "TPR-FPR", "PPV_GAP")
     told = json.loads(run("show", "results", "--json").out)
     assert (told["rows"], {line["measure"] for line in told["table"]}) == (2 * 2 * 2, {"tpr-fpr", "ppv_gap"})
 
@@ -81,7 +81,7 @@ def test_run_and_show(run: Callable[..., Ran], tmp_path: Path) -> None:
     valid = json.loads(run("show", "results", "--json", "--on", "validation").out)
     assert (valid["part"], told["part"]) == ("validation", "test")
     assert [line["gap_mean"] for line in valid["table"]] != [line["gap_mean"] for line in told["table"]]
-    assert "validation set" in " ".join(run("show", "results", "--on", "validation").out.split())
+    assert says(run("show", "results", "--on", "validation").out, "validation")
     assert "'train'" in run("show", "results", "--on", "train").err
 
 
@@ -112,8 +112,7 @@ def test_a_study_of_images(run: Callable[..., Ran], xrays: Path) -> None:
     (xrays / "cxr-nih" / "images" / "10000003_1.png").write_bytes(b"")
     refused = run(*arguments, "--out", "strict")
     assert refused.code == 2
-    assert "10000003_1.png: is empty (0 bytes)" in refused.err
-    assert "--skip-broken" in refused.err
+    assert says(refused.err, "10000003_1.png", "0 bytes", "--skip-broken")
     ran = run(*arguments, "--out", "out", "--skip-broken", "--size", "20", "--max-pixels", "99999", "--allow-outside")
     assert ran.code == 0
     assert Path("out/broken/nih.txt").read_text() == "1 empty\n"
@@ -136,32 +135,32 @@ def test_some_of_a_study(run: Callable[..., Ran]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("run", "mine.tml", "--out", "x"), "unknown study 'mine.tml'"),
-        (("run", "mine.toml", "--out", "x", "--method", "prunning"), "Did you mean 'pruning'?"),
-        (("run", "mine.toml", "--out", "x", "--runner", "threads"), "unknown runner 'threads'"),
-        (("run", "paper-tabular", "--out", "x"), "equipoise data fetch adult"),
-        (("run", "paper-mimic-iii", "--out", "x", "--root", "nowhere"), "physionet.org"),
-        (("run", "nih", "--out", "x", "--root", "nowhere"), "https://nihcc.app.box.com/v/ChestXray-NIHCC"),
-        (("run", "paper-mimic-cxr", "--out", "x", "--root", "nowhere"), "physionet.org/content/mimic-cxr-jpg"),
-        (("run", "mine.toml", "--out", "x", "--size", "64"), "size is an option of none of the data: loh, strong"),
-        (("run", "mine.toml", "--out", "x", "--skip-broken"), "skip_broken is an option of none of the data"),
-        (("run", "mine.toml", "--out", "x", "--max-pixels", "9"), "max_pixels is an option of none of the data"),
-        (("run", "mine.toml", "--out", "x", "--allow-outside"), "allow_outside is an option of none of the data"),
-        (("run", "paper-mimic-cxr", "--out", "x", "--no-pretrained", "--pretrained", "vgg-16=w.pth"), "cannot be combined"),
-        (("run", "phantom", "--out", "x", "--pretrained", "w.pth"), "resnet-18=file; got 'w.pth'"),
-        (("run", "phantom", "--out", "x", "--pretrained", "vgg-16=w.pth"), "none of the data has the model vgg-16"),
-        (("run", "phantom", "--out", "x", "--pretrained", "resnet-18=w.pth"), "no such file: "),
-        (("show", "nowhere"), "nowhere holds no study"),
+        (("run", "mine.tml", "--out", "x"), ["study", "'mine.tml'"]),
+        (("run", "mine.toml", "--out", "x", "--method", "prunning"), ["'prunning'", "'pruning'"]),
+        (("run", "mine.toml", "--out", "x", "--runner", "threads"), ["runner", "'threads'"]),
+        (("run", "paper-tabular", "--out", "x"), ["equipoise data fetch adult"]),
+        (("run", "paper-mimic-iii", "--out", "x", "--root", "nowhere"), ["physionet.org"]),
+        (("run", "nih", "--out", "x", "--root", "nowhere"), ["https://nihcc.app.box.com/v/ChestXray-NIHCC"]),
+        (("run", "paper-mimic-cxr", "--out", "x", "--root", "nowhere"), ["physionet.org/content/mimic-cxr-jpg"]),
+        (("run", "mine.toml", "--out", "x", "--size", "64"), ["size", "loh, strong"]),
+        (("run", "mine.toml", "--out", "x", "--skip-broken"), ["skip_broken", "loh, strong"]),
+        (("run", "mine.toml", "--out", "x", "--max-pixels", "9"), ["max_pixels", "loh, strong"]),
+        (("run", "mine.toml", "--out", "x", "--allow-outside"), ["allow_outside", "loh, strong"]),
+        (("run", "paper-mimic-cxr", "--out", "x", "--no-pretrained", "--pretrained", "vgg-16=w.pth"), ["--no-pretrained", "--pretrained"]),
+        (("run", "phantom", "--out", "x", "--pretrained", "w.pth"), ["resnet-18=", "'w.pth'"]),
+        (("run", "phantom", "--out", "x", "--pretrained", "vgg-16=w.pth"), ["vgg-16"]),
+        (("run", "phantom", "--out", "x", "--pretrained", "resnet-18=w.pth"), ["w.pth"]),
+        (("show", "nowhere"), ["nowhere"]),
     ],
 )
-def test_bad_input_is_one_message(run: Callable[..., Ran], arguments: tuple[str, ...], said: str) -> None:
+def test_bad_input_is_one_message(run: Callable[..., Ran], arguments: tuple[str, ...], said: list[str]) -> None:
     found = run(*arguments)
     assert found.code == 2
-    assert said in found.err
+    assert says(found.err, *said)
     assert "Traceback" not in found.err
     assert not list(Path("x").glob("rows/*"))
 
 
 @pytest.mark.parametrize("command", ["list", "run", "show"])
 def test_help_has_an_example(run: Callable[..., Ran], command: str) -> None:
-    assert f"Example: equipoise study {command}" in run(command, "--help").out
+    assert says(run(command, "--help").out, f"equipoise study {command}")

@@ -16,7 +16,7 @@ from equipoise.data import CATALOGUE, Cohort, File, Recipe, check_files, fetch, 
 from equipoise.data.files import read_bytes
 from equipoise.data.sets.compas import anonymous
 from equipoise.errors import BadInput, UnknownName
-from support.facts import facts, suggests
+from support.facts import facts, says, suggests
 
 REAL_ROOT = os.environ.get("EQUIPOISE_DATA")  # read before the fixture below takes it away
 GOOD = {"a.csv": b"0,x\n1,z\n1,x\n", "b.csv": b"second\n"}
@@ -130,10 +130,10 @@ def test_missing_files_are_named_with_the_folders_and_the_command(tmp_path: Path
     with pytest.raises(BadInput) as caught:
         load("tiny", tmp_path)
     text = str(caught.value)
-    assert "b.csv missing" in text
+    assert says(text, "b.csv")
     assert "a.csv" not in text
     assert f"{tmp_path / 'tiny'}, {tmp_path}" in text
-    assert f"equipoise data fetch tiny --root {tmp_path}" in text
+    assert says(text, f"equipoise data fetch tiny --root {tmp_path}")
     assert check_files("tiny", tmp_path)[1] == ("b.csv", None, "missing")
     with pytest.raises(BadInput, match=facts("a.csv", "b.csv", cache, "equipoise data fetch tiny")):
         load("tiny")
@@ -210,7 +210,7 @@ def test_what_a_person_must_get_says_where_it_was_looked_for_and_where_to_get_it
         with pytest.raises(BadInput) as caught:
             use(name, tmp_path)
         assert where in str(caught.value)
-    with pytest.raises(BadInput, match=f"Looked in {tmp_path}/.*, {tmp_path}\\. "):
+    with pytest.raises(BadInput, match=rf"{tmp_path}/.*, {tmp_path}(?!/)"):
         load(name, tmp_path)
     assert {state.status for state in check_files(name, tmp_path)} == {"missing"}
     assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ import torch
 
 from equipoise.data import Cohort, Encoder, Scores
 from equipoise.errors import BadInput
-from support.facts import facts
+from support.facts import facts, says
 
 
 def _frame() -> pd.DataFrame:
@@ -52,9 +52,10 @@ def test_the_users_frame_is_not_changed_and_changing_it_changes_nothing():
 def test_problems_of_features_and_columns_come_in_one_message():
     with pytest.raises(BadInput) as caught:
         _cohort(label="ill", features=["agee", "ward"], name="ward.csv")
-    assert str(caught.value).startswith("2 problems in ward.csv:")
-    assert caught.value.problems[0].startswith("no column 'ill'")
-    assert caught.value.problems[1] == "no feature column 'agee'. Did you mean 'age'?"
+    assert says(caught.value, 2, "ward.csv")
+    label, feature = caught.value.problems
+    assert says(label, "'ill'")
+    assert says(feature, "'agee'", "'age'")
 
 
 def test_a_frame_without_features_is_an_error():

@@ -1,5 +1,6 @@
 """Files: tables as hospitals export them, broken ones with a reason, and writes that are whole or did not happen."""
 
+import errno
 import gzip
 import os
 from pathlib import Path
@@ -95,7 +96,7 @@ def test_a_missing_file_names_the_folder_and_a_neighbour(tmp_path: Path):
     (tmp_path / "scores.csv").write_text(PLAIN)
     with pytest.raises(BadInput, match=suggests("scores.csv") + f".*{tmp_path}"):
         read_table(tmp_path / "score.csv")
-    with pytest.raises(BadInput, match="no such file"):
+    with pytest.raises(BadInput, match=facts(tmp_path / "nowhere")):
         read_table(tmp_path / "nowhere" / "scores.csv")
     with pytest.raises(BadInput, match="folder"):
         read_table(tmp_path)
@@ -180,7 +181,7 @@ def test_asking_whether_a_place_can_be_written_makes_nothing(tmp_path: Path):
 def test_a_read_only_folder_is_refused(tmp_path: Path):
     tmp_path.chmod(0o500)
     for refuse in (check_writable, lambda path: write_text(path, "text")):
-        with pytest.raises(BadInput, match="cannot write"):
+        with pytest.raises(BadInput, match=facts("x.json")):
             refuse(tmp_path / "x.json")
     tmp_path.chmod(0o700)
 
@@ -201,8 +202,9 @@ def test_a_full_disk_names_the_file(tmp_path):
             temporary.symlink_to("/dev/full")
             temporary.write_text("x" * 100)
 
-    with pytest.raises(OSError, match="No space left") as caught:
+    with pytest.raises(OSError) as caught:
         full()
+    assert caught.value.errno == errno.ENOSPC
     assert caught.value.filename == str(tmp_path / "decisions.csv")
     assert list(tmp_path.iterdir()) == []
 

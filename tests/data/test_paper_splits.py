@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from equipoise.data import Cohort, balanced_parts, fold_parts, split
 from equipoise.errors import BadInput
-from support.facts import facts
+from support.facts import facts, says
 
 
 def _cohort(n: int = 800, positive: float = 0.3, reference: float = 0.6, seed: int = 0, groups=("F",)) -> Cohort:
@@ -62,8 +62,8 @@ def test_a_cell_that_is_too_small_is_named():
     cohort = Cohort.from_arrays(torch.zeros(80, 1), y, groups, reference="M")
     with pytest.raises(BadInput) as caught:
         balanced_parts(cohort, seed=0)
-    assert "train set has 0 positives in 'F'" in str(caught.value)
-    assert "test set has 0 positives in 'F'" in str(caught.value)
+    for part in ("train", "test"):
+        assert any(says(problem, part, 0, "'F'") for problem in caught.value.problems)
 
 
 @pytest.mark.parametrize("shares", [(0.75, 0.5), (1.0, 0.5, 0.5), (0.75, 0.5, 0.0)])

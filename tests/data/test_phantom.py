@@ -149,15 +149,15 @@ def test_parts_have_their_own_patients_and_shares() -> None:
 @pytest.mark.parametrize(
     ("draw", "says"),
     [
-        (lambda: phantom(0), ["n must be a whole number of at least 1 image; got 0"]),
-        (lambda: phantom(10, size=8), ["size must be a whole number of pixels from 16 to 512; got 8"]),
+        (lambda: phantom(0), ["n must", "got 0"]),
+        (lambda: phantom(10, size=8), ["size must", "16 to 512", "got 8"]),
         (lambda: phantom(10, size=513), ["size"]),
         (
             lambda: phantom(True, seed=-1, hardness=1.1, prevalence=-0.1, share="half"),
             ["n must", "seed", "hardness", "prevalence", "share"],
         ),  # type: ignore[arg-type]
-        (lambda: phantom_oracle(10, separation=float("nan")), ["separation must be a number from 0 to 6"]),
-        (lambda: phantom_parts(2, size=9), ["n must be a whole number of at least 4 images"]),
+        (lambda: phantom_oracle(10, separation=float("nan")), ["separation must", "0 to 6"]),
+        (lambda: phantom_parts(2, size=9), ["n must", "at least 4"]),
         (lambda: phantom_parts(40, train_share=2.0, seed=-3), ["train_share", "seed"]),
     ],
 )

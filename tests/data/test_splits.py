@@ -158,7 +158,7 @@ def test_a_table_keeps_the_encoding_that_it_has():
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1])
 def test_a_fraction_that_keeps_nobody_or_everybody_aside_is_refused(fraction):
     cohort = Cohort.from_arrays(torch.zeros(4, 1), [0, 1, 0, 1], ["F", "F", "M", "M"])
-    with pytest.raises(BadInput, match="between 0 and 1"):
+    with pytest.raises(BadInput, match=facts(fraction)):
         hold_out(cohort, fraction)
 
 

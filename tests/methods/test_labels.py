@@ -14,7 +14,7 @@ from equipoise.measures import furthest, performance_values, tabulate_codes
 from equipoise.methods import ALL_AT_ONCE, METHODS
 from equipoise.methods.evaluation import winning
 from equipoise.models import ManyBiasScores, OneOutput, predict, to_onnx
-from support.facts import facts, suggests
+from support.facts import facts, says, suggests
 from support.multilabel import CLASSES, LABELS, classes_cohort, fitted, labels_cohort, labels_frame, network
 from support.notes import note_of
 
@@ -314,9 +314,7 @@ def test_goals_and_methods_that_cannot_be(labels, classes):
     with pytest.raises(BadInput) as caught:
         eq.debias(model, cohort, goals={"Efusion": eq.Goal("eod")}, min_performance=0.7)
     text = str(caught.value)
-    assert "Did you mean 'Effusion'?" in text
-    assert "has none for Effusion, Mass" in text
-    assert "balanced accuracy >= 0.7" in text
+    assert says(text, "'Effusion'", "Effusion, Mass", "balanced accuracy >= 0.7")
     for method in ("adversarial-finetune", "adversarial-training"):
         with pytest.raises(BadInput, match=facts(method, "labels", "constrained")):
             eq.debias(model, cohort, method=method)
@@ -326,7 +324,7 @@ def test_goals_and_methods_that_cannot_be(labels, classes):
     with pytest.raises(BadInput, match=facts(3, "classes", "outputs")):
         eq.debias(network(6, 4), classes[1], outputs={"none": 0, "pneumonia": 1, "effusion": 2})
     sigmoids = nn.Sequential(network(6, 3), nn.Sigmoid())
-    with pytest.raises(BadInput, match="do not add up to 1"):
+    with pytest.raises(BadInput, match=facts(1)):
         eq.debias(sigmoids, classes[1])
     with pytest.raises(BadInput, match=facts("(6,)")):
         eq.debias(network(5, 2), cohort)

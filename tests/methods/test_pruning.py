@@ -104,9 +104,9 @@ def test_settings():
     assert Settings(steps=10).units_per_step(352) == 36
     assert Settings().units_per_step(352) == 1
     assert Settings().units_per_step(35_000) == 100
-    with pytest.raises(BadInput, match="not both"):
+    with pytest.raises(BadInput, match=facts("units", "steps")):
         Settings(units=1, steps=2)
-    with pytest.raises(BadInput, match="at least one"):
+    with pytest.raises(BadInput, match=facts("units", 0)):
         Settings(units=0)
     with pytest.raises(BadInput, match="max_steps=0"):
         Settings(max_steps=0)

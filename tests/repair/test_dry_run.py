@@ -8,6 +8,7 @@ from equipoise.data import Cohort, hold_out
 from equipoise.methods import METHODS, Goal, Method, bias_score, standard
 from equipoise.repair import dry_run as module
 from equipoise.repair import estimate
+from support.facts import says
 from support.hospital import network, patients
 
 
@@ -45,7 +46,7 @@ def test_the_work_is_what_the_settings_say(parts, monkeypatch):
     assert found["bias-gda"].rows == 10 * n * (4 + 1) + n + m
     assert found["bias-gda"].seconds == pytest.approx(0.001 * found["bias-gda"].rows + 10 * 0.5)
     assert found["pruning"].rows == n * (1 + 4 * 5) + n + m  # 8 units, 2 a step
-    assert "4 steps of 2 of 8 units" in found["pruning"].what
+    assert says(found["pruning"].what, 4, 2, 8)
     assert found["random"].rows == 8 * n + n + m
     assert found["reject-option"].rows == n
 
@@ -69,7 +70,7 @@ def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
     assert once["bias-score"].seconds == pytest.approx(0.001 * (4 * n + m) + 24 * 0.5 + 3 * 10.0)  # aod: the label, and the group twice
     assert once["group-thresholds"].rows == n
     assert once["auto"].rows == n + 3 * n + 10 * n + 3 * n + n + m  # the original, both, a pass each to see how sure, and the report
-    assert once["auto"].what.startswith("standard, bias-score, constrained, one after the other")
+    assert says(once["auto"].what, "standard, bias-score, constrained")
 
     parity = estimate(model, repair, test, {"bias-score": {"steps": 8}}, Goal("ppv_gap")).methods[-1]  # the group given either label
     assert parity.seconds == pytest.approx(once["bias-score"].seconds)
@@ -77,7 +78,7 @@ def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
 
     honest = steps("honest")
     assert honest["constrained"].rows == 4 * 10 * n + n + m
-    assert honest["constrained"].what.startswith("up to 4 runs, for honest selection, of: 2 epochs")
+    assert says(honest["constrained"].what, 4, "honest", 2)
     assert honest["auto"].rows == n + 4 * (3 * n + 10 * n) + 3 * n + n + m
 
 

@@ -24,7 +24,7 @@ from equipoise.repair import verified as subject
 from equipoise.repair.folder import filling
 from equipoise.repair.verified import read_run, sealed, verify
 from support import bundles
-from support.facts import facts
+from support.facts import facts, says
 
 X = torch.tensor([[1.0, -2.0, 0.5], [0.0, 1.0, 3.0]])
 
@@ -129,8 +129,7 @@ def test_thousands_of_damaged_bytes_in_the_weights_are_refused_before_they_are_p
     monkeypatch.setattr("equipoise.repair.bundle.safetensors_in", lambda *_: pytest.fail("it was parsed"))
     with pytest.raises(BadInput) as caught:
         Bundle.load(folder, trust=True)
-    assert "model.onnx is not the file" in str(caught.value)
-    assert "repaired.safetensors is not the file" in str(caught.value)
+    assert says(caught.value, "model.onnx", "repaired.safetensors")
 
 
 @pytest.mark.parametrize("name", ["repaired.pt2", "bias_score.safetensors", "model.onnx", "repaired.pt"])
@@ -203,7 +202,7 @@ def test_a_run_json_against_its_schema_is_one_message_with_the_key(folder: Path,
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ({}, "does not list rule.json"),
+        ({}, "rule.json"),
         ({"../net.py": "0" * 64}, "../net.py"),
         ({"rule.json": "0" * 64, "audit.json": "0" * 64, "repaired.safetensors": "short"}, "files.repaired.safetensors"),
         (["rule.json"], "files"),

@@ -12,6 +12,7 @@ from equipoise.measures import GAPS
 from equipoise.report import audit_summary, audits_summary
 from equipoise.report.terminal import MOST_GAPS, MOST_GROUPS
 from support.audits import HOSTILE, audit_of, frame_of
+from support.facts import says
 
 
 def _shown(view, width: int = 80) -> str:
@@ -60,20 +61,25 @@ def test_the_conclusion_names_the_largest_clear_gap_with_its_direction():
     _, audit = audit_of(frame, reference="M")
     text = " ".join(_shown(audit_summary(audit)).split())
     largest = max((audit[name] for name in ("spd", "eod", "fpr_gap")), key=lambda e: abs(e.value))
-    assert f"is {100 * abs(largest.value):.1f} percentage points lower in F than in M" in text
+    assert largest.value < 0
+    assert says(text, f"{100 * abs(largest.value):.1f} percentage points", "lower in F", "M")
 
 
 def test_no_clear_gap_is_reported_as_such():
     frame = frame_of(["F", "M"])
     frame["p"] = 0.7
-    assert "after adjustment for 4 comparisons" in _shown(audit_summary(audit_of(frame, reference="M")[1]), 200)
+    _, audit = audit_of(frame, reference="M")
+    text = _shown(audit_summary(audit), 200)
+    assert says(text, f"{audit.comparisons} comparisons")
+    assert not says(text, "lower in")
+    assert not says(text, "higher in")
 
 
 def test_groups_that_are_not_shown_are_counted():
     names = [f"g{k:02}" for k in range(15)]
     _, audit = audit_of(frame_of(names), reference="g00")
     text = _shown(audit_summary(audit))
-    assert f"{len(names) - MOST_GROUPS} more groups" in " ".join(text.split())
+    assert says(" ".join(text.split()), f"{len(names) - MOST_GROUPS} more")
     assert "g00 (ref.)" in text
 
 

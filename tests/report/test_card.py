@@ -20,11 +20,14 @@ from equipoise.repair import Comparison
 from equipoise.report import read_facts, why_words
 from equipoise.report.card import cards, pipeline_tag
 from equipoise.report.card_facts import NOT_PROVIDED, SECTIONS
-from equipoise.report.text import clean, fenced, name, prose
+from equipoise.report.text import amount, clean, fenced, name, prose
 from support.cases import HOSTILE, small_case
+from support.facts import facts, says
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "model-card.md"
 NAMESPACE = "{https://mc.chai.org/v0.2/schema.xsd}"
+LEVELLING = "Levelling"  # the word for a difference that closed because a group got worse
+UNKNOWN = amount(float("nan"))
 EVIL = "a\x00b\x1b[31m|`c` <img src=x onerror=alert(1)> ]]> &lt; *d* \ud800\ufffe\u2028--- \u202e: #\n---\nlicense: evil"
 SIGNATURE = """<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema" targetNamespace="http://www.w3.org/2000/09/xmldsig#">
 <xs:element name="Signature" type="xs:anyType"/></xs:schema>"""
@@ -207,16 +210,16 @@ def test_changed_decisions_and_who_got_worse(tmp_path):
     fall = f"sensitivity of M {before[sick].mean():.3f} to {after[sick].mean():.3f}"
     for text in (markdown, _text(root, "Warnings/KnownBiasesOrEthicalConsiderations")):
         assert fall in text
-        assert "**Levelling down:**" in text
+        assert LEVELLING in text
 
 
 def test_nobody_worse_is_said_too(tmp_path):
     case = small_case()
     same = replace(case.result, candidate=replace(case.original.candidate), test=case.original.test)
     markdown, _ = _written(replace(case, candidates=(same,), chosen=0), tmp_path)
-    assert "no group's sensitivity fell" in markdown
-    assert "did NOT get smaller" in markdown
-    assert "Levelling down" not in markdown
+    assert f"| M | {(case.result.test.y[case.result.test.attribute.codes == 0] == 1).sum()} |" in markdown
+    assert not re.search(r"sensitivity of \w+ 0\.\d+ to 0\.\d+", markdown)
+    assert LEVELLING not in markdown
 
 
 def test_the_card_says_sizes_parts_and_the_goal(tmp_path):
@@ -228,22 +231,22 @@ def test_the_card_says_sizes_parts_and_the_goal(tmp_path):
     assert where in _text(root, "KeyMetrics/FairnessEquity/TestingDataDescription")
     process = _text(root, "KeyMetrics/FairnessEquity/ValidationProcessAndJustification")
     assert "of 4" in process
-    assert "effective number of patients" in process
-    assert "No patient is in both sets." in process
+    assert says(process, "number of patients")
     min_performance = f"{100 * case.result.candidate.goal.min_performance:.1f}%"
-    assert f"balanced accuracy of at least {min_performance}" in _text(root, "KeyMetrics/FairnessEquity/MetricGoal")
+    assert says(_text(root, "KeyMetrics/FairnessEquity/MetricGoal"), "balanced accuracy", min_performance)
     assert "bias-gda" in _text(root, "TrustIngredients/AISystemFacts/BiasMitigationApproaches")
-    assert f"On the repair set the goal was met: {name(why_words(case.result.candidate.why))}" in markdown
-    assert "12 rows were left out: no label" in _text(root, "Warnings/KnownRisksAndLimitations")
+    assert name(why_words(case.result.candidate.why)) in markdown
+    assert [limit for limit in case.provenance.limits if not says(_text(root, "Warnings/KnownRisksAndLimitations"), limit)] == []
 
 
 def test_a_missed_goal_is_said(tmp_path):
-    markdown, _ = _written(small_case(goal=Goal("eod", "balanced_accuracy", min_performance=0.99)), tmp_path)
-    assert "the goal was NOT met" in markdown
-    assert "the balanced accuracy is BELOW the minimum of 0.99" in markdown
+    case = small_case(goal=Goal("eod", "balanced_accuracy", min_performance=0.99))
+    markdown, _ = _written(case, tmp_path)
+    assert not case.result.candidate.met
+    assert says(markdown, why_words(case.result.candidate.why), "balanced accuracy is BELOW", 0.99)
     (tmp_path / "max_gap").mkdir()
     markdown, _ = _written(small_case(goal=Goal("eod", "balanced_accuracy", max_gap=0.0), cure=0.2), tmp_path / "max_gap")
-    assert "the absolute eod is ABOVE the maximum of 0" in markdown
+    assert says(markdown, "eod is ABOVE", 0)
 
 
 def test_patients_in_both_parts_are_counted(tmp_path):
@@ -251,17 +254,19 @@ def test_patients_in_both_parts_are_counted(tmp_path):
     mixed = np.concatenate([case.result.test.patients[:300], case.result.valid.patients[300:]])
     result = replace(case.result, valid=replace(case.result.valid, patients=mixed))
     markdown, _ = _written(replace(case, candidates=(result,)), tmp_path)
-    assert "300 patients are in both sets" in markdown
+    assert says(markdown, "300 patients", "both")
     markdown, _ = _written(small_case(patients=False), tmp_path)
-    assert "Without patient ids" in markdown
+    assert says(markdown, "patient ids")
 
 
 @pytest.mark.parametrize("chosen", [2, 3])
 def test_a_rule_that_needs_the_group_is_said(chosen, tmp_path):
     _, root = _written(small_case(chosen=chosen), tmp_path)
-    assert "The rule needs each patient's group at prediction time." in _text(root, "UsesAndDirections/HowToUse")
+    needs = _text(root, "UsesAndDirections/HowToUse")
     _, root = _written(small_case(), tmp_path)
-    assert "The rule does not need the protected attribute" in _text(root, "UsesAndDirections/HowToUse")
+    plain = _text(root, "UsesAndDirections/HowToUse")
+    assert says(needs, "needs", "group")
+    assert says(plain, "does not need")
 
 
 def test_insufficient_data_is_said_and_never_a_number(tmp_path):
@@ -271,16 +276,16 @@ def test_insufficient_data_is_said_and_never_a_number(tmp_path):
     results = _results(root, "FairnessEquity")
     gap = results["eod by sex, X minus M, after"]
     assert gap["kind"] == "single"
-    assert gap["value"].startswith("insufficient data")
-    assert "For X some or all rates are insufficient data" in markdown
-    assert "| eod | sex | X minus M | insufficient data | insufficient data |  |" in markdown
+    assert gap["value"].startswith(UNKNOWN)
+    [row] = [line for line in markdown.splitlines() if line.startswith("| eod | sex | X minus M |")]
+    assert not re.search(r"\d", row)
     assert not re.search(r"\bnan\b", markdown, re.IGNORECASE)
 
 
 def test_only_insufficient_data(tmp_path):
     case = small_case(groups=("M", "F"), shares=(0.997, 0.003))
     markdown, _ = _written(case, tmp_path)
-    assert "is insufficient data" in markdown
+    assert says(markdown, UNKNOWN)
     assert "eod" not in [metric["type"] for metric in _metadata(markdown)["model-index"][0]["results"][0]["metrics"]]
 
 
@@ -343,7 +348,7 @@ def test_what_the_user_wrote_is_in_both_cards(tmp_path):
     assert data["license"] == "apache-2.0"
     assert data["tags"][-2:] == ["x-ray", "a: b"]
     assert data["model-index"][0]["name"] == "Ward 3 triage"
-    assert "# Model card for Ward 3 triage" in markdown
+    assert re.search(r"^# .*Ward 3 triage$", markdown, re.MULTILINE)
     assert _text(root, "ReleaseInfo/ReleaseDate") == "2026-03-02"
     assert _text(root, "UsesAndDirections/IntendedUseAndWorkflow") == "**Sorts** the list &lt;script>alert(1)&lt;/script>"
     assert _results(root, "SafetyReliability") == {
@@ -376,32 +381,31 @@ def test_every_problem_of_a_toml_is_in_one_message(tmp_path):
     )
     with pytest.raises(BadInput) as caught:
         read_facts(path)
-    text = str(caught.value)
-    assert text.startswith(f"11 problems in {path}:")
-    for part in (
-        "unknown section 'contact'. It belongs under [model].",
-        "unknown section 'modle'. Did you mean 'model'? Valid: model, use,",
-        "model.version should be text in quotes; got 1.2",
-        "unknown key 'developper' in [model]. Did you mean 'developer'? Valid: name,",
-        "model.ehr should be a list of texts; got 'Epic'",
-        "unknown key 'intended' in [model]. It belongs under [use].",
-        "safety.results[0] lacks 'label'. Add it.",
-        "safety.results[3]: expected both low and high",
-        "safety.results[1].value should be a number or text",
-        "unknown key 'unti' in safety.results[1]. Did you mean 'unit'?",
-        "safety.results[2]: expected a number as value",
+    assert says(caught.value, 11, path)
+    for named in (
+        ("'contact'", "[model]"),
+        ("'modle'", "'model'", "use"),
+        ("model.version", 1.2),
+        ("'developper'", "[model]", "'developer'", "name"),
+        ("model.ehr", "list", "'Epic'"),
+        ("'intended'", "[model]", "[use]"),
+        ("safety.results[0]", "'label'"),
+        ("safety.results[3]", "low", "high"),
+        ("safety.results[1].value", "number"),
+        ("safety.results[1]", "'unti'", "'unit'"),
+        ("safety.results[2]", "number", "value"),
     ):
-        assert part in text
+        assert any(says(problem, *named) for problem in caught.value.problems), named
 
 
 def test_a_toml_that_cannot_be_read(tmp_path):
-    with pytest.raises(BadInput, match="no such file"):
+    with pytest.raises(BadInput, match=facts(tmp_path / "none.toml")):
         read_facts(tmp_path / "none.toml")
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(BadInput, match=facts(tmp_path)):
         read_facts(tmp_path)
     path = tmp_path / "card.toml"
     path.write_text("[model", encoding="utf-8")
-    with pytest.raises(BadInput, match="is not a TOML file"):
+    with pytest.raises(BadInput, match=facts(path, "TOML")):
         read_facts(path)
     path.write_bytes(b"\xef\xbb\xbf[model]\nname = 'with a mark'\n")
     assert read_facts(path).model.name == "with a mark"

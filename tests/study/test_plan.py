@@ -1,5 +1,6 @@
 """A plan is read whole, every problem is named at once, and what tells studies apart is exactly what changes their numbers."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from equipoise.errors import BadInput
 from equipoise.study import PRESETS, make_plan, narrow, read_plan
 from equipoise.study.networks import Network
 from equipoise.study.results import differences, fingerprint, identity
-from support.facts import facts, suggests
+from support.facts import facts, says, suggests
 
 CSV = "age,sex,died\n" + "".join(f"{40 + k},{'FM'[k % 2]},{k % 3 % 2}\n" for k in range(30))
 TOML = """
@@ -65,7 +66,7 @@ def test_bins_and_conflicts_of_a_file(folder: Path) -> None:
     assert (columns["bins"], columns["conflicts"]) == ({"age": (50.0, 60.0)}, "first")
     for wrong, said in (("[60, 50]", "ascending"), ("[]", "no edge"), ('["a"]', "number")):
         assert said in " ".join(problems(own.replace("[50, 60]", wrong), folder))
-    assert "'ag', which is no group column" in " ".join(problems(own.replace("{ age", "{ ag"), folder))
+    assert says(problems(own.replace("{ age", "{ ag"), folder), "bins", "'ag'")
     assert "'last'" in " ".join(problems(own.replace('"first"', '"last"'), folder))
 
 
@@ -230,7 +231,7 @@ def test_a_file_that_is_no_study(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text("splits = = 3")
     with pytest.raises(BadInput, match=facts("TOML")):
         read_plan(tmp_path / "x.toml")
-    with pytest.raises(BadInput, match="no such file"):
+    with pytest.raises(BadInput, match=facts(tmp_path / "none.toml")):
         read_plan(tmp_path / "none.toml")
     with pytest.raises(BadInput, match=suggests("paper-tabular")):
         read_plan("paper-tabula")
@@ -249,7 +250,7 @@ def test_narrowing() -> None:
     with pytest.raises(BadInput) as caught:
         narrow(plan, data=["adlt"], methods=["prunin"], measures=["aod"], splits=0)
     assert len(caught.value.problems) == 4
-    assert "Did you mean 'adult'?" in str(caught.value)
+    assert re.search(suggests("adult"), str(caught.value))
 
 
 def test_measures_are_the_same_in_whatever_way_they_are_written() -> None:
@@ -314,7 +315,7 @@ def test_missing_data_are_named_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as caught:
         identity(make_plan({"name": "x", "data": ["adult", "compas", "mimic-iii"], "methods": ["standard"]}), tmp_path)
     assert len(caught.value.problems) == 3
-    assert "equipoise data fetch adult" in str(caught.value)
+    assert says(caught.value, "equipoise data fetch adult")
     assert "ADMISSIONS" in str(caught.value)
 
 
