@@ -190,6 +190,21 @@ def test_a_network_is_audited_on_its_inputs_as_they_are(run, network, weights):
     assert json.loads(out)["accuracy"]["value"] == pytest.approx((decided == frame["y"]).mean())
 
 
+def test_what_a_network_prints_while_it_runs_is_no_part_of_the_result(run, network):
+    Path("net.py").write_text(
+        NETWORK.replace("return nn.Linear(2, 1)", "return Loud(2, 1)")
+        + "\n\nclass Loud(nn.Linear):\n    def forward(self, x):\n        print('rows:', len(x))\n        return super().forward(x)\n"
+    )
+    code, out, err = run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--json")
+    assert (code, json.loads(out)["rows"]) == (0, 80)
+    assert "rows: 80" in err
+    for more in ("--dry-run", "--no-onnx"):
+        repair = run("debias", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--method", "reject-option", "--out", "new", more, "--json")
+        assert repair.code == 0
+        assert json.loads(repair.out)
+        assert "rows: " in repair.err
+
+
 def test_inputs_may_be_listed_in_the_networks_order(run, network):
     plain = json.loads(run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--json").out)
     listed = json.loads(run("audit", "data.csv", *WITH_MODEL, "--weights", "w.pt", "--feature", "x2", "--feature", "x1", "--json").out)
@@ -334,7 +349,7 @@ BAD_MODELS = {
     "no such factory": (["--model", "net.py:netwrk"], ["net.py defines no 'netwrk'", "Did you mean 'network'?"]),
     "no weights file": (["--weights", "none.pt"], ["no such file: none.pt"]),
     "weights that do not fit": (["--weights", "other.pt"], ["other.pt", "weight (1, 5), not (1, 2)"]),
-    "inputs that do not fit": (["--feature", "x1"], ["shape (80, 1)", "the inputs that it was trained on"]),
+    "inputs that do not fit": (["--feature", "x1"], ["shape (1,)", "the inputs that it was trained on"]),
     "input not there": (["--feature", "x1", "--feature", "x3"], ["data.csv: no feature column 'x3'"]),
     "input in words": (["--feature", "x1", "--feature", "sex"], ["data.csv: input column 'sex' holds no numbers"]),
     "input with a gap": (["--feature", "x1", "--feature", "hole"], ["'hole': 1 of 80 rows are empty or infinite"]),

@@ -10,6 +10,7 @@ from equipoise.errors import BadInput
 from equipoise.methods import debias
 from equipoise.models import Training, compute_device, outputs, train
 from equipoise.models.devices import Feed
+from equipoise.models.single import SingleReplica
 from support.facts import facts
 
 CPU = torch.device("cpu")
@@ -73,6 +74,13 @@ def test_scores_come_in_smaller_pieces_where_memory_is_too_small(caplog: pytest.
     assert "too small" in caplog.text
     with pytest.raises(BadInput, match="row"):
         outputs(Greedy(0), images)
+
+
+def test_a_batch_that_was_too_large_is_not_tried_again(caplog: pytest.LogCaptureFixture):
+    replica = SingleReplica(Greedy(8), pictures())
+    first, second = replica.evaluate(), replica.evaluate()
+    assert (first == second).all()
+    assert caplog.text.count("too small") == 3  # 60 to 30, 15 and 7 rows
 
 
 def test_training_and_fine_tuning_name_a_batch_that_would_fit():

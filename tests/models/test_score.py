@@ -95,7 +95,7 @@ def test_scores_keep_the_rows_of_the_cohort():
         (lambda x: x.mean(), facts("()")),
         (lambda x: x[:1, 0], facts("(1,)")),
         (lambda x: (x[:, 0], x), facts("tuple")),
-        (lambda x: x @ torch.zeros(5, 1), facts("RuntimeError", "(12, 2)", "torch.float32")),
+        (lambda x: x @ torch.zeros(5, 1), facts("RuntimeError", "(2,)", "torch.float32")),
         (lambda x: x[:, 0] / 0 * 0, facts("NaN", 12, "tiny")),
     ],
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,7 +52,10 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def notes(*quiet: str) -> Iterator[None]:
-    """Prints the library's warnings on stderr, one line each, except those of the loggers in `quiet`, which the command reports itself."""
+    """Prints the library's warnings on stderr, one line each, except those of the loggers in `quiet`, which the command reports itself.
+
+    What a user's network prints while it runs goes there too: only the result belongs on standard output.
+    """
     handler = logging.Handler(logging.WARNING)
     handler.addFilter(lambda record: record.name not in quiet)
     handler.emit = lambda record: err.print(  # type: ignore[method-assign]
@@ -60,7 +64,8 @@ def notes(*quiet: str) -> Iterator[None]:
     logger = logging.getLogger("equipoise")
     logger.addHandler(handler)
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
         logger.removeHandler(handler)
 

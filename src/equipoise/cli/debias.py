@@ -194,10 +194,12 @@ def debias(
             output = settled_output(network, repair.inputs, output)
         else:
             set_output(network, output)
-        if dry_run:
+    if dry_run:
+        with notes():
             found = estimate(network, repair, test, methods, goal, trained, draws if probe else None, outputs)
-            print_plan(found, folder, as_json)
-            return
+        print_plan(found, folder, as_json)
+        return
+    with notes():
         names = {"patient": reading.patient, "id": reading.id, "conflicts": reading.conflicts}
         if images is not None:
             names |= {"image_column": reading.image_column, "view_column": reading.view}

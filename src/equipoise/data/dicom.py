@@ -11,7 +11,7 @@ import logging
 import struct
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from io import BytesIO
 from itertools import pairwise
@@ -24,11 +24,15 @@ import pandas as pd
 
 from equipoise.data.faults import BadImage, Broken, Limit
 from equipoise.data.image_files import file_state
-from equipoise.errors import BadInput, MissingExtra, raise_all
+from equipoise.errors import BadInput, MissingExtra
 
 log = logging.getLogger(__name__)
 
 SUFFIXES = (".dcm", ".dicom")
+KEYWORDS = {"patient": "PatientID", "sex": "PatientSex", "age": "PatientAge", "view": "ViewPosition"}
+CHARACTERS = "SpecificCharacterSet"
+# What pydicom raises for bytes that are no DICOM, or a value that is not what its type says.
+UNREADABLE = (ValueError, LookupError, AttributeError, TypeError, NotImplementedError, ArithmeticError, EOFError, struct.error, zlib.error)
 FROM_HEADER = ("sex", "age", "view")  # columns that a header can give
 YEARS = {"Y": 1.0, "M": 1 / 12, "W": 7 / 365.25, "D": 1 / 365.25}  # what an age counts in
 LUMA = np.array([0.299, 0.587, 0.114])
@@ -173,21 +177,6 @@ def codestream_size(frame: bytes) -> tuple[int, int] | None:
     return None
 
 
-def headers(files: Iterable[str | Path]) -> pd.DataFrame:
-    """One row per DICOM file: image (its absolute path), patient, sex (F, M or O), age in years and view, each None where it is missing.
-
-    This is a frame for `Cohort.from_images(..., image="image", patient="patient", view="view")` once it has a column with the label.
-    """
-    rows, problems = [], []
-    for file in files:
-        try:
-            rows.append({"image": str(Path(file).absolute()), **header(file)})
-        except BadInput as error:
-            problems.append(f"{file} {error}")
-    raise_all(problems)
-    return pd.DataFrame(rows, columns=["image", "patient", "sex", "age", "view"])
-
-
 def header(file: str | Path, limit: Limit = Limit()) -> dict[str, object]:
     """Patient, sex, age and view in the header of one DICOM file, or an error: what is wrong with it."""
     pydicom = _pydicom()
@@ -196,24 +185,27 @@ def header(file: str | Path, limit: Limit = Limit()) -> dict[str, object]:
         raise BadImage("missing", "no such file")
     if not state.st_size:
         raise BadImage("empty", "is empty (0 bytes)")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pydicom warns of every value that is not to the standard; ours are checked here
-        try:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pydicom warns of every value that is not to the standard; ours are checked here
             with Path(file).open("rb") as opened:
                 _check_inflated(pydicom, opened, limit)
             data = pydicom.dcmread(file, stop_before_pixels=True, defer_size=LARGE)
-            return {
-                "patient": _identifier(data, "PatientID"),
-                "sex": _text(data, "PatientSex"),
-                "age": age(_text(data, "PatientAge")),
-                "view": _text(data, "ViewPosition"),
-            }
-        except BadInput:
-            raise
-        except OSError as error:
-            raise BadImage("damaged", f"cannot be read: {error.strerror or type(error).__name__}") from error
-        except Exception as error:  # any bytes, so any error
-            raise BadImage("damaged", f"cannot be read as DICOM: {(str(error).splitlines() or [type(error).__name__])[0][:200]}") from error
+            held = {keyword: data.get(keyword) for keyword in (*KEYWORDS.values(), CHARACTERS)}  # they are decoded here
+    except BadInput:  # it inflates to too much
+        raise
+    except OSError as error:
+        raise BadImage("damaged", f"cannot be read: {error.strerror or type(error).__name__}") from error
+    except (*UNREADABLE, pydicom.errors.InvalidDicomError) as error:
+        raise BadImage("damaged", f"cannot be read as DICOM: {(str(error).splitlines() or [type(error).__name__])[0][:200]}") from error
+    found: dict[str, Any] = {name: _text(held[keyword]) for name, keyword in KEYWORDS.items()}
+    if "\ufffd" in (found["patient"] or ""):  # it tells patients apart, so that none of its characters may be lost
+        raise BadImage(
+            "damaged",
+            f"its {KEYWORDS['patient']} is not in the character set that it names ({held[CHARACTERS] or 'none'}), so that patients "
+            "could be mixed up",
+        )
+    return found | {"age": age(found["age"])}
 
 
 def with_headers(
@@ -311,17 +303,7 @@ def _full_range(values: npt.NDArray[Any], low: float, high: float) -> npt.NDArra
     return np.clip(scaled, 0, 255)
 
 
-def _identifier(data: Any, keyword: str) -> str | None:
-    """A text that tells patients apart, so that none of its characters may be lost."""
-    found = _text(data, keyword)
-    if found is not None and "\ufffd" in found:
-        held = data.get("SpecificCharacterSet") or "none"
-        raise BadImage("damaged", f"its {keyword} is not in the character set that it names ({held}), so that patients could be mixed up")
-    return found
-
-
-def _text(data: Any, keyword: str) -> str | None:
-    value = data.get(keyword)
+def _text(value: Any) -> str | None:
     if value is not None and not isinstance(value, str) and hasattr(value, "__iter__"):  # pydicom cuts a text at each backslash
         value = "\\".join(map(str, value))
     return str(value).strip() or None if value is not None else None

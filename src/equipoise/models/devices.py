@@ -10,6 +10,7 @@ import copy
 import logging
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -33,6 +34,7 @@ class Feed:
     def __init__(self, inputs: Tensor | Images, device: torch.device) -> None:
         self.inputs, self.device = inputs, device
         self.shape = inputs.shape
+        self.most = sys.maxsize  # rows of a batch; fewer once the device's memory was too small for them
         self._scale = inputs.scale(device) if isinstance(inputs, Images) else None
         self._resident: Tensor | None = None
         if device.type == "cuda" and not (isinstance(inputs, Tensor) and inputs.device == device):

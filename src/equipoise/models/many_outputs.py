@@ -7,23 +7,21 @@ other classes. So methods see scores in [0, 1] with logits behind them, as those
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from equipoise.data import UNKNOWN, Cohort, Images, Scores
 from equipoise.errors import BadInput, UnknownName, did_you_mean, raise_all
-from equipoise.models import ranks
-from equipoise.models.devices import Feed, compute_device, device_of, on_device
-from equipoise.models.protocol import Slope, shuffled
-from equipoise.models.score import evaluating, feed_outputs, predict, sigmoid
+from equipoise.models.devices import device_of
+from equipoise.models.protocol import shuffled
+from equipoise.models.score import evaluating, looks_like_probability, predict, sigmoid
+from equipoise.models.score import outputs as outputs_of
 from equipoise.models.single import TINY, SingleReplica
 from equipoise.models.units import find_units
-from equipoise.models.vision import OneOutput, declared_output
+from equipoise.models.vision import OneOutput, declared_output, lacks_threshold, uncalibrated
 
 WRAPPED = "inner."  # before the names of layers of the network inside
 SUMS_TO_ONE = 1e-3  # how far probabilities of classes may be from adding up to 1
@@ -39,12 +37,12 @@ class ChosenOutputs(nn.Module):
         super().__init__()
         self.inner, self.columns, self.kind, self.output = inner, list(columns), kind, output
         self.flat = flat  # whether the network gives one number per row, without an axis of outputs
-        self.bare = _lacks_thresholds(inner, self.columns)
+        self.bare = lacks_threshold(inner, self.columns)
         # On the device, so that a step can be recorded; it is no part of what is saved.
         self.register_buffer("index", torch.tensor(self.columns, device=device_of(inner)), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        raw = as_matrix(_plain(self.inner, x) if self.bare else self.inner(x), len(x))
+        raw = as_matrix(uncalibrated(self.inner, x) if self.bare else self.inner(x), len(x))
         if max(self.columns) >= raw.shape[1]:
             raise BadInput(f"output {max(self.columns)} was asked of a network that returned shape {tuple(raw.shape)}; it has too few")
         chosen = raw.index_select(1, self.index)
@@ -100,37 +98,12 @@ def as_matrix(raw: object, rows: int) -> Tensor:
     return raw
 
 
-def _lacks_thresholds(inner: nn.Module, columns: Sequence[int]) -> bool:
-    """Whether a network that calibrates itself, as torchxrayvision's do, has no operating threshold for some of these outputs."""
-    thresholds: Any = getattr(inner, "op_threshs", None)
-    return isinstance(thresholds, Tensor) and bool(thresholds[list(columns)].isnan().any())
-
-
-def _plain(inner: nn.Module, x: Tensor) -> object:
-    """What such a network gives with 0.5 in place of a threshold that is missing, with which its calibration changes nothing."""
-    thresholds: Any = inner.op_threshs
-    return functional_call(inner, {"op_threshs": thresholds.nan_to_num(nan=0.5)}, (x,))
-
-
 def chosen_outputs(
     network: nn.Module, inputs: Tensor | Images, labels: Sequence[str], kind: str, outputs: Mapping[str, int | str] | None = None
 ) -> ChosenOutputs:
     """The outputs of these labels: as told; or by name, where the network names its outputs; or by position, where it has as many."""
-    few = inputs[: min(4, len(inputs))]
-    device = compute_device(network, inputs)
-    working = on_device(network, device)
-    try:
-        with evaluating(working), torch.no_grad():
-            raw = working(few.to(device))
-            width = as_matrix(raw, len(few)).shape[1]
-    except (BadInput, torch.OutOfMemoryError):
-        raise
-    except Exception as error:  # any network, so any error; a shape that does not fit, most often
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise BadInput(
-            f"the network cannot take inputs of shape {tuple(inputs.shape[1:])}: {reason}. "
-            "Give it the inputs that it was trained on, in the same order."
-        ) from error
+    raw = outputs_of(network, inputs[: min(4, len(inputs))], taken=_unchanged)
+    width = as_matrix(raw, len(raw)).shape[1]
     columns = _columns(network, labels, kind, outputs or {}, width)
     found = ChosenOutputs(network, columns, kind, declared_output(network), raw.ndim == 1)
     if found.output not in ("logit", "probability"):
@@ -178,25 +151,20 @@ def _columns(network: nn.Module, labels: Sequence[str], kind: str, outputs: Mapp
     return found
 
 
+def _unchanged(raw: object, rows: int) -> Tensor:
+    """What a network returned, once it is known to be a matrix or one number per row."""
+    return as_matrix(raw, rows).reshape(cast(Tensor, raw).shape)
+
+
 def _seen_output(network: nn.Module, columns: Sequence[int], kind: str, inputs: Tensor | Images) -> str:
-    """'logit' or 'probability' by what the network does, shown a few inputs a thousand times as large too (see score.output_kind)."""
-    few = inputs[:64]
-    device = compute_device(network, inputs)
-    working = on_device(network, device)
+    """'logit' or 'probability' by what the network does (see score.looks_like_probability)."""
 
     def shown(x: Tensor) -> Tensor:
-        with evaluating(working), torch.no_grad():
-            return as_matrix(working(x.to(device)), len(x))[:, list(columns)].float().cpu()
+        return outputs_of(network, x, taken=as_matrix)[:, list(columns)]
 
-    first = shown(few)
-    seen = [first]
-    for scale in (1000, -1000) if few.is_floating_point() else ():
-        with suppress(Exception):  # a network may refuse what it was not trained on
-            seen.append(shown(few * scale))
-    values = torch.cat(seen)
-    values = values[~values.isnan()]
-    if not (len(values) and bool(((values >= 0) & (values <= 1)).all())):
+    if not looks_like_probability(shown, inputs[:64]):
         return "logit"
+    first = shown(inputs[:64])
     if kind == "classes" and bool(((first.sum(1) - 1).abs() > SUMS_TO_ONE).any()):
         raise BadInput(
             "the network gives probabilities of its classes that do not add up to 1, so they are labels of their own: use "
@@ -216,9 +184,7 @@ def scores_of(views: Mapping[str, nn.Module], cohort: Cohort) -> dict[str, Score
             continue
         inner = view.get_submodule("inner")
         if id(inner) not in shared:
-            device = compute_device(inner, cohort.inputs)
-            feed = Feed(cohort.inputs, device)
-            shared[id(inner)] = feed_outputs(on_device(inner, device), feed, torch.arange(len(cohort)), taken=as_matrix)
+            shared[id(inner)] = outputs_of(inner, cohort.inputs, taken=as_matrix)
         raw = shared[id(inner)]
         own = view.margin(raw) if isinstance(view, OneClass) else raw[:, int(view.which)]  # type: ignore[arg-type]
         bad = int((~torch.isfinite(own)).sum())
@@ -253,25 +219,10 @@ class ManyOutputs(SingleReplica):
         for images in shuffled(self.images, generators, max(least, batch // self.labels), least):
             yield (images[:, :, None] * self.labels + torch.arange(self.labels)).reshape(len(images), -1)
 
-    def _pairs(self, index: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    def _given(self, index: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """The images (b,) of pairs (1, b * labels), and what is given of the pairs as (b, labels)."""
         images = index[0].view(-1, self.labels)[:, 0] // self.labels
         return images, [g[0].view(-1, self.labels) for g in given]
-
-    def proxy_gradient(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
-        images, (w,) = self._pairs(index, [weights])
-        if generators is not None:
-            self._proxy_gradient_in_training(images, w, generators)
-            return
-        rows, w = ranks.share(images), ranks.share(w)
-        wanted = w.any(1).nonzero()[:, 0]
-        self._leave_gradient(self._proxy_backward, rows[wanted], [w[wanted]], max(8, len(images) // 32 * 8))
-
-    def logit_gradient(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
-        images, pairs = self._pairs(index, given)
-        self._leave_gradient(
-            self._logit_backward(slope), ranks.share(images), [ranks.share(p) for p in pairs], max(8, len(images) // 32 * 8)
-        )
 
     def units(self, pattern: str | Sequence[str], granularity: str = "unit") -> int:
         inside = [f"{WRAPPED}{p}" for p in ([pattern] if isinstance(pattern, str) else pattern)]

@@ -142,7 +142,7 @@ def features(model: nn.Module, inputs: Tensor | Images, reading: Reading) -> tup
         found.append((logit_of(single_output(raw, len(rows)), probability).double().cpu(), seen.double().cpu()))
 
     with evaluating(working), torch.no_grad():
-        in_pieces(show, torch.arange(len(inputs)), rows_at_once(feed))
+        in_pieces(show, torch.arange(len(inputs)), feed, rows_at_once(feed))
     logits, seen = (torch.cat(parts).numpy() for parts in zip(*found, strict=True))
     return logits, seen
 

@@ -27,19 +27,21 @@ class Optimiser(Protocol):
 
 
 class Replicas(Protocol):
-    """Networks under repair."""
+    """Networks under repair. Who implements it derives from it, for the methods that are the same for all."""
 
     size: int
     rows: int
     frozen: tuple[int, int]  # parameter tensors that stay as they are, and all of them
     reduced: bool  # scores during the repair have a lower precision than those of the repaired network
+    _optimisers: list[Optimiser]
+    _frozen: BoolArray  # (R,) replicates that change no more
 
     def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
         """All rows once in the order of the generators, one per replicate, as indices (R, b) of at most `batch` rows.
 
         A last batch of fewer than `least` rows of input is left out.
         """
-        ...
+        return shuffled(self.rows, generators, batch, least)
 
     def scores_and_features(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
         """Scores (R, b) and features (R, b, k) of the rows index (R, b), with a graph.
@@ -81,11 +83,18 @@ class Replicas(Protocol):
 
     def optimiser(self, name: str, rate: float) -> Optimiser:
         """An optimiser: adam, adamw (single networks only), blockwise (see optimisers) or sgd."""
-        ...
+        found = self._steps_by(name, rate)
+        found.stop(self._frozen)
+        self._optimisers.append(found)
+        return found
+
+    def _steps_by(self, name: str, rate: float) -> Optimiser: ...
 
     def freeze(self, replicates: BoolArray) -> None:
         """These networks change no more by the optimisers that were made."""
-        ...
+        self._frozen = replicates
+        for optimiser in self._optimisers:
+            optimiser.stop(replicates)
 
     def keep(self, replicates: BoolArray) -> None:
         """Copies the present state of some replicates, for `kept`."""

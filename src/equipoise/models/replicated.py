@@ -1,6 +1,6 @@
 """Networks made ready for repair: checked, copied, and behind one interface; equal MLPs as one stack, any other network by itself."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -8,19 +8,19 @@ from torch import Tensor, nn
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, raise_all
-from equipoise.models.devices import compute_device, device_of, to_device
+from equipoise.models.devices import compute_device, to_device
 from equipoise.models.influence import row_parts, settled, sums
-from equipoise.models.many_outputs import ChosenOutputs, ManyOutputs
+from equipoise.models.many_outputs import ChosenOutputs, ManyOutputs, as_matrix
 from equipoise.models.optimisers import StackedSteps
-from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Replicas, Slope, shuffled
-from equipoise.models.score import evaluating, sigmoid, single_output
+from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Replicas, Slope
+from equipoise.models.score import outputs, sigmoid
 from equipoise.models.single import SingleReplica
 from equipoise.models.stack import MLP, Recorder, Snapshot, Stack
 from equipoise.models.units import find_units
 from equipoise.models.vision import shape_advice
 
 
-class StackedReplicas:
+class StackedReplicas(Replicas):
     """Equal MLPs as one stack."""
 
     frozen = (0, 0)
@@ -32,15 +32,12 @@ class StackedReplicas:
         self.size, self.rows = len(models), x.shape[1]
         self._original = Snapshot.of(self.stack)
         self._kept = Snapshot.of(self.stack)
-        self._optimisers: list[Optimiser] = []
+        self._optimisers = []
         self._frozen = np.zeros(self.size, bool)
         self._layers: list[int] = []  # hidden layers whose units may be pruned; empty if columns of the input may
         self._first_rows = torch.arange(self.size, device=self.device)[:, None] * self.rows
         self._run = Recorder(self.stack)
         self._elsewhere: tuple[list[Tensor], Tensor] | None = None  # the other inputs of the last evaluation, and the same as a stack
-
-    def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
-        return shuffled(self.rows, generators, batch, least)
 
     def scores_and_features(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
         masks = None if generators is None else self.stack.masks(index.shape[1], generators)
@@ -98,16 +95,8 @@ class StackedReplicas:
         share = self.stack.replicate_sums(toward * away) / self.stack.replicate_sums(away * away).clamp(min=1e-12)
         self.stack.gradient.copy_(toward - (share + weight)[self.stack.owner] * away)
 
-    def optimiser(self, name: str, rate: float) -> Optimiser:
-        found = StackedSteps(self.stack, name, rate)
-        found.stop(self._frozen)
-        self._optimisers.append(found)
-        return found
-
-    def freeze(self, replicates: BoolArray) -> None:
-        self._frozen = replicates
-        for optimiser in self._optimisers:
-            optimiser.stop(replicates)
+    def _steps_by(self, name: str, rate: float) -> Optimiser:
+        return StackedSteps(self.stack, name, rate)
 
     def keep(self, replicates: BoolArray) -> None:
         self._kept.update(self.stack, torch.from_numpy(np.flatnonzero(replicates)))
@@ -201,18 +190,10 @@ def check(model: nn.Module, cohort: Cohort) -> None:
         problems.append("the network has no parameters")
     if not problems:
         try:
-            with evaluating(model), torch.no_grad():
-                few = cohort.inputs[:4].to(device_of(model))
-                raw = model(few) if isinstance(model, ChosenOutputs) else single_output(model(few), len(few))
+            raw = outputs(model, cohort.inputs[:4], taken=as_matrix if isinstance(model, ChosenOutputs) else None)
             if not torch.isfinite(raw).all():
                 problems.append(f"the network gives NaN or infinity for rows of {cohort.name!r}")
         except BadInput as error:
-            problems += error.problems
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except Exception as error:  # most often a shape that does not fit; a network may raise anything
-            shape = tuple(cohort.inputs.shape[1:])
-            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-            advice = shape_advice(model, shape) or "Give it the inputs that it was trained on, in the same order."
-            problems.append(f"the network cannot take inputs of shape {shape} from {cohort.name!r}: {reason}. {advice}")
+            advice = shape_advice(model, cohort.inputs.shape[1:])
+            problems.append(f"{cohort.name}: {' '.join((*error.problems, advice)).rstrip()}")
     raise_all(problems)

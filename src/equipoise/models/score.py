@@ -114,10 +114,10 @@ def rows_at_once(inputs: Tensor | Images | Feed, numbers: int = NUMBERS["cpu"]) 
     return max(16, min(4096, numbers // max(1, math.prod(inputs.shape[1:]))))
 
 
-def outputs(model: nn.Module, inputs: Tensor | Images, batch: int | None = None) -> Tensor:
-    """One raw output per row (n,), on the CPU, or an error with the shape of the output."""
+def outputs(model: nn.Module, inputs: Tensor | Images, batch: int | None = None, *, taken: Taken | None = None) -> Tensor:
+    """One raw output per row (n,), on the CPU, or an error with the shape of the output; `taken` as in `feed_outputs`."""
     device = compute_device(model, inputs)
-    return feed_outputs(on_device(model, device), Feed(inputs, device), torch.arange(len(inputs)), batch)
+    return feed_outputs(on_device(model, device), Feed(inputs, device), torch.arange(len(inputs)), batch, taken=taken)
 
 
 def feed_outputs(
@@ -134,19 +134,20 @@ def feed_outputs(
 
     one_pass = fused(model) if fast and can_fuse(feed.device) else nullcontext()
     with evaluating(model), torch.no_grad(), mixed_precision(feed.device) if fast else nullcontext(), one_pass:
-        in_pieces(show, rows, batch or rows_at_once(feed, NUMBERS.get(feed.device.type, NUMBERS["cpu"])))
+        in_pieces(show, rows, feed, batch)
     return torch.cat(found).cpu() if found else torch.empty(0)
 
 
-def in_pieces(work: Callable[[Tensor], None], rows: Tensor, batch: int) -> None:
-    """Does the work for all rows in batches; the batch size is halved when the device's memory is too small."""
-    start = 0
+def in_pieces(work: Callable[[Tensor], None], rows: Tensor, feed: Feed, batch: int | None = None) -> None:
+    """Does the work for all rows of a feed in batches; their size is halved when the device's memory is too small, which the feed keeps."""
+    start, batch = 0, batch or rows_at_once(feed, NUMBERS.get(feed.device.type, NUMBERS["cpu"]))
     while start < len(rows):
+        batch = min(batch, feed.most)
         try:
             work(rows[start : start + batch])
             start += batch
         except torch.OutOfMemoryError as error:
-            batch = smaller(min(batch, len(rows) - start), error)
+            feed.most = smaller(min(batch, len(rows) - start), error)
 
 
 def smaller(batch: int, error: torch.OutOfMemoryError) -> int:
@@ -169,7 +170,7 @@ def _shown(model: nn.Module, piece: Tensor, taken: Taken) -> Tensor:
     except Exception as error:  # a network may raise anything; the shapes help more than a traceback
         reason = (str(error).splitlines() or ["no message"])[0]
         raise BadInput(
-            f"the network raised {type(error).__name__} on inputs of shape {tuple(piece.shape)}, {piece.dtype}: {reason}. "
+            f"the network raised {type(error).__name__} on inputs of shape {tuple(piece.shape[1:])}, {piece.dtype}: {reason.rstrip('.')}. "
             "Give it the inputs that it was trained on, in the same order."
         ) from error
     return taken(raw, len(piece)).float()
@@ -201,13 +202,18 @@ def output_kind(model: nn.Module, inputs: Tensor | Images, asked: str = "auto") 
     few = inputs[:64]
     if _ends_in_a_layer(model, few[:2]):
         return "logit"
-    seen = [outputs(model, few)]
+    return "probability" if looks_like_probability(lambda x: outputs(model, x), few) else "logit"
+
+
+def looks_like_probability(shown: Callable[[Tensor], Tensor], few: Tensor) -> bool:
+    """Whether what a network gives for a few inputs, and for the same scaled by 1,000, lies in [0, 1]."""
+    seen = [shown(few)]
     for scale in (1000, -1000) if few.is_floating_point() else ():
         with suppress(BadInput):  # a network may reject such inputs
-            seen.append(outputs(model, few * scale))
+            seen.append(shown(few * scale))
     values = torch.cat(seen)
     values = values[~values.isnan()]  # such as a logarithm of a negative input
-    return "probability" if len(values) and bool(((values >= 0) & (values <= 1)).all()) else "logit"
+    return len(values) > 0 and bool(((values >= 0) & (values <= 1)).all())
 
 
 def _ends_in_a_layer(model: nn.Module, few: Tensor) -> bool:

@@ -1,7 +1,7 @@
 """Any one module under repair: on a CPU, on a GPU, or in several processes (see ranks)."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 
 import numpy as np
@@ -13,9 +13,9 @@ from equipoise.errors import BadInput
 from equipoise.models import ranks
 from equipoise.models.devices import Captured, Feed, Pool, compute_device, device_of, in_layout, mixed_precision
 from equipoise.models.influence import gap_gradients, settled, sums
-from equipoise.models.optimisers import Blockwise, SingleSteps
-from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Slope, shuffled
-from equipoise.models.score import NUMBERS, feed_outputs, in_pieces, output_kind, rows_at_once, sigmoid, single_output, smaller
+from equipoise.models.optimisers import OPTIMISERS, Blockwise, SingleSteps
+from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Replicas, Slope
+from equipoise.models.score import feed_outputs, in_pieces, output_kind, rows_at_once, sigmoid, single_output, smaller
 from equipoise.models.units import Layer, find_units, switch_off
 
 AT_ONCE = {"cpu": 2**21, "cuda": 2**24}  # numbers of input per pass with a graph, which stores activations
@@ -23,7 +23,7 @@ TINY = 1e-6  # probabilities are clipped to [TINY, 1 - TINY] before their logit 
 Backward = Callable[..., None]  # sets gradients from raw outputs of rows and further values of these rows
 
 
-class SingleReplica:
+class SingleReplica(Replicas):
     """Any one module."""
 
     taken = staticmethod(single_output)  # selects the outputs of the rows
@@ -41,7 +41,8 @@ class SingleReplica:
         self._original = copy.deepcopy(self.model)
         self._kept = copy.deepcopy(self.model)
         self._layers: list[Layer] = []
-        self._optimisers: list[Optimiser] = []
+        self._at_once = rows_at_once(self.feed, AT_ONCE.get(self.device.type, AT_ONCE["cpu"]))  # fewer once memory was too small
+        self._optimisers = []
         self._frozen = np.zeros(1, bool)
         self._steps: dict[tuple[Backward, int], Captured] = {}
         self._backwards: dict[Slope, Backward] = {}
@@ -49,9 +50,6 @@ class SingleReplica:
         frozen = sum(not p.requires_grad for p in model.parameters())
         total = sum(1 for _ in model.parameters())
         self.frozen = (frozen, total)
-
-    def batches(self, generators: Sequence[np.random.Generator], batch: int, least: int = 1) -> Iterator[Tensor]:
-        return shuffled(self.rows, generators, batch, least)
 
     def scores_and_features(self, index: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> tuple[Tensor, Tensor]:
         features: list[Tensor] = []
@@ -84,7 +82,7 @@ class SingleReplica:
     def fixed_scores_and_features(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         found: list[tuple[Tensor, Tensor]] = []
         with torch.no_grad():  # every row once; random batches would compute each many times
-            in_pieces(lambda part: found.append(self.scores_and_features(part[None])), torch.arange(self.rows), self._batch(NUMBERS))
+            in_pieces(lambda part: found.append(self.scores_and_features(part[None])), torch.arange(self.rows), self.feed)
         scores, features = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
 
         def scores_and_features(index: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,9 +90,6 @@ class SingleReplica:
             return scores[:, rows], features[:, rows]
 
         return scores_and_features
-
-    def _batch(self, numbers: Mapping[str, int]) -> int:
-        return rows_at_once(self.feed, numbers.get(self.device.type, numbers["cpu"]))
 
     def evaluate(self, inputs: Sequence[Tensor] | None = None) -> FloatArray:
         wanted = self.inputs if inputs is None else inputs[0]
@@ -104,13 +99,17 @@ class SingleReplica:
         return self._gathered(feed, torch.arange(len(feed))).reshape(1, -1).numpy()
 
     def proxy_gradient(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
+        everyone, (weight,) = self._given(index, [weights])
         if generators is not None:
-            self._proxy_gradient_in_training(index[0], weights[0], generators)
+            self._proxy_gradient_in_training(everyone, weight, generators)
             return
-        rows, w = ranks.share(index[0]), ranks.share(weights[0])
-        wanted = w.nonzero()[:, 0]  # in eval mode, rows without weight have no effect
-        rows, w = rows[wanted], w[wanted]
-        self._leave_gradient(self._proxy_backward, rows, [w], max(8, index.shape[1] // 32 * 8))
+        rows, w = ranks.share(everyone), ranks.share(weight)
+        wanted = w.reshape(len(w), -1).any(1).nonzero()[:, 0]  # in eval mode, rows without weight have no effect
+        self._leave_gradient(self._proxy_backward, rows[wanted], [w[wanted]], len(everyone))
+
+    def _given(self, index: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """The rows of input (b,) of indices, and what is given of them."""
+        return index[0], [g[0] for g in given]
 
     def _proxy_gradient_in_training(self, rows: Tensor, w: Tensor, generators: Sequence[np.random.Generator]) -> None:
         """Sets the gradient in training mode. Batch statistics need all rows, so every process computes the whole batch."""
@@ -126,8 +125,8 @@ class SingleReplica:
         ((raw if self.probability else torch.sigmoid(raw)) * w).sum().backward()
 
     def logit_gradient(self, index: Tensor, slope: Slope, *given: Tensor) -> None:
-        shares = [ranks.share(g[0]) for g in given]
-        self._leave_gradient(self._logit_backward(slope), ranks.share(index[0]), shares, max(8, index.shape[1] // 32 * 8))
+        everyone, values = self._given(index, given)
+        self._leave_gradient(self._logit_backward(slope), ranks.share(everyone), [ranks.share(v) for v in values], len(everyone))
 
     def _logit_backward(self, slope: Slope) -> Backward:
         """The function that sets the gradient of a loss with this slope; the same object each time, so that recordings are found again."""
@@ -140,10 +139,10 @@ class SingleReplica:
             self._backwards[slope] = backward
         return self._backwards[slope]
 
-    def _leave_gradient(self, backward: Backward, rows: Tensor, given: Sequence[Tensor], unit: int) -> None:
-        """Sets the gradient of some rows, with given values per row; on a GPU padded to a multiple of `unit` rows."""
+    def _leave_gradient(self, backward: Backward, rows: Tensor, given: Sequence[Tensor], batch: int) -> None:
+        """Sets the gradient of some rows out of a batch, with given values per row; on a GPU padded to one of a few numbers of rows."""
         if self.device.type == "cuda":
-            rows, given = self._padded(rows, given, unit)
+            rows, given = self._padded(rows, given, max(8, batch // 32 * 8))
         try:
             self._step(backward, len(rows), [g.shape for g in given])(rows.to(self.device), *(g.to(self.device) for g in given))
         except torch.OutOfMemoryError as error:
@@ -209,29 +208,13 @@ class SingleReplica:
         for p, a, b in zip(mine, push, torch._foreach_mul(against, share), strict=True):
             p.grad = a + b
 
-    def optimiser(self, name: str, rate: float) -> Optimiser:
-        found = self._steps_by(name, rate)
-        found.stop(self._frozen)
-        self._optimisers.append(found)
-        return found
-
     def _steps_by(self, name: str, rate: float) -> Optimiser:
         wanted = [p for p in self.model.parameters() if p.requires_grad]
         if not wanted:
             raise BadInput("every parameter of the network is frozen (requires_grad=False), so there is nothing to fine-tune")
-        fused = self.device.type == "cuda"
-        if name == "adam":
-            return SingleSteps(torch.optim.Adam(wanted, lr=rate, fused=fused))
-        if name == "adamw":
-            return SingleSteps(torch.optim.AdamW(wanted, lr=rate, fused=fused))
         if name == "blockwise":
             return SingleSteps(Blockwise(wanted, rate))
-        return SingleSteps(torch.optim.SGD(wanted, lr=rate, fused=fused))
-
-    def freeze(self, replicates: BoolArray) -> None:
-        self._frozen = replicates
-        for optimiser in self._optimisers:
-            optimiser.stop(replicates)
+        return SingleSteps(OPTIMISERS.get(name, torch.optim.SGD)(wanted, lr=rate, fused=self.device.type == "cuda"))
 
     def keep(self, replicates: BoolArray) -> None:
         if replicates[0]:
@@ -255,13 +238,12 @@ class SingleReplica:
         some = w.reshape(len(w), -1).any(1)
         # Rows without weight need no backward pass and go last.
         order = torch.cat([ranks.share(some.nonzero()[:, 0]), ranks.share((~some).nonzero()[:, 0])])
-        batch = self._batch(AT_ONCE)
         while True:
             try:
-                raw, total = self._influence(order, w, min(batch, max(1, len(order))), criterion)
+                raw, total = self._influence(order, w, min(self._at_once, max(1, len(order))), criterion)
                 break
             except torch.OutOfMemoryError as error:
-                batch = smaller(batch, error)
+                self._at_once = smaller(min(self._at_once, len(order)), error)
         ranks.add_up([total])
         scores = raw.double() if self.probability else sigmoid(raw)
         everyone = torch.zeros(self.grid, dtype=torch.float64)

@@ -298,8 +298,7 @@ def _check(train: Cohort, valid: Cohort) -> None:
         problems.append(f"inputs differ in shape: {tuple(train.inputs.shape[1:])} in train, {tuple(valid.inputs.shape[1:])} in validation")
     if train.inputs.dtype != torch.float32:
         problems.append(f"inputs must be float32; those of the training set are {train.inputs.dtype}")
-    if problems:
-        raise BadInput(*problems)
+    raise_all(problems)
 
 
 class ModuleRun:

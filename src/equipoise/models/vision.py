@@ -232,25 +232,31 @@ class OneOutput(nn.Module):
                 f"output {which} of the network has no name: it was not trained. Those that were: {', '.join(filter(None, known))}"
             )
         self.inner, self.which = inner, which
-        thresholds: Any = getattr(inner, "op_threshs", None)
-        told = isinstance(thresholds, Tensor) and -len(thresholds) <= which < len(thresholds)
-        self._bare = told and bool(thresholds[which].isnan())
+        self._bare = lacks_threshold(inner, [which])
         if self._bare:
             label = repr(known[which]) if known else str(which)
             log.warning("the network has no operating threshold for its output %s; its plain probability is used", label)
         self.output = declared_output(inner) if output == "auto" else output
 
     def forward(self, x: Tensor) -> Tensor:
-        raw: Tensor = self._plain(x) if self._bare else self.inner(x)
+        raw: Tensor = uncalibrated(self.inner, x) if self._bare else self.inner(x)
         if raw.ndim != 2 or not -raw.shape[1] <= self.which < raw.shape[1]:
             raise BadInput(f"output {self.which} was asked of a network that returned shape {tuple(raw.shape)}; (rows, outputs) is needed")
         return raw[:, self.which]
 
-    def _plain(self, x: Tensor) -> Tensor:
-        """The network's output with 0.5 for a missing threshold, at which calibration has no effect."""
-        thresholds: Any = self.inner.op_threshs
-        plain: Tensor = functional_call(self.inner, {"op_threshs": thresholds.nan_to_num(nan=0.5)}, (x,))
-        return plain
+
+def lacks_threshold(network: nn.Module, columns: Sequence[int]) -> bool:
+    """Whether a network that calibrates itself, as torchxrayvision's do, has no operating threshold for some of these outputs."""
+    thresholds: Any = getattr(network, "op_threshs", None)
+    known = isinstance(thresholds, Tensor) and all(-len(thresholds) <= column < len(thresholds) for column in columns)
+    return known and bool(thresholds[list(columns)].isnan().any())
+
+
+def uncalibrated(network: nn.Module, x: Tensor) -> Tensor:
+    """The output of such a network with 0.5 for a missing threshold, at which calibration has no effect."""
+    thresholds: Any = network.op_threshs
+    plain: Tensor = functional_call(network, {"op_threshs": thresholds.nan_to_num(nan=0.5)}, (x,))
+    return plain
 
 
 def declared_output(network: nn.Module) -> str:

@@ -13,7 +13,7 @@ import pickle
 import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,10 +187,6 @@ class _Array:
         self.value = flat.reshape(shape, order="F" if fortran else "C").copy()
 
 
-for _ours, _name in ((_Dtype, "dtype"), (_Array, "ndarray")):  # torch before 2.6 identifies a class by these
-    _ours.__module__, _ours.__name__, _ours.__qualname__ = "numpy", _name, _name
-
-
 def _scalar(dtype: object, raw: object = b"") -> object:
     if not isinstance(dtype, _Dtype):
         raise pickle.UnpicklingError("a NumPy scalar of an unknown dtype is not plain")
@@ -242,32 +238,10 @@ NAMED: dict[str, Callable[..., object]] = {
 }  # by the name that a pickle uses
 
 
-@contextmanager
-def harmless() -> Iterator[None]:
+def harmless() -> AbstractContextManager[None]:
     """Lets torch load the values in NAMED as well during the block."""
-    import torch.serialization as of_torch
-
-    before = list(of_torch.get_safe_globals())
-    of_torch.add_safe_globals([_under(name, function) for name, function in NAMED.items()])
-    try:
-        yield
-    finally:
-        of_torch.clear_safe_globals()
-        of_torch.add_safe_globals(before)
-
-
-def _under(name: str, function: Callable[..., object]) -> Any:
-    """A function under another name, in torch's format: a pair, or before 2.6 an object with that name."""
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    if version >= (2, 6) or f"{function.__module__}.{function.__qualname__}" == name:
-        return (function, name) if version >= (2, 6) else function
-    module, _, last = name.rpartition(".")
-
-    def renamed(*arguments: object) -> object:
-        return function(*arguments)
-
-    renamed.__module__, renamed.__name__, renamed.__qualname__ = module, last, last
-    return renamed
+    allowed: AbstractContextManager[None] = torch.serialization.safe_globals([(function, name) for name, function in NAMED.items()])
+    return allowed
 
 
 def plain(value: Any, known: dict[int, tuple[object, Any]] | None = None) -> Any:
