@@ -393,3 +393,71 @@ def test_the_json_of_the_command_is_audit_json_and_the_decisions_have_its_rates(
         assert row["tpr"] == pytest.approx(own.loc[own["sick"] == 1, "decision"].mean(), abs=1e-12)
         assert row["fpr"] == pytest.approx(own.loc[own["sick"] == 0, "decision"].mean(), abs=1e-12)
         assert row["n"] == len(own)
+
+
+def _points_of(text: str) -> tuple[str, ...]:
+    return re.findall(rf"({NUMBER}) \[({NUMBER}), ({NUMBER})\]", text)
+
+
+def test_every_output_of_an_audit_holds_the_same_numbers(place, capsys, monkeypatch):
+    """One audit as JSON, as a page, on one screen and in full: values, both intervals, p-values and what is marked as clear."""
+    frame = pd.read_csv("local.csv")
+    rng = np.random.default_rng(5)
+    scored = frame.assign(p=np.clip(0.35 + 0.3 * frame["sick"] * (frame["sex"] == "M") + rng.normal(0, 0.15, len(frame)), 0, 1))
+    scored.to_csv("scores.csv", index=False)
+    columns = ["--label", "sick", "--score", "p", "--group", "sex", "--group", "ward", "--reference", "M", "--reference", "south"]
+    command = ["audit", "scores.csv", *columns, *PATIENTS, "--threshold", "0.5", "--draws", "40"]
+    told = {}
+    for name, more in {"json": ["--json"], "screen": [], "verbose": ["--verbose"], "page": ["--out", "audit.html"]}.items():
+        assert cli.run([*command, *more]) == 0
+        told[name] = capsys.readouterr().out
+    document = json.loads(told["json"])
+    page = html.fromstring((place / "audit.html").read_text(encoding="utf-8"))
+    gaps = {(r["measure"], r["attribute"], r["group"]): r for r in document["gaps"]}
+    clear = {key for key, row in gaps.items() if row["clear"]}
+    assert clear  # the difference in sensitivity between women and men
+    assert {row["simultaneous_low"] < row["low"] for row in gaps.values() if row["value"] is not None} == {True}
+
+    lead = " ".join(page.xpath("//p[@class='lead']")[0].text_content().split())
+    assert lead in " ".join(told["screen"].split())
+    assert lead in " ".join(told["verbose"].split())
+    assert f"{document['findings']} of {document['comparisons']}" in lead
+
+    seen, bold = 0, set()
+    for table in page.xpath("//table[contains(@class, 'gaps')]"):
+        attribute = table.xpath("./caption")[0].text_content().removeprefix("Differences by ")
+        for body in table.xpath("./tbody"):
+            measure = body.xpath("./tr[1]//span[@class='means']")[0].text_content()
+            for line in body.xpath("./tr[position() > 1]"):
+                group = line.xpath("./th//bdi")[0].text_content()
+                row, cells = gaps[measure, attribute, group], line.xpath("./td")
+                assert _is(_cell(cells[0]), _ends(row), 100)
+                if "shown" in cells[0].get("class", ""):
+                    bold.add((measure, attribute, group))
+                if row["value"] is None:
+                    continue
+                low, _, high = cells[1].text_content().strip().partition(" to ")
+                assert _near(low, row["simultaneous_low"], 100)
+                assert _near(high, row["simultaneous_high"], 100)
+                for text, p in zip(re.findall(r"[<\d.]+", cells[2].text_content()), (row["p_value"], row["p_adjusted"]), strict=True):
+                    assert p < 0.001 if text == "<0.001" else _near(text, p)
+                assert (
+                    cells[3].text_content() == "none"
+                    if row["detectable"] is None
+                    else _near(cells[3].text_content(), row["detectable"], 100)
+                )
+                seen += 1
+    mirrored = {"fnr_gap", "tnr_gap"}
+    assert seen == sum(row["value"] is not None and row["measure"] not in mirrored for row in gaps.values())
+    assert bold == {key for key in clear if key[0] not in mirrored}
+
+    shown = [line for line in told["screen"].splitlines() if " vs " in line]
+    assert shown
+    for line in shown:
+        [row] = [r for (m, _, g), r in gaps.items() if f"({m})" in line and f" {g} vs {r['reference']} " in line and r["value"] is not None]
+        assert _is(_points_of(line)[0], _ends(row), 100), line
+        assert ("*" in line) == row["clear"], line
+    known = list(_all_ends(document))
+    for one in SHOWN.findall(told["verbose"]):
+        assert any(_is(one, ends) for ends in known), one
+    assert told["verbose"].count("*") - 1 == len(clear)  # one more explains the mark

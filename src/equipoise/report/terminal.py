@@ -27,8 +27,9 @@ from equipoise.report.wording import (
 
 MOST_GROUPS, MOST_GAPS = 10, 9  # rows of each table on one screen
 SHARES = ("balanced_accuracy", "accuracy", "f1")  # performance that is printed as a percentage
-NARROW = 76  # columns of a terminal below which counts of positives are left out
+NARROW, WIDE = 76, 110  # columns of a terminal below which counts of positives, and simultaneous intervals, are left out
 GIVEN_NAMES = {None: "all patients", 1: "positives", 0: "negatives"}
+CLEAR_MARK = "*"  # of a gap that is clear after adjustment; it is bold, which a file does not show
 FEW_MARK = "†"  # of an estimate from few patients
 INTERVAL = len("0.123 [0.123, 0.123]†")
 GAP_INTERVAL = len("-0.123 [-0.123, -0.123]†")
@@ -41,9 +42,7 @@ LONGEST_HEADER = len("detectable")
 def audit_summary(audit: Audit) -> RenderableType:
     """The audit on one screen."""
     shown = _shown_gaps(audit.gaps)
-    parts: list[RenderableType] = [_headline(audit)]
-    if len(audit.gaps):
-        parts.append(Text(conclusion(audit), style="bold"))
+    parts: list[RenderableType] = _headline(audit)
     if performance := _performance_line(audit):
         parts.append(Text(performance))
     groups = _shown_groups(audit.groups, shown)
@@ -63,12 +62,13 @@ def audits_summary(audits: dict[str, Audit]) -> RenderableType:
     table.add_column("balanced accuracy, %", justify="right", max_width=len("accuracy, %"))
     table.add_column("largest gap", overflow="fold")
     table.add_column("points", justify="right", no_wrap=True)
+    table.add_column("")
     for label, audit in audits.items():
         estimate = audit.estimates.get("balanced_accuracy")
         row = largest_gap(audit.gaps)
-        cells = [Text(""), Text("")] if row is None else [_between(row, f"{gap_words(str(row['measure']))}: "), _points(row)]
+        cells = [] if row is None else [_between(row, f"{gap_words(str(row['measure']))}: "), _points(row), _marks(row)]
         table.add_row(Text(short_name(label)), f"{audit.rows:,}", "" if estimate is None else f"{100 * estimate.value:.1f}", *cells)
-    note = "Bold: clear of 0 after adjustment for the comparisons of that label (Holm). --verbose shows the groups and gaps of each label."
+    note = f"{CLEAR_MARK}: clear of 0 after adjustment for the comparisons of that label (Holm). --verbose shows each label's audit."
     return Group(table, Text(note, style="dim"))
 
 
@@ -143,12 +143,13 @@ def _gap_table(rows: pd.DataFrame, level: float) -> Table:
     table.add_column("gap in", overflow="fold")
     table.add_column("between", overflow="fold")
     table.add_column("points", justify="right", no_wrap=True)
+    table.add_column("")
     table.add_column("detectable", justify="right", no_wrap=True)
     for _, row in rows.iterrows():
         name = str(row["measure"])
         words = "FPR" if name == "fpr_gap" else gap_words(name)
         detectable = "" if np.isnan(row["value"]) else "none" if np.isnan(row["detectable"]) else f"{100 * row['detectable']:.1f}"
-        table.add_row(Text(words if words == name else f"{words} ({name})"), _between(row), _points(row), detectable)
+        table.add_row(Text(words if words == name else f"{words} ({name})"), _between(row), _points(row), _marks(row), detectable)
     return table
 
 
@@ -160,8 +161,11 @@ def _points(row: "pd.Series[float]") -> Text:
     if np.isnan(row["value"]):
         return Text("insufficient data", style="yellow")
     value, low, high = (100 * row[end] for end in ("value", "low", "high"))
-    mark = FEW_MARK if row["few"] else ""
-    return Text(f"{value:+.1f} [{low:+.1f}, {high:+.1f}]{mark}", style="bold" if row["clear"] else "")
+    return Text(f"{value:+.1f} [{low:+.1f}, {high:+.1f}]", style="bold" if row["clear"] else "")
+
+
+def _marks(row: "pd.Series[float]") -> str:
+    return (CLEAR_MARK if row["clear"] else "") + (FEW_MARK if row["few"] else "")
 
 
 def _share(value: float, low: float, high: float, few: bool) -> Text:
@@ -184,12 +188,12 @@ def _notes(audit: Audit, groups: int, gaps: int) -> Iterator[str]:
 
 
 def audit_view(audit: Audit) -> RenderableType:
-    """The whole audit: what was audited, a table of rates, a table of gaps, and notes."""
-    parts: list[RenderableType] = [_headline(audit)]
+    """The whole audit: what was audited, the conclusion, a table of rates, a table of gaps, and notes."""
+    parts: list[RenderableType] = _headline(audit)
     if any(name in PERFORMANCE for name in audit.estimates):
         parts.append(_performance(audit))
     parts += [_GroupTables(rows, audit) for _, rows in audit.groups.groupby("attribute", sort=False)]
-    parts += [_gaps(rows) for _, rows in audit.gaps.groupby("attribute", sort=False)]
+    parts += [_GapRows(rows) for _, rows in audit.gaps.groupby("attribute", sort=False)]
     parts += _remarks(audit)
     return Group(*parts)
 
@@ -235,23 +239,34 @@ def _groups(rows: pd.DataFrame, audit: Audit) -> Table:
     return table
 
 
-def _gaps(rows: pd.DataFrame) -> Table:
-    table = _table(f"Gaps by {short_name(rows['attribute'].iloc[0])}: the group's rate minus the reference's")
-    table.add_column("measure", no_wrap=True)
-    table.add_column("between", overflow="fold")
-    table.add_column("gap", justify="right", width=GAP_INTERVAL)
-    table.add_column("minimum detectable gap", justify="right", max_width=LONGEST_HEADER)
-    table.add_column("p", justify="right")
-    table.add_column("adjusted p", justify="right", max_width=len("adjusted"))
-    for row in rows.itertuples():
-        known = not np.isnan(row.value)
-        gap = _interval(row.value, row.low, row.high, sign="+", few=row.few)
-        if row.clear:
-            gap.stylize("bold")
-        between = Text(f"{short_name(row.group)} minus {short_name(row.reference)}")
-        more = ["none" if np.isnan(row.detectable) else f"{row.detectable:.3f}", p_words(row.p_value), p_words(row.p_adjusted)]
-        table.add_row(str(row.measure), between, gap, *(more if known else [""] * len(more)))
-    return table
+@dataclass(frozen=True)
+class _GapRows:
+    """The gaps of an attribute with their p-values, and simultaneous intervals where the terminal is wide enough."""
+
+    rows: pd.DataFrame
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.max_width >= WIDE
+        table = _table(f"Gaps by {short_name(self.rows['attribute'].iloc[0])}: the group's rate minus the reference's")
+        table.add_column("measure", no_wrap=True)
+        table.add_column("between", overflow="fold")
+        table.add_column("gap", justify="right", width=GAP_INTERVAL)
+        if wide:
+            table.add_column("simultaneous", justify="right", no_wrap=True)
+        table.add_column("minimum detectable gap", justify="right", max_width=LONGEST_HEADER)
+        table.add_column("p", justify="right")
+        table.add_column("adjusted p", justify="right", max_width=len("adjusted"))
+        for row in self.rows.itertuples():
+            gap = _interval(row.value, row.low, row.high, sign="+", few=row.few)
+            if row.clear:
+                gap.stylize("bold")
+            cells = [str(row.measure), Text(f"{short_name(row.group)} minus {short_name(row.reference)}"), gap]
+            if not np.isnan(row.value):
+                cells += [f"[{row.simultaneous_low:+.3f}, {row.simultaneous_high:+.3f}]"] if wide else []
+                cells += ["none" if np.isnan(row.detectable) else f"{row.detectable:.3f}", p_words(row.p_value)]
+                cells.append(p_words(row.p_adjusted) + (CLEAR_MARK if row.clear else ""))
+            table.add_row(*cells)
+        yield table
 
 
 def _remarks(audit: Audit) -> list[RenderableType]:
@@ -264,8 +279,7 @@ def _remarks(audit: Audit) -> list[RenderableType]:
             lines.append(f"{short_name(attribute)} {short_name(group)}: {_in_words(str(note))}.")
     lines.append(_how_sampled(audit))
     if len(audit.gaps):
-        many = comparison_words(audit)
-        lines.append(f"p: permutation p-value; adjusted p: for all {many} of the audit (Holm; measures that mirror each other count once).")
+        lines.append("p: by permutation of groups; adjusted p: for all comparisons of the audit; measures that mirror each other are one.")
     meanings = [f"{name} = {meaning(name)}" for name in audit.gaps["measure"].unique()]
     if meanings:
         lines.append("; ".join(meanings) + ".")
@@ -288,9 +302,11 @@ def _interval(value: float, low: float, high: float, sign: str = "", few: bool =
 # Both
 
 
-def _headline(audit: Audit) -> Text:
+def _headline(audit: Audit) -> list[RenderableType]:
+    """What was audited, and the conclusion."""
     unit = f"{audit.rows:,} rows" + (f" of {audit.patients:,} patients" if audit.patients is not None else "")
-    return Text.assemble("Audit of ", (short_name(audit.name), "bold"), f": {unit}. Positive if {printable(audit.rule.describe())}.")
+    head = Text.assemble("Audit of ", (short_name(audit.name), "bold"), f": {unit}. Positive if {printable(audit.rule.describe())}.")
+    return [head, Text(conclusion(audit), style="bold")] if len(audit.gaps) else [head]
 
 
 def _about_rows(audit: Audit) -> Iterator[str]:
@@ -305,7 +321,8 @@ def _how_sampled(audit: Audit) -> str:
     unit = "rows" if audit.patients is None else "patients"
     marked = audit.groups["few"].str.len().sum() + audit.gaps["few"].sum()
     few = f" {FEW_MARK}: fewer than {FEW} {unit}." if marked else ""
-    return f"Intervals: score intervals, by {unit[:-1]}; bold: clear of 0 after adjustment (Holm).{few}"
+    clear = f" {CLEAR_MARK}: clear of 0 after adjustment for {comparison_words(audit)} (Holm)." if len(audit.gaps) else ""
+    return f"Intervals: score intervals, by {unit[:-1]}.{clear}{few}"
 
 
 def _table(title: str) -> Table:
