@@ -73,9 +73,12 @@ def audit(
     [bold]A network and images:[/bold] equipoise audit local.csv --images xrays/ --label pneumonia --group sex --reference M
     --patient patient_id --model my_model.py:build --weights net.safetensors
 
+    [bold]Classes of a network that decides by argmax:[/bold] --label finding --class none --class pneumonia --class effusion --model ...
+
     [bold]Several labels:[/bold] equipoise audit local.csv --images xrays/ --label Effusion --label Mass --group sex ...
     """
-    label, feature, images = (inputs.options[name] for name in ("labels", "features", "images"))
+    classes, feature, images = (inputs.options[name] for name in ("classes", "features", "images"))
+    label = classes or inputs.options["labels"]
     with_model: dict[str, object] = {
         "--weights": weights,
         "--feature": feature,
@@ -83,8 +86,11 @@ def audit(
         "--output-name": output_name,
         "--images": images,
         "--probe": probe,
+        "--class": classes,
     }
     problems = _role_problems(label, score, model, with_model) + inputs.problems()
+    if classes and (threshold is not None or valid is not None):
+        problems.append("classes are decided by argmax, without a threshold. Omit --threshold and --valid.")
     problems += number_problems(threshold=threshold, draws=draws, level=level, seed=seed, min_patients=min_patients) + _place_problems(
         save, label
     )
@@ -114,6 +120,7 @@ def audit(
             with bar("bootstrap" if one else f"bootstrap of {name}") as step:
                 results[name] = measures.audit_scores(
                     own,
+                    rule=measures.Threshold(0.5, measures.ARGMAX) if classes else None,  # on the margin over the other classes
                     threshold=threshold,
                     valid=on.get(name),
                     measures=measure or None,
@@ -129,7 +136,7 @@ def audit(
                 layers = models.encoding(
                     network, opened[file].cohort, draws=draws, level=level, seed=seed, min_patients=min_patients, progress=step
                 )
-    told = results[label[0]].to_dict() if one else {"schema": "equipoise.audits", "labels": {n: r.to_dict() for n, r in results.items()}}
+    told = results[label[0]].to_dict() if one else measures.Audits(results, reading.kind, file.name).to_dict()
     if layers is not None:
         told["encoding"] = json.loads(layers.to_json(orient="records", double_precision=15))
     if images:

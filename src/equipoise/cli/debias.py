@@ -116,6 +116,8 @@ def debias(
     --model my_model.py:build --weights net.safetensors --method bias-gda --method pruning --min-performance 0.75 --out repaired/
 
     [bold]Multi-label:[/bold] --label Effusion --label Mass ...: one repair of a network with one output per label, one folder per label.
+
+    [bold]Classes:[/bold] --label finding --class none --class pneumonia --class effusion ...: decided by argmax, one folder per class.
     """
     from equipoise.data import hold_out
     from equipoise.methods import Goal
@@ -141,7 +143,8 @@ def debias(
         without_folders,
     )
 
-    label, images = inputs.options["labels"], inputs.options["images"]
+    label, images = inputs.options["classes"] or inputs.options["labels"], inputs.options["images"]
+    kind = "classes" if inputs.options["classes"] else "labels"
     methods = _methods_of(method or ["bias-gda"], settings or [])
     problems = inputs.problems() + number_problems(test_fraction=test_fraction, draws=draws, seed=seed)
     if thumbnails and images is None:
@@ -160,7 +163,7 @@ def debias(
     which = collected(problems, lambda: output_of(output_name) if len(label) == 1 else None)
     outputs: dict[str, int | str] = {}
     if len(label) > 1:
-        collected(problems, lambda: check_labels(list(methods), label))
+        collected(problems, lambda: check_labels(list(methods), label, kind))
         outputs = collected(problems, lambda: outputs_of(output_name, label))
     goals = None if goal is None else collected(problems, lambda: _goals_of(label_goal or [], label, goal))
     if not dry_run:
@@ -179,7 +182,7 @@ def debias(
         opened = given.cohort_of(file, reading)
         trained = None if train is None else given.cohort_of(train, reading.with_bins_of(opened.cohort)).cohort
         repair, test = hold_out(opened.cohort, test_fraction, seed=seed)
-        shared = [] if one else [f"the network was repaired for {len(label)} labels at once: {', '.join(label)}; each has its own report"]
+        shared = [] if one else [f"the network was repaired for {len(label)} {kind} at once: {', '.join(label)}; each has its own report"]
         origin = Provenance.now(
             arguments=["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])],
             model=model,
@@ -211,7 +214,7 @@ def debias(
             network, repair, test, methods, goal, request=request, outputs=outputs, goals=goals, seed=seed, train=trained, bars=bar
         )
         options = Options(onnx=onnx, onnx_rule=onnx_rule, thumbnails=thumbnails, card=card, overwrite=overwrite)
-        overview = title or f"{len(label)} labels of {without_folders(model)}"
+        overview = title or f"{len(label)} {kind} of {without_folders(model)}"
         done = save_all(cases, folder, serving, options, title=overview, bars=bar)
     if as_json:
         print(result_json(folder, done, opened.to_dict()))

@@ -80,6 +80,13 @@ OPTIONS = {  # by field of data.Reading; bins and norm are parsed
     "patient": Option(str | None, None, "Column with patient ids; intervals resample patients."),
     "id": Option(str | None, None, "Column with unique row ids."),
     "positive": Option(str | None, None, "Label value that counts as positive, if labels are not 0 and 1."),
+    "classes": Option(
+        list[str] | None,
+        None,
+        "Class of the only --label, for a network that decides by argmax; repeat it for every class, in the order of its outputs.",
+        "--class",
+        "none: the label is 0 or 1",
+    ),
     "bins": Option(
         list[str] | None,
         None,
@@ -203,7 +210,18 @@ class Inputs:
         """Options that do not go together."""
         labels = self.options["labels"]
         twice = [f"--label {name} was given twice. Give each label once." for name in sorted({n for n in labels if labels.count(n) > 1})]
-        return twice + self._of_groups() + self._of_images()
+        return twice + self._of_classes() + self._of_groups() + self._of_images()
+
+    def _of_classes(self) -> list[str]:
+        classes = self.options["classes"] or []
+        found = [f"--class {name} was given twice. Give each class once." for name in sorted({c for c in classes if classes.count(c) > 1})]
+        if len(classes) == 1:
+            found.append(f"--class needs two or more; got {classes[0]!r}. Repeat it for every output of the network, in their order.")
+        if classes and len(self.options["labels"]) > 1:
+            found.append("--class takes one --label, the column that holds the class of each row. Omit the others.")
+        if classes and self.options["positive"] is not None:
+            found.append("--class and --positive cannot be combined: classes have no positive value. Omit one of them.")
+        return found
 
     def _of_groups(self) -> list[str]:
         found: list[str] = []

@@ -44,6 +44,7 @@ class Reading:
     patient: str | None = None
     id: str | None = None
     positive: str | None = None
+    classes: list[str] | None = None  # of the only label, in the order of the network's outputs
     features: list[str] | None = None
     images: Path | None = None
     image_column: str | None = None
@@ -60,6 +61,16 @@ class Reading:
     conflicts: str = "row"
     weight: str | None = None
     max_table_bytes: int | None = None
+
+    @property
+    def outputs(self) -> list[str]:
+        """What a network tells: the labels, or the classes of the only one."""
+        return self.classes or self.labels
+
+    @property
+    def kind(self) -> str:
+        """Whether these are labels or classes."""
+        return "classes" if self.classes else "labels"
 
     @property
     def text(self) -> set[str]:
@@ -92,8 +103,8 @@ class Reading:
         }
 
     def table(self, path: Path) -> pd.DataFrame:
-        """The rows of a file, with identifiers and groups as text, and labels too where their positive value is named."""
-        words = self.labels if self.positive is not None else ()
+        """The rows of a file, with identifiers and groups as text, and labels too where values of theirs are named."""
+        words = self.labels if self.positive is not None or self.classes else ()
         return read_table(path, text=self.text, words=words, limit=self.max_table_bytes)
 
 
@@ -177,6 +188,7 @@ def _of_images(frame: pd.DataFrame, name: str, reading: Reading, folder: Path, p
                 cache=reading.cache,
                 progress=more,
                 name=name,
+                classes=reading.classes,
                 **reading.norm,
                 **reading.roles,
             )
@@ -208,7 +220,8 @@ def _of_numbers(frame: pd.DataFrame, name: str, reading: Reading) -> Cohort:
     columns = [as_parsed(frame[c]) if c in reading.text else frame[c] for c in chosen if c in frame.columns]
     problems = [problem for column in columns for problem in _input_problems(column)]
     try:
-        cohort = cohort_in(frame, reading.text, features=chosen, scale=False, name=name, id=reading.id, **reading.roles)
+        own = {"features": chosen, "scale": False, "name": name, "id": reading.id, "classes": reading.classes}
+        cohort = cohort_in(frame, reading.text, **own, **reading.roles)
     except BadInput as error:
         raise BadInput(*error.problems, *problems, source=name) from None
     raise_all(problems, name)

@@ -80,7 +80,7 @@ def label_of(column: "pd.Series[object]", name: str, positive: object = None, *,
         problems.append(
             f"label column {name!r} must hold 0 and 1{', and NaN or -1 where it is not known' if gaps else ''}; {int(other.sum()):,} of "
             f"{n:,} rows hold something else. It holds {_examples(column[here])}. If one of them is the positive value, name it: "
-            f"--positive {last} (in Python positive={last!r}).{_classes_advice(column[here], name)}"
+            f"--positive {last} (in Python positive={last!r}).{_classes_advice(column[here])}"
         )
     return np.where(here, own, UNKNOWN).astype(np.int64), problems
 
@@ -166,15 +166,14 @@ def _name_problems(names: Sequence[str], what: str) -> list[str]:
     return found if len(names) else [f"no {what} was named; give at least one"]
 
 
-def _classes_advice(found: "pd.Series[object]", name: str) -> str:
+def _classes_advice(found: "pd.Series[object]") -> str:
     """How a network of several classes is repaired, where a label has so few values that they may be classes."""
     values = sorted(found.map(level_name).unique())
     if not 2 < len(values) <= MANY:
         return ""
     return (
-        " Several classes are repaired from Python:\n"
-        f"  cohort = eq.Cohort.from_frame(df, label={name!r}, classes={values[:3]!r}, group=...)  # all, in the network's order\n"
-        '  result = eq.debias(net, cohort, method="constrained", measure="eod")'
+        " If they are the classes of a network that decides by argmax, name all of them in the order of its outputs: "
+        f"--class {values[0]} --class {values[1]} ... (Python: classes={values[:3]!r})."
     )
 
 

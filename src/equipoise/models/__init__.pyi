@@ -36,6 +36,8 @@ from .loading import network_with as network_with
 from .many_outputs import WRAPPED as WRAPPED
 from .many_outputs import ChosenOutputs as ChosenOutputs
 from .many_outputs import ManyOutputs as ManyOutputs
+from .many_outputs import OneClass as OneClass
+from .many_outputs import as_matrix as as_matrix
 from .many_outputs import chosen_outputs as chosen_outputs
 from .many_outputs import scores_of as scores_of
 from .optimisers import OPTIMISERS as OPTIMISERS

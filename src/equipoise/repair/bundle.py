@@ -42,7 +42,9 @@ from equipoise.models import (
     MLP,
     PROGRAM,
     Code,
+    OneClass,
     OneOutput,
+    as_matrix,
     fit_weights,
     heads_in,
     network_with,
@@ -99,6 +101,8 @@ class Bundle:
         network, code = _network(files, model, trust, running)
         if run["model"]["output_name"] is not None:
             network = OneOutput(network, output_named(str(run["model"]["output_name"]))).eval()
+        if (classes := run["model"].get("classes")) is not None:
+            network = OneClass(network, classes["columns"], classes["names"].index(run["label"]), classes["output"]).eval()
         if run["heads"]:  # the repair is in them: without their file there is nothing to serve
             network = heads_in(network, files.contents[HEADS], files.source(HEADS))
         return cls(files.folder, network, rule, run, code)
@@ -122,11 +126,23 @@ class Bundle:
 
     def score(self, inputs: Any) -> FloatArray:
         """The score of each row, with the network's output read as in the repair."""
-        raw = outputs(self.model, inputs).double()
+        return self._scored(inputs)[0]
+
+    def _scored(self, inputs: Any) -> tuple[FloatArray, dict[str, Any]]:
+        """The score of each row; of a network of classes also the class that argmax decides for."""
+        told: dict[str, Any] = {}
+        if isinstance(self.model, OneClass):
+            every = outputs(self.model.inner, inputs, taken=as_matrix)
+            names = np.array(self.run["model"]["classes"]["names"], dtype=object)
+            told["class"] = names[every[:, self.model.columns].argmax(1).numpy()]
+            raw = self.model.margin(every).double()
+        else:
+            raw = outputs(self.model, inputs).double()
         bad = int((~torch.isfinite(raw)).sum())
         if bad:
             raise BadInput(f"the network returned NaN or infinity for {bad:,} of {len(raw):,} rows. Check for missing or unscaled inputs.")
-        return np.asarray((sigmoid(raw) if self.run["model"]["output"] == "logit" else raw).numpy(), dtype=np.float64)
+        score = (sigmoid(raw) if self.run["model"]["output"] == "logit" else raw).numpy()
+        return np.asarray(score, dtype=np.float64), told
 
     def decide(
         self,
@@ -171,10 +187,10 @@ class Bundle:
             options: dict[str, Any] = {"places": places, "skip_broken": skip_broken, "max_pixels": max_pixels, "cache": cache}
             inputs = Images.open(files, **how["images"], **options, progress=progress)
             kept = np.array([at for at in range(len(rows)) if at not in inputs.broken])
-        score = self.score(inputs)
+        score, told = self._scored(inputs)
         attributes = tuple(attribute.take(kept) for attribute in attributes)
         ids = rows[names[0]].to_numpy(dtype=object)[kept] if names else kept.astype(object)
-        found = self._decided(score, attributes, ids, seed, name)
+        found = self._decided(score, attributes, ids, seed, name).assign(**told)
         about = rows[list(dict.fromkeys(names))].iloc[kept].reset_index(drop=True) if names else pd.DataFrame({"row": kept + 1})
         if taken := [c for c in about.columns if c in found.columns]:
             shown = ", ".join(map(repr, taken))
@@ -193,7 +209,8 @@ class Bundle:
         by_name = {attribute.name: attribute for attribute in cohort.attributes}
         if lacking := [name for name in self.groups if name not in by_name]:
             raise BadInput(f"the rule decides by group and needs {', '.join(map(repr, lacking))}; {cohort.name!r} has {', '.join(by_name)}")
-        found = self._decided(self.score(inputs), tuple(by_name[name] for name in self.groups), cohort.ids, seed, cohort.name)
+        score, told = self._scored(inputs)
+        found = self._decided(score, tuple(by_name[name] for name in self.groups), cohort.ids, seed, cohort.name).assign(**told)
         return pd.concat([pd.DataFrame({"id": cohort.ids}), found], axis=1)
 
     def _numbers(self, frame: pd.DataFrame, name: str) -> Tensor:

@@ -195,12 +195,12 @@ class Request:
     probe: bool = False
 
 
-def check_labels(methods: Sequence[str], labels: Sequence[str]) -> None:
-    """Raises every problem of a multi-label repair that is known before anything is run."""
+def check_labels(methods: Sequence[str], labels: Sequence[str], kind: str = "labels") -> None:
+    """Raises every problem of a repair of several labels, or classes, that is known before anything is run."""
     problems: list[str] = []
     for method in methods:
         try:
-            check_method(method, "labels", labels[0])
+            check_method(method, kind, labels[0])
         except BadInput as error:
             problems += error.problems
     raise_all(problems)
@@ -227,19 +227,22 @@ def try_methods(
     """
     check_methods(network, methods, train is not None)
     if repair.labels:
-        check_labels(list(methods), repair.labels)
+        check_labels(list(methods), repair.labels, repair.kind)
     axis = _labels(network, repair, test, request.label, outputs or {})
-    originals = {
-        label: try_method(STANDARD, {}, view, known, held_out, (goals or {}).get(label, goal), seed=seed, bars=bars)
-        for label, (view, known, held_out) in axis.items()
-    }
+    shared = goal_arguments(goal) if goals is None else {"goals": goals}
+    if repair.kind == "classes":  # argmax decides, and leaves no threshold to choose for a class alone
+        originals = _together(STANDARD, shared, network, repair, axis, outputs or {}, seed, None, bars)
+    else:
+        originals = {
+            label: try_method(STANDARD, {}, view, known, held_out, (goals or {}).get(label, goal), seed=seed, bars=bars)
+            for label, (view, known, held_out) in axis.items()
+        }
     found: dict[str, list[Tried]] = {label: [] for label in axis}
     failures: dict[str, str] = {}
     for method, settings in methods.items():
         try:
             if repair.labels and METHODS[method].labels == ALL_AT_ONCE:
-                given = {**goal_arguments(goal), **settings} if goals is None else {"goals": goals, **settings}
-                each = _together(method, given, network, repair, axis, outputs or {}, seed, train, bars)
+                each = _together(method, {**shared, **settings}, network, repair, axis, outputs or {}, seed, train, bars)
             else:
                 each = {
                     label: try_method(

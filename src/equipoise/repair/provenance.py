@@ -74,6 +74,7 @@ class Serving:
     output_name: str | None = None  # of a network with several outputs
     came: Checkpoint | None = None  # the original weights' file
     code: Code | None = None  # that was run to build the network; None for a network of Equipoise
+    classes: Mapping[str, Any] | None = None  # of a network whose outputs are classes: their names, columns and type of output
 
 
 def serving_of(network: nn.Module, cohort: Cohort) -> Serving:
@@ -99,6 +100,9 @@ def servings(network: nn.Module, cohort: Cohort, label: str, outputs: Mapping[st
     if not cohort.labels:
         return {label: served}
     chosen = chosen_outputs(network, cohort.inputs, cohort.labels, cohort.kind, outputs)
+    if cohort.kind == "classes":  # each is served as the margin of its logit over the others
+        classes = {"names": list(cohort.labels), "columns": list(chosen.columns), "output": chosen.output}
+        return {each: replace(served, output="logit", classes=classes) for each in cohort.labels}
     names = [None if chosen.flat else str(column) for column in chosen.columns]
     return {each: replace(served, output=chosen.output, output_name=name) for each, name in zip(cohort.labels, names, strict=True)}
 

@@ -296,7 +296,14 @@ def _model(serving: Serving, named: str) -> dict[str, object]:
         with suppress(BadInput):  # not found from here: `apply` asks for it
             code = code_of(str(serving.model))
     about = None if code is None else {"path": None if code.path is None else str(code.path), "sha256": code.sha256}
-    return {"named": named, "load": serving.model, "output": serving.output, "output_name": serving.output_name, "code": about}
+    return {
+        "named": named,
+        "load": serving.model,
+        "output": serving.output,
+        "output_name": serving.output_name,
+        "classes": serving.classes,
+        "code": about,
+    }
 
 
 def _heads(model: nn.Module, serving: Serving) -> dict[str, object] | None:

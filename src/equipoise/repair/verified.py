@@ -43,11 +43,25 @@ class _Code:
 
 
 @checked(config=STRICT, kw_only=True)
+class _Classes:
+    names: Annotated[list[str], Field(min_length=2)]
+    columns: list[Count]
+    output: Literal["logit", "probability"]
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Any:
+        if not len(self.names) == len(self.columns) == len({*self.names}) == len({*self.columns}):
+            raise ValueError("needs one column of its own for each of its names")
+        return self
+
+
+@checked(config=STRICT, kw_only=True)
 class _Model:
     named: str
     load: Annotated[str, Field(min_length=1)] | None  # None: the network is given when the bundle is loaded
     output: Literal["logit", "probability"]
     output_name: str | None
+    classes: _Classes | None = None  # of a network whose outputs are classes, decided by argmax
     code: _Code | None
 
 
@@ -158,6 +172,8 @@ class _Run:
             name for name in (*needed, *(["repaired.pt2"] if (self.model.load or "").endswith(".pt2") else [])) if name not in self.files
         ]:
             raise ValueError(f"does not list {', '.join(lacking)} among `files`")
+        if self.model.classes is not None and self.label not in self.model.classes.names:
+            raise ValueError(f"has the label {self.label!r}, which is none of its classes")
         return self
 
 

@@ -1,0 +1,125 @@
+"""The classes of one label on the command line: audited and repaired by argmax, and bundles that tell the class of new patients."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import equipoise as eq
+from support.command import ran
+from support.multilabel import CLASSES, classes_cohort, fitted, network
+
+COLUMNS = [f"x{k}" for k in range(6)]
+CODE = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
+"""
+
+
+def _frame(cohort: eq.Cohort) -> pd.DataFrame:
+    names = np.array(CLASSES, dtype=object)[cohort.targets.argmax(1)]
+    return pd.DataFrame(np.asarray(cohort.inputs), columns=COLUMNS).assign(finding=names, sex=cohort.groups, pid=np.arange(len(cohort)))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a file of patients, new patients, and a network with one output per class."""
+    folder = tmp_path_factory.mktemp("classes")
+    (folder / "net.py").write_text(CODE)
+    save_file(fitted(network(6, 3), classes_cohort(800, 1)).state_dict(), folder / "net.safetensors")
+    _frame(classes_cohort(900, 2)).to_csv(folder / "local.csv", index=False)
+    _frame(classes_cohort(60, 3)).drop(columns=["finding", "sex"]).to_csv(folder / "new.csv", index=False)
+    return folder
+
+
+def _options(place: Path) -> list[str]:
+    classes = [word for name in CLASSES for word in ("--class", name)]
+    model = ["--model", f"{place / 'net.py'}:build", "--weights", str(place / "net.safetensors")]
+    return [str(place / "local.csv"), "--label", "finding", *classes, "--group", "sex", "--reference", "M", "--patient", "pid", *model]
+
+
+def _cohort(place: Path) -> eq.Cohort:
+    columns = {"label": "finding", "classes": CLASSES, "group": "sex", "reference": "M", "patient": "pid", "features": COLUMNS}
+    return eq.Cohort.from_frame(pd.read_csv(place / "local.csv"), **columns, scale=False, name="local.csv")
+
+
+@pytest.fixture(scope="module")
+def repaired(place: Path) -> Path:
+    quick = ["--method", "bias-gda", "--set", "bias-gda.epochs=3", "--set", "bias-gda.learning_rate=1e-3"]
+    found = ran("debias", *_options(place), *quick, "--draws", 50, "--out", place / "repaired")
+    assert found.code == 0, found.err
+    return place / "repaired"
+
+
+def test_the_audit_of_each_class_is_that_of_python(place: Path) -> None:
+    told = json.loads(ran("audit", *_options(place), "--draws", 50, "--json").out)
+    net = network(6, 3)
+    net.load_state_dict(load_file(place / "net.safetensors"))
+    expected = eq.audit(net.eval(), _cohort(place), draws=50)
+    assert (list(told["labels"]), told["kind"]) == (CLASSES, "classes")
+    assert told["labels"] == json.loads(json.dumps(expected.to_dict()["labels"]))
+
+
+def test_a_bundle_of_a_class_tells_the_argmax_of_the_repaired_network(repaired: Path, place: Path) -> None:
+    tables = {name: json.loads(ran("apply", repaired / name, place / "new.csv", "--trust", "--json").out)["decisions"] for name in CLASSES}
+    net = network(6, 3)
+    net.load_state_dict(load_file(repaired / CLASSES[0] / "repaired.safetensors"))
+    with torch.no_grad():
+        winner = net.eval()(torch.tensor(pd.read_csv(place / "new.csv")[COLUMNS].to_numpy(np.float32))).argmax(1).tolist()
+    for name, rows in tables.items():
+        assert [row["class"] for row in rows] == [CLASSES[k] for k in winner]
+        assert [row["decision"] for row in rows] == [int(CLASSES[k] == name) for k in winner]
+        assert all((row["score"] >= 0.5) == bool(row["decision"]) for row in rows)
+
+
+def test_the_repair_is_that_of_python(repaired: Path, place: Path) -> None:
+    overview = json.loads((repaired / "audit.json").read_text())
+    assert list(overview["labels"]) == CLASSES
+    assert all(json.loads((repaired / name / "run.json").read_text())["failures"] == {} for name in CLASSES)
+    cohort = _cohort(place)
+    repair, test = eq.data.hold_out(cohort, 0.3, seed=0)
+    net = network(6, 3)
+    net.load_state_dict(load_file(place / "net.safetensors"))
+    result = eq.debias(net.eval(), repair, method="bias-gda", epochs=3, learning_rate=1e-3)
+    before, after = eq.audit(net, test, draws=50), eq.audit(result, test, draws=50)
+    for name in CLASSES:
+        told = overview["labels"][name]
+        assert told["before"]["eod"]["value"] == before[name]["eod"].value
+        assert told["after"]["eod"]["value"] == after[name]["eod"].value
+        assert told["methods"]["bias-gda"]["repair_set"]["gap"] == result.labels[name].trace["gap"].iloc[result.labels[name].chosen]
+
+
+@pytest.mark.parametrize(
+    ("more", "facts"),
+    [
+        (["--method", "group-thresholds"], ["group-thresholds", "classes"]),
+        (["--label", "sex"], ["--class", "--label"]),
+        (["--positive", "none"], ["--class", "--positive"]),
+        (["--class", "none"], ["--class", "none", "twice"]),
+    ],
+)
+def test_what_does_not_go_with_classes_is_one_message(place: Path, tmp_path: Path, more: list[str], facts: list[str]) -> None:
+    found = ran("debias", *_options(place), *more, "--out", tmp_path / "out")
+    assert found.code == 2
+    assert all(fact in found.err for fact in facts)
+
+
+def test_an_audit_of_classes_takes_no_threshold_and_needs_the_network(place: Path) -> None:
+    found = ran("audit", *_options(place), "--threshold", 0.4)
+    assert (found.code, "--threshold" in found.err) == (2, True)
+    scores = ran(
+        "audit", place / "local.csv", "--label", "finding", "--class", "none", "--class", "effusion", "--group", "sex", "--score", "x0"
+    )
+    assert (scores.code, "--class" in scores.err, "--model" in scores.err) == (2, True, True)
+
+
+def test_one_class_is_too_few(place: Path, tmp_path: Path) -> None:
+    given = [word for word in _options(place) if word not in ("--class", *CLASSES)]
+    found = ran("debias", *given, "--class", "none", "--out", tmp_path / "out")
+    assert (found.code, "--class" in found.err) == (2, True)
