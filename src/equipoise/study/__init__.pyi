@@ -23,6 +23,8 @@ from .sources import FromFile as FromFile
 from .sources import FromSource as FromSource
 from .summary import ORIGINAL as ORIGINAL
 from .summary import compare as compare
+from .summary import resampled_t as resampled_t
+from .summary import shared_rows as shared_rows
 from .summary import study_table as study_table
 from .summary import summarise as summarise
 from .two_centres import CENTRE_1 as CENTRE_1
