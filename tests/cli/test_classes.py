@@ -123,3 +123,19 @@ def test_one_class_is_too_few(place: Path, tmp_path: Path) -> None:
     given = [word for word in _options(place) if word not in ("--class", *CLASSES)]
     found = ran("debias", *given, "--class", "none", "--out", tmp_path / "out")
     assert (found.code, "--class" in found.err) == (2, True)
+
+
+def test_the_page_of_several_links_to_the_page_of_each(place: Path, tmp_path: Path) -> None:
+    page = tmp_path / "audit.html"
+    assert ran("audit", *_options(place), "--draws", 50, "--out", page).code == 0
+    overview = page.read_text()
+    net = network(6, 3)
+    net.load_state_dict(load_file(place / "net.safetensors"))
+    audits = eq.audit(net.eval(), _cohort(place), draws=50)
+    assert "none" in audits
+    assert "other" not in audits
+    for name in CLASSES:
+        assert f'href="audit-{name}.html"' in overview
+        assert f"{100 * audits[name]['balanced_accuracy'].value:.1f}%" in overview
+        assert name in (tmp_path / f"audit-{name}.html").read_text()
+    assert audits.report(tmp_path / "again.html").read_text().replace("again-", "audit-") == overview

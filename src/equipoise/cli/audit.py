@@ -91,9 +91,7 @@ def audit(
     problems = _role_problems(label, score, model, with_model) + inputs.problems()
     if classes and (threshold is not None or valid is not None):
         problems.append("classes are decided by argmax, without a threshold. Omit --threshold and --valid.")
-    problems += number_problems(threshold=threshold, draws=draws, level=level, seed=seed, min_patients=min_patients) + _place_problems(
-        save, label
-    )
+    problems += number_problems(threshold=threshold, draws=draws, level=level, seed=seed, min_patients=min_patients) + _place_problems(save)
     raise_all(problems)
     reading = inputs.reading
     output = "auto" if model is None else pick("--output-type", output_type or "auto", models.OUTPUTS)
@@ -136,14 +134,15 @@ def audit(
                 layers = models.encoding(
                     network, opened[file].cohort, draws=draws, level=level, seed=seed, min_patients=min_patients, progress=step
                 )
-    told = results[label[0]].to_dict() if one else measures.Audits(results, reading.kind, file.name).to_dict()
+    every = measures.Audits(results, reading.kind, file.name)
+    told = results[label[0]].to_dict() if one else every.to_dict()
     if layers is not None:
         told["encoding"] = json.loads(layers.to_json(orient="records", double_precision=15))
     if images:
         told |= opened[file].counts()
         told |= {f"valid_{key}": value for key, value in opened[valid].counts().items()} if valid else {}
     if save and save.suffix.lower() in PAGES:
-        results[label[0]].report(save)
+        (results[label[0]] if one else every).report(save)
     elif save:  # may be shared, so it names no rows
         data.write_text(save, json.dumps(told, indent=2, allow_nan=False) + "\n")
     if images:
@@ -185,16 +184,14 @@ def _role_problems(labels: list[str], scores: list[str] | None, model: str | Non
     return problems
 
 
-def _place_problems(save: Path | None, labels: list[str]) -> list[str]:
-    """A problem where --out names a format that is not written, or one page for several labels."""
+def _place_problems(save: Path | None) -> list[str]:
+    """A problem where --out names a format that is not written."""
     kind = "" if save is None else save.suffix.lower()
     if save is not None and kind in OTHER_KINDS:
         return [
             f"--out writes JSON, or a page if the name ends in .html; {save.name!r} is another format. Use --out "
             f"{save.with_suffix('.json').name}, or --figures FOLDER for figures (PNG and SVG)."
         ]
-    if kind in PAGES and len(labels) > 1:
-        return [f"--out {kind} writes the page of one label; {len(labels)} --label were given. Omit all but one, or use --out audits.json."]
     return []
 
 

@@ -114,6 +114,9 @@ class Audits(Mapping[str, Audit]):
             raise UnknownName("label in this audit", label, self.audits)
         return self.audits[label]
 
+    def __contains__(self, label: object) -> bool:
+        return label in self.audits
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.audits)
 
@@ -122,6 +125,10 @@ class Audits(Mapping[str, Audit]):
 
     def __str__(self) -> str:
         return "\n".join(f"{label}: {audit}" for label, audit in self.audits.items())
+
+    def report(self, path: str | Path) -> Path:
+        """The path of the HTML report of all labels, which is written there; the page of each is in a folder next to it."""
+        return Path(presenter("write_audits_page")(self, Path(path)))
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON: the audit of each label under its name."""

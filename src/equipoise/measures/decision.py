@@ -83,6 +83,9 @@ class LabelRules(Mapping[str, Rule]):
             raise UnknownName("label of this rule", label, self.rules)
         return self.rules[label]
 
+    def __contains__(self, label: object) -> bool:
+        return label in self.rules
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.rules)
 

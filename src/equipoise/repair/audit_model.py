@@ -4,7 +4,7 @@ Torch is imported only where a network is audited.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, cast, overload
 
 from equipoise.data import Cohort, Scores, check_cohort
 from equipoise.errors import BadInput, Misuse
@@ -20,6 +20,43 @@ NOT_AUDITED = {  # what is given in place of scores or a network, and what to do
     "str": "Read the file first: eq.Scores.from_frame(pd.read_csv(path, dtype={'patient': str}), ...), or run `equipoise audit`.",
     "PurePath": "Read the file first: eq.Scores.from_frame(pd.read_csv(path, dtype={'patient': str}), ...), or run `equipoise audit`.",
 }
+
+
+@overload
+def audit(
+    subject: Scores,
+    *,
+    threshold: float | None = ...,
+    valid: Scores | None = ...,
+    measures: Sequence[Gap] | None = ...,
+    also: Sequence[Gap] = ...,
+    optimise: str = ...,
+    draws: int = ...,
+    level: float = ...,
+    seed: int = ...,
+    min_patients: int = ...,
+    progress: Callable[[int, int], None] | None = ...,
+) -> Audit: ...
+
+
+@overload
+def audit(
+    subject: object,
+    cohort: Cohort | None = ...,
+    *,
+    threshold: float | None = ...,
+    valid: Cohort | Scores | None = ...,
+    measures: Sequence[Gap] | None = ...,
+    also: Sequence[Gap] = ...,
+    optimise: str = ...,
+    draws: int = ...,
+    level: float = ...,
+    seed: int = ...,
+    min_patients: int = ...,
+    output: str = ...,
+    outputs: Mapping[str, int | str] | None = ...,
+    progress: Callable[[int, int], None] | None = ...,
+) -> Audit | Audits: ...
 
 
 def audit(
@@ -38,7 +75,7 @@ def audit(
     output: str = "auto",
     outputs: Mapping[str, int | str] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Audit:
+) -> Audit | Audits:
     """The audit of scores, of a network on a cohort, or of a debiasing result on a cohort.
 
     The decision is the result's own rule; or `score >= threshold`; or the threshold that is best by `optimise` on `valid`; or the
@@ -67,7 +104,7 @@ def audit(
             label: audit_scores(scores, rule=rule, also=(*also, *goal), progress=progress, **asked)
             for label, (scores, rule, goal) in each.items()
         }
-        return cast(Audit, Audits(found, cohort.kind, cohort.name))
+        return Audits(found, cohort.kind, cohort.name)
     if isinstance(subject, Candidate):
         if threshold is not None:
             raise BadInput("a debiasing result has a decision rule of its own; do not give a threshold as well")

@@ -5,6 +5,7 @@ from .documents import readme as readme
 from .figures import save_audit_figures as save_audit_figures
 from .figures import save_trajectories as save_trajectories
 from .page import write_audit_page as write_audit_page
+from .page import write_audits_page as write_audits_page
 from .page import write_page as write_page
 from .panels import PANELS as PANELS
 from .panels import Mark as Mark

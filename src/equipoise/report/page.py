@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -21,10 +22,10 @@ from markupsafe import Markup
 
 from equipoise import __version__
 from equipoise.data import write_text
-from equipoise.measures import UPPER_BOUND, Audit
+from equipoise.measures import UPPER_BOUND, Audit, Audits
 from equipoise.methods import ALL_AT_ONCE, METHODS
 from equipoise.models import READ_IS_NOT_USED
-from equipoise.repair import ALMOST, Comparison, Saved
+from equipoise.repair import ALMOST, Comparison, Saved, folders
 from equipoise.report.explorer import explorer_data
 from equipoise.report.panels import PANELS, calibration_panel, roc_panel, score_panel, trajectory_panel
 from equipoise.report.text import amount, count, p_words, percent, plain, sentence, short, span
@@ -93,6 +94,20 @@ def write_page(case: Comparison, path: Path, *, thumbnails: bool = False) -> Pat
 def write_audit_page(audit: Audit, path: Path) -> Path:
     """The path of an audit's report, which is written whole or not at all."""
     return write_text(path, audit_page(audit))
+
+
+def write_audits_page(audits: Audits, path: Path) -> Path:
+    """The path of the overview of several labels, which is written there, and the page of each next to it."""
+    places, rows = folders(path.parent, [*audits, ""]), []  # with one name more, so that even one label has a name of its own
+    for label, audit in audits.items():
+        named = path.with_name(f"{path.stem}-{places[label].name}.html")
+        page = write_audit_page(replace(audit, name=f"{label}, {audits.name}"), named)
+        told = {"conclusion": conclusion(audit), "performance": audit.estimates.get("balanced_accuracy")}
+        rows.append({"label": label, "href": quote(page.name), **told})
+    about = {"title": audits.name, "kind": "audit", "kind_words": audits.kind, "rows": rows, "version": __version__, "book": Book()}
+    level = percent(next(iter(audits.values())).settings.level)
+    page_of_all = _environment().get_template("audits.html").render(**about, level=level, style=Markup(_read("report.css")))
+    return write_text(path, page_of_all)
 
 
 def report_page(case: Comparison, *, thumbnails: bool = False) -> str:
