@@ -112,9 +112,10 @@ def test_an_audit_is_written_as_a_page_or_as_json_by_the_name_of_the_file(run):
     assert page.startswith("<!doctype html>")
     for row in told["groups"]:
         assert f"{100 * row['tpr']:.1f}%" in page
-    code, _, err = run("audit", "s.csv", *AUDIT, "--label", "y", "--score", "p", "--group", "sex", "--out", "audit.html")
-    assert code == 2
-    assert "2 --label" in err
+    _write("s.csv", _scores().assign(z=lambda f: 1 - f["y"]))
+    assert run("audit", "s.csv", *AUDIT, "--label", "z", "--score", "p", "--group", "sex", "--out", "both.html").code == 0
+    overview = Path("both.html").read_text()
+    assert all(f'href="both-{label}.html"' in overview and Path(f"both-{label}.html").is_file() for label in ("y", "z"))
 
 
 def test_labels_are_compared_with_the_positive_value_as_they_stand(run):
