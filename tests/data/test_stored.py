@@ -71,8 +71,9 @@ def test_the_rows_and_groups_are_those_of_the_table_in_memory(kind: str, tmp_pat
         (a.name, a.levels, a.named, a.bins) for a in table.attributes
     ]
     assert sorted(row for part in parts for row in _rows(part)) == _rows(table)
-    patients = [set(part.patients) for part in parts]
-    assert sum(map(len, patients)) == len(set.union(*patients)) == frame["patient"].nunique()  # all rows of a patient are in one part
+    assert sum(len(set(part.patients)) for part in parts) == frame["patient"].nunique()  # all rows of a patient are in one part
+    held = [tuple(sorted(part.score[part.patients == k])) for part in parts for k in range(max(part.patients) + 1)]
+    assert sorted(held) == sorted(tuple(sorted(own)) for _, own in frame.groupby("patient")["p"])
 
 
 @pytest.mark.usefixtures("in_memory")

@@ -22,6 +22,7 @@ from .columns import read_columns as read_columns
 from .conflicts import CONFLICTS as CONFLICTS
 from .conflicts import Varying as Varying
 from .conflicts import distinct as distinct
+from .conflicts import patient_codes as patient_codes
 from .conflicts import varying_in as varying_in
 from .dicom import with_headers as with_headers
 from .faults import MAX_PIXELS as MAX_PIXELS

@@ -84,6 +84,15 @@ def varying(codes: IntArray, units: IntArray) -> npt.NDArray[np.bool_]:
     return np.bincount(pairs // width, minlength=int(units.max(initial=-1)) + 1) > 1
 
 
+def patient_codes(patients: npt.NDArray[Any]) -> IntArray:
+    """The patient of each row as a code 0 .. P-1. Codes in ascending order (int64), as of a table read in batches, are themselves."""
+    if patients.dtype == np.int64 and len(patients) and patients[0] == 0:
+        steps = np.diff(patients)
+        if steps.min(initial=0) >= 0 and steps.max(initial=0) <= 1:
+            return np.asarray(patients, dtype=np.int64)
+    return np.asarray(pd.factorize(patients)[0], dtype=np.int64)
+
+
 def distinct(keys: IntArray) -> IntArray:
     """The different integers, sorted. 10 million take 0.2 s, and `np.unique` 8 s (NumPy 2.4)."""
     ordered = np.sort(keys)
@@ -92,7 +101,7 @@ def distinct(keys: IntArray) -> IntArray:
 
 def patients_varying(attribute: Attribute, patients: ObjectArray | None) -> int:
     """How many patients have rows in more than one group of this attribute."""
-    return 0 if patients is None else int(varying(attribute.codes, np.asarray(pd.factorize(patients)[0], dtype=np.int64)).sum())
+    return 0 if patients is None else int(varying(attribute.codes, patient_codes(patients)).sum())
 
 
 def main_group(codes: IntArray, units: IntArray) -> IntArray:

@@ -159,10 +159,18 @@ class _Part:
 
 
 def _scores(coded: _Coded, attributes: Sequence[Attribute], name: str) -> Scores:
-    held = tuple(replace(a, codes=codes.astype(np.int64)) for a, codes in zip(attributes, coded.codes, strict=True))
-    # Hashes and row numbers stay numbers: as objects they would take 40 bytes each.
-    patients = None if coded.patient is None else cast(ObjectArray, coded.patient.view(np.int64))
-    return Scores(coded.y.astype(np.int64), coded.score, held, patients, cast(ObjectArray, np.arange(len(coded))), name, coded.weight)
+    """The rows in the order of their patients, whose codes replace their ids: sums by patient then run through memory in order."""
+    y, score, codes, weight, patients = coded.y, coded.score, coded.codes, coded.weight, None
+    if coded.patient is not None:
+        order = np.argsort(coded.patient)
+        ordered = coded.patient[order]
+        patients = np.cumsum(np.concatenate([[False], ordered[1:] != ordered[:-1]]))
+        y, score, codes = y[order], score[order], tuple(each[order] for each in codes)
+        weight = None if weight is None else weight[order]
+    held = tuple(replace(a, codes=each.astype(np.int64)) for a, each in zip(attributes, codes, strict=True))
+    # Codes and row numbers stay numbers: as objects they would take 40 bytes each.
+    ids = cast(ObjectArray, np.arange(len(coded)))
+    return Scores(y.astype(np.int64), score, held, cast("ObjectArray | None", patients), ids, name, weight)
 
 
 class _Rows:
@@ -210,6 +218,7 @@ class _Rows:
     def _patients(self, values: "pa.Array[Any]", name: str, where: str) -> HashArray:
         """A number of 64 bits for each patient id. Integers and text are not mixed, so that 7 and '7' cannot be two patients."""
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         kind = "integers" if pa.types.is_integer(values.type) else "text"
         if self.kind not in ("", kind):
@@ -218,9 +227,9 @@ class _Rows:
         if kind == "integers" and not values.null_count:
             return mixed(values.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64))
         ids = _names(values, name, where)
-        texts = pd.Series(ids, dtype=object)
-        if problems := identifier_problems(texts, name, "patient"):
-            raise BadInput(*problems)
+        plain = pa.types.is_string(values.type) and not values.null_count  # which most are: then a look at the blanks is enough
+        if not plain or pc.any(pc.or_(pc.equal(pc.binary_length(values), 0), pc.utf8_is_space(values))).as_py():
+            raise_all(identifier_problems(pd.Series(ids, dtype=object), name, "patient"))
         return np.asarray(pd.util.hash_array(ids, categorize=False), dtype=np.uint64)
 
     def _write(self) -> None:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from equipoise.data import CONFLICTS, Attribute, Scores, Varying, varying_in
 from equipoise.errors import BadInput, EmptyCell, UnknownName
+from equipoise.measures.bootstrap import units_of
 from equipoise.measures.cells import Cells, FloatArray, tabulate
 from equipoise.measures.decision import Rule, Threshold, choose_rule
 from equipoise.measures.estimates import Estimate, Settings, coefficients, estimate_attribute, estimate_performance, simultaneous
@@ -220,7 +221,7 @@ def _audit(
         references={a.name: a.reference for a in attributes},
         assumed=tuple(a.name for a in scores.attributes if not a.named),
         rows=len(scores),
-        patients=None if scores.patients is None else len(set(scores.patients)),
+        patients=None if scores.patients is None else int(units_of(scores.patients, len(scores)).max(initial=-1)) + 1,
         name=scores.name,
         settings=settings,
         varying=varying_in(scores.attributes, scores.patients),

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from equipoise.data import generator
+from equipoise.data import generator, patient_codes
 from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index
 
 BLOCK = 4_000_000  # elements of one block of multiplicities: memory is O(block), whatever the number of draws
@@ -16,7 +15,7 @@ def units_of(patients: npt.NDArray[np.object_] | None, rows: int) -> IntArray:
     """What is resampled, as codes 0 .. P-1: patients where there are ids, rows otherwise."""
     if patients is None:
         return np.arange(rows)
-    return np.asarray(pd.factorize(patients)[0], dtype=np.int64)
+    return patient_codes(patients)
 
 
 def multiplicities(units: int, draws: int, seed: int, name: str = "bootstrap") -> Iterator[FloatArray]:

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, IntArray, Scores
+from equipoise.data import Attribute, IntArray, Scores, distinct
 from equipoise.measures.bootstrap import by_unit, interval, multiplicities, units_of
 from equipoise.measures.cells import FloatArray, cell_index, ratio
 from equipoise.measures.gaps import MEASURES, is_quotient, labels_needed, terms
@@ -141,26 +142,32 @@ class _Ranked:
     units: IntArray
     weight: FloatArray | None
 
+    @cached_property
+    def rows(self) -> tuple[FloatArray, FloatArray]:
+        """How many positive and how many negative rows each patient has; patients with neither are left out."""
+        count = int(self.units.max(initial=-1)) + 1
+        held = [np.bincount(self.units[side], minlength=count) for side in (self.ranking.positive, self.ranking.negative)]
+        return held[0][held[0] > 0].astype(np.float64), held[1][held[1] > 0].astype(np.float64)
+
     def patients(self) -> tuple[int, int]:
         """How many patients have positive rows, and how many have negative ones."""
-        positive, negative = (len(np.unique(self.units[side])) for side in (self.ranking.positive, self.ranking.negative))
-        return positive, negative
+        positive, negative = self.rows
+        return len(positive), len(negative)
 
     def amounts(self) -> tuple[float, float]:
         """How many patients of equal weight the positive and the negative rows amount to (Kish)."""
-        found = []
-        for side in (self.ranking.positive, self.ranking.negative):
-            _, place = np.unique(self.units[side], return_inverse=True)
-            held = np.bincount(place, None if self.weight is None else self.weight[side]).astype(np.float64)
-            found.append(float(held.sum() ** 2 / (held**2).sum()))
-        return found[0], found[1]
+        held: list[FloatArray] = list(self.rows)
+        if self.weight is not None:
+            held = [np.bincount(self.units[side], self.weight[side]) for side in (self.ranking.positive, self.ranking.negative)]
+        positive, negative = (float(each.sum() ** 2 / (each**2).sum()) for each in held)
+        return positive, negative
 
     def variance(self, influence: tuple[FloatArray, FloatArray]) -> float:
         """The variance between patients of a measure, from what each row adds to it."""
         units = self.units[np.concatenate([self.ranking.positive, self.ranking.negative])]
-        _, place = np.unique(units, return_inverse=True)
-        sums = np.bincount(place, np.concatenate(influence))
-        return float((sums**2).sum()) * (len(sums) / (len(sums) - 1) if 1 < len(sums) < len(units) else 1.0)
+        sums, rows = np.bincount(units, np.concatenate(influence)), np.bincount(units)
+        patients = int((rows > 0).sum())
+        return float((sums**2).sum()) * (patients / (patients - 1) if 1 < patients < len(units) else 1.0)
 
     def degrees(self) -> float:
         """Degrees of freedom of that variance; infinite where each patient has one row of each label at most."""
@@ -250,9 +257,9 @@ def patients_in_cells(units: IntArray, y: IntArray, attribute: Attribute) -> Flo
     One with rows of both labels, or of several groups, counts once in each cell that they have a row in.
     """
     groups, width = len(attribute.levels), int(units.max(initial=0)) + 1
-    cell = cell_index(y, attribute.codes, groups)
-    by_label = np.bincount(np.unique(cell * width + units) // width, minlength=2 * groups + 2).reshape(-1, 2)
-    either = np.bincount(np.unique(cell // 2 * width + units) // width, minlength=groups + 1)
+    pairs = distinct((np.where(attribute.codes < 0, groups, attribute.codes) * width + units) * 2 + y)
+    by_label = np.bincount(pairs // (2 * width) * 2 + pairs % 2, minlength=2 * groups + 2).reshape(-1, 2)
+    either = np.bincount(distinct(pairs // 2) // width, minlength=groups + 1)
     return np.column_stack([by_label, either])[:-1].astype(np.float64)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.measures.cells import FloatArray, IntArray, ratio
+from equipoise.measures.cells import FloatArray, IntArray, grouped, ratio
 from equipoise.measures.intervals import combined, fewer_clusters, wilson
 
 Columns = Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]  # ratio: its numerator and its denominator, as sums of columns
@@ -225,5 +225,5 @@ def _summed(
 def _by_patient(codes: IntArray, units: IntArray) -> tuple[IntArray, IntArray]:
     """The group of each (group, patient) that has rows, and for each row, which one it is of."""
     width = int(units.max(initial=0)) + 1
-    pairs, place = np.unique(codes * width + units, return_inverse=True)
-    return np.asarray(pairs // width, dtype=np.int64), np.asarray(place, dtype=np.int64)
+    pairs, place = grouped(codes * width + units, (int(codes.max(initial=0)) + 1) * width)
+    return pairs // width, place

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from equipoise.data import generator
 from equipoise.measures.bootstrap import units_of
-from equipoise.measures.cells import FloatArray, IntArray, ratio
+from equipoise.measures.cells import FloatArray, IntArray, grouped, ratio
 from equipoise.measures.gaps import MEASURES, is_quotient, signature, terms
 
 DRAWS = 999
@@ -164,8 +164,8 @@ def _units(patient: IntArray, code: IntArray, rows: bool) -> tuple[IntArray, Int
         unit[order] = np.arange(len(code))
         return unit, code[order]
     width = int(patient.max()) + 1
-    pairs, unit = np.unique(code * width + patient, return_inverse=True)
-    return np.asarray(unit, dtype=np.int64), np.asarray(pairs // width, dtype=np.int64)
+    pairs, unit = grouped(code * width + patient, (int(code.max()) + 1) * width)
+    return unit, pairs // width
 
 
 def _table(measure: str, f: FloatArray, y: FloatArray, w: FloatArray, unit: IntArray, group: IntArray, groups: int) -> _Table:
