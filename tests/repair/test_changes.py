@@ -88,7 +88,7 @@ def test_levelling_up_does_no_harm():
     pair = _paired(case.original, case.result)
     assert [part.harm for part in pair.contributions("eod", "F")] == [False, False]
     assert not any(shift.worse for shift in pair.shifts())
-    assert pair.gap_change("eod").value == pytest.approx(-0.5)
+    assert pair.gap_change("eod", "F").value == pytest.approx(0.5)  # from -0.5 to 0
     # The same in the measure that counts misses, whose sign is the other way round.
     assert sum(part.towards for part in pair.contributions("fnr_gap", "F")) == pytest.approx(0.5)
 
@@ -108,7 +108,7 @@ def test_groups_with_few_patients_have_no_shift_and_no_gap():
     case = _case([0.1, 0.9, 0.2] * 10, [0.9, 0.9, 0.2] * 10, [1, 1, 0] * 10, "M" * 28 + "FF")
     pair = _paired(case.original, case.result)
     assert {s.group for s in pair.shifts()} == {"M"}
-    assert np.isnan(pair.gap_change("eod").value)
+    assert np.isnan(pair.gap_change("eod", "F").value)
 
 
 def test_other_rows_before_and_after_are_refused():

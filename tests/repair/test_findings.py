@@ -39,8 +39,10 @@ def test_a_clear_repair_is_smaller_and_the_interval_of_the_change_holds_it():
     assert found.seen == "smaller"
     assert not found.contradicts
     change = found.gap_change
-    assert change.value == pytest.approx(abs(found.gap_after.value) - abs(found.gap_before.value))
-    assert change.low <= change.value <= change.high < 0
+    assert change.value == pytest.approx(found.gap_after.value - found.gap_before.value)
+    assert change.value * found.gap_before.value < 0
+    assert change.low <= change.value <= change.high
+    assert change.low > 0 or change.high < 0
 
 
 def test_a_repair_that_widens_the_gap_on_test_contradicts_validation():

@@ -123,14 +123,16 @@ class Paired:
         enough = counts >= self.settings.min_patients
         return [k for k in range(1, len(counts)) if enough[k] and enough[0]]
 
-    def gap_change(self, measure: str) -> Estimate:
-        """The change of the largest |gap|: negative if it got smaller."""
-        places = [k - 1 for k in self.usable(measure)]
-        if not places:
+    def gap_change(self, measure: str, group: str) -> Estimate:
+        """The signed change of one group's gap, after minus before, on the same patients; NaN where it has too few of them.
+
+        A change of |gap| has no interval that covers near zero, where |gap| has a kink; a signed change has.
+        """
+        k = self.attribute.levels.index(group) if group in self.attribute.levels else 0
+        if k not in self.usable(measure):
             return Estimate(np.nan, np.nan, np.nan)
         old, new, drawn_old, drawn_new = (
-            np.abs(gap_values(measure, cells)[..., places]).max(-1)
-            for cells in (self.before, self.after, self.drawn_before, self.drawn_after)
+            gap_values(measure, cells)[..., k - 1] for cells in (self.before, self.after, self.drawn_before, self.drawn_after)
         )
         return self._estimate(float(new - old), drawn_new - drawn_old)
 

@@ -117,7 +117,7 @@ class Findings:
     valid_after: float
     performance_before: Estimate
     performance_after: Estimate
-    gap_change: Estimate  # of its size; negative if it got smaller
+    gap_change: Estimate  # signed, after minus before, of the group with the largest gap before
     performance_change: Estimate
     shifts: tuple[Shift, ...]
     contributions: tuple[Contribution, ...]
@@ -131,14 +131,14 @@ class Findings:
     @property
     def seen(self) -> str:
         """What the test set shows: insufficient, unchanged, larger, smaller, or unclear (smaller, by an amount that chance may explain)."""
-        change = self.gap_change
-        if np.isnan(change.value) or np.isnan(self.gap_before.value):
+        change, before, after = self.gap_change, self.gap_before.value, self.gap_after.value
+        if np.isnan(change.value) or np.isnan(before):
             return "insufficient"
         if self.affected[0].counts[-1].changed == 0:
             return "unchanged"
-        if change.value >= 0:
+        if np.isnan(after) or abs(after) >= abs(before):
             return "larger"
-        return "smaller" if change.high < 0 else "unclear"
+        return "smaller" if change.low > 0 or change.high < 0 else "unclear"
 
     @property
     def contradicts(self) -> bool:
@@ -224,7 +224,7 @@ def find(original: Tried, candidates: Sequence[Tried], chosen: int, settings: Se
         valid_after=float(result.chosen_row["gap"]),
         performance_before=before[goal.performance],
         performance_after=after[goal.performance],
-        gap_change=pair.gap_change(goal.measure),
+        gap_change=pair.gap_change(goal.measure, furthest),
         performance_change=pair.performance_change(goal.performance),
         shifts=tuple(pair.shifts()),
         contributions=tuple(pair.contributions(goal.measure, furthest)) if furthest and not is_quotient(goal.measure) else (),

@@ -207,7 +207,8 @@ def _change(found: Findings) -> dict[str, object]:
         {"attribute": found.main, "group": s.group, "rate": s.rate, "before": s.before, "after": s.after, **s.change.to_dict()}
         for s in found.shifts
     ]
-    return {"gap_size": found.gap_change.to_dict(), "performance": found.performance_change.to_dict(), "rates": rates}
+    gap = {"group": found.gap_before.group, "reference": found.gap_before.reference, **found.gap_change.to_dict()}
+    return {"gap": gap, "performance": found.performance_change.to_dict(), "rates": rates}
 
 
 def _level(found: Findings) -> list[dict[str, object]]:

@@ -71,10 +71,10 @@ def answer(case: Comparison) -> str:
     ]
     change = found.gap_change
     if not np.isnan(change.value):
-        moved = "got smaller" if change.value < 0 else "did NOT get smaller"
-        if change.value < 0 <= change.high:
-            moved += ", by an amount that chance may explain"
-        sentences.insert(1, f"Its size {moved}: a change of {interval(change.value, change.low, change.high, '+')}.")
+        moved = {"smaller": "got smaller", "unclear": "got smaller, by an amount that chance may explain", "unchanged": "did not change"}
+        whose = f"{name(found.gap_before.group)} minus {name(found.gap_before.reference)}"
+        text = f"It {moved.get(found.seen, 'did NOT get smaller')}: {whose} changed by {interval(change.value, change.low, change.high, '+')}."
+        sentences.insert(1, text)
     if len(case.result.test.attribute.others) > 1:
         sentences.append("With more than two groups, the gap with the largest absolute value is shown.")
     return " ".join(sentences)
