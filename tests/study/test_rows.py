@@ -44,6 +44,15 @@ def test_rows_without_p_values_are_read() -> None:
     assert frame["valid_p_value"].dtype == np.float64
 
 
+def test_columns_of_earlier_studies_that_are_no_longer_used_are_left_out() -> None:
+    table = pq.read_table(BytesIO(rows.to_bytes([ROW])))
+    for name in rows.UNREAD:
+        table = table.append_column(name, [[0.1]])
+    buffer = BytesIO()
+    pq.write_table(table, buffer)
+    assert list(rows.from_bytes(buffer.getvalue(), "x").columns) == rows.SCHEMA.names
+
+
 def test_rows_from_before_the_limit_are_read_and_go_with_newer_ones() -> None:
     old = rows.from_bytes(without("limit", *rows.POOLED, "pace", *rows.SIZES), "x")
     assert list(old.columns) == rows.SCHEMA.names

@@ -73,7 +73,9 @@ def answer(case: Comparison) -> str:
     if not np.isnan(change.value):
         moved = {"smaller": "got smaller", "unclear": "got smaller, by an amount that chance may explain", "unchanged": "did not change"}
         whose = f"{name(found.gap_before.group)} minus {name(found.gap_before.reference)}"
-        text = f"It {moved.get(found.seen, 'did NOT get smaller')}: {whose} changed by {interval(change.value, change.low, change.high, '+')}."
+        text = (
+            f"It {moved.get(found.seen, 'did NOT get smaller')}: {whose} changed by {interval(change.value, change.low, change.high, '+')}."
+        )
         sentences.insert(1, text)
     if len(case.result.test.attribute.others) > 1:
         sentences.append("With more than two groups, the gap with the largest absolute value is shown.")

@@ -21,8 +21,9 @@ LIMIT = "limit"  # the upper bound (group-aware): the best performance on the or
 POOLED = ("test_cell", "test_decision", "test_patient")  # of each test row, where folds are pooled (see pooled)
 PACE = "pace"  # of one step, in the unit that the method counts: units pruned, epochs
 SIZES = ("train_rows", "valid_rows", "test_rows")  # of each set of the split
-SCHEMA_VERSION = 4  # of a file of rows
+SCHEMA_VERSION = 3  # of a file of rows
 VERSION_KEY = b"equipoise.rows.schema_version"
+UNREAD = ("noise", "valid_noise")  # in files of earlier studies, and no longer used
 # Columns that every file has. Others may be missing, such as those of a measure that was added later; their values are then missing.
 CORE = ("fingerprint", "version", "data", "seed", "method", "measure", "gap", "performance", "valid_gap", "valid_performance", *TIMINGS)
 TRACE = {"trace_step": "step", "trace_gap": "gap", "trace_performance": "performance", "trace_threshold": "threshold"}
@@ -90,6 +91,7 @@ def from_bytes(content: bytes, source: str) -> pd.DataFrame:
             f"{source} has rows of schema version {version}; this Equipoise reads version {SCHEMA_VERSION}. "
             "Use the version of Equipoise that wrote it, or another folder."
         )
+    table = table.drop_columns([name for name in UNREAD if name in table.schema.names])
     found = dict(zip(table.schema.names, table.schema.types, strict=True))
     other = [name for name in found if name not in SCHEMA.names]
     kinds = dict.fromkeys(other, _REAL) | {name: SCHEMA.field(name).type for name in found if name in SCHEMA.names}
