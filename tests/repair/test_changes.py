@@ -116,3 +116,40 @@ def test_other_rows_before_and_after_are_refused():
     other = replace(case.result, test=replace(case.result.test, ids=case.result.test.ids[::-1]))
     with pytest.raises(BadInput, match="rows"):
         _ = replace(case, candidates=(other,)).found
+
+
+def test_unchanged_decisions_of_ten_patients_are_no_proof_of_no_change():
+    change = _paired((case := _moved((10, 10), (10, 10))).original, case.result).gap_change("eod", "F")
+    assert change.value == 0
+    assert change.low < -0.1 < 0.1 < change.high
+
+
+def test_the_interval_of_the_change_covers_next_to_zero():
+    """The gap is small before and after, where an interval of the change of its size would be biased."""
+    rng = np.random.default_rng(0)
+    sex = Attribute("sex", ("M", "F"), np.arange(400) % 2)
+    y = (np.arange(400) // 2 % 2).astype(np.int64)
+    rates = {"M": (0.70, 0.72), "F": (0.68, 0.72)}
+    truth = (0.72 - 0.72) - (0.68 - 0.70)
+    covered = []
+    for _ in range(300):
+        u = rng.random(400)  # most decisions stay
+        v = np.where(rng.random(400) < 0.8, u, rng.random(400))
+        p = np.array([[rates[level][at] for level in ("M", "F")] for at in (0, 1)])[:, sex.codes]
+        scores = Scores(y, u, (sex,), None, np.arange(400).astype(object), "test")
+        change = paired(scores, (u < p[0]).astype(float), (v < p[1]).astype(float), SETTINGS).gap_change("eod", "F")
+        covered.append(change.low <= truth <= change.high)
+    assert 0.92 <= np.mean(covered) <= 0.985
+
+
+def test_changes_of_accuracy_and_balanced_accuracy_are_those_of_the_decisions():
+    case = small_case(rows=400)
+    pair = _paired(case.original, case.result)
+    before, after, y = case.original.decisions(), case.result.decisions(), case.original.test.y
+    right = [np.where(y == 1, f, 1 - f) for f in (before, after)]
+    assert pair.performance_change("accuracy").value == pytest.approx(right[1].mean() - right[0].mean())
+    balanced = [(r[y == 1].mean() + r[y == 0].mean()) / 2 for r in right]
+    assert pair.performance_change("balanced_accuracy").value == pytest.approx(balanced[1] - balanced[0])
+    for name in ("accuracy", "balanced_accuracy", "f1"):
+        change = pair.performance_change(name)
+        assert change.low < change.value < change.high

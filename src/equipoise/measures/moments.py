@@ -30,6 +30,8 @@ CHANGES: Columns = {  # of the columns n0, n1, and the decisions gained and lost
     "lost_tpr": ((0, 0, 0, 0, 0, 1), (0, 1, 0, 0, 0, 0)),
     "gained_fpr": ((0, 0, 1, 0, 0, 0), (1, 0, 0, 0, 0, 0)),
     "lost_fpr": ((0, 0, 0, 0, 1, 0), (1, 0, 0, 0, 0, 0)),
+    "gained_accuracy": ((0, 0, 0, 1, 1, 0), (1, 1, 0, 0, 0, 0)),
+    "lost_accuracy": ((0, 0, 1, 0, 0, 1), (1, 1, 0, 0, 0, 0)),
 }
 
 

@@ -1,6 +1,6 @@
 """What a repair changed on the same held-out rows: decisions by group and label, rates with paired intervals, and who got worse."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +13,13 @@ from equipoise.measures import (
     Cells,
     Estimate,
     FloatArray,
+    Moments,
     Settings,
     bootstrap_cells,
     gap_values,
     interval,
-    labels_needed,
-    patients_in_cells,
+    is_quotient,
+    moments_of_change,
     performance_values,
     tabulate,
     terms,
@@ -93,55 +94,58 @@ class Contribution:
 
 @dataclass(frozen=True, eq=False)
 class Paired:
-    """Cell tables before and after on the same rows, and on the same bootstrap resamples of patients."""
+    """Cell tables before and after on the same rows, and the moments of the decisions that were gained and lost between them."""
 
-    attribute: Attribute
+    scores: Scores
+    decisions: tuple[FloatArray, FloatArray]
     before: Cells
     after: Cells
-    drawn_before: Cells
-    drawn_after: Cells
-    enough: FloatArray  # (groups, 3) patients with negative rows, with positive rows, and with either
+    change: Moments  # of each group
+    overall: Moments  # of all patients
     settings: Settings
+
+    @property
+    def attribute(self) -> Attribute:
+        """The attribute whose groups are compared."""
+        return self.scores.attribute
 
     def shifts(self) -> list[Shift]:
         """The changes of sensitivity and of the false positive rate of every group with enough patients."""
         found = []
         for rate in ("tpr", "fpr"):
-            label = RATES[rate]
-            old, new = self.before.rate(label), self.after.rate(label)
-            drawn = self.drawn_after.rate(label) - self.drawn_before.rate(label)
+            old, new = (cells.rate(RATES[rate]) for cells in (self.before, self.after))
+            changes = self._changes(rate)
             for k, level in enumerate(self.attribute.levels):
-                if self.enough[k, label or 0] >= self.settings.min_patients:
-                    change = self._estimate(new[k] - old[k], drawn[:, k])
-                    found.append(Shift(level, k == 0, rate, float(old[k]), float(new[k]), change))
+                if self.change.patients(f"gained_{rate}")[k] >= self.settings.min_patients:
+                    found.append(Shift(level, k == 0, rate, float(old[k]), float(new[k]), changes[k]))
         return found
 
     def usable(self, measure: str) -> list[int]:
         """Positions of the groups, except the reference, with enough patients for a gap."""
-        needed = labels_needed(measure)
-        counts = self.enough[:, list(needed)].min(-1) if needed else self.enough[:, 2]
+        counts = np.min([self.change.patients(f"gained_{rate}") for rate in terms(measure) or ("selection",)], axis=0)
         enough = counts >= self.settings.min_patients
         return [k for k in range(1, len(counts)) if enough[k] and enough[0]]
 
     def gap_change(self, measure: str, group: str) -> Estimate:
         """The signed change of one group's gap, after minus before, on the same patients; NaN where it has too few of them.
 
-        A change of |gap| has no interval that covers near zero, where |gap| has a kink; a signed change has.
+        |gap| has a kink at zero, next to which no interval of its change covers; that of a signed change does.
         """
         k = self.attribute.levels.index(group) if group in self.attribute.levels else 0
         if k not in self.usable(measure):
             return Estimate(np.nan, np.nan, np.nan)
-        old, new, drawn_old, drawn_new = (
-            gap_values(measure, cells)[..., k - 1] for cells in (self.before, self.after, self.drawn_before, self.drawn_after)
-        )
-        return self._estimate(float(new - old), drawn_new - drawn_old)
+        if is_quotient(measure):
+            return self._resampled(lambda cells: gap_values(measure, cells)[..., k - 1])
+        value, low, high = self.change.gaps(_gained_and_lost(terms(measure)), self.settings.level)
+        return Estimate(float(value[k - 1]), float(low[k - 1]), float(high[k - 1]))
 
     def performance_change(self, name: str) -> Estimate:
         """The change of the performance over all patients."""
-        old, new, drawn_old, drawn_new = (
-            performance_values(name, cells) for cells in (self.before, self.after, self.drawn_before, self.drawn_after)
-        )
-        return self._estimate(float(new - old), drawn_new - drawn_old)
+        signed = {"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "accuracy": {"accuracy": 1.0}}.get(name)
+        if signed is None:
+            return self._resampled(lambda cells: performance_values(name, cells))
+        value, low, high = self.overall.sums(_gained_and_lost(signed), self.settings.level)
+        return Estimate(float(value[0]), float(low[0]), float(high[0]))
 
     def contributions(self, measure: str, group: str) -> list[Contribution]:
         """The contributions to the change of a gap: every rate of the group and of the reference that the measure consists of."""
@@ -149,10 +153,9 @@ class Paired:
         direction = np.sign(gap_values(measure, self.before)[k - 1])
         found = []
         for rate, weight in terms(measure).items():
-            label = RATES[rate]
-            drawn = self.drawn_after.rate(label) - self.drawn_before.rate(label)
+            changes = self._changes(rate)
             for place, side in ((k, 1.0), (0, -1.0)):
-                change = self._estimate(float((self.after.rate(label) - self.before.rate(label))[place]), drawn[:, place])
+                change = changes[place]
                 towards = float(-direction * weight * side * change.value)
                 harm = change.value * HARMFUL.get(rate, 0.0) > ALMOST
                 found.append(
@@ -160,23 +163,43 @@ class Paired:
                 )
         return found
 
-    def _estimate(self, value: float, draws: FloatArray) -> Estimate:
-        low, high = interval(draws[:, None], np.array([value]), self.settings.level)
-        return Estimate(float(value), float(low[0]), float(high[0]))
+    def _changes(self, rate: str) -> list[Estimate]:
+        """The change of one rate of every group."""
+        ends = self.change.sums(_gained_and_lost({rate: 1.0}), self.settings.level)
+        return [Estimate(float(value), float(low), float(high)) for value, low, high in zip(*ends, strict=True)]
+
+    def _resampled(self, value: Callable[[Cells], FloatArray]) -> Estimate:
+        """The change of what is no signed sum of rates, such as F1, with the same resamples of patients before and after."""
+        scores, attribute = self.scores, self.attribute
+        units = units_of(scores.patients, len(scores))
+        kept = {"draws": self.settings.draws, "seed": self.settings.seed}
+        old, new = (
+            bootstrap_cells(f, scores.y, attribute.codes, attribute.levels, units, weight=scores.weight, **kept) for f in self.decisions
+        )
+        change = float(value(self.after) - value(self.before))
+        low, high = interval((value(new) - value(old))[:, None], np.array([change]), self.settings.level)
+        return Estimate(change, float(low[0]), float(high[0]))
+
+
+def _gained_and_lost(signed: Mapping[str, float]) -> dict[str, float]:
+    """The change of a signed sum of rates, as decisions gained minus decisions lost.
+
+    >>> _gained_and_lost({"tpr": 0.5})
+    {'gained_tpr': 0.5, 'lost_tpr': -0.5}
+    """
+    return {f"{way}_{rate}": sign * weight for rate, weight in signed.items() for way, sign in (("gained", 1.0), ("lost", -1.0))}
 
 
 def paired(scores: Scores, old: FloatArray, new: FloatArray, settings: Settings) -> Paired:
-    """Decisions before and after on the same rows, with the same resamples of patients for both."""
+    """Decisions before and after on the same rows."""
     attribute = scores.attribute
     units = units_of(scores.patients, len(scores))
-    f = (old, new)
-    before, after = (tabulate(decisions, scores.y, attribute) for decisions in f)
-    drawn_before, drawn_after = (
-        bootstrap_cells(decisions, scores.y, attribute.codes, attribute.levels, units, draws=settings.draws, seed=settings.seed)
-        for decisions in f
+    before, after = (tabulate(decisions, scores.y, attribute, scores.weight) for decisions in (old, new))
+    change, overall = (
+        moments_of_change(old, new, scores.y, codes, groups, units, scores.weight)
+        for codes, groups in ((attribute.codes, len(attribute.levels)), (np.zeros(len(scores), np.int64), 1))
     )
-    enough = patients_in_cells(units, scores.y, attribute)
-    return Paired(attribute, before, after, drawn_before, drawn_after, enough, settings)
+    return Paired(scores, (old, new), before, after, change, overall, settings)
 
 
 def affected(scores: Scores, before: FloatArray, after: FloatArray) -> list[Affected]:
