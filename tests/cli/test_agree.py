@@ -97,7 +97,9 @@ def _several(*more: str) -> list[str]:
 
 
 def _near(text: str, value: float | None, scale: float = 1.0) -> bool:
-    """Whether the text is this value, rounded to the digits that are shown."""
+    """Whether the text is this value, rounded to the digits that are shown; none, where no gap is detectable."""
+    if text == "none":
+        return value is None
     digits = len(text.partition(".")[2].rstrip("%"))
     shown = float(text.rstrip("%").replace("\N{MINUS SIGN}", "-"))
     return value is not None and abs(shown - scale * value) <= 0.5 * 10**-digits + 1e-9
