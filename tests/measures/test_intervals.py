@@ -206,7 +206,13 @@ def test_the_detectable_gap_solves_its_equation_in_the_less_favourable_direction
         q = p + sign * d
         return d - Z * np.sqrt(p * (1 - p) * (1 / n0 + 1 / n1)) - quantile(0.6) * np.sqrt(p * (1 - p) / n0 + q * (1 - q) / n1)
 
-    assert found == pytest.approx(max(brentq(lacking, 0, 1 - p, args=(1,)), brentq(lacking, 0, p, args=(-1,))))
+    assert found == pytest.approx(max(brentq(lacking, 0, 1 - p, args=(1,)), brentq(lacking, 0, p, args=(-1,))), abs=1e-6)
+    for rate, few, many in ((0.02, 30.0, 500.0), (0.97, 400.0, 9.0), (0.5, 25.0, 25.0)):
+        p, n0, n1 = (rate * many + 1) / (many + 2), many, few
+        found = float(detectable_gap([1.0], np.array([rate]), np.array([n0]), np.array([n1])))
+        ends = [(sign, 1 - p if sign > 0 else p) for sign in (1, -1)]
+        roots = [brentq(lacking, 0, end, args=(sign,)) for sign, end in ends if lacking(end, sign) >= 0]
+        assert found == pytest.approx(max(roots), abs=1e-6)
     assert np.isnan(detectable_gap([1.0], np.array([0.5]), np.array([5.0]), np.array([5.0])))
 
 

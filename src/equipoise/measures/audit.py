@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -208,7 +209,7 @@ def _audit(
         gaps, [(len(gap_names) * (len(m.total) - 1), partial(m.gap_correlation, signed)) for m in sums], settings.level
     )
     gaps = simultaneous(gaps, sums, levels)
-    estimates = {name: _headline(gaps, name) for name in gap_names}
+    estimates = _headlines(gaps)
     estimates |= estimate_performance(scores, f, performance_names, settings)
     if progress:
         progress(steps, steps)
@@ -282,15 +283,18 @@ def _named(measure: Gap) -> str:
         return str(measure)
 
 
-def _headline(gaps: pd.DataFrame, measure: str) -> Estimate:
-    """The gap with the largest absolute value among the groups that have one."""
-    rows = gaps[gaps["measure"] == measure]
-    known = rows[rows["value"].notna()]
-    chosen = known.loc[known["value"].abs().idxmax()] if len(known) else rows.iloc[0]
-    note = str(chosen["note"])
-    if len(known) and len(known) < len(rows):
-        note = f"{len(rows) - len(known)} of {len(rows)} groups have insufficient data"
-    return Estimate.of_gap(chosen, note)
+def _headlines(gaps: pd.DataFrame) -> dict[str, Estimate]:
+    """The gap of each measure with the largest absolute value among the groups that have one."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in gaps.to_dict("records"):
+        rows.setdefault(str(row["measure"]), []).append({str(name): value for name, value in row.items()})
+    found = {}
+    for measure, mine in rows.items():
+        known = [row for row in mine if not np.isnan(row["value"])]
+        short = len(mine) - len(known)
+        note = f"{short} of {len(mine)} groups have insufficient data" if short and known else None
+        found[measure] = Estimate.of_gap(max(known, key=lambda row: abs(row["value"])) if known else mine[0], note)
+    return found
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, object]]:

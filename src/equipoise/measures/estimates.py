@@ -205,14 +205,20 @@ def _auroc(ranked: _Ranked, level: float) -> tuple[float, float, float]:
 
 
 def _average_precision(ranked: _Ranked, level: float) -> tuple[float, float, float]:
-    """Average precision with the limits of a proportion, of as many positives as its variance between patients amounts to."""
+    """Average precision with the limits of a proportion, of as many positives as its variance between patients amounts to.
+
+    Average precision is too high in small samples, because each positive counts among those that score no lower than it does. The lower
+    limit therefore allows for the value without that.
+    """
     value = float(ranked.ranking.average_precision(ranked.weight))
     size = ranked.amounts()[0]
     variance = ranked.variance(ranked.ranking.average_precision_influence(ranked.weight))
     if 0 < value < 1 and variance > 0:
-        size = min(size, value * (1 - value) / variance)
-    low, high = wilson(value, fewer_clusters(size, ranked.degrees(), level), level)
-    return value, float(low), float(high)
+        size = min(len(ranked.ranking.positive), value * (1 - value) / variance)
+    size = float(fewer_clusters(size, ranked.degrees(), level))
+    without = np.fmin(value, ranked.ranking.average_precision_of_others(ranked.weight))
+    low, high = wilson([without, value], size, level)
+    return value, float(low[0]), float(high[1])
 
 
 def _rate(sums: Moments, name: str, level: float) -> _Found:

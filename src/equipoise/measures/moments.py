@@ -5,7 +5,8 @@ moments of the sums. From that follows its effective sample size: the number of 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -49,10 +50,6 @@ class Moments:
     second: FloatArray  # (groups, columns, columns): sums over patients of the products of their sums
     rows: FloatArray  # (groups, ratios): rows in the denominators, unweighted
     units: FloatArray  # (groups, ratios): patients in the denominators
-    _place: dict[str, int] = field(init=False, repr=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._place.update({name: k for k, name in enumerate(self.ratios)})
 
     def __add__(self, other: "Moments") -> "Moments":
         if self.ratios != other.ratios:
@@ -63,25 +60,63 @@ class Moments:
     def _arrays(self) -> tuple[FloatArray, ...]:
         return self.total, self.second, self.rows, self.units
 
+    def _place(self, name: str) -> int:
+        return list(self.ratios).index(name)
+
+    @cached_property
+    def _sides(self) -> tuple[FloatArray, FloatArray]:
+        """Numerators and denominators (ratios, columns)."""
+        top, bottom = (np.array([sides[k] for sides in self.ratios.values()], dtype=np.float64) for k in (0, 1))
+        return top, bottom
+
+    @cached_property
+    def _values(self) -> FloatArray:
+        """All ratios (groups, ratios)."""
+        top, bottom = (self.total @ side.T for side in self._sides)
+        return ratio(np.minimum(np.maximum(top, 0.0), bottom), bottom)
+
+    @cached_property
+    def _covariances(self) -> FloatArray:
+        """The cluster-robust covariances of all ratios (groups, ratios, ratios), linearised; NaN where a denominator has one patient."""
+        top, bottom = self._sides
+        slope = ratio(top - self._values[..., None] * bottom, (self.total @ bottom.T)[..., None])  # (groups, ratios, columns)
+        few = np.sqrt(ratio(self.units, np.maximum(self.units - 1, 0.0)))
+        found: FloatArray = (slope @ self.second @ slope.swapaxes(-1, -2)) * few[..., None] * few[..., None, :]
+        return found
+
+    @cached_property
+    def _sizes(self) -> FloatArray:
+        """The effective sample sizes of all ratios (groups, ratios)."""
+        bottom = self._sides[1]
+        clusters = ratio((self.total @ bottom.T) ** 2, np.einsum("kc,gcd,kd->gk", bottom, self.second, bottom))
+        variance = np.nan_to_num(np.diagonal(self._covariances, axis1=-2, axis2=-1))
+        unclustered = np.nan_to_num(ratio(np.nan_to_num(self._values * (1 - self._values)), np.maximum(self.rows - 1, 0.0)))
+        spread = (unclustered > 0) & (variance > 0)
+        effect = np.maximum(np.divide(variance, unclustered, out=np.ones_like(variance), where=spread), 1.0)
+        return np.where(spread, self.rows / effect, np.minimum(clusters, self.rows))
+
+    @cached_property
+    def _degrees(self) -> FloatArray:
+        return np.where(self.rows > self.units + 1e-9, np.maximum(self.units - 1, 1.0), np.inf)
+
+    @cached_property
+    def _limits_by_level(self) -> dict[float, tuple[FloatArray, FloatArray]]:
+        return {}
+
     def value(self, name: str) -> FloatArray:
         """The ratio of each group (groups,); NaN where the denominator is empty."""
-        top, bottom = (self.total @ np.asarray(side, dtype=np.float64) for side in self.ratios[name])
-        return ratio(np.minimum(np.maximum(top, 0.0), bottom), bottom)
+        found: FloatArray = self._values[:, self._place(name)]
+        return found
 
     def patients(self, name: str) -> FloatArray:
         """How many patients each ratio rests on (groups,)."""
-        found: FloatArray = self.units[:, self._place[name]]
+        found: FloatArray = self.units[:, self._place(name)]
         return found
 
     def covariance(self, names: tuple[str, ...]) -> FloatArray:
-        """The cluster-robust covariances of ratios (groups, names, names), linearised."""
-        top, bottom = (np.array([self.ratios[name][side] for name in names], dtype=np.float64) for side in (0, 1))
-        value = np.stack([self.value(name) for name in names], axis=-1)
-        size = self.total @ bottom.T
-        slope = ratio(top - value[..., None] * bottom, size[..., None])  # (groups, names, columns)
-        units = np.stack([self.patients(name) for name in names], axis=-1)
-        few = np.sqrt(ratio(units, np.maximum(units - 1, 0.0)))
-        found: FloatArray = np.einsum("gkc,gcd,gld->gkl", slope, self.second, slope) * few[..., None] * few[..., None, :]
+        """The cluster-robust covariances of ratios (groups, names, names), linearised; NaN where a denominator has one patient."""
+        places = [self._place(name) for name in names]
+        found: FloatArray = self._covariances[:, places][:, :, places]
         return found
 
     def correlation(self, names: tuple[str, ...]) -> FloatArray:
@@ -97,25 +132,21 @@ class Moments:
 
         Where the ratio is 0 or 1 the variance between patients shows nothing, so the rows of a patient count as one.
         """
-        p, rows = self.value(name), self.rows[:, self._place[name]]
-        bottom = np.asarray(self.ratios[name][1], dtype=np.float64)
-        weight = self.total @ bottom
-        clusters = ratio(weight**2, np.einsum("c,gcd,d->g", bottom, self.second, bottom))
-        variance = self.covariance((name,))[:, 0, 0]
-        unclustered = ratio(np.nan_to_num(p * (1 - p)), np.maximum(rows - 1, 0.0))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            spread = (unclustered > 0) & (variance > 0)
-            effect = np.maximum(np.where(spread, variance / unclustered, np.nan), 1.0)
-        return np.where(spread, ratio(rows, effect), np.minimum(clusters, rows))
+        found: FloatArray = self._sizes[:, self._place(name)]
+        return found
 
     def degrees(self, name: str) -> FloatArray:
         """Degrees of freedom of the variance (groups,): one less than the patients, and infinite where each has one row."""
-        rows, units = self.rows[:, self._place[name]], self.patients(name)
-        return np.where(rows > units + 1e-9, np.maximum(units - 1, 1.0), np.inf)
+        found: FloatArray = self._degrees[:, self._place(name)]
+        return found
 
     def interval(self, name: str, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """The limits of a ratio of each group (groups,)."""
-        return wilson(self.value(name), fewer_clusters(self.size(name), self.degrees(name), level), level)
+        if level not in self._limits_by_level:
+            self._limits_by_level[level] = wilson(self._values, fewer_clusters(self._sizes, self._degrees, level), level)
+        low, high = self._limits_by_level[level]
+        place = self._place(name)
+        return low[:, place], high[:, place]
 
     def sums(self, coefficients: Mapping[str, float], level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
         """A signed sum of ratios of each group, and its limits (groups,)."""
@@ -149,7 +180,7 @@ class Moments:
         others = len(covariance) - 1
         whole = np.einsum("gab,gh->agbh", covariance[1:], np.eye(others)) + covariance[0][:, None, :, None]
         flat = whole.reshape(len(gaps) * others, len(gaps) * others)
-        sd = np.sqrt(np.diag(flat))
+        sd = np.sqrt(np.maximum(np.diag(flat), 0.0))  # of rounding, a variance of 0 may come out below it
         found = np.clip(np.nan_to_num(ratio(flat, sd[:, None] * sd)), -1.0, 1.0)
         np.fill_diagonal(found, 1.0)
         return found

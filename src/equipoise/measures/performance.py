@@ -61,6 +61,17 @@ class Ranking:
         precision = np.divide(true, decided, out=np.zeros_like(true), where=decided > 0)
         return ratio(np.einsum("...i,...i->...", positive, precision), hits[..., -1])
 
+    def average_precision_of_others(self, weight: npt.ArrayLike | None = None) -> float:
+        """Average precision with the sensitivity at each positive taken from the other positives; NaN with fewer than two."""
+        positive, negative = self._weights(weight)
+        hits, alarms = _running(positive), _running(negative)
+        if len(positive) < 2:
+            return float("nan")
+        others = (hits[self._hits] - positive) * hits[-1] / (hits[-1] - positive)
+        decided = others + alarms[self._alarms]
+        precision = np.divide(others, decided, out=np.ones_like(others), where=decided > 0)
+        return float((positive * precision).sum() / hits[-1])
+
     def auroc_influence(self, weight: npt.ArrayLike | None = None) -> tuple[FloatArray, FloatArray]:
         """What each positive and each negative adds to AUROC, around 0: the placements of DeLong, DeLong and Clarke-Pearson 1988.
 
