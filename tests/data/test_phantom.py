@@ -8,11 +8,20 @@ from scipy.stats import norm
 
 from equipoise.data import MEAN, SD, Scores, phantom
 from equipoise.data.sets.anatomy import POSES, TRAITS
-from equipoise.data.sets.phantom import CHUNK, expose, latents, phantom_oracle, phantom_parts
+from equipoise.data.sets.phantom import CHUNK, expose, latents, phantom_parts
 from equipoise.errors import BadInput
 from equipoise.measures import sweep
 
 KNOBS = {"seed": 0, "hardness": 0.5, "prevalence": 0.5, "share": 0.5, "separation": 2.5}
+
+
+def oracle(n: int, **knobs: float) -> Scores:
+    """The rows of `phantom` with the score of a classifier that knows the latent width, and not the sex."""
+    knobs = KNOBS | knobs
+    truth = latents(n, **knobs)  # type: ignore[arg-type]
+    patients = np.array([f"phantom-{k}" for k in truth.patient], dtype=object)
+    score = norm.cdf(truth.width - knobs["separation"] / 2)
+    return Scores.from_arrays(truth.y, score, np.where(truth.woman, "F", "M"), reference="M", patients=patients)
 
 
 def oracle_gap(scores: Scores) -> float:
@@ -99,7 +108,7 @@ def test_images_of_a_patient_share_the_anatomy_and_nothing_of_the_exposure() -> 
 
 
 def test_hardness_sets_the_gap_of_the_oracle() -> None:
-    gaps = [oracle_gap(phantom_oracle(40_000, hardness=h)) for h in (0.0, 0.25, 0.5, 0.75)]
+    gaps = [oracle_gap(oracle(40_000, hardness=h)) for h in (0.0, 0.25, 0.5, 0.75)]
     assert abs(gaps[0]) < 0.02
     assert gaps[0] > gaps[1] > gaps[2] > gaps[3]
     # The closed form: one threshold for two pairs of normal distributions.
@@ -110,7 +119,7 @@ def test_hardness_sets_the_gap_of_the_oracle() -> None:
 
 
 def test_the_oracle_scores_the_rows_of_the_cohort() -> None:
-    cohort, scores = phantom(50, size=16, seed=3), phantom_oracle(50, seed=3)
+    cohort, scores = phantom(50, size=16, seed=3), oracle(50, seed=3)
     assert np.array_equal(cohort.y, scores.y)
     assert np.array_equal(cohort.groups, scores.groups)
     assert np.array_equal(cohort.patients, scores.patients)  # type: ignore[arg-type]
@@ -156,7 +165,7 @@ def test_parts_have_their_own_patients_and_shares() -> None:
             lambda: phantom(True, seed=-1, hardness=1.1, prevalence=-0.1, share="half"),
             ["n must", "seed", "hardness", "prevalence", "share"],
         ),  # type: ignore[arg-type]
-        (lambda: phantom_oracle(10, separation=float("nan")), ["separation must", "0 to 6"]),
+        (lambda: phantom(10, separation=float("nan")), ["separation must", "0 to 6"]),
         (lambda: phantom_parts(2, size=9), ["n must", "at least 4"]),
         (lambda: phantom_parts(40, train_share=2.0, seed=-3), ["train_share", "seed"]),
     ],

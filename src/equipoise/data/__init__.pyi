@@ -55,11 +55,11 @@ from .reading import Read as Read
 from .reading import Reading as Reading
 from .reading import read_cohort as read_cohort
 from .reading import read_scores as read_scores
-from .recipe import File as File
-from .recipe import Recipe as Recipe
 from .scores import Scores as Scores
 from .seeds import child_seed as child_seed
 from .seeds import generator as generator
+from .sets import File as File
+from .sets import Recipe as Recipe
 from .sets.phantom import MEAN as MEAN
 from .sets.phantom import SD as SD
 from .sets.phantom import phantom as phantom

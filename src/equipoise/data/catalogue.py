@@ -14,8 +14,7 @@ from typing import BinaryIO, NamedTuple
 
 from equipoise.data.cohort import Cohort
 from equipoise.data.files import locate, read_bytes, replacing, sha256, user_cache
-from equipoise.data.recipe import File, Recipe
-from equipoise.data.sets import adult, bank, compas, mimic_cxr, mimic_iii, nih, phantom, synthetic
+from equipoise.data.sets import File, Recipe, adult, bank, compas, mimic_cxr, mimic_iii, nih, phantom, synthetic
 from equipoise.errors import BadInput, Misuse, pick
 
 OpenUrl = Callable[[str], AbstractContextManager[BinaryIO]]

@@ -13,7 +13,7 @@ import pandas as pd
 from equipoise.data.attribute import Attribute
 from equipoise.data.cohort import Cohort
 from equipoise.data.files import locate, read_bytes
-from equipoise.data.recipe import File, Recipe
+from equipoise.data.sets import File, Recipe
 from equipoise.data.table import Table
 from equipoise.errors import BadInput
 

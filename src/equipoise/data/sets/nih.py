@@ -18,7 +18,7 @@ from equipoise.data.dicom import age as years
 from equipoise.data.files import locate
 from equipoise.data.image_files import VIEWS, of_view
 from equipoise.data.images import Decoding
-from equipoise.data.recipe import File, Recipe
+from equipoise.data.sets import File, Recipe
 from equipoise.data.table_files import read_table
 from equipoise.errors import BadInput, pick, raise_all
 

@@ -17,9 +17,8 @@ import numpy as np
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.cohort import Cohort
 from equipoise.data.columns import FloatArray
-from equipoise.data.recipe import Recipe
-from equipoise.data.scores import Scores
 from equipoise.data.seeds import child_seed, generator
+from equipoise.data.sets import Recipe, whole
 from equipoise.data.splits import Parts
 from equipoise.errors import raise_all
 
@@ -69,7 +68,7 @@ def phantom(
     import torch  # only here, so that the catalogue can be listed without it
 
     problems = _problems(n, seed, hardness, prevalence, share, separation)
-    if not _whole(size, SMALLEST) or size > LARGEST:
+    if not whole(size, SMALLEST) or size > LARGEST:
         problems.append(f"size must be a whole number of pixels from {SMALLEST} to {LARGEST}; got {size!r}")
     raise_all(problems, source=name)
     # Whole chunks are painted and the surplus is dropped: vectorised code may round its last lanes differently.
@@ -92,8 +91,8 @@ def phantom_parts(
     [20, 10, 10]
     """
     # The sets have seeds of their own, so a bad seed must be refused here.
-    problems = [] if _whole(n, 4) else [f"n must be a whole number of at least 4 images; got {n!r}"]
-    if not _whole(seed, 0):
+    problems = [] if whole(n, 4) else [f"n must be a whole number of at least 4 images; got {n!r}"]
+    if not whole(seed, 0):
         problems.append(f"seed must be a whole number of at least 0; got {seed!r}")
     if not _within(train_share, 1.0):
         problems.append(f"train_share must be a number from 0 to 1; got {train_share!r}")
@@ -112,17 +111,6 @@ def phantom_parts(
         for part, rows, share in centres
     )
     return Parts(train, valid, test)
-
-
-def phantom_oracle(
-    n: int = 2_000, *, seed: int = 0, hardness: float = 0.5, prevalence: float = 0.5, share: float = 0.5, separation: float = 2.5
-) -> Scores:
-    """The rows of `phantom` with the score of a classifier that knows the latent width, and not the sex. No image is painted."""
-    import torch
-
-    raise_all(_problems(n, seed, hardness, prevalence, share, separation), source="phantom_oracle")
-    truth = latents(n, seed=seed, hardness=hardness, prevalence=prevalence, share=share, separation=separation)
-    return Scores.of(_cohort(torch.empty(n, 0), truth, n, "phantom"), torch.special.ndtr(torch.as_tensor(truth.width - separation / 2)))
 
 
 def latents(n: int, *, seed: int, hardness: float, prevalence: float, share: float, separation: float) -> Latents:
@@ -181,18 +169,14 @@ def _single(values: FloatArray) -> Tensor:
 
 
 def _problems(n: object, seed: object, hardness: object, prevalence: object, share: object, separation: object) -> list[str]:
-    problems = [] if _whole(n, 1) else [f"n must be a whole number of at least 1 image; got {n!r}"]
-    if not _whole(seed, 0):
+    problems = [] if whole(n, 1) else [f"n must be a whole number of at least 1 image; got {n!r}"]
+    if not whole(seed, 0):
         problems.append(f"seed must be a whole number of at least 0; got {seed!r}")
     shares = {"hardness": hardness, "prevalence": prevalence, "share": share}
     problems += [f"{what} must be a number from 0 to 1; got {value!r}" for what, value in shares.items() if not _within(value, 1.0)]
     if not _within(separation, 6.0):
         problems.append(f"separation must be a number from 0 to 6 standard deviations; got {separation!r}")
     return problems
-
-
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= least
 
 
 def _within(value: object, most: float) -> bool:

@@ -17,7 +17,7 @@ import pandas as pd
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.cohort import Cohort
 from equipoise.data.columns import FloatArray
-from equipoise.data.recipe import Recipe
+from equipoise.data.sets import Recipe, whole
 from equipoise.data.table import Table
 from equipoise.errors import did_you_mean, raise_all
 
@@ -97,7 +97,7 @@ def zafar(
     problems += [
         f"{what} must be a whole number of at least 1; got {value!r}"
         for what, value in (("width", width), ("features", features))
-        if not _whole(value, 1)
+        if not whole(value, 1)
     ]
     if mapping not in MAPPINGS:
         problems.append(f"mapping must be one of {', '.join(MAPPINGS)}; got {mapping!r}.{did_you_mean(mapping, MAPPINGS)}")
@@ -186,12 +186,8 @@ def _rng(seed: int, purpose: str) -> np.random.Generator:
 
 
 def _problems(n: object, seed: object) -> list[str]:
-    problems = [] if _whole(n, 10) else [f"n must be a whole number of at least 10 rows; got {n!r}"]
-    return problems if _whole(seed, 0) else [*problems, f"seed must be a whole number of at least 0; got {seed!r}"]
-
-
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= least
+    problems = [] if whole(n, 10) else [f"n must be a whole number of at least 10 rows; got {n!r}"]
+    return problems if whole(seed, 0) else [*problems, f"seed must be a whole number of at least 0; got {seed!r}"]
 
 
 def _finite(value: object) -> bool:
