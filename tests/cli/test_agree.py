@@ -172,9 +172,13 @@ def _check_report(page: Any, document: dict[str, Any]) -> int:
                     assert _is(_cell(cell), _ends(known[side]), 100), (*key, side)
                     seen += 1
                 if known["after"]["value"] is not None:
-                    assert _near(cells[2].text_content(), known["after"]["detectable"], 100)
+                    wide = [known["after"][f"simultaneous_{end}"] for end in ("low", "high")]
+                    assert all(_near(text, end, 100) for text, end in zip(cells[2].text_content().split(" to "), wide, strict=True))
                     shown = re.findall(r"<?[0-9.]+", cells[3].text_content())
-                    assert shown == [p_words(known[side][name]) for name in ("p_value", "p_adjusted") for side in sides]
+                    assert shown == [p_words(known[side]["p_adjusted"]) for side in sides]
+                    smallest = known["after"]["detectable"]
+                    assert cells[4].text_content() == "none" if smallest is None else _near(cells[4].text_content(), smallest, 100)
+                    assert ("shown" in cells[1].get("class", "")) == known["after"]["clear"]
     [table] = page.xpath("//div[@aria-label='All methods on the test set']/table")
     audits = {"original": document["before"], **{name: entry["test_set"] for name, entry in document["methods"].items()}}
     rows = table.xpath("./tbody/tr")

@@ -49,8 +49,8 @@ class Scale:
 
     @classmethod
     def of(cls, estimates: Sequence[Estimate], kind: str) -> "Scale":
-        """An axis that includes all of them."""
-        return cls(*forest_range([end for e in estimates for end in (e.low, e.high)], kind), kind)
+        """An axis that includes all of them, with their simultaneous intervals."""
+        return cls(*forest_range([end for e in estimates for end in (e.low, e.high, e.simultaneous_low, e.simultaneous_high)], kind), kind)
 
     def place(self, value: float) -> str:
         """The position of a value, from 1 to 99 so that no dot is cut off."""
@@ -100,11 +100,9 @@ def rate_views(blocks: Sequence[RateBlock]) -> list[RateView]:
 
 
 def gap_view(rows: Sequence[GapRow]) -> GapView:
-    """The gaps of an attribute by measure."""
-    measures: dict[str, list[GapRow]] = {}
-    for row in rows:
-        measures.setdefault(row.measure, []).append(row)
-    return GapView(Scale.of([e for row in rows for e in (row.before, row.after)], "points"), measures)
+    """The gaps of an attribute by measure. One that mirrors another is not repeated."""
+    measures = {name: [row for row in rows if row.measure == name] for name in distinct(dict.fromkeys(row.measure for row in rows))}
+    return GapView(Scale.of([e for kept in measures.values() for row in kept for e in (row.before, row.after)], "points"), measures)
 
 
 def widest_change(found: Findings) -> float:
