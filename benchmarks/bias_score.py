@@ -23,7 +23,7 @@ import torch
 import equipoise as eq
 from equipoise.measures import gap_values, largest, performance_values, tabulate
 from equipoise.methods import bias_problem, bias_score, run_many
-from equipoise.methods.lambda_program import solve
+from equipoise.methods.bias_programs import solve
 from equipoise.models import Probe, features, fit_probe, folds_of, predict, reading_of, train_stack
 
 DATA: dict[str, tuple[str, dict[str, Any]]] = {

@@ -16,11 +16,11 @@ from safetensors.torch import load_file
 from equipoise import Cohort, cli, debias
 from equipoise.data import hold_out
 from equipoise.errors import Untrusted
-from equipoise.methods.rules import read_rule
 from equipoise.models import HEADS
 from equipoise.repair import Bundle
 from equipoise.repair.verified import sealed
 from support import hospital
+from support.bundles import read_rule
 from support.command import Ran
 from support.facts import says
 

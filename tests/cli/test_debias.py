@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 from equipoise import Cohort, debias
 from equipoise.data import hold_out, sha256
 from equipoise.methods import Note
-from equipoise.methods.rules import read_rule
 from equipoise.models import HEADS, READ_IS_NOT_USED, load_exported, predict
 from equipoise.report import note_words, p_words
 from support import hospital
+from support.bundles import read_rule
 from support.facts import says
 
 ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid"]

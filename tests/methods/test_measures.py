@@ -13,12 +13,12 @@ from equipoise.errors import BadInput
 from equipoise.measures import bootstrap_cells, furthest, gap_values, linearised, tabulate
 from equipoise.methods import METHODS, Goal, Label, debias
 from equipoise.methods.bias_problem import Posteriors, Problem
+from equipoise.methods.bias_programs import parity_path
 from equipoise.methods.constrained import expected_weights
 from equipoise.methods.contract import takes
 from equipoise.methods.cross_fitted import choose
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.group_thresholds import fit
-from equipoise.methods.parity_path import parity_path
 from equipoise.models import MLP, Critics, Heads, Probe, Training, predict, train
 from equipoise.repair import audit
 from support.facts import facts, suggests

@@ -19,10 +19,10 @@ from equipoise import audit
 from equipoise.data import Cohort, hold_out, sha256
 from equipoise.errors import BadInput
 from equipoise.methods import Goal
-from equipoise.methods.rules import read_rule
 from equipoise.models import HEADS, Checkpoint, load_model, predict, read_checkpoint
 from equipoise.repair import Comparison, Options, Provenance, Request, Saved, Serving, save_all, try_methods
 from support import hospital
+from support.bundles import read_rule
 from support.facts import facts
 
 QUIET = Options(onnx=False)

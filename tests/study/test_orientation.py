@@ -15,7 +15,7 @@ from equipoise.data.sets.mimic_iii import GROUPS
 from equipoise.data.sets.synthetic import COVARIANCES, MEANS, low_rank_draws
 from equipoise.measures import gap_values, tabulate
 from equipoise.study import PRESETS, FromSource, published, read_plan
-from equipoise.study.paper import Published
+from equipoise.study.summary import Published
 
 REFERENCES = {  # the group A = 1 of the published tables
     "adult/sex": "Male",

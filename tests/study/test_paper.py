@@ -6,7 +6,7 @@ import pytest
 
 from equipoise.data import CATALOGUE
 from equipoise.study import PRESETS, FromSource, published, published_sizes, read_plan
-from equipoise.study.paper import _tables
+from equipoise.study.summary import _tables
 
 
 def test_every_published_cell_is_there() -> None:

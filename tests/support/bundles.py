@@ -10,7 +10,7 @@ from torch import nn
 
 from equipoise.data import sha256
 from equipoise.measures import Rule, Threshold
-from equipoise.methods import rule_to_dict
+from equipoise.methods import rule_in, rule_to_dict
 from equipoise.models import code_of
 from equipoise.repair.verified import sealed
 
@@ -92,3 +92,8 @@ def seal(folder: Path, run: dict[str, Any]) -> None:
 def run_of(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "run.json").read_text())
     return found
+
+
+def read_rule(path: Path) -> Rule:
+    """The rule in a file."""
+    return rule_in(path.read_bytes(), str(path))

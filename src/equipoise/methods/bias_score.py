@@ -13,10 +13,10 @@ multipliers instead, which grows as a power of the number of groups). Here:
 - All of it is cross-fitted, by patient: multipliers, thresholds and the step are chosen on probabilities from models that had not seen the
   row. The final probes are fitted on all rows. In the trace, `held_out_gap` and `held_out_performance` are what the choice was made by;
   `gap` and `performance` are those of the network that would come out, on the very rows that its probes were fitted on.
-- The multipliers of any number of gaps come from a linear program (see lambda_program), for one bound after another from the gap at the
+- The multipliers of any number of gaps come from a linear program (see bias_programs), for one bound after another from the gap at the
   start down to zero: the steps of the trace. The gaps that the program bounds are those of the probabilities plus what decisions by the
   last multipliers show on the rows beyond that, so that a probe that is not well calibrated does not leave a gap behind.
-- Predictive parity is a quotient; how it becomes a program of the same kind is in parity_path.
+- Predictive parity is a quotient; how it becomes a program of the same kind is there too.
 - For each bound the threshold is swept on the held-out scores: the best performance within the bound.
 
 The network that comes out is an ordinary module (models.bias_network) and needs no group.
@@ -37,11 +37,10 @@ from equipoise.errors import BadInput, pick
 from equipoise.measures import QUOTIENTS, FloatArray, furthest, is_quotient, performance_values, tabulate_codes, terms
 from equipoise.methods.base import Goal, Note
 from equipoise.methods.bias_problem import Problem, probed
+from equipoise.methods.bias_programs import parity_path, path
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, Rng, Task, Work, method
 from equipoise.methods.evaluation import Found, Label, frame, limits_of, spare, trace_row
-from equipoise.methods.lambda_program import solve
 from equipoise.methods.papers import MENON
-from equipoise.methods.parity_path import parity_path
 from equipoise.methods.selection import plain_rule, select
 from equipoise.models import (
     DEPTHS,
@@ -58,7 +57,6 @@ from equipoise.models import (
 )
 
 NAME = "bias-score"
-CORRECTIONS = 2  # times that the multipliers of a bound are corrected by what the last ones left
 COLUMNS = ("step", "gap", "performance", "threshold")
 MEASURED = {True: 128, False: 2000}  # rows to measure probes on, images or a table: their time grows with the rows only where they are many
 FINEST = 0.003  # a bound on |gap| at a threshold; less is within the noise of any data
@@ -165,29 +163,6 @@ def bias_score(model: nn.Module, cohort: Cohort, goal: Goal, settings: Settings,
         notes.append(_learnt(problem.heads))
     rule = plain_rule(NAME, trace, row, cohort, settled)
     return Fit(rule, trace, row, why, selection.met, settled, tuple(notes), chosen)
-
-
-def path(problem: Problem, steps: int) -> tuple[list[float], list[FloatArray]]:
-    """Bounds from the gap at the start down to zero, and the multipliers (gaps,) of each, found on held-out rows."""
-    u, g = problem.worth(problem.held_out)
-    rows = len(u)
-    multipliers = np.zeros(len(g))
-    widest = float(np.abs(problem.gaps((u > 0).astype(np.float64))).max())
-    bounds: list[float] = []
-    found: list[FloatArray] = []
-    for max_gap in np.linspace(widest, 0.0, steps + 1)[1:] if widest else [0.0]:
-        for _ in range(CORRECTIONS):
-            decisions = (u - multipliers @ g > 0).astype(np.float64)
-            left = (problem.gaps(decisions) - g @ decisions / rows) * rows
-            solution = solve(u, g, -max_gap * rows - left, max_gap * rows - left, multipliers)
-            if solution is None and not bounds:  # weak probes: what they miss at the start is more than they can make up for
-                solution = solve(u, g, np.full(len(g), -max_gap * rows), np.full(len(g), max_gap * rows), multipliers)
-            if solution is None:
-                return bounds, found  # nor will there be one for a smaller bound
-            multipliers = solution.multipliers
-        bounds.append(float(max_gap))
-        found.append(multipliers)
-    return bounds, found
 
 
 def finest(problem: Problem) -> float:

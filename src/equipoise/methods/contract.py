@@ -228,13 +228,15 @@ class _Methods(MutableMapping[str, Method]):
 METHODS = _Methods()
 
 
-def method(name: str, *, settings: type[Any], title: str, **about: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+@dataclass(frozen=True)
+class NoSettings:
+    """Nothing to set."""
+
+
+def method(name: str, *, title: str, settings: type[Any] = NoSettings, **about: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator that registers a method under a name, with everything that is known about it (see `Method`)."""
 
     def register(run: Callable[..., Any]) -> Callable[..., Any]:
-        known = METHODS.registered(name)
-        if known is not None and known.run.__module__ != run.__module__:
-            raise ValueError(f"two methods are named {name!r}: in {known.run.__module__} and in {run.__module__}")
         known = METHODS.registered(name)
         if known is not None and known.run.__module__ != run.__module__:
             raise ValueError(f"two methods are named {name!r}: in {known.run.__module__} and in {run.__module__}")

@@ -40,18 +40,13 @@ from equipoise.measures import (
     terms,
 )
 from equipoise.methods.base import Goal, Note, Why
-from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
+from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, method, rule_work
 from equipoise.methods.evaluation import kept_rates, limits_of, spare
 from equipoise.methods.rules import Cut, Groups, of_every_group, plain_values, repeated
 from equipoise.methods.selection import select, selected
 
 KIND = "group-thresholds"
 NOISE = 1e-10  # sums of counts: the last bits say nothing, and two different gaps of a million rows are further apart
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Nothing to set."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +88,6 @@ class GroupThresholds:
 
 @method(
     KIND,
-    settings=Settings,
     title="one threshold per group, exactly the best",
     kind=Kind.RULE,
     needs_group=True,
@@ -105,7 +99,7 @@ class GroupThresholds:
     effort=0.2,
     in_auto=2,
 )
-def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
+def fit(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit:
     """The best thresholds for these scores, which should be validation scores."""
     attribute, weight = scores.attribute, normalised(scores.weight)
     swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance), weight=weight)

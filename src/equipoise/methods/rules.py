@@ -7,7 +7,6 @@ against their types when a file is read, and its `__post_init__` checks what con
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge, Le, MinLen
@@ -110,15 +109,6 @@ def described(error: "ValidationError", skip: int = 1) -> list[str]:
         got = "" if found["type"] in ("missing", "value_error") else f"; got {str(found['input'])[:60]!r}"
         problems.append(f"{key}: {said[:1].lower()}{said[1:]}{got}" if key else f"{said[:1].lower()}{said[1:]}{got}")
     return problems
-
-
-def read_rule(path: Path) -> Rule:
-    """The rule in a file."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise BadInput(f"no such file: {path}. Name the folder that `equipoise debias` wrote.") from None
-    return rule_in(content, str(path))
 
 
 def rule_in(content: bytes, source: str) -> Rule:

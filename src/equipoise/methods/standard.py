@@ -1,22 +1,14 @@
 """STANDARD: the original network with the threshold of best performance on validation data. What every method is compared with."""
 
-from dataclasses import dataclass
-
 from equipoise.data import Scores
 from equipoise.methods.base import Goal, Note
-from equipoise.methods.contract import ALL_AT_ONCE, STANDARD, Fit, Kind, Work, method
+from equipoise.methods.contract import ALL_AT_ONCE, STANDARD, Fit, Kind, NoSettings, Work, method
 from equipoise.methods.evaluation import Label, frame, trace_row
 from equipoise.methods.selection import plain_rule, select
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Nothing to set."""
-
-
 @method(
     STANDARD,
-    settings=Settings,
     title="the original network, threshold by best performance",
     kind=Kind.RULE,
     selects=False,
@@ -27,7 +19,7 @@ class Settings:
     effort=0.1,
     in_auto=0,
 )
-def standard(scores: Scores, goal: Goal, settings: Settings) -> Fit:
+def standard(scores: Scores, goal: Goal, _settings: NoSettings) -> Fit:
     """The threshold of best performance."""
     found = Label.of([scores], goal).evaluate(scores.score[None])
     trace = frame([trace_row(0, found, 0)])

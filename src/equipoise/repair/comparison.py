@@ -194,6 +194,12 @@ class Request:
     thumbnails: bool = False
     probe: bool = False
 
+    def title_of(self, label: str, several: bool) -> str:
+        """The title of the report of a label."""
+        if self.title is None:
+            return f"{label}, {self.provenance.model}"
+        return f"{self.title}: {label}" if several else self.title
+
 
 def check_labels(methods: Sequence[str], labels: Sequence[str], kind: str = "labels") -> None:
     """Raises every problem of a repair of several labels, or classes, that is known before anything is run."""
@@ -229,36 +235,37 @@ def try_methods(
     if repair.labels:
         check_labels(list(methods), repair.labels, repair.kind)
     axis = _labels(network, repair, test, request.label, outputs or {})
-    shared = goal_arguments(goal) if goals is None else {"goals": goals}
-    if repair.kind == "classes":  # argmax decides, and leaves no threshold to choose for a class alone
-        originals = _together(STANDARD, shared, network, repair, axis, outputs or {}, seed, None, bars)
-    else:
-        originals = {
-            label: try_method(STANDARD, {}, view, known, held_out, (goals or {}).get(label, goal), seed=seed, bars=bars)
-            for label, (view, known, held_out) in axis.items()
-        }
+
+    def tried(method: str, settings: Mapping[str, Any], originals: Mapping[str, Tried] | None = None) -> dict[str, Tried]:
+        """A method for every label: one repair for all of them, or one label after another."""
+        # Without originals this is the original itself; argmax leaves it no threshold to choose for a class alone.
+        at_once = METHODS[method].labels == ALL_AT_ONCE and (originals is not None or repair.kind == "classes")
+        if not (repair.labels and at_once):
+            return {
+                label: try_method(
+                    *(method, settings, view, known, held_out, (goals or {}).get(label, goal)),
+                    seed=seed,
+                    train=train.labelled(label) if train is not None and repair.labels else train,
+                    original=None if originals is None else originals[label],
+                    bars=bars,
+                )
+                for label, (view, known, held_out) in axis.items()
+            }
+        asked = goal_arguments(goal) if goals is None else {"goals": goals}
+        with bars(method) as step:
+            start = time.perf_counter()
+            result = debias(
+                network, repair, method=method, outputs=outputs or {}, seed=seed, train=train, progress=step, **asked, **settings
+            )
+            seconds = time.perf_counter() - start
+        return {label: scored(candidate, *axis[label][1:], seconds, bars) for label, candidate in result.labels.items()}
+
+    originals = tried(STANDARD, {})
     found: dict[str, list[Tried]] = {label: [] for label in axis}
     failures: dict[str, str] = {}
     for method, settings in methods.items():
         try:
-            if repair.labels and METHODS[method].labels == ALL_AT_ONCE:
-                each = _together(method, {**shared, **settings}, network, repair, axis, outputs or {}, seed, train, bars)
-            else:
-                each = {
-                    label: try_method(
-                        method,
-                        settings,
-                        view,
-                        known,
-                        held_out,
-                        (goals or {}).get(label, goal),
-                        seed=seed,
-                        train=train if train is None or not repair.labels else train.labelled(label),
-                        original=originals[label],
-                        bars=bars,
-                    )
-                    for label, (view, known, held_out) in axis.items()
-                }
+            each = tried(method, settings, originals)
         except EquipoiseError as error:
             failures[method] = str(error)
             continue
@@ -271,8 +278,19 @@ def try_methods(
     else:
         best = choose(found[request.label], originals[request.label].candidate.goal)
     return {
-        label: _comparison(label, originals[label], found[label], best, failures, held_out, request, seed, bars, bool(repair.labels))
-        for label, (_, _, held_out) in axis.items()
+        label: Comparison(
+            original,
+            tuple(found[label]),
+            best,
+            request.title_of(label, several=bool(repair.labels)),
+            label,
+            request.provenance,
+            Settings(draws=request.draws, seed=seed),
+            failures,
+            most_changed(original.test, found[label][best].test, axis[label][2]) if request.thumbnails else {},
+            _probes(original, found[label][best], axis[label][2], request.draws, seed, bars) if request.probe else None,
+        )
+        for label, original in originals.items()
     }
 
 
@@ -284,53 +302,6 @@ def _labels(
         return {label: (network, repair, test)}
     chosen = chosen_outputs(network, repair.inputs, repair.labels, repair.kind, outputs)
     return {name: (chosen.view(at), repair.labelled(name), test.labelled(name)) for at, name in enumerate(repair.labels)}
-
-
-def _together(
-    method: str,
-    given: Mapping[str, Any],
-    network: nn.Module,
-    repair: Cohort,
-    axis: Mapping[str, tuple[nn.Module, Cohort, Cohort]],
-    outputs: Mapping[str, int | str],
-    seed: int,
-    train: Cohort | None,
-    bars: Bars,
-) -> dict[str, Tried]:
-    """One repair of the network for all labels."""
-    with bars(method) as step:
-        start = time.perf_counter()
-        found = debias(network, repair, method=method, outputs=outputs, seed=seed, train=train, progress=step, **given)
-        seconds = time.perf_counter() - start
-    return {label: scored(candidate, *axis[label][1:], seconds, bars) for label, candidate in found.labels.items()}
-
-
-def _comparison(
-    label: str,
-    original: Tried,
-    candidates: Sequence[Tried],
-    chosen: int,
-    failures: Mapping[str, str],
-    test: Cohort,
-    request: Request,
-    seed: int,
-    bars: Bars,
-    several: bool,
-) -> Comparison:
-    result = candidates[chosen]
-    title = f"{label}, {request.provenance.model}" if request.title is None else f"{request.title}: {label}" if several else request.title
-    return Comparison(
-        original,
-        tuple(candidates),
-        chosen,
-        title,
-        label,
-        request.provenance,
-        Settings(draws=request.draws, seed=seed),
-        failures,
-        most_changed(original.test, result.test, test) if request.thumbnails else {},
-        _probes(original, result, test, request.draws, seed, bars) if request.probe else None,
-    )
 
 
 def most_changed(before: Scores, after: Scores, cohort: Cohort, count: int = SHOWN) -> dict[object, npt.NDArray[np.uint8]]:

@@ -1,5 +1,3 @@
-from .paper import published as published
-from .paper import published_sizes as published_sizes
 from .plan import Plan as Plan
 from .reading import PRESETS as PRESETS
 from .reading import make_plan as make_plan
@@ -23,6 +21,8 @@ from .sources import FromFile as FromFile
 from .sources import FromSource as FromSource
 from .summary import ORIGINAL as ORIGINAL
 from .summary import compare as compare
+from .summary import published as published
+from .summary import published_sizes as published_sizes
 from .summary import resampled_t as resampled_t
 from .summary import shared_rows as shared_rows
 from .summary import study_table as study_table
