@@ -20,7 +20,7 @@ demo: install
 	$(BIN)/equipoise demo --out demo-output --overwrite
 
 test: install lint browser
-	$(BIN)/pytest --numprocesses 2 --quiet --durations=20
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --quiet --durations=20
 
 # Chromium for the tests of the report in a browser; where it cannot be installed they are skipped, and say why.
 browser:

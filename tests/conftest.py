@@ -14,6 +14,33 @@ settings.register_profile("equipoise", deadline=None, max_examples=60, derandomi
 settings.load_profile("equipoise")
 
 
+# Files that take longest, longest first. A worker takes whole files, so that what a file shares is made once; a long one must not be last.
+LONGEST = [
+    "tests/study/test_runners.py",
+    "tests/test_docs.py",
+    "tests/test_fuzz.py",
+    "tests/methods/test_labels.py",
+    "tests/methods/test_measures.py",
+    "tests/cli/test_debias.py",
+    "tests/study/test_run.py",
+    "tests/test_examples.py",
+    "tests/cli/test_labels.py",
+    "tests/study/test_chest_xray.py",
+    "tests/methods/test_bad_input.py",
+    "tests/methods/test_bias_score.py",
+    "tests/browser/test_report.py",
+    "tests/cli/test_commands.py",
+    "tests/test_privacy.py",
+    "tests/methods/test_contract.py",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, all else in its order."""
+    place = {name: k for k, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))
+
+
 @pytest.fixture
 def data_root() -> Path:
     """The folder with real data sets; the test is skipped where there is none."""

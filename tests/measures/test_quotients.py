@@ -1,5 +1,7 @@
 """Predictive parity: values against scikit-learn, slopes against small steps, the sweep against brute force, and the audit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -28,6 +30,15 @@ def _by_hand(measure: str, decisions: np.ndarray, sample: Sample) -> np.ndarray:
     return np.array(shares[1:]) - shares[0]
 
 
+def _counted(measure: str, decisions: np.ndarray, sample: Sample) -> np.ndarray:
+    """The same by counting, which is a hundred times faster."""
+    label, shares = LABEL[measure], []
+    for code in range(len(sample.attribute.levels)):
+        so = (sample.attribute.codes == code) & (decisions == label)
+        shares.append((sample.y[so] == label).mean() if so.any() else np.nan)
+    return np.array(shares[1:]) - shares[0]
+
+
 def _told(measure: str, decisions: np.ndarray, sample: Sample) -> bool:
     """Whether five of every group are decided so, or all of a smaller one."""
     owns = [sample.attribute.codes == code for code in range(len(sample.attribute.levels))]
@@ -40,6 +51,7 @@ def test_values_are_those_of_scikit_learn(measure: str, sample: Sample, cut: flo
     decisions = at_threshold(sample.score, cut)
     cells = tabulate(decisions, sample.y, sample.attribute)
     expected = _by_hand(measure, decisions, sample)
+    np.testing.assert_allclose(_counted(measure, decisions, sample), expected, atol=1e-12)
     np.testing.assert_allclose(gap_values(measure, cells), expected, atol=1e-12)
     assert np.isnan(furthest(measure, cells)) == (not _told(measure, decisions, sample))
     if _told(measure, decisions, sample):
@@ -95,7 +107,7 @@ def test_the_sweep_equals_brute_force_and_passes_over_what_has_no_value(sample: 
     for measure in QUOTIENTS:
         for k in places(len(swept.thresholds)):
             decisions = at_threshold(sample.score, swept.thresholds[k])
-            gaps = _by_hand(measure, decisions, sample)
+            gaps = _counted(measure, decisions, sample)
             if not _told(measure, decisions, sample):
                 assert np.isnan(swept.values[measure][k])
             else:
@@ -137,8 +149,12 @@ def test_the_audit_has_it_with_an_interval_where_it_is_asked_for():
     usual = audit(scores, threshold=0.5, draws=200)
     assert "ppv_gap" not in usual.estimates
     found = audit(scores, threshold=0.5, draws=200, also=["ppv_gap", "npv_gap", "tpr - fpr"])
-    for name, estimate in usual.estimates.items():
-        assert estimate == found[name] or np.isnan(estimate.value)
+    for name, estimate in usual.estimates.items():  # the same, but for what counts the comparisons
+        same = replace(found[name], p_adjusted=estimate.p_adjusted, clear=estimate.clear)
+        same = replace(same, simultaneous_low=estimate.simultaneous_low, simultaneous_high=estimate.simultaneous_high)
+        assert estimate == same or np.isnan(estimate.value)
+    assert found.comparisons > usual.comparisons
+    assert found["eod"].p_adjusted >= usual["eod"].p_adjusted
     for measure, rate in (("ppv_gap", "ppv"), ("npv_gap", "npv")):
         assert found[measure].value == pytest.approx(found.groups.loc["F", rate] - found.groups.loc["M", rate], abs=1e-12)
         assert found[measure].low < found[measure].value < found[measure].high

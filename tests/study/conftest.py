@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from equipoise.study import Folder, Plan, make_plan, read_rows, read_traces
+from equipoise.study import Folder, Plan, make_plan, read_rows, read_traces, run_study
 from equipoise.study.rows import TIMINGS
 from support.xray_trees import network, write_mimic_cxr, write_nih
 
@@ -32,7 +32,7 @@ def tiny() -> Made:
     return lambda **changes: make_plan({**TINY, **changes})
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def everything() -> Callable[[Folder], pd.DataFrame]:
     """All that a study found, but for its timings: the traces beside their rows."""
 
@@ -41,6 +41,12 @@ def everything() -> Callable[[Folder], pd.DataFrame]:
         return rows.merge(read_traces(folder), on=["data", "seed", "method", "measure"], how="outer", suffixes=("", "_trace"))
 
     return collect
+
+
+@pytest.fixture(scope="session")
+def serial(tiny: Made, everything: Callable[[Folder], pd.DataFrame], tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """What the tiny study finds without any other process."""
+    return everything(run_study(tiny(), tmp_path_factory.mktemp("serial"), runner="serial"))
 
 
 @pytest.fixture

@@ -190,12 +190,14 @@ def test_nih(nih: Folder, xrays: Path) -> None:
     assert counts == pytest.approx(np.round(counts))  # of a test part of that size
 
 
-@pytest.mark.parametrize(("finding", "attribute"), [("enlarged cardiomediastinum", "sex"), ("pneumonia", "ethnicity")])
-def test_mimic_cxr(tiny_xrays, xrays: Path, tmp_path: Path, finding: str, attribute: str) -> None:
+@pytest.mark.parametrize(
+    ("finding", "attribute", "runner"), [("enlarged cardiomediastinum", "sex", "serial"), ("pneumonia", "ethnicity", "processes")]
+)
+def test_mimic_cxr(tiny_xrays, xrays: Path, tmp_path: Path, finding: str, attribute: str, runner: str) -> None:
     data = [{"source": "mimic-cxr", "name": "cxr", "options": {"finding": finding, "attribute": attribute, "size": 16}}]
     arms = ["standard", {"method": "pruning", "settings": {"steps": 9}, "overrides": {"cxr": {"layers": "0", "steps": 2}}}]
     plan = tiny_xrays(data=data, methods=arms, splits=1, keep_networks=False)
-    folder = run_study(plan, tmp_path / "out", runner="processes", workers=1, root=xrays)
+    folder = run_study(plan, tmp_path / "out", runner=runner, workers=1, root=xrays)
     rows = read_rows(folder).set_index("method")
     assert set(rows.index) == {"standard", "pruning"}
     told = json.loads(rows.loc["pruning", "settings"])

@@ -18,10 +18,9 @@ from support.facts import facts, says, suggests
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
 
 
-def test_processes_give_the_same_rows(tiny, everything, tmp_path: Path) -> None:
-    serial = run_study(tiny(), tmp_path / "serial", runner="serial")
+def test_processes_give_the_same_rows(tiny, everything, serial, tmp_path: Path) -> None:
     spawned = run_study(tiny(), tmp_path / "processes", runner="processes", workers=2)
-    pd.testing.assert_frame_equal(everything(serial), everything(spawned), check_exact=True)
+    pd.testing.assert_frame_equal(serial, everything(spawned), check_exact=True)
 
 
 def test_a_killed_process_is_reported_and_its_task_done_again(tiny, everything, mortal, tmp_path: Path) -> None:
@@ -33,7 +32,7 @@ def test_a_killed_process_is_reported_and_its_task_done_again(tiny, everything, 
 
 
 @needs_ray
-def test_ray_gives_the_same_rows_and_survives_a_killed_worker(tiny, everything, mortal, tmp_path: Path) -> None:
+def test_ray_gives_the_same_rows_and_survives_a_killed_worker(tiny, everything, mortal, serial, tmp_path: Path) -> None:
     plan = tiny(**mortal())
     with started("ray", workers=2):  # one cluster for both studies
         survived = run_study(plan, tmp_path / "killed", runner="ray")
@@ -41,7 +40,7 @@ def test_ray_gives_the_same_rows_and_survives_a_killed_worker(tiny, everything, 
     assert (tmp_path / "died").exists()
     assert not sys.modules["ray"].is_initialized()
     pd.testing.assert_frame_equal(everything(run_study(plan, tmp_path / "calm", runner="serial")), everything(survived), check_exact=True)
-    pd.testing.assert_frame_equal(everything(run_study(tiny(), tmp_path / "serial", runner="serial")), everything(spread), check_exact=True)
+    pd.testing.assert_frame_equal(serial, everything(spread), check_exact=True)
 
 
 def test_a_task_that_always_kills_its_worker_ends_the_run(tiny, mortal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
