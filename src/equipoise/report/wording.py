@@ -47,8 +47,25 @@ RATES = {
         "mean score minus the share who have the finding, in points; above zero the scores are too high",
         "points",
     ),
+    "calibration_intercept": Rate(
+        "calibration intercept",
+        "on the logit scale, with the slope at 1; above zero the finding is more frequent than the scores say",
+        "signed",
+    ),
+    "calibration_slope": Rate(
+        "calibration slope", "of the label on the logit of the score; below 1 the scores are too extreme, above 1 too moderate", "number"
+    ),
     "calibration_error": Rate(
-        "calibration error", "mean distance of the score from the share who have the finding, over 10 bins, in points", "size"
+        "calibration error",
+        "mean distance of the score from the share who have the finding, over 10 bins, in points; bar: range of a calibrated model",
+        "size",
+    ),
+    "brier": Rate("Brier score", "mean squared difference of score and label; 0 is perfect", "area"),
+    "sensitivity_at_specificity": Rate(
+        "sensitivity at fixed specificity", "at a threshold of the group's own, with the same specificity in every group"
+    ),
+    "specificity_at_sensitivity": Rate(
+        "specificity at fixed sensitivity", "at a threshold of the group's own, with the same sensitivity in every group"
     ),
 }
 PERFORMANCE = {
