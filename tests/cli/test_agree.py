@@ -324,7 +324,8 @@ def _check_terminal(printed: str, document: dict[str, Any]) -> int:
 
 def _check(folder: Path, printed: str) -> int:
     document = json.loads((folder / "audit.json").read_text())
-    assert document["before"]["settings"] == document["after"]["settings"] == {"level": 0.95, "draws": 40, "seed": 7, "min_patients": 5}
+    expected = {"level": 0.95, "draws": 40, "seed": 7, "min_patients": 5, "specificity": 0.9, "sensitivity": 0.9}
+    assert document["before"]["settings"] == document["after"]["settings"] == expected
     page = html.fromstring((folder / "report.html").read_text(encoding="utf-8"))
     return (
         _check_report(page, document)

@@ -69,7 +69,8 @@ def none_of(scores: Mapping[str, Scores], rules: Mapping[str, Rule]) -> Scores:
         clear *= 1 - rules[label].decide(own)[rows]
     rows = np.array([places[0][row] for row in shared], dtype=np.int64)
     attributes = tuple(attribute.take(rows) for attribute in first.attributes)
-    patients, weight = (None if values is None else values[rows] for values in (first.patients, first.weight))
+    patients = None if first.patients is None else first.patients[rows]
+    weight = None if first.weight is None else first.weight[rows]
     return Scores(y, clear, attributes, patients, first.ids[rows], NO_FINDING, weight)
 
 

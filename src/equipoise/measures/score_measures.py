@@ -52,7 +52,9 @@ def estimate_scores(
 def with_score_measures(groups: pd.DataFrame, found: ScoreMeasures, least: int, unit: str) -> pd.DataFrame:
     """The frame of groups with the columns of these measures; those of few patients, and reasons, next to those of the others."""
     columns: dict[str, FloatArray] = {}
-    rare, short, lacking = ([[] for _ in range(len(groups))] for _ in range(3))
+    rare: list[list[str]] = [[] for _ in range(len(groups))]
+    short: list[list[str]] = [[] for _ in range(len(groups))]
+    lacking: list[list[str]] = [[] for _ in range(len(groups))]
     for name, limits in found.limits.items():
         columns |= {name: limits.value, f"{name}_low": limits.low, f"{name}_high": limits.high}
         for k, why in enumerate(limits.why):
@@ -64,8 +66,9 @@ def with_score_measures(groups: pd.DataFrame, found: ScoreMeasures, least: int, 
                 rare[k].append(name)
     columns[CALIBRATION_ERROR] = found.error.value
     columns |= {f"{CALIBRATION_ERROR}_expected_{end}": ends for end, ends in (("low", found.error.low), ("high", found.error.high))}
-    for k in np.flatnonzero(np.isnan(found.error.value)):
-        short[k].append(CALIBRATION_ERROR)
+    for names, value in zip(short, found.error.value, strict=True):
+        if np.isnan(value):
+            names.append(CALIBRATION_ERROR)
     joined = groups.assign(**columns)
     joined["few"] = [", ".join(filter(None, (old, *new))) for old, new in zip(groups["few"], rare, strict=True)]
     notes = []

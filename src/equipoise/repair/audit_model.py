@@ -160,7 +160,7 @@ def audit(
         return audit_scores(_predicted(subject.model, cohort, output), rule=subject.rule, also=more, progress=progress, **asked)
     scores = _predicted(subject, cohort, output)
     rule = trained_rule(subject) if threshold is None and valid is None else None
-    on = valid if valid is None or isinstance(valid, Scores) else _predicted(subject, valid, output, "valid of eq.audit")
+    on = valid if valid is None or isinstance(valid, Scores) else _predicted(subject, cast(Cohort, valid), output, "valid of eq.audit")
     return audit_scores(scores, rule=rule, threshold=threshold, valid=on, optimise=optimise, also=also, progress=progress, **asked)
 
 

@@ -282,11 +282,12 @@ def underdiagnosis_view(audit: Audit) -> RenderableType:
         head = f"{short_name(row.attribute)}: {short_name(row.group)}" if several else short_name(row.group)
         ends = {"value": row.gap, "low": row.gap_low, "high": row.gap_high, "clear": row.clear, "few": row.few}
         gap = Text("") if row.reference else Text.assemble(_points(ends), _marks(ends))
-        cells = [f"{row.with_finding:,}", _share(row.rate, row.low, row.high, few=False), gap]
+        cells: list[RenderableType] = [f"{row.with_finding:,}", _share(row.rate, row.low, row.high, few=False), gap]
         table.add_row(
             Text(f"{head}{' (ref.)' if row.reference else ''}"), *cells, "" if np.isnan(row.p_adjusted) else p_words(row.p_adjusted)
         )
-    note = f"No finding: {printable(audit.rule.describe())}. {CLEAR_MARK}: clear of 0 after adjustment for {comparison_words(audit)} (Holm)."
+    clear = f"{CLEAR_MARK}: clear of 0 after adjustment for {comparison_words(audit)} (Holm)"
+    note = f"No finding: {printable(audit.rule.describe())}. {clear}."
     return Group(table, Text(note, style="dim"))
 
 
