@@ -17,12 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, logit, stdtrit
 
 from equipoise.data import generator
 from equipoise.measures.cells import FloatArray, IntArray, ratio, sums_at
 from equipoise.measures.clusters import Clusters
-from equipoise.measures.intervals import quantile
+from equipoise.measures.intervals import quantile, student
 
 BINS = 10  # of equal width, for the calibration error
 NEWTON = 50  # iterations; five are usual, near separation it takes more
@@ -312,6 +311,23 @@ def binned_error(rows: Scored, level: float, seed: int, least: int = 1) -> Band:
 # Pieces
 
 
+def logit(p: FloatArray) -> FloatArray:
+    """log(p / (1 - p)); infinite at 0 and 1."""
+    found: FloatArray = np.log(p) - np.log1p(-p)
+    return found
+
+
+def expit(x: FloatArray) -> FloatArray:
+    """1 / (1 + exp(-x)) without overflow; SciPy's would take longer to import than an audit takes.
+
+    >>> expit(np.array([-800.0, 0.0, 800.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    small = np.exp(-np.abs(x))
+    found: FloatArray = np.where(x >= 0, 1.0, small) / (1.0 + small)
+    return found
+
+
 def _limits(value: FloatArray, low: FloatArray, high: FloatArray, patients: FloatArray, why: list[str]) -> Limits:
     """The limits, NaN where there is a reason against them."""
     known = np.array([not reason for reason in why])
@@ -332,4 +348,4 @@ def _few(patients: FloatArray) -> FloatArray:
 
 def _t(patients: FloatArray, level: float) -> FloatArray:
     """Standard errors on each side of a value whose variance was estimated from this many patients."""
-    return np.asarray(stdtrit(np.maximum(patients - 1, 1.0), (1 + level) / 2), dtype=np.float64)
+    return student(np.maximum(patients - 1, 1.0), level)
