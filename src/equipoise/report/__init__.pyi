@@ -31,6 +31,7 @@ from .text import p_words as p_words
 from .text import printable as printable
 from .text import short_name as short_name
 from .wording import note_words as note_words
+from .wording import repair_answer as repair_answer
+from .wording import repair_set_words as repair_set_words
 from .wording import varying_words as varying_words
-from .wording import verdict as verdict
 from .wording import why_words as why_words
