@@ -41,7 +41,9 @@ def test_the_critical_value_is_between_that_of_one_and_that_of_independent_compa
     assert max_t([shared], 0.95) == pytest.approx(np.quantile(np.abs(draws).max(1), 0.95), abs=0.03)
 
 
-def _family(f: np.ndarray, y: np.ndarray, codes: np.ndarray, seed: int, patients: np.ndarray | None = None, intervals: bool = True) -> pd.DataFrame:
+def _family(
+    f: np.ndarray, y: np.ndarray, codes: np.ndarray, seed: int, patients: np.ndarray | None = None, intervals: bool = True
+) -> pd.DataFrame:
     """The gaps of an audit with p-values and simultaneous intervals, without its rates and performance."""
     attribute = Attribute("g", LEVELS, codes)
     units = np.arange(len(y)) if patients is None else patients
@@ -110,7 +112,9 @@ def test_a_gap_that_is_there_is_found_and_its_mirror_with_it() -> None:
 def test_the_family_is_all_attributes_and_the_simultaneous_interval_holds_the_other() -> None:
     rng = np.random.default_rng(3)
     n = 900
-    frame = pd.DataFrame({"y": rng.integers(0, 2, n), "p": rng.random(n), "sex": rng.choice(["F", "M"], n), "age": rng.choice(["o", "y"], n)})
+    frame = pd.DataFrame(
+        {"y": rng.integers(0, 2, n), "p": rng.random(n), "sex": rng.choice(["F", "M"], n), "age": rng.choice(["o", "y"], n)}
+    )
     scores = Scores.from_frame(frame, label="y", score="p", group=["sex", "age"], reference=["M", "y"])
     both = audit_scores(scores, draws=20)
     assert both.comparisons == 4 * (1 + 1 + 3)  # sex, age, and three intersections next to the reference
