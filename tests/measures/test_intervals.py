@@ -3,16 +3,18 @@
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn.metrics as sk
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import binomtest, chi2, t
 
 from equipoise.data import Scores
-from equipoise.measures import audit_scores
+from equipoise.measures import Settings, audit_scores, gap_values
 from equipoise.measures.intervals import auroc_interval, combined, detectable_gap, quantile, student, wilson
 from equipoise.measures.moments import moments_of, moments_of_change
 from equipoise.measures.performance import Ranking
+from equipoise.repair.changes import paired
 
 Z = quantile(0.95)
 
@@ -204,7 +206,8 @@ def test_the_detectable_gap_solves_its_equation_in_the_less_favourable_direction
 
     def lacking(d: float, sign: int) -> float:
         q = p + sign * d
-        return d - Z * np.sqrt(p * (1 - p) * (1 / n0 + 1 / n1)) - quantile(0.6) * np.sqrt(p * (1 - p) / n0 + q * (1 - q) / n1)
+        null, real = np.sqrt(p * (1 - p) * (1 / n0 + 1 / n1)), np.sqrt(p * (1 - p) / n0 + q * (1 - q) / n1)
+        return d - Z * max(null, real) - quantile(0.6) * real
 
     assert found == pytest.approx(max(brentq(lacking, 0, 1 - p, args=(1,)), brentq(lacking, 0, p, args=(-1,))), abs=1e-6)
     for rate, few, many in ((0.02, 30.0, 500.0), (0.97, 400.0, 9.0), (0.5, 25.0, 25.0)):
@@ -232,3 +235,23 @@ def test_few_patients_are_marked_in_frames_and_json():
     plain = found.to_dict()
     assert [row["few"] for row in plain["gaps"] if row["measure"] == "spd"] == [False, True, False]
     assert plain["spd"]["patients"] == found["spd"].patients
+
+
+def test_changes_of_quotients_equal_their_differences_and_are_no_points() -> None:
+    rng = np.random.default_rng(6)
+    n = 300
+    y, codes = rng.integers(0, 2, n), rng.integers(0, 2, n)
+    before = (rng.random(n) < 0.2 + 0.5 * y).astype(float)
+    after = np.where(rng.random(n) < 0.15, 1 - before, before)
+    scores = Scores.from_arrays(y, rng.random(n), np.array(["M", "F"])[codes], reference="M")
+    pair = paired(scores, before, after, Settings())
+    for measure in ("ppv_gap", "npv_gap"):
+        old, new = (gap_values(measure, cells)[0] for cells in (pair.before, pair.after))
+        change = pair.gap_change(measure, "F")
+        assert change.value == pytest.approx(new - old, abs=1e-12)
+        assert change.low < change.value < change.high
+    change = pair.performance_change("f1")
+    assert change.value == pytest.approx(sk.f1_score(y, after) - sk.f1_score(y, before), abs=1e-12)
+    same = paired(scores, before, before, Settings()).performance_change("f1")
+    assert same.value == 0
+    assert same.low < 0 < same.high

@@ -171,12 +171,13 @@ def detectable_gap(
 ) -> FloatArray:
     """The smallest gap, in the less favourable direction, that an interval shows with 80 % power; NaN where no possible gap is so large.
 
-    With p0 the rates (..., k) of the reference and p1 those of a group whose gap is d, it solves d = z SE(p0, p0) + 0.84 SE(p0, p1) for
-    p1 above and below p0. A direction without a solution, as above a rate of 0.98, is left out. The sizes are effective ones.
+    With p0 the rates (..., k) of the reference and p1 those of a group whose gap is d, it solves d = z SE + 0.84 SE(p0, p1) for p1 above
+    and below p0. SE is that without a gap, SE(p0, p0), or SE(p0, p1) where it is larger: the interval that is to exclude zero is then the
+    wider one. A direction without a solution, as above a rate of 0.98, is left out. The sizes are effective ones.
 
     >>> rate, size = np.array([[0.5], [0.9], [0.5]]), np.array([[200.0], [50.0], [4.0]])
     >>> detectable_gap([1.0], rate, size, size).round(3).tolist()
-    [0.139, 0.192, nan]
+    [0.139, 0.227, nan]
     """
     c = np.asarray(coefficients, dtype=np.float64)
     used = c != 0
@@ -190,15 +191,18 @@ def detectable_gap(
     found = []
     for direction in (1.0, -1.0):
         most = (np.where(direction * step > 0, 1 - middle, middle) / np.abs(step)).min(-1)
-        d = most
-        for k in range(NEWTON):  # the difference of both sides is convex in d: from the largest d, Newton's steps decrease to the solution
-            p1 = np.clip(middle + direction * d[..., None] * step, 0.0, 1.0)
-            spread = np.sqrt(own + (c**2 * p1 * (1 - p1) / n1).sum(-1))
-            beyond = d - null - z_power * spread
-            if k == 0:
-                possible = beyond >= 0
-            slope = 1 - z_power * (c**2 * (1 - 2 * p1) * direction * step / n1).sum(-1) / (2 * spread)
-            d = np.clip(d - beyond / slope, 0.0, most)
-        found.append(np.where(possible, d, np.nan))
+        roots = []
+        for fixed, factor in ((null, z_power), (0.0, z + z_power)):  # d = z SE(p0, p0) + 0.84 SE(p0, p1), and d = (z + 0.84) SE(p0, p1)
+            d = most
+            for k in range(NEWTON):  # the difference of both sides is convex in d: from the largest d, Newton's steps decrease to the root
+                p1 = np.clip(middle + direction * d[..., None] * step, 0.0, 1.0)
+                spread = np.sqrt(own + (c**2 * p1 * (1 - p1) / n1).sum(-1))
+                beyond = d - fixed - factor * spread
+                if k == 0:
+                    possible = beyond >= 0
+                slope = 1 - factor * (c**2 * (1 - 2 * p1) * direction * step / n1).sum(-1) / (2 * spread)
+                d = np.clip(d - beyond / slope, 0.0, most)
+            roots.append(np.where(possible, d, np.nan))
+        found.append(np.maximum(roots[0], roots[1]))
     larger: FloatArray = np.fmax(found[0], found[1])
     return larger

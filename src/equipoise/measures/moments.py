@@ -33,7 +33,12 @@ CHANGES: Columns = {  # of the columns n0, n1, and the decisions gained and lost
     "lost_fpr": ((0, 0, 0, 0, 1, 0), (1, 0, 0, 0, 0, 0)),
     "gained_accuracy": ((0, 0, 0, 1, 1, 0), (1, 1, 0, 0, 0, 0)),
     "lost_accuracy": ((0, 0, 1, 0, 0, 1), (1, 1, 0, 0, 0, 0)),
+    "gained_true": ((0, 0, 0, 1, 0, 0), (1, 1, 0, 0, 0, 0)),  # of all rows: those decided positive now, and rightly
+    "lost_true": ((0, 0, 0, 0, 0, 1), (1, 1, 0, 0, 0, 0)),
+    "gained_false": ((0, 0, 1, 0, 0, 0), (1, 1, 0, 0, 0, 0)),
+    "lost_false": ((0, 0, 0, 0, 1, 0), (1, 1, 0, 0, 0, 0)),
 }
+Signed = Mapping[str, float] | Mapping[str, FloatArray]  # ratio: its coefficient, or one per group
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,13 +153,13 @@ class Moments:
         place = self._place(name)
         return low[:, place], high[:, place]
 
-    def sums(self, coefficients: Mapping[str, float], level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def sums(self, coefficients: Signed, level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
         """A signed sum of ratios of each group, and its limits (groups,)."""
         names = tuple(coefficients)
         value, low, high = self._limits(names, level)
-        return combined(list(coefficients.values()), value, low, high, self.correlation(names))
+        return combined(self._signs(coefficients), value, low, high, self.correlation(names))
 
-    def gaps(self, coefficients: Mapping[str, float], level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def gaps(self, coefficients: Signed, level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
         """A signed sum of ratios of every group but the first, minus that of the first, and its limits (groups - 1,).
 
         Groups are taken as independent. Where patients have rows in several groups, gaps vary less than that: the interval is then wider
@@ -166,8 +171,12 @@ class Moments:
         own = self.correlation(names)
         both = np.zeros((len(own) - 1, 2 * k, 2 * k))
         both[:, :k, :k], both[:, k:, k:] = own[1:], own[:1]
-        signs = list(coefficients.values())
-        return combined([*signs, *(-s for s in signs)], value, low, high, both)
+        signs = self._signs(coefficients)
+        return combined(np.concatenate([signs[1:], np.broadcast_to(-signs[:1], signs[1:].shape)], axis=-1), value, low, high, both)
+
+    def _signs(self, coefficients: Signed) -> FloatArray:
+        """The coefficients of each group (groups, names)."""
+        return np.stack([np.broadcast_to(np.asarray(c, dtype=np.float64), len(self.total)) for c in coefficients.values()], axis=-1)
 
     def gap_correlation(self, gaps: Mapping[str, Mapping[str, float]]) -> FloatArray:
         """The correlations of gaps, flattened measure by measure, group by group ((measures * (groups - 1)) squared).

@@ -1,6 +1,6 @@
 """What a repair changed on the same held-out rows: decisions by group and label, rates with paired intervals, and who got worse."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,18 +9,20 @@ import numpy.typing as npt
 from equipoise.data import MISSING, Attribute, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import (
+    QUOTIENTS,
     RATES,
     Cells,
     Estimate,
     FloatArray,
     Moments,
     Settings,
-    bootstrap_cells,
+    Signed,
     gap_values,
-    interval,
     is_quotient,
     moments_of_change,
     performance_values,
+    predictive,
+    ratio,
     tabulate,
     terms,
     units_of,
@@ -97,7 +99,6 @@ class Paired:
     """Cell tables before and after on the same rows, and the moments of the decisions that were gained and lost between them."""
 
     scores: Scores
-    decisions: tuple[FloatArray, FloatArray]
     before: Cells
     after: Cells
     change: Moments  # of each group
@@ -135,16 +136,19 @@ class Paired:
         if k not in self.usable(measure):
             return Estimate(np.nan, np.nan, np.nan)
         if is_quotient(measure):
-            return self._resampled(lambda cells: gap_values(measure, cells)[..., k - 1])
-        value, low, high = self.change.gaps(_gained_and_lost(terms(measure)), self.settings.level)
+            signed: Signed = _quotient_change(QUOTIENTS[measure], self.before, self.after)
+        else:
+            signed = _gained_and_lost(terms(measure))
+        value, low, high = self.change.gaps(signed, self.settings.level)
         return Estimate(float(value[k - 1]), float(low[k - 1]), float(high[k - 1]))
 
     def performance_change(self, name: str) -> Estimate:
         """The change of the performance over all patients."""
-        signed = {"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "accuracy": {"accuracy": 1.0}}.get(name)
-        if signed is None:
-            return self._resampled(lambda cells: performance_values(name, cells))
-        value, low, high = self.overall.sums(_gained_and_lost(signed), self.settings.level)
+        if name == "f1":
+            signed: Signed = _f1_change(self.before, self.after)
+        else:
+            signed = _gained_and_lost({"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "accuracy": {"accuracy": 1.0}}[name])
+        value, low, high = self.overall.sums(signed, self.settings.level)
         return Estimate(float(value[0]), float(low[0]), float(high[0]))
 
     def contributions(self, measure: str, group: str) -> list[Contribution]:
@@ -168,18 +172,6 @@ class Paired:
         ends = self.change.sums(_gained_and_lost({rate: 1.0}), self.settings.level)
         return [Estimate(float(value), float(low), float(high)) for value, low, high in zip(*ends, strict=True)]
 
-    def _resampled(self, value: Callable[[Cells], FloatArray]) -> Estimate:
-        """The change of what is no signed sum of rates, such as F1, with the same resamples of patients before and after."""
-        scores, attribute = self.scores, self.attribute
-        units = units_of(scores.patients, len(scores))
-        kept = {"draws": self.settings.draws, "seed": self.settings.seed}
-        old, new = (
-            bootstrap_cells(f, scores.y, attribute.codes, attribute.levels, units, weight=scores.weight, **kept) for f in self.decisions
-        )
-        change = float(value(self.after) - value(self.before))
-        low, high = interval((value(new) - value(old))[:, None], np.array([change]), self.settings.level)
-        return Estimate(change, float(low[0]), float(high[0]))
-
 
 def _gained_and_lost(signed: Mapping[str, float]) -> dict[str, float]:
     """The change of a signed sum of rates, as decisions gained minus decisions lost.
@@ -188,6 +180,29 @@ def _gained_and_lost(signed: Mapping[str, float]) -> dict[str, float]:
     {'gained_tpr': 0.5, 'lost_tpr': -0.5}
     """
     return {f"{way}_{rate}": sign * weight for rate, weight in signed.items() for way, sign in (("gained", 1.0), ("lost", -1.0))}
+
+
+def _quotient_change(label: int, before: Cells, after: Cells) -> dict[str, FloatArray]:
+    """The change of each group's PPV (label 1) or NPV (label 0), as decisions gained and lost with coefficients that depend on the group.
+
+    With T right and S all positive decisions, PPV' - PPV = (T' - T - PPV (S' - S)) / S'. The like holds for NPV and F1.
+    """
+    rows = after.n[:-1].sum(-1)
+    old, selected = predictive(label, before), after.s[:-1].sum(-1)
+    decided = selected if label else rows - selected
+    true, false = ((1 - old) * rows, -old * rows) if label else (old * rows, -(1 - old) * rows)
+    return _per_decision(ratio(true, decided), ratio(false, decided))
+
+
+def _f1_change(before: Cells, after: Cells) -> dict[str, FloatArray]:
+    """The change of F1 over all patients, as decisions gained and lost."""
+    rows, old = after.n.sum(), float(performance_values("f1", before))
+    decided = after.s.sum() + after.n[:, 1].sum()
+    return _per_decision(ratio(np.array([(2 - old) * rows]), decided), ratio(np.array([-old * rows]), decided))
+
+
+def _per_decision(true: FloatArray, false: FloatArray) -> dict[str, FloatArray]:
+    return {"gained_true": true, "lost_true": -true, "gained_false": false, "lost_false": -false}
 
 
 def paired(scores: Scores, old: FloatArray, new: FloatArray, settings: Settings) -> Paired:
@@ -199,7 +214,7 @@ def paired(scores: Scores, old: FloatArray, new: FloatArray, settings: Settings)
         moments_of_change(old, new, scores.y, codes, groups, units, scores.weight)
         for codes, groups in ((attribute.codes, len(attribute.levels)), (np.zeros(len(scores), np.int64), 1))
     )
-    return Paired(scores, (old, new), before, after, change, overall, settings)
+    return Paired(scores, before, after, change, overall, settings)
 
 
 def affected(scores: Scores, before: FloatArray, after: FloatArray) -> list[Affected]:

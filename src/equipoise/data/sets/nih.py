@@ -36,12 +36,20 @@ NEEDED = ("image", "patient", "sex", "age", "view", "finding")
 IDENTIFIERS = ("image", "patient", "Image Index", "Patient ID")
 NORMAL = "No Finding"
 FINDINGS = {
-    name.lower(): name
-    for name in (
-        *("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion", "Emphysema"),
-        *("Fibrosis", "Hernia", "Infiltration", "Mass", "Nodule", "Pleural_Thickening"),
-        *("Pneumonia", "Pneumothorax"),
-    )
+    "atelectasis": "Atelectasis",
+    "cardiomegaly": "Cardiomegaly",
+    "consolidation": "Consolidation",
+    "edema": "Edema",
+    "effusion": "Effusion",
+    "emphysema": "Emphysema",
+    "fibrosis": "Fibrosis",
+    "hernia": "Hernia",
+    "infiltration": "Infiltration",
+    "mass": "Mass",
+    "nodule": "Nodule",
+    "pleural_thickening": "Pleural_Thickening",
+    "pneumonia": "Pneumonia",
+    "pneumothorax": "Pneumothorax",
 }
 ATTRIBUTES = ("sex", "age")
 OLD = 60  # the age in years from which a patient belongs to the older group, unless another is asked for
