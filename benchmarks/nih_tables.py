@@ -4,29 +4,25 @@
     python benchmarks/nih_tables.py runs/nih-folds      # a study by folds: all folds pooled
     python benchmarks/nih_tables.py --left runs/forty   # how much of the original's gap is left: all splits, and either half of them
 
-Intervals are 95 % t intervals of the mean over splits. Splits of the same patients overlap, so they are narrower than those of new
-patients would be: they tell methods apart on these data. "Excess": the mean absolute gap minus its noise floor.
+Intervals are 95 % t intervals of the mean over splits, with the corrected variance of splits that share rows (Nadeau and Bengio 2003).
+"P": twice the median p-value over splits.
 """
 
 import argparse
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from equipoise.report.study_tables import POOLED, pooled_lines
-from equipoise.study import Folder, opened, read_pooled, read_rows, read_timings
+from equipoise.study import Folder, combined_p, opened, read_pooled, read_rows, read_timings, resampled_t, shared_rows
 
 
-def mean(values: pd.Series, signed: bool = True) -> str:
+def mean(values: pd.Series, shared: float, signed: bool = True) -> str:
     """A mean with its interval; as it is where there is one value."""
-    n, centre = len(values), values.mean()
-    if n < 2:
-        return f"{centre:+.3f}" if signed else f"{centre:.3f}"
-    half = stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n)
-    if signed:
-        return f"{centre:+.3f} [{centre - half:+.3f}, {centre + half:+.3f}]"
-    return f"{centre:.3f} [{centre - half:.3f}, {centre + half:.3f}]"
+    found, sign = resampled_t(values.to_numpy(dtype=np.float64), shared), "+" if signed else ""
+    if np.isnan(found["low"]):
+        return f"{found['difference']:{sign}.3f}"
+    return f"{found['difference']:{sign}.3f} [{found['low']:{sign}.3f}, {found['high']:{sign}.3f}]"
 
 
 def pooled(study: Folder) -> None:
@@ -48,19 +44,20 @@ def left(study: Folder) -> None:
     seeds = np.sort(rows["seed"].unique())
     halves = np.array_split(seeds, 2)
     print(f"| task | method | test gap, {len(seeds)} splits | left | {' | '.join(f'splits {h[0]} to {h[-1]}' for h in halves)} ", end="")
-    print("| mean abs. | noise floor | BA | BA lost, paired |\n" + "|---" * 10 + "|")
+    print("| mean abs. | p | BA | BA lost, paired |\n" + "|---" * 10 + "|")
     for data in study.plan.data:
         mine = rows[rows["data"] == data.name].set_index(["method", "seed"]).sort_index()
-        before = mine.loc["standard"]
+        before, shared = mine.loc["standard"], shared_rows(mine)
         for arm in study.plan.methods:
             one = mine.loc[arm.name]
             means = [(one.loc[some, "gap"].mean(), before.loc[some, "gap"].mean()) for some in (seeds, *halves)]
             shares = ["" if arm.name == "standard" else f"{now / then:.0%}" for now, then in means]
             parts = [f"{now:+.3f} ({share})".removesuffix(" ()") for (now, _), share in zip(means[1:], shares[1:], strict=True)]
-            lost = "" if arm.name == "standard" else mean(before["performance"] - one["performance"])
+            lost = "" if arm.name == "standard" else mean(before["performance"] - one["performance"], shared)
             print(
-                f"| {data.title} | {arm.name} | {mean(one['gap'])} | {shares[0]} | {' | '.join(parts)} | {one['gap'].abs().mean():.3f} "
-                f"| {one['noise'].mean():.3f} | {one['performance'].mean():.3f} | {lost} |"
+                f"| {data.title} | {arm.name} | {mean(one['gap'], shared)} | {shares[0]} | {' | '.join(parts)} "
+                f"| {one['gap'].abs().mean():.3f} "
+                f"| {combined_p(one['p_value']):.3f} | {one['performance'].mean():.3f} | {lost} |"
             )
 
 
@@ -79,17 +76,18 @@ def main() -> None:
         for data in [d for d in study.plan.data if d.name in set(rows["data"])]:
             mine = rows[rows["data"] == data.name]
             print(f"\n**{data.title}** ({mine.groupby('method').size().min()} to {mine.groupby('method').size().max()} splits)\n")
-            print("| method | EOD, validation | EOD, test | mean abs., test | noise floor | excess | BA, validation | BA, test | seconds |")
-            print("|---|---|---|---|---|---|---|---|---|")
+            print("| method | EOD, validation | EOD, test | mean abs., test | p | BA, validation | BA, test | seconds |")
+            print("|---|---|---|---|---|---|---|---|")
             for arm in study.plan.methods:
                 one = mine[mine["method"] == arm.name]
                 if len(one) < parser.parse_args().least:
                     continue
-                size, noise = one["gap"].abs().mean(), one["noise"].mean()
+                valid, shared = shared_rows(one, "validation"), shared_rows(one)
                 print(
-                    f"| {arm.name} | {mean(one['valid_gap'])} | {mean(one['gap'])} "
-                    f"| {size:.3f} | {noise:.3f} | {size - noise:+.3f} "
-                    f"| {mean(one['valid_performance'], False)} | {mean(one['performance'], False)} | {one['seconds'].mean():.1f} |"
+                    f"| {arm.name} | {mean(one['valid_gap'], valid)} | {mean(one['gap'], shared)} "
+                    f"| {one['gap'].abs().mean():.3f} | {combined_p(one['p_value']):.3f} "
+                    f"| {mean(one['valid_performance'], valid, False)} | {mean(one['performance'], shared, False)} "
+                    f"| {one['seconds'].mean():.1f} |"
                 )
         print(f"\n{len(rows)} rows of {study.plan.name}; {seconds['seconds'].sum():,.0f} seconds of work in all")
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
-from scipy.stats import t
 
-from equipoise.study import Plan, make_plan, opened, published, read_rows, read_timings, summarise
+from equipoise.study import Plan, make_plan, opened, published, read_rows, read_timings, resampled_t, summarise
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -226,6 +226,7 @@ def choice(results: Path = RESULTS) -> dict[str, str]:
     rows = pd.concat([study.rows for study in studies], ignore_index=True)
     rows = rows[rows["method"].isin(CHOICES)]
     titles = {data.name: data.title or data.name for data in studies[0].plan.data}
+    shared = studies[0].plan.fractions[2] / sum(studies[0].plan.fractions[:2])
     lines = ["| data | measure | bias GD/A | bias | mean absolute bias | BA |", "|---|---|---|---|---|---|"]
     found = summarise(rows).set_index(["data", "measure", "method"])
     cells = list(dict.fromkeys((data, measure) for data, measure, _ in found.index))
@@ -241,18 +242,17 @@ def choice(results: Path = RESULTS) -> dict[str, str]:
         table = sized.pivot_table(index=["data", "measure", "seed"], columns="method", values=quantity)
         changes = {name: table[new] - table[old] for name, (new, old) in COMPARED.items()}
         for data, measure in cells:
-            paired.append(
-                f"| {titles[data]} | {measure.upper()} | {words} | {' | '.join(_interval(c[data, measure]) for c in changes.values())} |"
-            )
-        pooled = [_interval(c.groupby("seed").mean()) for c in changes.values()]  # the mean of the cells in each split
+            each = [_interval(c[data, measure], shared) for c in changes.values()]
+            paired.append(f"| {titles[data]} | {measure.upper()} | {words} | {' | '.join(each)} |")
+        pooled = [_interval(c.groupby("seed").mean(), shared) for c in changes.values()]  # the mean of the cells in each split
         paired.append(f"| mean of all six | | {words} | {' | '.join(pooled)} |")
     return {"choice table": "\n".join(lines), "choice paired": "\n".join(paired), "choice run": _run_of(studies[1])}
 
 
-def _interval(difference: "pd.Series[float]") -> str:
-    """Mean and 95 % t interval of paired differences."""
-    half = float(t.ppf(0.975, len(difference) - 1)) * difference.std() / len(difference) ** 0.5
-    return f"{difference.mean():+.3f} [{difference.mean() - half:+.3f}, {difference.mean() + half:+.3f}]"
+def _interval(difference: "pd.Series[float]", shared: float) -> str:
+    """Mean and 95 % t interval of paired differences, with the variance of splits that share rows."""
+    found = resampled_t(difference.to_numpy(dtype=np.float64), shared)
+    return f"{found['difference']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]"
 
 
 def _run_of(study: Study) -> str:

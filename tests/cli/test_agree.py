@@ -51,8 +51,14 @@ RATES = {
     "NPV": "npv",
     "AUROC": "auroc",
     "Calibration in the large": "calibration_in_the_large",
+    "Calibration intercept": "calibration_intercept",
+    "Calibration slope": "calibration_slope",
     "Calibration error": "calibration_error",
+    "Brier score": "brier",
+    "Sensitivity at fixed specificity": "sensitivity_at_specificity",
+    "Specificity at fixed sensitivity": "specificity_at_sensitivity",
 }
+PLAIN = ("auroc", "brier", "calibration_intercept", "calibration_slope")  # printed as they are, not in percent
 CARD_RATES = {
     "share flagged": "selection_rate",
     "sensitivity": "tpr",
@@ -60,7 +66,9 @@ CARD_RATES = {
     "PPV": "ppv",
     "NPV": "npv",
     "AUROC": "auroc",
-    "calibration error": "calibration_error",
+    "Brier score": "brier",
+    "calibration in the large": "calibration_in_the_large",
+    "calibration slope": "calibration_slope",
 }
 Interval = tuple[float | None, float | None, float | None]
 
@@ -113,7 +121,8 @@ def _is(shown: tuple[str, ...] | None, expected: Interval, scale: float = 1.0) -
 
 
 def _ends(row: dict[str, Any], name: str = "") -> Interval:
-    keys = (name, f"{name}_low", f"{name}_high") if name else ("value", "low", "high")
+    between = f"{name}_expected" if name == "calibration_error" else name  # the range of a calibrated model
+    keys = (name, f"{between}_low", f"{between}_high") if name else ("value", "low", "high")
     return row[keys[0]], row[keys[1]], row[keys[2]]
 
 
@@ -148,13 +157,9 @@ def _check_report(page: Any, document: dict[str, Any]) -> int:
             for row in body.xpath("./tr[position() > 1]"):
                 group = _named(row.xpath("./th")[0])
                 for side, cell in zip(sides, row.xpath("./td")[:2], strict=True):
-                    if rate == "calibration_in_the_large":
-                        [known] = [r for r in document[rate] if (r["attribute"], r["group"]) == (attribute, group)]
-                        expected = _ends(known[side])
-                    else:
-                        [known] = [r for r in document[side]["groups"] if (r["attribute"], r["group"]) == (attribute, group)]
-                        expected = _ends(known, rate)
-                    assert _is(_cell(cell), expected, 1 if rate == "auroc" else 100), (attribute, group, rate, side)
+                    [known] = [r for r in document[side]["groups"] if (r["attribute"], r["group"]) == (attribute, group)]
+                    expected = _ends(known, rate)
+                    assert _is(_cell(cell), expected, 1 if rate in PLAIN else 100), (attribute, group, rate, side)
                     seen += 1
     for table in page.xpath("//section[@id='gaps']//table[contains(@class, 'forest-table')]"):
         attribute = re.search("Differences by (.*) before and after", table.xpath("./caption")[0].text_content())[1]
@@ -263,7 +268,7 @@ def _all_ends(value: Any) -> Iterator[Interval]:
         if {"value", "low", "high"} <= set(value):
             yield _ends(value)
         for key in value:
-            if f"{key}_low" in value:
+            if f"{key}_low" in value or f"{key}_expected_low" in value:
                 yield _ends(value, key)
             yield from _all_ends(value[key])
     elif isinstance(value, list):
@@ -319,8 +324,12 @@ def _check_terminal(printed: str, document: dict[str, Any]) -> int:
 
 def _check(folder: Path, printed: str) -> int:
     document = json.loads((folder / "audit.json").read_text())
-    assert document["before"]["settings"] == document["after"]["settings"] == {"level": 0.95, "draws": 40, "seed": 7, "min_patients": 5}
+    expected = {"level": 0.95, "draws": 40, "seed": 7, "min_patients": 5, "specificity": 0.9, "sensitivity": 0.9}
+    assert document["before"]["settings"] == document["after"]["settings"] == expected
     page = html.fromstring((folder / "report.html").read_text(encoding="utf-8"))
+    lead = " ".join(page.xpath("//p[@class='lead']")[0].text_content().split())
+    for text in (printed, (folder / "README.txt").read_text(encoding="utf-8")):
+        assert lead in " ".join(text.split())  # the answer is the same sentence
     return (
         _check_report(page, document)
         + _check_card((folder / "card.md").read_text(encoding="utf-8"), document)

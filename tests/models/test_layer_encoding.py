@@ -230,7 +230,7 @@ def test_bad_input_is_told_at_once():
         encoding("net", cohort)
     with pytest.raises(BadInput, match=facts("Cohort", "NoneType")):
         encoding(_network(), None)
-    with pytest.raises(BadInput, match=facts("(2, 4)")):
+    with pytest.raises(BadInput, match=facts("(4,)")):
         encoding(_network(5), cohort)
     with pytest.raises(BadInput, match="rows"):
         encoding(_network(), cohort.take(np.arange(0)))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from equipoise.models import logistic
-from equipoise.models.logistic import Fit, chances, fits
+from equipoise.models import probes
+from equipoise.models.probes import Fit, chances, fits
 
 PENALTIES = (1e-4, 1e-2, 1.0)
 
@@ -29,7 +29,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_):
         raise AssertionError("scikit-learn was asked")
 
-    monkeypatch.setattr(logistic, "regression", never)
+    monkeypatch.setattr(probes, "regression", never)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -50,8 +50,8 @@ def test_newton_finds_what_scikit_learn_finds(seed: int, far: float, monkeypatch
 
 def test_three_classes_and_wide_features_are_scikit_learn(monkeypatch: pytest.MonkeyPatch):
     asked = []
-    real = logistic.regression
-    monkeypatch.setattr(logistic, "regression", lambda *given: asked.append(given) or real(*given))
+    real = probes.regression
+    monkeypatch.setattr(probes, "regression", lambda *given: asked.append(given) or real(*given))
     assert len(list(fits(*_case(0, classes=3), PENALTIES))) == 3
     assert len(asked) == 15  # five folds each; the final one is made when it is asked for
     list(fits(*_case(0, n=100, d=30), PENALTIES))
@@ -68,7 +68,7 @@ def test_a_class_that_a_fold_has_alone_gets_no_chance_without_it():
 def test_what_does_not_settle_is_left_to_scikit_learn(monkeypatch: pytest.MonkeyPatch):
     case = _case(1)
     quick: list[Fit] = list(fits(*case, PENALTIES))
-    monkeypatch.setattr(logistic._Newton, "fit", lambda self, penalty: None)
+    monkeypatch.setattr(probes._Newton, "fit", lambda self, penalty: None)
     slow = list(fits(*case, PENALTIES))
     assert [fit.penalty for fit in slow] == list(PENALTIES)
     for one, other in zip(quick, slow, strict=True):

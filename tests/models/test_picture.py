@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.models.probes import picture
+from equipoise.models.readings import picture
 
 
 def by_hand(image: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from torch import nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.models import MLP, Reading, features, fit_probe, folds_of, probes, reading_of
-from equipoise.models.probes import picture, read
+from equipoise.models.readings import picture, read
 from support.facts import suggests
 from support.networks import cnn, perceptron
 

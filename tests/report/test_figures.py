@@ -31,7 +31,7 @@ def test_every_figure_in_every_format_is_a_valid_file(tmp_path: Path, groups: in
     scores, audit = audit_of(frame_of([f"g{k}" for k in range(groups)]))
     paths = save_audit_figures(scores, audit, tmp_path, ("png", "svg", "html"))
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(p.name for p in paths)
-    assert len(paths) == 9
+    assert len(paths) == 15
     for path in paths:
         content = path.read_bytes()
         if path.suffix == ".png":
@@ -119,9 +119,11 @@ def test_a_group_with_insufficient_data_does_not_draw_the_largest_gap():
 
 def test_an_audit_without_gaps_or_without_any_sufficient_group_still_draws(tmp_path: Path):
     scores, audit = audit_of(frame_of(["F", "M"]), measures=["auroc"])
-    assert {p.name for p in save_audit_figures(scores, audit, tmp_path, ("svg",))} == {"rates.svg", "thresholds.svg"}
+    assert {p.name for p in save_audit_figures(scores, audit, tmp_path, ("svg",))} == {
+        f"{name}.svg" for name in ("rates", "thresholds", "calibration", "decision-curves")
+    }
     scores, audit = audit_of(frame_of(["F", "M"], n=4))
-    assert len(save_audit_figures(scores, audit, tmp_path / "few", ("svg",))) == 3
+    assert len(save_audit_figures(scores, audit, tmp_path / "few", ("svg",))) == 4
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", "html"])
@@ -132,7 +134,7 @@ def test_hostile_names_are_text_in_every_format(tmp_path: Path, kind: str):
         if kind == "html":
             spec = content.split("const spec = ", 1)[1].split(";\n", 1)[0]
             assert "<" not in spec
-            assert "<img src=x onerror=alert(1)>.csv" in json.loads(spec)["title"]
+            assert "<img src=x onerror=alert(1)>.csv" in str(json.loads(spec)["title"])
         elif kind == "svg":
             elements = {element.tag.split("}")[1] for element in ET.fromstring(content).iter()}
             assert not elements & {"script", "b", "img"}

@@ -14,7 +14,7 @@ from equipoise import data, measures, models, repair, report
 from equipoise.cli import inputs as given
 from equipoise.cli.console import JsonOption, bar, notes, out
 from equipoise.cli.inputs import number_problems, output_of, outputs_of
-from equipoise.errors import pick, raise_all
+from equipoise.errors import did_you_mean, pick, raise_all
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,6 +56,17 @@ def audit(
     level: Annotated[float, typer.Option(help="Confidence level of the intervals, between 0 and 1.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
     min_patients: Annotated[int, typer.Option(help="Cells with fewer patients are reported as 'insufficient data'.")] = 5,
+    specificity: Annotated[float, typer.Option(help="Specificity at which the sensitivity of each group is reported (--verbose).")] = 0.9,
+    sensitivity: Annotated[float, typer.Option(help="Sensitivity at which the specificity of each group is reported (--verbose).")] = 0.9,
+    thresholds: Annotated[
+        str, typer.Option(help="Thresholds of the decision curves, START:STOP or START:STOP:STEP (--verbose, --figures, --json).")
+    ] = "0.05:0.5",
+    no_finding: Annotated[
+        str | None,
+        typer.Option(
+            help="Label that means 'no finding', to report underdiagnosis (its false positive rate); or 'derived': none of the labels."
+        ),
+    ] = None,
     save: Annotated[
         Path | None,
         typer.Option("--out", help="Also write the result to this file: a page for people if it ends in .html, JSON otherwise."),
@@ -92,6 +103,8 @@ def audit(
     if classes and (threshold is not None or valid is not None):
         problems.append("classes are decided by argmax, without a threshold. Omit --threshold and --valid.")
     problems += number_problems(threshold=threshold, draws=draws, level=level, seed=seed, min_patients=min_patients) + _place_problems(save)
+    problems += number_problems(specificity=specificity, sensitivity=sensitivity) + _no_finding_problems(no_finding, label)
+    given.collected(problems, lambda: measures.read_range(thresholds))
     raise_all(problems)
     reading = inputs.reading
     output = "auto" if model is None else pick("--output-type", output_type or "auto", models.OUTPUTS)
@@ -126,16 +139,20 @@ def audit(
                     level=level,
                     seed=seed,
                     min_patients=min_patients,
+                    specificity=specificity,
+                    sensitivity=sensitivity,
+                    thresholds=thresholds,
                     progress=step,
                 )
+        clear = None if no_finding is None else measures.audit_no_finding(scores, results, no_finding)
         layers = None
         if probe and network is not None:
             with bar("probes") as step:
                 layers = models.encoding(
                     network, opened[file].cohort, draws=draws, level=level, seed=seed, min_patients=min_patients, progress=step
                 )
-    every = measures.Audits(results, reading.kind, file.name)
-    told = results[label[0]].to_dict() if one else every.to_dict()
+    every = measures.Audits(results, reading.kind, file.name, clear)
+    told = (results[label[0]].to_dict() | measures.no_finding_dict(clear)) if one else every.to_dict()
     if layers is not None:
         told["encoding"] = json.loads(layers.to_json(orient="records", double_precision=15))
     if images:
@@ -161,6 +178,8 @@ def audit(
             out.print(report.audit_view(result) if verbose else report.audit_summary(result))
     else:
         out.print(report.audits_summary(results))
+    if clear is not None:
+        out.print("", report.underdiagnosis_view(clear))
     if layers is not None:
         out.print(report.encoding_view(layers, level))
     for path, rows in opened.items():
@@ -182,6 +201,15 @@ def _role_problems(labels: list[str], scores: list[str] | None, model: str | Non
     if model is None:
         problems += [f"{option} requires --model. Omit it." for option, value in with_model.items() if value]
     return problems
+
+
+def _no_finding_problems(name: str | None, labels: list[str]) -> list[str]:
+    """A problem where --no-finding names no label, or is to be derived from one."""
+    if name is None or name in labels:
+        return []
+    if name != measures.DERIVED:
+        return [f"--no-finding {name} is not a --label.{did_you_mean(name, labels)} Name one of them, or use --no-finding derived."]
+    return [] if len(labels) > 1 else ["--no-finding derived needs several --label: no finding is none of them."]
 
 
 def _place_problems(save: Path | None) -> list[str]:

@@ -95,6 +95,7 @@ OPTIONS = {  # by field of data.Reading; bins and norm are parsed
     "conflicts": Option(
         str, "row", "Patients recorded in several groups: row (as recorded), first, majority, blank (no group) or error; needs --patient."
     ),
+    "weight": Option(str | None, None, "Column with sample weights (positive numbers), as of a case-control or survey sample."),
     "features": Option(
         list[str] | None,
         None,
@@ -170,6 +171,8 @@ NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {  # by option: what i
     "threshold": ("between 0 and 1", lambda x: 0 <= x <= 1),
     "test_fraction": ("between 0 and 1, as in 0.3", lambda x: 0 < x < 1),
     "level": ("between 0 and 1, as in 0.95", lambda x: 0 < x < 1),
+    "specificity": ("between 0 and 1, as in 0.9", lambda x: 0 < x < 1),
+    "sensitivity": ("between 0 and 1, as in 0.9", lambda x: 0 < x < 1),
     "draws": ("at least 2", lambda x: x >= 2),
     "seed": ("at least 0", lambda x: x >= 0),
     "min_patients": ("at least 1", lambda x: x >= 1),

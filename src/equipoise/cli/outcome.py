@@ -78,9 +78,8 @@ def result_json(folder: Path, saved: Mapping[str, Saved], left_out: Mapping[str,
 
 
 def _print_result(case: Comparison, saved: Saved, remarks: list[str], verbose: bool) -> None:
-    from equipoise.report import verdict
-
-    out.print(Text(report.printable(verdict(case)), style="bold"), soft_wrap=True)
+    out.print(Text(report.repair_answer(case), style="bold"), soft_wrap=True)
+    out.print(Text(report.printable(report.repair_set_words(case))), soft_wrap=True)
     if not case.result.candidate.met:
         why = report.why_words(case.result.candidate.why)
         out.print(Text(f"The goal was NOT met: {report.printable(why)}.", style="bold yellow"), soft_wrap=True)
@@ -99,7 +98,10 @@ def _print_result(case: Comparison, saved: Saved, remarks: list[str], verbose: b
 def _methods_table(case: Comparison) -> Table:
     """The gap and the performance of the original and of each method."""
     goal = case.result.candidate.goal
-    title = f"The {len(case.result.test):,} held-out rows, with 95% intervals"
+    attribute = case.result.test.attribute
+    others, reference = attribute.others, report.short_name(attribute.reference)
+    what = f"{report.short_name(others[0]) if len(others) == 1 else f'the largest of {len(others)} groups'} minus {reference}"
+    title = f"The {len(case.result.test):,} held-out rows: {what}, with 95% intervals"
     table = _plain_table(title, "", goal.measure, goal.performance.replace("_", " "), "goal", "needs the group")
     table.columns[-1].max_width = len("needs")
     for k, row in enumerate(case.found.methods):

@@ -154,10 +154,11 @@ def read_scores(path: str | Path, reading: Reading, columns: Sequence[str]) -> d
     if not several:
         return found
     attributes = read_columns(frame, Roles(**reading.roles), path.name).attributes
-    return {
-        label: replace(own, attributes=tuple(a.take(np.flatnonzero(known(frame[label]))) for a in attributes))
-        for label, own in found.items()
-    }
+    for label, own in found.items():
+        rows = np.flatnonzero(known(frame[label]))
+        ids = own.ids if reading.id is not None else rows.astype(object)  # of the whole table, so that labels can be put together
+        found[label] = replace(own, attributes=tuple(a.take(rows) for a in attributes), ids=ids)
+    return found
 
 
 def _of_images(frame: pd.DataFrame, name: str, reading: Reading, folder: Path, progress: Counting) -> Read:

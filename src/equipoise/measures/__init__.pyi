@@ -1,6 +1,8 @@
 from .audit import Audit as Audit
 from .audit import Audits as Audits
+from .audit import audit_no_finding as audit_no_finding
 from .audit import audit_scores as audit_scores
+from .audit import no_finding_dict as no_finding_dict
 from .bootstrap import BLOCK as BLOCK
 from .bootstrap import bootstrap_cells as bootstrap_cells
 from .bootstrap import by_unit as by_unit
@@ -25,6 +27,7 @@ from .decision import Threshold as Threshold
 from .decision import best_threshold as best_threshold
 from .decision import choose_rule as choose_rule
 from .decision import codes_among as codes_among
+from .estimates import CALIBRATION_ERROR as CALIBRATION_ERROR
 from .estimates import FEW as FEW
 from .estimates import GROUP_MEASURES as GROUP_MEASURES
 from .estimates import INSUFFICIENT as INSUFFICIENT
@@ -65,10 +68,17 @@ from .moments import moments_of as moments_of
 from .moments import moments_of_change as moments_of_change
 from .multiplicity import comparisons_of as comparisons_of
 from .multiplicity import holm as holm
+from .net_benefit import CURVES as CURVES
+from .net_benefit import read_range as read_range
+from .no_finding import DERIVED as DERIVED
+from .no_finding import NO_FINDING as NO_FINDING
 from .performance import AT_THRESHOLD as AT_THRESHOLD
 from .performance import Ranking as Ranking
 from .permutation import largest_gap_p_value as largest_gap_p_value
 from .permutation import p_values as p_values
+from .score_measures import EVERYONE as EVERYONE
+from .score_measures import OF_ALL as OF_ALL
+from .score_measures import SCORE_MEASURES as SCORE_MEASURES
 from .threshold_sweep import Sweep as Sweep
 from .threshold_sweep import at_threshold as at_threshold
 from .threshold_sweep import sweep as sweep

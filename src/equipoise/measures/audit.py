@@ -1,7 +1,7 @@
 """The audit of scores: rates of every group and gaps between them, with error bars."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,19 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data import CONFLICTS, Attribute, Scores, Varying, varying_in
-from equipoise.errors import BadInput, EmptyCell, UnknownName
+from equipoise.errors import BadInput, EmptyCell, UnknownName, pick
 from equipoise.measures.bootstrap import units_of
-from equipoise.measures.cells import Cells, FloatArray, tabulate
+from equipoise.measures.cells import Cells, FloatArray, normalised, tabulate
 from equipoise.measures.decision import Rule, Threshold, choose_rule
 from equipoise.measures.estimates import Estimate, Settings, coefficients, estimate_attribute, estimate_performance, simultaneous
 from equipoise.measures.functional import gap_values, predictive, require_cells
 from equipoise.measures.gaps import GAPS, QUOTIENTS, Gap, is_quotient, named
 from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_levels
+from equipoise.measures.net_benefit import CURVES, thresholds_of
+from equipoise.measures.no_finding import DERIVED, NoneOf, none_of, underdiagnosis
 from equipoise.measures.performance import PERFORMANCE
 from equipoise.measures.permutation import p_values
+from equipoise.measures.score_measures import OF_ALL, estimate_scores, everyone, overall, with_score_measures
 from equipoise.presenting import presenter
 
 SCHEMA_VERSION = 3
@@ -46,12 +49,19 @@ class Audit:
     settings: Settings
     varying: tuple[Varying, ...] = ()  # attributes with more than one group in some patients
     comparisons: int = 0  # gaps that were adjusted for; measures that mirror each other count once
+    curves: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=CURVES))  # decision curves: one row per group and threshold
+    weighted: bool = False  # by sample weights
 
     def __getitem__(self, measure: Gap) -> Estimate:
         name = measure if isinstance(measure, str) and measure in self.estimates else _named(measure)
         if name not in self.estimates:
             raise UnknownName("measure in this audit", name, self.estimates)
         return self.estimates[name]
+
+    @property
+    def underdiagnosis(self) -> pd.DataFrame:
+        """One row per group, where this is the audit of "no finding": the share with a finding that is told there is none, and its gap."""
+        return underdiagnosis(self.groups, self.gaps)
 
     @property
     def findings(self) -> int:
@@ -94,12 +104,16 @@ class Audit:
                 "draws": self.settings.draws,
                 "seed": self.settings.seed,
                 "min_patients": self.settings.min_patients,
+                "specificity": self.settings.specificity,
+                "sensitivity": self.settings.sensitivity,
             },
+            "weighted": self.weighted,
             "comparisons": self.comparisons,
             "findings": self.findings,
             **{name: estimate.to_dict() for name, estimate in self.estimates.items()},
             "groups": _records(self.groups.rename_axis("group").reset_index()),
             "gaps": _records(self.gaps),
+            "curves": _records(self.curves),
         }
 
 
@@ -110,6 +124,7 @@ class Audits(Mapping[str, Audit]):
     audits: Mapping[str, Audit]
     kind: str
     name: str
+    no_finding: Audit | None = None  # of "no finding", one of the labels or derived from them, where it was asked for
 
     def __getitem__(self, label: str) -> Audit:
         if label not in self.audits:
@@ -139,7 +154,16 @@ class Audits(Mapping[str, Audit]):
             "name": self.name,
             "kind": self.kind,
             "labels": {k: v.to_dict() for k, v in self.audits.items()},
+            **no_finding_dict(self.no_finding),
         }
+
+
+def no_finding_dict(audit: Audit | None) -> dict[str, object]:
+    """Plain values for JSON of the audit of "no finding": underdiagnosis by group, and the decision; empty without one."""
+    if audit is None:
+        return {}
+    told = {"decision": audit.rule.describe(), "rows": audit.rows, "comparisons": audit.comparisons}
+    return {"no_finding": told | {"underdiagnosis": _records(audit.underdiagnosis)}}
 
 
 def audit_scores(
@@ -155,6 +179,9 @@ def audit_scores(
     level: float = 0.95,
     seed: int = 0,
     min_patients: int = 5,
+    specificity: float = 0.9,
+    sensitivity: float = 0.9,
+    thresholds: str | Sequence[float] = "0.05:0.5",
     progress: Callable[[int, int], None] | None = None,
 ) -> Audit:
     """The audit of scores.
@@ -162,6 +189,9 @@ def audit_scores(
     The decision is that of `rule`; or `score >= threshold`; or the threshold that is best by `optimise` on the scores `valid`; or 0.5. A
     cell with fewer than `min_patients` patients is "insufficient data". Naming `measures` makes an empty cell an error instead; `also`
     adds to those that are usual. A measure is a name, or a signed sum of rates such as "tpr-fpr".
+
+    Sensitivity is also reported at a fixed `specificity`, and the reverse at a fixed `sensitivity`; `thresholds` (START:STOP,
+    START:STOP:STEP or a sequence) are those of the decision curves.
 
     >>> rng = np.random.default_rng(0)
     >>> frame = pd.DataFrame({"y": rng.integers(0, 2, 400), "p": rng.random(400), "sex": rng.choice(["F", "M"], 400)})
@@ -173,30 +203,60 @@ def audit_scores(
         raise BadInput(f"an interval needs at least 2 draws and a level between 0 and 1; got draws={draws}, level={level}")
     if rule is not None and threshold is not None:
         raise BadInput("give a decision rule or a threshold, not both")
-    usual: tuple[Gap, ...] = (*GAPS, *PERFORMANCE) if measures is None else tuple(measures)
-    listed = [m if isinstance(m, str) and m in PERFORMANCE else named(m, also=PERFORMANCE) for m in (*usual, *also)]
+    outside = {name: value for name, value in (("specificity", specificity), ("sensitivity", sensitivity)) if not 0 < value < 1}
+    if outside:
+        raise BadInput(*(f"{name} must be between 0 and 1, without these ends; got {value}" for name, value in outside.items()))
+    plain = (*PERFORMANCE, *OF_ALL)  # of all rows together
+    usual: tuple[Gap, ...] = (*GAPS, *plain) if measures is None else tuple(measures)
+    listed = [m if isinstance(m, str) and m in plain else named(m, also=plain) for m in (*usual, *also)]
     wanted = tuple(dict.fromkeys(listed))
-    settings = Settings(draws=draws, level=level, seed=seed, min_patients=min_patients)
+    settings = Settings(draws, level, seed, min_patients, specificity, sensitivity, thresholds_of(thresholds))
     decided = rule or choose_rule(threshold, valid, optimise)
     return _audit(scores, decided, wanted, settings, strict=measures is not None, progress=progress)
 
 
+def audit_no_finding(scores: Mapping[str, Scores], audits: Mapping[str, Audit], label: str = DERIVED) -> Audit:
+    """The audit of "no finding", whose false positive rate is underdiagnosis: that of a label, or derived as none of the labels.
+
+    `scores` and `audits` are those of the labels of one model. Derived decisions have no score, so there is nothing that depends on one.
+    """
+    if label != DERIVED:
+        return audits[pick("label for no finding", label, (*audits, DERIVED))]
+    found = none_of(scores, {name: audit.rule for name, audit in audits.items()})
+    settings = replace(next(iter(audits.values())).settings, thresholds=())
+    return _audit(found, NoneOf(tuple(audits)), ("fpr_gap",), settings, strict=False, progress=None, scored=False)
+
+
 def _audit(
-    scores: Scores, rule: Rule, wanted: Sequence[str], settings: Settings, *, strict: bool, progress: Callable[[int, int], None] | None
+    scores: Scores,
+    rule: Rule,
+    wanted: Sequence[str],
+    settings: Settings,
+    *,
+    strict: bool,
+    progress: Callable[[int, int], None] | None,
+    scored: bool = True,
 ) -> Audit:
     f = rule.decide(scores)
     attributes = list(scores.attributes)
     if len(attributes) > 1:
         attributes.append(Attribute.crossed(attributes))
-    gap_names = [m for m in wanted if m not in PERFORMANCE]
+    gap_names = [m for m in wanted if m not in PERFORMANCE and m not in OF_ALL]
     if strict:
         _require(scores, f, gap_names)
     performance_names = [m for m in wanted if m in PERFORMANCE]
-    steps = len(attributes) + bool(performance_names)
+    steps = len(attributes) + 1
+    units = units_of(scores.patients, len(scores))
     group_frames, gap_frames, sums = [], [], []
+    of_all = estimate_scores(scores, everyone(len(scores)), units, settings) if scored else None
+    curves = [] if of_all is None else [of_all.curves]
     for k, attribute in enumerate(attributes):
         groups, gaps, moments = estimate_attribute(scores, f, attribute, gap_names, settings)
         sums.append(moments)
+        if scored:
+            own = estimate_scores(scores, attribute, units, settings)
+            curves.append(own.curves)
+            groups = with_score_measures(groups, own, settings.min_patients, "rows" if scores.patients is None else "patients")
         group_frames.append(groups)
         gap_frames.append(gaps)
         if progress:
@@ -211,6 +271,7 @@ def _audit(
     gaps = simultaneous(gaps, sums, levels)
     estimates = _headlines(gaps)
     estimates |= estimate_performance(scores, f, performance_names, settings)
+    estimates |= {name: overall(of_all, name) for name in OF_ALL if of_all is not None and name in wanted}
     if progress:
         progress(steps, steps)
     return Audit(
@@ -227,6 +288,8 @@ def _audit(
         settings=settings,
         varying=varying_in(scores.attributes, scores.patients),
         comparisons=comparisons,
+        curves=pd.concat(curves, ignore_index=True) if curves else pd.DataFrame(columns=CURVES),
+        weighted=scores.weight is not None,
     )
 
 
@@ -248,7 +311,7 @@ def _require(scores: Scores, f: FloatArray, gaps: Sequence[str]) -> None:
     """Raises every empty cell that a measure which was asked for needs, in one error."""
     problems: list[str] = []
     for attribute in scores.attributes:
-        cells = tabulate(f, scores.y, attribute)
+        cells = tabulate(f, scores.y, attribute, normalised(scores.weight))
         for gap in gaps:
             try:
                 require_cells(gap, cells, scores.name)

@@ -9,18 +9,18 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data import Attribute, IntArray, Scores, distinct
-from equipoise.measures.bootstrap import by_unit, interval, multiplicities, units_of
-from equipoise.measures.cells import FloatArray, cell_index, ratio
+from equipoise.measures.bootstrap import units_of
+from equipoise.measures.cells import FloatArray
 from equipoise.measures.gaps import MEASURES, is_quotient, labels_needed, terms
 from equipoise.measures.intervals import auroc_interval, detectable_gap, fewer_clusters, wilson
 from equipoise.measures.moments import Moments, moments_of
 from equipoise.measures.performance import Ranking
 
-BINS = 10  # of equal width, for the calibration error
 INSUFFICIENT = "insufficient data"
-GROUP_MEASURES = ("selection_rate", "tpr", "fpr", "tnr", "fnr", "ppv", "npv", "auroc", "calibration_error")
+GROUP_MEASURES = ("selection_rate", "tpr", "fpr", "tnr", "fnr", "ppv", "npv", "auroc")
 FEW = 30  # patients; estimates of fewer are marked
 MIRRORED = {"tnr": "fpr", "fnr": "tpr"}  # one minus the other
+CALIBRATION_ERROR = "calibration_error"  # has the band of a calibrated model in place of an interval
 GAP_NUMBERS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "detectable")
 
 
@@ -32,6 +32,9 @@ class Settings:
     level: float = 0.95
     seed: int = 0
     min_patients: int = 5
+    specificity: float = 0.9  # at which sensitivity is reported, and in reverse
+    sensitivity: float = 0.9
+    thresholds: tuple[float, ...] = ()  # of decision curves
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,8 @@ def estimate_attribute(
     """One row per group with every rate and its interval, one row per gap and group, and the moments that they follow from."""
     units = units_of(scores.patients, len(scores))
     sums = moments_of(f, scores.y, attribute.codes, len(attribute.levels), units, scores.weight)
-    found = {name: _rate(sums, name, settings.level) for name in GROUP_MEASURES if name not in ("auroc", "calibration_error")}
+    found = {name: _rate(sums, name, settings.level) for name in GROUP_MEASURES if name != "auroc"}
     found["auroc"] = _aurocs(scores, attribute, units, settings.level)
-    found["calibration_error"] = _calibrations(scores, attribute, units, settings)
     unit = "rows" if scores.patients is None else "patients"
     groups = _group_frame(attribute, sums, found, settings, unit)
     rows = [row for name in gaps for row in _gap_rows(name, attribute, sums, settings, unit)]
@@ -242,21 +244,6 @@ def _aurocs(scores: Scores, attribute: Attribute, units: IntArray, level: float)
     return _Found(ends[:, 0], ends[:, 1], ends[:, 2], np.array([min(each.patients()) for each in ranked], dtype=np.float64))
 
 
-def _calibrations(scores: Scores, attribute: Attribute, units: IntArray, settings: Settings) -> _Found:
-    """The calibration error of each group, with a percentile interval over resampled patients."""
-    groups = len(attribute.levels)
-    size, width = 2 * (groups + 1), BINS * (groups + 1)
-    counts = by_unit(units, cell_index(scores.y, attribute.codes, groups), 1.0, size)
-    errors = by_unit(units, _calibration_columns(scores, attribute), scores.score - scores.y, width)
-    table = np.concatenate([counts, errors], axis=1)
-    blocks = multiplicities(len(table), settings.draws, settings.seed, f"calibration error by {attribute.name}")
-    flat = np.concatenate([block @ table for block in blocks])
-    draws = _calibration(flat[:, size:].reshape(-1, groups + 1, BINS), flat[:, :size].reshape(-1, groups + 1, 2)[:, :-1].sum(-1))
-    rows = np.bincount(np.where(attribute.codes < 0, groups, attribute.codes), minlength=groups + 1)[:-1].astype(np.float64)
-    value = _calibration(_calibration_sums(scores, attribute), rows)
-    return _Found(value, *interval(draws, value, settings.level), patients_in_cells(units, scores.y, attribute)[:, 2])
-
-
 def patients_in_cells(units: IntArray, y: IntArray, attribute: Attribute) -> FloatArray:
     """Distinct patients of each group (groups, 3): with negative rows, with positive rows, and with either.
 
@@ -267,23 +254,6 @@ def patients_in_cells(units: IntArray, y: IntArray, attribute: Attribute) -> Flo
     by_label = np.bincount(pairs // (2 * width) * 2 + pairs % 2, minlength=2 * groups + 2).reshape(-1, 2)
     either = np.bincount(distinct(pairs // 2) // width, minlength=groups + 1)
     return np.column_stack([by_label, either])[:-1].astype(np.float64)
-
-
-def _calibration_columns(scores: Scores, attribute: Attribute) -> IntArray:
-    bins = np.minimum((scores.score * BINS).astype(np.int64), BINS - 1)
-    code = np.where(attribute.codes < 0, len(attribute.levels), attribute.codes)
-    return code * BINS + bins
-
-
-def _calibration_sums(scores: Scores, attribute: Attribute) -> FloatArray:
-    groups = len(attribute.levels)
-    sums = np.bincount(_calibration_columns(scores, attribute), scores.score - scores.y, (groups + 1) * BINS)
-    return sums.reshape(groups + 1, BINS).astype(np.float64, copy=False)
-
-
-def _calibration(sums: FloatArray, n: FloatArray) -> FloatArray:
-    """Expected calibration error per group: mean over rows of |mean score - share of positives| of their bin."""
-    return ratio(np.abs(sums[..., :-1, :]).sum(-1), n)
 
 
 def _group_frame(attribute: Attribute, sums: Moments, found: Mapping[str, _Found], settings: Settings, unit: str) -> pd.DataFrame:
@@ -314,9 +284,10 @@ def _group_frame(attribute: Attribute, sums: Moments, found: Mapping[str, _Found
 
 
 def group_estimate(row: "pd.Series[float]", rate: str) -> Estimate:
-    """A rate of a group, from its row in `Audit.groups`."""
+    """A rate of a group, from its row in `Audit.groups`; the ends of the calibration error are those of a calibrated model."""
     few = rate in str(row["few"]).split(", ")
-    return Estimate(float(row[rate]), float(row[f"{rate}_low"]), float(row[f"{rate}_high"]), few=few)
+    between = f"{rate}_expected" if rate == CALIBRATION_ERROR else rate
+    return Estimate(float(row[rate]), float(row[f"{between}_low"]), float(row[f"{between}_high"]), few=few)
 
 
 def coefficients(gap: str) -> Mapping[str, float]:

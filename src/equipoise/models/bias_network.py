@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from equipoise.errors import BadInput
-from equipoise.models.probes import Probe, Reading, logit_of, read, read_all
+from equipoise.models.probes import Probe
 from equipoise.models.protocol import FloatArray
+from equipoise.models.readings import Reading, logit_of, read, read_all
 
 STEEP = 4.0  # the slope that makes a score move as fast around 1/2 as a probability does
 NEVER = -1e4  # the bias of a class without rows: not every file format can hold minus infinity

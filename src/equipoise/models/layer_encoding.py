@@ -16,8 +16,9 @@ from torch import nn
 from equipoise.data import Attribute, Cohort
 from equipoise.errors import BadInput, raise_all
 from equipoise.measures import BLOCK, INSUFFICIENT, FloatArray, IntArray, Ranking, Settings, interval, multiplicities, units_of
-from equipoise.models.probes import Reading, features, fit_probe, folds_of, reading_of
+from equipoise.models.probes import fit_probe, folds_of
 from equipoise.models.protocol import BoolArray
+from equipoise.models.readings import Reading, features, reading_of
 from equipoise.models.score import outputs
 
 READ_IS_NOT_USED = "What a layer holds is not necessarily used: the gaps describe the decisions, this table describes the layers."

@@ -1,155 +1,32 @@
-"""Probes: cross-fitted logistic regressions on a network's features.
+"""Probes: cross-fitted, ridge-penalised logistic regressions of a label or a group on a network's features, for several penalties.
 
-Features are the inputs of linear and convolutional layers (after activation and norm; the mean over positions of a convolution or over
-tokens), and the inputs of the network: the columns of a table, or for images a small picture and its edges (see `picture`). They are read
-by hooks while the network runs, so that any module can be probed, exporters can trace it, and no hook remains.
+With two classes and many more rows than features, Newton's method needs a few steps, and its Hessian is a sum over folds: one pass gives
+those of all rows and, by subtraction, of all rows without each fold, from which the regressions without a fold are a few cheap steps
+away. Otherwise each is scikit-learn's, with any number of classes. Both minimise the same objective, penalty * sum of losses + |w|^2 / 2.
+On the validation set of Adult (9,044 rows, 98 features, 5 folds, one core) a probe takes 0.65 s this way and 2.1 s by scikit-learn alone.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from threading import get_ident
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.special import expit
 
-from equipoise.data import Cohort, Images, assign_folds, generator
-from equipoise.errors import BadInput, pick
-from equipoise.models.devices import Feed, compute_device, on_device
-from equipoise.models.logistic import Fit, chances, fits
+from equipoise.data import Cohort, IntArray, assign_folds, generator
 from equipoise.models.protocol import BoolArray, FloatArray
-from equipoise.models.score import evaluating, in_pieces, output_kind, rows_at_once, single_output
-from equipoise.models.units import MASKED
 
-IntArray = np.typing.NDArray[np.int64]
-KINDS: tuple[type[nn.Module], ...] = (nn.Linear, *MASKED)
-WIDEST = 2048  # largest input of a layer that is read; excludes the 25,088 of VGG's first linear layer
-DEPTHS = ("auto", "inputs", "last", "inputs and last", "hidden", "all")
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # C of scikit-learn for standardised features: the larger, the weaker the penalty
 WORSE = 1.02  # times the best loss: beyond it, weaker penalties are not tried
 FREE = 30.0  # scale of the network's own logit, large enough that the penalty hardly affects it
 NEVER = -1  # the fold of rows that are never held out
-EDGE = 1e-6  # probabilities are clipped to [EDGE, 1 - EDGE], so that their logits are finite
-PIXELS = 16  # approximate side of the small picture
-PLACES = 8  # approximate side of the grid of edge strengths
-SOBEL = ((-1.0, 0.0, 1.0), (-2.0, 0.0, 2.0), (-1.0, 0.0, 1.0))  # brightness gradient to the right; its transpose: downwards
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The features that are read: names of layers whose inputs are read, and whether the network's inputs are."""
-
-    layers: tuple[str, ...]
-    inputs: bool
-
-    def __str__(self) -> str:
-        parts = ["the inputs"] if self.inputs else []
-        parts += [f"what enters {', '.join(self.layers)}"] if self.layers else []
-        return " and ".join(parts)
-
-
-def reading_of(model: nn.Module, inputs: Tensor | Images, depth: str = "auto", max_layers: int = 6) -> Reading:
-    """Which features to read: `inputs`, the `last` layer, all `hidden` ones (evenly spaced where they are more than `max_layers`), or
-    `all`.
-
-    `auto` is the inputs and the last layer of a table, and of images the inputs, which are read as small pictures and their edges.
-    """
-    table = len(inputs.shape) == 2
-    chosen = pick("depth", depth, DEPTHS)
-    if chosen == "auto":
-        chosen = "inputs and last" if table else "inputs"
-    layers = [] if chosen == "inputs" else _layers(model, inputs, table)
-    if chosen in ("last", "inputs and last"):
-        layers = layers[-1:]
-    elif len(layers) > max_layers:
-        layers = [layers[k] for k in np.linspace(0, len(layers) - 1, max_layers).round().astype(int)]
-    found = Reading(tuple(layers), chosen in ("inputs", "inputs and last", "all"))
-    if not found.layers and not found.inputs:
-        raise BadInput(
-            'this network has no linear or convolutional layer whose inputs could be read; use depth="inputs". '
-            "Or use a method that reads no features, such as bias-gda."
-        )
-    return found
-
-
-def _layers(model: nn.Module, inputs: Tensor | Images, table: bool) -> list[str]:
-    """The layers that a row passes through once, in execution order; for a table without the first, whose input is the table."""
-    named = {name: module for name, module in model.named_modules() if isinstance(module, KINDS)}
-    device = compute_device(model, inputs)
-    few, working = Feed(inputs, device)(torch.arange(min(len(inputs), 2))), on_device(model, device)
-    with evaluating(working), torch.no_grad(), _reading(working, list(named)) as seen:
-        working(few)
-    fit = [name for name, found in seen.items() if found.ndim == 2 and len(found) == len(few) and found.shape[1] <= WIDEST]
-    return fit[1:] if table and fit else fit
-
-
-@contextmanager
-def _reading(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """The inputs of these layers during the block, one vector per row, by name in execution order; no hook remains afterwards."""
-    seen: dict[str, Tensor] = {}
-    handles, thread = [], get_ident()  # a network may serve several threads at once
-
-    def watch(name: str) -> None:
-        layer = model.get_submodule(name)
-
-        def take(_module: nn.Module, args: tuple[object, ...]) -> None:
-            if get_ident() == thread and args and isinstance(args[0], Tensor) and name not in seen:
-                seen[name] = _pooled(args[0], isinstance(layer, nn.Linear))
-
-        handles.append(layer.register_forward_pre_hook(take))
-
-    try:
-        for name in names:
-            watch(name)
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _pooled(x: Tensor, linear: bool) -> Tensor:
-    """One vector per row: the mean over tokens or positions. Never a view, since later layers may write in place."""
-    if x.ndim <= 2:
-        return x.clone()
-    return x.flatten(1, -2).mean(1) if linear else x.flatten(2).mean(2)
-
-
-def read(model: nn.Module, x: Tensor, reading: Reading) -> tuple[Tensor, Tensor]:
-    """The network's raw output (rows,) or (rows, 1) and the features (rows, d)."""
-    raw, (seen,) = read_all(model, x, [reading])
-    return raw, seen
-
-
-def read_all(model: nn.Module, x: Tensor, readings: Sequence[Reading]) -> tuple[Tensor, list[Tensor]]:
-    """The network's raw output and the features (rows, d) of several readings, in one pass."""
-    with _reading(model, list(dict.fromkeys(name for reading in readings for name in reading.layers))) as seen:
-        raw: Tensor = model(x)
-    shown = [picture(x) if x.ndim == 4 else x.flatten(1)] if any(reading.inputs for reading in readings) else []
-    return raw, [torch.cat([*(shown if r.inputs else []), *(seen[name] for name in r.layers)], dim=1) for r in readings]
-
-
-def features(model: nn.Module, inputs: Tensor | Images, reading: Reading) -> tuple[FloatArray, FloatArray]:
-    """The logit (n,) and the features (n, d) of all rows, in eval mode and full precision."""
-    device = compute_device(model, inputs)
-    working, feed = on_device(model, device), Feed(inputs, device)
-    probability = output_kind(model, inputs) == "probability"
-    found: list[tuple[Tensor, Tensor]] = []
-
-    def show(rows: Tensor) -> None:
-        raw, seen = read(working, feed(rows), reading)
-        found.append((logit_of(single_output(raw, len(rows)), probability).double().cpu(), seen.double().cpu()))
-
-    with evaluating(working), torch.no_grad():
-        in_pieces(show, torch.arange(len(inputs)), feed, rows_at_once(feed))
-    logits, seen = (torch.cat(parts).numpy() for parts in zip(*found, strict=True))
-    return logits, seen
-
-
-def logit_of(raw: Tensor, probability: bool) -> Tensor:
-    """The logit of a raw output."""
-    return torch.logit(raw, EDGE) if probability else raw
+TALL = 10  # rows per feature from which Newton's method is faster
+SMALL = 1e-5  # largest gradient of the mean loss at convergence; scikit-learn's tolerance is 1e-4
+NEWTON_STEPS = 50  # at most
+CHEAP = 5  # steps with a Hessian from elsewhere before it is computed again
+RISE = 1e-12  # relative rise of the loss that counts as rounding
 
 
 def folds_of(cohort: Cohort, count: int, seed: int) -> IntArray:
@@ -223,31 +100,145 @@ def log_loss(chances: FloatArray, target: IntArray) -> float:
     return float(-np.log(np.clip(chances[np.arange(len(target)), target], 1e-12, None)).mean())
 
 
-def picture(x: Tensor) -> Tensor:
-    """Features (rows, d) of images (rows, channels, height, width): the picture made small, and strength and direction of its edges.
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A regression with one penalty."""
 
-    Training removes from a network what does not serve its task, and pooling removes positions: sex, for one, can be predicted better from
-    these features of a chest X-ray than from any layer of a network trained on a finding. Channels are averaged. Only convolutions,
-    comparisons and means are used, so that exporters can trace it.
+    penalty: float
+    held_out: FloatArray  # (n, classes): the probabilities of all rows, from regressions without their fold
+    final: Callable[[], tuple[FloatArray, FloatArray]]  # the weights (classes, d) and biases (classes,) from all rows
 
-    >>> picture(torch.zeros(2, 1, 112, 112)).shape
-    torch.Size([2, 768])
+
+def fits(
+    z: FloatArray, target: IntArray, classes: int, folds: IntArray, known: BoolArray, counts: FloatArray, penalties: Sequence[float]
+) -> Iterator[Fit]:
+    """The regressions of a target on standardised features (n, d), fitted to the `known` rows with the weights in `counts`.
+
+    Rows in a fold below 0 are never held out. Give the penalties from the strongest to the weakest.
     """
-    gray = x.mean(1, keepdim=True)
-    return torch.cat([_averaged(gray, PIXELS), _averaged(_edges(gray), PLACES)], dim=1)
+    trained = [known & (folds != fold) for fold in range(int(folds.max()) + 1)]
+    if classes == 2 and known.sum() >= TALL * z.shape[1] and all(len(np.unique(target[rows])) == 2 for rows in trained):
+        quick = _Newton(z[known], target[known], folds[known], counts[known])
+        while penalties:
+            found = quick.fit(penalties[0])
+            if found is None:  # not converged
+                break
+            whole, without = found
+            raw = z @ whole[:-1] + whole[-1]
+            for fold, own in enumerate(without):
+                raw[folds == fold] = z[folds == fold] @ own[:-1] + own[-1]
+            chance = expit(raw)
+            yield Fit(penalties[0], np.column_stack([1 - chance, chance]), partial(_of_two, whole))
+            penalties = penalties[1:]
+    yield from _one_by_one(z, target, classes, folds, known, counts, penalties)
 
 
-def _edges(gray: Tensor) -> Tensor:
-    """Edge strength at each position, in one of eight channels by direction (rows, 8, height - 2, width - 2)."""
-    kernel = gray.new_tensor(SOBEL)
-    slopes = F.conv2d(gray, torch.stack([kernel, kernel.T])[:, None] / 8)
-    across, down = slopes[:, :1], slopes[:, 1:]
-    strength = (across * across + down * down).sqrt()
-    right, below, flat = across > 0, down > 0, across.abs() > down.abs()
-    eighths = [a & b & c for a in (right, ~right) for b in (below, ~below) for c in (flat, ~flat)]
-    return torch.cat([strength * eighth for eighth in eighths], dim=1)
+def _of_two(theta: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Weights and biases of two classes, the second against the first."""
+    return np.stack([np.zeros(len(theta) - 1), theta[:-1]]), np.array([0.0, theta[-1]])
 
 
-def _averaged(x: Tensor, places: int) -> Tensor:
-    """Means over about places x places squares, as one vector per row."""
-    return F.avg_pool2d(x, max(1, min(x.shape[2:]) // places)).flatten(1)
+def _one_by_one(
+    z: FloatArray, target: IntArray, classes: int, folds: IntArray, known: BoolArray, counts: FloatArray, penalties: Sequence[float]
+) -> Iterator[Fit]:
+    def fitted(own: BoolArray, penalty: float) -> tuple[FloatArray, FloatArray]:
+        return regression(z[own], target[own], classes, penalty, counts[own])
+
+    for penalty in penalties:
+        held_out = np.empty((len(z), classes))
+        for fold in range(int(folds.max()) + 1):
+            held_out[folds == fold] = chances(*fitted(known & (folds != fold), penalty), z[folds == fold])
+        yield Fit(penalty, held_out, partial(fitted, known, penalty))
+
+
+def regression(z: FloatArray, target: IntArray, classes: int, penalty: float, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Weights (classes, d) and biases by scikit-learn; a class without rows has probability 0."""
+    from sklearn.linear_model import LogisticRegression
+
+    weight, bias = np.zeros((classes, z.shape[1])), np.full(classes, -np.inf)
+    there = np.unique(target)
+    bias[there] = 0.0
+    if len(there) > 1:
+        model = LogisticRegression(C=penalty, max_iter=1000, tol=1e-4).fit(z, target, sample_weight=counts)
+        first = 1 if len(there) == 2 else 0  # of two, the second against the first
+        weight[there[first:]], bias[there[first:]] = model.coef_, model.intercept_
+    return weight, bias
+
+
+def chances(weight: FloatArray, bias: FloatArray, z: FloatArray) -> FloatArray:
+    """The probabilities (n, classes)."""
+    raw = z @ weight.T + bias
+    e = np.exp(raw - raw.max(1, keepdims=True))
+    found: FloatArray = e / e.sum(1, keepdims=True)
+    return found
+
+
+class _Newton:
+    """Regressions of a binary label with one penalty after another, each started from the solution of the last."""
+
+    def __init__(self, z: FloatArray, target: IntArray, folds: IntArray, counts: FloatArray) -> None:
+        order = np.argsort(folds, kind="stable")  # so that a fold's rows are contiguous
+        self.x = np.column_stack([z, np.ones(len(z))])[order]
+        self.y, self.counts = target[order].astype(np.float64), counts[order]
+        edges = np.searchsorted(folds[order], np.arange(int(folds.max()) + 2))
+        self.never, self.folds = slice(0, edges[0]), [slice(a, b) for a, b in pairwise(edges)]
+        self.without = np.repeat(self.counts[:, None], len(self.folds), 1)  # (n, folds): the rows' weights without a fold
+        for k, fold in enumerate(self.folds):
+            self.without[fold, k] = 0.0
+        self.ridge = np.ones(self.x.shape[1])
+        self.ridge[-1] = 0.0  # of the intercept
+        self.theta = np.zeros(self.x.shape[1])
+        self.enough = SMALL * counts.sum()
+
+    def fit(self, penalty: float) -> tuple[FloatArray, FloatArray] | None:
+        """Slopes and intercept (d + 1,) of all rows, and (folds, d + 1) without each fold; None if they do not converge."""
+        ridge = self.ridge / penalty
+        try:
+            hessians = self._whole(ridge)
+            each = None if hessians is None else self._folds(hessians, ridge)
+        except LinAlgError:
+            return None
+        return None if each is None else (self.theta, each)
+
+    def _whole(self, ridge: FloatArray) -> list[FloatArray] | None:
+        """The Hessians without each fold at the solution, or one step before it; the solution is in `theta`. None without convergence."""
+        hessian, parts = np.empty(0), list[FloatArray]()
+        loss = self._loss(self.theta, ridge)
+        for step in range(NEWTON_STEPS):
+            chance = expit(self.x @ self.theta)
+            slope = self.x.T @ (self.counts * (chance - self.y)) + ridge * self.theta
+            if step and np.abs(slope).max() <= self.enough:
+                return [hessian - part for part in parts]
+            roots = np.sqrt(self.counts * chance * (1 - chance))[:, None] * self.x
+            parts = [roots[fold].T @ roots[fold] for fold in self.folds]
+            hessian = roots[self.never].T @ roots[self.never] + sum(parts) + np.diag(ridge)
+            move = cho_solve(cho_factor(hessian), slope)
+            for _ in range(NEWTON_STEPS):  # halve the step while the loss would rise
+                further = self.theta - move
+                found = self._loss(further, ridge)
+                if found <= loss * (1 + RISE):
+                    break
+                move = move / 2
+            self.theta, loss = further, found
+        return None
+
+    def _folds(self, hessians: Sequence[FloatArray], ridge: FloatArray) -> FloatArray | None:
+        """The solutions (folds, d + 1) without each fold, from that of the whole and the Hessians there."""
+        theta = np.repeat(self.theta[:, None], len(self.folds), 1)
+        factors = [cho_factor(hessian) for hessian in hessians]
+        for step in range(1, NEWTON_STEPS):
+            chance = expit(self.x @ theta)
+            slope = self.x.T @ (self.without * (chance - self.y[:, None])) + ridge[:, None] * theta
+            going = np.flatnonzero(np.abs(slope).max(0) > self.enough)
+            if not len(going):
+                return theta.T
+            for k in going:
+                if step % CHEAP == 0:
+                    roots = np.sqrt(self.without[:, k] * chance[:, k] * (1 - chance[:, k]))[:, None] * self.x
+                    factors[k] = cho_factor(roots.T @ roots + np.diag(ridge))
+                theta[:, k] -= cho_solve(factors[k], slope[:, k])
+        return None
+
+    def _loss(self, theta: FloatArray, ridge: FloatArray) -> float:
+        raw = self.x @ theta
+        return float(self.counts @ (np.logaddexp(0, raw) - self.y * raw) + ridge @ theta**2 / 2)

@@ -8,7 +8,7 @@ from typing import Any, cast, overload
 
 from equipoise.data import Cohort, Scores, check_cohort
 from equipoise.errors import BadInput, Misuse
-from equipoise.measures import ARGMAX, Audit, Audits, Gap, Rule, Threshold, audit_scores, choose_rule
+from equipoise.measures import ARGMAX, Audit, Audits, Gap, Rule, Threshold, audit_no_finding, audit_scores, choose_rule
 
 NOT_AUDITED = {  # what is given in place of scores or a network, and what to do
     "DataFrame": "Name the columns of the frame: eq.audit(eq.Scores.from_frame(frame, label=..., score=..., group=...)).",
@@ -35,8 +35,32 @@ def audit(
     level: float = ...,
     seed: int = ...,
     min_patients: int = ...,
+    specificity: float = ...,
+    sensitivity: float = ...,
+    thresholds: str | Sequence[float] = ...,
     progress: Callable[[int, int], None] | None = ...,
 ) -> Audit: ...
+
+
+@overload
+def audit(
+    subject: Mapping[str, Scores],
+    *,
+    threshold: float | None = ...,
+    valid: Mapping[str, Scores] | None = ...,
+    measures: Sequence[Gap] | None = ...,
+    also: Sequence[Gap] = ...,
+    optimise: str = ...,
+    draws: int = ...,
+    level: float = ...,
+    seed: int = ...,
+    min_patients: int = ...,
+    specificity: float = ...,
+    sensitivity: float = ...,
+    thresholds: str | Sequence[float] = ...,
+    no_finding: str | None = ...,
+    progress: Callable[[int, int], None] | None = ...,
+) -> Audits: ...
 
 
 @overload
@@ -45,7 +69,7 @@ def audit(
     cohort: Cohort | None = ...,
     *,
     threshold: float | None = ...,
-    valid: Cohort | Scores | None = ...,
+    valid: Cohort | Scores | Mapping[str, Scores] | None = ...,
     measures: Sequence[Gap] | None = ...,
     also: Sequence[Gap] = ...,
     optimise: str = ...,
@@ -53,6 +77,10 @@ def audit(
     level: float = ...,
     seed: int = ...,
     min_patients: int = ...,
+    specificity: float = ...,
+    sensitivity: float = ...,
+    thresholds: str | Sequence[float] = ...,
+    no_finding: str | None = ...,
     output: str = ...,
     outputs: Mapping[str, int | str] | None = ...,
     progress: Callable[[int, int], None] | None = ...,
@@ -64,7 +92,7 @@ def audit(
     cohort: Cohort | None = None,
     *,
     threshold: float | None = None,
-    valid: Cohort | Scores | None = None,
+    valid: Cohort | Scores | Mapping[str, Scores] | None = None,
     measures: Sequence[Gap] | None = None,
     also: Sequence[Gap] = (),
     optimise: str = "balanced_accuracy",
@@ -72,6 +100,10 @@ def audit(
     level: float = 0.95,
     seed: int = 0,
     min_patients: int = 5,
+    specificity: float = 0.9,
+    sensitivity: float = 0.9,
+    thresholds: str | Sequence[float] = "0.05:0.5",
+    no_finding: str | None = None,
     output: str = "auto",
     outputs: Mapping[str, int | str] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -83,13 +115,29 @@ def audit(
     "insufficient data". Naming `measures` makes an empty cell an error instead; `also` adds to the default measures, and so does the
     measure that a result was to lower. A measure is a name, or a signed sum of rates such as "tpr-fpr". On a cohort of several labels or
     classes there is one audit per label: `audit(...)["Effusion"]["eod"]`; `outputs` maps labels to the network's outputs, where that
-    cannot be auto-detected from their names or their number.
+    cannot be auto-detected from their names or their number. A mapping of labels to scores is audited in the same way.
+
+    Sensitivity is also reported at a fixed `specificity`, and the reverse at a fixed `sensitivity`; `thresholds` are those of the decision
+    curves. `no_finding` names the label that means so, or is "derived" (none of the labels): `audit(...).no_finding.underdiagnosis`.
 
     >>> scores = Scores.from_arrays([1, 0, 1, 0] * 50, [0.9, 0.2, 0.4, 0.3] * 50, ["F", "F", "M", "M"] * 50, reference="M")
     >>> audit(scores, threshold=0.5)["eod"].value
     1.0
     """
     asked: dict[str, Any] = {"measures": measures, "draws": draws, "level": level, "seed": seed, "min_patients": min_patients}
+    asked |= {"specificity": specificity, "sensitivity": sensitivity, "thresholds": thresholds}
+    if isinstance(subject, Mapping) and subject and all(isinstance(own, Scores) for own in subject.values()):
+        if cohort is not None:
+            raise BadInput("scores are audited alone: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
+        on_each = valid if isinstance(valid, Mapping) else {}
+        if valid is not None and set(on_each) != set(subject):
+            raise BadInput(f"valid is scores by label too, of {', '.join(map(str, subject))}")
+        shared: dict[str, Any] = {"threshold": threshold, "optimise": optimise, "also": also, "progress": progress, **asked}
+        by_label = {str(label): audit_scores(own, valid=on_each.get(label), **shared) for label, own in subject.items()}
+        return _audits(by_label, subject, "labels", next(iter(subject.values())).name, no_finding)
+    several = isinstance(cohort, Cohort) and cohort.targets is not None
+    if no_finding is not None and not several:
+        raise BadInput("no_finding is for the labels of one model: a cohort with label=[...], or a mapping of labels to scores")
     if isinstance(subject, Scores):
         if cohort is not None:
             raise BadInput("scores are audited alone: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
@@ -104,7 +152,7 @@ def audit(
             label: audit_scores(scores, rule=rule, also=(*also, *goal), progress=progress, **asked)
             for label, (scores, rule, goal) in each.items()
         }
-        return Audits(found, cohort.kind, cohort.name)
+        return _audits(found, {label: own[0] for label, own in each.items()}, cohort.kind, cohort.name, no_finding)
     if isinstance(subject, Candidate):
         if threshold is not None:
             raise BadInput("a debiasing result has a decision rule of its own; do not give a threshold as well")
@@ -112,15 +160,21 @@ def audit(
         return audit_scores(_predicted(subject.model, cohort, output), rule=subject.rule, also=more, progress=progress, **asked)
     scores = _predicted(subject, cohort, output)
     rule = trained_rule(subject) if threshold is None and valid is None else None
-    on = valid if valid is None or isinstance(valid, Scores) else _predicted(subject, valid, output, "valid of eq.audit")
+    on = valid if valid is None or isinstance(valid, Scores) else _predicted(subject, cast(Cohort, valid), output, "valid of eq.audit")
     return audit_scores(scores, rule=rule, threshold=threshold, valid=on, optimise=optimise, also=also, progress=progress, **asked)
+
+
+def _audits(found: dict[str, Audit], scores: Mapping[str, Scores], kind: str, name: str, no_finding: str | None) -> Audits:
+    """The audits of all labels together, with that of "no finding" where it was asked for."""
+    clear = None if no_finding is None else audit_no_finding(scores, found, no_finding)
+    return Audits(found, kind, name, clear)
 
 
 def _labels(
     subject: object,
     cohort: Cohort,
     threshold: float | None,
-    valid: Cohort | Scores | None,
+    valid: object,
     optimise: str,
     outputs: Mapping[str, int | str] | None,
 ) -> dict[str, tuple[Scores, Rule, tuple[str, ...]]]:

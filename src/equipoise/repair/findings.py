@@ -12,29 +12,24 @@ import numpy.typing as npt
 
 from equipoise.data import MISSING, Attribute, Scores
 from equipoise.measures import (
+    CALIBRATION_ERROR,
     GROUP_MEASURES,
     MEASURES,
+    SCORE_MEASURES,
     Audit,
-    Cells,
     Estimate,
     FloatArray,
     Settings,
     audit_scores,
-    bootstrap_cells,
     group_estimate,
-    interval,
     is_quotient,
-    ratio,
-    tabulate,
-    units_of,
     upper_bound,
 )
 from equipoise.methods import Goal, Progress
 from equipoise.repair.changes import ALMOST, Affected, Contribution, Shift, affected, all_attributes, paired, same_rows
 from equipoise.repair.trial import Tried
 
-IN_THE_LARGE = "calibration_in_the_large"
-RATES_SHOWN = ("tpr", "tnr", "ppv", "npv", "auroc", IN_THE_LARGE, "calibration_error", "selection_rate", "fpr", "fnr")
+RATES_SHOWN = (*GROUP_MEASURES, *SCORE_MEASURES, CALIBRATION_ERROR)
 
 
 @dataclass(frozen=True)
@@ -228,7 +223,7 @@ def find(original: Tried, candidates: Sequence[Tried], chosen: int, settings: Se
         performance_change=pair.performance_change(goal.performance),
         shifts=tuple(pair.shifts()),
         contributions=tuple(pair.contributions(goal.measure, furthest)) if furthest and not is_quotient(goal.measure) else (),
-        rates={a.name: _rates(original.test, result.test, a, before, after, settings) for a in all_attributes(test)},
+        rates={a.name: _rates(a, before, after) for a in all_attributes(test)},
         gaps={a.name: _gaps(a, before, after, goal.measure, a.name == attribute.name) for a in all_attributes(test)},
         cohort=_cohort(original.valid, test),
         affected=tuple(affected(test, original.decisions(), result.decisions())),
@@ -247,33 +242,13 @@ def headline(found: Audit, measure: str, attribute: str) -> Estimate:
     return Estimate.of_gap(row, note)
 
 
-def _rates(old: Scores, new: Scores, attribute: Attribute, before: Audit, after: Audit, settings: Settings) -> tuple[RateBlock, ...]:
+def _rates(attribute: Attribute, before: Audit, after: Audit) -> tuple[RateBlock, ...]:
     frames = [found.groups[found.groups["attribute"] == attribute.name] for found in (before, after)]
-    level = [_calibration_in_the_large(scores, attribute, settings) for scores in (old, new)]
     blocks = []
     for rate in RATES_SHOWN:
-        rows = []
-        for k, group in enumerate(attribute.levels):
-            ends = [group_estimate(frame.iloc[k], rate) for frame in frames] if rate in GROUP_MEASURES else [found[k] for found in level]
-            rows.append(GroupRate(group, k == 0, *ends))
-        blocks.append(RateBlock(rate, tuple(rows)))
+        ends = [[group_estimate(frame.iloc[k], rate) for frame in frames] for k in range(len(attribute.levels))]
+        blocks.append(RateBlock(rate, tuple(GroupRate(group, k == 0, *ends[k]) for k, group in enumerate(attribute.levels))))
     return tuple(blocks)
-
-
-def _calibration_in_the_large(scores: Scores, attribute: Attribute, settings: Settings) -> list[Estimate]:
-    """Mean score minus share of positives of each group: both follow from the cell table of the scores themselves."""
-    units = units_of(scores.patients, len(scores))
-    cells = tabulate(scores.score, scores.y, attribute)
-    drawn = bootstrap_cells(scores.score, scores.y, attribute.codes, attribute.levels, units, draws=settings.draws, seed=settings.seed)
-
-    def difference(table: Cells) -> npt.NDArray[np.float64]:
-        n, s = table.n[..., :-1, :], table.s[..., :-1, :]
-        return ratio(s.sum(-1) - n[..., 1], n.sum(-1)) + 0.0
-
-    patients = np.array([len(np.unique(units[attribute.codes == k])) for k in range(len(attribute.levels))])
-    value = np.where(patients >= settings.min_patients, difference(cells), np.nan)
-    low, high = interval(difference(drawn), value, settings.level)
-    return [Estimate(float(v), float(a), float(b)) for v, a, b in zip(value, low, high, strict=True)]
 
 
 def _gaps(attribute: Attribute, before: Audit, after: Audit, measure: str, main: bool) -> tuple[GapRow, ...]:

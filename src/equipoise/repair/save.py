@@ -20,7 +20,7 @@ from equipoise.measures import UPPER_BOUND, Audit, Settings, Threshold
 from equipoise.methods import Progress, rule_to_dict
 from equipoise.models import HEADS, Exported, code_of, heads_of, plain_weights, save_weights, to_onnx
 from equipoise.presenting import presenter
-from equipoise.repair.findings import IN_THE_LARGE, Findings, MethodRow
+from equipoise.repair.findings import Findings, MethodRow
 from equipoise.repair.folder import LABELS_SCHEMA, check_folder, filling, folders
 from equipoise.repair.provenance import OWN_NETWORK, Provenance, Serving, sha256_of
 from equipoise.repair.trial import Bars, Tried, no_bars
@@ -196,7 +196,6 @@ def audit_document(case: Compared, found: Findings) -> dict[str, object]:
             for tried, own, row in zip(case.candidates, found.audits[1:], found.methods[1:], strict=True)
         },
         "change": _change(found),
-        "calibration_in_the_large": _level(found),
         **({} if case.probes is None else {"encoding": {side: _records(frame) for side, frame in vars(case.probes).items()}}),
     }
 
@@ -209,12 +208,6 @@ def _change(found: Findings) -> dict[str, object]:
     ]
     gap = {"group": found.gap_before.group, "reference": found.gap_before.reference, **found.gap_change.to_dict()}
     return {"gap": gap, "performance": found.performance_change.to_dict(), "rates": rates}
-
-
-def _level(found: Findings) -> list[dict[str, object]]:
-    """Mean score minus the share of positives of each group, before and after."""
-    rows = [(name, row) for name, blocks in found.rates.items() for block in blocks if block.rate == IN_THE_LARGE for row in block.rows]
-    return [{"attribute": name, "group": row.group, "before": row.before.to_dict(), "after": row.after.to_dict()} for name, row in rows]
 
 
 def _limit(row: MethodRow) -> dict[str, object] | None:

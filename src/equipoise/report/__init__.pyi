@@ -24,12 +24,14 @@ from .terminal import audit_summary as audit_summary
 from .terminal import audit_view as audit_view
 from .terminal import audits_summary as audits_summary
 from .terminal import encoding_view as encoding_view
+from .terminal import underdiagnosis_view as underdiagnosis_view
 from .text import duration as duration
 from .text import interval as interval
 from .text import p_words as p_words
 from .text import printable as printable
 from .text import short_name as short_name
 from .wording import note_words as note_words
+from .wording import repair_answer as repair_answer
+from .wording import repair_set_words as repair_set_words
 from .wording import varying_words as varying_words
-from .wording import verdict as verdict
 from .wording import why_words as why_words

@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from torch import nn
 
-from equipoise.measures import Estimate
+from equipoise.measures import Estimate, group_estimate
 from equipoise.repair import Comparison
 from equipoise.report import card_words as words
 from equipoise.report.card_facts import NOT_PROVIDED, Facts, Result, read_facts
@@ -24,7 +24,7 @@ from equipoise.report.wording import PERFORMANCE, RATES, goal_words, rate_words
 from equipoise.report.wording import performance_words as performance_name
 
 GAPS_SHOWN = ("spd", "eod", "aod", "fpr_gap")  # the others are these with the sign reversed
-RATES_SHOWN = ("selection_rate", "tpr", "tnr", "ppv", "npv", "auroc", "calibration_error")
+RATES_SHOWN = ("selection_rate", "tpr", "tnr", "ppv", "npv", "auroc", "brier", "calibration_in_the_large", "calibration_slope")
 XML_RATES = ("tpr", "tnr")
 HUB_METRICS = {"auroc": "roc_auc"}  # the hub's names where they differ
 LONGEST_METADATA = 200  # characters of a name in the metadata
@@ -151,7 +151,7 @@ def _rate_rows(case: Comparison) -> list[tuple[str, ...]]:
     for place, (group, row) in enumerate(after.groups.iterrows()):
         who = f"{name(group)}{' (reference)' if row['reference'] else ''}"
         for rate in RATES_SHOWN:
-            ends = [_row_interval(audit.groups.iloc[place], rate, f"{rate}_low", f"{rate}_high") for audit in (before, after)]
+            ends = [_spread(group_estimate(audit.groups.iloc[place], rate)) for audit in (before, after)]
             rows.append((name(row["attribute"]), who, RATES[rate].name, *ends))
     return rows
 

@@ -10,7 +10,7 @@ from equipoise.models import HEADS, MASKED_LOADING, Exported, heads_of, masks_in
 from equipoise.repair import WEIGHT_FILES, Comparison, Options, Saved, Serving
 from equipoise.report.card import cards
 from equipoise.report.page import labels_page, report_page
-from equipoise.report.wording import verdict
+from equipoise.report.wording import repair_answer, repair_set_words
 
 CARDS = "card.md and card.xml"
 
@@ -43,7 +43,7 @@ def readme(
         title=case.title,
         version=case.provenance.versions.get("equipoise", ""),
         when=case.provenance.when,
-        verdict=verdict(case),
+        verdict=f"{repair_answer(case)} {repair_set_words(case)}",
         rule=rule.describe(),
         needs_group=rule.needs_group,
         randomised=rule.randomised,

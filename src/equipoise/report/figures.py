@@ -14,7 +14,7 @@ import pandas as pd
 
 from equipoise.data import Scores, replacing
 from equipoise.errors import BadInput
-from equipoise.measures import Audit, Threshold, sweep
+from equipoise.measures import EVERYONE, Audit, Threshold, group_estimate, sweep
 from equipoise.methods import METHODS
 from equipoise.repair import with_enough_data
 from equipoise.report.text import percent, short_name
@@ -62,6 +62,61 @@ def rates_figure(audit: Audit) -> Any:
         .properties(title=f"{short_name(audit.name)}: rates by group, {percent(audit.settings.level)} intervals")
         .resolve_scale(x="shared")
     )
+
+
+def calibration_figure(audit: Audit) -> Any:
+    """A figure with intercept, slope and error of calibration by group and intervals; of the error, the range of a calibrated model."""
+    import altair as alt
+
+    several = len(audit.references) > 1
+    targets = {"calibration_intercept": 0.0, "calibration_slope": 1.0, "calibration_error": None}
+    panels = []
+    for measure, target in targets.items():
+        found = [(group, row["attribute"], group_estimate(row, measure)) for group, row in audit.groups.iterrows()]
+        names = [f"{short_name(attribute)}: {short_name(group)}" if several else short_name(group) for group, attribute, _ in found]
+        frame = pd.DataFrame(
+            [{"group": n, "value": e.value, "low": e.low, "high": e.high} for n, (_, _, e) in zip(names, found, strict=True)]
+        )
+        y = alt.Y("group:N", sort=names, title=None, axis=alt.Axis(labelLimit=300))
+        base = alt.Chart(frame).encode(y=y)
+        name = RATES[measure].name + (" and range if calibrated" if target is None else "")
+        layers = base.mark_rule(strokeWidth=2, color=BLUE if target is not None else "#999").encode(
+            x=alt.X("low:Q", title=name), x2="high:Q"
+        )
+        layers += base.mark_point(filled=True, size=70, color=BLUE).encode(x=alt.X("value:Q", scale=alt.Scale(zero=False)))
+        if target is not None:
+            layers += alt.Chart(pd.DataFrame({"x": [target]})).mark_rule(strokeDash=[4, 4], color="#777").encode(x="x:Q")
+        panels.append(layers.properties(width=230, height=20 * len(names) + 10))
+    title = f"{short_name(audit.name)}: calibration by group, {percent(audit.settings.level)} intervals"
+    return alt.hconcat(*panels, title=title)
+
+
+def curves_figure(audit: Audit) -> Any:
+    """A figure with the decision curve of each group, with its interval, next to treating all and treating none."""
+    import altair as alt
+
+    known = audit.curves[audit.curves["net_benefit"].notna()]
+    order, panels = [], []
+    for (attribute, group), rows in known.groupby(["attribute", "group"], sort=False):
+        name = "all patients" if attribute == EVERYONE else f"{short_name(attribute)}: {short_name(group)}"
+        order.append(name)
+        lowest = min(float(rows["low"].min()), 0.0) - 0.01
+        top = max(float(rows["high"].max()), float(rows["treat_all"].max())) + 0.01
+        y = alt.Y("net_benefit:Q", title="net benefit", scale=alt.Scale(domain=[lowest, top]))
+        base = alt.Chart(rows).encode(x=alt.X("threshold:Q", title="threshold", scale=alt.Scale(zero=False)))
+        layers = base.mark_area(opacity=0.2, color=BLUE, clip=True).encode(
+            y=alt.Y("low:Q", scale=alt.Scale(domain=[lowest, top])), y2="high:Q"
+        )
+        layers += base.mark_line(color=BLUE).encode(y=y)
+        layers += base.mark_line(color="#777", strokeDash=[6, 3], clip=True).encode(y=alt.Y("treat_all:Q"))
+        layers += base.mark_line(color="#777").encode(y=alt.Y("treat_none:Q"))
+        panels.append(layers.properties(width=200, height=150, title=name))
+    lines = [alt.hconcat(*panels[k : k + PER_LINE]) for k in range(0, len(panels), PER_LINE)]
+    title = alt.TitleParams(
+        f"{short_name(audit.name)}: decision curves, {percent(audit.settings.level)} intervals",
+        subtitle="Blue: deciding by the score. Dashed: treating all. Solid grey: treating none.",
+    )
+    return alt.vconcat(*lines, title=title)
 
 
 def gaps_figure(audit: Audit) -> Any:
@@ -152,11 +207,15 @@ def save_figure(chart: Any, path: str | Path) -> Path:
 
 
 def save_audit_figures(scores: Scores, audit: Audit, folder: str | Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Path]:
-    """The figures of an audit in a folder: rates, gaps (if the audit has any) and thresholds."""
+    """The figures of an audit in a folder: rates, calibration, thresholds, and gaps and decision curves if the audit has any."""
     gap = next((m for m in ("eod", "spd") if m in audit.estimates and not np.isnan(audit[m].value)), "spd")
     charts = {"rates": rates_figure(audit), "thresholds": thresholds_figure(scores, audit, gap)}
     if len(audit.gaps):
         charts["gaps"] = gaps_figure(audit)
+    if "calibration_slope" in audit.groups:
+        charts["calibration"] = calibration_figure(audit)
+    if audit.curves["net_benefit"].notna().any():
+        charts["decision-curves"] = curves_figure(audit)
     return [save_figure(chart, Path(folder) / f"{name}.{kind}") for name, chart in charts.items() for kind in formats]
 
 

@@ -22,12 +22,12 @@ from markupsafe import Markup
 
 from equipoise import __version__
 from equipoise.data import write_text
-from equipoise.measures import UPPER_BOUND, Audit, Audits
+from equipoise.measures import OF_ALL, UPPER_BOUND, Audit, Audits
 from equipoise.methods import ALL_AT_ONCE, METHODS
 from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import ALMOST, Comparison, Saved, folders
 from equipoise.report.explorer import explorer_data
-from equipoise.report.panels import PANELS, calibration_panel, roc_panel, score_panel, trajectory_panel
+from equipoise.report.panels import PANELS, calibration_panel, decision_panels, roc_panel, score_panel, trajectory_panel
 from equipoise.report.text import amount, count, p_words, percent, plain, sentence, short, span
 from equipoise.report.views import (
     Book,
@@ -50,6 +50,7 @@ from equipoise.report.wording import (
     gap_words,
     goal_words,
     note_words,
+    repair_answer,
     share_words,
     upper_bound_words,
     why_words,
@@ -135,6 +136,7 @@ def audit_page(audit: Audit) -> str:
             clear=[(measure, e) for view in views for measure, rows in view.gaps.items() for e in rows if e.clear],
             views=views,
             performance=[(words, audit[name]) for name, words in PERFORMANCE.items() if name in audit.estimates],
+            of_scores=[(name, audit[name]) for name in OF_ALL if name in audit.estimates],
             size_words=_how_many(audit.rows, audit.patients, ""),
             level=percent(audit.settings.level),
             rates=RATES,
@@ -192,6 +194,7 @@ def _context(case: Comparison, thumbnails: bool) -> dict[str, Any]:
         "rate_words": "" if found.rate is None else RATES[found.rate].name,
         "almost": ALMOST,
         "contribution_words": contribution_words,
+        "answer": repair_answer(case),
         "goal_words": goal_words(goal),
         "size_words": _how_many(found.after.rows, found.after.patients, "test"),
         "valid_words": "" if valid is None else _how_many(len(valid), _patients(valid.patients), "repair"),
@@ -209,6 +212,7 @@ def _context(case: Comparison, thumbnails: bool) -> dict[str, Any]:
             for title, r in sides
         ],
         "left_out": max(0, len(attribute.levels) - DRAWN),
+        "decision_curves": decision_panels(attribute.name, (("before", found.before), ("after", found.after))),
         "further_panels": {heading: draw(case) for heading, draw in PANELS.items()},
         "trajectories": [trajectory_panel(tried, goal) for tried in case.candidates if len(tried.candidate.trace) > SHORT_PATH],
         "one_step": [tried.name for tried in case.candidates if len(tried.candidate.trace) <= SHORT_PATH],

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data import Attribute, IntArray, Scores
-from equipoise.measures import FloatArray, Rule
+from equipoise.measures import Audit, FloatArray, Rule
 from equipoise.methods import METHODS, Goal
 from equipoise.repair import Comparison, Tried
 from equipoise.report.text import amount, number, short
@@ -159,6 +159,39 @@ def calibration_panel(title: str, scores: Scores, attribute: Attribute, min_pati
     return Panel(title, says, percents("x"), percents("y"), "mean score", "share with the finding", tuple(marks))
 
 
+def decision_panels(attribute: str, audits: Sequence[tuple[str, Audit]]) -> list[Panel]:
+    """The decision curve of each group of an attribute, before and after or alone, next to treating all and treating none."""
+    frames = [(title, audit.curves[audit.curves["attribute"] == attribute]) for title, audit in audits]
+    frames = [(title, frame[frame["net_benefit"].notna()]) for title, frame in frames]
+    panels = []
+    for group in dict.fromkeys(frames[-1][1]["group"]):
+        own = [(title, frame[frame["group"] == group]) for title, frame in frames]
+        last = own[-1][1]
+        first, end = float(last["threshold"].min()), float(last["threshold"].max())
+        if end <= first:
+            continue
+        values = np.concatenate([frame[["net_benefit", "low", "high"]].to_numpy().ravel() for _, frame in own])
+        low, high = min(float(np.nanmin(values)), 0.0) - 0.01, max(float(np.nanmax(values)), 0.02) + 0.01
+        marks = [Mark("base", line([(LEFT, up(0, low, high)), (WIDTH - RIGHT, up(0, low, high))]), title="treating none")]
+        x = [along(t, first, end) for t in last["threshold"]]
+        everyone = [(a, up(b, low, high) if low <= b <= high else np.nan) for a, b in zip(x, last["treat_all"], strict=True)]
+        marks.append(Mark("diagonal", line(everyone), title="treating all"))
+        edge = [*zip(x, last["high"], strict=True), *reversed(list(zip(x, last["low"], strict=True)))]
+        marks.append(Mark("area benefit", line((a, up(b, low, high)) for a, b in edge) + "Z"))
+        for k, (title, frame) in enumerate(own):
+            spots = [(along(t, first, end), up(b, low, high)) for t, b in zip(frame["threshold"], frame["net_benefit"], strict=True)]
+            marks.append(Mark("benefit" if k == len(own) - 1 else "benefit before", line(spots), title=title))
+        cut, benefit, every = (float(last.iloc[len(last) // 2][name]) for name in ("threshold", "net_benefit", "treat_all"))
+        says = (
+            f"Decision curve of {short(group)}: at the threshold {number(cut, 2)} the net benefit is {number(1000 * benefit, 0)} per 1,000 "
+            f"patients; treating all has {number(1000 * every, 0)}."
+        )
+        ticks_x = tuple(Tick(along(v, first, end), number(v, 2)) for v in np.linspace(first, end, 4))
+        ticks_y = tuple(Tick(up(v, low, high), number(1000 * v, 0)) for v in np.linspace(low, high, 4))
+        panels.append(Panel(short(group), says, ticks_x, ticks_y, "threshold", "net benefit per 1,000", tuple(marks)))
+    return panels
+
+
 def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, code: int) -> Panel:
     """The scores of one group: those with the finding upwards, those without downwards, and where the rule decides."""
     rows = attribute.codes == code
@@ -249,9 +282,11 @@ def forest_range(values: Sequence[float], kind: str) -> tuple[float, float]:
     """The ends of an axis for values and their intervals: round, inside what is possible, wide enough to read."""
     known = pd.Series(values, dtype=float).dropna()
     if not len(known):
-        return (-0.5, 0.5) if kind == "points" else (0.0, 1.0)
+        return (-0.5, 0.5) if kind in ("points", "signed") else (0.0, 2.0) if kind == "number" else (0.0, 1.0)
     low, high = float(known.min()), float(known.max())
-    if kind == "points":
+    if kind == "number":  # a slope, whose target is 1
+        return float(np.floor(min(low, 0.9) * 5) / 5), float(np.ceil(max(high, 1.1) * 5) / 5)
+    if kind in ("points", "signed"):
         reach = max(abs(low), abs(high), 0.05) * 1.08
         reach = float(np.ceil(reach * 20) / 20)
         return -reach, reach

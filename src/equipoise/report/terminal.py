@@ -1,6 +1,6 @@
 """An audit in a terminal: on one screen (the conclusion, one table of groups, one of gaps), or all of it. Names are text, never markup."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise import models
-from equipoise.measures import FEW, GROUP_MEASURES, Audit, meaning
-from equipoise.report.text import interval, p_words, percent, printable, sentence, short_name
+from equipoise.measures import CALIBRATION_ERROR, EVERYONE, FEW, GROUP_MEASURES, OF_ALL, SCORE_MEASURES, Audit, group_estimate, meaning
+from equipoise.report.text import amount, interval, p_words, percent, printable, sentence, short_name, span
 from equipoise.report.wording import (
     PERFORMANCE,
     RATES,
@@ -31,8 +31,7 @@ NARROW, WIDE = 76, 110  # columns of a terminal below which counts of positives,
 GIVEN_NAMES = {None: "all patients", 1: "positives", 0: "negatives"}
 CLEAR_MARK = "*"  # of a gap that is clear after adjustment; it is bold, which a file does not show
 FEW_MARK = "†"  # of an estimate from few patients
-INTERVAL = len("0.123 [0.123, 0.123]†")
-GAP_INTERVAL = len("-0.123 [-0.123, -0.123]†")
+INTERVAL = GAP_INTERVAL = len("-0.123 [-0.123, -0.123]†")
 LONGEST_HEADER = len("detectable")
 
 
@@ -106,6 +105,10 @@ def _performance_line(audit: Audit) -> str:
             scale, digits, unit = (100, 1, "%") if name in SHARES else (1, 3, "")
             ends = f"{scale * e.low:.{digits}f} to {scale * e.high:.{digits}f}"
             found.append(f"{PERFORMANCE[name]} {scale * e.value:.{digits}f}{unit} ({ends})")
+    for name in ("calibration_slope", "calibration_intercept"):
+        if name in audit.estimates and not np.isnan(audit[name].value):
+            e, kind = audit[name], RATES[name].kind
+            found.append(f"{RATES[name].name} {amount(e.value, kind)} ({span(e.low, e.high, kind)})")
     text = ", ".join(found)
     return f"{sentence(text)}." if text else ""
 
@@ -157,14 +160,14 @@ def _between(row: "pd.Series[float]", before: str = "") -> Text:
     return Text(f"{before}{short_name(row['group'])} vs {short_name(row['reference'])}")
 
 
-def _points(row: "pd.Series[float]") -> Text:
+def _points(row: "Mapping[str, float] | pd.Series[float]") -> Text:
     if np.isnan(row["value"]):
         return Text("insufficient data", style="yellow")
     value, low, high = (100 * row[end] for end in ("value", "low", "high"))
     return Text(f"{value:+.1f} [{low:+.1f}, {high:+.1f}]", style="bold" if row["clear"] else "")
 
 
-def _marks(row: "pd.Series[float]") -> str:
+def _marks(row: "Mapping[str, float] | pd.Series[float]") -> str:
     return (CLEAR_MARK if row["clear"] else "") + (FEW_MARK if row["few"] else "")
 
 
@@ -190,10 +193,12 @@ def _notes(audit: Audit, groups: int, gaps: int) -> Iterator[str]:
 def audit_view(audit: Audit) -> RenderableType:
     """The whole audit: what was audited, the conclusion, a table of rates, a table of gaps, and notes."""
     parts: list[RenderableType] = _headline(audit)
-    if any(name in PERFORMANCE for name in audit.estimates):
+    if any(name in PERFORMANCE or name in OF_ALL for name in audit.estimates):
         parts.append(_performance(audit))
     parts += [_GroupTables(rows, audit) for _, rows in audit.groups.groupby("attribute", sort=False)]
     parts += [_GapRows(rows) for _, rows in audit.gaps.groupby("attribute", sort=False)]
+    if audit.curves["net_benefit"].notna().any():
+        parts.append(_curves(audit))
     parts += _remarks(audit)
     return Group(*parts)
 
@@ -203,8 +208,9 @@ def _performance(audit: Audit) -> Table:
     table.add_column("")
     table.add_column("value", justify="right")
     for name, estimate in audit.estimates.items():
-        if name in PERFORMANCE:
-            table.add_row(PERFORMANCE[name], _interval(estimate.value, estimate.low, estimate.high))
+        if name in PERFORMANCE or name in OF_ALL:
+            words = PERFORMANCE[name] if name in PERFORMANCE else RATES[name].name
+            table.add_row(words, _interval(estimate.value, estimate.low, estimate.high))
     return table
 
 
@@ -230,13 +236,59 @@ def _groups(rows: pd.DataFrame, audit: Audit) -> Table:
         table.add_column(header, justify="right", width=INTERVAL)
     for count in ("n", "positives", "negatives"):
         table.add_row("rows" if count == "n" else count, *[f"{v:,}" for v in rows[count]])
-    for measure in GROUP_MEASURES:
-        cells = [
-            _interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"], few=measure in row["few"].split(", "))
-            for _, row in rows.iterrows()
-        ]
-        table.add_row(RATES[measure].name, *cells)
+    for measure in (*GROUP_MEASURES, *SCORE_MEASURES, CALIBRATION_ERROR):
+        if measure in rows:
+            found = [group_estimate(row, measure) for _, row in rows.iterrows()]
+            table.add_row(Text(_rate_name(measure, audit)), *(_interval(e.value, e.low, e.high, few=e.few) for e in found))
     return table
+
+
+def _rate_name(measure: str, audit: Audit) -> str:
+    """The name of a rate, with the value that it is fixed at."""
+    fixed = {"sensitivity_at_specificity": audit.settings.specificity, "specificity_at_sensitivity": audit.settings.sensitivity}
+    if measure in fixed:
+        return RATES[measure].name.replace("fixed", f"{percent(fixed[measure])}")
+    return f"{RATES[measure].name} [if calibrated]" if measure == CALIBRATION_ERROR else RATES[measure].name
+
+
+def _curves(audit: Audit) -> Table:
+    """Net benefit by group at about five of the thresholds."""
+    cuts = sorted(audit.curves["threshold"].unique())
+    cuts = [cuts[k] for k in sorted({round(k * (len(cuts) - 1) / 4) for k in range(5)})]
+    table = _table("Net benefit per 1,000 patients by threshold: deciding by the score, by treating all; treating none is 0")
+    table.add_column("group", overflow="fold")
+    for cut in cuts:
+        table.add_column(f"{cut:.3g}", justify="right", no_wrap=True)
+    for (attribute, group), rows in audit.curves.groupby(["attribute", "group"], sort=False):
+        here = rows.set_index("threshold")
+        pairs = [(float(here.loc[cut, "net_benefit"]), float(here.loc[cut, "treat_all"])) for cut in cuts]
+        cells = ["" if np.isnan(benefit) else f"{1000 * benefit:.0f}, {1000 * every:.0f}" for benefit, every in pairs]
+        name = "all patients" if attribute == EVERYONE else f"{short_name(attribute)}: {short_name(group)}"
+        table.add_row(Text(name), *cells)
+    return table
+
+
+def underdiagnosis_view(audit: Audit) -> RenderableType:
+    """Underdiagnosis by group: of those with a finding, the share that is told there is none."""
+    level = percent(audit.settings.level)
+    table = _table(f"Underdiagnosis: of patients with a finding, the share decided to have none, with {level} intervals")
+    table.add_column("group", overflow="fold")
+    table.add_column("with a finding", justify="right", max_width=len("a finding"))
+    table.add_column("underdiagnosed, %", justify="right", no_wrap=True)
+    table.add_column("gap, points", justify="right", no_wrap=True)
+    table.add_column("adjusted p", justify="right", no_wrap=True)
+    several = len(audit.references) > 1
+    for row in audit.underdiagnosis.itertuples():
+        head = f"{short_name(row.attribute)}: {short_name(row.group)}" if several else short_name(row.group)
+        ends = {"value": row.gap, "low": row.gap_low, "high": row.gap_high, "clear": row.clear, "few": row.few}
+        gap = Text("") if row.reference else Text.assemble(_points(ends), _marks(ends))
+        cells: list[RenderableType] = [f"{row.with_finding:,}", _share(row.rate, row.low, row.high, few=False), gap]
+        table.add_row(
+            Text(f"{head}{' (ref.)' if row.reference else ''}"), *cells, "" if np.isnan(row.p_adjusted) else p_words(row.p_adjusted)
+        )
+    clear = f"{CLEAR_MARK}: clear of 0 after adjustment for {comparison_words(audit)} (Holm)"
+    note = f"No finding: {printable(audit.rule.describe())}. {clear}."
+    return Group(table, Text(note, style="dim"))
 
 
 @dataclass(frozen=True)
@@ -288,11 +340,16 @@ def _remarks(audit: Audit) -> list[RenderableType]:
 
 def _in_words(note: str) -> str:
     """A note with the names of the table's rows; all of them are 'everything'."""
+    return "; ".join(map(_part_in_words, note.split("; ")))
+
+
+def _part_in_words(note: str) -> str:
     before, separator, after = note.partition(": ")
     measures = after.split(", ")
-    if set(measures) == set(GROUP_MEASURES):
+    if set(measures) >= {*GROUP_MEASURES, *SCORE_MEASURES}:
         return f"{before}: everything"
-    return before + separator + ", ".join(RATES[m].name if m in RATES else m for m in measures)
+    named = (m.partition(" (") for m in measures)
+    return before + separator + ", ".join(f"{RATES[m].name if m in RATES else m}{gap}{why}" for m, gap, why in named)
 
 
 def _interval(value: float, low: float, high: float, sign: str = "", few: bool = False) -> Text:
@@ -322,7 +379,8 @@ def _how_sampled(audit: Audit) -> str:
     marked = audit.groups["few"].str.len().sum() + audit.gaps["few"].sum()
     few = f" {FEW_MARK}: fewer than {FEW} {unit}." if marked else ""
     clear = f" {CLEAR_MARK}: clear of 0 after adjustment for {comparison_words(audit)} (Holm)." if len(audit.gaps) else ""
-    return f"Intervals: score intervals, by {unit[:-1]}.{clear}{few}"
+    weighted = " Rates are weighted by the sample weights." if audit.weighted else ""
+    return f"Intervals: score intervals, by {unit[:-1]}.{clear}{few}{weighted}"
 
 
 def _table(title: str) -> Table:

@@ -124,9 +124,11 @@ def number(value: float, digits: int, sign: bool = False) -> str:
 
 
 def amount(value: float | None, kind: str = "share") -> str:
-    """A value by its kind: share '78.2%', area '0.861', points '−3.1', size '3.1', detectable '3.1' or 'none'."""
+    """A value by its kind: share '78.2%', area '0.861', number '1.07', signed '−0.31', points '−3.1', size '3.1', detectable or 'none'."""
     if value is None or math.isnan(value):
         return "none" if kind == "detectable" else INSUFFICIENT
+    if kind in ("number", "signed"):
+        return number(value, 2, sign=kind == "signed")
     if kind == "area":
         return number(value, 3)
     if kind == "share":
@@ -138,6 +140,8 @@ def span(low: float, high: float, kind: str = "share") -> str:
     """The ends of an interval, without a percent sign: '71.0 to 84.1'; empty where there is none."""
     if math.isnan(low) or math.isnan(high):
         return ""
+    if kind in ("number", "signed"):
+        return " to ".join(number(end, 2, sign=kind == "signed") for end in (low, high))
     if kind == "area":
         return f"{number(low, 3)} to {number(high, 3)}"
     return " to ".join(number(100 * end, 1, sign=kind == "points") for end in (low, high))

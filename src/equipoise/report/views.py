@@ -15,12 +15,15 @@ from PIL import Image
 from equipoise.measures import Audit, Estimate, FloatArray, group_estimate
 from equipoise.models import GIVEN
 from equipoise.repair import Comparison, Findings, GapRow, GroupRate, Probes, RateBlock, Tried, below_limit
-from equipoise.report.panels import Tick, forest_range
+from equipoise.report.panels import Panel, Tick, decision_panels, forest_range
 from equipoise.report.text import LONGEST, number, plain
 from equipoise.report.wording import RATES, crossed, distinct
 
 PICTURES = 12
-SHOWN = ("tpr", "tnr", "ppv", "npv", "auroc", "calibration_in_the_large", "calibration_error")  # rates on the pages
+SHOWN = (  # rates on the pages
+    *("tpr", "tnr", "ppv", "npv", "auroc", "sensitivity_at_specificity", "specificity_at_sensitivity"),
+    *("brier", "calibration_in_the_large", "calibration_intercept", "calibration_slope", "calibration_error"),
+)
 
 
 class Book:
@@ -64,8 +67,8 @@ class Scale:
         return [Tick(float(self.place(v)), self._text(v)) for v in values]
 
     def _text(self, value: float) -> str:
-        if self.kind == "area":
-            return number(value, 2)
+        if self.kind in ("area", "number", "signed"):
+            return number(value, 2, sign=self.kind == "signed")
         text = number(100 * value, 0 if math.isclose(100 * value, round(100 * value), abs_tol=1e-6) else 1, sign=self.kind == "points")
         return f"{text}%" if self.kind == "share" else text
 
@@ -280,6 +283,7 @@ class AuditView:
     rates: Sequence[tuple[str, Scale, Sequence[tuple[str, bool, Estimate]]]]
     scale: Scale
     gaps: Mapping[str, Sequence[Estimate]]
+    curves: Sequence[Panel]  # decision curves
 
 
 def audit_views(audit: Audit) -> list[AuditView]:
@@ -295,5 +299,5 @@ def audit_views(audit: Audit) -> list[AuditView]:
         own = audit.gaps[audit.gaps["attribute"] == name]
         gaps = {m: [Estimate.of_gap(row) for row in own[own["measure"] == m].to_dict("records")] for m in distinct(own["measure"].unique())}
         scale = Scale.of([e for rows in gaps.values() for e in rows], "points")
-        views.append(AuditView(str(name), name in folded, groups, rates, scale, gaps))
+        views.append(AuditView(str(name), name in folded, groups, rates, scale, gaps, decision_panels(str(name), [("", audit)])))
     return views

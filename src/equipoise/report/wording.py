@@ -47,8 +47,25 @@ RATES = {
         "mean score minus the share who have the finding, in points; above zero the scores are too high",
         "points",
     ),
+    "calibration_intercept": Rate(
+        "calibration intercept",
+        "on the logit scale, with the slope at 1; above zero the finding is more frequent than the scores say",
+        "signed",
+    ),
+    "calibration_slope": Rate(
+        "calibration slope", "of the label on the logit of the score; below 1 the scores are too extreme, above 1 too moderate", "number"
+    ),
     "calibration_error": Rate(
-        "calibration error", "mean distance of the score from the share who have the finding, over 10 bins, in points", "size"
+        "calibration error",
+        "mean distance of the score from the share who have the finding, over 10 bins, in points; bar: range of a calibrated model",
+        "size",
+    ),
+    "brier": Rate("Brier score", "mean squared difference of score and label; 0 is perfect", "area"),
+    "sensitivity_at_specificity": Rate(
+        "sensitivity at fixed specificity", "at a threshold of the group's own, with the same specificity in every group"
+    ),
+    "specificity_at_sensitivity": Rate(
+        "specificity at fixed sensitivity", "at a threshold of the group's own, with the same sensitivity in every group"
     ),
 }
 PERFORMANCE = {
@@ -204,17 +221,34 @@ def varying_words(varying: Varying) -> str:
     return f"{varying.attribute}: {varying.patients:,} {have} more than one recorded group; {CONFLICTS[varying.rule]} (--conflicts)"
 
 
-def verdict(comparison: Comparison) -> str:
-    """One sentence on the repair set, with the measure, the groups and whether the goal was met."""
+def repair_answer(comparison: Comparison) -> str:
+    """What the repair did to the difference on held-out patients, in one sentence: the first of the page, README.txt and the terminal."""
+    found = comparison.found
+    old, new = found.gap_before, found.gap_after
+    if found.seen == "insufficient":
+        return "There are too few test patients for an answer."
+    two = len(comparison.result.test.attribute.levels) == 2
+    between = f"between {short_name(old.group)} and {short_name(old.reference)}" if two else f"from {short_name(old.reference)}"
+    subject = f"the {'' if two else 'largest '}difference in {gap_words(comparison.goal.measure)} {between}"
+    first, last = (amount(gap.value, "points") + ("" if two else f" ({short_name(gap.group)})") for gap in (old, new))
+    if found.seen == "unchanged":
+        return f"The repair changes no decision on the held-out patients: {subject} stays at {first} percentage points."
+    if found.seen == "larger":
+        return f"On held-out patients {subject} did not get smaller: {first} percentage points before the repair, {last} after."
+    chance = ", which chance may explain" if found.seen == "unclear" else ""
+    return f"On held-out patients {subject} went from {first} to {last} percentage points{chance}."
+
+
+def repair_set_words(comparison: Comparison) -> str:
+    """One sentence on the repair set: the method, the gap before and after, and whether the goal was met."""
     candidate = comparison.result.candidate
-    first, row = candidate.trace.iloc[0], candidate.trace.iloc[candidate.chosen]
-    attribute = comparison.result.test.attribute
-    who = f"{', '.join(attribute.others)} minus {attribute.reference}" if len(attribute.others) < 4 else f"{attribute.name}, the largest"
-    rows = "" if comparison.result.valid is None else f"{len(comparison.result.valid):,} rows of the "
+    gaps = [candidate.trace.iloc[at]["gap"] for at in (0, candidate.chosen)]
+    first, last = (amount(float(gap), "points") for gap in gaps)
+    rows = "" if comparison.result.valid is None else f" ({len(comparison.result.valid):,} rows)"
     name = comparison.result.name if candidate.ran == candidate.method else f"{comparison.result.name} ({candidate.ran})"
     return (
-        f"{name} changed {candidate.goal.measure} ({who}) from {first['gap']:+.3f} to {row['gap']:+.3f} "
-        f"on the {rows}repair set; the goal ({goal_words(candidate.goal)}) was {'met' if candidate.met else 'NOT met'} there."
+        f"On the repair set{rows}, {name} changed it from {first} to {last} points; "
+        f"the goal ({goal_words(candidate.goal)}) was {'met' if candidate.met else 'NOT met'} there."
     )
 
 

@@ -20,6 +20,7 @@ from .run import run_study as run_study
 from .sources import FromFile as FromFile
 from .sources import FromSource as FromSource
 from .summary import ORIGINAL as ORIGINAL
+from .summary import combined_p as combined_p
 from .summary import compare as compare
 from .summary import published as published
 from .summary import published_sizes as published_sizes

@@ -26,19 +26,12 @@ from equipoise.errors import BadInput, pick, raise_all
 log = logging.getLogger(__name__)
 NORMAL = "No Finding"
 FINDINGS = {
-    "atelectasis": "Atelectasis",
-    "cardiomegaly": "Cardiomegaly",
-    "consolidation": "Consolidation",
-    "edema": "Edema",
-    "enlarged cardiomediastinum": "Enlarged Cardiomediastinum",
-    "fracture": "Fracture",
-    "lung lesion": "Lung Lesion",
-    "lung opacity": "Lung Opacity",
-    "pleural effusion": "Pleural Effusion",
-    "pleural other": "Pleural Other",
-    "pneumonia": "Pneumonia",
-    "pneumothorax": "Pneumothorax",
-    "support devices": "Support Devices",
+    name.lower(): name
+    for name in (
+        *("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Enlarged Cardiomediastinum", "Fracture"),
+        *("Lung Lesion", "Lung Opacity", "Pleural Effusion", "Pleural Other", "Pneumonia", "Pneumothorax"),
+        *("Support Devices"),
+    )
 }
 TABLES = {  # table: the columns that are needed besides the finding
     "metadata": ("dicom_id", "subject_id", "study_id", "ViewPosition"),

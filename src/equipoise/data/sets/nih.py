@@ -36,20 +36,12 @@ NEEDED = ("image", "patient", "sex", "age", "view", "finding")
 IDENTIFIERS = ("image", "patient", "Image Index", "Patient ID")
 NORMAL = "No Finding"
 FINDINGS = {
-    "atelectasis": "Atelectasis",
-    "cardiomegaly": "Cardiomegaly",
-    "consolidation": "Consolidation",
-    "edema": "Edema",
-    "effusion": "Effusion",
-    "emphysema": "Emphysema",
-    "fibrosis": "Fibrosis",
-    "hernia": "Hernia",
-    "infiltration": "Infiltration",
-    "mass": "Mass",
-    "nodule": "Nodule",
-    "pleural_thickening": "Pleural_Thickening",
-    "pneumonia": "Pneumonia",
-    "pneumothorax": "Pneumothorax",
+    name.lower(): name
+    for name in (
+        *("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion", "Emphysema"),
+        *("Fibrosis", "Hernia", "Infiltration", "Mass", "Nodule", "Pleural_Thickening"),
+        *("Pneumonia", "Pneumothorax"),
+    )
 }
 ATTRIBUTES = ("sex", "age")
 OLD = 60  # the age in years from which a patient belongs to the older group, unless another is asked for

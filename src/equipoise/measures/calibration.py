@@ -1,0 +1,351 @@
+"""Calibration of scores per group: intercept and slope of a logistic recalibration, the mean difference, the binned error, the Brier score.
+
+A score of 0.2 should mean that 20 of 100 such patients have the finding. Cox (1958) asks it with logit P(y = 1) = a + b logit(score):
+
+- calibration_intercept: a with b = 1; above zero the finding is more frequent than the scores say (calibration in the large)
+- calibration_slope: b with a free; below 1 the scores are too extreme
+- calibration_in_the_large: mean score minus the share with the finding, the same on the scale of the scores
+- calibration_error: mean distance of the score from the share with the finding over ten bins. It is positive for a calibrated model too,
+  so it comes with the band in which 95 % of calibrated models would lie on the same scores
+- brier: mean squared difference of score and label
+
+All groups are fitted at once. Variances are cluster-robust (sums by patient). The interval of the intercept inverts its score test, which
+keeps its level with few events, where value ± 2 standard errors does not.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from equipoise.data import generator
+from equipoise.measures.cells import FloatArray, IntArray, ratio, sums_at
+from equipoise.measures.clusters import Clusters
+from equipoise.measures.intervals import quantile, student
+
+BINS = 10  # of equal width, for the calibration error
+NEWTON = 50  # iterations; five are usual, near separation it takes more
+HALVINGS = 40  # of the distance to a limit, far below what is printed
+CONVERGED = 1e-10
+GRID = 1024  # bins of the logit per group for the limits of the intercept: the sums over rows are smooth in it
+RESAMPLES = 1000  # of the labels of a calibrated model
+ENOUGH, FEW, CONSTANT, SEPARATED, CERTAIN = "", "few", "constant", "separated", "certain"
+REASONS = {  # in words, after the name of a measure
+    FEW: "too few patients with or without the finding",
+    CONSTANT: "all scores are equal",
+    SEPARATED: "the scores separate the labels completely",
+    CERTAIN: "scores of exactly 0 or 1 that are wrong",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """A measure of each group with its interval (groups,): NaN where `why` (a key of REASONS) is not empty."""
+
+    value: FloatArray
+    low: FloatArray
+    high: FloatArray
+    patients: FloatArray  # on which it rests: those of the rarer label where both are needed
+    why: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """The calibration error of each group and the band of a calibrated model (groups,)."""
+
+    value: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """The rows of every group, ready for all measures of the scores."""
+
+    clusters: Clusters
+    score: FloatArray  # (k,) of the rows that have a group
+    y: FloatArray
+    weight: FloatArray
+
+    @classmethod
+    def of(
+        cls, score: npt.ArrayLike, y: npt.ArrayLike, codes: IntArray, groups: int, units: IntArray, weight: FloatArray | None = None
+    ) -> "Scored":
+        """The rows with a group (a code from 0 on), by group and patient."""
+        clusters = Clusters.of(codes, groups, units)
+        p, label = (np.asarray(values, dtype=np.float64)[clusters.rows] for values in (score, y))
+        return cls(clusters, p, label, np.ones(len(p)) if weight is None else weight[clusters.rows])
+
+    @property
+    def rarer(self) -> FloatArray:
+        """Patients with the finding or patients without it, whichever are fewer (groups,)."""
+        return np.minimum(*(self.clusters.patients(self.y == label) for label in (0.0, 1.0)))
+
+
+def brier(rows: Scored, level: float, least: int) -> Limits:
+    """The mean squared difference of score and label, with an interval on the logit scale, which keeps it inside 0 and 1."""
+    of, w = rows.clusters, rows.weight
+    total = of.sum(w)
+    loss = (rows.score - rows.y) ** 2
+    value = ratio(of.sum(w * loss), total)
+    patients = of.patients()
+    variance = ratio(of.squares(w * (loss - _spread(value, of.code))), total**2) * _few(patients)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        middle, half = logit(value), _t(patients, level) * np.sqrt(variance) / (value * (1 - value))
+        low, high = expit(middle - half), expit(middle + half)
+    exact = (value <= 0) | (value >= 1)
+    low, high = np.where(exact, value, low), np.where(exact, value, high)
+    return _limits(value, low, high, patients, [FEW if n < least else ENOUGH for n in patients])
+
+
+def recalibrated(rows: Scored, level: float, least: int) -> tuple[Limits, Limits, Limits]:
+    """The calibration intercept, the calibration slope and calibration in the large of each group."""
+    of, label, w = rows.clusters, rows.y, rows.weight
+    with np.errstate(divide="ignore"):
+        position = logit(rows.score)
+    certain = np.isinf(position)
+    wrong = of.sum(certain & ((position > 0) != (label == 1))) > 0
+    usable = np.where(certain, 0.0, w)  # a certain score that is right says nothing about intercept or slope, whatever their values
+    x = np.where(certain, 0.0, position)
+    rarer, everyone = rows.rarer, of.patients()
+    constant, separated = _overlap(of, x, label, usable > 0)
+    few = rarer < least
+
+    offset = _intercept(of, x, label, usable)
+    below, above = _score_limits(of, x, label, usable, offset, level)
+    why = [FEW if a else CERTAIN if b else ENOUGH for a, b in zip(few, wrong, strict=True)]
+    intercept = _limits(offset, below, above, rarer, why)
+
+    why = [
+        FEW if a else CERTAIN if b else CONSTANT if c else SEPARATED if d else ENOUGH
+        for a, b, c, d in zip(few, wrong, constant, separated, strict=True)
+    ]
+    fine = np.array([not reason for reason in why])
+    slope, variance = _slope(of, x, label, usable, fine)
+    half = _t(everyone, level) * np.sqrt(variance * _few(everyone))
+    slopes = _limits(slope, slope - half, slope + half, rarer, why)
+
+    total = of.sum(w)
+    sure = of.sum(np.where(certain & (position > 0), w, 0.0))  # a score of exactly 1 stays one at any intercept
+    difference = ratio(of.sum(w * (rows.score - label)), total)
+    mean = ratio(of.sum(w * rows.score), total)
+    ends = []
+    for end in (above, below):  # the higher the intercept that fits, the lower the scores are by comparison
+        expected = of.sum(usable * expit(x + _spread(end, of.code))) + sure
+        ends.append(mean - ratio(expected, total))
+    # Scores of exactly 0 or 1 that are wrong have no place on the logit scale: value ± t standard errors.
+    robust = _t(everyone, level) * np.sqrt(
+        ratio(of.squares(w * (rows.score - label - _spread(difference, of.code))), total**2) * _few(everyone)
+    )
+    low, high = (np.where(wrong, difference + sign * robust, end) for sign, end in zip((-1, 1), ends, strict=True))
+    why = [FEW if n < least else ENOUGH for n in everyone]
+    return intercept, slopes, _limits(difference, np.fmin(low, difference), np.fmax(high, difference), everyone, why)
+
+
+def _overlap(of: Clusters, x: FloatArray, y: FloatArray, used: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.bool_], ...]:
+    """Whether all scores of a group are equal, and whether a threshold separates its labels, in either direction (groups,)."""
+    ends = []
+    for label in (0.0, 1.0):
+        rows = used & (y == label)
+        low, high = np.full(of.groups, np.inf), np.full(of.groups, -np.inf)
+        np.minimum.at(low, of.code[rows], x[rows])
+        np.maximum.at(high, of.code[rows], x[rows])
+        ends.append((low, high))
+    (low0, high0), (low1, high1) = ends
+    constant = np.minimum(low0, low1) == np.maximum(high0, high1)
+    return constant, (low1 >= high0) | (low0 >= high1)
+
+
+def _intercept(of: Clusters, x: FloatArray, y: FloatArray, w: FloatArray) -> FloatArray:
+    """The a of each group (groups,) with sum of w (y - expit(a + x)) = 0; infinite where all labels are equal."""
+    positives, total = of.sum(w * y), of.sum(w)
+    inside = (positives > 0) & (positives < total)
+    a = np.zeros(of.groups)
+    for _ in range(NEWTON):
+        mu = expit(x + a[of.code])
+        step = np.where(inside, np.clip(ratio(positives - of.sum(w * mu), of.sum(w * mu * (1 - mu))), -2.0, 2.0), 0.0)
+        a += np.nan_to_num(step)
+        if np.abs(np.nan_to_num(step)).max(initial=0.0) < CONVERGED:
+            break
+    return np.where(inside, a, np.where(total > 0, np.where(positives > 0, np.inf, -np.inf), np.nan))
+
+
+def _score_limits(of: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, at: FloatArray, level: float) -> tuple[FloatArray, FloatArray]:
+    """The intercepts at which (observed - expected positives)^2 = z^2 of their variance, below and above the estimate (groups,).
+
+    The variance is that of independent labels, times the ratio of the cluster-robust variance to it at the estimate. Where all labels are
+    equal, the rows of a patient count as one.
+    """
+    residual = w * (y - expit(x + _spread(at, of.code)))
+    mu = expit(x + _spread(at, of.code))
+    model, rows, robust = of.sum(w**2 * mu * (1 - mu)), of.sum(residual**2), of.squares(residual)
+    together = ratio(of.squares(w), of.sum(w**2))
+    known = np.isfinite(at)
+    patients = of.patients()
+    effect = np.where(known, ratio(rows, model) * np.maximum(ratio(robust, rows), 1.0), together)
+    t = np.where(of.several(), _t(patients, level), quantile(level))
+    scale = t * np.sqrt(effect)
+
+    code, point, weight, squared = _binned(of, x, w)
+    positives = of.sum(w * y)
+
+    def beyond(a: FloatArray) -> FloatArray:
+        """How far the observed positives exceed those expected with intercept a, in standard errors."""
+        share = expit(point + a[code])
+        expected = sums_at(code, weight * share, of.groups)
+        variance = sums_at(code, squared * share * (1 - share), of.groups)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(np.nan_to_num((positives - expected) / (scale * np.sqrt(variance)), posinf=np.inf, neginf=-np.inf))
+
+    start = np.where(known, np.nan_to_num(at), 0.0)
+    ends = []
+    for sign in (-1.0, 1.0):
+        inner, outer = start.copy(), start.copy()
+        reach = np.ones(of.groups)
+        if not known.all():  # no estimate: search the whole line
+            inner, outer = (np.where(known, v, -sign * 60.0) for v in (inner, outer))
+        for _ in range(12):
+            outside = -sign * beyond(outer) > 1.0
+            outer = np.where(outside, outer, outer + sign * reach)
+            reach = reach * 1.7
+        for _ in range(HALVINGS):
+            middle = (inner + outer) / 2
+            outside = -sign * beyond(middle) > 1.0
+            inner, outer = np.where(outside, inner, middle), np.where(outside, middle, outer)
+        ends.append((inner + outer) / 2)
+    low = np.where(np.isneginf(at), -np.inf, ends[0])
+    high = np.where(np.isposinf(at), np.inf, ends[1])
+    return low, high
+
+
+def _binned(of: Clusters, x: FloatArray, w: FloatArray) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
+    """Bins of x in each group: their group, mean x, sum of weights and sum of squared weights."""
+    low, high = float(x.min(initial=0.0)), float(x.max(initial=0.0))
+    cell = of.code * GRID + np.minimum(((x - low) / max(high - low, 1e-9) * GRID).astype(np.int64), GRID - 1)
+    kept, place = np.unique(cell, return_inverse=True)
+    weight, squared = (sums_at(place, v, len(kept)) for v in (w, w**2))
+    return kept // GRID, np.nan_to_num(ratio(sums_at(place, w * x, len(kept)), weight)), weight, squared
+
+
+def _slope(of: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, fine: npt.NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+    """The slope of each group (groups,) by Newton's method, halving steps that overshoot, and its cluster-robust variance."""
+    total = of.sum(w)
+    mean = np.nan_to_num(ratio(of.sum(w * x), total))
+    sd = np.sqrt(np.nan_to_num(ratio(of.sum(w * (x - mean[of.code]) ** 2), total)))
+    sd = np.where(sd > 0, sd, 1.0)
+    z = (x - mean[of.code]) / sd[of.code]
+    beta = np.stack([mean, sd])  # of the standardised logit: intercept 0 and slope 1
+
+    def likelihood(b: FloatArray) -> FloatArray:
+        eta = b[0][of.code] + b[1][of.code] * z
+        return of.sum(w * (y * eta - np.logaddexp(0.0, eta)))
+
+    reached = likelihood(beta)
+    for _ in range(NEWTON):
+        mu, (h00, h01, h11, det) = _information(of, beta, z, w)
+        residual = w * (y - mu)
+        g0, g1 = of.sum(residual), of.sum(residual * z)
+        step = np.where(fine & (det > 0), np.stack([ratio(h11 * g0 - h01 * g1, det), ratio(h00 * g1 - h01 * g0, det)]), 0.0)
+        for _ in range(30):
+            tried = likelihood(beta + step)
+            worse = tried < reached - 1e-9 * np.abs(reached)
+            if not worse.any():
+                break
+            step = np.where(worse, step / 2, step)
+        beta, reached = beta + step, tried
+        if np.abs(step).max(initial=0.0) < CONVERGED:
+            break
+    mu, (h00, h01, _, det) = _information(of, beta, z, w)
+    influence = w * (y - mu) * (h00[of.code] * z - h01[of.code])
+    variance = ratio(of.squares(influence), det**2)
+    slope = np.where(fine, beta[1] / sd, np.nan)
+    return slope, np.where(fine, variance / sd**2, np.nan)
+
+
+def _information(of: Clusters, beta: FloatArray, z: FloatArray, w: FloatArray) -> tuple[FloatArray, tuple[FloatArray, ...]]:
+    mu = expit(beta[0][of.code] + beta[1][of.code] * z)
+    v = w * mu * (1 - mu)
+    h00, h01, h11 = of.sum(v), of.sum(v * z), of.sum(v * z * z)
+    return mu, (h00, h01, h11, h00 * h11 - h01**2)
+
+
+# The binned error
+
+
+def binned_error(rows: Scored, level: float, seed: int, least: int = 1) -> Band:
+    """The calibration error of each group over ten bins of equal width, with the band in which it lies for a calibrated model.
+
+    Labels are resampled from the scores, for all rows of a bin at once: of n rows with mean score p, Binomial(n, p) are positive. With
+    several rows per patient or unequal weights, n is the effective number, rows by Kish divided by the design effect of the residuals.
+    """
+    of, w = rows.clusters, rows.weight
+    place = np.minimum((rows.score * BINS).astype(np.int64), BINS - 1)
+    wide = of.groups * BINS
+    cell = of.code * BINS + place
+    weight, squared, mean, error = (
+        sums_at(cell, values, wide).reshape(-1, BINS) for values in (w, w**2, w * rows.score, w * (rows.score - rows.y))
+    )
+    total = of.sum(w)
+    value = ratio(np.abs(error).sum(-1), total)
+
+    residual = w * (rows.score - rows.y)
+    single = of.sum(residual**2)
+    together = single
+    if of.place is not None:  # sums by patient and bin
+        pairs, where = np.unique(of.place * BINS + place, return_inverse=True)
+        together = sums_at(of.group[pairs // BINS], sums_at(where, residual, len(pairs)) ** 2, of.groups)
+    effect = np.maximum(np.nan_to_num(ratio(together, single), nan=1.0), 1.0)
+    size = np.nan_to_num(ratio(weight**2, squared)) / effect[:, None]
+    share = np.clip(np.nan_to_num(ratio(mean, weight)), 0.0, 1.0)
+    n = np.maximum(np.round(size), (weight > 0).astype(float)).astype(np.int64)
+    drawn = generator(seed, "calibrated labels").binomial(n, share, (RESAMPLES, of.groups, BINS))
+    off = np.abs(share - drawn / np.maximum(n, 1)) * weight
+    simulated = ratio(off.sum(-1), total)
+    tail = (1 - level) / 2
+    low, high = np.quantile(simulated, [tail, 1 - tail], axis=0)
+    enough = of.patients() >= least
+    shown = [np.where(enough & ~np.isnan(value), v, np.nan) for v in (value, low, high)]
+    return Band(shown[0], shown[1], shown[2])
+
+
+# Pieces
+
+
+def logit(p: FloatArray) -> FloatArray:
+    """log(p / (1 - p)); infinite at 0 and 1."""
+    found: FloatArray = np.log(p) - np.log1p(-p)
+    return found
+
+
+def expit(x: FloatArray) -> FloatArray:
+    """1 / (1 + exp(-x)) without overflow; SciPy's would take longer to import than an audit takes.
+
+    >>> expit(np.array([-800.0, 0.0, 800.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    small = np.exp(-np.abs(x))
+    found: FloatArray = np.where(x >= 0, 1.0, small) / (1.0 + small)
+    return found
+
+
+def _limits(value: FloatArray, low: FloatArray, high: FloatArray, patients: FloatArray, why: list[str]) -> Limits:
+    """The limits, NaN where there is a reason against them."""
+    known = np.array([not reason for reason in why])
+    shown = [np.where(known, v, np.nan) for v in (value, low, high)]
+    return Limits(shown[0], shown[1], shown[2], patients, tuple(why))
+
+
+def _spread(values: FloatArray, code: IntArray) -> FloatArray:
+    """One value per group given to each of its rows."""
+    rows: FloatArray = values[code]
+    return rows
+
+
+def _few(patients: FloatArray) -> FloatArray:
+    """The correction of a variance between few patients, P / (P - 1)."""
+    return ratio(patients, np.maximum(patients - 1, 0.0))
+
+
+def _t(patients: FloatArray, level: float) -> FloatArray:
+    """Standard errors on each side of a value whose variance was estimated from this many patients."""
+    return student(np.maximum(patients - 1, 1.0), level)

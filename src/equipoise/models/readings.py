@@ -1,0 +1,175 @@
+"""Features of a network: the inputs of linear and convolutional layers (after activation and norm; the mean over positions of a
+convolution or over tokens), and the inputs of the network: the columns of a table, or for images a small picture and its edges.
+
+They are read by hooks while the network runs, so that any module can be probed, exporters can trace it, and no hook remains.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import get_ident
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from equipoise.data import Images
+from equipoise.errors import BadInput, pick
+from equipoise.models.devices import Feed, compute_device, on_device
+from equipoise.models.protocol import FloatArray
+from equipoise.models.score import evaluating, in_pieces, output_kind, rows_at_once, single_output
+from equipoise.models.units import MASKED
+
+KINDS: tuple[type[nn.Module], ...] = (nn.Linear, *MASKED)
+WIDEST = 2048  # largest input of a layer that is read; excludes the 25,088 of VGG's first linear layer
+DEPTHS = ("auto", "inputs", "last", "inputs and last", "hidden", "all")
+EDGE = 1e-6  # probabilities are clipped to [EDGE, 1 - EDGE], so that their logits are finite
+PIXELS = 16  # approximate side of the small picture
+PLACES = 8  # approximate side of the grid of edge strengths
+SOBEL = ((-1.0, 0.0, 1.0), (-2.0, 0.0, 2.0), (-1.0, 0.0, 1.0))  # brightness gradient to the right; its transpose: downwards
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The features that are read: names of layers whose inputs are read, and whether the network's inputs are."""
+
+    layers: tuple[str, ...]
+    inputs: bool
+
+    def __str__(self) -> str:
+        parts = ["the inputs"] if self.inputs else []
+        parts += [f"what enters {', '.join(self.layers)}"] if self.layers else []
+        return " and ".join(parts)
+
+
+def reading_of(model: nn.Module, inputs: Tensor | Images, depth: str = "auto", max_layers: int = 6) -> Reading:
+    """Which features to read: `inputs`, the `last` layer, all `hidden` ones (evenly spaced where they are more than `max_layers`), or
+    `all`.
+
+    `auto` is the inputs and the last layer of a table, and of images the inputs, which are read as small pictures and their edges.
+    """
+    table = len(inputs.shape) == 2
+    chosen = pick("depth", depth, DEPTHS)
+    if chosen == "auto":
+        chosen = "inputs and last" if table else "inputs"
+    layers = [] if chosen == "inputs" else _layers(model, inputs, table)
+    if chosen in ("last", "inputs and last"):
+        layers = layers[-1:]
+    elif len(layers) > max_layers:
+        layers = [layers[k] for k in np.linspace(0, len(layers) - 1, max_layers).round().astype(int)]
+    found = Reading(tuple(layers), chosen in ("inputs", "inputs and last", "all"))
+    if not found.layers and not found.inputs:
+        raise BadInput(
+            'this network has no linear or convolutional layer whose inputs could be read; use depth="inputs". '
+            "Or use a method that reads no features, such as bias-gda."
+        )
+    return found
+
+
+def _layers(model: nn.Module, inputs: Tensor | Images, table: bool) -> list[str]:
+    """The layers that a row passes through once, in execution order; for a table without the first, whose input is the table."""
+    named = {name: module for name, module in model.named_modules() if isinstance(module, KINDS)}
+    device = compute_device(model, inputs)
+    few, working = Feed(inputs, device)(torch.arange(min(len(inputs), 2))), on_device(model, device)
+    with evaluating(working), torch.no_grad(), _reading(working, list(named)) as seen:
+        working(few)
+    fit = [name for name, found in seen.items() if found.ndim == 2 and len(found) == len(few) and found.shape[1] <= WIDEST]
+    return fit[1:] if table and fit else fit
+
+
+@contextmanager
+def _reading(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+    """The inputs of these layers during the block, one vector per row, by name in execution order; no hook remains afterwards."""
+    seen: dict[str, Tensor] = {}
+    handles, thread = [], get_ident()  # a network may serve several threads at once
+
+    def watch(name: str) -> None:
+        layer = model.get_submodule(name)
+
+        def take(_module: nn.Module, args: tuple[object, ...]) -> None:
+            if get_ident() == thread and args and isinstance(args[0], Tensor) and name not in seen:
+                seen[name] = _pooled(args[0], isinstance(layer, nn.Linear))
+
+        handles.append(layer.register_forward_pre_hook(take))
+
+    try:
+        for name in names:
+            watch(name)
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _pooled(x: Tensor, linear: bool) -> Tensor:
+    """One vector per row: the mean over tokens or positions. Never a view, since later layers may write in place."""
+    if x.ndim <= 2:
+        return x.clone()
+    return x.flatten(1, -2).mean(1) if linear else x.flatten(2).mean(2)
+
+
+def read(model: nn.Module, x: Tensor, reading: Reading) -> tuple[Tensor, Tensor]:
+    """The network's raw output (rows,) or (rows, 1) and the features (rows, d)."""
+    raw, (seen,) = read_all(model, x, [reading])
+    return raw, seen
+
+
+def read_all(model: nn.Module, x: Tensor, readings: Sequence[Reading]) -> tuple[Tensor, list[Tensor]]:
+    """The network's raw output and the features (rows, d) of several readings, in one pass."""
+    with _reading(model, list(dict.fromkeys(name for reading in readings for name in reading.layers))) as seen:
+        raw: Tensor = model(x)
+    shown = [picture(x) if x.ndim == 4 else x.flatten(1)] if any(reading.inputs for reading in readings) else []
+    return raw, [torch.cat([*(shown if r.inputs else []), *(seen[name] for name in r.layers)], dim=1) for r in readings]
+
+
+def features(model: nn.Module, inputs: Tensor | Images, reading: Reading) -> tuple[FloatArray, FloatArray]:
+    """The logit (n,) and the features (n, d) of all rows, in eval mode and full precision."""
+    device = compute_device(model, inputs)
+    working, feed = on_device(model, device), Feed(inputs, device)
+    probability = output_kind(model, inputs) == "probability"
+    found: list[tuple[Tensor, Tensor]] = []
+
+    def show(rows: Tensor) -> None:
+        raw, seen = read(working, feed(rows), reading)
+        found.append((logit_of(single_output(raw, len(rows)), probability).double().cpu(), seen.double().cpu()))
+
+    with evaluating(working), torch.no_grad():
+        in_pieces(show, torch.arange(len(inputs)), feed, rows_at_once(feed))
+    logits, seen = (torch.cat(parts).numpy() for parts in zip(*found, strict=True))
+    return logits, seen
+
+
+def logit_of(raw: Tensor, probability: bool) -> Tensor:
+    """The logit of a raw output."""
+    return torch.logit(raw, EDGE) if probability else raw
+
+
+def picture(x: Tensor) -> Tensor:
+    """Features (rows, d) of images (rows, channels, height, width): the picture made small, and strength and direction of its edges.
+
+    Training removes from a network what does not serve its task, and pooling removes positions: sex, for one, can be predicted better from
+    these features of a chest X-ray than from any layer of a network trained on a finding. Channels are averaged. Only convolutions,
+    comparisons and means are used, so that exporters can trace it.
+
+    >>> picture(torch.zeros(2, 1, 112, 112)).shape
+    torch.Size([2, 768])
+    """
+    gray = x.mean(1, keepdim=True)
+    return torch.cat([_averaged(gray, PIXELS), _averaged(_edges(gray), PLACES)], dim=1)
+
+
+def _edges(gray: Tensor) -> Tensor:
+    """Edge strength at each position, in one of eight channels by direction (rows, 8, height - 2, width - 2)."""
+    kernel = gray.new_tensor(SOBEL)
+    slopes = F.conv2d(gray, torch.stack([kernel, kernel.T])[:, None] / 8)
+    across, down = slopes[:, :1], slopes[:, 1:]
+    strength = (across * across + down * down).sqrt()
+    right, below, flat = across > 0, down > 0, across.abs() > down.abs()
+    eighths = [a & b & c for a in (right, ~right) for b in (below, ~below) for c in (flat, ~flat)]
+    return torch.cat([strength * eighth for eighth in eighths], dim=1)
+
+
+def _averaged(x: Tensor, places: int) -> Tensor:
+    """Means over about places x places squares, as one vector per row."""
+    return F.avg_pool2d(x, max(1, min(x.shape[2:]) // places)).flatten(1)

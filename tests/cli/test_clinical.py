@@ -1,0 +1,92 @@
+"""What a clinical audit adds on the command line: weights, operating points, decision curves, underdiagnosis."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from support.command import Ran
+from support.facts import says
+
+ROLES = ("--label", "a", "--score", "pa", "--group", "sex", "--reference", "M")
+BOTH = ("--label", "a", "--score", "pa", "--label", "b", "--score", "pb", "--group", "sex", "--reference", "M")
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    n = 300
+    frame = pd.DataFrame({"sex": rng.choice(["F", "M"], n), "w": rng.integers(1, 4, n)})
+    for name, mean in (("a", -0.8), ("b", -1.5)):
+        x = rng.normal(mean, 1.4, n)
+        frame[f"p{name}"] = (1 / (1 + np.exp(-x))).round(4)
+        frame[name] = (rng.random(n) < 1 / (1 + np.exp(-x))).astype(int)
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    return frame
+
+
+def test_weights_count_rows_several_times(run: Run, table: pd.DataFrame) -> None:
+    table.loc[np.repeat(table.index, table["w"])].to_csv("copies.csv", index=False)
+    weighted = json.loads(run("audit", "rows.csv", *ROLES, "--weight", "w", "--json").out)
+    copies = json.loads(run("audit", "copies.csv", *ROLES, "--json").out)
+    assert weighted["weighted"]
+    for name in ("eod", "spd", "balanced_accuracy", "auroc", "brier", "calibration_slope"):
+        assert weighted[name]["value"] == pytest.approx(copies[name]["value"], abs=1e-7)
+    assert says(run("audit", "rows.csv", *ROLES, "--weight", "w").out, "weights")
+
+
+def test_a_bad_weight_is_one_message_with_its_row(run: Run, table: pd.DataFrame) -> None:
+    table.assign(w=np.where(table.index == 4, -1, 1)).to_csv("bad.csv", index=False)
+    ran = run("audit", "bad.csv", *ROLES, "--weight", "w")
+    assert ran.code == 2
+    assert says(ran.err, "'w'", "row 5")
+
+
+def test_points_and_thresholds_are_options(run: Run, table: pd.DataFrame) -> None:
+    told = json.loads(run("audit", "rows.csv", *ROLES, "--specificity", "0.8", "--thresholds", "0.1:0.2:0.05", "--json").out)
+    assert told["settings"]["specificity"] == 0.8
+    assert sorted({row["threshold"] for row in told["curves"]}) == [0.1, 0.15, 0.2]
+    shown = run("audit", "rows.csv", *ROLES, "--specificity", "0.8", "--verbose").out
+    assert says(shown, "sensitivity at 80% specificity", "calibration slope", "Net benefit")
+    short = run("audit", "rows.csv", *ROLES).out
+    assert says(short, "alibration slope") or "alibration slope" in short
+    assert "Net benefit" not in short
+    assert len(short.splitlines()) <= 30
+    ran = run("audit", "rows.csv", *ROLES, "--specificity", "1", "--sensitivity", "0", "--thresholds", "0.5:0.1")
+    assert ran.code == 2
+    assert says(ran.err, "--specificity", "--sensitivity", "0.5:0.1")
+
+
+def test_underdiagnosis_is_derived_from_all_labels(run: Run, table: pd.DataFrame) -> None:
+    told = json.loads(run("audit", "rows.csv", *BOTH, "--threshold", "0.3", "--no-finding", "derived", "--json").out)
+    found = {row["group"]: row for row in told["no_finding"]["underdiagnosis"]}
+    sick = (table["a"] == 1) | (table["b"] == 1)
+    missed = (table["pa"] < 0.3) & (table["pb"] < 0.3)
+    for sex in ("F", "M"):
+        own = sick & (table["sex"] == sex)
+        assert found[sex]["with_finding"] == own.sum()
+        assert found[sex]["rate"] == pytest.approx(missed[own].mean())
+    shown = run("audit", "rows.csv", *BOTH, "--threshold", "0.3", "--no-finding", "derived").out
+    assert f"{100 * found['F']['rate']:.1f}" in shown
+    named = json.loads(run("audit", "rows.csv", *BOTH, "--no-finding", "b", "--json").out)
+    assert [row["rate"] for row in named["no_finding"]["underdiagnosis"]] == [row["fpr"] for row in named["labels"]["b"]["groups"]]
+
+
+@pytest.mark.parametrize(("roles", "name"), [(BOTH, "c"), (ROLES, "derived")])
+def test_a_label_that_is_not_there_is_refused(run: Run, table: pd.DataFrame, roles: tuple[str, ...], name: str) -> None:
+    ran = run("audit", "rows.csv", *roles, "--no-finding", name)
+    assert ran.code == 2
+    assert says(ran.err, "--no-finding", name)
+
+
+def test_figures_and_page_have_the_curves(run: Run, table: pd.DataFrame) -> None:
+    ran = run("audit", "rows.csv", *ROLES, "--figures", "figures", "--out", "audit.html")
+    assert ran.code == 0
+    assert {"calibration.png", "decision-curves.svg"} <= {path.name for path in Path("figures").iterdir()}
+    page = Path("audit.html").read_text(encoding="utf-8")
+    assert page.count('class="benefit"') == 2
+    assert says(page, "Brier score", "Calibration slope")
