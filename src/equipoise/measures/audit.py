@@ -23,6 +23,7 @@ from equipoise.measures.no_finding import DERIVED, NoneOf, none_of, underdiagnos
 from equipoise.measures.performance import PERFORMANCE
 from equipoise.measures.permutation import p_values
 from equipoise.measures.score_measures import OF_ALL, estimate_scores, everyone, overall, with_score_measures
+from equipoise.measures.shrinkage import shrunken_gaps
 from equipoise.presenting import presenter
 
 SCHEMA_VERSION = 3
@@ -77,6 +78,13 @@ class Audit:
         lines += [f"  {name}: {estimate}" for name, estimate in self.estimates.items()]
         lines += [f"  {each.patients:,} patients have more than one {each.attribute}; {CONFLICTS[each.rule]}" for each in self.varying]
         return "\n".join(lines)
+
+    def shrunken(self) -> pd.DataFrame:
+        """The gaps with shrunken values next to them (empirical Bayes), for many small groups such as intersections; NaN for few groups.
+
+        They are better guesses on average and biased towards no gap, so they complement `gaps` and have no p-values.
+        """
+        return shrunken_gaps(self.groups, self.gaps, self.settings.level)
 
     def report(self, path: str | Path) -> Path:
         """The path of the HTML report of this audit, which is written there."""
