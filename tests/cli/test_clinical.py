@@ -90,3 +90,17 @@ def test_figures_and_page_have_the_curves(run: Run, table: pd.DataFrame) -> None
     page = Path("audit.html").read_text(encoding="utf-8")
     assert page.count('class="benefit"') == 2
     assert says(page, "Brier score", "Calibration slope")
+
+
+def test_shrunken_gaps_are_shown_next_to_the_plain_ones_where_there_are_groups_enough(run: Run, table: pd.DataFrame) -> None:
+    table.assign(age=np.arange(len(table)) % 3).to_csv("rows.csv", index=False)
+    both = ("--group", "age", "--reference", "0")
+    told = json.loads(run("audit", "rows.csv", *ROLES, *both, "--shrink", "--json").out)
+    shrunken = pd.DataFrame(told["shrunken_gaps"])
+    assert [row["value"] for row in told["gaps"]] == shrunken["value"].tolist()
+    assert shrunken.groupby("attribute")["shrunken"].count().to_dict() == {"sex": 0, "age": 0, "sex & age": 5 * 6}
+    shown = run("audit", "rows.csv", *ROLES, *both, "--shrink").out
+    row = shrunken[(shrunken["measure"] == "eod") & shrunken["shrunken"].notna()].iloc[0]
+    assert says(shown, "empirical Bayes", f"{100 * row['shrunken']:+.1f} [{100 * row['low']:+.1f}, {100 * row['high']:+.1f}]")
+    assert "shrunken_gaps" not in json.loads(run("audit", "rows.csv", *ROLES, *both, "--json").out)
+    assert says(run("audit", "rows.csv", *ROLES, "--shrink").out, "four groups")

@@ -45,6 +45,13 @@ def audit(
             "empty cells; repeat it for more."
         ),
     ] = None,
+    shrink: Annotated[
+        bool,
+        typer.Option(
+            "--shrink",
+            help="Also report shrunken gaps (empirical Bayes) of attributes with at least four groups, such as intersections.",
+        ),
+    ] = False,
     probe: Annotated[
         bool,
         typer.Option(
@@ -152,7 +159,7 @@ def audit(
                     network, opened[file].cohort, draws=draws, level=level, seed=seed, min_patients=min_patients, progress=step
                 )
     every = measures.Audits(results, reading.kind, file.name, clear)
-    told = (results[label[0]].to_dict() | measures.no_finding_dict(clear)) if one else every.to_dict()
+    told = (results[label[0]].to_dict(shrunken=shrink) | measures.no_finding_dict(clear)) if one else every.to_dict(shrunken=shrink)
     if layers is not None:
         told["encoding"] = json.loads(layers.to_json(orient="records", double_precision=15))
     if images:
@@ -178,6 +185,8 @@ def audit(
             out.print(report.audit_view(result) if verbose else report.audit_summary(result))
     else:
         out.print(report.audits_summary(results))
+    for name, result in results.items() if shrink else ():
+        out.print("", report.shrunken_view(result, "" if one else name))
     if clear is not None:
         out.print("", report.underdiagnosis_view(clear))
     if layers is not None:

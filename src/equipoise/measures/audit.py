@@ -90,8 +90,8 @@ class Audit:
         """The path of the HTML report of this audit, which is written there."""
         return Path(presenter("write_audit_page")(self, Path(path)))
 
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON: for each measure, an object with value, low and high under its name."""
+    def to_dict(self, *, shrunken: bool = False) -> dict[str, object]:
+        """Plain values for JSON: for each measure, an object with value, low and high under its name; shrunken gaps if asked for."""
         return {
             "schema": "equipoise.audit",
             "schema_version": SCHEMA_VERSION,
@@ -121,6 +121,7 @@ class Audit:
             **{name: estimate.to_dict() for name, estimate in self.estimates.items()},
             "groups": _records(self.groups.rename_axis("group").reset_index()),
             "gaps": _records(self.gaps),
+            **({"shrunken_gaps": _records(self.shrunken())} if shrunken else {}),
             "curves": _records(self.curves),
         }
 
@@ -155,13 +156,13 @@ class Audits(Mapping[str, Audit]):
         """The path of the HTML report of all labels, which is written there; the page of each is in a folder next to it."""
         return Path(presenter("write_audits_page")(self, Path(path)))
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self, *, shrunken: bool = False) -> dict[str, object]:
         """Plain values for JSON: the audit of each label under its name."""
         return {
             "schema": "equipoise.audits",
             "name": self.name,
             "kind": self.kind,
-            "labels": {k: v.to_dict() for k, v in self.audits.items()},
+            "labels": {k: v.to_dict(shrunken=shrunken) for k, v in self.audits.items()},
             **no_finding_dict(self.no_finding),
         }
 

@@ -24,6 +24,7 @@ from .terminal import audit_summary as audit_summary
 from .terminal import audit_view as audit_view
 from .terminal import audits_summary as audits_summary
 from .terminal import encoding_view as encoding_view
+from .terminal import shrunken_view as shrunken_view
 from .terminal import underdiagnosis_view as underdiagnosis_view
 from .text import duration as duration
 from .text import interval as interval

@@ -291,6 +291,26 @@ def underdiagnosis_view(audit: Audit) -> RenderableType:
     return Group(table, Text(note, style="dim"))
 
 
+def shrunken_view(audit: Audit, label: str = "") -> RenderableType:
+    """Shrunken gaps (empirical Bayes) next to the plain ones, of attributes with groups enough."""
+    of = f" of {short_name(label)}" if label else ""
+    gaps = audit.shrunken()
+    gaps = gaps[gaps["shrunken"].notna() & gaps["measure"].isin(distinct(gaps["measure"].unique()))]
+    if not len(gaps):
+        return Text(f"No shrunken gaps{of}: they need an attribute with at least four groups that have a rate.", style="dim")
+    table = _table(f"Shrunken gaps{of} (empirical Bayes), with {percent(audit.settings.level)} intervals, in points")
+    for name in ("gap in", "between"):
+        table.add_column(name, overflow="fold")
+    for name in ("plain", "shrunken"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in gaps.itertuples():
+        shrunken = f"{100 * row.shrunken:+.1f} [{100 * row.low:+.1f}, {100 * row.high:+.1f}]"
+        between = Text(f"{short_name(row.group)} vs {short_name(row.reference)}")
+        table.add_row(Text(gap_words(str(row.measure))), between, f"{100 * row.value:+.1f}", shrunken)
+    note = "Rates are drawn towards the mean of the groups, the more the less is known of each: better on average, biased towards no gap."
+    return Group(table, Text(note, style="dim"))
+
+
 @dataclass(frozen=True)
 class _GapRows:
     """The gaps of an attribute with their p-values, and simultaneous intervals where the terminal is wide enough."""

@@ -28,7 +28,7 @@ from equipoise.study.plan import Plan
 from equipoise.study.pooled import pooled
 from equipoise.study.reading import make_plan
 from equipoise.study.sources import FromFile
-from equipoise.study.summary import ORIGINAL, compare, study_table
+from equipoise.study.summary import ORIGINAL, VARIANCE, compare, study_table
 from equipoise.study.tasks import Task, tasks_of
 
 log = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ def describe(folder: Folder, baseline: str = ORIGINAL, part: str = "test") -> di
     if folder.plan.protocol == "folds":
         frames["pooled"] = read_pooled(folder)
     about = {"schema": SCHEMA, "schema_version": 1, "study": folder.plan.name, "fingerprint": folder.fingerprint, "version": folder.version}
-    counts = {"splits": folder.plan.splits, "rows": len(found), "part": part, "baseline": baseline}
+    counts = {"splits": folder.plan.splits, "rows": len(found), "part": part, "baseline": baseline, "comparison_variance": VARIANCE}
     return {**about, **counts, **{name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}}
 
 

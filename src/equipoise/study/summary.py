@@ -25,6 +25,7 @@ from equipoise.study.rows import LIMIT, SIZES
 CELL = ["data", "measure", "method"]
 SETS = {"test": "", "validation": "valid_"}  # set of the split: the prefix of its columns
 DIGITS = 3  # at which ranks are shared
+VARIANCE = "corrected for splits of the same rows (Nadeau and Bengio 2003): variance * (1 / splits + shared)"  # of a comparison
 ORIGINAL = "standard"  # the method that leaves the network as it is
 FloatArray = npt.NDArray[np.float64]
 
