@@ -44,7 +44,7 @@ class Settings:
 
 
 def fresh(model: nn.Module, seed: int) -> nn.Module:
-    """A network of the same architecture before any training: with its pretrained weights, or new ones that depend on the seed alone."""
+    """A network of the same architecture before any training: with its pretrained weights, or new ones that depend on the seed only."""
     if type(model) is MLP and (model.width, model.depth) == (32, 10):
         return initial_mlp(model.inputs, seed)
     if callable(untrained := getattr(model, "untrained", None)):

@@ -1,7 +1,7 @@
 """The best method for a goal, without naming one: cheap methods first, then costly ones, chosen by the rule that chooses steps.
 
 Each method is tried on the same rows with the same goal and selection, and the best of what they found is taken: those that meet the goal
-first, by the smallest |gap| (a minimum performance) or the best performance (a maximum gap alone); with honest selection by confidence
+first, by the smallest |gap| (a minimum performance) or the best performance (only a maximum gap); with honest selection by confidence
 bounds. Costly methods are left out once the goal is met with room: |gap| within half of the maximum gap or, without one, no larger than its
 standard error. What was tried, what came of it and why it was taken or not is in the candidate's notes. A rule that needs each patient's
 group is never taken unless that is allowed. Choosing among several methods on the same rows is one more choice: only held-out patients
@@ -17,7 +17,6 @@ from torch import nn
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, EquipoiseError, pick
-from equipoise.measures import units_of
 from equipoise.methods.base import Candidate, Goal, Note, Progress
 from equipoise.methods.contract import ALL_AT_ONCE, METHODS, STANDARD, Kind, Method, Task, Work, method, settings_of, work_of
 from equipoise.methods.cross_fitted import SURE
@@ -142,9 +141,8 @@ def _able(name: str, cohort: Cohort) -> bool:
 
 def _each(candidate: Candidate, cohort: Cohort) -> list[tuple[Candidate, Cohort]]:
     """The candidate of every label with the rows of that label; of one label, itself."""
-    if not candidate.labels:
-        return [(candidate, cohort)]
-    return [(own, cohort.labelled(name)) for name, own in candidate.labels.items()]
+    parts = [cohort.labelled(name) for name in candidate.labels] or [cohort]
+    return list(zip(candidate.each, parts, strict=True))
 
 
 def _problems(error: EquipoiseError) -> str:
@@ -169,11 +167,8 @@ def _with_room(candidate: Candidate, cohort: Cohort) -> bool:
 
 def _error(candidate: Candidate, cohort: Cohort) -> float:
     """The standard error of the gap on the rows that the candidate was chosen on."""
-    attribute = cohort.attribute
     decisions = candidate.rule.decide(predict(candidate.model, cohort))
-    units = units_of(cohort.patients, len(cohort))
-    evidence = Evidence(decisions[None], cohort.y, attribute.codes, attribute.levels, units, candidate.goal, cohort.weight)
-    return float(evidence.gap_se()[0])
+    return float(Evidence.of(decisions[None], cohort, candidate.goal).gap_se()[0])
 
 
 def _merit(candidate: Candidate, model: nn.Module, cohort: Cohort) -> tuple[float, float, float]:

@@ -1,6 +1,6 @@
 """The contract of every debiasing method: a goal goes in, a candidate comes out, and the trace says how it was chosen.
 
-A method is `method(model, cohort, goal, *, seed, ...) -> Candidate`. It sees validation data alone, changes none of its arguments, leaves
+A method is `method(model, cohort, goal, *, seed, ...) -> Candidate`. It sees validation data only, changes none of its arguments, leaves
 no hook behind, and gives the same result for the same seed. If nothing meets the goal it returns the best it saw with `met=False`.
 """
 
@@ -168,6 +168,11 @@ class Candidate:
     def ran(self) -> str:
         """The method whose trace this is: of `auto`, the one that it chose."""
         return self.ran_as or self.method
+
+    @property
+    def each(self) -> "tuple[Candidate, ...]":
+        """The candidate of every label; of one label, itself."""
+        return tuple(self.labels.values()) or (self,)
 
     def __repr__(self) -> str:
         return f"Candidate({self.method}, {len(self.trace):,} steps, {'met' if self.met else 'not met'}: {self.goal.describe()})"

@@ -28,7 +28,7 @@ FEW = 2_000  # rows with a label, up to which a probe of all rows, and of the tr
 
 @dataclass(frozen=True, eq=False)
 class Posteriors:
-    """What probes say of all rows: the chance of the label (n,), and of each group, one array (n, groups) a rate."""
+    """What probes say of all rows: the chance of the label (n,), and of each group, one array (n, groups) per rate."""
 
     chance: FloatArray
     groups: tuple[FloatArray, ...]
@@ -56,7 +56,7 @@ class Problem:
             counts = n.sum(1) if label is None else n[:, label]
             for k in range(1, len(levels)):
                 found[k - 1, r, k], found[k - 1, r, 0] = sign / counts[k], -sign / counts[0]
-        # Rows without a group count for performance alone, and the probes speak of those with one.
+        # Rows without a group count for performance only, and the probes speak of those with one.
         scaled: FloatArray = found * n.sum()
         return scaled
 

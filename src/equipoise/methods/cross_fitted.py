@@ -36,7 +36,7 @@ from torch import nn
 
 from equipoise.data import UNKNOWN, Cohort, IntArray, hold_out
 from equipoise.errors import EmptyCell
-from equipoise.measures import FloatArray, units_of
+from equipoise.measures import FloatArray
 from equipoise.methods.base import BEFORE, Candidate, Goal, Note, Why
 from equipoise.methods.driver import Half, Job, Run, Verdict, joined, run
 from equipoise.methods.evidence import Evidence
@@ -133,19 +133,13 @@ def _seen(model: nn.Module, cohort: Cohort, halves: Sequence[Half], tried: Seque
             held = np.isin(rows, half.held)  # the other half was tuned on these rows
             lost[:, held] = made[k][:, held] - made[1 - k][:, held]
         f = made[2] + DUE * averaged(lost)
-        units = units_of(part.patients, len(part))
-        labels.append(SeenLabel(name, part, Evidence(f, part.y, part.attribute.codes, part.attribute.levels, units, goal, part.weight)))
+        labels.append(SeenLabel(name, part, Evidence.of(f, part, goal)))
     return Seen(tuple(labels), (0, *steps), cohort.kind == "classes", recorded)
-
-
-def _labels(candidate: Candidate) -> list[Candidate]:
-    """The candidate of each label; of one label, that one."""
-    return list(candidate.labels.values()) or [candidate]
 
 
 def _decisions(scores: FloatArray, part: Cohort, rows: IntArray, at: int, tried: Run, steps: Sequence[int]) -> FloatArray:
     """How the original at a half's threshold and the half's steps decide on all rows of a label, (1 + steps, n)."""
-    candidate, record = _labels(tried.candidate)[at], tried.record
+    candidate, record = tried.candidate.each[at], tried.record
     original = (scores >= candidate.trace["threshold"].iloc[0])[None]
     if not record.steps:
         made = candidate.rule.decide(predict(candidate.model, part))[None]

@@ -93,7 +93,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class EqualisedOdds:
-    """Positive with a probability that is a step function of the score, one function a group.
+    """Positive with a probability that is a step function of the score, one function per group.
 
     >>> EqualisedOdds(("M", "F"), (Steps((0.5,), (0.0, 1.0)), Steps((0.4, 0.6), (0.0, 0.25, 1.0))), (0.5, 0.5)).describe()
     'positive with probability: M: 0, then 1 from score 0.5; F: 0, then 0.25 from score 0.4, then 1 from score 0.6; without a group: the \
@@ -288,7 +288,7 @@ def _cleaned(z: FloatArray) -> FloatArray:
 
 
 def _steps(part: Corners, weights: FloatArray) -> Steps:
-    """The mixture as one probability a block, neighbouring blocks with the same one joined."""
+    """The mixture as one probability per block, neighbouring blocks with the same one joined."""
     chance = np.clip(weights @ part.decisions, 0.0, 1.0)
     changes = np.flatnonzero(np.abs(np.diff(chance)) > TOLERANCE)
     kept = np.append(chance[changes], chance[-1])

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from equipoise.data import Cohort
 from equipoise.measures import (
     BLOCK,
     QUOTIENTS,
@@ -28,6 +29,7 @@ from equipoise.measures import (
     ratio,
     tabulate_codes,
     terms,
+    units_of,
 )
 from equipoise.methods.base import Goal
 
@@ -46,6 +48,12 @@ class Evidence:
     goal: Goal
     weight: FloatArray | None = None  # (n,) sample weights
 
+    @classmethod
+    def of(cls, f: FloatArray, cohort: Cohort, goal: Goal) -> "Evidence":
+        """Decisions (steps, n) on the rows of a cohort."""
+        attribute, units = cohort.attribute, units_of(cohort.patients, len(cohort))
+        return cls(f, cohort.y, attribute.codes, attribute.levels, units, goal, cohort.weight)
+
     @cached_property
     def mass(self) -> FloatArray:
         """The sample weight of each row, 1 on average."""
@@ -54,7 +62,7 @@ class Evidence:
 
     @cached_property
     def cells(self) -> Cells:
-        """One cell table a step."""
+        """One cell table per step."""
         return tabulate_codes(self.f, self.y, self.codes, self.levels, normalised(self.weight))
 
     @cached_property
@@ -145,7 +153,7 @@ class Evidence:
         return found
 
     def _rate_parts(self, name: str, group: IntArray, steps: slice) -> FloatArray:
-        """Of the rate of one group a step: (f - rate) / n for its rows with the label."""
+        """Of the rate of one group per step: (f - rate) / n for its rows with the label."""
         label = RATES[name]
         here = self.codes == group[steps, None]
         if label is not None:
@@ -156,7 +164,7 @@ class Evidence:
         return found
 
     def _quotient_parts(self, group: IntArray, steps: slice) -> FloatArray:
-        """Of PPV or NPV of one group a step: its numerator less its value times its denominator, over the denominator."""
+        """Of PPV or NPV of one group per step: its numerator less its value times its denominator, over the denominator."""
         label = QUOTIENTS[self.goal.measure]
         decided = self.f[steps] if label else 1 - self.f[steps]
         here = np.where(self.codes == group[steps, None], decided, 0.0) * self.mass

@@ -1,6 +1,6 @@
 """One threshold per group, exactly the best by the goal. The rule needs each patient's group.
 
-A group's rates depend on its own threshold alone, so that every gap (a signed sum of rates) is v_k(t_k) - v_0(t_0), a value of the group
+A group's rates depend on its own threshold only, so that every gap (a signed sum of rates) is v_k(t_k) - v_0(t_0), a value of the group
 less one of the reference, and accuracy and balanced accuracy are a sum of one term per group. Hence: for each threshold of the reference,
 every other group takes the best of its thresholds whose value lies within the maximum gap of the reference's, a maximum over a window of
 thresholds sorted by value. That is exact for any number of groups and any gap of the family, in O(n log n), because groups meet only in the
@@ -263,7 +263,7 @@ def _group(scores: Scores, mass: FloatArray, code: int, goal: Goal, least: Float
     own = scores.attribute.codes == code
     score, y, weight = scores.score[own], scores.y[own], mass[own]
     codes = np.zeros(len(y), np.int64)
-    swept = sweep(score, y, codes, ("all",), ())  # the thresholds alone
+    swept = sweep(score, y, codes, ("all",), ())  # only the thresholds
     cuts = swept.thresholds
     order = np.argsort(-score, kind="stable")
     above = np.searchsorted(-score[order], -cuts, side="right")  # rows at or above each cut

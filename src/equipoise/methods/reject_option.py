@@ -62,7 +62,7 @@ class Settings:
     max_gap: float = 0.05
     thresholds: int = 100
     margins: int = 50
-    quantiles: int = 100  # more thresholds, where the scores are, and the network's own; with 0 AIF360's grid alone
+    quantiles: int = 100  # more thresholds, where the scores are, and the network's own; with 0 only AIF360's grid
     direction: str = "auto"  # the band helps whoever is behind; "kamiran": everybody but the reference
 
     def __post_init__(self) -> None:
@@ -181,7 +181,7 @@ def _grid(score: FloatArray, original: float, settings: Settings) -> tuple[Float
 
 
 def _sides(scores: Scores, threshold: float, measure: str, direction: str) -> npt.NDArray[np.bool_]:
-    """Which groups the band may favour, one way a row (ways, groups): the k lowest of the groups, for each k."""
+    """Which groups the band may favour, one way per row (ways, groups): the k lowest of the groups, for each k."""
     groups = len(scores.attribute.levels)
     if direction == "kamiran":
         return np.arange(groups)[None] > 0

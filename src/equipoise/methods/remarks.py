@@ -169,7 +169,7 @@ def _small_note(candidate: Candidate, cohort: Cohort) -> list[Note]:
 
 
 def _decided_so(cell: Cell, decisions: FloatArray, cohort: Cohort, measure: str) -> Cell:
-    """The cell; of a quotient's with those alone who are decided so, for the others do not count for it."""
+    """The cell; for a quotient, with only those who are decided so, since the others do not count for it."""
     if not is_quotient(measure) or cell.label is not None:
         return cell
     label = QUOTIENTS[measure]
@@ -181,8 +181,7 @@ def _decided_so(cell: Cell, decisions: FloatArray, cohort: Cohort, measure: str)
 def _errors(goal: Goal, decisions: FloatArray, cohort: Cohort, small: Sequence[Cell]) -> list[dict[str, object]]:
     """Each of these cells with the standard error of what rests on it; on those of the reference every gap does."""
     attribute = cohort.attribute
-    units = units_of(cohort.patients, len(cohort))
-    evidence = Evidence(decisions[None], cohort.y, attribute.codes, attribute.levels, units, goal, cohort.weight)
+    evidence = Evidence.of(decisions[None], cohort, goal)
     of_measure = {RATES[rate] for rate in _measured(goal)}
     told: list[dict[str, object]] = []
     for cell in small:

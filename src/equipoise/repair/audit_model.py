@@ -126,9 +126,10 @@ def audit(
     """
     asked: dict[str, Any] = {"measures": measures, "draws": draws, "level": level, "seed": seed, "min_patients": min_patients}
     asked |= {"specificity": specificity, "sensitivity": sensitivity, "thresholds": thresholds}
-    if isinstance(subject, Mapping) and subject and all(isinstance(own, Scores) for own in subject.values()):
-        if cohort is not None:
-            raise BadInput("scores are audited alone: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
+    by_name = isinstance(subject, Mapping) and subject and all(isinstance(own, Scores) for own in subject.values())
+    if cohort is not None and (by_name or isinstance(subject, Scores)):
+        raise BadInput("scores are audited without a cohort: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
+    if isinstance(subject, Mapping) and by_name:
         on_each = valid if isinstance(valid, Mapping) else {}
         if valid is not None and set(on_each) != set(subject):
             raise BadInput(f"valid is scores by label too, of {', '.join(map(str, subject))}")
@@ -139,8 +140,6 @@ def audit(
     if no_finding is not None and not several:
         raise BadInput("no_finding is for the labels of one model: a cohort with label=[...], or a mapping of labels to scores")
     if isinstance(subject, Scores):
-        if cohort is not None:
-            raise BadInput("scores are audited alone: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
         on = cast(Scores | None, valid)  # anything else is refused there
         return audit_scores(subject, threshold=threshold, valid=on, optimise=optimise, also=also, progress=progress, **asked)
 
