@@ -4,6 +4,8 @@ from .documents import pages as pages
 from .documents import readme as readme
 from .figures import save_audit_figures as save_audit_figures
 from .figures import save_trajectories as save_trajectories
+from .notes import note_words as note_words
+from .notes import why_words as why_words
 from .page import write_audit_page as write_audit_page
 from .page import write_audits_page as write_audits_page
 from .page import write_page as write_page
@@ -31,8 +33,6 @@ from .text import interval as interval
 from .text import p_words as p_words
 from .text import printable as printable
 from .text import short_name as short_name
-from .wording import note_words as note_words
 from .wording import repair_answer as repair_answer
 from .wording import repair_set_words as repair_set_words
 from .wording import varying_words as varying_words
-from .wording import why_words as why_words

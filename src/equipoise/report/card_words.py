@@ -9,8 +9,9 @@ from equipoise.measures import Audit, Estimate, meaning
 from equipoise.methods import METHODS
 from equipoise.repair import Comparison, Shift
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
+from equipoise.report.notes import note_words, why_words
 from equipoise.report.text import INSUFFICIENT, interval, line, name, percent
-from equipoise.report.wording import goal_words, note_words, performance_words, rate_words, why_words
+from equipoise.report.wording import goal_words, performance_words, rate_words
 
 LISTED = 12  # worse rates that a paragraph names; the table has all
 HELD_OUT = "Recorded data of held-out patients: a test set used neither for the repair nor for any choice."

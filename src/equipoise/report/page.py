@@ -27,6 +27,7 @@ from equipoise.methods import ALL_AT_ONCE, METHODS
 from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import ALMOST, Comparison, Saved, folders
 from equipoise.report.explorer import explorer_data
+from equipoise.report.notes import note_words, why_words
 from equipoise.report.panels import PANELS, calibration_panel, decision_panels, roc_panel, score_panel, trajectory_panel
 from equipoise.report.text import amount, count, p_words, percent, plain, sentence, short, span
 from equipoise.report.views import (
@@ -49,11 +50,9 @@ from equipoise.report.wording import (
     contribution_words,
     gap_words,
     goal_words,
-    note_words,
     repair_answer,
     share_words,
     upper_bound_words,
-    why_words,
 )
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -1,0 +1,245 @@
+"""The notes of a repair, and the reasons of its choice, in words. A kind without words of its own is spelled out from its values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from equipoise.report.wording import performance_words
+
+if TYPE_CHECKING:
+    from equipoise.methods import Note
+
+SHOWN = 6  # small cells, before the rest is only counted
+THRESHOLDS = "set of thresholds"  # one per group: there are too many sets to count
+TINY = 1e-9  # rates are counts over counts: the last bits carry no information
+Numbers = Mapping[str, Any]
+
+
+def note_words(note: Note) -> str:
+    """A note in words.
+
+    >>> from equipoise.methods import Note
+    >>> note_words(Note("pruned", "units", {"switched_off": 12, "of": 40, "reselected": False}))
+    '12 of 40 units switched off'
+    >>> note_words(Note("clipped", "weights", {"limit": 0.5}))
+    'clipped: weights (limit 0.5)'
+    """
+    if note.kind in PLAIN:
+        return PLAIN[note.kind].format(subject=note.subject, **note.numbers)
+    if note.kind in MADE:
+        return MADE[note.kind](note.subject, note.numbers)
+    values = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in note.numbers.items())
+    return f"{note.kind.replace('_', ' ')}{f': {note.subject}' if note.subject else ''}{f' ({values})' if values else ''}"
+
+
+def why_words(why: Iterable[Note]) -> str:
+    """Why a step was chosen, in words.
+
+    >>> from equipoise.methods import Note
+    >>> why_words([Note("original"), Note("too_low", "balanced_accuracy", {"value": 0.71, "least": 0.8, "group": None})])
+    'the original network; its balanced accuracy 0.710 is below 0.8'
+    """
+    return "; ".join(map(note_words, why))
+
+
+def _selected(what: str, n: Numbers) -> str:
+    best = f"smallest |{n['measure']}|" if n["by"] == "gap" else f"best {performance_words(n['performance'])}"
+    of, asked = "" if what == THRESHOLDS else f" of {n['of']:,}", " and ".join(_asked(n))
+    if n["qualified"] is None:
+        return f"the {best} that any {what} has with {asked}"
+    if n["qualified"] == 0:
+        return f"no {what}{of} has {asked}; the {best}, {n['taken']:.3f}, was taken"
+    return f"{best} of {n['qualified']:,} {what if n['qualified'] == 1 else _plural(what)} with {asked}"
+
+
+def _asked(n: Numbers) -> list[str]:
+    """What a goal asks for, each part in words."""
+    asked = [] if n["min_performance"] is None else [f"{performance_words(n['performance'])} >= {n['min_performance']:.3g}"]
+    asked += [] if n["max_gap"] is None else [f"|{n['measure']}| <= {n['max_gap']:g}"]
+    return asked + ([f"{_kept(n)} in every group"] if n["keep"] else [])
+
+
+def _kept(n: Numbers) -> str:
+    return ", ".join(f"{rate} {'as before' if isinstance(least, str) else f'>= {least:g}'}" for rate, least in n["keep"].items())
+
+
+def _selected_for_all(one: str, n: Numbers) -> str:
+    words = {"min_performance": "minimum performance", "max_gap": "maximum gap"}
+    has = f"every {one} has its {' or '.join(words[name] for name in n['asked'])}{' and keeps its rates' if n['keeps'] else ''}"
+    if n["qualified"] == 0:
+        return f"in no step of {n['of']:,} {has}; the nearest was taken"
+    best = f"smallest of the {_plural(one)}' largest |gap|" if n["by"] == "gap" else f"best mean {performance_words(n['performance'])}"
+    return f"{best} of {n['qualified']:,} step{'' if n['qualified'] == 1 else 's'} in which {has}"
+
+
+def _plural(word: str) -> str:
+    head, _, rest = word.partition(" ")
+    return f"{head}{'es' if head.endswith('s') else 's'}{f' {rest}' if rest else ''}"
+
+
+def _too_low(what: str, n: Numbers) -> str:
+    whose = "its " if n["group"] is None else ""
+    group = "" if n["group"] is None else f" of {n['group']!r}"
+    return f"{whose}{performance_words(what)}{group} {n['value']:.3f} is below {n['least']:.3g}"
+
+
+def _nearest(_what: str, n: Numbers) -> str:
+    surely = "surely " if n["surely"] else ""
+    words = dict(zip([key for key in ("performance", "gap", "rates") if _has(n, key)], _asked(n), strict=True))
+    counts = [f"{_none(count)} {surely}{words[what]}" for what, count in n["have"].items()]
+    reached = [", ".join(_reached(what, value, n) for what, value in step.items()) for step in n["nearest"]]
+    steps = "1 step" if n["of"] == 1 else f"{n['of']:,} steps"
+    return f"of {steps} {', '.join(counts)}{', none all of it' if n['apart'] else ''}; the nearest: {' or '.join(reached)}"
+
+
+def _has(n: Numbers, what: str) -> bool:
+    """Whether a goal asks for a performance, a gap or rates."""
+    return bool(n["keep"]) if what == "rates" else n["min_performance" if what == "performance" else "max_gap"] is not None
+
+
+def _none(count: int) -> str:
+    return "none has" if count == 0 else "1 has" if count == 1 else f"{count} have"
+
+
+def _reached(what: str, value: float, n: Numbers) -> str:
+    if what == "rates":
+        return "all rates kept" if value >= -TINY else f"a rate {-value:.3f} too low"
+    if what == "gap":
+        return f"no {n['measure']}" if math.isnan(value) else f"|{n['measure']}| {'at most ' if n['surely'] else ''}{value:.3f}"
+    return f"{performance_words(n['performance'])} {'at least ' if n['surely'] else ''}{value:.3f}"
+
+
+def _not_surely_within(measure: str, n: Numbers) -> str:
+    needed = "" if n["rows"] is None else f" (about {n['rows']:,} rows would be needed to tell)"
+    return f"the upper confidence limit of |{measure}|, {n['value']:.3f}, is above {n['most']:g}{needed}"
+
+
+def _none_surely(performance: str, n: Numbers) -> str:
+    reach = (
+        performance_words(performance) if n["min_performance"] is None else f"{performance_words(performance)} {n['min_performance']:.3g}"
+    )
+    if n["enough"] and n["kept"]:
+        both = f"{n['enough']:,} steps surely reach {reach}, {n['kept']:,} surely keep {_kept(n)} in every group, but none does both"
+        return f"{both}; the original was kept"
+    lacking = [] if n["enough"] else [f"reaches {reach} (the best has {n['best']:.3f}, standard error {n['error']:.3f})"]
+    lacking += [] if n["kept"] else [f"keeps {_kept(n)} in every group"]
+    return f"no step of {n['of']:,} surely {', nor surely '.join(lacking)}; the original was kept"
+
+
+def _best_of_methods(method: str, n: Numbers) -> str:
+    if n["met"]:
+        return f"{method} of {n['tried']} methods tried"
+    reached = "; ".join(
+        f"{name} has {own['measure']} {own['gap']:+.3f} and {performance_words(own['of'])} {own['performance']:.3f}"
+        for name, own in n["reached"].items()
+    )
+    return f"none of {n['tried']} methods tried meets the goal ({reached}); {method} is nearest"
+
+
+def _pruned(what: str, n: Numbers) -> str:
+    return f"{'at most ' if n['reselected'] else ''}{n['switched_off']} of {n['of']} {what} switched off"
+
+
+def _missing_group(attribute: str, n: Numbers) -> str:
+    have = "row has" if n["missing"] == 1 else "rows have"
+    decided = f"; the rule decides on such rows by {n['decided_by']}" if n["decided_by"] else ""
+    counts = f"they count for {performance_words(n['counts_for'])} and not for {n['not_for']}"
+    return f"{n['missing']:,} of {n['rows']:,} {have} no {attribute}: {counts}{decided}"
+
+
+def _small_cells(_measure: str, n: Numbers) -> str:
+    cells = [
+        f"{cell['group']!r} has {cell['counted']} (standard error of {'each' if cell['each'] else 'its'} {cell['of']} "
+        f"{'up to ' if cell['each'] else ''}{cell['error']:.2f})"
+        for cell in n["cells"]
+    ]
+    more = f" and {len(cells) - SHOWN} more cells are as small" if len(cells) > SHOWN else ""
+    return f"too few to tell a gap from chance: {', '.join(cells[:SHOWN])}{more}. {n['advice']}"
+
+
+def _probes(reading: str, n: Numbers) -> str:
+    if "multipliers" in n:
+        told = "multipliers: " + ", ".join(f"{group} {value:+.3g}" for group, value in n["multipliers"].items())
+    else:
+        told = f"every group held to a {n['rate']} of {n['level']:.3f}"
+    return f"probes read {reading}; {told}"
+
+
+def _held_out(measure: str, n: Numbers) -> str:
+    return (
+        f"chosen on held-out rows in {n['folds']} folds: {measure} {n['gap']:+.3f}, "
+        f"{performance_words(n['of'])} {n['performance']:.3f} there, where the label's probe has {n['before']:.3f} before any cost; "
+        "the trace's own columns are those on the rows that the probes were fitted on"
+    )
+
+
+def _training_set(_subject: str, n: Numbers) -> str:
+    if n["rows"]:
+        return f"what tells the groups apart was also learnt from {n['rows']:,} rows of the training set"
+    return "the training set was not needed: the rows here tell the groups apart as well"
+
+
+def _tried(method: str, n: Numbers) -> str:
+    if n["taken"]:
+        place = "taken"
+    else:
+        place = f"not taken: {n['best']} is better" if n["met"] else "not taken: the goal is not met"
+    gap = f"{n['measure']} {n['gap_before']:+.3f} -> {n['gap']:+.3f}"
+    return f"tried {method} ({place}): {gap}, {performance_words(n['of'])} {n['performance_before']:.3f} -> {n['performance']:.3f}"
+
+
+def _rescored(measure: str, n: Numbers) -> str:
+    return (
+        f"during the repair it was evaluated with {measure} {n['gap_before']:+.3f} and "
+        f"{performance_words(n['of'])} {n['performance_before']:.3f}; the final network has {n['gap']:+.3f} and {n['performance']:.3f}"
+    )
+
+
+def _not_tried(method: str, n: Numbers) -> str:
+    return f"not tried, since {method} meets the goal with room: {', '.join(n['methods'])}"
+
+
+CORRECTED = "{subject} {gap:+.3f} (standard error {error:.3f}) after correction by held-out rows"
+PLAIN = {
+    "original": "the original network",
+    "as_given": "the network as given",
+    "last_step": "the last of {steps} steps",
+    "held_out_rows_decide": "values on held-out rows decide",
+    "each_label_alone": "each label on its own",
+    "final_network_misses": "the final network misses the goal",
+    "too_large": "its |{subject}| {value:.3f} is above {most:g}",
+    "equal_odds": "best {subject} with equal sensitivity and false positive rate in all {groups} groups",
+    "cross_fitted_choice": f"cross-fitted choice among {{of:,}} steps, {{qualified:,}} of which surely keep what was asked: {CORRECTED}",
+    "original_within": f"the original network is surely within the maximum gap {{max_gap:g}} already: {CORRECTED}",
+    "nothing_to_repair": f"no gap that these {{rows:,}} rows can tell from chance: the original network has {CORRECTED}",
+    "declined": f"no step has a surely smaller |{{subject}}| than the original network, which has {CORRECTED}; the original was kept",
+    "rate_too_low": "a rate that must be kept is {by:.3f} too low",
+    "needs_group": "needs each patient's group",
+    "band": "inside the band the positive decision goes to {subject}",
+    "randomised": "decisions are randomised: rule.draw(scores, seed)",
+    "not_its_target": "equalises sensitivity and false positive rate; {subject} is not its target and need not shrink",
+    "frozen_parameters": "{frozen} of {of} parameter tensors are frozen and stay as they are",
+    "original_kept": "the original network was kept",
+    "cross_fitted": "gaps and performance were corrected by how much worse the steps are on held-out rows, in two halves of {rows:,} rows",
+    "could_not_run": "{subject} could not be run: {problem}",
+}
+MADE: dict[str, Callable[[str, Numbers], str]] = {
+    "selected": _selected,
+    "selected_for_all": _selected_for_all,
+    "too_low": _too_low,
+    "nearest": _nearest,
+    "not_surely_within": _not_surely_within,
+    "none_surely": _none_surely,
+    "best_of_methods": _best_of_methods,
+    "pruned": _pruned,
+    "probes": _probes,
+    "chosen_on_held_out_rows": _held_out,
+    "training_set": _training_set,
+    "missing_group": _missing_group,
+    "small_cells": _small_cells,
+    "tried": _tried,
+    "not_tried": _not_tried,
+    "rescored": _rescored,
+}
