@@ -1,0 +1,115 @@
+"""All 14 findings of a published chest X-ray network on NIH images, by sex, age band and view: rows of results/chexnet-nih.
+
+    python benchmarks/chexnet.py
+
+The scores are those that J. Zech published with reproduce-chexnet (`chexnet-nih` under the data root); the network itself is not needed.
+The threshold of each finding is that of the best balanced accuracy on one third of the patients; everything reported is from the other two
+thirds. Sensitivity and false positive rate are compared: p-values by permutation, adjusted (Holm) for all findings, attributes and groups
+together. Calibration, Brier score and AUROC do not depend on the threshold.
+"""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+import equipoise as eq
+from equipoise.data import generator, read_table
+from equipoise.measures import audit_no_finding, best_threshold, holm, p_values
+
+OUT = Path(__file__).parents[1] / "results" / "chexnet-nih"
+FINDINGS = (
+    *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia"),
+    *("Pneumothorax", "Consolidation", "Edema", "Emphysema", "Fibrosis", "Pleural_Thickening", "Hernia"),
+)
+ATTRIBUTES = {"sex": "M", "age": "40-59", "view": "PA"}  # with the reference of each
+BINS = {"age": [40, 60]}
+MEASURES = ("eod", "fpr_gap")
+CALIBRATION = ("brier", "calibration_intercept", "calibration_slope", "auroc")
+LEVEL = 0.95
+
+
+def scores_of(frame: pd.DataFrame, finding: str) -> eq.Scores:
+    """The scores of one finding with all attributes."""
+    return eq.Scores.from_frame(
+        frame,
+        label=finding,
+        score=f"score_{finding}",
+        group=list(ATTRIBUTES),
+        reference=list(ATTRIBUTES.values()),
+        patient="patient",
+        bins=BINS,
+        name=finding,
+    )
+
+
+def main() -> None:
+    began = time.process_time()
+    path = Path(os.environ["EQUIPOISE_DATA"]) / "chexnet-nih" / "scores.csv.gz"
+    frame = read_table(path, text={"patient", "image", "sex", "view"})
+    people = np.array(sorted(frame["patient"].unique()))
+    third = set(generator(0, "chexnet thresholds").permutation(people)[: len(people) // 3])
+    chosen_on = frame["patient"].isin(third)
+    valid, test = frame[chosen_on].reset_index(drop=True), frame[~chosen_on].reset_index(drop=True)
+
+    labels = {finding: scores_of(test, finding) for finding in FINDINGS}
+    audits = {
+        finding: eq.audit(own, threshold=best_threshold(scores_of(valid, finding)).value, also=MEASURES) for finding, own in labels.items()
+    }
+    groups, gaps = [], []
+    for finding, audit in audits.items():
+        single = audit.groups[audit.groups["attribute"].isin(ATTRIBUTES)].rename_axis("group").reset_index()
+        groups.append(single.assign(finding=finding, threshold=audit.rule.value))
+        own = audit.gaps[audit.gaps["attribute"].isin(ATTRIBUTES) & audit.gaps["measure"].isin(MEASURES)]
+        gaps.append(own.assign(finding=finding))
+    table = pd.concat(gaps, ignore_index=True)
+    table["p_value"] = _p_values(labels, audits, table)
+    table["p_adjusted"] = holm(table["p_value"].to_numpy(dtype=float))
+    table["clear"] = table["p_adjusted"] <= 1 - LEVEL
+    kept = ["finding", "measure", "attribute", "group", "reference", "value", "low", "high", "p_value", "p_adjusted", "clear"]
+    OUT.mkdir(parents=True, exist_ok=True)
+    table[[*kept, "detectable", "patients", "few"]].to_csv(OUT / "gaps.csv", index=False, float_format="%.6g")
+
+    rates = [f"{name}{end}" for name in ("tpr", "fpr", *CALIBRATION) for end in ("", "_low", "_high")]
+    of_groups = pd.concat(groups, ignore_index=True)
+    columns = ["finding", "threshold", "attribute", "group", "reference", "n", "positives", *rates]
+    of_groups[columns].to_csv(OUT / "groups.csv", index=False, float_format="%.6g")
+    overall = [
+        {"finding": finding, "rows": audit.rows, "patients": audit.patients, "positives": int(labels[finding].y.sum())}
+        | {
+            f"{name}{end}": getattr(audit[name], part)
+            for name in CALIBRATION
+            for end, part in (("", "value"), ("_low", "low"), ("_high", "high"))
+        }
+        for finding, audit in audits.items()
+    ]
+    pd.DataFrame(overall).to_csv(OUT / "findings.csv", index=False, float_format="%.6g")
+
+    clear = audit_no_finding(labels, audits)
+    under = clear.underdiagnosis
+    under[under["attribute"].isin(ATTRIBUTES)].to_csv(OUT / "underdiagnosis.csv", index=False, float_format="%.6g")
+    made = {"rows": len(frame), "patients": len(people), "test_rows": len(test), "test_patients": test["patient"].nunique()}
+    made |= {"comparisons": int(table["p_value"].notna().sum()), "seconds": round(time.process_time() - began, 1)}
+    pd.DataFrame([made]).to_csv(OUT / "run.csv", index=False)
+    print(pd.DataFrame([made]).to_string(index=False))
+    print(table[table["clear"]][kept].to_string(index=False))
+
+
+def _p_values(labels: dict[str, eq.Scores], audits: dict[str, eq.Audit], table: pd.DataFrame) -> np.ndarray:
+    """The p-value of each row of the table, with as many draws as the number of comparisons asks for."""
+    found: dict[tuple[str, str, str, str], float] = {}
+    for finding, own in labels.items():
+        f = audits[finding].rule.decide(own)
+        for attribute in own.attributes:
+            p = p_values(f, own.y, attribute.codes, attribute.levels, own.patients, MEASURES, comparisons=len(table))
+            for measure in MEASURES:
+                found |= {(finding, measure, attribute.name, g): v for g, v in zip(attribute.others, p[measure], strict=True)}
+    keys = zip(table["finding"], table["measure"], table["attribute"], table["group"], strict=True)
+    p = np.array([found[key] for key in keys])
+    return np.where(table["value"].notna(), p, np.nan)
+
+
+if __name__ == "__main__":
+    main()
