@@ -30,7 +30,8 @@ def test_a_proportion_equals_scipy_away_from_the_ends(k: int, n: int, level: flo
 
 def test_with_one_event_the_lower_limit_is_that_of_brown_cai_and_dasgupta():
     low, high = wilson([0.01, 0.99], 100)
-    assert low[0] == pytest.approx(chi2.ppf(0.05, 2) / 2 / 100)
+    for events, level in ((1, 0.95), (2.4, 0.95), (3.4, 0.9), (1.7, 0.9995)):
+        assert wilson(events / 100, 100, level)[0] == pytest.approx(chi2.ppf(1 - level, 2 * events) / 2 / 100, rel=1e-9)
     assert high[1] == pytest.approx(1 - low[0])
     assert low[0] < binomtest(1, 100).proportion_ci(method="wilson").low
 

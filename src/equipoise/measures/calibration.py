@@ -21,7 +21,7 @@ import numpy.typing as npt
 from equipoise.data import generator
 from equipoise.measures.cells import FloatArray, IntArray, ratio, sums_at
 from equipoise.measures.clusters import Clusters
-from equipoise.measures.intervals import quantile, student
+from equipoise.measures.intervals import fewer_clusters, quantile, student, wilson
 
 BINS = 10  # of equal width, for the calibration error
 NEWTON = 50  # iterations; five are usual, near separation it takes more
@@ -90,9 +90,18 @@ def brier(rows: Scored, level: float, least: int) -> Limits:
     value = ratio(of.sum(w * loss), total)
     patients = of.patients()
     variance = ratio(of.squares(w * (loss - _spread(value, of.code))), total**2) * _few(patients)
+    # Where the scores are nearly certain and no row is wrong, the rows show less variance than the scores say that there is.
+    usual = rows.score * (1 - rows.score)
+    spread = (usual - _spread(ratio(of.sum(w * usual), total), of.code)) ** 2 + usual * (1 - 2 * rows.score) ** 2
+    stated = ratio(of.sum(w**2 * spread), total**2)
+    lacking = stated > variance
+    variance = np.maximum(variance, stated)
     with np.errstate(invalid="ignore", divide="ignore"):
         middle, half = logit(value), _t(patients, level) * np.sqrt(variance) / (value * (1 - value))
         low, high = expit(middle - half), expit(middle + half)
+        least_loss = np.maximum(value, ratio(of.sum(w * usual), total))
+        size = fewer_clusters(least_loss * (1 - least_loss) / variance, np.maximum(patients - 1, 1.0), level)
+        high = np.where(lacking, np.minimum(high, wilson(value, size, level)[1]), high)
     exact = (value <= 0) | (value >= 1)
     low, high = np.where(exact, value, low), np.where(exact, value, high)
     return _limits(value, low, high, patients, [FEW if n < least else ENOUGH for n in patients])
@@ -182,7 +191,7 @@ def _score_limits(of: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, at:
     together = ratio(of.squares(w), of.sum(w**2))
     known = np.isfinite(at)
     patients = of.patients()
-    effect = np.where(known, ratio(rows, model) * np.maximum(ratio(robust, rows), 1.0), together)
+    effect = np.where(known, np.maximum(ratio(rows, model), 1.0) * np.maximum(ratio(robust, rows), 1.0), together)
     t = np.where(of.several(), _t(patients, level), quantile(level))
     scale = t * np.sqrt(effect)
 

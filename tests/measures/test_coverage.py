@@ -1,0 +1,32 @@
+"""A short version of benchmarks/coverage.py: intervals of small samples cover the truth about as often as they say."""
+
+import pandas as pd
+import pytest
+from benchmarks.coverage import DESIGNS, piece
+
+REPETITIONS = 40
+HITS = {"rare": 300, "extreme": 100}  # design: rows
+
+
+@pytest.fixture(scope="module")
+def covered() -> pd.DataFrame:
+    """The intervals of both designs, each measure over all groups: how often they were seen and how often they covered."""
+    pieces = [piece(design, HITS[design.name], 0, REPETITIONS)[0] for design in DESIGNS if design.name in HITS]
+    rows = pd.concat(pieces).assign(covered=lambda d: d["repetitions"] - d["below"] - d["above"])
+    return rows.groupby(["kind", "measure"])[["repetitions", "covered"]].sum().reset_index()
+
+
+def test_every_kind_of_interval_was_seen(covered: pd.DataFrame) -> None:
+    assert {"rate of a group", "score of a group", "performance", "gap", "change of a rate", "change of a gap"} <= set(covered["kind"])
+    assert {"tpr", "ppv", "auroc", "f1", "average_precision", "eod", "aod", "ppv_gap"} <= set(covered["measure"])
+
+
+def test_intervals_cover_the_truth_in_samples_with_few_positives_and_rates_near_0_and_1(covered: pd.DataFrame) -> None:
+    share = covered["covered"] / covered["repetitions"]
+    allowed = 0.95 - 3.5 * (0.95 * 0.05 / covered["repetitions"]) ** 0.5  # three and a half standard errors
+    low = covered[share < allowed]
+    assert low.empty, low.assign(share=share).to_string()
+
+
+def test_together_they_miss_as_often_as_they_say(covered: pd.DataFrame) -> None:
+    assert 0.945 <= covered["covered"].sum() / covered["repetitions"].sum() <= 0.985
