@@ -40,7 +40,7 @@ WRONG = {  # a call: what the message must name
     "audit on a frame": (lambda: eq.audit(NET, FRAME), ["DataFrame", "eq.Cohort.from_frame"]),
     "audit on scores": (lambda: eq.audit(NET, SCORES), ["Scores", "eq.audit(scores)"]),
     "audit scores on a cohort": (lambda: eq.audit(SCORES, COHORT), ["eq.audit(scores)"]),
-    "audit a file": (lambda: eq.audit("scores.csv"), ["str", "eq.Scores.from_frame", "equipoise audit"]),
+    "audit a file": (lambda: eq.audit("scores.csv"), ["str", "eq.scan", "equipoise audit"]),
     "audit nothing": (lambda: eq.audit(None), ["NoneType"]),
     "a frame to choose a threshold": (lambda: eq.audit(SCORES, valid=FRAME), ["valid", "DataFrame"]),
     "a cohort to choose a threshold of scores": (lambda: eq.audit(SCORES, valid=COHORT), ["valid=eq.Scores.from_frame"]),

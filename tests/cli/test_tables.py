@@ -42,6 +42,29 @@ AUDIT = ["--label", "y", "--score", "p", "--draws", "10"]
 # audit
 
 
+def test_a_folder_is_audited_as_one_table(run):
+    frame = _scores(400)
+    Path("visits/sex=F").mkdir(parents=True)
+    Path("visits/sex=M").mkdir()
+    for sex, part in frame.groupby("sex"):
+        part.drop(columns="sex").to_parquet(f"visits/sex={sex}/rows.parquet")
+    options = [*AUDIT, "--group", "sex", "--group", "age", "--bins", "age=40,60", "--patient", "pid", "--json"]
+    whole, parts = (json.loads(run("audit", place, *options).out) for place in (_write("s.csv", frame), "visits"))
+    assert (parts["rows"], parts["patients"], parts["comparisons"]) == (whole["rows"], whole["patients"], whole["comparisons"])
+    assert [row["value"] for row in parts["gaps"]] == pytest.approx([row["value"] for row in whole["gaps"]], nan_ok=True)
+    assert [row["group"] for row in parts["groups"]] == [row["group"] for row in whole["groups"]]
+
+
+def test_a_folder_has_one_label_and_no_figures(run):
+    Path("visits").mkdir()
+    _write("visits/a.parquet", _scores(40))
+    base = ["audit", "visits", *AUDIT, "--group", "sex"]
+    for more, named in ((["--figures", "figures"], "--figures"), (["--id", "pid"], "--id"), (["--group", "ward"], "'ward'")):
+        ran = run(*base, *more)
+        assert ran.code == 2
+        assert says(ran.err, named)
+
+
 @pytest.mark.parametrize("name", ["s.csv", "s.parquet"])
 def test_an_audit_keeps_007_and_7_apart(run, name):
     frame = _scores(80).assign(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -14,7 +14,7 @@ from equipoise import data, measures, models, repair, report
 from equipoise.cli import inputs as given
 from equipoise.cli.console import JsonOption, bar, notes, out
 from equipoise.cli.inputs import number_problems, output_of, outputs_of
-from equipoise.errors import did_you_mean, pick, raise_all
+from equipoise.errors import BadInput, did_you_mean, pick, raise_all
 
 if TYPE_CHECKING:
     from torch import nn
@@ -94,6 +94,9 @@ def audit(
     [bold]Classes of a network that decides by argmax:[/bold] --label finding --class none --class pneumonia --class effusion --model ...
 
     [bold]Several labels:[/bold] equipoise audit local.csv --images xrays/ --label Effusion --label Mass --group sex ...
+
+    [bold]Many rows:[/bold] equipoise audit visits/ --label y --score p --group sex --patient patient_id, with a folder of CSV or Parquet
+    files, or one that is partitioned by folders such as sex=F. It is read in batches, as is a file above 256 MiB.
     """
     classes, feature, images = (inputs.options[name] for name in ("classes", "features", "images"))
     label = classes or inputs.options["labels"]
@@ -131,26 +134,22 @@ def audit(
                 return {label[0]: given.scores_of(network, opened[path].cohort, output)}
             return _scores_of_labels(network, opened[path].cohort, output, outputs_of(output_name, label))
 
-        scores = read(file)
+        in_batches = network is None and data.is_large(file, reading.max_table_bytes)
+        if in_batches and figures:
+            raise BadInput(f"--figures draws every score, and {file} is read in batches. Omit it.")
+        scores = {} if in_batches else read(file)
         on = read(valid) if valid else {}
         results = {}
+        asked: dict[str, Any] = {"threshold": threshold, "measures": measure or None, "draws": draws, "level": level, "seed": seed}
+        asked |= {"min_patients": min_patients, "specificity": specificity, "sensitivity": sensitivity, "thresholds": thresholds}
+        asked["rule"] = measures.Threshold(0.5, measures.ARGMAX) if classes else None  # on the margin over the other classes
+        if in_batches:
+            for name, table in data.scan_scores(file, reading, score or []).items():
+                with bar("audit") as step:
+                    results[name] = measures.audit_scan(table, valid=on.get(name), progress=step, **asked)
         for name, own in scores.items():
-            with bar("bootstrap" if one else f"bootstrap of {name}") as step:
-                results[name] = measures.audit_scores(
-                    own,
-                    rule=measures.Threshold(0.5, measures.ARGMAX) if classes else None,  # on the margin over the other classes
-                    threshold=threshold,
-                    valid=on.get(name),
-                    measures=measure or None,
-                    draws=draws,
-                    level=level,
-                    seed=seed,
-                    min_patients=min_patients,
-                    specificity=specificity,
-                    sensitivity=sensitivity,
-                    thresholds=thresholds,
-                    progress=step,
-                )
+            with bar("audit" if one else f"audit of {name}") as step:
+                results[name] = measures.audit_scores(own, valid=on.get(name), progress=step, **asked)
         clear = None if no_finding is None else measures.audit_no_finding(scores, results, no_finding)
         layers = None
         if probe and network is not None:

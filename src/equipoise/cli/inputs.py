@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from equipoise.models import Code
 
-FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file with one row per sample.")]
+FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file with one row per sample; audit also takes a folder of them.")]
 
 ModelOption = Annotated[
     str | None,

@@ -23,6 +23,7 @@ from .conflicts import CONFLICTS as CONFLICTS
 from .conflicts import Varying as Varying
 from .conflicts import distinct as distinct
 from .conflicts import patient_codes as patient_codes
+from .conflicts import patients_varying as patients_varying
 from .conflicts import varying_in as varying_in
 from .dicom import with_headers as with_headers
 from .faults import MAX_PIXELS as MAX_PIXELS
@@ -55,6 +56,7 @@ from .reading import Read as Read
 from .reading import Reading as Reading
 from .reading import read_cohort as read_cohort
 from .reading import read_scores as read_scores
+from .reading import scan_scores as scan_scores
 from .scores import Scores as Scores
 from .seeds import child_seed as child_seed
 from .seeds import generator as generator
@@ -73,10 +75,12 @@ from .splits import hold_out as hold_out
 from .splits import split as split
 from .stored import Scan as Scan
 from .stored import Stored as Stored
+from .stored import mixed as mixed
 from .stored import scan as scan
 from .table import Encoder as Encoder
 from .table import Table as Table
 from .table_files import as_parsed as as_parsed
+from .table_files import is_large as is_large
 from .table_files import read_table as read_table
 from .targets import UNKNOWN as UNKNOWN
 from .targets import known as known

@@ -21,6 +21,7 @@ from equipoise.data.faults import MAX_PIXELS, Broken, Limit, counted
 from equipoise.data.image_files import IMAGE_COLUMNS, find_files, of_view
 from equipoise.data.images import BROKEN_ADVICE, Images, Norm
 from equipoise.data.scores import Scores
+from equipoise.data.stored import Scan
 from equipoise.data.table_files import as_parsed, read_table
 from equipoise.data.targets import known
 from equipoise.errors import BadInput, did_you_mean, raise_all
@@ -137,6 +138,17 @@ def read_cohort(path: str | Path, reading: Reading, *, progress: Counting = _sil
     if reading.images is None:
         return Read(_of_numbers(frame, path.name, reading))
     return _of_images(frame, path.name, reading, reading.images, progress)
+
+
+def scan_scores(path: str | Path, reading: Reading, columns: Sequence[str]) -> dict[str, Scan]:
+    """The scores of the label in a table that is read in batches (see `is_large`), under its name."""
+    if len(reading.labels) != 1 or reading.id is not None:
+        raise BadInput(
+            f"{path} is read in batches, with one label and without row ids; got {len(reading.labels)} labels"
+            f"{'' if reading.id is None else ' and an id column'}. Audit the labels one by one, and omit --id (id=)."
+        )
+    roles = Roles(**reading.roles, score=columns[0])
+    return {reading.labels[0]: Scan(Path(path), roles)}
 
 
 def read_scores(path: str | Path, reading: Reading, columns: Sequence[str]) -> dict[str, Scores]:

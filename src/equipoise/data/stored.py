@@ -116,6 +116,11 @@ class Stored:
         """Whether all rows are one part, in memory."""
         return len(self._parts) == 1
 
+    @property
+    def count(self) -> int:
+        """How many parts there are."""
+        return len(self._parts)
+
     def parts(self) -> Iterator[Scores]:
         """The scores, patient by patient; one at a time is in memory."""
         for part in self._parts:

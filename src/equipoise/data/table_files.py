@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import logging
+import os
 import re
 from collections.abc import Collection
 from contextlib import suppress
@@ -16,7 +17,7 @@ from typing import Any, BinaryIO
 import pandas as pd
 
 from equipoise.data.attribute import inexact, level_name
-from equipoise.data.files import max_table_bytes, read_bytes, too_large
+from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, max_table_bytes, read_bytes, too_large
 from equipoise.errors import BadInput, did_you_mean
 
 log = logging.getLogger(__name__)
@@ -91,11 +92,7 @@ def _read_parquet(path: Path, text: set[str], limit: int) -> pd.DataFrame:
 
     with pq.ParquetFile(path) as file:
         about, schema = file.metadata, file.schema_arrow
-    groups = [about.row_group(k) for k in range(about.num_row_groups)]
-    stored = sum(group.column(k).total_uncompressed_size for group in groups for k in range(group.num_columns))
-    # A row takes 8 bytes in memory however well a column of one value is packed in the file.
-    size = max(stored, 8 * about.num_rows * max(1, about.num_columns))
-    if size > limit:
+    if (size := _parquet_bytes(about)) > limit:
         raise too_large(path, size, limit)
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice:
@@ -113,6 +110,32 @@ def _read_parquet(path: Path, text: set[str], limit: int) -> pd.DataFrame:
         columns[name] = arrow_texts(values, name, path) if kept else arrow_values(values)
     index = {name: [str(k) for k in values] if name in text else values for name, values in _range_index(schema.metadata, table.num_rows)}
     return pd.DataFrame({**index, **columns}, index=range(table.num_rows))
+
+
+def _parquet_bytes(about: Any) -> int:
+    """The size of a Parquet file in memory. A row takes 8 bytes however well a column of one value is packed in the file."""
+    groups = [about.row_group(k) for k in range(about.num_row_groups)]
+    stored = sum(group.column(k).total_uncompressed_size for group in groups for k in range(group.num_columns))
+    return int(max(stored, 8 * about.num_rows * max(1, about.num_columns)))
+
+
+def is_large(path: str | Path, limit: int | None = None) -> bool:
+    """Whether a table is to be read in batches: a folder, or a file above 256 MiB, unless a limit of its own was set.
+
+    A file that is damaged or absent is not large, so that reading it reports why.
+    """
+    path = Path(path)
+    if not path.is_file():
+        return path.is_dir()
+    if limit is not None or os.environ.get(LIMIT_VARIABLE):
+        return False
+    if not is_parquet(path):
+        return path.stat().st_size > MAX_TABLE_BYTES
+    import pyarrow.parquet as pq
+
+    with suppress(Exception), pq.ParquetFile(path) as file:
+        return _parquet_bytes(file.metadata) > MAX_TABLE_BYTES
+    return False
 
 
 def arrow_values(values: Any) -> "pd.Series[Any]":

@@ -79,6 +79,7 @@ from .permutation import p_values as p_values
 from .score_measures import EVERYONE as EVERYONE
 from .score_measures import OF_ALL as OF_ALL
 from .score_measures import SCORE_MEASURES as SCORE_MEASURES
+from .streamed import audit_scan as audit_scan
 from .threshold_sweep import Sweep as Sweep
 from .threshold_sweep import at_threshold as at_threshold
 from .threshold_sweep import sweep as sweep

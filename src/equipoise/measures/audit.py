@@ -17,11 +17,13 @@ from equipoise.measures.decision import Rule, Threshold, choose_rule
 from equipoise.measures.estimates import Estimate, Settings, coefficients, estimate_attribute, estimate_performance, simultaneous
 from equipoise.measures.functional import gap_values, predictive, require_cells
 from equipoise.measures.gaps import GAPS, QUOTIENTS, Gap, is_quotient, named
+from equipoise.measures.moments import Moments
 from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_levels
 from equipoise.measures.net_benefit import CURVES, thresholds_of
 from equipoise.measures.no_finding import DERIVED, NoneOf, none_of, underdiagnosis
 from equipoise.measures.performance import PERFORMANCE
 from equipoise.measures.permutation import p_values
+from equipoise.measures.sampling import sample_of, sampled_notes
 from equipoise.measures.score_measures import OF_ALL, estimate_scores, everyone, overall, with_score_measures
 from equipoise.measures.shrinkage import shrunken_gaps
 from equipoise.presenting import presenter
@@ -208,6 +210,76 @@ def audit_scores(
     >>> found["eod"].low < found["eod"].value < found["eod"].high
     True
     """
+    asked = asked_for(
+        rule=rule,
+        threshold=threshold,
+        valid=valid,
+        measures=measures,
+        also=also,
+        optimise=optimise,
+        draws=draws,
+        level=level,
+        seed=seed,
+        min_patients=min_patients,
+        specificity=specificity,
+        sensitivity=sensitivity,
+        thresholds=thresholds,
+    )
+    return audit_asked(scores, asked, progress)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an audit is asked for: a decision rule, measures and settings."""
+
+    rule: Rule
+    wanted: tuple[str, ...]
+    settings: Settings
+    strict: bool = False  # whether an empty cell that a measure needs is an error
+    scored: bool = True  # whether the measures of the scores themselves are estimated
+
+    @property
+    def gaps(self) -> list[str]:
+        """The gaps among the measures."""
+        return [m for m in self.wanted if m not in PERFORMANCE and m not in OF_ALL]
+
+    @property
+    def performance(self) -> list[str]:
+        """The performance measures."""
+        return [m for m in self.wanted if m in PERFORMANCE]
+
+    def require(self, tables: Sequence[Cells], where: str) -> None:
+        """Raises every empty cell that a measure which was asked for needs, in one error."""
+        problems: list[str] = []
+        for cells in tables if self.strict else ():
+            for gap in self.gaps:
+                try:
+                    require_cells(gap, cells, where)
+                except EmptyCell as error:
+                    problems += error.problems
+                else:
+                    problems += _undecided(gap, cells, where)
+        if problems:
+            raise EmptyCell(*problems)
+
+
+def asked_for(
+    *,
+    rule: Rule | None = None,
+    threshold: float | None = None,
+    valid: Scores | None = None,
+    measures: Sequence[Gap] | None = None,
+    also: Sequence[Gap] = (),
+    optimise: str = "balanced_accuracy",
+    draws: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    min_patients: int = 5,
+    specificity: float = 0.9,
+    sensitivity: float = 0.9,
+    thresholds: str | Sequence[float] = "0.05:0.5",
+) -> Asked:
+    """What the arguments of `audit_scores` ask for, checked."""
     if draws < 2 or not 0 < level < 1:
         raise BadInput(f"an interval needs at least 2 draws and a level between 0 and 1; got draws={draws}, level={level}")
     if rule is not None and threshold is not None:
@@ -221,7 +293,7 @@ def audit_scores(
     wanted = tuple(dict.fromkeys(listed))
     settings = Settings(draws, level, seed, min_patients, specificity, sensitivity, thresholds_of(thresholds))
     decided = rule or choose_rule(threshold, valid, optimise)
-    return _audit(scores, decided, wanted, settings, strict=measures is not None, progress=progress)
+    return Asked(decided, wanted, settings, strict=measures is not None)
 
 
 def audit_no_finding(scores: Mapping[str, Scores], audits: Mapping[str, Audit], label: str = DERIVED) -> Audit:
@@ -233,66 +305,56 @@ def audit_no_finding(scores: Mapping[str, Scores], audits: Mapping[str, Audit], 
         return audits[pick("label for no finding", label, (*audits, DERIVED))]
     found = none_of(scores, {name: audit.rule for name, audit in audits.items()})
     settings = replace(next(iter(audits.values())).settings, thresholds=())
-    return _audit(found, NoneOf(tuple(audits)), ("fpr_gap",), settings, strict=False, progress=None, scored=False)
+    return audit_asked(found, Asked(NoneOf(tuple(audits)), ("fpr_gap",), settings, scored=False))
 
 
-def _audit(
-    scores: Scores,
-    rule: Rule,
-    wanted: Sequence[str],
-    settings: Settings,
-    *,
-    strict: bool,
-    progress: Callable[[int, int], None] | None,
-    scored: bool = True,
-) -> Audit:
-    f = rule.decide(scores)
+def audit_asked(scores: Scores, asked: Asked, progress: Callable[[int, int], None] | None = None) -> Audit:
+    """The audit of scores that was asked for."""
+    settings, scored = asked.settings, asked.scored
+    f = asked.rule.decide(scores)
     attributes = list(scores.attributes)
     if len(attributes) > 1:
         attributes.append(Attribute.crossed(attributes))
-    gap_names = [m for m in wanted if m not in PERFORMANCE and m not in OF_ALL]
-    if strict:
-        _require(scores, f, gap_names)
-    performance_names = [m for m in wanted if m in PERFORMANCE]
+    asked.require(
+        [tabulate(f, scores.y, each, normalised(scores.weight)) for each in scores.attributes] if asked.strict else [], scores.name
+    )
     steps = len(attributes) + 1
     units = units_of(scores.patients, len(scores))
     group_frames, gap_frames, sums = [], [], []
-    of_all = estimate_scores(scores, everyone(len(scores)), units, settings) if scored else None
+    of_all = estimate_scores(*sample_of(scores, everyone(len(scores)), units), settings) if scored else None
     curves = [] if of_all is None else [of_all.curves]
     for k, attribute in enumerate(attributes):
-        groups, gaps, moments = estimate_attribute(scores, f, attribute, gap_names, settings)
+        groups, gaps, moments = estimate_attribute(scores, f, attribute, asked.gaps, settings)
         sums.append(moments)
         if scored:
-            own = estimate_scores(scores, attribute, units, settings)
+            sample = sample_of(scores, attribute, units)
+            own = estimate_scores(*sample, settings)
             curves.append(own.curves)
             groups = with_score_measures(groups, own, settings.min_patients, "rows" if scores.patients is None else "patients")
+            groups["note"] = sampled_notes(groups, sample[1])
         group_frames.append(groups)
         gap_frames.append(gaps)
         if progress:
             progress(k + 1, steps)
-    gaps = pd.concat(gap_frames, ignore_index=True)
-    comparisons = int(comparisons_of(gaps).max(initial=-1)) + 1
-    gaps = adjusted(_tested(gaps, scores, f, attributes, comparisons, settings.seed), settings.level)
-    signed = {name: coefficients(name) for name in gap_names}
-    levels = critical_levels(
-        gaps, [(len(gap_names) * (len(m.total) - 1), partial(m.gap_correlation, signed)) for m in sums], settings.level
-    )
-    gaps = simultaneous(gaps, sums, levels)
-    estimates = _headlines(gaps)
-    estimates |= estimate_performance(scores, f, performance_names, settings)
-    estimates |= {name: overall(of_all, name) for name in OF_ALL if of_all is not None and name in wanted}
+
+    def tested(comparisons: int) -> list[FloatArray]:
+        return [p for each in attributes for p in _tested(scores, f, each, asked.gaps, comparisons, settings.seed)]
+
+    gaps, comparisons, estimates = concluded(gap_frames, sums, tested, asked)
+    estimates |= estimate_performance(scores, f, asked.performance, settings)
+    estimates |= {name: overall(of_all, name) for name in OF_ALL if of_all is not None and name in asked.wanted}
     if progress:
         progress(steps, steps)
     return Audit(
         estimates=estimates,
         groups=pd.concat(group_frames),
         gaps=gaps,
-        rule=rule,
+        rule=asked.rule,
         missing={a.name: a.missing for a in attributes},
         references={a.name: a.reference for a in attributes},
         assumed=tuple(a.name for a in scores.attributes if not a.named),
         rows=len(scores),
-        patients=None if scores.patients is None else int(units_of(scores.patients, len(scores)).max(initial=-1)) + 1,
+        patients=None if scores.patients is None else int(units.max(initial=-1)) + 1,
         name=scores.name,
         settings=settings,
         varying=varying_in(scores.attributes, scores.patients),
@@ -302,34 +364,30 @@ def _audit(
     )
 
 
-def _tested(
-    gaps: pd.DataFrame, scores: Scores, f: FloatArray, attributes: Sequence[Attribute], comparisons: int, seed: int
-) -> pd.DataFrame:
-    """The gaps with the p-value of each that has a value."""
-    measures = list(dict.fromkeys(gaps["measure"]))
-    found = []
-    for each in attributes:
-        p = p_values(
-            *(f, scores.y, each.codes, each.levels, scores.patients, measures), weight=scores.weight, comparisons=comparisons, seed=seed
-        )
-        found += [p[measure] for measure in measures]  # as the rows: by attribute, measure and group
-    return gaps.assign(p_value=np.where(gaps["value"].notna(), np.concatenate([np.zeros(0), *found]), np.nan))
+def concluded(
+    frames: Sequence[pd.DataFrame], sums: Sequence[Moments], tested: Callable[[int], Sequence[FloatArray]], asked: Asked
+) -> tuple[pd.DataFrame, int, dict[str, Estimate]]:
+    """The gaps of all attributes with adjusted tests and simultaneous intervals, how many comparisons they are, and the headline of each.
+
+    `sums` are the moments of each attribute; `tested` gives their p-values for a number of comparisons, as the rows: by attribute, measure
+    and group.
+    """
+    settings, names = asked.settings, asked.gaps
+    gaps = pd.concat(frames, ignore_index=True)
+    comparisons = int(comparisons_of(gaps).max(initial=-1)) + 1
+    p = np.concatenate([np.zeros(0), *tested(comparisons)])
+    gaps = adjusted(gaps.assign(p_value=np.where(gaps["value"].notna(), p, np.nan)), settings.level)
+    signed = {name: coefficients(name) for name in names}
+    levels = critical_levels(gaps, [(len(names) * (len(m.total) - 1), partial(m.gap_correlation, signed)) for m in sums], settings.level)
+    gaps = simultaneous(gaps, sums, levels)
+    return gaps, comparisons, _headlines(gaps)
 
 
-def _require(scores: Scores, f: FloatArray, gaps: Sequence[str]) -> None:
-    """Raises every empty cell that a measure which was asked for needs, in one error."""
-    problems: list[str] = []
-    for attribute in scores.attributes:
-        cells = tabulate(f, scores.y, attribute, normalised(scores.weight))
-        for gap in gaps:
-            try:
-                require_cells(gap, cells, scores.name)
-            except EmptyCell as error:
-                problems += error.problems
-            else:
-                problems += _undecided(gap, cells, scores.name)
-    if problems:
-        raise EmptyCell(*problems)
+def _tested(scores: Scores, f: FloatArray, attribute: Attribute, gaps: Sequence[str], comparisons: int, seed: int) -> list[FloatArray]:
+    """The p-values of the gaps of one attribute, by measure (groups - 1,)."""
+    codes, levels, patients = attribute.codes, attribute.levels, scores.patients
+    found = p_values(f, scores.y, codes, levels, patients, gaps, weight=scores.weight, comparisons=comparisons, seed=seed)
+    return [found[name] for name in gaps]
 
 
 def _undecided(gap: str, cells: Cells, where: str) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.measures.cells import FloatArray, IntArray, ratio, sums_at
+from equipoise.measures.cells import FloatArray, IntArray, grouped, ratio, sums_at
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +31,8 @@ class Clusters:
         width = int(units.max(initial=0)) + 1
         if width == len(units):
             return cls(rows, code, groups, None, code)
-        pairs, place = np.unique(code * width + units[rows], return_inverse=True)
-        return cls(rows, code, groups, np.asarray(place, dtype=np.int64), np.asarray(pairs // width, dtype=np.int64))
+        pairs, place = grouped(code * width + units[rows], groups * width)
+        return cls(rows, code, groups, place, pairs // width)
 
     def sum(self, values: npt.ArrayLike) -> FloatArray:
         """The sum of row values (k,) in each group (groups,)."""

@@ -10,7 +10,7 @@ import pandas as pd
 
 from equipoise.data import Attribute, IntArray, Scores, distinct
 from equipoise.measures.bootstrap import units_of
-from equipoise.measures.cells import FloatArray
+from equipoise.measures.cells import FloatArray, sums_at
 from equipoise.measures.gaps import MEASURES, is_quotient, labels_needed, terms
 from equipoise.measures.intervals import auroc_interval, detectable_gap, fewer_clusters, wilson
 from equipoise.measures.moments import Moments, moments_of
@@ -91,12 +91,17 @@ def estimate_attribute(
     """One row per group with every rate and its interval, one row per gap and group, and the moments that they follow from."""
     units = units_of(scores.patients, len(scores))
     sums = moments_of(f, scores.y, attribute.codes, len(attribute.levels), units, scores.weight)
-    found = {name: _rate(sums, name, settings.level) for name in GROUP_MEASURES if name != "auroc"}
-    found["auroc"] = _aurocs(scores, attribute, units, settings.level)
     unit = "rows" if scores.patients is None else "patients"
-    groups = _group_frame(attribute, sums, found, settings, unit)
+    return *frames_of(attribute, sums, aurocs(scores, attribute, units, settings.level), gaps, settings, unit), sums
+
+
+def frames_of(
+    attribute: Attribute, sums: Moments, areas: "Found", gaps: Sequence[str], settings: Settings, unit: str
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """One row per group with every rate and its interval, and one row per gap and group, from the moments and AUROCs of the groups."""
+    found = {name: areas if name == "auroc" else _rate(sums, name, settings.level) for name in GROUP_MEASURES}
     rows = [row for name in gaps for row in _gap_rows(name, attribute, sums, settings, unit)]
-    return groups, pd.DataFrame(rows, columns=GAP_COLUMNS), sums
+    return _group_frame(attribute, sums, found, settings, unit), pd.DataFrame(rows, columns=GAP_COLUMNS)
 
 
 GAP_COLUMNS = [
@@ -107,7 +112,7 @@ GAP_COLUMNS = [
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class Found:
     """A rate of each group with its limits, and how many patients it rests on."""
 
     value: FloatArray
@@ -160,7 +165,10 @@ class _Ranked:
         """How many patients of equal weight the positive and the negative rows amount to (Kish)."""
         held: list[FloatArray] = list(self.rows)
         if self.weight is not None:
-            held = [np.bincount(self.units[side], self.weight[side]) for side in (self.ranking.positive, self.ranking.negative)]
+            held = [
+                sums_at(self.units[side], self.weight[side], int(self.units.max()) + 1)
+                for side in (self.ranking.positive, self.ranking.negative)
+            ]
         positive, negative = (float(each.sum() ** 2 / (each**2).sum()) for each in held)
         return positive, negative
 
@@ -183,6 +191,11 @@ def _performance(name: str, sums: Moments, ranked: _Ranked, level: float) -> tup
         return _auroc(ranked, level)
     if name == "average_precision":
         return _average_precision(ranked, level)
+    return performance_of(name, sums, level)
+
+
+def performance_of(name: str, sums: Moments, level: float) -> tuple[float, float, float]:
+    """The value and the limits of a performance measure of decisions, from the moments of all rows."""
     if name == "balanced_accuracy":
         half, low, high = (float(x[0]) for x in sums.sums({"tpr": 0.5, "fpr": -0.5}, level))
         return 0.5 + half, max(0.5 + low, 0.0), min(0.5 + high, 1.0)
@@ -223,16 +236,16 @@ def _average_precision(ranked: _Ranked, level: float) -> tuple[float, float, flo
     return value, float(low[0]), float(high[1])
 
 
-def _rate(sums: Moments, name: str, level: float) -> _Found:
+def _rate(sums: Moments, name: str, level: float) -> Found:
     """A rate of each group; one minus another has the mirrored interval."""
     source = MIRRORED.get(name, name)
     value, (low, high) = sums.value(source), sums.interval(source, level)
     if name in MIRRORED:
         value, low, high = 1 - value, 1 - high, 1 - low
-    return _Found(value, low, high, sums.patients(source))
+    return Found(value, low, high, sums.patients(source))
 
 
-def _aurocs(scores: Scores, attribute: Attribute, units: IntArray, level: float) -> _Found:
+def aurocs(scores: Scores, attribute: Attribute, units: IntArray, level: float) -> Found:
     """The AUROC of each group."""
     order = np.argsort(attribute.codes, kind="stable")
     parts = np.split(order, np.searchsorted(attribute.codes[order], np.arange(len(attribute.levels) + 1)))[1:-1]
@@ -241,7 +254,7 @@ def _aurocs(scores: Scores, attribute: Attribute, units: IntArray, level: float)
         for rows in parts
     ]
     ends = np.array([_auroc(each, level) for each in ranked]).reshape(-1, 3)
-    return _Found(ends[:, 0], ends[:, 1], ends[:, 2], np.array([min(each.patients()) for each in ranked], dtype=np.float64))
+    return Found(ends[:, 0], ends[:, 1], ends[:, 2], np.array([min(each.patients()) for each in ranked], dtype=np.float64))
 
 
 def patients_in_cells(units: IntArray, y: IntArray, attribute: Attribute) -> FloatArray:
@@ -256,7 +269,7 @@ def patients_in_cells(units: IntArray, y: IntArray, attribute: Attribute) -> Flo
     return np.column_stack([by_label, either])[:-1].astype(np.float64)
 
 
-def _group_frame(attribute: Attribute, sums: Moments, found: Mapping[str, _Found], settings: Settings, unit: str) -> pd.DataFrame:
+def _group_frame(attribute: Attribute, sums: Moments, found: Mapping[str, Found], settings: Settings, unit: str) -> pd.DataFrame:
     negatives, positives = (sums.rows[:, list(sums.ratios).index(name)].astype(int) for name in ("fpr", "tpr"))
     columns: dict[str, object] = {
         "attribute": attribute.name,

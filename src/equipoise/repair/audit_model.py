@@ -6,9 +6,9 @@ Torch is imported only where a network is audited.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast, overload
 
-from equipoise.data import Cohort, Scores, check_cohort
+from equipoise.data import Cohort, Scan, Scores, check_cohort
 from equipoise.errors import BadInput, Misuse
-from equipoise.measures import ARGMAX, Audit, Audits, Gap, Rule, Threshold, audit_no_finding, audit_scores, choose_rule
+from equipoise.measures import ARGMAX, Audit, Audits, Gap, Rule, Threshold, audit_no_finding, audit_scan, audit_scores, choose_rule
 
 NOT_AUDITED = {  # what is given in place of scores or a network, and what to do
     "DataFrame": "Name the columns of the frame: eq.audit(eq.Scores.from_frame(frame, label=..., score=..., group=...)).",
@@ -17,14 +17,14 @@ NOT_AUDITED = {  # what is given in place of scores or a network, and what to do
     "ndarray": "Labels, scores and groups in arrays: eq.audit(eq.Scores.from_arrays(y, score, groups)).",
     "Tensor": "Labels, scores and groups in arrays: eq.audit(eq.Scores.from_arrays(y, score, groups)).",
     "BaseEstimator": "Score the rows first: eq.audit(eq.Scores.of(cohort, estimator.predict_proba(x)[:, 1])).",
-    "str": "Read the file first: eq.Scores.from_frame(pd.read_csv(path, dtype={'patient': str}), ...), or run `equipoise audit`.",
-    "PurePath": "Read the file first: eq.Scores.from_frame(pd.read_csv(path, dtype={'patient': str}), ...), or run `equipoise audit`.",
+    "str": "Name the columns of the table: eq.audit(eq.scan(path, label=..., score=..., group=...)), or run `equipoise audit`.",
+    "PurePath": "Name the columns of the table: eq.audit(eq.scan(path, label=..., score=..., group=...)), or run `equipoise audit`.",
 }
 
 
 @overload
 def audit(
-    subject: Scores,
+    subject: Scores | Scan,
     *,
     threshold: float | None = ...,
     valid: Scores | None = ...,
@@ -108,7 +108,7 @@ def audit(
     outputs: Mapping[str, int | str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Audit | Audits:
-    """The audit of scores, of a network on a cohort, or of a debiasing result on a cohort.
+    """The audit of scores, of a table on disk (`eq.scan`), of a network on a cohort, or of a debiasing result on a cohort.
 
     The decision is the result's own rule; or `score >= threshold`; or the threshold that is best by `optimise` on `valid`; or the
     threshold that `train` chose on its validation set; or 0.5. The audit names which. A cell with fewer than `min_patients` patients is
@@ -127,7 +127,7 @@ def audit(
     asked: dict[str, Any] = {"measures": measures, "draws": draws, "level": level, "seed": seed, "min_patients": min_patients}
     asked |= {"specificity": specificity, "sensitivity": sensitivity, "thresholds": thresholds}
     by_name = isinstance(subject, Mapping) and subject and all(isinstance(own, Scores) for own in subject.values())
-    if cohort is not None and (by_name or isinstance(subject, Scores)):
+    if cohort is not None and (by_name or isinstance(subject, (Scores, Scan))):
         raise BadInput("scores are audited without a cohort: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
     if isinstance(subject, Mapping) and by_name:
         on_each = valid if isinstance(valid, Mapping) else {}
@@ -139,9 +139,10 @@ def audit(
     several = isinstance(cohort, Cohort) and cohort.targets is not None
     if no_finding is not None and not several:
         raise BadInput("no_finding is for the labels of one model: a cohort with label=[...], or a mapping of labels to scores")
-    if isinstance(subject, Scores):
+    if isinstance(subject, (Scores, Scan)):
         on = cast(Scores | None, valid)  # anything else is refused there
-        return audit_scores(subject, threshold=threshold, valid=on, optimise=optimise, also=also, progress=progress, **asked)
+        asked |= {"threshold": threshold, "valid": on, "optimise": optimise, "also": also, "progress": progress}
+        return audit_scan(subject, **asked) if isinstance(subject, Scan) else audit_scores(subject, **asked)
 
     from equipoise.methods import Candidate
 
@@ -223,7 +224,9 @@ def _predicted(model: object, cohort: Cohort | None, output: str, where: str = "
     from equipoise.models import predict
 
     if not isinstance(model, nn.Module):
-        raise Misuse("eq.audit", "scores, a network with a cohort, or a debiasing result with a cohort", model, NOT_AUDITED)
+        raise Misuse(
+            "eq.audit", "scores, a table on disk, a network with a cohort, or a debiasing result with a cohort", model, NOT_AUDITED
+        )
     if cohort is None:
         raise BadInput("a network is audited on a cohort: eq.audit(model, parts.test), or eq.audit(model, eq.Cohort.from_frame(...))")
     check_cohort(where, cohort)

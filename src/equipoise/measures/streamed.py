@@ -1,0 +1,391 @@
+"""The audit of a table on disk, of any number of rows, in memory that does not grow with them.
+
+A table of up to `HELD` rows is audited as it is in memory, exactly. A larger one is kept in files that each hold all rows of their
+patients, and is audited by sums over those files:
+
+- rates, gaps, their intervals and tests, accuracy, balanced accuracy and F1 follow from sums by patient and their second moments, which
+  add up: the same numbers as in memory
+- AUROC and average precision come from counts of scores in narrow bins. Scores in one bin count as ties, so that AUROC is off by at most
+  half the sum over bins of (share of positives) * (share of negatives), which the audit reports: about 1e-5. Their standard errors are
+  those of DeLong by patient, from each row's placement among the bins
+- measures of the scores themselves (calibration, Brier score, operating points, decision curves), and the test of a group with few
+  patients, use a random sample of whole patients of at least `SAMPLED` rows of each group, or all rows of a smaller group. Their intervals
+  are those of that sample.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from equipoise.data import Attribute, IntArray, Scan, Scores, Stored, Varying, patients_varying
+from equipoise.errors import BadInput
+from equipoise.measures.audit import Asked, Audit, asked_for, audit_asked, concluded
+from equipoise.measures.bootstrap import units_of
+from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
+from equipoise.measures.estimates import Estimate, Found, aurocs, coefficients, frames_of, performance_of
+from equipoise.measures.intervals import auroc_interval, fewer_clusters, wilson
+from equipoise.measures.moments import Moments, moments_of
+from equipoise.measures.permutation import MANY, MANY_EVENTS, hypergeometric_p, p_values
+from equipoise.measures.sampling import SAMPLED, sampled_notes
+from equipoise.measures.score_measures import EVERYONE, OF_ALL, estimate_scores, overall, with_score_measures
+
+MANTISSA = 13  # bits of a score, or of its distance from 1 if that is nearer, that its bin keeps: 8,192 bins from 0.25 to 0.5
+SMALLEST = 24  # scores closer than 2 ** -24 to 0 or 1 share a bin, except those that are exactly 0 or 1
+BINS = 2 * (SMALLEST * 2**MANTISSA + 2)
+MOST_BINS = 2**22  # of all groups together; with many groups, neighbouring bins are joined
+
+
+def audit_scan(scan: Scan, **asked: Any) -> Audit:
+    """The audit of a table on disk; the keywords are those of `audit_scores`."""
+    progress: Callable[[int, int], None] | None = asked.pop("progress", None)
+    wanted = asked_for(**asked)
+    with scan.read() as stored:
+        if stored.whole:
+            return audit_asked(next(stored.parts()), wanted, progress)
+        return _audit_parts(stored, wanted, progress)
+
+
+def score_bins(score: FloatArray) -> npt.NDArray[np.int32]:
+    """The bin of each score (n,): narrower towards 0 and 1, where scores of rare findings lie close together. Higher scores, higher bins.
+
+    >>> score_bins(np.array([0.0, 0.25, 0.5, 0.75, 1.0])).tolist() == sorted(score_bins(np.array([0.0, 0.25, 0.5, 0.75, 1.0])).tolist())
+    True
+    """
+    upper = score > 0.5
+    near = np.where(upper, 1 - score, score).astype(np.float32)  # the distance from the nearer end
+    bits = near.view(np.int32) >> (23 - MANTISSA)
+    lowest = (127 - SMALLEST) << MANTISSA
+    place = np.where(near == 0, 0, np.clip(bits - lowest, 0, SMALLEST * 2**MANTISSA) + 1).astype(np.int32)
+    found: npt.NDArray[np.int32] = np.where(upper, BINS - 1 - place, place)
+    return found
+
+
+@dataclass(eq=False)
+class _Tally:
+    """The sums of one attribute, part by part."""
+
+    groups: int
+    sums: Moments | None = None
+    counts: FloatArray | None = None  # (groups, 2, bins): weight of the rows by label and bin of the score
+    rows: FloatArray | None = None  # the same without weights, where there are weights
+    width: int = 1  # neighbouring bins that are joined
+
+    def __post_init__(self) -> None:
+        while 2 * self.groups * (BINS // self.width + 1) > MOST_BINS:
+            self.width *= 2
+        self.counts = np.zeros((self.groups, 2, BINS // self.width + 1))
+        self.sampled: list[tuple[Any, ...]] = []
+        self.kept = np.zeros(self.groups, np.int64)  # rows of each group in the sample
+        self.patients = 0
+
+    def add(
+        self, f: FloatArray, y: IntArray, score: FloatArray, bins: IntArray, codes: IntArray, units: IntArray, w: FloatArray | None
+    ) -> None:
+        """Adds the rows of one part."""
+        own = moments_of(f, y, codes, self.groups, units, w)
+        self.sums = own if self.sums is None else self.sums + own
+        assert self.counts is not None
+        known = codes >= 0
+        cell = ((codes * 2 + y) * self.counts.shape[-1] + bins // self.width)[known]
+        self.counts += np.bincount(cell, None if w is None else w[known], self.counts.size).reshape(self.counts.shape)
+        if w is not None:
+            plain = np.bincount(cell, minlength=self.counts.size).reshape(self.counts.shape)
+            self.rows = plain.astype(np.float64) if self.rows is None else self.rows + plain
+        open_ = np.append(self.kept < SAMPLED, False)
+        rows = np.flatnonzero(open_[codes])
+        self.sampled.append((y[rows], score[rows], f[rows], codes[rows], units[rows] + self.patients, None if w is None else w[rows]))
+        self.kept += np.bincount(codes[rows], minlength=self.groups)
+        self.patients += int(units.max(initial=-1)) + 1
+
+    def sample(self, keep: IntArray) -> tuple[IntArray, FloatArray, FloatArray, IntArray, IntArray, FloatArray | None]:
+        """The sampled rows of the groups in `keep` (their new codes by old ones): y, scores, decisions, codes, patients and weights."""
+        joined: list[Any] = [None if each[0] is None else np.concatenate(each) for each in zip(*self.sampled, strict=True)]
+        y, score, f, codes, units, w = joined
+        return y, score, f, np.append(keep, -1)[codes], grouped(units, self.patients)[1], w
+
+
+def _audit_parts(stored: Stored, asked: Asked, progress: Callable[[int, int], None] | None) -> Audit:
+    shape = tuple(len(a.levels) for a in stored.attributes)
+    sizes = [*shape, *([math.prod(shape)] if len(shape) > 1 else []), 1]  # each attribute, their intersection, all rows
+    if math.prod(shape) * 2 > MOST_BINS // 16:
+        raise BadInput(
+            f"the group columns have {math.prod(shape):,} intersections, too many for a table of this size. Audit them one by one."
+        )
+    tallies = [_Tally(size) for size in sizes]
+    steps, done, patients = 2 * stored.count, 0, 0
+    varied = np.zeros(len(stored.attributes), np.int64)
+    weighted = named = False
+    for part in stored.parts():
+        units, f, bins = units_of(part.patients, len(part)), asked.rule.decide(part), score_bins(part.score).astype(np.int64)
+        for tally, codes in zip(tallies, _codes(part, shape), strict=True):
+            tally.add(f, part.y, part.score, bins, codes, units, part.weight)
+        patients += int(units.max(initial=-1)) + 1
+        varied += [patients_varying(a, part.patients) for a in part.attributes]
+        weighted, named = part.weight is not None, part.patients is not None
+        done = _told(progress, done, steps)
+    ranked = [_Ranked.of(tally) for tally in tallies]
+    for part in stored.parts():
+        units, bins = units_of(part.patients, len(part)), score_bins(part.score).astype(np.int64)
+        for tally, own, codes in zip(tallies, ranked, _codes(part, shape), strict=True):
+            own.add(tally, part.y, bins, codes, units, part.weight)
+        done = _told(progress, done, steps)
+    attributes, kept = _attributes(stored, tallies, shape)
+    return _Whole(stored, asked, tallies, ranked, attributes, kept, patients if named else None, varied, weighted).audit()
+
+
+def _told(progress: Callable[[int, int], None] | None, done: int, steps: int) -> int:
+    if progress:
+        progress(done + 1, steps)
+    return done + 1
+
+
+def _codes(part: Scores, shape: tuple[int, ...]) -> list[IntArray]:
+    """The groups of the rows: of each attribute, of their intersection (over all combinations), and one for all."""
+    codes = [a.codes for a in part.attributes]
+    crossed = []
+    if len(codes) > 1:
+        missing = np.any([each < 0 for each in codes], axis=0)
+        flat = np.ravel_multi_index(tuple(np.where(missing, 0, each) for each in codes), shape)
+        crossed = [np.where(missing, -1, flat)]
+    return [*codes, *crossed, np.zeros(len(part), np.int64)]
+
+
+def _attributes(stored: Stored, tallies: Sequence[_Tally], shape: tuple[int, ...]) -> tuple[list[Attribute], list[IntArray]]:
+    """Each attribute and their intersection without rows, and the codes in the tallies of the groups that there are."""
+    kept = [np.arange(size) for size in shape]
+    attributes = list(stored.attributes)
+    if len(shape) > 1:
+        sums = tallies[len(shape)].sums
+        assert sums is not None
+        present = np.flatnonzero((sums.total[:, :2].sum(1) > 0) | (np.arange(len(sums.total)) == 0))
+        places = np.unravel_index(present, shape)
+        attributes.append(Attribute.crossed([replace(a, codes=at) for a, at in zip(stored.attributes, places, strict=True)]))
+        kept.append(present)
+    return attributes, kept
+
+
+@dataclass(eq=False)
+class _Ranked:
+    """AUROC and average precision of each group from binned scores, and the variances between patients (groups,)."""
+
+    own: dict[str, FloatArray]  # by measure: what a row of each group, label and bin adds (groups, 2, bins)
+    value: dict[str, FloatArray]
+    unclustered: dict[str, FloatArray]
+    variance: dict[str, FloatArray]
+    bound: FloatArray  # by how much AUROC may be off
+
+    @classmethod
+    def of(cls, tally: _Tally) -> "_Ranked":
+        """AUROC and average precision; the variance of unclustered rows is that of rows without weights."""
+        assert tally.counts is not None
+        found = cls._of(tally.counts)
+        return found if tally.rows is None else replace(found, unclustered=cls._of(tally.rows).unclustered)
+
+    @classmethod
+    def _of(cls, counts: FloatArray) -> "_Ranked":
+        q, p = counts[:, 0], counts[:, 1]
+        total_q, total_p = q.sum(-1, keepdims=True), p.sum(-1, keepdims=True)
+        below = np.cumsum(q, axis=-1) - q / 2
+        above = total_p - np.cumsum(p, axis=-1) + p / 2
+        area = ratio((p * below).sum(-1), (total_p * total_q)[:, 0])[:, None]
+        auroc = np.stack([ratio(ratio(above, total_p) - area, total_q), ratio(ratio(below, total_q) - area, total_p)], axis=1)
+        hits, alarms = (np.cumsum(side[:, ::-1], axis=-1)[:, ::-1] for side in (p, q))
+        decided = hits + alarms
+        precision = np.nan_to_num(ratio(hits, decided))
+        average = ratio((p * precision).sum(-1), total_p[:, 0])[:, None]
+        raised, lowered = (ratio(np.cumsum(np.nan_to_num(ratio(p * side, decided**2)), axis=-1), total_p) for side in (alarms, hits))
+        precisions = np.stack([-lowered, ratio(precision - average, total_p) + raised], axis=1)
+        own = {"auroc": np.nan_to_num(auroc), "average_precision": np.nan_to_num(precisions)}
+        rows = np.stack([q, p], axis=1)
+        return cls(
+            own,
+            {"auroc": area[:, 0], "average_precision": average[:, 0]},
+            {name: (rows * each**2).sum((-2, -1)) for name, each in own.items()},
+            {name: np.zeros(len(counts)) for name in own},
+            ratio((p * q).sum(-1), 2 * (total_p * total_q)[:, 0]),
+        )
+
+    def add(self, tally: _Tally, y: IntArray, bins: IntArray, codes: IntArray, units: IntArray, w: FloatArray | None) -> None:
+        """Adds the squared sums of the patients of one part."""
+        known = np.flatnonzero(codes >= 0)
+        width = int(units.max(initial=0)) + 1
+        pairs, place = grouped(codes[known] * width + units[known], tally.groups * width)
+        for name in self.own if tally.groups == 1 else ("auroc",):
+            values = self.own[name][codes[known], y[known], bins[known] // tally.width]
+            sums = np.bincount(place, values if w is None else values * w[known], len(pairs))
+            self.variance[name] += np.bincount(pairs // width, sums**2, tally.groups)
+
+
+@dataclass(eq=False)
+class _Whole:
+    """All sums of a table, from which its audit follows."""
+
+    stored: Stored
+    asked: Asked
+    tallies: Sequence[_Tally]
+    ranked: Sequence[_Ranked]
+    attributes: Sequence[Attribute]
+    kept: Sequence[IntArray]
+    patients: int | None
+    varied: IntArray
+    weighted: bool
+
+    def audit(self) -> Audit:
+        """The audit."""
+        asked, settings = self.asked, self.asked.settings
+        sums = [_subset(tally, kept) for tally, kept in zip(self.tallies, self.kept, strict=False)]
+        cells = [
+            Cells(a.levels, *(np.vstack([m.total[:, at], np.zeros((1, 2))]) for at in (slice(0, 2), slice(2, 4))))
+            for a, m in zip(self.attributes, sums, strict=True)
+        ]
+        asked.require(cells[: len(self.stored.attributes)], self.stored.name)
+        unit = "rows" if self.patients is None else "patients"
+        group_frames, gap_frames, samples, curves = [], [], [], []
+        everyone = self._sampled(len(self.tallies) - 1, np.zeros(1, np.int64), Attribute(EVERYONE, (EVERYONE,), np.zeros(0, np.int64)))
+        of_all = estimate_scores(*everyone[:3], settings)
+        curves.append(of_all.curves)
+        for k, (attribute, moments) in enumerate(zip(self.attributes, sums, strict=True)):
+            sample = self._sampled(k, self.kept[k], attribute)
+            samples.append(sample)
+            groups, gaps = frames_of(attribute, moments, self._aurocs(k, moments, sample), asked.gaps, settings, unit)
+            own = estimate_scores(*sample[:3], settings)
+            curves.append(own.curves)
+            groups = with_score_measures(groups, own, settings.min_patients, unit)
+            groups["note"] = sampled_notes(groups, sample[1])
+            group_frames.append(groups)
+            gap_frames.append(gaps)
+
+        def tested(comparisons: int) -> list[FloatArray]:
+            return [p for moments, sample in zip(sums, samples, strict=True) for p in self._p_values(moments, sample, comparisons)]
+
+        gaps, comparisons, estimates = concluded(gap_frames, sums, tested, asked)
+        estimates |= self._performance()
+        estimates |= {name: overall(of_all, name) for name in OF_ALL if name in asked.wanted}
+        rows = self.stored.rows
+        known = [float(m.rows[:, list(m.ratios).index("selection_rate")].sum()) for m in sums]
+        return Audit(
+            estimates=estimates,
+            groups=pd.concat(group_frames),
+            gaps=gaps,
+            rule=asked.rule,
+            missing={a.name: 1 - n / rows for a, n in zip(self.attributes, known, strict=True)},
+            references={a.name: a.reference for a in self.attributes},
+            assumed=tuple(a.name for a in self.stored.attributes if not a.named),
+            rows=rows,
+            patients=self.patients,
+            name=self.stored.name,
+            settings=settings,
+            varying=self._varying(),
+            comparisons=comparisons,
+            curves=pd.concat(curves, ignore_index=True),
+            weighted=self.weighted,
+        )
+
+    def _sampled(self, k: int, kept: IntArray, attribute: Attribute) -> tuple[Scores, Attribute, IntArray, FloatArray]:
+        """The sample of one attribute: its scores, groups, patients and decisions."""
+        tally = self.tallies[k]
+        place = np.full(tally.groups, -1)
+        place[kept] = np.arange(len(kept))
+        y, score, f, codes, units, w = tally.sample(place)
+        own = replace(attribute, codes=codes)
+        patients: Any = None if self.patients is None else units
+        return Scores(y, score, (own,), patients, np.arange(len(y)).astype(object), self.stored.name, w), own, units, f
+
+    def _aurocs(self, k: int, moments: Moments, sample: tuple[Scores, Attribute, IntArray, FloatArray]) -> Found:
+        """The AUROC of each group: exact where all its rows are in the sample, from binned scores elsewhere."""
+        level, kept = self.asked.settings.level, self.kept[k]
+        scores, attribute, units, _ = sample
+        exact = aurocs(scores, attribute, units, level)
+        rows = {name: moments.rows[:, list(moments.ratios).index(name)] for name in ("tpr", "fpr", "selection_rate")}
+        whole = self.tallies[k].kept[kept] == rows["selection_rate"]
+        ranked = self.ranked[k]
+        value, clustered, alone = (each["auroc"][kept] for each in (ranked.value, ranked.variance, ranked.unclustered))
+        everyone = moments.patients("selection_rate")
+        effect = np.maximum(np.nan_to_num(ratio(clustered * ratio(everyone, everyone - 1), alone), nan=1.0), 1.0)
+        positives, negatives = (fewer_clusters(rows[name] / effect, moments.degrees(name), level) for name in ("tpr", "fpr"))
+        low, high = auroc_interval(value, positives, negatives, level)
+        patients = np.minimum(moments.patients("tpr"), moments.patients("fpr"))
+        ends = [np.where(whole, one, other) for one, other in zip((exact.value, exact.low, exact.high), (value, low, high), strict=True)]
+        return Found(ends[0], ends[1], ends[2], patients)
+
+    def _performance(self) -> dict[str, Estimate]:
+        """The performance of all rows together."""
+        level, sums, ranked = self.asked.settings.level, self.tallies[-1].sums, self.ranked[-1]
+        assert sums is not None
+        found = {}
+        for name in self.asked.performance:
+            if name not in ranked.value:
+                found[name] = Estimate(*performance_of(name, sums, level))
+                continue
+            value, variance = (float(each[name][0]) for each in (ranked.value, ranked.variance))
+            if name == "auroc":
+                effect = max(variance / float(ranked.unclustered[name][0]), 1.0)
+                positives, negatives = (float(sums.rows[0, list(sums.ratios).index(rate)]) for rate in ("tpr", "fpr"))
+                low, high = auroc_interval(value, positives / effect, negatives / effect, level)
+                note = f"from binned scores: off by at most {float(ranked.bound[0]):.0e}"
+            else:
+                positives = float(sums.rows[0, list(sums.ratios).index("tpr")])
+                low, high = wilson(value, min(positives, value * (1 - value) / variance), level)
+                note = "from binned scores"
+            found[name] = Estimate(value, float(low), float(high), note)
+        return found
+
+    def _p_values(self, moments: Moments, sample: tuple[Scores, Attribute, IntArray, FloatArray], comparisons: int) -> list[FloatArray]:
+        """The p-value of each gap (groups - 1,), for each measure: from all rows, or from the sample where a cell is small."""
+        scores, attribute, _, f = sample
+        found = [_large_p(moments, measure, self.weighted) for measure in self.asked.gaps]
+        if any(np.isnan(p).any() for p in found):
+            drawn = p_values(
+                *(f, scores.y, attribute.codes, attribute.levels, scores.patients, self.asked.gaps),
+                weight=scores.weight,
+                comparisons=comparisons,
+                seed=self.asked.settings.seed,
+            )
+            found = [np.where(np.isnan(p), drawn[measure], p) for measure, p in zip(self.asked.gaps, found, strict=True)]
+        return found
+
+    def _varying(self) -> tuple[Varying, ...]:
+        pairs = [(a, int(n) if a.conflicts == "row" else a.varied) for a, n in zip(self.stored.attributes, self.varied, strict=True)]
+        return tuple(Varying(a.name, n, a.conflicts) for a, n in pairs if n)
+
+
+def _subset(tally: _Tally, kept: IntArray) -> Moments:
+    sums = tally.sums
+    assert sums is not None
+    return Moments(sums.ratios, sums.total[kept], sums.second[kept], sums.rows[kept], sums.units[kept])
+
+
+def _large_p(moments: Moments, measure: str, weighted: bool) -> FloatArray:
+    """The p-value of the gap of every group but the reference, as `p_values` finds it in large cells; NaN where a cell is not large."""
+    signed = coefficients(measure)
+    names = tuple(signed)
+    at = [list(moments.ratios).index(name) for name in names]
+    top, bottom = (np.array([moments.ratios[name][side] for name in names], dtype=np.float64) for side in (0, 1))
+    signs = np.array(list(signed.values()))
+    value = np.stack([moments.value(name) for name in names], axis=-1)
+    patients = moments.units[:, at]
+    with np.errstate(invalid="ignore"):
+        large = (patients >= MANY) & (np.minimum(value, 1 - value) * patients >= MANY_EVENTS)
+    many = np.logical_and.reduce(large, axis=-1)
+    single = not weighted and len(names) == 1 and bool((moments.rows[:, at] == patients).all())
+    found = np.full(len(moments.total) - 1, np.nan)
+    for k in range(1, len(moments.total)):
+        if not (many[k] and many[0]):
+            continue
+        sides = moments.total[[k, 0]]  # (2, columns)
+        rows, hits = sides @ bottom.T, sides @ top.T  # (2, rates)
+        if single:
+            counts = [round(float(x)) for x in (hits[0, 0], rows[0, 0], hits[1, 0], rows[1, 0])]
+            found[k - 1] = hypergeometric_p(*counts)
+            continue
+        residual = top - (hits.sum(0) / rows.sum(0))[:, None] * bottom  # from the rates of both groups together
+        share = signs / rows
+        gap = float(share[0] @ (residual @ sides[0]) - share[1] @ (residual @ sides[1]))
+        variance = sum(float(share[j] @ (residual @ moments.second[side] @ residual.T) @ share[j]) for j, side in ((0, k), (1, 0)))
+        found[k - 1] = math.erfc(abs(gap) / math.sqrt(variance) / math.sqrt(2))
+    return found

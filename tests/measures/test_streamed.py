@@ -1,0 +1,137 @@
+"""The audit of a table on disk agrees with that of the same table in memory, whether its rows are held or summed part by part."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from equipoise.data import Scores, batches, scan
+from equipoise.data import stored as stored_module
+from equipoise.errors import EmptyCell
+from equipoise.measures import Ranking, audit_scan, audit_scores, sampling, streamed
+from equipoise.measures.streamed import score_bins
+
+ROLES = {"label": "y", "score": "p", "group": ["sex", "race"], "patient": "patient"}
+EXACT = ("value", "low", "high", "simultaneous_low", "simultaneous_high", "detectable", "patients", "few")
+RATES = ("selection_rate", "tpr", "fpr", "tnr", "fnr", "ppv", "npv")
+AUROC_ERROR = 2e-5  # of binned scores; of average precision 1e-4
+
+
+def _frame(rows: int = 12_000) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    patient = rng.integers(0, rows // 3, rows)
+    sex, y = np.array(["F", "M"])[patient % 2], rng.integers(0, 2, rows)
+    p = 1 / (1 + np.exp(-(rng.normal(size=rows) + 1.2 * y - 0.6 + 0.3 * (sex == "F") * y)))
+    race = rng.choice(["a", "b", "c", None], rows, p=[0.5, 0.47, 0.02, 0.01])
+    return pd.DataFrame({"y": y, "p": p, "sex": sex, "race": race, "patient": patient.astype(str), "w": rng.integers(1, 4, rows)})
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, Path]:
+    frame, folder = _frame(), tmp_path_factory.mktemp("table")
+    for k in range(3):
+        frame.iloc[k * len(frame) // 3 : (k + 1) * len(frame) // 3].to_parquet(folder / f"{k}.parquet")
+    return frame, folder
+
+
+def _in_parts(monkeypatch: pytest.MonkeyPatch, sampled: int) -> None:
+    monkeypatch.setattr(batches, "ROWS", 1500)
+    monkeypatch.setattr(stored_module, "HELD", 1000)
+    monkeypatch.setattr(stored_module, "FILES", 6)
+    monkeypatch.setattr(streamed, "SAMPLED", sampled)
+
+
+@pytest.mark.parametrize("roles", [{}, {"weight": "w"}, {"patient": None}], ids=["patients", "weights", "rows"])
+def test_part_by_part_gives_the_numbers_of_the_table_in_memory(table, roles, monkeypatch: pytest.MonkeyPatch):
+    frame, folder = table
+    used = {**ROLES, **roles}
+    whole = audit_scores(Scores.from_frame(frame, **used), threshold=0.5, also=("ppv_gap", "tpr-fpr"))
+    _in_parts(monkeypatch, sampled=4000)  # fewer rows than most groups have
+    parts = audit_scan(scan(folder, **used), threshold=0.5, also=("ppv_gap", "tpr-fpr"))
+    for name in EXACT:
+        np.testing.assert_allclose(parts.gaps[name].astype(float), whole.gaps[name].astype(float), atol=1e-12, err_msg=name)
+    for name in (*RATES, *(f"{rate}_{end}" for rate in RATES for end in ("low", "high")), "n", "positives"):
+        np.testing.assert_allclose(parts.groups[name], whole.groups[name], atol=1e-12, err_msg=name)
+    for name in ("auroc", "auroc_low", "auroc_high"):
+        np.testing.assert_allclose(parts.groups[name], whole.groups[name], atol=AUROC_ERROR, err_msg=name)
+    for name in ("spd", "eod", "balanced_accuracy", "accuracy", "f1"):
+        for end in ("value", "low", "high"):
+            assert getattr(parts[name], end) == pytest.approx(getattr(whole[name], end), abs=1e-12)
+    for name, error in (("auroc", AUROC_ERROR), ("average_precision", 1e-4)):
+        for end in ("value", "low", "high"):
+            assert getattr(parts[name], end) == pytest.approx(getattr(whole[name], end), abs=error)
+    large = whole.gaps["group"].isin(["M", "b", "F & b", "M & a", "M & b"]).to_numpy()  # cells in which nothing is drawn
+    np.testing.assert_allclose(parts.gaps["p_value"][large], whole.gaps["p_value"][large], rtol=1e-6, atol=1e-12)
+    assert (parts.rows, parts.patients, parts.comparisons, parts.varying) == (whole.rows, whole.patients, whole.comparisons, whole.varying)
+    assert parts.missing == pytest.approx(whole.missing)
+    assert (parts.references, parts.assumed, parts.weighted) == (whole.references, whole.assumed, whole.weighted)
+    assert parts.groups.columns.tolist() == whole.groups.columns.tolist()
+    assert parts.gaps.columns.tolist() == whole.gaps.columns.tolist()
+
+
+def test_measures_of_scores_are_exact_in_groups_that_are_not_sampled(table, monkeypatch: pytest.MonkeyPatch):
+    frame, folder = table
+    whole = audit_scores(Scores.from_frame(frame, **ROLES), threshold=0.5)
+    _in_parts(monkeypatch, sampled=4000)
+    parts = audit_scan(scan(folder, **ROLES), threshold=0.5)
+    sampled = parts.groups["note"].str.contains("sample")
+    assert sampled.to_dict() == {level: n > 4000 for level, n in parts.groups["n"].items()}
+    for name in ("brier", "calibration_slope", "calibration_intercept", "sensitivity_at_specificity"):
+        np.testing.assert_allclose(parts.groups[name][~sampled], whole.groups[name][~sampled], atol=1e-9, err_msg=name)
+        # The value of a sample lies within its own interval of the value of all rows, or near it.
+        width = (parts.groups[f"{name}_high"] - parts.groups[f"{name}_low"])[sampled]
+        assert ((parts.groups[name] - whole.groups[name])[sampled].abs() < width).all()
+
+
+def test_a_table_that_is_held_is_audited_as_in_memory(table):
+    frame, folder = table
+    whole = audit_scores(Scores.from_frame(frame, **ROLES), threshold=0.4)
+    held = audit_scan(scan(folder, **ROLES), threshold=0.4)
+    for name in (*RATES, "auroc", "brier", "calibration_slope", "calibration_error"):
+        np.testing.assert_allclose(held.groups[name], whole.groups[name], atol=1e-9, err_msg=name)
+    np.testing.assert_allclose(held.gaps["value"], whole.gaps["value"], atol=1e-12)
+
+
+def test_large_groups_in_memory_are_sampled_by_patient(monkeypatch: pytest.MonkeyPatch):
+    frame = _frame()
+    scores = Scores.from_frame(frame, **ROLES)
+    whole = audit_scores(scores, threshold=0.5)
+    monkeypatch.setattr(sampling, "SAMPLED", 3000)
+    some = audit_scores(scores, threshold=0.5)
+    pd.testing.assert_frame_equal(some.gaps, whole.gaps)  # rates, gaps and tests use all rows
+    np.testing.assert_array_equal(some.groups["auroc"], whole.groups["auroc"])
+    sampled = some.groups["note"].str.contains("sample")
+    assert sampled.to_dict() == {level: n > 3000 for level, n in some.groups["n"].items()}
+    assert not (some.groups["brier"] == whole.groups["brier"])[sampled].any()
+    assert (some.groups["brier"] == whole.groups["brier"])[~sampled].all()
+    kept, _, units = sampling.sample_of(scores, scores.attributes[0], np.asarray(pd.factorize(frame["patient"])[0]))
+    rows = frame.groupby("patient").size()
+    assert (
+        pd.Series(kept.patients).value_counts().to_dict() == rows.loc[list(set(kept.patients))].to_dict()
+    )  # all rows of a patient, or none
+    assert units.max() + 1 == len(set(kept.patients))
+
+
+def test_an_empty_cell_is_an_error_where_its_measure_was_named(table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    frame, _ = table
+    frame.assign(y=frame["y"].where(frame["race"] != "c", 0)).to_parquet(tmp_path / "t.parquet")
+    _in_parts(monkeypatch, sampled=4000)
+    with pytest.raises(EmptyCell, match="'c'"):
+        audit_scan(scan(tmp_path / "t.parquet", **ROLES), threshold=0.5, measures=["eod"])
+
+
+def test_bins_of_scores_keep_their_order_and_bound_the_error_of_auroc():
+    rng = np.random.default_rng(1)
+    ends = np.array([0.0, 1e-30, 1e-9, 0.5, np.nextafter(0.5, 1), 1 - 1e-9, 1.0])
+    score = np.sort(np.concatenate([ends, rng.random(20_000), rng.random(20_000) ** 8, 1 - rng.random(20_000) ** 8]))
+    bins = score_bins(score)
+    assert (np.diff(bins) >= 0).all()
+    assert bins.min() >= 0
+    assert bins.max() < streamed.BINS
+    assert len(np.unique(score_bins(ends[[0, 2, 3, 5, 6]]))) == 5
+    y = (rng.random(len(score)) < score).astype(int)
+    p, q = (np.bincount(bins[y == label], minlength=streamed.BINS) for label in (1, 0))
+    bound = float((p * q).sum() / 2 / p.sum() / q.sum())
+    binned = float((p * (np.cumsum(q) - q / 2)).sum() / p.sum() / q.sum())
+    assert abs(binned - float(Ranking(score, y).auroc())) <= bound < 2e-4
