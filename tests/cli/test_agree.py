@@ -55,8 +55,8 @@ RATES = {
     "Calibration slope": "calibration_slope",
     "Calibration error": "calibration_error",
     "Brier score": "brier",
-    "Sensitivity at fixed specificity": "sensitivity_at_specificity",
-    "Specificity at fixed sensitivity": "specificity_at_sensitivity",
+    "Sensitivity at 90% specificity": "sensitivity_at_specificity",
+    "Specificity at 90% sensitivity": "specificity_at_sensitivity",
 }
 PLAIN = ("auroc", "brier", "calibration_intercept", "calibration_slope")  # printed as they are, not in percent
 CARD_RATES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -244,7 +245,7 @@ def _methods_of(names: list[str], settings: list[str]) -> dict[str, dict[str, An
         elif name in METHODS:
             texts.setdefault((name, key), []).append(value)
     for (name, key), values in texts.items():
-        collected(problems, lambda name=name, key=key, values=values: methods[name].update({key: _value(name, key, values)}))
+        methods[name][key] = collected(problems, partial(_value, name, key, values))
     raise_all(problems)
     return methods
 

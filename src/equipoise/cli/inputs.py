@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -230,7 +230,7 @@ class Inputs:
         found: list[str] = []
         columns, groups, conflicts = [], self.options["group"], self.options["conflicts"]
         for text in self.options["bins"] or []:
-            if (read := collected(found, lambda text=text: data.read_bins(text))) is not None:
+            if (read := collected(found, partial(data.read_bins, text))) is not None:
                 columns.append(read[0])
         found += [f"--bins {name} was given twice. Give each column once." for name in sorted({c for c in columns if columns.count(c) > 1})]
         found += [

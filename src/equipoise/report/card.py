@@ -20,7 +20,7 @@ from equipoise.repair import Comparison
 from equipoise.report import card_words as words
 from equipoise.report.card_facts import NOT_PROVIDED, Facts, Result, read_facts
 from equipoise.report.text import INSUFFICIENT, clean, count, fenced, interval, line, name, percent, sentence
-from equipoise.report.wording import PERFORMANCE, RATES, goal_words, rate_words
+from equipoise.report.wording import PERFORMANCE, goal_words, rate_title, rate_words
 from equipoise.report.wording import performance_words as performance_name
 
 GAPS_SHOWN = ("spd", "eod", "aod", "fpr_gap")  # the others are these with the sign reversed
@@ -152,7 +152,7 @@ def _rate_rows(case: Comparison) -> list[tuple[str, ...]]:
         who = f"{name(group)}{' (reference)' if row['reference'] else ''}"
         for rate in RATES_SHOWN:
             ends = [_spread(group_estimate(audit.groups.iloc[place], rate)) for audit in (before, after)]
-            rows.append((name(row["attribute"]), who, RATES[rate].name, *ends))
+            rows.append((name(row["attribute"]), who, rate_title(rate, after.settings), *ends))
     return rows
 
 

@@ -11,7 +11,7 @@ from equipoise.repair import Comparison, Shift
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
 from equipoise.report.notes import note_words, why_words
 from equipoise.report.text import INSUFFICIENT, interval, line, name, percent
-from equipoise.report.wording import goal_words, performance_words, rate_words
+from equipoise.report.wording import goal_words, lacking_words, performance_words, rate_words
 
 LISTED = 12  # worse rates that a paragraph names; the table has all
 HELD_OUT = "Recorded data of held-out patients: a test set used neither for the repair nor for any choice."
@@ -168,7 +168,7 @@ def limits(case: Comparison) -> list[str]:
             "a smaller gap may exist and not be seen."
         )
     lines += [f"{name(a)}: no reference group was given, so the largest, {name(after.references[a])}, is used." for a in after.assumed]
-    lines += [f"{name(group)}: {line(note)}." for group, note in after.groups["note"].items() if note]
+    lines += [f"{name(group)}: {line(lacking_words(note))}." for group, note in after.groups["note"].items() if note]
     if case.result.candidate.rule.needs_group:
         lines.append("The decision depends on each patient's group. Whether that is lawful and acceptable is for the user to decide.")
     lines += [

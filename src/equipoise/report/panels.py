@@ -187,7 +187,8 @@ def decision_panels(attribute: str, audits: Sequence[tuple[str, Audit]]) -> list
             f"patients; treating all has {number(1000 * every, 0)}."
         )
         ticks_x = tuple(Tick(along(v, first, end), number(v, 2)) for v in np.linspace(first, end, 4))
-        ticks_y = tuple(Tick(up(v, low, high), number(1000 * v, 0)) for v in np.linspace(low, high, 4))
+        step = next(size for size in (0.02, 0.05, 0.1, 0.2, 0.5) if (high - low) / size < 5)
+        ticks_y = tuple(Tick(up(v, low, high), number(1000 * v, 0)) for v in np.arange(np.ceil(low / step), high / step) * step)
         panels.append(Panel(short(group), says, ticks_x, ticks_y, "threshold", "net benefit per 1,000", tuple(marks)))
     return panels
 

@@ -21,7 +21,9 @@ from equipoise.report.wording import (
     crossed,
     distinct,
     gap_words,
+    lacking_words,
     largest_gap,
+    rate_title,
     varying_words,
 )
 
@@ -65,7 +67,9 @@ def audits_summary(audits: dict[str, Audit]) -> RenderableType:
     for label, audit in audits.items():
         estimate = audit.estimates.get("balanced_accuracy")
         row = largest_gap(audit.gaps)
-        cells = [] if row is None else [_between(row, f"{gap_words(str(row['measure']))}: "), _points(row), _marks(row)]
+        cells: list[RenderableType] = (
+            [] if row is None else [_between(row, f"{gap_words(str(row['measure']))}: "), _points(row), _marks(row)]
+        )
         table.add_row(Text(short_name(label)), f"{audit.rows:,}", "" if estimate is None else f"{100 * estimate.value:.1f}", *cells)
     note = f"{CLEAR_MARK}: clear of 0 after adjustment for the comparisons of that label (Holm). --verbose shows each label's audit."
     return Group(table, Text(note, style="dim"))
@@ -239,16 +243,9 @@ def _groups(rows: pd.DataFrame, audit: Audit) -> Table:
     for measure in (*GROUP_MEASURES, *SCORE_MEASURES, CALIBRATION_ERROR):
         if measure in rows:
             found = [group_estimate(row, measure) for _, row in rows.iterrows()]
-            table.add_row(Text(_rate_name(measure, audit)), *(_interval(e.value, e.low, e.high, few=e.few) for e in found))
+            title = rate_title(measure, audit.settings) + (" [if calibrated]" if measure == CALIBRATION_ERROR else "")
+            table.add_row(Text(title), *(_interval(e.value, e.low, e.high, few=e.few) for e in found))
     return table
-
-
-def _rate_name(measure: str, audit: Audit) -> str:
-    """The name of a rate, with the value that it is fixed at."""
-    fixed = {"sensitivity_at_specificity": audit.settings.specificity, "specificity_at_sensitivity": audit.settings.sensitivity}
-    if measure in fixed:
-        return RATES[measure].name.replace("fixed", f"{percent(fixed[measure])}")
-    return f"{RATES[measure].name} [if calibrated]" if measure == CALIBRATION_ERROR else RATES[measure].name
 
 
 def _curves(audit: Audit) -> Table:
@@ -332,7 +329,7 @@ class _GapRows:
             gap = _interval(row.value, row.low, row.high, sign="+", few=row.few)
             if row.clear:
                 gap.stylize("bold")
-            cells = [str(row.measure), Text(f"{short_name(row.group)} minus {short_name(row.reference)}"), gap]
+            cells: list[RenderableType] = [str(row.measure), Text(f"{short_name(row.group)} minus {short_name(row.reference)}"), gap]
             if not np.isnan(row.value):
                 cells += [f"[{row.simultaneous_low:+.3f}, {row.simultaneous_high:+.3f}]"] if wide else []
                 cells += ["none" if np.isnan(row.detectable) else f"{row.detectable:.3f}", p_words(row.p_value)]
@@ -348,7 +345,7 @@ def _remarks(audit: Audit) -> list[RenderableType]:
         lines.append(f"{short_name(name)}: no reference was given, so the largest group, {reference}, is used (--reference).")
     for (group, note), attribute in zip(audit.groups["note"].items(), audit.groups["attribute"], strict=True):
         if note:
-            lines.append(f"{short_name(attribute)} {short_name(group)}: {_in_words(str(note))}.")
+            lines.append(f"{short_name(attribute)} {short_name(group)}: {lacking_words(str(note))}.")
     lines.append(_how_sampled(audit))
     if len(audit.gaps):
         lines.append("p: by permutation of groups; adjusted p: for all comparisons of the audit; measures that mirror each other are one.")
@@ -356,20 +353,6 @@ def _remarks(audit: Audit) -> list[RenderableType]:
     if meanings:
         lines.append("; ".join(meanings) + ".")
     return [Text(line, style="dim") for line in lines]
-
-
-def _in_words(note: str) -> str:
-    """A note with the names of the table's rows; all of them are 'everything'."""
-    return "; ".join(map(_part_in_words, note.split("; ")))
-
-
-def _part_in_words(note: str) -> str:
-    before, separator, after = note.partition(": ")
-    measures = after.split(", ")
-    if set(measures) >= {*GROUP_MEASURES, *SCORE_MEASURES}:
-        return f"{before}: everything"
-    named = (m.partition(" (") for m in measures)
-    return before + separator + ", ".join(f"{RATES[m].name if m in RATES else m}{gap}{why}" for m, gap, why in named)
 
 
 def _interval(value: float, low: float, high: float, sign: str = "", few: bool = False) -> Text:

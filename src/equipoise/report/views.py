@@ -53,7 +53,9 @@ class Scale:
     @classmethod
     def of(cls, estimates: Sequence[Estimate], kind: str) -> "Scale":
         """An axis that includes all of them, with their simultaneous intervals."""
-        return cls(*forest_range([end for e in estimates for end in (e.low, e.high, e.simultaneous_low, e.simultaneous_high)], kind), kind)
+        return cls(
+            *forest_range([end for e in estimates for end in (e.value, e.low, e.high, e.simultaneous_low, e.simultaneous_high)], kind), kind
+        )
 
     def place(self, value: float) -> str:
         """The position of a value, from 1 to 99 so that no dot is cut off."""

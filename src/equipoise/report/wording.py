@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from equipoise.data import CONFLICTS, Varying
 from equipoise.errors import BadInput
-from equipoise.measures import MEASURES, meaning, signature, terms
+from equipoise.measures import GROUP_MEASURES, MEASURES, SCORE_MEASURES, meaning, signature, terms
 from equipoise.report.text import amount, percent, sentence, short_name
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from equipoise.measures import Audit
+    from equipoise.measures import Audit, Settings
     from equipoise.methods import Goal
     from equipoise.repair import Comparison, Contribution
 
@@ -166,6 +166,26 @@ def conclusion(audit: Audit) -> str:
     )
 
 
+def rate_title(rate: str, settings: Settings) -> str:
+    """The name of a rate of a group, with the value at which an operating point is read: 'sensitivity at 90% specificity'."""
+    fixed = {"sensitivity_at_specificity": settings.specificity, "specificity_at_sensitivity": settings.sensitivity}
+    return RATES[rate].name.replace("fixed", percent(fixed[rate])) if rate in fixed else RATES[rate].name
+
+
+def lacking_words(note: str) -> str:
+    """What is insufficient in a group, with the names of rates; all of them are 'everything'."""
+    return "; ".join(_lacking(part) for part in note.split("; "))
+
+
+def _lacking(note: str) -> str:
+    before, separator, after = note.partition(": ")
+    measures = after.split(", ")
+    if set(measures) >= {*GROUP_MEASURES, *SCORE_MEASURES}:
+        return f"{before}: everything"
+    named = (m.partition(" (") for m in measures)
+    return before + separator + ", ".join(f"{RATES[m].name if m in RATES else m}{gap}{why}" for m, gap, why in named)
+
+
 def rate_words(rate: str) -> str:
     """The name of a rate of a group, or of a rate that a measure is a sum of."""
     return RATES["selection_rate" if rate == "selection" else rate].name
@@ -246,6 +266,3 @@ def repair_set_words(comparison: Comparison) -> str:
         f"On the repair set{rows}, {name} changed it from {first} to {last} points; "
         f"the goal ({goal_words(candidate.goal)}) was {'met' if candidate.met else 'NOT met'} there."
     )
-
-
-# Notes of a repair
