@@ -464,6 +464,17 @@ def test_every_output_of_an_audit_holds_the_same_numbers(place, capsys, monkeypa
     assert seen == sum(row["value"] is not None and row["measure"] not in mirrored for row in gaps.values())
     assert bold == {key for key in clear if key[0] not in mirrored}
 
+    rates = 0
+    for table in page.xpath("//table[caption[starts-with(., 'Rates by ')]]"):
+        attribute = table.xpath("./caption")[0].text_content().removeprefix("Rates by ")
+        for body in table.xpath("./tbody"):
+            rate = RATES[body.xpath("./tr[1]/th")[0].text.strip()]
+            for line in body.xpath("./tr[position() > 1]"):
+                [row] = [r for r in document["groups"] if (r["attribute"], r["group"]) == (attribute, _named(line.xpath("./th")[0]))]
+                assert _is(_cell(line.xpath("./td")[0]), _ends(row, rate), 1 if rate in PLAIN else 100), (attribute, row["group"], rate)
+                rates += 1
+    assert rates == len(RATES) * len(document["groups"])
+
     shown = [line for line in told["screen"].splitlines() if " vs " in line]
     assert shown
     for line in shown:
