@@ -91,7 +91,7 @@ def fine_tuned(
     optimiser = torch.optim.Adam(model.parameters(), lr=RATE)
     for _ in range(EPOCHS):
         batches = torch.randperm(len(valid.x)).split(BATCH)
-        every = len(batches) // EVALUATIONS
+        every = max(1, len(batches) // EVALUATIONS)  # small data have fewer batches than evaluations
         for k, index in enumerate(batches):
             if train:
                 model.train()
