@@ -67,7 +67,6 @@ def test_what_to_try_next_runs_as_it_is_printed(shown):
     plan, repair, decide = _commands(shown)[4:]
     planned = ran(*plan[1:])
     assert (planned.code, planned.err) == (0, "")
-    assert "nothing was done" in planned.out
     assert not Path("my demo/repaired-spd").exists()
     quick = ["--set", "bias-gda.epochs=2", "--draws", "20", "--no-onnx"]
     assert ran(*repair[1:], *quick).code == 0

@@ -129,7 +129,7 @@ def test_some_of_a_study(run: Callable[..., Ran]) -> None:
     assert json.loads(run("show", "few", "--json").out)["rows"] == 1
     refused = run("run", "mine.toml", "--out", "few", "--runner", "serial")
     assert refused.code == 2
-    assert "holds another study" in refused.err
+    assert says(refused.err, "few", "'mine'")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from equipoise.models import HEADS, Checkpoint, load_model, predict, read_checkp
 from equipoise.repair import Comparison, Options, Provenance, Request, Saved, Serving, save_all, try_methods
 from support import hospital
 from support.bundles import read_rule
-from support.facts import facts
+from support.facts import facts, says
 
 QUIET = Options(onnx=False)
 LABEL = "sick"
@@ -181,7 +181,7 @@ def test_the_onnx_file_and_how_well_it_agrees_are_told(tried, serving, tmp_path)
     written = _saved(case, tmp_path / "out", serving, Options())
     assert written.onnx.max_difference <= 1e-5
     assert json.loads((tmp_path / "out" / "run.json").read_text())["onnx"]["max_difference"] == written.onnx.max_difference
-    assert "differs from torch by at most" in (tmp_path / "out" / "README.txt").read_text()
+    assert says((tmp_path / "out" / "README.txt").read_text(), "model.onnx", "torch")
 
 
 # what can go wrong
