@@ -342,13 +342,13 @@ def _check(folder: Path, printed: str) -> int:
 def audits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is audited while a command runs, to see that nothing is audited twice."""
     audit_module = importlib.import_module("equipoise.measures.audit")  # the room has a function of that name
-    done, real = [], audit_module._audit
+    done, real = [], audit_module.audit_asked
 
-    def counted(scores: Any, rule: Any, *rest: Any, **more: Any) -> Any:
-        done.append(rule.describe())
-        return real(scores, rule, *rest, **more)
+    def counted(scores: Any, asked: Any, *rest: Any, **more: Any) -> Any:
+        done.append(asked.rule.describe())
+        return real(scores, asked, *rest, **more)
 
-    monkeypatch.setattr(audit_module, "_audit", counted)
+    monkeypatch.setattr(audit_module, "audit_asked", counted)
     return done
 
 
