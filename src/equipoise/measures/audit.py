@@ -63,7 +63,7 @@ class Audit:
 
     @property
     def underdiagnosis(self) -> pd.DataFrame:
-        """One row per group, where this is the audit of "no finding": the share with a finding that is told there is none, and its gap."""
+        """One row per group, where this is the audit of "no finding": the share of those with a finding who are cleared, and its gap."""
         return underdiagnosis(self.groups, self.gaps)
 
     @property

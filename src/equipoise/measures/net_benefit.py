@@ -4,7 +4,7 @@ With the threshold t, a false positive costs t / (1 - t) of what a true positive
 
     net benefit = true positives / n - false positives / n * t / (1 - t)
 
-It is compared with deciding everybody positive (treat_all) and nobody (treat_none, which is 0). The interval combines the Wilson intervals
+It is compared with deciding all patients positive (treat_all) and none (treat_none, which is 0). The interval combines the Wilson intervals
 of both proportions (Zou and Donner 2008; both are parts of one n, so they are negatively correlated), with the effective number of rows of
 several rows per patient or unequal weights. It treats the threshold as given, not as chosen on these rows.
 """

@@ -1,4 +1,4 @@
-"""Underdiagnosis: of the patients who have a finding, the share that is told there is none (Seyyed-Kalantari et al. 2021).
+"""Underdiagnosis: of the patients who have a finding, the share that is decided to have none (Seyyed-Kalantari et al. 2021).
 
 It is the false positive rate of "no finding". A multi-label model either has such a label, or it follows from the others: a row has no
 finding where no label is positive, and is decided so where no label is decided positive. Rows on which a label is not known are left out.
@@ -75,7 +75,7 @@ def none_of(scores: Mapping[str, Scores], rules: Mapping[str, Rule]) -> Scores:
 
 
 def underdiagnosis(groups: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
-    """One row per group: the share of its patients with a finding that is told there is none, and the gap to the reference.
+    """One row per group: the share of its patients with a finding that is decided to have none, and the gap to the reference.
 
     `groups` and `gaps` are those of the audit of "no finding", of which it is the false positive rate.
     """

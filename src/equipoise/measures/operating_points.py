@@ -20,7 +20,7 @@ CLOSE = 1e-12  # positions on a curve are sums of shares: the last bits say noth
 
 @dataclass(frozen=True, eq=False)
 class _Curve:
-    """The ROC curve of a group, from nobody decided positive to all; the score of a corner is the lowest that is."""
+    """The ROC curve of a group, from no patient decided positive to all; the score of a corner is the lowest that is."""
 
     fpr: FloatArray
     tpr: FloatArray

@@ -266,7 +266,7 @@ def _curves(audit: Audit) -> Table:
 
 
 def underdiagnosis_view(audit: Audit) -> RenderableType:
-    """Underdiagnosis by group: of those with a finding, the share that is told there is none."""
+    """Underdiagnosis by group: of those with a finding, the share that is decided to have none."""
     level = percent(audit.settings.level)
     table = _table(f"Underdiagnosis: of patients with a finding, the share decided to have none, with {level} intervals")
     table.add_column("group", overflow="fold")
