@@ -120,3 +120,19 @@ def test_methods_that_change_the_network_refuse_weights_and_auto_passes_over_the
     assert METHODS[auto.ran].weights
     honest = eq.debias(model, rows, method="group-thresholds", selection="honest", max_gap=0.3)
     assert honest.goal.measure == "eod"
+
+
+def test_a_comparison_of_weighted_patients_is_weighted() -> None:
+    rows = cohort()
+    torch.manual_seed(0)
+    model = MLP(1, width=4, depth=1).eval()
+    repaired = eq.debias(model, rows, method="group-thresholds", max_gap=0.02)
+    both = eq.compare({"original": model, "repaired": repaired}, rows, draws=20)
+    found, scores = both.found, predict(repaired.model, rows)
+    decided, positive = repaired.rule.decide(scores), rows.y == 1
+    rates = {
+        sex: np.average(decided[own], weights=rows.weight[own]) for sex in ("F", "M") if (own := positive & (rows.groups == sex)).any()
+    }
+    assert found.after.weighted
+    assert found.gap_after.value == pytest.approx(rates["F"] - rates["M"])
+    assert found.gap_change.value == pytest.approx(found.gap_after.value - found.gap_before.value)

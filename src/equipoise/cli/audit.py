@@ -174,6 +174,8 @@ def audit(
     if figures:
         for name, place in repair.folders(figures, label).items():
             report.save_audit_figures(scores[name], results[name], place)
+        if clear is not None:
+            report.save_underdiagnosis_figure(clear, figures)
     if as_json:
         print(json.dumps(told, indent=2, allow_nan=False))
         return

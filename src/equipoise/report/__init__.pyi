@@ -4,6 +4,7 @@ from .documents import pages as pages
 from .documents import readme as readme
 from .figures import save_audit_figures as save_audit_figures
 from .figures import save_trajectories as save_trajectories
+from .figures import save_underdiagnosis_figure as save_underdiagnosis_figure
 from .notes import note_words as note_words
 from .notes import why_words as why_words
 from .page import write_audit_page as write_audit_page

@@ -91,6 +91,20 @@ def calibration_figure(audit: Audit) -> Any:
     return alt.hconcat(*panels, title=title)
 
 
+def underdiagnosis_figure(audit: Audit) -> Any:
+    """A figure with the underdiagnosis of each group, from the audit of "no finding"."""
+    import altair as alt
+
+    several, found = len(audit.references) > 1, audit.underdiagnosis
+    pairs = [(short_name(attribute), short_name(group)) for attribute, group in zip(found["attribute"], found["group"], strict=True)]
+    frame = found[["rate", "low", "high"]].assign(name=[f"{attribute}: {group}" if several else group for attribute, group in pairs])
+    base = alt.Chart(frame).encode(y=alt.Y("name:N", sort=list(frame["name"]), title=None, axis=alt.Axis(labelLimit=300)))
+    x = alt.X("low:Q", title="share with a finding that is decided to have none")
+    whiskers = base.mark_rule(strokeWidth=2, color=BLUE).encode(x=x, x2="high:Q")
+    dots = base.mark_point(filled=True, size=70, color=BLUE).encode(x=alt.X("rate:Q"))
+    return (whiskers + dots).properties(width=420, title=f"Underdiagnosis by group, {percent(audit.settings.level)} intervals")
+
+
 def curves_figure(audit: Audit) -> Any:
     """A figure with the decision curve of each group, with its interval, next to treating all and treating none."""
     import altair as alt
@@ -217,6 +231,12 @@ def save_audit_figures(scores: Scores, audit: Audit, folder: str | Path, formats
     if audit.curves["net_benefit"].notna().any():
         charts["decision-curves"] = curves_figure(audit)
     return [save_figure(chart, Path(folder) / f"{name}.{kind}") for name, chart in charts.items() for kind in formats]
+
+
+def save_underdiagnosis_figure(audit: Audit, folder: str | Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Path]:
+    """The figure of underdiagnosis in a folder, from the audit of "no finding"."""
+    chart = underdiagnosis_figure(audit)
+    return [save_figure(chart, Path(folder) / f"underdiagnosis.{kind}") for kind in formats]
 
 
 # The steps of a study's methods

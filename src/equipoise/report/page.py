@@ -39,6 +39,7 @@ from equipoise.report.views import (
     gap_view,
     probe_views,
     rate_views,
+    underdiagnosis_rows,
     unit_maps,
     widest_change,
 )
@@ -105,7 +106,11 @@ def write_audits_page(audits: Audits, path: Path) -> Path:
         page = write_audit_page(replace(audit, name=f"{label}, {audits.name}"), named)
         told = {"conclusion": conclusion(audit), "performance": audit.estimates.get("balanced_accuracy")}
         rows.append({"label": label, "href": quote(page.name), **told})
-    about = {"title": audits.name, "kind": "audit", "kind_words": audits.kind, "rows": rows, "version": __version__, "book": Book()}
+    about: dict[str, Any] = {"title": audits.name, "kind": "audit", "kind_words": audits.kind, "rows": rows}
+    about |= {"version": __version__, "book": Book()}
+    if audits.no_finding is not None:
+        about |= {"no_finding": audits.no_finding, "comparisons": comparison_words(audits.no_finding)}
+    about["underdiagnosis"] = [] if audits.no_finding is None else underdiagnosis_rows(audits.no_finding)
     level = percent(next(iter(audits.values())).settings.level)
     page_of_all = _environment().get_template("audits.html").render(**about, level=level, style=Markup(_read("report.css")))
     return write_text(path, page_of_all)

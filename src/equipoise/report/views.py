@@ -303,3 +303,26 @@ def audit_views(audit: Audit) -> list[AuditView]:
         scale = Scale.of([e for rows in gaps.values() for e in rows], "points")
         views.append(AuditView(str(name), name in folded, groups, rates, scale, gaps, decision_panels(str(name), [("", audit)])))
     return views
+
+
+@dataclass(frozen=True)
+class UnderdiagnosisRow:
+    """Underdiagnosis of one group, and its gap to the reference."""
+
+    attribute: str
+    group: str
+    reference: bool
+    with_finding: int
+    rate: Estimate
+    gap: Estimate
+
+
+def underdiagnosis_rows(audit: Audit) -> list[UnderdiagnosisRow]:
+    """The rows of underdiagnosis of the audit of "no finding", one per group."""
+    gaps = {(g["attribute"], g["group"]): Estimate.of_gap(g) for g in audit.gaps.to_dict("records") if g["measure"] == "fpr_gap"}
+    none, rows = Estimate(math.nan, math.nan, math.nan), []
+    for group, row in audit.groups.iterrows():
+        gap = gaps.get((row["attribute"], group), none)
+        counts = str(row["attribute"]), str(group), bool(row["reference"]), int(row["negatives"])
+        rows.append(UnderdiagnosisRow(*counts, group_estimate(row, "fpr"), gap))
+    return rows
