@@ -10,7 +10,7 @@ import pandas as pd
 
 from equipoise.data import Attribute, IntArray, Scores, distinct
 from equipoise.measures.bootstrap import units_of
-from equipoise.measures.cells import FloatArray, sums_at
+from equipoise.measures.cells import FloatArray, grouped, sums_at
 from equipoise.measures.gaps import MEASURES, is_quotient, labels_needed, terms
 from equipoise.measures.intervals import auroc_interval, detectable_gap, fewer_clusters, wilson
 from equipoise.measures.moments import Moments, moments_of
@@ -206,6 +206,13 @@ def performance_of(name: str, sums: Moments, level: float) -> tuple[float, float
 
 def _auroc(ranked: _Ranked, level: float) -> tuple[float, float, float]:
     """AUROC with the limits of Newcombe's method 5, for as many positives and negatives as the rows of different patients amount to."""
+    area, m, n = _area(ranked, level)
+    low, high = auroc_interval(area, m, n, level)
+    return area, float(low), float(high)
+
+
+def _area(ranked: _Ranked, level: float) -> tuple[float, float, float]:
+    """AUROC, and the effective numbers of positives and negatives."""
     area = float(ranked.ranking.auroc(ranked.weight))
     if np.isnan(area):
         return area, np.nan, np.nan
@@ -214,9 +221,8 @@ def _auroc(ranked: _Ranked, level: float) -> tuple[float, float, float]:
     if unclustered > 0 and 0 < area < 1:
         effect = max(ranked.variance(ranked.ranking.auroc_influence(ranked.weight)) / unclustered, 1.0)
         sizes = len(ranked.ranking.positive) / effect, len(ranked.ranking.negative) / effect
-    m, n = (fewer_clusters(size, ranked.degrees(), level) for size in sizes)
-    low, high = auroc_interval(area, m, n, level)
-    return area, float(low), float(high)
+    m, n = (float(fewer_clusters(size, ranked.degrees(), level)) for size in sizes)
+    return area, m, n
 
 
 def _average_precision(ranked: _Ranked, level: float) -> tuple[float, float, float]:
@@ -249,12 +255,14 @@ def aurocs(scores: Scores, attribute: Attribute, units: IntArray, level: float) 
     """The AUROC of each group."""
     order = np.argsort(attribute.codes, kind="stable")
     parts = np.split(order, np.searchsorted(attribute.codes[order], np.arange(len(attribute.levels) + 1)))[1:-1]
-    ranked = [
-        _Ranked(Ranking(scores.score[rows], scores.y[rows]), units[rows], None if scores.weight is None else scores.weight[rows])
-        for rows in parts
-    ]
-    ends = np.array([_auroc(each, level) for each in ranked]).reshape(-1, 3)
-    return Found(ends[:, 0], ends[:, 1], ends[:, 2], np.array([min(each.patients()) for each in ranked], dtype=np.float64))
+    found = []
+    for rows in parts:  # one at a time, in memory of the largest group
+        own = grouped(units[rows], int(units.max(initial=0)) + 1)[1]
+        ranked = _Ranked(Ranking(scores.score[rows], scores.y[rows]), own, None if scores.weight is None else scores.weight[rows])
+        found.append((*_area(ranked, level), float(min(ranked.patients()))))
+    area, m, n, patients = np.array(found).reshape(-1, 4).T
+    low, high = auroc_interval(area, m, n, level)
+    return Found(area, low, high, patients)
 
 
 def patients_in_cells(units: IntArray, y: IntArray, attribute: Attribute) -> FloatArray:

@@ -30,6 +30,7 @@ from equipoise.measures.gaps import MEASURES, is_quotient, signature, terms
 DRAWS = 999
 FEW_EXCEED = 10  # draws at least as extreme; with fewer, more draws settle how small the p-value is
 MOST_DRAWS = 99_999
+MANY_COMPARISONS, FIRST = 500, 99  # with more comparisons, gaps that are as large in 20 of the first draws get no others (p > 0.2)
 PER_COMPARISON = 100  # draws for each comparison that p-values are adjusted for, so that the smallest adjusted one is about 0.01
 MOST_WORK = 2_000_000  # of those further draws, times the kinds of patients
 MANY, MANY_EVENTS = 500, 50  # patients, and patients with and without an event, of every cell: the statistic is then normal
@@ -68,6 +69,7 @@ def p_values(
     w = np.ones(len(f)) if weight is None else np.asarray(weight, dtype=np.float64)[known]
     unit, group = _units(units_of(patients, len(code))[known], code[known], patients is None)
     most = int(min(max(draws, PER_COMPARISON * comparisons), max(draws, MOST_DRAWS)))
+    first = draws if comparisons <= MANY_COMPARISONS else min(FIRST, draws)
     tested: dict[tuple[object, ...], FloatArray] = {}
     found: dict[str, FloatArray] = {}
     for measure in measures:
@@ -75,7 +77,8 @@ def p_values(
         if same not in tested:
             table = _table(measure, f, label, w, unit, group, len(levels))
             name = f"permutation {measure}"
-            tested[same] = np.array([table.p_value(k, draws, most, seed, f"{name} {levels[k]}") for k in range(1, len(levels))])
+            others = range(1, len(levels))
+            tested[same] = np.array([table.p_value(k, first, draws, most, seed, f"{name} {levels[k]}") for k in others])
         found[measure] = tested[same]
     return found
 
@@ -111,7 +114,7 @@ class _Table:
     start: IntArray  # (groups + 1,) where each group's units begin
     single: bool  # every unit is one row, decided 0 or 1
 
-    def p_value(self, group: int, draws: int, most: int, seed: int, name: str) -> float:
+    def p_value(self, group: int, first: int, draws: int, most: int, seed: int, name: str) -> float:
         """The p-value of one group against the reference."""
         sides = [slice(self.start[k], self.start[k + 1]) for k in (group, 0)]
         n, s = (np.array([values[side].sum(0) for side in sides]) for values in (self.n, self.s))
@@ -125,7 +128,7 @@ class _Table:
             columns = _columns(n, s)
             mine = columns[: self.start[group + 1] - self.start[group]].sum(0)
             return math.erfc(float(_statistic(mine, columns.sum(0), self.sign, True)) / math.sqrt(2))
-        return _drawn(self, sides, draws, most, generator(seed, name))
+        return _drawn(self, sides, first, draws, most, generator(seed, name))
 
     def _many(self, side: slice) -> bool:
         n, s = self.n[side], self.s[side]
@@ -205,8 +208,8 @@ def _statistic(mine: FloatArray, total: FloatArray, sign: FloatArray, studentise
     return np.where(size <= 1e-12, size, np.divide(size, scale, out=np.full_like(size, np.inf), where=~(scale <= 1e-15)))
 
 
-def _drawn(table: _Table, sides: list[slice], draws: int, most: int, rng: np.random.Generator) -> float:
-    """The p-value from random permutations of the two groups, within strata."""
+def _drawn(table: _Table, sides: list[slice], first: int, draws: int, most: int, rng: np.random.Generator) -> float:
+    """The p-value from random permutations of the two groups, within strata; from the `first` ones where they show no sign of a gap."""
     n, s, stratum = (np.concatenate([values[side] for side in sides]) for values in (table.n, table.s, table.stratum))
     mine = np.zeros(len(n), bool)
     mine[: sides[0].stop - sides[0].start] = True
@@ -224,7 +227,13 @@ def _drawn(table: _Table, sides: list[slice], draws: int, most: int, rng: np.ran
             count += int((~(found < seen * (1 - 1e-9) - 1e-12)).sum())  # one without a value, for lack of a cell, counts as extreme
         return count
 
-    count = extreme(draws)
+    if first < draws:
+        count = extreme(first)
+        if count >= FEW_EXCEED * 2:  # the p-value is above 0.2: no finding, whatever the others show
+            return (1 + count) / (1 + first)
+        count += extreme(draws - first)
+    else:
+        count = extreme(draws)
     if count < FEW_EXCEED:
         further = min(most, max(draws, MOST_WORK // max(part.width for part in parts))) - draws
         count, draws = count + (extreme(further) if further > 0 else 0), draws + max(further, 0)
