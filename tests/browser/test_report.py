@@ -13,6 +13,7 @@ from equipoise.repair import Comparison, below_limit
 from equipoise.report import write_page
 from equipoise.report.explorer import explorer_data, thin
 from equipoise.report.text import amount, number
+from equipoise.report.views import SHOWN
 from equipoise.report.wording import upper_bound_words
 from support.cases import GOAL, HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, drawn, small_case
 from support.facts import says
@@ -84,10 +85,10 @@ def test_every_figure_is_there_and_says_what_it_shows(open_report):
     labels = page.eval_on_selector_all("svg[role=img]", "all => all.map(f => f.getAttribute('aria-label'))")
     assert all(labels)
     assert page.locator("#groups .panel svg").count() == 2  # calibration before and after
-    assert page.locator("#curves .panel svg").count() == 2 + 2 * 2  # ROC, and scores of two groups
+    assert page.locator("#curves .panel svg").count() == 2 + 2 * 2 + 2  # ROC, scores and decision curves of two groups
     assert page.locator("#trajectories .panel svg").count() == 3  # equalised odds has no path
-    assert page.locator("#groups .forest:not(.head)").count() == 7 * 2
-    assert page.locator("#gaps .forest:not(.head)").count() == 6
+    assert page.locator("#groups .forest:not(.head)").count() == len(SHOWN) * 2
+    assert page.locator("#gaps .forest:not(.head)").count() == 4  # measures that mirror another are not repeated
     assert page.locator("#images img").count() == 12 + 2
     assert all(page.eval_on_selector_all("img", "all => all.map(i => i.alt && i.naturalWidth > 0)"))
     assert page.locator("#plot .now").count() == len(case.candidates)
