@@ -118,7 +118,7 @@ def _used(outcome: Outcome, given: dict[str, str], base: Path) -> str:
         "seed": _int(given["--seed"]),
         "min_patients": _int(given["--min-patients"]),
     }
-    if settings != asked:
+    if settings | asked != settings:
         return f"asked for {asked}, used {settings}"
     if found["threshold"] != float(given["--threshold"]):
         return f"asked for the threshold {given['--threshold']}, used {found['threshold']}"

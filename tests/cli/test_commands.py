@@ -71,7 +71,7 @@ def test_json_is_the_whole_of_stdout_and_holds_value_low_high(run):
     code, out, err = run("audit", "scores.csv", *AUDIT, "--reference", "M", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert found["schema_version"] == 2
+    assert found["schema_version"] == 3
     assert {"value", "low", "high"} <= found["eod"].keys()
     assert set(found) >= {*GAPS, *PERFORMANCE}
     frame = _frame()
@@ -97,7 +97,7 @@ def test_figures_are_written_and_named(run, tmp_path):
     code, out, err = run("audit", "scores.csv", *SHORT, "--figures", "figures")
     assert (code, err) == (0, "")
     assert says(out, "figures")
-    expected = {f"{name}.{kind}" for name in ("rates", "gaps", "thresholds") for kind in ("png", "svg")}
+    expected = {f"{name}.{kind}" for name in ("rates", "gaps", "thresholds", "calibration", "decision-curves") for kind in ("png", "svg")}
     assert {p.name for p in (tmp_path / "figures").iterdir()} == expected
 
 
@@ -308,7 +308,7 @@ def test_bad_rows_or_options_get_one_message_and_nothing_is_written(run, tmp_pat
 
 BAD_FILES = {
     "missing": ("score.csv", None, ["no such file: score.csv", "Did you mean 'scores.csv'?"]),
-    "a folder": (".", None, ["is a folder"]),
+    "an empty folder": ("nothing", "folder", ["nothing is a folder"]),
     "empty": ("empty.csv", b"", ["empty.csv is empty"]),
     "header alone": ("header.csv", b"y,p,sex\n", ["header.csv has a header and no rows"]),
     "corrupt parquet": ("bad.parquet", b"PAR1 and then nothing", ["bad.parquet cannot be read"]),
@@ -322,7 +322,9 @@ BAD_FILES = {
 def test_a_bad_file_gets_one_message_and_nothing_is_written(run, tmp_path, case, role):
     name, content, expected = BAD_FILES[case]
     _csv("scores.csv")
-    if content is not None:
+    if content == "folder":
+        (tmp_path / name).mkdir()
+    elif content is not None:
         (tmp_path / name).write_bytes(content)
     before = {p.name for p in tmp_path.iterdir()}
     arguments = [name, *SHORT] if role == "file" else ["scores.csv", *SHORT, "--valid", name]

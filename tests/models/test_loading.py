@@ -261,7 +261,7 @@ class _Own:
         ([1, {"deep": _Own()}], "'best'[1]['deep']", "_Own"),
         (np.array([{}], dtype=object), "'best'", ""),
         (np.zeros(2, dtype=[("a", "f8")]), "'best'", ""),
-        (print, "'best'", "builtins.print"),
+        (len, "'best'", "builtins.len"),
         (torch.optim.Adam, "'best'", "torch.optim.adam.Adam"),
         (nn.Linear(2, 1), "'best'", "torch.nn.modules.linear.Linear"),
         (collections.defaultdict(list, a=[1]), "'best'", "collections.defaultdict"),

@@ -6,6 +6,7 @@ from torch import nn
 
 from equipoise.data import Cohort, hold_out
 from equipoise.methods import METHODS, Goal, Method, bias_score, standard
+from equipoise.methods.contract import NoSettings
 from equipoise.repair import dry_run as module
 from equipoise.repair import estimate
 from support.facts import says
@@ -103,7 +104,7 @@ def test_the_layers_that_are_read_for_the_report_count_too(parts, monkeypatch):
 
 
 def test_of_a_method_that_nobody_counted_nothing_is_claimed(parts, monkeypatch):
-    monkeypatch.setitem(METHODS, "own", Method("own", standard.standard, standard.Settings, "a method of its own"))
+    monkeypatch.setitem(METHODS, "own", Method("own", standard.standard, NoSettings, "a method of its own"))
     found = estimate(*parts, {"own": {}}, Goal())
     assert found.methods[-1].seconds is None
     assert found.seconds is None

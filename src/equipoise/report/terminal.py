@@ -109,10 +109,10 @@ def _performance_line(audit: Audit) -> str:
             scale, digits, unit = (100, 1, "%") if name in SHARES else (1, 3, "")
             ends = f"{scale * e.low:.{digits}f} to {scale * e.high:.{digits}f}"
             found.append(f"{PERFORMANCE[name]} {scale * e.value:.{digits}f}{unit} ({ends})")
-    for name in ("calibration_slope", "calibration_intercept"):
+    for name, words in (("calibration_slope", "calibration slope"), ("calibration_intercept", "intercept")):
         if name in audit.estimates and not np.isnan(audit[name].value):
             e, kind = audit[name], RATES[name].kind
-            found.append(f"{RATES[name].name} {amount(e.value, kind)} ({span(e.low, e.high, kind)})")
+            found.append(f"{words} {amount(e.value, kind)} ({span(e.low, e.high, kind)})")
     text = ", ".join(found)
     return f"{sentence(text)}." if text else ""
 
