@@ -101,7 +101,7 @@ def debias(
     onnx_rule: Annotated[
         bool, typer.Option("--onnx-rule", help="Include score and decision in model.onnx, if the rule is a threshold.")
     ] = False,
-    draws: Annotated[int, typer.Option(help="Number of bootstrap resamples for the intervals.")] = 1000,
+    draws: Annotated[int, typer.Option(help="Number of bootstrap resamples of --probe; other intervals need none.")] = 1000,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the patients in each set, the methods and the estimated time, and exit.")
     ] = False,
