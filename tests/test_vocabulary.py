@@ -54,7 +54,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 def _files() -> list[Path]:
     """README, CONTRIBUTING, the documentation and the package."""
     found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-    for folder in ("docs", "src"):
+    for folder in ("docs", "src/equipoise"):
         found += [path for path in sorted((ROOT / folder).rglob("*")) if path.suffix in KINDS and "_build" not in path.parts]
     return found
 

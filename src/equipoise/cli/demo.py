@@ -25,7 +25,7 @@ def demo(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the data, the network and the repaired network.")] = Path("demo-output"),
     rows: Annotated[int, typer.Option(help="Number of simulated X-rays at centre 2; centre 1 has three fifths as many.")] = 8_000,
     epochs: Annotated[int, typer.Option(help="Epochs of training at centre 1.")] = 6,
-    draws: Annotated[int, typer.Option(help="Bootstrap draws for the intervals.")] = 1000,
+    draws: Annotated[int, typer.Option(help="Number of bootstrap resamples of probes; other intervals need none.")] = 1000,
     onnx: Annotated[bool, typer.Option(help="Also write model.onnx.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output of an earlier demo.")] = False,
