@@ -27,11 +27,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data import Attribute, Scores
-from equipoise.measures import GAPS, Moments, Settings, audit_scores, coefficients, moments_of
+from equipoise.measures import GAPS, Moments, Settings, audit_scores, coefficients, moments_of, paired
 from equipoise.measures.estimates import aurocs, detectable_gaps, estimate_performance
 from equipoise.measures.performance import PERFORMANCE
 from equipoise.measures.score_measures import estimate_scores
-from equipoise.repair.changes import paired
 
 FloatArray = npt.NDArray[np.float64]
 CDF, QUANTILE = np.vectorize(NormalDist().cdf, otypes=[float]), NormalDist().inv_cdf

@@ -10,11 +10,10 @@ from scipy.optimize import brentq
 from scipy.stats import binomtest, chi2, t
 
 from equipoise.data import Scores
-from equipoise.measures import Settings, audit_scores, gap_values
+from equipoise.measures import Settings, audit_scores, gap_values, paired
 from equipoise.measures.intervals import auroc_interval, combined, detectable_gap, quantile, student, wilson
 from equipoise.measures.moments import moments_of, moments_of_change
 from equipoise.measures.performance import Ranking
-from equipoise.repair.changes import paired
 
 Z = quantile(0.95)
 

@@ -7,9 +7,9 @@ import pytest
 
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import Settings, Threshold
+from equipoise.measures import Paired, Settings, Threshold, paired
 from equipoise.repair import Comparison, Tried
-from equipoise.repair.changes import Affected, Paired, affected, paired, same_rows
+from equipoise.repair.changes import Affected, affected, same_rows
 from support.cases import small_case
 
 SETTINGS = Settings(draws=50)

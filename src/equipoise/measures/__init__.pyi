@@ -72,6 +72,11 @@ from .net_benefit import CURVES as CURVES
 from .net_benefit import read_range as read_range
 from .no_finding import DERIVED as DERIVED
 from .no_finding import NO_FINDING as NO_FINDING
+from .paired_changes import ALMOST as ALMOST
+from .paired_changes import Contribution as Contribution
+from .paired_changes import Paired as Paired
+from .paired_changes import Shift as Shift
+from .paired_changes import paired as paired
 from .performance import AT_THRESHOLD as AT_THRESHOLD
 from .performance import Ranking as Ranking
 from .permutation import largest_gap_p_value as largest_gap_p_value

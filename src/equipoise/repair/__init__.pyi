@@ -1,8 +1,5 @@
 from .audit_model import audit as audit
 from .bundle import Bundle as Bundle
-from .changes import ALMOST as ALMOST
-from .changes import Contribution as Contribution
-from .changes import Shift as Shift
 from .comparison import Comparison as Comparison
 from .comparison import Probes as Probes
 from .comparison import Request as Request

@@ -12,21 +12,25 @@ import numpy.typing as npt
 
 from equipoise.data import MISSING, Attribute, Scores
 from equipoise.measures import (
+    ALMOST,
     CALIBRATION_ERROR,
     GROUP_MEASURES,
     MEASURES,
     SCORE_MEASURES,
     Audit,
+    Contribution,
     Estimate,
     FloatArray,
     Settings,
+    Shift,
     audit_scores,
     group_estimate,
     is_quotient,
+    paired,
     upper_bound,
 )
 from equipoise.methods import Goal, Progress
-from equipoise.repair.changes import ALMOST, Affected, Contribution, Shift, affected, all_attributes, paired, same_rows
+from equipoise.repair.changes import Affected, affected, all_attributes, same_rows
 from equipoise.repair.trial import Tried
 
 RATES_SHOWN = (*GROUP_MEASURES, *SCORE_MEASURES, CALIBRATION_ERROR)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from equipoise.data import Scores
-from equipoise.measures import Audit, Estimate, meaning
+from equipoise.measures import Audit, Estimate, Shift, meaning
 from equipoise.methods import METHODS
-from equipoise.repair import Comparison, Shift
+from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
 from equipoise.report.notes import note_words, why_words
 from equipoise.report.text import INSUFFICIENT, interval, line, name, percent

@@ -22,10 +22,10 @@ from markupsafe import Markup
 
 from equipoise import __version__
 from equipoise.data import write_text
-from equipoise.measures import OF_ALL, UPPER_BOUND, Audit, Audits
+from equipoise.measures import ALMOST, OF_ALL, UPPER_BOUND, Audit, Audits
 from equipoise.methods import ALL_AT_ONCE, METHODS
 from equipoise.models import READ_IS_NOT_USED
-from equipoise.repair import ALMOST, Comparison, Saved, folders
+from equipoise.repair import Comparison, Saved, folders
 from equipoise.report.explorer import explorer_data
 from equipoise.report.notes import note_words, why_words
 from equipoise.report.panels import PANELS, calibration_panel, decision_panels, roc_panel, score_panel, trajectory_panel

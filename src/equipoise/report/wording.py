@@ -14,9 +14,9 @@ from equipoise.report.text import amount, percent, sentence, short_name
 if TYPE_CHECKING:
     import pandas as pd
 
-    from equipoise.measures import Audit, Settings
+    from equipoise.measures import Audit, Contribution, Settings
     from equipoise.methods import Goal
-    from equipoise.repair import Comparison, Contribution
+    from equipoise.repair import Comparison
 
 AT_BOUND = 5e-4  # less than this from the upper bound would be printed as 0.0 or 0.1 points
 
