@@ -9,6 +9,7 @@ from .contract import METHODS as METHODS
 from .contract import ONE_BY_ONE as ONE_BY_ONE
 from .contract import STANDARD as STANDARD
 from .contract import Fit as Fit
+from .contract import FitStep as FitStep
 from .contract import Kind as Kind
 from .contract import Method as Method
 from .contract import Rng as Rng
@@ -26,6 +27,7 @@ from .equalised_odds import EqualisedOdds as EqualisedOdds
 from .evaluation import Data as Data
 from .evaluation import Evaluation as Evaluation
 from .evaluation import Label as Label
+from .frontier import step_decisions as step_decisions
 from .group_thresholds import GroupThresholds as GroupThresholds
 from .reject_option import RejectOption as RejectOption
 from .rules import STRICT as STRICT

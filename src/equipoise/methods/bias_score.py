@@ -38,7 +38,7 @@ from equipoise.measures import QUOTIENTS, FloatArray, furthest, is_quotient, per
 from equipoise.methods.base import Goal, Note
 from equipoise.methods.bias_problem import Problem, probed
 from equipoise.methods.bias_programs import parity_path, path
-from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, Rng, Task, Work, method
+from equipoise.methods.contract import ONE_BY_ONE, Fit, FitStep, Kind, Rng, Task, Work, method
 from equipoise.methods.evaluation import Found, Label, frame, limits_of, spare, trace_row
 from equipoise.methods.papers import MENON
 from equipoise.methods.selection import plain_rule, select
@@ -48,6 +48,7 @@ from equipoise.models import (
     BiasScore,
     Heads,
     Reading,
+    bias_scores,
     features,
     fit_probe,
     folds_of,
@@ -146,23 +147,22 @@ def bias_score(model: nn.Module, cohort: Cohort, goal: Goal, settings: Settings,
     selection = select(held_out, settled)
     why = (*selection.why, Note("held_out_rows_decide"))  # the chosen row's own values, on the rows it was fitted on, may differ
 
+    # What each step would deliver is a network of its own, and its values are those of that network: of its forward pass, in its precision.
+    network, kind = copy.deepcopy(model), output_kind(model, cohort.inputs)
+    networks = [BiasScore(network, reading, problem.heads, prices, kind).eval() for prices in costs]
+    scores = bias_scores(networks, cohort.inputs) if networks else []
     trace = held_out.rename(columns={"gap": "held_out_gap", "performance": "held_out_performance"})
-    fitted = [_at(label, problem.priced(problem.fitted, c), t) for c, t in zip(costs, trace["threshold"].iloc[1:], strict=True)]
+    fitted = [_at(label, own, t) for own, t in zip(scores, trace["threshold"].iloc[1:], strict=True)]
     values = np.array([(float(start.gap[0]), float(start.performance[0])), *fitted])
     trace["gap"], trace["performance"] = values.T
     trace["max_gap"] = [np.nan, *bounds]
     trace = trace[[*COLUMNS, *(name for name in trace.columns if name not in COLUMNS)]]
-    chosen, notes = copy.deepcopy(model), [Note("original_kept")]
-    if row := selection.row:
-        kind = output_kind(model, cohort.inputs)
-        chosen = BiasScore(chosen, reading, problem.heads, costs[row - 1], kind).eval()
-        # Single precision may move a row across the threshold: the numbers reported are those of the network that comes out.
-        trace.loc[row, ["gap", "performance"]] = _at(label, predict(chosen, cohort).score, trace["threshold"][row])
-        notes = _notes(plain, reading, told[row - 1], held_out.iloc[row], goal, settings.folds)
-    if train is not None:
-        notes.append(_learnt(problem.heads))
-    rule = plain_rule(NAME, trace, row, cohort, settled)
-    return Fit(rule, trace, row, why, selection.met, settled, tuple(notes), chosen)
+    rules = [plain_rule(NAME, trace, row, cohort, settled) for row in range(len(trace))]
+    words = [_notes(plain, reading, told[row - 1], held_out.iloc[row], goal, settings.folds) for row in range(1, len(trace))]
+    deliveries = [FitStep(rules[0], None, (Note("original_kept"),)), *map(FitStep, rules[1:], networks, words)]
+    chosen, notes = selection.row, () if train is None else (_learnt(problem.heads),)
+    delivered = deliveries[chosen]
+    return Fit(delivered.rule, trace, chosen, why, selection.met, settled, notes, delivered.model, tuple(deliveries))
 
 
 def finest(problem: Problem) -> float:
@@ -181,9 +181,9 @@ def _at(label: Label, scores: FloatArray, threshold: float) -> tuple[float, floa
     return float(furthest(label.measure, cells)), float(performance_values(label.performance, cells))
 
 
-def _notes(plain: float, reading: Reading, told: Mapping[str, Any], row: "pd.Series[float]", goal: Goal, folds: int) -> list[Note]:
+def _notes(plain: float, reading: Reading, told: Mapping[str, Any], row: "pd.Series[float]", goal: Goal, folds: int) -> tuple[Note, ...]:
     chosen = {"folds": folds, "gap": float(row["gap"]), "performance": float(row["performance"]), "of": goal.performance, "before": plain}
-    return [Note("probes", str(reading), told), Note("chosen_on_held_out_rows", goal.measure, chosen)]
+    return Note("probes", str(reading), told), Note("chosen_on_held_out_rows", goal.measure, chosen)
 
 
 def _learnt(heads: Heads) -> Note:

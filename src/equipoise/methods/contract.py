@@ -84,6 +84,15 @@ Steps = Generator[Step, Evaluation, None]
 
 
 @dataclass(frozen=True, eq=False)
+class FitStep:
+    """What one step of a fit would deliver: its rule, and its network."""
+
+    rule: Rule
+    model: nn.Module | None = None  # None: the original
+    notes: tuple[Note, ...] = ()  # what to report if this step is chosen
+
+
+@dataclass(frozen=True, eq=False)
 class Fit:
     """What a method found that fits a rule, or probes, to a network as it is."""
 
@@ -95,6 +104,9 @@ class Fit:
     goal: Goal  # with its minimum performance, where none was given
     notes: tuple[Note, ...] = ()
     model: nn.Module | None = None  # the network with its probes; None: the original
+    steps: tuple[
+        FitStep, ...
+    ] = ()  # one per row of the trace, where every step can be delivered; a step of one number means the same on any rows
 
 
 @dataclass(frozen=True)
@@ -169,6 +181,7 @@ class Method:
     counts: str = ""  # the unit of its steps, where each follows from the one before; empty where steps are independent tries
     labels: str = ""  # of a multi-label network: ALL_AT_ONCE, ONE_BY_ONE, or empty where it repairs one label only
     classes: bool = False  # can repair the classes of one label, which are decided by argmax
+    frontier: Callable[..., Fit] | None = None  # as `run` of a method that fits, but the Fit has steps to choose among; None: `run` has
     rules: tuple[type[Any], ...] = ()  # the kinds of rule that it fits, beyond a plain threshold
     cost: Callable[[Task, Any], Work] = unknown_work
     effort: float = 5.0  # rough time per split of a study, where training a small network is 10: only for scheduling

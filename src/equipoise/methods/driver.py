@@ -117,8 +117,8 @@ def _fitted(job: Job) -> Candidate:
     if job.progress:
         job.progress(1, 1)
     network = copy.deepcopy(model) if fit.model is None else fit.model
-    told = asdict(job.settings)
-    return Candidate(job.method.name, network, fit.rule, fit.trace, fit.chosen, fit.why, fit.met, fit.goal, seed, told, fit.notes)
+    told, notes = asdict(job.settings), (*(fit.steps[fit.chosen].notes if fit.steps else ()), *fit.notes)
+    return Candidate(job.method.name, network, fit.rule, fit.trace, fit.chosen, fit.why, fit.met, fit.goal, seed, told, notes)
 
 
 class _Search:

@@ -32,6 +32,7 @@ from equipoise.measures import (
     AFFINE_PERFORMANCE,
     FloatArray,
     IntArray,
+    at_threshold,
     codes_among,
     gap_values,
     largest,
@@ -45,6 +46,7 @@ from equipoise.measures import (
 )
 from equipoise.methods.base import Goal, Note
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
+from equipoise.methods.frontier import SHARES, along
 from equipoise.methods.papers import HARDT
 from equipoise.methods.rules import Cut, Groups, Share, of_every_group, plain_values, repeated
 from equipoise.methods.selection import select, too_large, too_low
@@ -151,6 +153,21 @@ class Corners:
     worth: FloatArray  # (corners, 2) false and true positives, those without a group included by this group's share
 
 
+def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
+    """The rule of equal odds, and those that remove a share of the original gaps in sensitivity and false positive rate each."""
+    own = fit(scores, goal, settings)
+    attribute = scores.attribute
+    before = tabulate(at_threshold(scores.score, own.trace["threshold"].iloc[0]), scores.y, attribute, normalised(scores.weight))
+    rates = np.stack([before.rate(0), before.rate(1)], axis=-1)  # (groups, 2)
+    program = _Program.of(scores, settings)
+    rules = []
+    for share in SHARES:
+        left = (1.0 - share) * (rates - rates[0])
+        origin = f"{KIND} that removes {share:.0%} of the gaps in TPR and FPR on {len(scores):,} rows of {scores.name}"
+        rules.append(program.rule(goal.performance, origin, np.minimum(left, 0.0), np.maximum(left, 0.0)))
+    return along(own, KIND, scores, rules)
+
+
 @method(
     KIND,
     settings=Settings,
@@ -162,6 +179,7 @@ class Corners:
     quotients=False,
     labels=ONE_BY_ONE,
     rules=(EqualisedOdds,),
+    frontier=frontier,
     weights=True,
     cost=rule_work,
     effort=0.2,
@@ -170,20 +188,13 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     """The rule of equal odds with the best performance on these scores, which should be validation scores."""
     _require(scores)
     attribute, weight = scores.attribute, normalised(scores.weight)
-    mass = np.ones(len(scores)) if weight is None else weight
     swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance), weight=weight)
     start = swept.best(goal.performance)
     original = (0, float(start.values[goal.measure]), float(start.values[goal.performance]), float(start.threshold))
     settled = goal.settled(original[2])
 
-    known = attribute.codes >= 0
-    counts = sums_at(attribute.codes[known], mass[known], len(attribute.levels))
-    shares = counts / counts.sum()
-    corners = [_corners(scores, mass, code, share, settings) for code, share in enumerate(shares)]
-    weights = _solve(corners, sums_at(scores.y, mass, 2), goal.performance)
-    steps = tuple(_steps(part, weight) for part, weight in zip(corners, weights, strict=True))
     origin = f"{KIND} with the best {goal.performance.replace('_', ' ')} on {len(scores):,} rows of {scores.name}"
-    rule = EqualisedOdds(attribute.levels, steps, tuple(shares.tolist()), origin)
+    rule = _Program.of(scores, settings).rule(goal.performance, origin)
 
     cells = tabulate(rule.decide(scores), scores.y, attribute, weight)
     gap, performance = float(largest(gap_values(goal.measure, cells))), float(performance_values(goal.performance, cells))
@@ -193,12 +204,38 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     notes = [Note("needs_group"), Note("randomised")]
     if "selection" in terms(goal.measure):
         notes.append(Note("not_its_target", goal.measure))
-    why = [Note("equal_odds", goal.performance.replace("_", " "), {"groups": len(steps)})]
+    why = [Note("equal_odds", goal.performance.replace("_", " "), {"groups": len(rule.steps)})]
     if settled.min_performance is not None and performance < settled.min_performance:
         why.append(too_low(goal.performance, performance, settled.min_performance))
     if settled.max_gap is not None and abs(result[1]) > settled.max_gap:
         why.append(too_large(goal.measure, abs(result[1]), settled.max_gap))
     return Fit(rule, trace, 1, tuple(why), met, settled, tuple(notes))
+
+
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """The linear program of these scores."""
+
+    levels: tuple[str, ...]
+    shares: FloatArray  # of each group among the rows with one
+    corners: list[Corners]
+    totals: FloatArray  # (2,) negatives and positives
+
+    @classmethod
+    def of(cls, scores: Scores, settings: Settings) -> "_Program":
+        attribute, weight = scores.attribute, normalised(scores.weight)
+        mass = np.ones(len(scores)) if weight is None else weight
+        known = attribute.codes >= 0
+        counts = sums_at(attribute.codes[known], mass[known], len(attribute.levels))
+        shares = counts / counts.sum()
+        corners = [_corners(scores, mass, code, share, settings) for code, share in enumerate(shares)]
+        return cls(attribute.levels, shares, corners, sums_at(scores.y, mass, 2))
+
+    def rule(self, performance: str, origin: str, low: FloatArray | None = None, high: FloatArray | None = None) -> EqualisedOdds:
+        """The best rule of equal odds; or with rates that differ from the reference's by no less and no more than this (groups, 2)."""
+        weights = _solve(self.corners, self.totals, performance, low, high)
+        steps = tuple(_steps(part, weight) for part, weight in zip(self.corners, weights, strict=True))
+        return EqualisedOdds(self.levels, steps, tuple(self.shares.tolist()), origin)
 
 
 def _require(scores: Scores) -> None:
@@ -245,9 +282,12 @@ def _by_block(cuts: FloatArray, score: FloatArray, y: IntArray, weight: FloatArr
     return sums_at(2 * place + y, weight, 2 * (len(cuts) + 1)).reshape(-1, 2)
 
 
-def _solve(corners: Sequence[Corners], totals: FloatArray, performance: str) -> list[FloatArray]:
+def _solve(
+    corners: Sequence[Corners], totals: FloatArray, performance: str, low: FloatArray | None = None, high: FloatArray | None = None
+) -> list[FloatArray]:
     """The weight of each corner of each group: z and the scale s solve the program, z / s are the weights.
 
+    With `low` and `high` (groups, 2) the rates of a group need not equal the common ones, but may differ from them by so much.
     Variables: z of all groups, the common rates (2), s. For accuracy and balanced accuracy s = 1; for F1, 2 TP / (TP + FP + P), the
     denominator is held at P instead, which makes the quotient linear.
     """
@@ -272,8 +312,25 @@ def _solve(corners: Sequence[Corners], totals: FloatArray, performance: str) -> 
         target[: width - 3] = 2.0 * worth[:, 1] / totals[1]
     right = np.zeros(3 * len(corners) + 1)
     right[-1] = 1.0
+    equations, limits = np.concatenate([*rows, last]), None
+    if low is not None and high is not None:
+        unequal = np.stack([block[:2] for block in rows])  # (groups, 2, width): a group's rates less the common ones
+        above, below = unequal.copy(), -unequal
+        above[:, :, scale] -= high
+        below[:, :, scale] += low
+        limits = np.concatenate([above, below]).reshape(-1, width)
+        equations, right = np.concatenate([*(block[2:] for block in rows), last]), np.append(np.zeros(len(corners)), 1.0)
     options = {"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE}
-    solved = linprog(-target, A_eq=np.concatenate([*rows, last]), b_eq=right, bounds=(0, None), method="highs", options=options)
+    solved = linprog(
+        -target,
+        A_ub=limits,
+        b_ub=None if limits is None else np.zeros(len(limits)),
+        A_eq=equations,
+        b_eq=right,
+        bounds=(0, None),
+        method="highs",
+        options=options,
+    )
     if not solved.success:  # deciding none positive is always feasible, so this is a fault of the solver
         raise RuntimeError(f"the linear program of equalised odds was not solved: {solved.message}")
     parts = np.split(solved.x[: width - 3], ends[:-1])

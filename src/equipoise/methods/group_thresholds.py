@@ -29,6 +29,7 @@ from equipoise.measures import (
     at_threshold,
     codes_among,
     furthest,
+    gap_values,
     is_quotient,
     normalised,
     performance_functional,
@@ -42,6 +43,7 @@ from equipoise.measures import (
 from equipoise.methods.base import Goal, Note, Why
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, method, rule_work
 from equipoise.methods.evaluation import kept_rates, limits_of, spare
+from equipoise.methods.frontier import SHARES, along, half_rows, windows
 from equipoise.methods.rules import Cut, Groups, of_every_group, plain_values, repeated
 from equipoise.methods.selection import select, selected
 
@@ -86,6 +88,23 @@ class GroupThresholds:
         return plain_values(self)
 
 
+def frontier(scores: Scores, goal: Goal, settings: NoSettings = NoSettings()) -> Fit:
+    """The thresholds of the goal, and those that remove a share of the original gaps each."""
+    own = fit(scores, goal, settings)
+    attribute, weight, original = scores.attribute, normalised(scores.weight), float(own.trace["threshold"].iloc[0])
+    before = tabulate(at_threshold(scores.score, original), scores.y, attribute, weight)
+    least = limits_of(goal.keep, kept_rates(goal.keep, before)) if goal.keep else None
+    search = _Thresholds(scores, own.goal, original, least)
+    gaps, slack = gap_values(goal.measure, before), half_rows(goal.measure, before)
+    found = [search.best_within(*windows(gaps, share, slack)) for share in SHARES]
+    name = f"{KIND} that removes {{:.0%}} of the gaps on {len(scores):,} rows of {scores.name}"
+    rules = [
+        GroupThresholds(attribute.levels, tuple(cuts.tolist()), original, name.format(share))
+        for share, cuts in zip(SHARES, found, strict=True)
+    ]
+    return along(own, KIND, scores, rules)
+
+
 @method(
     KIND,
     title="one threshold per group, exactly the best",
@@ -94,6 +113,7 @@ class GroupThresholds:
     without_group="the original threshold",
     labels=ONE_BY_ONE,
     rules=(GroupThresholds,),
+    frontier=frontier,
     weights=True,
     cost=rule_work,
     effort=0.2,
@@ -170,6 +190,14 @@ class _Thresholds:
         self.strays = sums_at(y[decided], mass[decided], 2)  # rows without a group count for performance
         self.totals = sums_at(y, mass, 2)
 
+    def best_within(self, low: FloatArray, high: FloatArray) -> FloatArray:
+        """One threshold per group: the best performance with the gap of each group but the reference between two limits (groups - 1,).
+
+        Where no thresholds are, those with the smallest gaps.
+        """
+        top, places = self._best_between(low, high)
+        return self._cuts(self._narrowed(-np.inf, self._best_performance(np.inf)[1], sharpen=True) if np.isneginf(top) else places)
+
     def best(self) -> FloatArray:
         """One threshold per group."""
         goal, anything = self.goal, np.inf
@@ -211,18 +239,24 @@ class _Thresholds:
     def _reaching(self, max_gap: float, min_performance: float) -> IntArray | None:
         """Where the best performance within a maximum gap is, if it is at least the minimum performance."""
         if self.goal.performance == "f1" and np.isfinite(min_performance):  # whether F1 can reach a level is one sum
-            top, places = self._best_sum(self._worth(min_performance), max_gap)
+            widest = np.full(len(self.groups) - 1, max_gap)
+            top, places = self._best_sum(self._worth(min_performance), -widest, widest)
             return places if top >= -NOISE * self.totals.sum() else None
         top, places = self._best_performance(max_gap)
         return places if top >= min_performance - NOISE and not np.isneginf(top) else None
 
     def _best_performance(self, max_gap: float) -> tuple[float, IntArray]:
         """The best performance with every |gap| within a maximum gap, and where each group's threshold stands; -inf where there is none."""
+        widest = np.full(len(self.groups) - 1, max_gap)
+        return self._best_between(-widest, widest)
+
+    def _best_between(self, low: FloatArray, high: FloatArray) -> tuple[float, IntArray]:
+        """The same with the gap of each group but the reference between two limits (groups - 1,)."""
         if self.goal.performance != "f1":
-            return self._best_sum(self._worth(0.0), max_gap)
+            return self._best_sum(self._worth(0.0), low, high)
         level = 0.0
         while True:
-            top, places = self._best_sum(self._worth(level), max_gap)
+            top, places = self._best_sum(self._worth(level), low, high)
             if np.isneginf(top):
                 return top, places
             reached = self._f1(places)
@@ -241,15 +275,15 @@ class _Thresholds:
         functional = performance_functional(self.goal.performance, self.totals[None])
         return float(functional.offset), functional.w[0]
 
-    def _best_sum(self, worth: tuple[float, FloatArray], max_gap: float) -> tuple[float, IntArray]:
-        """The largest sum with every |gap| within a maximum gap: for each threshold of the reference, the best window of the others."""
+    def _best_sum(self, worth: tuple[float, FloatArray], low: FloatArray, high: FloatArray) -> tuple[float, IntArray]:
+        """The largest sum with every gap between its limits: for each threshold of the reference, the best window of the others."""
         constant, each = worth
         reference = self.groups[0]
         total = constant + self.strays @ each + reference.counted @ each
         chosen = [np.arange(len(total))]
-        for group in self.groups[1:]:
-            first = np.searchsorted(group.value, reference.value - max_gap - NOISE / 2, side="left")
-            last = np.searchsorted(group.value, reference.value + max_gap + NOISE / 2, side="right")
+        for group, least, most in zip(self.groups[1:], low, high, strict=True):
+            first = np.searchsorted(group.value, reference.value + least - NOISE / 2, side="left")
+            last = np.searchsorted(group.value, reference.value + most + NOISE / 2, side="right")
             gains = group.counted @ each
             at = _window_argmax(gains, first, last)
             total = total + np.where(first < last, gains[at], -np.inf)

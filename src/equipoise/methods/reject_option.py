@@ -44,6 +44,7 @@ from equipoise.measures import (
 )
 from equipoise.methods.base import Goal, Note
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
+from equipoise.methods.frontier import SHARES, along, half_rows, windows
 from equipoise.methods.papers import KAMIRAN
 from equipoise.methods.rules import Cut, Groups, Share, plain_values, repeated, unknown
 from equipoise.methods.selection import selected
@@ -121,6 +122,29 @@ class RejectOption:
         return plain_values(self)
 
 
+def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
+    """The threshold and margin of the goal, and those that remove a share of the original gap each."""
+    own = fit(scores, goal, settings)
+    attribute, threshold = scores.attribute, float(own.trace["threshold"].iloc[0])
+    before = tabulate(at_threshold(scores.score, threshold), scores.y, attribute, normalised(scores.weight))
+    original, slack = float(furthest(goal.measure, before)), float(half_rows(goal.measure, before).min())
+    thresholds, margins = _grid(scores.score, threshold, settings)
+    sides = _sides(scores, threshold, goal.measure, settings.direction)
+    gap, performance = _evaluate(scores, thresholds, margins, sides, goal)
+    rules = []
+    for share in SHARES:
+        low, high = (float(edge[0]) for edge in windows(np.array([original]), share, np.array([slack])))
+        if len(attribute.levels) > 2:  # the largest of several gaps, which may change sides as another group takes its place
+            low, high = -max(-low, high), max(-low, high)
+        rank = np.where(np.isnan(gap), -1, np.where((gap >= low - NOISE) & (gap <= high + NOISE), 2, 1))
+        step, point = np.divmod(int(_best(rank.reshape(-1), gap.reshape(-1), performance.reshape(-1))), gap.shape[1])
+        side, at = np.divmod(point, len(thresholds))
+        favoured = tuple(level for level, helped in zip(attribute.levels, sides[side], strict=True) if helped)
+        origin = f"{KIND} that removes {share:.0%} of the gap on {len(scores):,} rows of {scores.name}"
+        rules.append(RejectOption(float(thresholds[at]), float(margins[at, step]), favoured, attribute.levels, origin))
+    return along(own, KIND, scores, rules)
+
+
 @method(
     KIND,
     settings=Settings,
@@ -131,6 +155,7 @@ class RejectOption:
     without_group="its threshold without the band",
     labels=ONE_BY_ONE,
     rules=(RejectOption,),
+    frontier=frontier,
     weights=True,
     cost=rule_work,
     effort=0.2,

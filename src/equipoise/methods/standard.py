@@ -2,7 +2,7 @@
 
 from equipoise.data import Scores
 from equipoise.methods.base import Goal, Note
-from equipoise.methods.contract import ALL_AT_ONCE, STANDARD, Fit, Kind, NoSettings, Work, method
+from equipoise.methods.contract import ALL_AT_ONCE, STANDARD, Fit, FitStep, Kind, NoSettings, Work, method
 from equipoise.methods.evaluation import Label, frame, trace_row
 from equipoise.methods.selection import plain_rule, select
 
@@ -26,4 +26,5 @@ def standard(scores: Scores, goal: Goal, _settings: NoSettings) -> Fit:
     settled = goal.settled(float(found.performance[0]))
     selection = select(trace, settled)
     why = (Note("original"), *(() if selection.met else selection.why))
-    return Fit(plain_rule(STANDARD, trace, 0, scores, settled), trace, 0, why, selection.met, settled)
+    rule = plain_rule(STANDARD, trace, 0, scores, settled)
+    return Fit(rule, trace, 0, why, selection.met, settled, steps=(FitStep(rule),))

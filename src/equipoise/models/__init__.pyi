@@ -1,6 +1,7 @@
 from .bias_network import BiasScore as BiasScore
 from .bias_network import Heads as Heads
 from .bias_network import ManyBiasScores as ManyBiasScores
+from .bias_network import bias_scores as bias_scores
 from .bias_network import value_of as value_of
 from .devices import compute_device as compute_device
 from .devices import computing_on as computing_on

@@ -15,10 +15,13 @@ from scipy.special import expit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from equipoise.data import Images
 from equipoise.errors import BadInput
+from equipoise.models.devices import Feed, compute_device, device_of
 from equipoise.models.probes import Probe
 from equipoise.models.protocol import FloatArray
 from equipoise.models.readings import Reading, logit_of, read, read_all
+from equipoise.models.score import evaluating, in_pieces, sigmoid
 
 STEEP = 4.0  # the slope that makes a score move as fast around 1/2 as a probability does
 NEVER = -1e4  # the bias of a class without rows: not every file format can hold minus infinity
@@ -87,6 +90,27 @@ class BiasScore(nn.Module):
             value = value - share * (F.softmax(head(seen), dim=1) * cost).sum(1)
         z = (STEEP * value).reshape(raw.shape)
         return torch.sigmoid(z) if self.output == "probability" else z
+
+
+def bias_scores(networks: Sequence[BiasScore], inputs: Tensor | Images) -> list[FloatArray]:
+    """The scores (n,) of several bias scores around one network that read the same features: the network runs once for all of them."""
+    first = networks[0]
+    if any(own.network is not first.network or own.reading != first.reading or own.output != first.output for own in networks):
+        raise BadInput("scores at once are for bias scores around one network with one reading; use predict for each of them")
+    device = compute_device(first, inputs)
+    feed, working = Feed(inputs, device), list(networks)
+    if device_of(first) != device:
+        working = [own.to(device) for own in copy.deepcopy(working)]  # all at once, so that the copies share one network too
+    found: list[Tensor] = []
+
+    def show(rows: Tensor) -> None:
+        raw, seen = read(working[0].network, feed(rows), first.reading)
+        found.append(torch.stack([own.score(raw, seen).reshape(len(rows)).float().cpu() for own in working]))
+
+    with evaluating(working[0]), torch.no_grad():
+        in_pieces(show, torch.arange(len(inputs)), feed)
+    raw = torch.cat(found, dim=1).double()
+    return list((sigmoid(raw) if first.output == "logit" else raw).numpy())
 
 
 def _linear(weight: FloatArray, bias: FloatArray, like: Tensor) -> nn.Linear:
