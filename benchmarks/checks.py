@@ -62,7 +62,8 @@ def evals_per_epoch() -> None:
     for measure in ("spd", "eod"):
         goal = eq.Goal(measure, min_performance=BIAS_GDA_FLOORS["compas"][measure])
         for count in (3, 1):
-            found = run_many("bias-gda", models, [p.valid for p in parts], goal, seeds=range(20), settings={"evals_per_epoch": count})
+            given = {"schedule": "paper", "evals_per_epoch": count}
+            found = run_many("bias-gda", models, [p.valid for p in parts], goal, seeds=range(20), settings=given)
             report(f"COMPAS, bias-gda, evals_per_epoch={count}", found, parts, measure)
 
 

@@ -79,7 +79,8 @@ def main() -> None:
     asked.add_argument("--selection", default="paper")
     asked.add_argument("--set", nargs="*", default=[], help="settings of constrained: name=value")
     given = asked.parse_args()
-    settings = {k: v if k == "optimiser" else json.loads(v) for k, v in (pair.split("=") for pair in given.set)}
+    settings = {k: v if k in ("optimiser", "schedule") else json.loads(v) for k, v in (pair.split("=") for pair in given.set)}
+    given_to = {"constrained": {"schedule": "paper", **settings}, "bias-gda": {"schedule": "paper"}}
     torch.set_num_threads(1)
     seeds = range(given.first, given.first + given.splits)
     print("| data | measure | method | minimum performance | gap (sd) | mean abs. gap | BA (sd) | gap and BA on validation | s a split |")
@@ -93,7 +94,7 @@ def main() -> None:
                 start = time.perf_counter()
                 goal = eq.Goal(measure, min_performance=min_performance, selection=given.selection)
                 valids = [p.valid for p in parts]
-                found = run_many(method, models, valids, goal, seeds=seeds, settings=settings if method == "constrained" else {})
+                found = run_many(method, models, valids, goal, seeds=seeds, settings=given_to.get(method, {}))
                 took = (time.perf_counter() - start) / len(seeds)
                 rows = []
                 for candidate, part in zip(found, parts, strict=True):

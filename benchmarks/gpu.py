@@ -109,7 +109,7 @@ def gda_epoch(model: nn.Module, cohort: Cohort) -> float:
     for epochs in (1, 1, 4):
         torch.cuda.synchronize()
         start = time.perf_counter()
-        settings = {"batch": MINI, "epochs": epochs, "stop_below": 0.0}
+        settings = {"schedule": "paper", "batch": MINI, "epochs": epochs, "stop_below": 0.0}
         run_many("bias-gda", [model], [cohort], Goal("eod", min_performance=0.0), seeds=[0], settings=settings)
         torch.cuda.synchronize()
         took.append(time.perf_counter() - start)

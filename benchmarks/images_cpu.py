@@ -20,7 +20,7 @@ from equipoise.methods.pruning import most_influential
 from equipoise.models import backbone, replicas
 
 BATCH = 32
-FINE_TUNING = {"batch": BATCH, "stop_below": 0.0}  # two epochs less one of them
+FINE_TUNING = {"schedule": "paper", "batch": BATCH, "stop_below": 0.0}  # two epochs less one of them
 
 
 def main() -> None:

@@ -44,11 +44,14 @@ from equipoise.study.rows import TIMINGS
 EQUIPOISE = [sys.executable, "-m", "equipoise"]
 CODE = "from torch import nn\n\ndef build():\n    return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))\n"
 CALLS = ("rename", "replace", "link", "unlink", "rmdir", "mkdir", "fsync", "chmod", "open", "close", "scandir")
-REPAIRS = {"one": ["--method", "bias-gda", "--set", "bias-gda.epochs=2"], "other": ["--method", "group-thresholds"]}
+REPAIRS = {
+    "one": ["--method", "bias-gda", "--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=2"],
+    "other": ["--method", "group-thresholds"],
+}
 STUDY = """
 name = "kills"
 data = [{ source = "loh", options = { n = 400, alpha = 2.0 } }, { source = "loh", name = "drawn", options = { n = 300 }, redraw = true }]
-methods = ["standard", { method = "bias-gda", settings = { epochs = 2 } }, "equalised-odds"]
+methods = ["standard", { method = "bias-gda", settings = { schedule = "paper", epochs = 2 } }, "equalised-odds"]
 measures = ["spd", "eod"]
 splits = 6
 stack = 1

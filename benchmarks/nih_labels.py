@@ -29,8 +29,8 @@ from equipoise.models import backbone
 LABELS = [FINDINGS[name] for name in ("infiltration", "effusion", "atelectasis")]
 TRAIN = "-train"
 METHODS: dict[str, dict[str, Any]] = {
-    "constrained": {"learning_rate": 1e-4, "batch": 64},
-    "bias-gda": {"learning_rate": 1e-5, "batch": 32, "epochs": 10, "evals_per_epoch": 10},
+    "constrained": {"schedule": "paper", "learning_rate": 1e-4, "batch": 64},
+    "bias-gda": {"schedule": "paper", "learning_rate": 1e-5, "batch": 32, "epochs": 10, "evals_per_epoch": 10},
     "bias-score": {},
     "bias-score-train": {},  # sex is learnt from the train part too
     "pruning": {"layers": "conv1", "units": 1_500, "max_steps": 60},

@@ -29,7 +29,7 @@ PLAN = {
     "methods": [
         "standard",
         {"method": "pruning", "settings": {"units": 4}, "min_performance": 0.5},
-        {"method": "bias-gda", "settings": {"epochs": 40}, "min_performance": 0.5},
+        {"method": "bias-gda", "settings": {"schedule": "paper", "epochs": 40}, "min_performance": 0.5},
         {"method": "random", "settings": {"trials": 31}},
         "reject-option",
         "equalised-odds",

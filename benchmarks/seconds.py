@@ -35,8 +35,9 @@ def main() -> None:
             else:
                 floors = {"pruning": PRUNING_FLOORS, "bias-gda": BIAS_GDA_FLOORS}.get(step)
                 goal = eq.Goal("spd", min_performance=floors["compas"]["spd"]) if floors else eq.Goal("spd", max_gap=0.05)
+                settings = {"schedule": "paper"} if "schedule" in METHODS[step].settings.__dataclass_fields__ else {}
                 trains = [p.train for p in some] if METHODS[step].needs_train else None
-                run_many(step, models[:count], [p.valid for p in some], goal, seeds=range(count), trains=trains)
+                run_many(step, models[:count], [p.valid for p in some], goal, seeds=range(count), trains=trains, settings=settings)
             seconds.append((time.perf_counter() - start) / count)
         theirs = PUBLISHED.get(step)
         ratios = [f"{theirs / s:.0f}" if theirs else "" for s in seconds]

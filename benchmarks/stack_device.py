@@ -54,8 +54,8 @@ def measure(parts: Sequence[Parts], models: Sequence[MLP], device: str, epochs: 
         train_stack(three, settings=Training(epochs=1 + epochs), progress=lambda *_: ends.append(time.perf_counter()))
         few_steps = [(p.train.take(np.arange(STEPS * 64)), p.valid, seed) for seed, p in enumerate(parts)]
         trained = train_stack(few_steps, settings=Training(epochs=1, restore="last"))
-        first, repaired = seconds("bias-gda", {"epochs": 1})
-        more, _ = seconds("bias-gda", {"epochs": 1 + 5 * epochs})
+        first, repaired = seconds("bias-gda", {"schedule": "paper", "epochs": 1})
+        more, _ = seconds("bias-gda", {"schedule": "paper", "epochs": 1 + 5 * epochs})
         few, _ = seconds("pruning", {"units": 1, "max_steps": 1})
         many, _ = seconds("pruning", {"units": 1, "max_steps": 1 + steps})
     gda, pruning = (more - first) / (5 * epochs), (many - few) / steps * UNITS

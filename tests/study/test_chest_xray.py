@@ -55,14 +55,14 @@ def test_settings_of_the_paper() -> None:
     prune, gda, adversarial = (plan.arm(name) for name in ("pruning", "bias-gda", "adversarial-finetune"))
     assert prune.settings_for(sex) == {"units": 1500, "max_steps": 10, "stop_below": 0.55, "layers": "features.*"}
     assert prune.settings_for(ethnicity) == {"units": 1500, "max_steps": 10, "stop_below": 0.55, "layers": "conv1"}
-    assert gda.settings_for(sex) == {"learning_rate": 1e-5, "batch": 32, "epochs": 10, "evals_per_epoch": 5}
-    assert gda.settings_for(ethnicity) == {"learning_rate": 7.5e-6, "batch": 32, "epochs": 8, "evals_per_epoch": 8}
+    assert gda.settings_for(sex) == {"schedule": "paper", "learning_rate": 1e-5, "batch": 32, "epochs": 10, "evals_per_epoch": 5}
+    assert gda.settings_for(ethnicity) == {"schedule": "paper", "learning_rate": 7.5e-6, "batch": 32, "epochs": 8, "evals_per_epoch": 8}
     in_processing = plan.arm("adversarial-training").settings_for(sex)
     assert in_processing == {"learning_rate": 1e-4, "batch": 32, "epochs": 20, "weight": 0.5, "optimiser": "adamw"}
     bounds = {a: [plan.arm(a).goal(d, "eod", plan.performance).max_gap for d in (sex, ethnicity)] for a in ("random", "reject-option")}
     assert bounds == {"random": [0.03, 0.05], "reject-option": [0.03, 0.05]}
-    assert adversarial.settings_for(sex) == {"learning_rate": 1e-4, "epochs": 5, "max_gap": 0.03, "margin": 0.02}
-    assert adversarial.settings_for(ethnicity) == {"learning_rate": 1e-4, "epochs": 4, "max_gap": 0.05, "margin": 0.01}
+    assert adversarial.settings_for(sex) == {"schedule": "paper", "learning_rate": 1e-4, "epochs": 5, "max_gap": 0.03, "margin": 0.02}
+    assert adversarial.settings_for(ethnicity) == {"schedule": "paper", "learning_rate": 1e-4, "epochs": 4, "max_gap": 0.05, "margin": 0.01}
     goals = [arm.goal(data, "eod", plan.performance) for arm in (prune, gda, adversarial) for data in (sex, ethnicity)]
     assert [(goal.min_performance, goal.max_gap) for goal in goals] == [
         (0.65, None),

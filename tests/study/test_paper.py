@@ -47,7 +47,7 @@ def test_floors_and_settings_of_the_hyperparameter_table() -> None:
     cells = [(arm, data, m) for arm in ("pruning", "bias-gda") for data in ("adult", "bank", "compas-blind") for m in ("spd", "eod")]
     floors = [plan.arm(arm).goal(data, measure, plan.performance).min_performance for arm, data, measure in cells]
     assert floors == [0.52, 0.75, 0.80, 0.70, 0.55, 0.55, 0.62, 0.80, 0.70, 0.70, 0.61, 0.58]
-    assert plan.arm("bias-gda").settings == {"learning_rate": 1e-5, "batch": 256, "epochs": 200, "evals_per_epoch": 3}
+    assert plan.arm("bias-gda").settings == {"schedule": "paper", "learning_rate": 1e-5, "batch": 256, "epochs": 200, "evals_per_epoch": 3}
     assert plan.arm("random").goal("adult", "spd", plan.performance).max_gap == 0.05
     mimic = read_plan("paper-mimic-iii")
     assert mimic.arm("bias-gda").settings["epochs"] == 100

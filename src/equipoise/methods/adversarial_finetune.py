@@ -37,8 +37,10 @@ class Settings:
     margin: float = 0.01
     width: int = 32
     restore: str = "best"  # epoch by the constrained objective; or last, as published
+    schedule: str = "paper"
 
     def __post_init__(self) -> None:
+        pick("schedule of adversarial-finetune", self.schedule, ("paper",))
         pick("epoch to keep of adversarial-finetune", self.restore, ("best", "last"))
 
 

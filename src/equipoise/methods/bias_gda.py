@@ -33,8 +33,10 @@ class Settings:
     optimiser: str = "adam"  # or sgd
     stop_below: float = 0.52
     mode: str = "auto"  # train, with dropout and batch statistics, for tables, and eval for images; or eval or train for both
+    schedule: str = "paper"
 
     def __post_init__(self) -> None:
+        pick("schedule of bias-gda", self.schedule, ("paper",))
         pick("optimiser", self.optimiser, ("adam", "sgd"))
         pick("mode of bias-gda", self.mode, ("auto", "eval", "train"))
 

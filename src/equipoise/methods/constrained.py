@@ -45,8 +45,10 @@ class Settings:
     penalty: float = 1.0
     teacher: float = 0.8
     optimiser: str = "blockwise"  # or adam, sgd
+    schedule: str = "paper"
 
     def __post_init__(self) -> None:
+        pick("schedule of constrained", self.schedule, ("paper",))
         pick("optimiser", self.optimiser, ("blockwise", "adam", "sgd"))
         if not 0 <= self.teacher <= 1:
             raise BadInput(f"the teacher's share in the labels lies in [0, 1]; got {self.teacher}")
