@@ -7,11 +7,12 @@ import pytest
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.methods import METHODS, Goal, Note, auto, debias, run_many
+from equipoise.methods import METHODS, Goal, Note, auto, run_many
 from equipoise.models import predict
 from support.facts import says
 from support.networks import trained
 from support.notes import note_of
+from support.published import debias
 
 QUICK = {"bias-gda": {"epochs": 4, "learning_rate": 2e-3, "batch": 64}, "pruning": {"steps": 10}}
 METHODS_TRIED = ("standard", "pruning", "bias-gda")
@@ -34,12 +35,12 @@ def test_it_takes_what_the_same_rule_takes_of_the_methods_alone(problem):
     alone = {
         name: debias(model, parts.valid, method=name, measure="spd", min_performance=0.53, **QUICK.get(name, {})) for name in METHODS_TRIED
     }
-    gaps = {name: abs(c.trace["gap"].iloc[c.chosen]) for name, c in alone.items() if c.met}
+    gaps = {name: abs(c.trace["gap"].iloc[c.chosen]) for name, c in alone.items() if c.met_in_sample}
     told = [note for note in result.notes if note.kind == "tried"]
     tried = [note.subject for note in told]
     assert result.ran == min((name for name in gaps if name in tried), key=gaps.get)
     assert [note.subject for note in told if note.numbers["taken"]] == [result.ran]
-    assert result.met
+    assert result.met_in_sample
     assert result.method == "auto"
     assert abs(result.trace["gap"].iloc[result.chosen]) == gaps[result.ran]
     # What was not tried is said as well, with the reason.
@@ -55,7 +56,7 @@ def test_it_stops_once_the_goal_is_met_with_room(problem):
 
 def test_nothing_that_meets_the_goal_gives_the_nearest_and_the_list(problem):
     result = _auto(problem, min_performance=0.999)
-    assert not result.met
+    assert not result.met_in_sample
     head = note_of(result.why, "best_of_methods")
     assert (head.subject, head.numbers["tried"], head.numbers["met"]) == (result.ran, 3, False)
     reached = head.numbers["reached"]  # what each has
@@ -114,7 +115,7 @@ def test_honest_selection_goes_through_to_the_methods(problem):
 def test_where_nothing_meets_the_goal_one_that_keeps_the_rates_is_nearer_than_one_that_reaches_the_floor(problem):
     parts = problem[1]
     result = _auto(problem, min_performance=0.7, keep={"tpr": 0.99})
-    assert not result.met
+    assert not result.met_in_sample
     assert result.ran != "standard"  # whose tpr is far below, though it reaches the minimum performance
     decisions = result.rule.decide(predict(result.model, parts.valid))
     for group in ("M", "F"):

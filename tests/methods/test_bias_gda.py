@@ -11,11 +11,12 @@ import equipoise as eq
 from equipoise.data import Cohort
 from equipoise.errors import BadInput
 from equipoise.measures import gap_values, tabulate
-from equipoise.methods import METHODS, Candidate, Goal, debias, run_many
+from equipoise.methods import METHODS, Candidate, Goal, run_many
 from equipoise.methods.bias_gda import Settings
 from equipoise.models import predict
 from support.multilabel import fitted, labels_cohort
 from support.networks import trained
+from support.published import debias
 
 QUICK = {"epochs": 3, "learning_rate": 1e-3, "batch": 64}
 KINDS = ("mlp", "perceptron", "cnn")

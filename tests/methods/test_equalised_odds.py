@@ -16,12 +16,13 @@ from torch import nn
 from equipoise.data import Attribute, Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import Rule, tabulate
-from equipoise.methods import EqualisedOdds, Goal, debias, rule_to_dict, settings_of
+from equipoise.methods import EqualisedOdds, Goal, rule_to_dict, settings_of
 from equipoise.methods.equalised_odds import Settings, Steps, fit
 from equipoise.methods.rules import rule_from_dict
 from equipoise.repair import audit
 from support.facts import facts, says, suggests
 from support.notes import note_of
+from support.published import debias
 from support.random_scores import Sample, samples
 
 PERFORMANCES = ("balanced_accuracy", "accuracy", "f1")

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from equipoise.data import Cohort, split
-from equipoise.methods import debias
 from equipoise.models import Training, train
+from support.published import debias
 
 
 def three_groups(n: int = 1800, seed: int = 0) -> Cohort:

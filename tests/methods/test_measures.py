@@ -11,7 +11,7 @@ import torch
 from equipoise.data import Cohort, Parts, Scores, split
 from equipoise.errors import BadInput
 from equipoise.measures import bootstrap_cells, furthest, gap_values, linearised, tabulate
-from equipoise.methods import METHODS, Goal, Label, debias
+from equipoise.methods import METHODS, Goal, Label
 from equipoise.methods.bias_problem import Posteriors, Problem
 from equipoise.methods.bias_programs import parity_path
 from equipoise.methods.constrained import expected_weights
@@ -23,6 +23,7 @@ from equipoise.models import MLP, Critics, Heads, Probe, Training, predict, trai
 from equipoise.repair import audit
 from support.facts import facts, suggests
 from support.networks import trained
+from support.published import debias
 
 MEASURES = ("aod", "fpr_gap", "tnr_gap", "fnr_gap", "tpr-fpr", "0.7tpr+0.3fpr", "ppv_gap", "npv_gap")
 QUICK = {
@@ -108,11 +109,11 @@ def test_every_method_lowers_every_measure_that_it_takes(method: str, measure: s
     assert original > 0.02
     size = abs(row.get("held_out_gap", np.nan))
     size = abs(row["gap"]) if np.isnan(size) else size
-    if result.met:
+    if result.met_in_sample:
         assert size <= (max(original, 0.05) if method in BOUNDED else original) + 1e-9
         assert row["performance"] >= FLOOR - (0.03 if "held_out_gap" in row else 1e-9)
     if method == "group-thresholds":
-        assert result.met
+        assert result.met_in_sample
         assert size < 0.02
     found = audit(result, parts.valid, draws=5)
     assert np.isfinite(found[measure].value)  # the measure of the goal is audited without being asked for
@@ -130,7 +131,7 @@ def test_the_largest_gap_of_three_groups_and_a_bound(method: str, measure: str):
     row = result.trace.iloc[result.chosen]
     assert row["gap"] == pytest.approx(float(furthest(measure, cells)), abs=1e-6)
     size = abs(row.get("held_out_gap", row["gap"]))
-    assert result.met == (size <= 0.1 + 1e-9)
+    assert result.met_in_sample == (size <= 0.1 + 1e-9)
 
 
 def test_honest_selection_and_levelling_up_take_predictive_parity():

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 
 from equipoise.data import Parts
 from equipoise.errors import BadInput
-from equipoise.methods import METHODS, Goal, Label, Note, debias
+from equipoise.methods import METHODS, Goal, Label, Note
 from equipoise.methods.pruning import Settings, most_influential
 from equipoise.models import CRITERIA, Replicas, proxy, replicas, single
 from equipoise.models.protocol import FloatArray
 from equipoise.models.single import SingleReplica
 from support.facts import facts
 from support.networks import trained
+from support.published import debias
 
 
 @pytest.mark.parametrize("measure", ["spd", "eod"])

@@ -14,11 +14,12 @@ from torch import nn
 from equipoise.data import Attribute, Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import GAPS, Rule, gap_values, largest, tabulate
-from equipoise.methods import Fit, Goal, RejectOption, debias, rule_to_dict, settings_of
+from equipoise.methods import Fit, Goal, RejectOption, rule_to_dict, settings_of
 from equipoise.methods.reject_option import Settings, fit
 from equipoise.methods.rules import rule_from_dict
 from equipoise.repair import audit
 from support.facts import facts, says, suggests
+from support.published import debias
 from support.random_scores import Sample, samples
 
 COARSE = Settings(thresholds=5, margins=4, quantiles=3)

@@ -48,7 +48,7 @@ def test_integer_weights_are_replicated_rows(name: str, goal: Goal, times: np.nd
     by_weight, by_copies = (method.run(own, goal, settings) for own in (weighted(plain, 2.5 * times), replicated(plain, times)))
     assert by_weight.trace[["gap", "performance"]].to_numpy() == pytest.approx(by_copies.trace[["gap", "performance"]].to_numpy(), abs=1e-7)
     assert by_weight.rule.decide(plain) == pytest.approx(by_copies.rule.decide(plain), abs=1e-6)
-    assert by_weight.met == by_copies.met
+    assert by_weight.met_in_sample == by_copies.met_in_sample
     without = method.run(plain, goal, settings)
     ones = method.run(weighted(plain, np.full(len(plain), 3.0)), goal, settings)
     pd.testing.assert_frame_equal(ones.trace, without.trace, rtol=1e-12)

@@ -7,11 +7,11 @@ from torch import nn
 
 from equipoise.data import Cohort, Images
 from equipoise.errors import BadInput
-from equipoise.methods import debias
 from equipoise.models import Training, compute_device, outputs, train
 from equipoise.models.devices import Feed
 from equipoise.models.single import SingleReplica
 from support.facts import facts, says
+from support.published import debias
 
 CPU = torch.device("cpu")
 

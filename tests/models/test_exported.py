@@ -13,10 +13,10 @@ from torch import nn
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput
-from equipoise.methods import debias
 from equipoise.models import ExportedNetwork, load_exported, load_model, predict, save_weights, to_onnx, weights_of
 from support.facts import facts
 from support.hospital import network, patients, trained
+from support.published import debias
 
 
 def exported(path: Path, model: nn.Module, x: torch.Tensor, rows: object = torch.export.Dim.DYNAMIC) -> Path:

@@ -12,10 +12,10 @@ from torch import nn
 from equipoise.data import Cohort
 from equipoise.data.sets.phantom import phantom_parts
 from equipoise.errors import BadInput, UnknownName
-from equipoise.methods import debias
 from equipoise.models import BACKBONES, Calibrated, OneOutput, Repeated, backbone, check, predict, shape_advice
 from equipoise.models.vision import import_torchvision
 from support.facts import facts, says, suggests
+from support.published import debias
 
 
 @pytest.mark.parametrize("name", [n for n in BACKBONES if n != "vgg-16"])

@@ -242,7 +242,7 @@ def test_the_card_says_sizes_parts_and_the_goal(tmp_path):
 def test_a_missed_goal_is_said(tmp_path):
     case = small_case(goal=Goal("eod", "balanced_accuracy", min_performance=0.99))
     markdown, _ = _written(case, tmp_path)
-    assert not case.result.candidate.met
+    assert not case.result.candidate.met_in_sample
     assert says(markdown, why_words(case.result.candidate.why), "balanced accuracy is BELOW", 0.99)
     (tmp_path / "max_gap").mkdir()
     markdown, _ = _written(small_case(goal=Goal("eod", "balanced_accuracy", max_gap=0.0), cure=0.2), tmp_path / "max_gap")

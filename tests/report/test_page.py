@@ -150,7 +150,7 @@ def test_few_patients_are_insufficient_data_not_zero():
 def test_a_goal_that_is_not_met_is_said_with_the_reason():
     case = small_case(goal=Goal("eod", min_performance=0.99), methods=("bias-gda",))
     words = _read(case).words("verdict")
-    assert not case.result.candidate.met
+    assert not case.result.candidate.met_in_sample
     assert says(words, why_words(case.result.candidate.why), "99.0%")
 
 

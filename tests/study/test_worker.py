@@ -56,7 +56,7 @@ def test_rows_are_what_the_public_functions_give(tiny, method: str) -> None:
         assert row["performance"] == pytest.approx(test["balanced_accuracy"].value, abs=1e-12)
         assert row["test_accuracy"] == pytest.approx(test["accuracy"].value, abs=1e-12)
         assert row["valid_gap"] == pytest.approx(valid["eod"].value, abs=1e-12)
-        assert (row["met"], row["steps"]) == (candidate.met, len(candidate.trace))
+        assert (row["met"], row["steps"]) == (candidate.met_in_sample, len(candidate.trace))
         assert [note["kind"] for note in json.loads(row["why"])] == [note.kind for note in candidate.why]
         assert row["min_performance"] == pytest.approx(candidate.goal.min_performance)
         np.testing.assert_array_equal(row["trace_gap"], candidate.trace["gap"])

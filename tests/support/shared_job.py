@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from equipoise.data import Cohort, phantom, split
-from equipoise.methods import Goal, Label, debias
+from equipoise.methods import Goal, Label
 from equipoise.methods.pruning import most_influential
 from equipoise.models import Training, ranks, train
 from equipoise.models.single import SingleReplica
+from support.published import debias
 
 
 def network() -> nn.Module:

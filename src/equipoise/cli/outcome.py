@@ -80,7 +80,7 @@ def result_json(folder: Path, saved: Mapping[str, Saved], left_out: Mapping[str,
 def _print_result(case: Comparison, saved: Saved, remarks: list[str], verbose: bool) -> None:
     out.print(Text(report.repair_answer(case), style="bold"), soft_wrap=True)
     out.print(Text(report.printable(report.repair_set_words(case))), soft_wrap=True)
-    if not case.result.candidate.met:
+    if not case.result.candidate.met_in_sample:
         why = report.why_words(case.result.candidate.why)
         out.print(Text(f"The goal was NOT met: {report.printable(why)}.", style="bold yellow"), soft_wrap=True)
     out.print(_methods_table(case))

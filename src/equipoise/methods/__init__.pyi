@@ -2,6 +2,7 @@ from .base import BEFORE as BEFORE
 from .base import SELECTIONS as SELECTIONS
 from .base import Candidate as Candidate
 from .base import Goal as Goal
+from .base import HeldOut as HeldOut
 from .base import Note as Note
 from .base import Progress as Progress
 from .contract import ALL_AT_ONCE as ALL_AT_ONCE

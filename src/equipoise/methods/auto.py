@@ -152,7 +152,7 @@ def _problems(error: EquipoiseError) -> str:
 
 def _with_room(candidate: Candidate, cohort: Cohort) -> bool:
     """Whether the goal is met and the |gap| is at most half the maximum gap; without one, no larger than its standard error."""
-    if not candidate.met:
+    if not candidate.met_in_sample:
         return False
     row = candidate.trace.iloc[candidate.chosen]
     if "gap_honest" in candidate.trace:
@@ -183,12 +183,16 @@ def _merit(candidate: Candidate, model: nn.Module, cohort: Cohort) -> tuple[floa
             size, performance = abs(row["gap_honest"]) + SURE * row["gap_se"], row["performance_honest"] - SURE * row["performance_se"]
         else:
             size, performance = abs(row["gap"]), row["performance"]
-        keeps = own.met or not goal.keep or kept_or_not(own, model.view(at) if isinstance(model, ChosenOutputs) else model, part) is own
-        enough = own.met or goal.min_performance is None or row["performance"] >= goal.min_performance
-        places.append(0.0 if own.met else 1.0 + (not enough) + 2.0 * (not keeps))  # as for steps: rates that are kept come first
+        keeps = (
+            own.met_in_sample
+            or not goal.keep
+            or kept_or_not(own, model.view(at) if isinstance(model, ChosenOutputs) else model, part) is own
+        )
+        enough = own.met_in_sample or goal.min_performance is None or row["performance"] >= goal.min_performance
+        places.append(0.0 if own.met_in_sample else 1.0 + (not enough) + 2.0 * (not keeps))  # as for steps: rates that are kept come first
         sizes.append(float("inf") if isnan(size) else float(size))  # a quotient without a value is not a small one
         performances.append(float(performance))
-        first.append((goal.min_performance is None and own.met) or not enough)
+        first.append((goal.min_performance is None and own.met_in_sample) or not enough)
     place, size, performance = max(places), max(sizes), sum(performances) / len(performances)
     return (place, -performance, size) if all(first) else (place, size, -performance)
 
@@ -196,11 +200,15 @@ def _merit(candidate: Candidate, model: nn.Module, cohort: Cohort) -> tuple[floa
 def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], model: nn.Module, cohort: Cohort, settings: Settings) -> Candidate:
     best = min(tried, key=lambda candidate: _merit(candidate, model, cohort))
     notes = [
-        Note("tried", candidate.method, {"taken": candidate is best, "met": candidate.met, "best": best.method, **_numbers(candidate)})
+        Note(
+            "tried",
+            candidate.method,
+            {"taken": candidate is best, "met": candidate.met_in_sample, "best": best.method, **_numbers(candidate)},
+        )
         for candidate in tried
     ]
-    reached = {} if best.met else {candidate.method: _numbers(candidate) for candidate in tried}
-    head = Note("best_of_methods", best.method, {"tried": len(tried), "met": best.met, "reached": reached})
+    reached = {} if best.met_in_sample else {candidate.method: _numbers(candidate) for candidate in tried}
+    head = Note("best_of_methods", best.method, {"tried": len(tried), "met": best.met_in_sample, "reached": reached})
     told = {"allow_group": settings.allow_group, "methods": settings.order(), **best.settings}
     labels = {
         name: replace(own, method=NAME, ran_as=best.method, settings=told, notes=(*own.notes, *notes, *remarks))

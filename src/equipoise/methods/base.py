@@ -1,7 +1,8 @@
 """The contract of every debiasing method: a goal goes in, a candidate comes out, and the trace says how it was chosen.
 
 A method is `method(model, cohort, goal, *, seed, ...) -> Candidate`. It sees validation data only, changes none of its arguments, leaves
-no hook behind, and gives the same result for the same seed. If nothing meets the goal it returns the best it saw with `met=False`.
+no hook behind, and gives the same result for the same seed. If nothing satisfies the goal it returns the best it saw. Whether a goal was
+met is judged on rows that were not used for fitting: on held-out rows, or on cross-fitted decisions (`Candidate.held_out`).
 """
 
 from collections.abc import Callable, Mapping
@@ -12,11 +13,11 @@ import pandas as pd
 from torch import nn
 
 from equipoise.errors import pick, raise_all
-from equipoise.measures import AT_THRESHOLD, RATES, Rule, named
+from equipoise.measures import AT_THRESHOLD, RATES, FloatArray, Rule, named
 from equipoise.presenting import presenter
 
 Progress = Callable[[int, int], None]  # steps done, steps at most
-DEFAULT_MAX_LOSS = 0.02  # of the original's performance, for a goal with none of min_performance, max_gap and max_loss
+DEFAULT_MAX_LOSS = 0.02  # of the original's performance, for a goal that has neither min_performance nor max_loss
 BEFORE = "before"  # of a rate that is kept: its value under the original network
 SELECTIONS = ("paper", "honest", "one-se")
 
@@ -45,13 +46,14 @@ Why = tuple[Note, ...]  # why a step was chosen, and what it lacks
 
 @dataclass(frozen=True)
 class Goal:
-    """What to reach: the smallest |gap| with performance >= `min_performance`; or the best performance with |gap| <= `max_gap`; or both.
+    """What to reach: the smallest |gap| whose performance is kept, and where `max_gap` is given, a |gap| of at most that.
 
     `measure` is the name of a gap or a signed sum of rates, "tpr-fpr" or {"tpr": 1, "fpr": -1}, which gets a name too: 'tpr-fpr'.
     `keep` protects groups: no group's rate may fall below its value before, {"tpr": "before"}, or below a minimum, {"tpr": 0.8}.
     `selection` says how a step is chosen: "paper", by its values on the data it was tuned on; "honest", by confidence bounds on values
     that held-out rows have corrected; "one-se", as honest, but of all steps within a standard error of the best the best performing one.
-    `max_loss` is how much of the original's performance may be lost where neither `min_performance` nor `max_gap` is given; left out, 0.02.
+    Performance is kept at `min_performance`, or at the original's less `max_loss`, which is 0.02 unless given. Only with "paper", as
+    published, a goal with nothing but `max_gap` keeps no performance: it asks for the best performance with |gap| <= `max_gap`.
 
     >>> Goal("eod", max_gap=0.05, keep={"tpr": 0.8}).describe()
     '|eod| <= 0.05 with tpr >= 0.8 in every group'
@@ -74,13 +76,9 @@ class Goal:
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
                 problems.append(f"{name} must be between 0 and 1; got {value}")
-        if self.max_loss is not None and (self.min_performance is not None or self.max_gap is not None):
-            given = " and ".join(
-                f"{name}={getattr(self, name)}" for name in ("min_performance", "max_gap") if getattr(self, name) is not None
-            )
-            problems.append(
-                f"max_loss cannot be combined with min_performance or max_gap; got max_loss={self.max_loss} with {given}. Leave it out"
-            )
+        if self.max_loss is not None and self.min_performance is not None:
+            given = f"max_loss={self.max_loss} with min_performance={self.min_performance}"
+            problems.append(f"max_loss cannot be combined with min_performance; got {given}. Leave one of them out")
         for rate, least in self.keep.items():
             pick("rate to keep", rate, RATES)
             if least != BEFORE and (isinstance(least, (str, bool)) or not 0 <= least <= 1):
@@ -95,14 +93,25 @@ class Goal:
 
     @property
     def allowed_loss(self) -> float:
-        """How far performance may fall below the original's where there is neither minimum performance nor maximum gap."""
+        """How far performance may fall below the original's where there is no minimum performance."""
         return DEFAULT_MAX_LOSS if self.max_loss is None else self.max_loss
 
+    @property
+    def keeps_performance(self) -> bool:
+        """Whether a least performance is asked for, as it is but for a published goal with only a maximum gap."""
+        return self.min_performance is not None or self.max_loss is not None or self.max_gap is None or self.selection != "paper"
+
     def settled(self, original: float) -> "Goal":
-        """The goal itself; without min_performance and max_gap, one with min_performance just below the original's performance."""
-        if self.min_performance is None and self.max_gap is None:
+        """The goal with its minimum performance: the one given, or the original's performance less what may be lost."""
+        if self.min_performance is None and self.keeps_performance:
             return replace(self, min_performance=max(0.0, original - self.allowed_loss), max_loss=None)
         return self
+
+    def for_steps(self) -> "Goal":
+        """The same goal for a method whose steps are chosen by cross-fitting elsewhere: its own choice is made in-sample."""
+        if self.selection == "paper":
+            return self
+        return replace(self, selection="paper", max_loss=self.allowed_loss if self.min_performance is None else None)
 
     def describe(self) -> str:
         """One line in words."""
@@ -146,8 +155,20 @@ class JointGoal(Goal):
 
 
 @dataclass(frozen=True, eq=False)
+class HeldOut:
+    """For every row of the repair set the decisions before and after by networks, rules and thresholds that were not fitted to that row."""
+
+    before: FloatArray  # (n,) of the original
+    after: FloatArray  # (n,) of the repaired classifier; probabilities of a positive decision where the rule is randomised
+
+
+@dataclass(frozen=True, eq=False)
 class Candidate:
-    """What a method found: a network, a decision rule, the steps it tried on validation data, and whether the goal was met."""
+    """What a method found: a network, a decision rule, the steps it tried on validation data, and what held-out rows say of it.
+
+    `met` and `outcome` come from the judgement of cross-fitted decisions. Both are None with selection="paper", which has no held-out rows
+    before a test set is used; `met` is None as well for a goal without a maximum gap.
+    """
 
     method: str
     model: nn.Module
@@ -155,7 +176,7 @@ class Candidate:
     trace: pd.DataFrame  # one row per step: step, gap, performance, threshold; cross-fitted selection adds corrected values
     chosen: int  # the row of the trace that was chosen
     why: Why
-    met: bool
+    met_in_sample: bool  # whether the chosen step satisfies the goal on the rows that it was chosen on: for choosing, not for reporting
     goal: Goal
     seed: int
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -163,6 +184,21 @@ class Candidate:
     labels: Mapping[str, "Candidate"] = field(default_factory=dict)  # of a network with several outputs: what was found for each label
     pace: float = 1.0  # of one step of the trace, in what the method counts (`METHODS[method].counts`): units pruned, epochs
     ran_as: str = ""  # the method whose trace this is, where another one chose it
+    held_out: HeldOut | None = None  # with cross-fitted selection; of several labels, each label has its own
+    judgement: Any = None  # what the held-out decisions show
+
+    @property
+    def outcome(self) -> Any:
+        """What the repair achieved, by cross-fitted decisions; None with selection="paper"."""
+        return None if self.judgement is None else self.judgement.outcome
+
+    @property
+    def met(self) -> bool | None:
+        """Whether every limit of the goal is kept on held-out rows; None where there are none, or no maximum gap."""
+        if self.labels:
+            each = [own.met for own in self.labels.values()]
+            return None if None in each else all(each)
+        return None if self.judgement is None else self.judgement.met
 
     @property
     def ran(self) -> str:
@@ -175,7 +211,8 @@ class Candidate:
         return tuple(self.labels.values()) or (self,)
 
     def __repr__(self) -> str:
-        return f"Candidate({self.method}, {len(self.trace):,} steps, {'met' if self.met else 'not met'}: {self.goal.describe()})"
+        outcome = "" if self.outcome is None else f"{self.outcome}: "
+        return f"Candidate({self.method}, {len(self.trace):,} steps, {outcome}{self.goal.describe()})"
 
     def __str__(self) -> str:
         if self.labels:
@@ -183,7 +220,7 @@ class Candidate:
         held_out = "held_out_gap" in self.trace  # a method with probes: what they say of rows that they have not seen
         told = self.trace[["held_out_gap", "held_out_performance"] if held_out else ["gap", "performance"]].to_numpy()
         (gap, performance), (found, kept) = told[0], told[self.chosen]
-        state = "goal met" if self.met else "goal NOT met"
+        state = "in-sample" if self.outcome is None else str(self.outcome)
         return (
             f"{self.method}: {self.goal.measure} {gap:+.3f} -> {found:+.3f}, "
             f"{self.goal.performance.replace('_', ' ')} {performance:.3f} -> {kept:.3f} "

@@ -233,15 +233,11 @@ def _rows_needed(size: float, error: float, max_gap: float, rows: int) -> int | 
 
 
 def _enough(evidence: Evidence, goal: Goal) -> BoolArray:
-    """Which steps surely reach the minimum performance; one that is relative to the original's is on the difference from it."""
-    performance = evidence.performance
-    if goal.min_performance is not None:
-        reached: BoolArray = performance - SURE * evidence.performance_se() >= goal.min_performance - NOISE
-        return reached
-    if goal.max_gap is not None:
-        return np.ones(len(performance), bool)
-    lost: BoolArray = performance[0] - performance + SURE * evidence.performance_se(against=0) <= goal.allowed_loss + NOISE
-    return lost
+    """Which steps reach the minimum performance by their held-out estimates; a relative one is counted from the original's."""
+    settled = goal.settled(float(evidence.performance[0]))
+    assert settled.min_performance is not None  # cross-fitted selection always keeps performance
+    reached: BoolArray = evidence.performance >= settled.min_performance - NOISE
+    return reached
 
 
 def _kept(evidence: Evidence, goal: Goal) -> BoolArray:
@@ -312,7 +308,7 @@ def _labelled(candidate: Candidate, seen: Seen, verdict: Verdict, at: int, rows:
     trace = candidate.trace.merge(columns, on="step", how="left")
     note = Note("cross_fitted", numbers={"rows": rows})
     goal = replace(verdict.goals[at], selection=evidence.goal.selection)
-    return replace(candidate, trace=trace, why=verdict.why[at], met=verdict.met[at], goal=goal, notes=(*candidate.notes, note))
+    return replace(candidate, trace=trace, why=verdict.why[at], met_in_sample=verdict.met[at], goal=goal, notes=(*candidate.notes, note))
 
 
 def _back(candidate: Candidate, seen: Seen, verdict: Verdict, at: int) -> Candidate:

@@ -153,7 +153,7 @@ def run_many(
             _one_by_one(name, *own, goal.each, settings or {}, None if trains is None else trains[k], progress)
             for k, own in enumerate(zip(models, cohorts, seeds, strict=True))
         ]
-    plain = [replace(own, selection="paper") for own in goal.each]  # halves are made here, not by the method
+    plain = [own.for_steps() for own in goal.each]  # halves are made here, not by the method
     job = Job(method, models, cohorts, plain, seeds, chosen, trains if method.takes_train else None, progress)
     try:
         found = run_cross_fitted(job, goal.selection) if goal.selection != "paper" else [one.candidate for one in run(job)]
@@ -175,7 +175,7 @@ def _noted(method: Method, candidate: Candidate, model: nn.Module, cohort: Cohor
         assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
         parts = _parts(cohort, goal)
         each = {name: _noted(method, own, model.view(at), *parts[at]) for at, (name, own) in enumerate(candidate.labels.items())}
-        return replace(candidate, labels=each, met=all(own.met for own in each.values()))
+        return replace(candidate, labels=each, met_in_sample=all(own.met_in_sample for own in each.values()))
     if goal.keep and goal.selection == "paper":
         candidate = kept_or_not(candidate, model, cohort)
     return remarked(candidate, cohort, goal, method.without_group)

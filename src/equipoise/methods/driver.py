@@ -334,8 +334,8 @@ def joined(model: nn.Module, each: dict[str, Candidate], trace: pd.DataFrame, ch
     first = next(iter(each.values()))
     rule = LabelRules({name: own.rule for name, own in each.items()}, kind)
     goal = JointGoal.of({name: own.goal for name, own in each.items()})
-    met = all(own.met for own in each.values())
-    return replace(first, model=model, rule=rule, trace=trace, chosen=chosen, why=why, met=met, goal=goal, labels=each)
+    met = all(own.met_in_sample for own in each.values())
+    return replace(first, model=model, rule=rule, trace=trace, chosen=chosen, why=why, met_in_sample=met, goal=goal, labels=each)
 
 
 def _check_groups(cohorts: Sequence[Cohort], trains: Sequence[Cohort]) -> None:

@@ -63,7 +63,7 @@ def remarked(candidate: Candidate, cohort: Cohort, goal: Goal, without_group: st
     `goal` is the goal as it was given; `without_group` says by what the candidate's rule decides a row that has no group.
     """
     notes = [*_missing_note(candidate, cohort, without_group), *_small_note(candidate, cohort)]
-    near = None if candidate.met else nearness(candidate, goal)
+    near = None if candidate.met_in_sample else nearness(candidate, goal)
     return replace(candidate, why=(*candidate.why, *(() if near is None else (near,))), notes=(*candidate.notes, *notes))
 
 
@@ -216,7 +216,7 @@ def kept_or_not(candidate: Candidate, model: nn.Module, cohort: Cohort) -> Candi
     broken = [
         too_low(name, now, limit, level) for (name, level), now, limit in zip(places, after, least, strict=True) if now < limit - NOISE
     ]
-    return replace(candidate, met=False, why=(*candidate.why, *broken)) if broken else candidate
+    return replace(candidate, met_in_sample=False, why=(*candidate.why, *broken)) if broken else candidate
 
 
 @dataclass(frozen=True, eq=False)

@@ -297,7 +297,7 @@ def _method(original: Tried, tried: Tried, chosen: bool, goal: Goal, found: Audi
     return MethodRow(
         tried.name,
         chosen,
-        tried.candidate.met,
+        tried.candidate.met_in_sample,
         float(tried.chosen_row["gap"]),
         float(tried.chosen_row["performance"]),
         gap,

@@ -107,7 +107,7 @@ def _write_overview(
         "schema": LABELS_SCHEMA,
         "schema_version": LABELS_VERSION,
         "chosen": next(iter(comparisons.values())).result.name,
-        "met": all(case.result.candidate.met for case in comparisons.values()),
+        "met": all(case.result.candidate.met_in_sample for case in comparisons.values()),
         "folders": {label: path.name for label, path in places.items()},
         "labels": {label: _finite(one.document) for label, one in saved.items()},
     }
@@ -185,7 +185,7 @@ def audit_document(case: Compared, found: Findings) -> dict[str, object]:
         "schema": AUDITS,
         "schema_version": AUDITS_VERSION,
         "chosen": case.result.name,
-        "met": candidate.met,
+        "met": candidate.met_in_sample,
         "why": [note.to_dict() for note in candidate.why],
         "goal": {"words": candidate.goal.describe(), **vars(candidate.goal)},
         "before": found.before.to_dict(),
@@ -223,7 +223,7 @@ def _method(tried: Tried, found: Audit, shown: MethodRow) -> dict[str, object]:
     candidate, row = tried.candidate, tried.chosen_row
     rows = None if tried.valid is None else len(tried.valid)
     return {
-        "met": candidate.met,
+        "met": candidate.met_in_sample,
         "why": [note.to_dict() for note in candidate.why],
         "step": int(row["step"]),
         "repair_set": {"gap": float(row["gap"]), "performance": float(row["performance"]), "rows": rows},
@@ -274,7 +274,7 @@ def _run(
         "settings": dict(candidate.settings),
         "methods": [tried.name for tried in case.candidates],
         "goal": {"words": candidate.goal.describe(), **vars(candidate.goal)},
-        "met": candidate.met,
+        "met": candidate.met_in_sample,
         "sets": {"repair": _size(case.result.valid), "test": _size(case.result.test)},
         "draws": case.settings.draws,
         "onnx": None if onnx is None else {"max_difference": onnx.max_difference, "opset": onnx.opset, "rows": onnx.rows},

@@ -153,9 +153,9 @@ def rescored(candidate: Candidate, scores: Scores) -> Candidate:
     trace.loc[trace.index[row], ["gap", "performance"]] = [gap, performance]
     before = {"gap_before": float(seen["gap"]), "performance_before": float(seen["performance"])}
     note = Note("rescored", goal.measure, {**before, "gap": gap, "performance": performance, "of": goal.performance})
-    met = candidate.met and select(trace.iloc[[row]], goal).met
-    why = () if met == candidate.met else (Note("final_network_misses"),)
-    return replace(candidate, trace=trace, met=met, why=(*candidate.why, *why), notes=(*candidate.notes, note))
+    met = candidate.met_in_sample and select(trace.iloc[[row]], goal).met
+    why = () if met == candidate.met_in_sample else (Note("final_network_misses"),)
+    return replace(candidate, trace=trace, met_in_sample=met, why=(*candidate.why, *why), notes=(*candidate.notes, note))
 
 
 def choose(tried: Sequence[Tried], goal: Goal) -> int:
@@ -170,7 +170,7 @@ def choose(tried: Sequence[Tried], goal: Goal) -> int:
     enough = np.ones(len(rows), bool) if goal.min_performance is None else performance >= goal.min_performance - 1e-12
     within = np.ones(len(rows), bool) if goal.max_gap is None else gap <= goal.max_gap + 1e-12
     more = bool(goal.keep) or goal.selection != "paper"  # a goal that gap and performance do not decide
-    sure = np.array([each.candidate.met or not more for each in tried])
+    sure = np.array([each.candidate.met_in_sample or not more for each in tried])
     pool = next(some for some in (enough & within & sure, enough & within, enough, np.ones_like(enough)) if some.any())
     met = bool((enough & within).any())
     by_performance = (goal.min_performance is None and met) or not enough.any()
@@ -185,7 +185,7 @@ def choose_for_all(tried: Sequence[Sequence[Tried]]) -> int:
 
     Most labels whose goal is met, then the smallest largest |gap|, on the repair set; within 0.005 of that, a rule that needs no group.
     """
-    met = [sum(one.candidate.met for one in same) for same in zip(*tried, strict=True)]
+    met = [sum(one.candidate.met_in_sample for one in same) for same in zip(*tried, strict=True)]
     worst = []
     for same in zip(*tried, strict=True):
         gaps = [abs(float(one.chosen_row["gap"])) for one in same]

@@ -86,7 +86,7 @@ def answer(case: Comparison) -> str:
 def goal_met(case: Comparison) -> str:
     """Whether the goal was met on the repair set, and whether the test set agrees."""
     candidate, asked, found = case.result.candidate, case.goal, case.found
-    sentences = [f"On the repair set the goal was {'met' if candidate.met else 'NOT met'}: {line(why_words(candidate.why))}."]
+    sentences = [f"On the repair set the goal was {'met' if candidate.met_in_sample else 'NOT met'}: {line(why_words(candidate.why))}."]
     gap, performance = found.gap_after, found.performance_after
     if asked.min_performance is not None:
         inside = performance.value >= asked.min_performance

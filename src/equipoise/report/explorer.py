@@ -158,7 +158,7 @@ def _method(tried: Tried, case: Comparison) -> dict[str, Any]:
         "drawn": [bool(drawn) for drawn in kept.drawn],
         "total": len(candidate.trace),
         "chosen": int(np.searchsorted(kept.rows, candidate.chosen)),
-        "met": candidate.met,
+        "met": candidate.met_in_sample,
         "own_rule": picked.row != candidate.chosen,
         "result": tried is case.result,
     }

@@ -256,14 +256,14 @@ def labels_page(title: str, cases: Mapping[str, Comparison], saved: Mapping[str,
             "href": f"{quote(places[label].name)}/report.html" if "report.html" in saved[label].files else "",
             "gap": [case.found.gap_before, case.found.gap_after],
             "performance": [case.found.performance_before, case.found.performance_after],
-            "met": case.result.candidate.met,
+            "met": case.result.candidate.met_in_sample,
             "goal": goal_words(case.goal),
         }
         for label, case in cases.items()
     ]
     sides = [[SimpleNamespace(label=row["label"], value=row["gap"][k].value) for row in rows] for k in (0, 1)]
     sides = [[gap for gap in side if not math.isnan(gap.value)] for side in sides]
-    unmet = [(label, why_words(case.result.candidate.why)) for label, case in cases.items() if not case.result.candidate.met]
+    unmet = [(label, why_words(case.result.candidate.why)) for label, case in cases.items() if not case.result.candidate.met_in_sample]
     return (
         _environment()
         .get_template("labels.html")
@@ -273,7 +273,7 @@ def labels_page(title: str, cases: Mapping[str, Comparison], saved: Mapping[str,
             version=first.provenance.versions.get("equipoise", ""),
             rows=rows,
             unmet=unmet,
-            met=sum(case.result.candidate.met for case in cases.values()),
+            met=sum(case.result.candidate.met_in_sample for case in cases.values()),
             method=method,
             together=METHODS[first.result.candidate.method].labels == ALL_AT_ONCE,
             attribute=attribute.name,

@@ -133,7 +133,7 @@ def choice(tried: Tried, case: Comparison) -> dict[str, Any]:
         "performance": performance,
         "threshold": "—" if math.isnan(threshold) else number(threshold, 3),
         "below": None if valid is None else below_limit(valid, case.goal, gap, performance),
-        "met": tried.candidate.met,
+        "met": tried.candidate.met_in_sample,
         "result": tried is case.result,
     }
 

@@ -264,5 +264,5 @@ def repair_set_words(comparison: Comparison) -> str:
     name = comparison.result.name if candidate.ran == candidate.method else f"{comparison.result.name} ({candidate.ran})"
     return (
         f"On the repair set{rows}, {name} changed it from {first} to {last} points; "
-        f"the goal ({goal_words(candidate.goal)}) was {'met' if candidate.met else 'NOT met'} there."
+        f"the goal ({goal_words(candidate.goal)}) was {'met' if candidate.met_in_sample else 'NOT met'} there."
     )

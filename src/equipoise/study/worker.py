@@ -208,7 +208,7 @@ def _row(
         rows.LIMIT: _limit(scores if _alike_networks(candidate.model, model) else predict(model, parts.test), measure, performance, gap),
         **{f"test_{name}": _gap(name, test) for name in GAPS},
         **{f"test_{name}": float(performance_values(name, test)) for name in AFFINE_PERFORMANCE},
-        "met": bool(candidate.met),
+        "met": bool(candidate.met_in_sample),
         "step": int(trace["step"].iloc[candidate.chosen]),
         "steps": len(trace),
         rows.PACE: candidate.pace,
