@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit, split
 from equipoise.data import CONFLICTS, Attribute, assign_folds, hold_out
-from equipoise.data.attribute import joined
-from equipoise.data.conflicts import main_group, patients_varying, settled, varying
+from equipoise.data.attribute import joined, main_group, patients_varying, settled, varying
 from equipoise.errors import BadInput
 from equipoise.measures import bootstrap_cells, patients_in_cells, units_of
 from support.facts import facts

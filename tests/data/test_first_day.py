@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 
 from equipoise.data import Cohort, Table, split
-from equipoise.data.sets.first_day import EXTREMES, VENTILATOR, first_day
 from equipoise.data.sets.mimic_iii import PUBLISHED_ROWS, mimic_iii
-from equipoise.data.sets.saps import CHART, LAB, MEASURED, OUTPUT
+from equipoise.data.sets.saps import CHART, EXTREMES, LAB, MEASURED, OUTPUT, VENTILATOR, first_day
 from equipoise.errors import BadInput, UnknownName
 from support.facts import facts
 

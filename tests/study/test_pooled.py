@@ -10,7 +10,7 @@ from rich.console import Console
 from equipoise.measures import largest_gap_p_value
 from equipoise.report import pooled_view
 from equipoise.study import make_plan, opened, read_pooled, read_rows, run_study
-from equipoise.study.pooled import pooled
+from equipoise.study.summary import pooled
 from support.facts import says
 
 PATIENTS, ROWS = 60, 300

@@ -1,8 +1,14 @@
+from .attribute import CONFLICTS as CONFLICTS
 from .attribute import FEW as FEW
 from .attribute import MISSING as MISSING
 from .attribute import Attribute as Attribute
 from .attribute import IntArray as IntArray
+from .attribute import Varying as Varying
+from .attribute import distinct as distinct
 from .attribute import group_names as group_names
+from .attribute import patient_codes as patient_codes
+from .attribute import patients_varying as patients_varying
+from .attribute import varying_in as varying_in
 from .bins import Bins as Bins
 from .bins import bins_in as bins_in
 from .bins import numbers_in as numbers_in
@@ -19,12 +25,6 @@ from .columns import ObjectArray as ObjectArray
 from .columns import Roles as Roles
 from .columns import bin_problems as bin_problems
 from .columns import read_columns as read_columns
-from .conflicts import CONFLICTS as CONFLICTS
-from .conflicts import Varying as Varying
-from .conflicts import distinct as distinct
-from .conflicts import patient_codes as patient_codes
-from .conflicts import patients_varying as patients_varying
-from .conflicts import varying_in as varying_in
 from .dicom import with_headers as with_headers
 from .faults import MAX_PIXELS as MAX_PIXELS
 from .faults import Broken as Broken

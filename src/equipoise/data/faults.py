@@ -1,7 +1,7 @@
 """What makes an image unusable: the kinds of faults, and how large an image may be before it is decoded.
 
 The kind of a fault may be counted and shown to anyone; the reason and the name are the user's. A small file can name or hold far more
-pixels than a machine has memory for.
+pixels than a machine has memory for. Needs neither numpy nor pandas: the options of the command line name the limit.
 """
 
 import threading

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from equipoise.data.attribute import varying_in
 from equipoise.data.bins import Bins
 from equipoise.data.cohort import Cohort, cohort_in
 from equipoise.data.columns import Roles, read_columns
-from equipoise.data.conflicts import varying_in
 from equipoise.data.faults import MAX_PIXELS, Broken, Limit, counted
 from equipoise.data.image_files import IMAGE_COLUMNS, find_files, of_view
 from equipoise.data.images import BROKEN_ADVICE, Images, Norm

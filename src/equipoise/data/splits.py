@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import MISSING, IntArray
+from equipoise.data.attribute import MISSING, IntArray, main_group
 from equipoise.data.cohort import Cohort
 from equipoise.data.columns import FloatArray
-from equipoise.data.conflicts import main_group
 from equipoise.data.seeds import generator
 from equipoise.data.table import Encoder, Table
 from equipoise.errors import BadInput, Misuse, raise_all

@@ -17,11 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.attribute import MISSING, Attribute, group_names, levels_of, levels_of_bins
+from equipoise.data.attribute import MISSING, Attribute, group_names, levels_of, levels_of_bins, settled_codes, varying, without_empty
 from equipoise.data.batches import Batch, read_batches
 from equipoise.data.bins import Bins, Span, edges_of, numbers_in
 from equipoise.data.columns import FloatArray, ObjectArray, Roles, collecting, identifier_problems, score_of, weight_of
-from equipoise.data.conflicts import settled_codes, varying, without_empty
 from equipoise.data.scores import Scores
 from equipoise.data.table_files import arrow_texts
 from equipoise.data.targets import label_of, one_label

@@ -9,7 +9,7 @@ counts of the whole split; thresholds are swept exactly. Pruning a unit sets its
 convolutions, its code for every layer); `cut="outgoing"` zeroes its outgoing weights instead (the paper's text for linear layers),
 which differs where batch norm follows the activation.
 
-Beyond the paper: other criteria of a unit's influence (`criterion`, defined in models.influence), and other units (`granularity`): columns
+Beyond the paper: other criteria of a unit's influence (`criterion`, defined in models.units), and other units (`granularity`): columns
 of the input of a table, which drops variables, and heads of attention.
 """
 

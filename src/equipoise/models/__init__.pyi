@@ -23,11 +23,6 @@ from .exported import ExportedNetwork as ExportedNetwork
 from .exported import load_exported as load_exported
 from .exported import program_in as program_in
 from .exported import weights_of as weights_of
-from .influence import CRITERIA as CRITERIA
-from .influence import proxy as proxy
-from .layer_encoding import GIVEN as GIVEN
-from .layer_encoding import READ_IS_NOT_USED as READ_IS_NOT_USED
-from .layer_encoding import encoding as encoding
 from .loading import Code as Code
 from .loading import build as build
 from .loading import code_of as code_of
@@ -50,7 +45,10 @@ from .probes import log_loss as log_loss
 from .protocol import BoolArray as BoolArray
 from .protocol import Replicas as Replicas
 from .readings import DEPTHS as DEPTHS
+from .readings import GIVEN as GIVEN
+from .readings import READ_IS_NOT_USED as READ_IS_NOT_USED
 from .readings import Reading as Reading
+from .readings import encoding as encoding
 from .readings import features as features
 from .readings import reading_of as reading_of
 from .replicated import check as check
@@ -69,9 +67,11 @@ from .training import Training as Training
 from .training import initial_mlp as initial_mlp
 from .training import train as train
 from .training import train_stack as train_stack
+from .units import CRITERIA as CRITERIA
 from .units import GRANULARITIES as GRANULARITIES
 from .units import MASKED as MASKED
 from .units import find_units as find_units
+from .units import proxy as proxy
 from .vision import BACKBONES as BACKBONES
 from .vision import Calibrated as Calibrated
 from .vision import OneOutput as OneOutput

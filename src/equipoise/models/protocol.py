@@ -114,7 +114,7 @@ class Replicas(Protocol):
     def influence(self, weights: FloatArray, criterion: str = "gradient") -> tuple[FloatArray, Tensor]:
         """The scores (R, rows), and equation (5): the mean gradient of sum_i w_i f_i with respect to every unit (R, units).
 
-        Or another criterion of the units' influence on that sum (see influence).
+        Or another criterion of the units' influence on that sum (see units).
         """
         ...
 

@@ -9,14 +9,13 @@ from torch import Tensor, nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, raise_all
 from equipoise.models.devices import compute_device, to_device
-from equipoise.models.influence import row_parts, settled, sums
 from equipoise.models.many_outputs import ChosenOutputs, ManyOutputs, as_matrix
 from equipoise.models.optimisers import StackedSteps
 from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Replicas, Slope
 from equipoise.models.score import outputs, sigmoid
 from equipoise.models.single import SingleReplica
 from equipoise.models.stack import MLP, Recorder, Snapshot, Stack
-from equipoise.models.units import find_units
+from equipoise.models.units import find_units, row_parts, settled, sums
 from equipoise.models.vision import shape_advice
 
 

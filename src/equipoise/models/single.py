@@ -12,11 +12,10 @@ from equipoise.data import Images
 from equipoise.errors import BadInput
 from equipoise.models import ranks
 from equipoise.models.devices import Captured, Feed, Pool, compute_device, device_of, in_layout, mixed_precision
-from equipoise.models.influence import gap_gradients, settled, sums
 from equipoise.models.optimisers import OPTIMISERS, Blockwise, SingleSteps
 from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Replicas, Slope
 from equipoise.models.score import feed_outputs, in_pieces, output_kind, rows_at_once, sigmoid, single_output, smaller
-from equipoise.models.units import Layer, find_units, switch_off
+from equipoise.models.units import Layer, find_units, gap_gradients, settled, sums, switch_off
 
 AT_ONCE = {"cpu": 2**21, "cuda": 2**24}  # numbers of input per pass with a graph, which stores activations
 TINY = 1e-6  # probabilities are clipped to [TINY, 1 - TINY] before their logit is taken

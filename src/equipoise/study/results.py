@@ -25,10 +25,9 @@ from equipoise.errors import BadInput, raise_all
 from equipoise.methods import described
 from equipoise.study import networks, rows
 from equipoise.study.plan import Plan
-from equipoise.study.pooled import pooled
 from equipoise.study.reading import make_plan
 from equipoise.study.sources import FromFile
-from equipoise.study.summary import ORIGINAL, VARIANCE, compare, study_table
+from equipoise.study.summary import ORIGINAL, VARIANCE, compare, pooled, study_table
 from equipoise.study.tasks import Task, tasks_of
 
 log = logging.getLogger(__name__)

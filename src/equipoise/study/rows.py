@@ -4,6 +4,7 @@ Gaps, their permutation p-values and performances are of the test set, unless th
 The columns in TIMINGS differ from run to run; all others are bit-identical for every runner, on the same kind of device.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any
@@ -12,13 +13,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from equipoise.data import Scores
 from equipoise.errors import BadInput
-from equipoise.measures import GAPS
+from equipoise.measures import GAPS, FloatArray, cell_index
 
 TIMINGS = ("seconds", "task_seconds")  # of the method without training: per split, and of the whole stack
 P_VALUES = ("p_value", "valid_p_value")  # of the largest |gap| over the groups
 LIMIT = "limit"  # the upper bound (group-aware): the best performance on the original network's test scores within the row's own |gap|
-POOLED = ("test_cell", "test_decision", "test_patient")  # of each test row, where folds are pooled (see pooled)
+POOLED = ("test_cell", "test_decision", "test_patient")  # of each test row, where folds are pooled (see summary)
 PACE = "pace"  # of one step, in the unit that the method counts: units pruned, epochs
 SIZES = ("train_rows", "valid_rows", "test_rows")  # of each set of the split
 SCHEMA_VERSION = 3  # of a file of rows
@@ -111,3 +113,12 @@ def split_traces(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     steps = frame[[*keys, *TRACE]].explode(list(TRACE), ignore_index=True).rename(columns=TRACE)
     kinds = {"step": "int64", **dict.fromkeys(list(TRACE.values())[1:], "float64")}
     return rows, steps.dropna(subset="step").astype(kinds).reset_index(drop=True)
+
+
+def pooled_columns(scores: Scores, decisions: FloatArray, salt: str) -> dict[str, Any]:
+    """What a row of a study by folds stores of each test row."""
+    attribute = scores.attribute
+    names = scores.ids if scores.patients is None else scores.patients
+    patients = [int(hashlib.sha256(f"{salt}:{name}".encode()).hexdigest()[:15], 16) for name in names]
+    values = cell_index(scores.y, attribute.codes, len(attribute.levels)).tolist(), decisions.tolist(), patients
+    return dict(zip(POOLED, values, strict=True))

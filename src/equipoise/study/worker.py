@@ -35,7 +35,7 @@ from equipoise.measures import (
 from equipoise.methods import METHODS, Candidate, run_many, settings_of
 from equipoise.models import IMAGES, Training, compute_device, computing_on, predict, train_stack
 from equipoise.models import train as train_one
-from equipoise.study import networks, pooled, rows
+from equipoise.study import networks, rows
 from equipoise.study.plan import Plan
 from equipoise.study.sources import FromSource
 from equipoise.study.tasks import Outcome, Work
@@ -221,7 +221,7 @@ def _row(
         "notes": json.dumps([note.to_dict() for note in candidate.notes], default=str),
         **{name: len(part) for name, part in zip(rows.SIZES, parts, strict=True)},
         **{column: trace[name].tolist() for column, name in rows.TRACE.items()},
-        **(pooled.to_row(scores, candidate.rule.decide(scores), salt) if salt is not None else {}),
+        **(rows.pooled_columns(scores, candidate.rule.decide(scores), salt) if salt is not None else {}),
     }
 
 

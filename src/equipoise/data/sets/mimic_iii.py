@@ -26,8 +26,7 @@ import pandas as pd
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.cohort import Cohort
 from equipoise.data.sets import File, Recipe
-from equipoise.data.sets.first_day import LEVELS, first_day
-from equipoise.data.sets.saps import CHART, COLUMNS, TIME, read_header, seconds, stay_means
+from equipoise.data.sets.saps import CHART, COLUMNS, LEVELS, TIME, first_day, read_header, seconds, stay_means
 from equipoise.data.table import Table
 from equipoise.errors import BadInput, pick, raise_all
 
