@@ -100,7 +100,7 @@ def build(folder: Path) -> None:
     _images(folder, lines, rng)
     _bundles(folder)
     sound = {
-        "table": ["audit", str(folder / "scores.csv"), *ROLES, "--score", "p", "--draws", "2"],
+        "table": ["audit", str(folder / "scores.csv"), *ROLES, "--score", "p"],
         "study": ["study", "run", str(folder / "study.toml"), "--out", str(folder / "study"), "--runner", "serial"],
         "card": ["debias", str(folder / "scores.csv"), *ROLES, *FEATURES, "--model", f"{folder / 'net.py'}:linear", "--dry-run",
                  "--card", str(folder / "card.toml"), "--out", str(folder / "card")],

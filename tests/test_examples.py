@@ -133,7 +133,7 @@ def test_add_measure_runs(run_script):
 def test_the_added_measure_is_audited_and_debiased(tables, simulated):
     imported("add_measure")
     model, parts = simulated
-    found = eq.audit(model, parts.test, draws=50)
+    found = eq.audit(model, parts.test)
     harm = 0.8 * (1 - found.groups["tpr"]) + 0.2 * found.groups["fpr"]
     assert found["harm_gap"].value == pytest.approx(harm["A=0"] - harm["A=1"])
     assert found["harm_gap"].low < found["harm_gap"].value < found["harm_gap"].high
@@ -161,7 +161,7 @@ def test_the_added_panel_is_in_the_report_with_one_curve_per_group(tables, simul
     example = imported("add_panel")
     model, parts = simulated
     result = eq.debias(model, parts.valid, method="standard", measure="spd")
-    both = eq.compare({"original": model, "repaired": result}, parts.test, valid=parts.valid, draws=20)
+    both = eq.compare({"original": model, "repaired": result}, parts.test, valid=parts.valid)
     before, after = example.flagged(both)
     assert [mark.title for mark in before.marks] == list(both.original.test.attribute.levels)
     rows = both.original.test.groups == "A=0"

@@ -57,7 +57,6 @@ def _whole(least: int) -> Callable[[str], bool]:
 
 VALID: dict[str, tuple[list[str], Callable[[str], bool]]] = {
     "--threshold": (NUMBERS, _between(0, 1)),
-    "--draws": (NUMBERS, _whole(2)),
     "--level": (NUMBERS, _between(0, 1, open_ends=True)),
     "--seed": (NUMBERS, _whole(0)),
     "--min-patients": (NUMBERS, _whole(1)),
@@ -81,7 +80,7 @@ def case(base: Path, _: Path, rng: np.random.Generator) -> Case:
 
 
 def _audit(base: Path, rng: np.random.Generator) -> Case:
-    given = {"--label": "y", "--score": "p", "--group": "sex", "--reference": "M", "--patient": "patient", "--draws": "3"}
+    given = {"--label": "y", "--score": "p", "--group": "sex", "--reference": "M", "--patient": "patient"}
     given |= {"--min-patients": "1", "--threshold": "0.5", "--level": "0.9", "--seed": "1"}
     wrong = []
     for name in rng.choice(list(VALID), int(rng.integers(1, 3)), replace=False):
@@ -90,8 +89,6 @@ def _audit(base: Path, rng: np.random.Generator) -> Case:
         given[str(name)] = value
         if not valid(value):
             wrong.append(f"{name}={value[:20]!r}")
-    if _whole(2)(given["--draws"]) and _int(given["--draws"]) > 2000:
-        given["--draws"] = "2000"
     parts = [part for name, value in given.items() for part in (name, value)]
     extra = rng.random()
     if extra < 0.06:
@@ -113,7 +110,6 @@ def _used(outcome: Outcome, given: dict[str, str], base: Path) -> str:
     found = json.loads(outcome.out)
     settings = found["settings"]
     asked = {
-        "draws": _int(given["--draws"]),
         "level": float(given["--level"]),
         "seed": _int(given["--seed"]),
         "min_patients": _int(given["--min-patients"]),

@@ -26,7 +26,7 @@ GROUPS = ["", "NA", "null", "None", "nan", "f", "m", "F & M", "M ", " F", "007",
 PATIENTS = ["", "007", "7", "7.0", "NA", "null", "1e5", "100000", "123456789012345678", "123456789012345679", "True", "01000", "1000",
             "2020-01-01", "\u00e9", "e\u0301", " 01000", "None", "nan", "0x10", "-0", "0"]  # fmt: skip
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab"}
-AUDIT = ["--label", "y", "--score", "p", "--group", "sex", "--patient", "patient", "--draws", "2", "--min-patients", "1", "--json"]
+AUDIT = ["--label", "y", "--score", "p", "--group", "sex", "--patient", "patient", "--min-patients", "1", "--json"]
 
 
 def case(base: Path, place: Path, rng: np.random.Generator) -> Case:

@@ -243,7 +243,7 @@ def _audit() -> dict[str, Any]:
     import equipoise as eq
 
     rng = np.random.default_rng(0)
-    return eq.audit(eq.Scores.from_arrays(rng.integers(0, 2, 200), rng.random(200), rng.choice(["F", "M"], 200)), draws=5).to_dict()
+    return eq.audit(eq.Scores.from_arrays(rng.integers(0, 2, 200), rng.random(200), rng.choice(["F", "M"], 200))).to_dict()
 
 
 def compared(before: dict[str, Any], after: dict[str, Any], renamed: dict[str, dict[str, str]]) -> tuple[str, list[str]]:

@@ -15,7 +15,7 @@ from equipoise.report.explorer import explorer_data, thin
 from equipoise.report.text import amount, number
 from equipoise.report.views import SHOWN
 from equipoise.report.wording import upper_bound_words
-from support.cases import GOAL, HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, drawn, small_case
+from support.cases import GOAL, HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case
 from support.facts import says
 
 
@@ -37,7 +37,7 @@ def open_report(browser, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
 
     def opened(case: Comparison, *, width: int = 1200, colours: str = "light", **options) -> Opened:
         path = tmp_path / "report.html"
-        write_page(drawn(case, options.pop("draws", 40)), path, **options)
+        write_page(case, path, **options)
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=colours)
         contexts.append(context)
         found = Opened(context.new_page())

@@ -324,7 +324,7 @@ def _check_terminal(printed: str, document: dict[str, Any]) -> int:
 
 def _check(folder: Path, printed: str) -> int:
     document = json.loads((folder / "audit.json").read_text())
-    expected = {"level": 0.95, "draws": 40, "seed": 7, "min_patients": 5, "specificity": 0.9, "sensitivity": 0.9}
+    expected = {"level": 0.95, "seed": 7, "min_patients": 5, "specificity": 0.9, "sensitivity": 0.9}
     assert document["before"]["settings"] == document["after"]["settings"] == expected
     page = html.fromstring((folder / "report.html").read_text(encoding="utf-8"))
     lead = " ".join(page.xpath("//p[@class='lead']")[0].text_content().split())
@@ -341,14 +341,14 @@ def _check(folder: Path, printed: str) -> int:
 @pytest.fixture
 def audits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is audited while a command runs, to see that nothing is audited twice."""
-    audit_module = importlib.import_module("equipoise.measures.audit")  # the room has a function of that name
-    done, real = [], audit_module.audit_asked
+    audit_module = importlib.import_module("equipoise.measures.auditing")
+    done, real = [], audit_module.measured
 
     def counted(scores: Any, asked: Any, *rest: Any, **more: Any) -> Any:
-        done.append(asked.rule.describe())
+        done.append(asked.decision.describe())
         return real(scores, asked, *rest, **more)
 
-    monkeypatch.setattr(audit_module, "audit_asked", counted)
+    monkeypatch.setattr(audit_module, "measured", counted)
     return done
 
 
@@ -419,7 +419,7 @@ def test_every_output_of_an_audit_holds_the_same_numbers(place, capsys, monkeypa
     scored = frame.assign(p=np.clip(0.35 + 0.3 * frame["sick"] * (frame["sex"] == "M") + rng.normal(0, 0.15, len(frame)), 0, 1))
     scored.to_csv("scores.csv", index=False)
     columns = ["--label", "sick", "--score", "p", "--group", "sex", "--group", "ward", "--reference", "M", "--reference", "south"]
-    command = ["audit", "scores.csv", *columns, *PATIENTS, "--threshold", "0.5", "--draws", "40"]
+    command = ["audit", "scores.csv", *columns, *PATIENTS, "--threshold", "0.5"]
     told = {}
     for name, more in {"json": ["--json"], "screen": [], "verbose": ["--verbose"], "page": ["--out", "audit.html"]}.items():
         assert cli.run([*command, *more]) == 0

@@ -58,10 +58,10 @@ def repaired(place: Path) -> Path:
 
 
 def test_the_audit_of_each_class_is_that_of_python(place: Path) -> None:
-    told = json.loads(ran("audit", *_options(place), "--draws", 50, "--json").out)
+    told = json.loads(ran("audit", *_options(place), "--json").out)
     net = network(6, 3)
     net.load_state_dict(load_file(place / "net.safetensors"))
-    expected = eq.audit(net.eval(), _cohort(place), draws=50)
+    expected = eq.audit(net.eval(), _cohort(place))
     assert (list(told["labels"]), told["kind"]) == (CLASSES, "classes")
     assert told["labels"] == json.loads(json.dumps(expected.to_dict()["labels"]))
 
@@ -87,7 +87,7 @@ def test_the_repair_is_that_of_python(repaired: Path, place: Path) -> None:
     net = network(6, 3)
     net.load_state_dict(load_file(place / "net.safetensors"))
     result = eq.debias(net.eval(), repair, method="bias-gda", epochs=3, learning_rate=1e-3)
-    before, after = eq.audit(net, test, draws=50), eq.audit(result, test, draws=50)
+    before, after = eq.audit(net, test), eq.audit(result, test)
     for name in CLASSES:
         told = overview["labels"][name]
         assert told["before"]["eod"]["value"] == before[name]["eod"].value
@@ -127,11 +127,11 @@ def test_one_class_is_too_few(place: Path, tmp_path: Path) -> None:
 
 def test_the_page_of_several_links_to_the_page_of_each(place: Path, tmp_path: Path) -> None:
     page = tmp_path / "audit.html"
-    assert ran("audit", *_options(place), "--draws", 50, "--out", page).code == 0
+    assert ran("audit", *_options(place), "--out", page).code == 0
     overview = page.read_text()
     net = network(6, 3)
     net.load_state_dict(load_file(place / "net.safetensors"))
-    audits = eq.audit(net.eval(), _cohort(place), draws=50)
+    audits = eq.audit(net.eval(), _cohort(place))
     assert "none" in audits
     assert "other" not in audits
     for name in CLASSES:

@@ -25,7 +25,7 @@ from equipoise.measures.performance import PERFORMANCE
 from support.facts import says
 
 COLUMNS = 80  # of the terminal
-AUDIT = ["--label", "y", "--score", "p", "--group", "sex", "--draws", "20"]
+AUDIT = ["--label", "y", "--score", "p", "--group", "sex"]
 SHORT = [*AUDIT, "--measure", "spd"]
 
 
@@ -71,7 +71,7 @@ def test_json_is_the_whole_of_stdout_and_holds_value_low_high(run):
     code, out, err = run("audit", "scores.csv", *AUDIT, "--reference", "M", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert found["schema_version"] == 3
+    assert found["schema_version"] == 4
     assert {"value", "low", "high"} <= found["eod"].keys()
     assert set(found) >= {*GAPS, *PERFORMANCE}
     frame = _frame()
@@ -118,7 +118,7 @@ def test_every_kind_of_file_gives_the_same_audit(run, tmp_path, name, write):
 
 def test_a_column_called_group_is_a_column_like_any_other(run):
     _csv("scores.csv", _frame().rename(columns={"sex": "group"}))
-    code, out, _ = run("audit", "scores.csv", "--label", "y", "--score", "p", "--group", "group", "--draws", 20, "--json")
+    code, out, _ = run("audit", "scores.csv", "--label", "y", "--score", "p", "--group", "group", "--json")
     assert code == 0
     assert {row["group"] for row in json.loads(out)["groups"]} == {"F", "M"}
 
@@ -164,7 +164,7 @@ from torch import nn
 def network():
     return nn.Linear(2, 1)
 """
-WITH_MODEL = ["--label", "y", "--group", "sex", "--reference", "M", "--id", "id", "--model", "net.py:network", "--draws", 20]
+WITH_MODEL = ["--label", "y", "--group", "sex", "--reference", "M", "--id", "id", "--model", "net.py:network"]
 
 
 @pytest.fixture
@@ -282,7 +282,11 @@ BAD_ROWS = {
         [*AUDIT, "--threshold", "50", "--level", "95", "--seed", "-1"],
         ["--threshold", "got 50", "--level", "--seed"],
     ),
-    "no draws": (_frame(), [*AUDIT, "--draws", "1", "--min-patients", "0"], ["--draws must be at least 2; got 1", "--min-patients"]),
+    "draws without probes": (
+        _frame(),
+        [*AUDIT, "--draws", "1", "--min-patients", "0"],
+        ["--draws requires --probe", "got 1", "--min-patients"],
+    ),
     "threshold and valid": (_frame(), [*AUDIT, "--threshold", "0.5", "--valid", "scores.csv"], ["not both"]),
     "threshold is nan": (_frame(), [*AUDIT, "--threshold", "nan"], ["--threshold must be between 0 and 1; got nan"]),
     "weights without a model": (_frame(), [*AUDIT, "--weights", "w.pt"], ["--weights requires --model"]),

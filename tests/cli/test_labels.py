@@ -88,18 +88,18 @@ def _cohort(place: Path) -> eq.Cohort:
 
 
 def test_the_audit_of_each_label_is_that_of_python(place, capsys):
-    assert run(["audit", *_options(place), "--draws", "50", "--json"]) == 0
+    assert run(["audit", *_options(place), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["labels"]
     net = _network()
     net.load_state_dict(load_file(place / "net.safetensors"))
-    expected = eq.audit(net.eval(), _cohort(place), draws=50)
+    expected = eq.audit(net.eval(), _cohort(place))
     assert list(told) == LABELS
     for label in LABELS:
         assert told[label] == json.loads(json.dumps(expected[label].to_dict()))
-    assert run(["audit", *_options(place), "--draws", "50"]) == 0
+    assert run(["audit", *_options(place)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(sum(line.strip().startswith(label.split()[0]) for line in lines) == 1 for label in LABELS)  # a row each
-    assert run(["audit", *_options(place), "--draws", "50", "--verbose"]) == 0
+    assert run(["audit", *_options(place), "--verbose"]) == 0
     said = capsys.readouterr().out
     assert all(f"\n{label}\n" in said for label in LABELS)
 
@@ -112,9 +112,9 @@ def test_scores_of_several_labels_from_columns(place, tmp_path, capsys):
     frame["p"], frame["q"] = scores.T
     frame.to_csv(tmp_path / "scored.csv", index=False)
     asked = ["audit", str(tmp_path / "scored.csv"), "--label", LABELS[0], "--label", LABELS[1], "--group", "sex", "--reference", "M"]
-    assert run([*asked, "--score", "p", "--score", "q", "--patient", "pid", "--draws", "50", "--json"]) == 0
+    assert run([*asked, "--score", "p", "--score", "q", "--patient", "pid", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["labels"]
-    assert run(["audit", *_options(place), "--draws", "50", "--json"]) == 0
+    assert run(["audit", *_options(place), "--json"]) == 0
     expected = json.loads(capsys.readouterr().out)["labels"]
     for label in LABELS:
         assert told[label]["rows"] == expected[label]["rows"] < 2_400

@@ -21,7 +21,7 @@ def build():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
 """
-AUDIT = ["--label", "y", "--group", "sex", "--reference", "M", "--patient", "pid", "--draws", 20, "--model", "net.py:build"]
+AUDIT = ["--label", "y", "--group", "sex", "--reference", "M", "--patient", "pid", "--model", "net.py:build"]
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def _words(text: str) -> str:
 
 
 def test_the_table_names_every_layer_and_says_that_read_is_not_used(run):
-    code, out, err = run("audit", "data.csv", *AUDIT, "--probe")
+    code, out, err = run("audit", "data.csv", *AUDIT, "--probe", "--draws", 20)
     assert (code, err) == (0, "")
     words = _words(out)
     assert says(words, "sex", "0 inputs 2 all patients 1.000 [1.000, 1.000]")
@@ -56,7 +56,7 @@ def test_the_table_names_every_layer_and_says_that_read_is_not_used(run):
 
 def test_json_holds_a_record_a_layer_and_nothing_else_changes(run):
     plain = json.loads(run("audit", "data.csv", *AUDIT, "--json").out)
-    code, out, err = run("audit", "data.csv", *AUDIT, "--probe", "--json", "--out", "result.json")
+    code, out, err = run("audit", "data.csv", *AUDIT, "--probe", "--draws", 20, "--json", "--out", "result.json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert found == json.loads(Path("result.json").read_text())
@@ -69,14 +69,14 @@ def test_json_holds_a_record_a_layer_and_nothing_else_changes(run):
 
 
 def test_few_patients_are_said(run):
-    ran = run("audit", "few.csv", *AUDIT, "--probe")
+    ran = run("audit", "few.csv", *AUDIT, "--probe", "--draws", 20)
     assert ran.code == 0
     assert says(_words(ran.out), "sex", 5, "positives", "'F'")
-    layers = json.loads(run("audit", "few.csv", *AUDIT, "--probe", "--json").out)["encoding"]
+    layers = json.loads(run("audit", "few.csv", *AUDIT, "--probe", "--draws", 20, "--json").out)["encoding"]
     assert [row["auroc_positives"] for row in layers] == [None] * 3
 
 
 def test_scores_have_no_layers(run):
-    code, _, err = run("audit", "data.csv", "--label", "y", "--group", "sex", "--score", "a", "--probe")
+    code, _, err = run("audit", "data.csv", "--label", "y", "--group", "sex", "--score", "a", "--probe", "--draws", 20)
     assert code == 2
     assert says(_words(err.replace("│", " ")), "--probe", "--model")

@@ -36,7 +36,7 @@ def _scores(n: int = 240) -> pd.DataFrame:
     return frame.assign(p=np.clip(rng.normal(0.4 + 0.2 * frame.y, 0.2), 0, 1).round(3))
 
 
-AUDIT = ["--label", "y", "--score", "p", "--draws", "10"]
+AUDIT = ["--label", "y", "--score", "p"]
 
 
 # audit
@@ -160,7 +160,7 @@ def test_several_labels_with_a_positive_value_leave_out_what_is_not_known(run):
         z=lambda f: np.where(f.index % 5 == 0, "-1", np.where(f["y"] == 1, "yes", "no")), y=lambda f: f["y"].map({1: "yes", 0: "no"})
     )
     frame.loc[7, "z"] = ""
-    two = ["--label", "y", "--score", "p", "--label", "z", "--score", "p", "--draws", "10", "--group", "sex", "--positive", "yes", "--json"]
+    two = ["--label", "y", "--score", "p", "--label", "z", "--score", "p", "--group", "sex", "--positive", "yes", "--json"]
     told = json.loads(run("audit", _write("s.csv", frame), *two).out)["labels"]
     assert (told["y"]["rows"], told["z"]["rows"]) == (240, 240 - 48 - 1)
 
@@ -173,7 +173,7 @@ def test_the_group_of_a_patient_does_not_depend_on_which_labels_are_known(run, r
     third, changed = np.arange(n) % 3 == 2, frame["pid"] % 4 == 0
     frame = frame.assign(race=np.where(frame["pid"] % 2 ^ (third & changed), "b", "w"), p=0.5, age=50.0)
     frame.loc[changed & ~third, ["z", "age"]] = [np.nan, 50.5]  # a whole number wherever z is known
-    two = ["--label", "y", "--score", "p", "--label", "z", "--score", "p", "--draws", "10", "--patient", "pid", "--json"]
+    two = ["--label", "y", "--score", "p", "--label", "z", "--score", "p", "--patient", "pid", "--json"]
     told = json.loads(run("audit", _write("s.csv", frame), *two, "--group", "race", "--conflicts", rule).out)["labels"]
     settled = frame["race"].where(~changed, "w" if rule != "blank" else None)
     for name in ("y", "z"):
@@ -212,7 +212,7 @@ def test_the_chexnet_scores_are_audited_without_any_preparation(run):
     if not root or not path.is_file():
         pytest.skip("EQUIPOISE_DATA has no chexnet-nih/scores.csv.gz")
     groups = ["--group", "sex", "--group", "age", "--group", "view", "--bins", "age=40,60,80"]
-    ran = run("audit", path, "--label", "Effusion", "--score", "score_Effusion", *groups, "--patient", "patient", "--draws", "4", "--json")
+    ran = run("audit", path, "--label", "Effusion", "--score", "score_Effusion", *groups, "--patient", "patient", "--json")
     assert (ran.code, ran.err) == (0, "")
     told = json.loads(ran.out)
     frame = pd.read_csv(path, dtype={"patient": str, "image": str})
@@ -338,8 +338,6 @@ def test_a_group_that_is_an_input_too_is_read_both_ways(run, tmp_path):
         "--feature",
         "c",
         *NETWORK[:4],
-        "--draws",
-        10,
         "--json",
     ]
     told = json.loads(run("audit", "local.csv", *arguments).out)

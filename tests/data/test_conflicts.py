@@ -134,7 +134,7 @@ def test_patients_with_rows_of_both_labels_are_not_enough_for_a_rate_twice():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"pid": np.repeat([f"p{k}" for k in range(23)], 2), "y": [0, 1] * 23, "p": rng.random(46)})
     frame["sex"] = np.where(frame["pid"].isin(["p0", "p1", "p2"]), "F", "M")
-    found = audit(Scores.from_frame(frame, label="y", score="p", group="sex", reference="M", patient="pid"), draws=20, min_patients=5)
+    found = audit(Scores.from_frame(frame, label="y", score="p", group="sex", reference="M", patient="pid"), min_patients=5)
     assert np.isnan(found.groups.loc["F", "selection_rate"])  # 3 patients, though 3 with positives and 3 with negatives
     assert np.isnan(found["spd"].value)
 
@@ -158,13 +158,13 @@ def test_an_audit_says_how_many_patients_vary():
     cohort = _cohort()
     scores = Scores.of(cohort, np.full(len(cohort), 0.5))
     expected = int((pd.Series(cohort.groups).groupby(cohort.patients).nunique() > 1).sum())  # noqa: PD101
-    found = audit(scores, draws=5)
+    found = audit(scores)
     assert found.to_dict()["patients_in_several_groups"] == {"age": expected}
     assert found.to_dict()["conflicts"] == "row"
     assert f"{expected:,} patients" in str(found)
     # Of a part, those of the part.
     some = cohort.take(cohort.patients < "100")
-    fewer = audit(Scores.of(some, np.full(len(some), 0.5)), draws=5).to_dict()["patients_in_several_groups"]["age"]
+    fewer = audit(Scores.of(some, np.full(len(some), 0.5))).to_dict()["patients_in_several_groups"]["age"]
     assert fewer == int((pd.Series(some.groups).groupby(some.patients).nunique() > 1).sum()) < expected  # noqa: PD101
 
 

@@ -199,7 +199,7 @@ def test_007_and_7_are_two_patients_and_01_and_1_two_groups(tmp_path: Path, name
     assert scores.patients.tolist() == np.repeat(ODD, 2).tolist()
     assert scores.ids.tolist() == [f"{k:04d}" for k in range(2 * len(ODD))]
     assert scores.attributes[0].levels == ("01", "1")
-    found = audit(scores, draws=5)
+    found = audit(scores)
     assert found.patients == len(ODD)
     parts = split(Cohort.from_frame(frame, label="y", group="ward", patient="pid", id="id", features=["x"]), seed=1)
     there = [set(part.patients) for part in parts]

@@ -30,7 +30,7 @@ def _scores(frame: pd.DataFrame, **names) -> Scores:
 
 def test_the_frame_of_groups_equals_scikit_learn():
     frame = _frame()
-    found = audit(_scores(frame), threshold=0.5, draws=50)
+    found = audit(_scores(frame), threshold=0.5)
     assert list(found.groups.index) == ["M", "F"]
     for sex, rows in frame.groupby("sex"):
         decided = rows.p >= 0.5
@@ -58,9 +58,9 @@ def test_the_frame_of_groups_equals_scikit_learn():
 
 
 def test_json_holds_value_low_high_under_each_name_and_survives_a_round_trip():
-    found = audit(_scores(_frame()), threshold=0.5, draws=50)
+    found = audit(_scores(_frame()), threshold=0.5)
     plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert plain["schema_version"] == 3
+    assert plain["schema_version"] == 4
     for name in (*GAPS, *PERFORMANCE):
         assert plain[name]["low"] <= plain[name]["value"] <= plain[name]["high"]
         assert plain[name]["value"] == found[name].value
@@ -70,8 +70,8 @@ def test_json_holds_value_low_high_under_each_name_and_survives_a_round_trip():
 
 
 def test_the_gap_is_other_minus_reference():
-    found = audit(_scores(_frame()), threshold=0.5, draws=20)
-    swapped = audit(_scores(_frame(), reference="F"), threshold=0.5, draws=20)
+    found = audit(_scores(_frame()), threshold=0.5)
+    swapped = audit(_scores(_frame(), reference="F"), threshold=0.5)
     assert found["eod"].value < 0
     assert found["eod"].value == pytest.approx(-swapped["eod"].value, abs=1e-15)
     assert (found["eod"].group, found["eod"].reference) == ("F", "M")
@@ -79,11 +79,11 @@ def test_the_gap_is_other_minus_reference():
 
 def test_the_threshold_and_where_it_came_from():
     train, valid = _scores(_frame(seed=1)), _scores(_frame(seed=2))
-    default, given = (audit(train, threshold=value, draws=5).rule for value in (None, 0.3))
+    default, given = (audit(train, threshold=value).rule for value in (None, 0.3))
     assert given == Threshold(0.3, "given")
     assert default.value == 0.5
     assert says(default.origin, "default")
-    chosen = audit(train, valid=valid, draws=5).rule
+    chosen = audit(train, valid=valid).rule
     assert chosen == best_threshold(valid)
     assert says(chosen.describe(), "balanced accuracy", 600)
     with pytest.raises(BadInput, match=facts("threshold", "validation")):
@@ -92,7 +92,7 @@ def test_the_threshold_and_where_it_came_from():
 
 def test_too_few_patients_are_insufficient_data_never_zero():
     frame = pd.concat([_frame(), pd.DataFrame({"y": [0, 0, 1], "sex": "X", "race": "a", "p": [0.2, 0.7, 0.8]})])
-    found = audit(_scores(frame), threshold=0.5, draws=50)
+    found = audit(_scores(frame), threshold=0.5)
     row = found.groups.loc["X"]
     assert np.isnan(row["tpr"])
     assert row["note"]
@@ -108,7 +108,7 @@ def test_ten_images_of_one_patient_are_one_patient():
     frame = pd.concat(
         [_frame().assign(pid=lambda d: np.arange(len(d))), pd.DataFrame({"y": [0, 1] * 10, "sex": "X", "race": "a", "p": 0.4, "pid": -1})]
     )
-    found = audit(_scores(frame, patient="pid"), threshold=0.5, draws=20)
+    found = audit(_scores(frame, patient="pid"), threshold=0.5)
     assert np.isnan(found.groups.loc["X", "selection_rate"])
     assert found.patients == 601
 
@@ -118,10 +118,10 @@ def test_a_measure_that_is_asked_for_needs_its_cells():
     frame.loc[frame.sex == "F", "y"] = 0
     with pytest.raises(EmptyCell, match=facts("F")):
         audit(_scores(frame), measures=["eod"], threshold=0.5)
-    found = audit(_scores(frame), threshold=0.5, draws=10)
+    found = audit(_scores(frame), threshold=0.5)
     assert np.isnan(found["eod"].value)
     assert says(str(found["eod"]), found["eod"].note)
-    assert list(audit(_scores(frame), measures=["spd"], threshold=0.5, draws=10).estimates) == ["spd"]
+    assert list(audit(_scores(frame), measures=["spd"], threshold=0.5).estimates) == ["spd"]
     with pytest.raises(UnknownName, match=suggests("eod")):
         audit(_scores(frame), measures=["eodd"])
     with pytest.raises(UnknownName, match="measure"):
@@ -131,17 +131,17 @@ def test_a_measure_that_is_asked_for_needs_its_cells():
 def test_rows_without_a_group_count_for_performance_only():
     frame = _frame()
     holed = frame.assign(sex=frame.sex.where(np.arange(len(frame)) % 10 > 0))
-    found = audit(_scores(holed), threshold=0.5, draws=20)
+    found = audit(_scores(holed), threshold=0.5)
     assert found.missing == {"sex": 0.1}
     assert found.groups["n"].sum() == 540
     assert found["accuracy"].value == pytest.approx(sk.accuracy_score(frame.y, frame.p >= 0.5))
-    rest = audit(_scores(frame[np.arange(len(frame)) % 10 > 0]), threshold=0.5, draws=20)
+    rest = audit(_scores(frame[np.arange(len(frame)) % 10 > 0]), threshold=0.5)
     assert found["eod"].value == pytest.approx(rest["eod"].value, abs=1e-15)
 
 
 def test_several_attributes_and_their_intersections():
     frame = _frame(2000)
-    found = audit(_scores(frame, group=["sex", "race"], reference=["M", "a"]), threshold=0.5, draws=20)
+    found = audit(_scores(frame, group=["sex", "race"], reference=["M", "a"]), threshold=0.5)
     assert list(found.groups["attribute"].unique()) == ["sex", "race", "sex & race"]
     assert len(found.groups) == 2 + 3 + 6
     both = frame[(frame.sex == "F") & (frame.race == "b")]
@@ -153,7 +153,7 @@ def test_several_attributes_and_their_intersections():
 
 
 def test_the_smallest_detectable_gap_shrinks_with_the_square_root_of_the_patients():
-    small, large = (audit(_scores(_frame(n)), threshold=0.5, draws=400)["eod"].detectable for n in (500, 8000))
+    small, large = (audit(_scores(_frame(n)), threshold=0.5)["eod"].detectable for n in (500, 8000))
     assert small / large == pytest.approx(4, rel=0.25)
 
 
@@ -165,8 +165,8 @@ def test_a_network_is_audited_on_a_cohort_and_left_as_it_was():
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)).train()
     model[1].eval()
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    found = audit(model, cohort, draws=10)
-    assert found["auroc"].value == audit(model, cohort, draws=10)["auroc"].value  # eval mode: no dropout
+    found = audit(model, cohort)
+    assert found["auroc"].value == audit(model, cohort)["auroc"].value  # eval mode: no dropout
     assert [m.training for m in model] == [True, False, True, True]
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     with pytest.raises(BadInput, match=facts("(200,)", "(200, 1)", "(200, 2)")):
@@ -184,16 +184,16 @@ def test_every_empty_cell_is_named_at_once_and_rows_are_not_called_patients():
     with pytest.raises(EmptyCell) as caught:
         audit(_scores(frame), measures=["eod", "fpr_gap"], threshold=0.5)
     assert len(caught.value.problems) == 2
-    notes = audit(_scores(frame), threshold=0.5, draws=10).gaps.set_index("measure")["note"]
+    notes = audit(_scores(frame), threshold=0.5).gaps.set_index("measure")["note"]
     assert says(notes["eod"], 5, "positives", "'F'")
     assert "patients" not in notes["eod"]
-    grouped = audit(_scores(frame.assign(pid=range(len(frame))), patient="pid"), threshold=0.5, draws=10).gaps.set_index("measure")["note"]
+    grouped = audit(_scores(frame.assign(pid=range(len(frame))), patient="pid"), threshold=0.5).gaps.set_index("measure")["note"]
     assert says(grouped["eod"], 5, "patients", "positives", "'F'")
 
 
 def test_each_gap_has_its_p_value_and_the_adjusted_one():
     frame = _frame(2000)
-    found = audit(_scores(frame), threshold=0.5, draws=20)
+    found = audit(_scores(frame), threshold=0.5)
     decided, y, codes = (frame["p"] >= 0.5).astype(float), frame["y"], (frame["sex"] == "F").astype(int)
     expected = p_values(decided, y, codes, ("M", "F"), None, list(found.gaps["measure"]), comparisons=found.comparisons)
     assert found.comparisons == 4  # spd, eod, aod and fpr_gap; tnr_gap and fnr_gap mirror them
@@ -211,8 +211,8 @@ def test_each_gap_has_its_p_value_and_the_adjusted_one():
 def test_a_group_with_too_few_patients_is_no_comparison():
     frame = _frame(2000)
     few = pd.DataFrame({"y": [1, 0, 1], "p": [0.9, 0.2, 0.1], "sex": "X"})
-    two = audit(_scores(frame), threshold=0.5, draws=20)
-    three = audit(_scores(pd.concat([frame, few.reindex(columns=frame.columns)], ignore_index=True)), threshold=0.5, draws=20)
+    two = audit(_scores(frame), threshold=0.5)
+    three = audit(_scores(pd.concat([frame, few.reindex(columns=frame.columns)], ignore_index=True)), threshold=0.5)
     assert three.comparisons == two.comparisons
     assert three["eod"].p_adjusted == two["eod"].p_adjusted
     short = three.gaps[three.gaps["group"] == "X"]
@@ -225,5 +225,5 @@ def test_draws_that_lack_a_cell_give_no_warning() -> None:
     frame = pd.DataFrame({"y": [1, 0, 1, 0], "p": [0.9, 0.1, 0.8, 0.3], "sex": ["F", "F", "M", "M"], "pid": ["a", "b", "c", "d"]})
     scores = Scores.from_frame(frame, label="y", score="p", group="sex", reference="M", patient="pid")
     for seed in range(20):
-        found = audit(scores, draws=2, seed=seed, min_patients=1)
+        found = audit(scores, seed=seed, min_patients=1)
         assert np.isnan(found.gaps["detectable"]).any() or (found.gaps["detectable"] >= 0).all()

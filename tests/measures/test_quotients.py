@@ -146,9 +146,9 @@ def _scores(n: int = 900, seed: int = 0) -> Scores:
 
 def test_the_audit_has_it_with_an_interval_where_it_is_asked_for():
     scores = _scores()
-    usual = audit(scores, threshold=0.5, draws=200)
+    usual = audit(scores, threshold=0.5)
     assert "ppv_gap" not in usual.estimates
-    found = audit(scores, threshold=0.5, draws=200, also=["ppv_gap", "npv_gap", "tpr - fpr"])
+    found = audit(scores, threshold=0.5, also=["ppv_gap", "npv_gap", "tpr - fpr"])
     for name, estimate in usual.estimates.items():  # the same, but for what counts the comparisons
         same = replace(found[name], p_adjusted=estimate.p_adjusted, clear=estimate.clear)
         same = replace(same, simultaneous_low=estimate.simultaneous_low, simultaneous_high=estimate.simultaneous_high)
@@ -171,11 +171,11 @@ def test_the_audit_has_it_with_an_interval_where_it_is_asked_for():
 
 def test_the_audit_says_where_nobody_is_decided_so():
     scores = Scores.from_arrays([1, 0, 1, 0] * 10, [0.9, 0.2, 0.3, 0.1] * 10, ["M", "M", "F", "F"] * 10, reference="M")
-    found = audit(scores, threshold=0.5, draws=20, also=["ppv_gap"])
+    found = audit(scores, threshold=0.5, also=["ppv_gap"])
     assert np.isnan(found["ppv_gap"].value)
     assert says(found["ppv_gap"].note, 5, "'F'")
     with pytest.raises(EmptyCell, match=facts("ppv_gap", "F", 20)):
-        audit(scores, threshold=0.5, draws=20, measures=["ppv_gap"])
+        audit(scores, threshold=0.5, measures=["ppv_gap"])
     cells = tabulate(at_threshold(scores.score, 0.5), scores.y, scores.attribute)
     assert predictive(1, cells).tolist() == pytest.approx([1.0, np.nan], nan_ok=True)
 

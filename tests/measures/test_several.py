@@ -10,7 +10,7 @@ from torch import nn
 
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import LabelRules, Threshold
+from equipoise.measures import LabelRules, Threshold, holm
 from equipoise.repair import audit
 from support.facts import facts, says
 
@@ -23,14 +23,18 @@ def cohort() -> Cohort:
     return Cohort.from_arrays(x, y, rng.choice(["F", "M"], 300), reference="M", labels=["a", "b"])
 
 
-def test_each_label_is_audited_as_it_would_be_alone(cohort):
-    found = audit(nn.Identity(), cohort, threshold=0.6, draws=10)
+TOGETHER = ["simultaneous_low", "simultaneous_high", "p_adjusted", "clear"]
+
+
+def test_each_label_is_audited_as_it_would_be_alone_except_for_the_adjustment(cohort):
+    found = audit(nn.Identity(), cohort, threshold=0.6)
     assert list(found) == ["a", "b"]
     for at, label in enumerate("ab"):
         part = cohort.labelled(label)
         score = torch.sigmoid(cohort.inputs[torch.from_numpy(cohort.column(label) >= 0), at].double()).numpy()
-        alone = audit(Scores.of(part, score), threshold=0.6, draws=10)
+        alone = audit(Scores.of(part, score), threshold=0.6)
         both = [pd.json_normalize(each.to_dict(), record_path=part) for part in ("groups", "gaps") for each in (found[label], alone)]
+        both = [frame.drop(columns=[name for name in TOGETHER if name in frame]) for frame in both]
         for together, single in (both[:2], both[2:]):
             pd.testing.assert_frame_equal(together, single, rtol=1e-12)
         for measure in alone.estimates:
@@ -42,9 +46,9 @@ def test_each_label_is_audited_as_it_would_be_alone(cohort):
 
 
 def test_thresholds_are_chosen_a_label_on_validation_data(cohort):
-    found = audit(nn.Identity(), cohort, valid=cohort, draws=2)
+    found = audit(nn.Identity(), cohort, valid=cohort)
     assert found["a"].rule.value != found["b"].rule.value
-    assert found["a"]["balanced_accuracy"].value >= audit(nn.Identity(), cohort, draws=2)["a"]["balanced_accuracy"].value
+    assert found["a"]["balanced_accuracy"].value >= audit(nn.Identity(), cohort)["a"]["balanced_accuracy"].value
 
 
 def test_what_cannot_be_audited_is_said(cohort):
@@ -66,3 +70,30 @@ def test_rules_are_told_a_label(cohort):
     assert not rules.needs_group
     with pytest.raises(BadInput, match=facts("rule[label].decide")):
         rules.decide(Scores.of(cohort.labelled("a"), np.zeros(len(cohort.labelled("a")))))
+
+
+def test_all_labels_are_one_family_of_comparisons():
+    """Holm over the p-values of all labels; simultaneous intervals that are wider than those of one label."""
+    rng = np.random.default_rng(3)
+    sex = np.array(["F", "M"])[rng.integers(0, 2, 500)]
+    scores = {
+        name: Scores.from_arrays(rng.integers(0, 2, 500), np.clip(rng.random(500) + shift * (sex == "F"), 0, 1), sex, reference="M")
+        for name, shift in (("a", 0.14), ("b", 0.0), ("c", 0.0))
+    }
+    found = audit(scores, no_finding="derived")
+    alone = {name: audit(own) for name, own in scores.items()}
+    apart = ["spd", "eod", "aod", "fpr_gap"]  # the others mirror two of them
+    assert found.comparisons == 3 * len(apart) + 1  # with underdiagnosis
+    assert {each.comparisons for each in (*found.values(), found.no_finding)} == {found.comparisons}
+    assert {each.own_comparisons for each in found.values()} == {len(apart)}
+    p = [found[name][gap].p_value for name in found for gap in apart] + [found.no_finding["fpr_gap"].p_value]
+    np.testing.assert_allclose(
+        [found[name][gap].p_adjusted for name in found for gap in apart] + [found.no_finding["fpr_gap"].p_adjusted], holm(p)
+    )
+    for name, own in alone.items():
+        assert found[name]["eod"].simultaneous_low < own["eod"].simultaneous_low < own["eod"].value
+        assert found[name]["eod"].low == own["eod"].low
+    lost = [gap for gap in apart if alone["a"][gap].clear and not found["a"][gap].clear]
+    assert lost  # clear among the comparisons of its label, not among those of all
+    plain = found.to_dict()
+    assert (plain["comparisons"], plain["findings"]) == (found.comparisons, sum(each.findings for each in found.values()))

@@ -120,7 +120,7 @@ def test_contract(method, kind, request):
     again = eq.debias(model, cohort, method=method, measure="eod", min_performance=0.6, seed=1, **QUICK.get(method, {}))
     assert all(torch.equal(v, result.model.state_dict()[k]) for k, v in again.model.state_dict().items())
     assert all(again.labels[name].trace.equals(own.trace) for name, own in result.labels.items())
-    found = eq.audit(result, cohort, draws=5)
+    found = eq.audit(result, cohort)
     assert list(found) == list(cohort.labels)
     assert found[cohort.labels[0]]["eod"].value == pytest.approx(
         result.labels[cohort.labels[0]].trace["gap"].iloc[result.labels[cohort.labels[0]].chosen], abs=1e-6
@@ -130,9 +130,9 @@ def test_contract(method, kind, request):
 def test_constrained_closes_the_gaps_of_both_labels_on_other_patients(labels):
     model, cohort = labels
     fresh = labels_cohort(6000, 9)
-    before = eq.audit(model, fresh, valid=cohort, draws=5)
+    before = eq.audit(model, fresh, valid=cohort)
     result = eq.debias(model, cohort, method="constrained", measure="eod", max_loss=0.03)
-    after = eq.audit(result, fresh, draws=5)
+    after = eq.audit(result, fresh)
     for label in LABELS:
         assert abs(before[label]["eod"].value) > 0.12
         assert abs(after[label]["eod"].value) < 0.05
@@ -143,9 +143,9 @@ def test_constrained_closes_the_gaps_of_both_labels_on_other_patients(labels):
 
 def test_constrained_closes_the_gaps_of_all_classes_on_other_patients(classes):
     model, fresh = classes[0], classes_cohort(20_000, 9)
-    before = eq.audit(model, fresh, draws=5)
+    before = eq.audit(model, fresh)
     result = eq.debias(model, classes_cohort(4500, 1), method="constrained", measure="eod", max_loss=0.03)
-    after = eq.audit(result, fresh, draws=5)
+    after = eq.audit(result, fresh)
     assert max(abs(before[c]["eod"].value) for c in CLASSES) > 0.085
     for name in CLASSES:
         assert abs(after[name]["eod"].value) < 0.05
@@ -290,14 +290,14 @@ def test_which_output_is_which_label(labels):
     with torch.no_grad():
         swapped[-1].weight.copy_(model[-1].weight.flip(0))
         swapped[-1].bias.copy_(model[-1].bias.flip(0))
-    straight = eq.audit(model, cohort, draws=2)
-    told = eq.audit(swapped, cohort, draws=2, outputs={"Effusion": 1, "Mass": 0})
+    straight = eq.audit(model, cohort)
+    told = eq.audit(swapped, cohort, outputs={"Effusion": 1, "Mass": 0})
     assert told["Mass"]["eod"].value == straight["Mass"]["eod"].value
     swapped.targets = ["Mass", "Effusion"]
-    assert eq.audit(swapped, cohort, draws=2)["Mass"]["eod"].value == straight["Mass"]["eod"].value
+    assert eq.audit(swapped, cohort)["Mass"]["eod"].value == straight["Mass"]["eod"].value
     swapped.targets = ["Masses", "Effusion"]
     with pytest.raises(BadInput, match=suggests("Masses")):
-        eq.audit(swapped, cohort, draws=2)
+        eq.audit(swapped, cohort)
     wide = network(6, 5)
     with pytest.raises(BadInput, match=facts(5, "Effusion")):
         eq.debias(wide, cohort, method="constrained")
@@ -369,7 +369,7 @@ def test_a_network_that_tells_nothing_has_no_recall_to_boast_of(classes):
     flat.output = "logit"
     found = eq.debias(flat, cohort, method="standard")
     assert found.trace["performance"].iloc[0] == pytest.approx(1 / 3)
-    rates = eq.audit(found, cohort, draws=2)
+    rates = eq.audit(found, cohort)
     assert [rates[c]["balanced_accuracy"].value for c in CLASSES] == pytest.approx([0.5, 0.5, 0.5])
 
 

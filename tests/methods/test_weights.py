@@ -127,7 +127,7 @@ def test_a_comparison_of_weighted_patients_is_weighted() -> None:
     torch.manual_seed(0)
     model = MLP(1, width=4, depth=1).eval()
     repaired = eq.debias(model, rows, method="group-thresholds", max_gap=0.02)
-    both = eq.compare({"original": model, "repaired": repaired}, rows, draws=20)
+    both = eq.compare({"original": model, "repaired": repaired}, rows)
     found, scores = both.found, predict(repaired.model, rows)
     decided, positive = repaired.rule.decide(scores), rows.y == 1
     rates = {

@@ -12,7 +12,7 @@ from equipoise.repair import Comparison, Tried
 from equipoise.repair.changes import Affected, affected, same_rows
 from support.cases import small_case
 
-SETTINGS = Settings(draws=50)
+SETTINGS = Settings()
 
 
 def _affected(case: Comparison) -> list[Affected]:

@@ -45,11 +45,11 @@ def result(parts, model):
 
 @pytest.fixture(scope="module")
 def both(parts, model, result):
-    return eq.compare({"original": model, "repaired": result}, parts.test, draws=50, label="sick")
+    return eq.compare({"original": model, "repaired": result}, parts.test, label="sick")
 
 
 def test_each_entry_is_audited_as_eq_audit_does(parts, model, result, both):
-    before, after = eq.audit(model, parts.test, draws=50), eq.audit(result, parts.test, draws=50)
+    before, after = eq.audit(model, parts.test), eq.audit(result, parts.test)
     assert both.found.before["eod"].to_dict() == before["eod"].to_dict()
     assert both.found.after["eod"].to_dict() == after["eod"].to_dict()
     assert (both.original.name, both.result.name, both.result.candidate) == ("original", "repaired", result)
@@ -62,13 +62,13 @@ def test_the_report_says_the_same_numbers_with_and_without_the_repair_set(parts,
     text = path.read_text(encoding="utf-8")
     assert f"{100 * abs(both.found.gap_after.value):.1f}" in text
     assert "Repair set</th>" not in text
-    full = eq.compare({"original": model, "repaired": result}, parts.test, valid=parts.valid, draws=50)
+    full = eq.compare({"original": model, "repaired": result}, parts.test, valid=parts.valid)
     assert "Repair set</th>" in full.report(tmp_path / "full.html").read_text(encoding="utf-8")
     assert full.found.gap_after.to_dict() == both.found.gap_after.to_dict()  # the rule of the result does not depend on it
 
 
 def test_an_audit_has_a_report(parts, model, tmp_path):
-    found = eq.audit(model, parts.test, draws=50)
+    found = eq.audit(model, parts.test)
     text = found.report(tmp_path / "audit.html").read_text(encoding="utf-8")
     gap = found["eod"]
     assert says(text, f"{100 * abs(gap.value):.1f}")
@@ -77,7 +77,7 @@ def test_an_audit_has_a_report(parts, model, tmp_path):
 
 def test_the_choice_among_results_is_by_the_repair_set(parts, model, result):
     worse = replace(result, trace=result.trace.assign(gap=0.9))
-    found = eq.compare({"original": model, "worse": worse, "better": result}, parts.test, draws=20)
+    found = eq.compare({"original": model, "worse": worse, "better": result}, parts.test)
     assert found.result.name == "better"
 
 
@@ -119,7 +119,7 @@ def test_a_network_of_ones_own_is_given_again(parts, tmp_path):
 
     network = build().eval()
     result = eq.debias(network, parts.valid, method="reject-option")
-    both = eq.compare({"original": network, "repaired": result}, parts.test, draws=20)
+    both = eq.compare({"original": network, "repaired": result}, parts.test)
     folder = both.save(tmp_path / "repaired", onnx=False)
     with pytest.raises(eq.BadInput, match="model="):
         eq.Bundle.load(folder)
@@ -134,7 +134,7 @@ def test_a_bundle_with_code_runs_nothing_unasked(parts, tmp_path):
     code.write_text("\n".join([*lines, "def build():", f"    return nn.Linear({width}, 1)"]))
     network = nn.Linear(width, 1).eval()
     result = eq.debias(network, parts.valid, method="group-thresholds")
-    both = eq.compare({"original": network, "repaired": result}, parts.test, draws=20)
+    both = eq.compare({"original": network, "repaired": result}, parts.test)
     folder = both.save(tmp_path / "repaired", model=f"{code}:build", onnx=False)
     with pytest.raises(Untrusted):
         eq.Bundle.load(folder)

@@ -24,7 +24,7 @@ def test_gaps_and_performance_are_those_of_an_audit():
         (case.original, found.gap_before, found.performance_before),
         (case.result, found.gap_after, found.performance_after),
     ):
-        expected = audit_scores(repair.test, threshold=repair.candidate.rule.value, draws=60)
+        expected = audit_scores(repair.test, threshold=repair.candidate.rule.value)
         assert (gap.value, gap.low, gap.high, gap.detectable) == (
             expected["eod"].value,
             expected["eod"].low,

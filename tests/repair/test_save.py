@@ -85,7 +85,7 @@ def test_the_folder_holds_all_that_is_needed(tried, serving, tmp_path):
     assert read_rule(out / "rule.json") == case.result.candidate.rule
     document = json.loads((out / "audit.json").read_text())
     assert document["after"]["eod"] == document["methods"][case.result.name]["test_set"]["eod"]
-    expected = audit(case.original.candidate, test, draws=10)
+    expected = audit(case.original.candidate, test)
     assert document["before"]["eod"]["value"] == expected["eod"].value
     assert document["before"]["eod"]["low"] == expected["eod"].low
     trace = pd.read_csv(out / "trace.csv")

@@ -189,7 +189,7 @@ def test_metadata_holds_the_numbers_after_the_repair(tmp_path):
 
 
 def test_the_findings_of_the_report_are_those_of_the_card(monkeypatch):
-    case = replace(small_case(), settings=Settings(draws=20, level=0.5))
+    case = replace(small_case(), settings=Settings(level=0.5))
     last = case.found.after
     monkeypatch.setattr("equipoise.repair.comparison.find", lambda *_: pytest.fail("it was audited again"))
     written = _results(ET.fromstring(cards(case)["card.xml"].encode()), "FairnessEquity")["eod by sex, F minus M, after"]

@@ -102,7 +102,7 @@ def test_the_lines_reach_from_zero_to_one():
 
 def test_many_thresholds_are_thinned_for_drawing():
     frame = frame_of(["F", "M"], n=1000)
-    scores, audit = audit_of(frame, draws=2)
+    scores, audit = audit_of(frame)
     assert len(_data(thresholds_figure(scores, audit, points=50))) <= 2 * 51 + 2
 
 

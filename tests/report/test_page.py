@@ -21,7 +21,7 @@ from equipoise.report import why_words, write_page
 from equipoise.report.page import report_page, script_data
 from equipoise.report.text import amount, p_words, span
 from equipoise.report.wording import goal_words, share_words, upper_bound_words
-from support.cases import HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, drawn, small_case, some_probes
+from support.cases import HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case, some_probes
 from support.facts import facts, says
 
 LEVELLING = "Levelling"  # the word for a difference that closed because a group got worse
@@ -73,13 +73,13 @@ class Read(HTMLParser):
         return " ".join(self.text.get(section, "").split())
 
 
-def _read(case, draws: int = 30, **options) -> Read:
-    return Read(report_page(drawn(case, draws), **options))
+def _read(case, **options) -> Read:
+    return Read(report_page(case, **options))
 
 
 def test_the_verdict_says_before_and_after_with_intervals():
     case = small_case(rows=2000)
-    found = drawn(case, 30).found
+    found = case.found
     read = _read(case)
     words = read.words("verdict")
     assert says(words, share_words("eod")[0].strip(), "pneumonia", "2,000 rows")
@@ -93,7 +93,7 @@ def test_the_verdict_says_before_and_after_with_intervals():
 def test_the_verdict_names_who_got_worse_and_by_how_much():
     case = small_case(rows=3000, harm=1.0, cure=0.3, goal=Goal("eod", min_performance=0.6), methods=("bias-gda",))
     read = _read(case)
-    fell = next(s for s in drawn(case, 30).found.worse if (s.group, s.rate) == ("M", "tpr"))
+    fell = next(s for s in case.found.worse if (s.group, s.rate) == ("M", "tpr"))
     lost = amount(fell.before - fell.after, "size")
     assert says(read.words("verdict"), "M", amount(fell.before), amount(fell.after), f"{lost} points")
     assert read.has("levelling")
@@ -115,7 +115,7 @@ def test_a_repair_that_harms_nobody_says_so():
 
 def test_an_interval_that_includes_zero_is_said():
     case = small_case(rows=80, cure=0.5, seed=4)
-    assert drawn(case, 30).found.seen == "unclear"
+    assert case.found.seen == "unclear"
     assert _read(case).conclusion == "unclear"
 
 
@@ -124,7 +124,7 @@ def test_a_test_part_that_contradicts_validation_is_said():
     original = replace(case.original, test=case.result.test)
     repair = replace(case.result, test=case.original.test)
     case = replace(case, original=original, candidates=(repair,))
-    found, read = drawn(case, 30).found, _read(case)
+    found, read = case.found, _read(case)
     assert found.contradicts
     assert read.conclusion == "larger"
     assert says(read.words("verdict"), amount(found.valid_before, "points"), amount(found.valid_after, "points"))
@@ -169,25 +169,25 @@ def test_every_measure_and_kind_of_goal_has_its_words(measure: str):
         Goal(measure, "accuracy", min_performance=0.5, max_gap=0.2),
     ]
     for goal in goals:
-        words = _read(small_case(rows=200, goal=goal, methods=("bias-gda", "reject-option")), draws=10).words("verdict")
+        words = _read(small_case(rows=200, goal=goal, methods=("bias-gda", "reject-option"))).words("verdict")
         assert goal_words(goal) in words
         assert "insufficient" not in words
 
 
 def test_a_measure_that_was_added_has_a_page(monkeypatch):
     monkeypatch.setitem(GAPS, "my_gap", {"tpr": 1.0, "fpr": -1.0})
-    words = _read(small_case(rows=200, goal=Goal("my_gap", min_performance=0.6), methods=("bias-gda",)), draws=10).words("verdict")
+    words = _read(small_case(rows=200, goal=Goal("my_gap", min_performance=0.6), methods=("bias-gda",))).words("verdict")
     assert says(words, "sensitivity - false positive rate")
 
 
 def test_no_page_speaks_of_fair():
     for options in ({}, {"second": True, "missing": 0.1}, {"chosen": 3}, {"harm": 1.0}):
-        assert not re.search(r"\bfair", report_page(drawn(small_case(rows=200, **options), 10)), re.IGNORECASE)
+        assert not re.search(r"\bfair", report_page(small_case(rows=200, **options)), re.IGNORECASE)
 
 
 def test_tables_hold_the_numbers_of_the_findings():
     case = small_case(missing=0.1)
-    found = drawn(case, 30).found
+    found = case.found
     read = _read(case)
     assert f"{amount(found.gap_after.detectable, 'size')}" in read.words("gaps")
     for row in found.cohort["sex"]:
@@ -217,7 +217,7 @@ def test_every_element_is_closed_and_every_figure_has_words():
 
 
 def test_nothing_is_fetched_and_only_the_pages_own_script_may_run():
-    html = report_page(drawn(small_case(pictures=True), 10), thumbnails=True)
+    html = report_page(small_case(pictures=True), thumbnails=True)
     read = Read(html)
     for tag, attributes in read.tags:
         assert tag not in {"link", "iframe", "object", "embed", "base"}
@@ -235,7 +235,7 @@ def test_nothing_is_fetched_and_only_the_pages_own_script_may_run():
 
 
 def test_hostile_names_are_escaped_shortened_and_listed_whole():
-    html = report_page(drawn(small_case(hostile=True, pictures=True), 10), thumbnails=True)
+    html = report_page(small_case(hostile=True, pictures=True), thumbnails=True)
     read = Read(html)
     assert [tag for tag, _ in read.tags].count("script") == 2
     assert not [a for tag, a in read.tags if tag == "img" and not (a["src"] or "").startswith("data:")]
@@ -256,32 +256,32 @@ def test_data_for_the_script_cannot_end_it():
 
 def test_images_of_patients_are_in_it_only_if_allowed_and_ids_never():
     case = small_case(pictures=True)
-    html = report_page(drawn(case, 10))
+    html = report_page(case)
     assert not [row for row in case.original.test.ids if f">{row}<" in html]
     assert not [p for p in set(case.original.test.patients) if p in html]
     assert 'alt="Image ' not in html
     assert 'id="images"' in html  # of the units that were switched off
-    allowed = report_page(drawn(case, 10), thumbnails=True)
+    allowed = report_page(case, thumbnails=True)
     assert allowed.count('alt="Image ') == 12
     assert not [row for row in case.original.test.ids if f">{row}<" in allowed]
     assert not [p for p in set(case.original.test.patients) if p in allowed]
     without = replace(case, thumbnails={}, candidates=tuple(replace(r, units=()) for r in case.candidates))
-    assert 'id="images"' not in report_page(drawn(without, 10), thumbnails=True)
+    assert 'id="images"' not in report_page(without, thumbnails=True)
 
 
 def test_the_same_case_gives_the_same_page():
-    assert report_page(drawn(small_case(), 10)) == report_page(drawn(small_case(), 10))
+    assert report_page(small_case()) == report_page(small_case())
 
 
 def test_it_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch):
     path = tmp_path / "new" / "report.html"
     case = small_case(rows=100, methods=("bias-gda",))
-    write_page(drawn(case, 10), path)
-    assert path.read_text(encoding="utf-8") == report_page(drawn(case, 10))
+    write_page(case, path)
+    assert path.read_text(encoding="utf-8") == report_page(case)
     path.write_text("old")
     broken = replace(case, candidates=(replace(case.result, test=replace(case.result.test, ids=case.result.test.ids[::-1])),))
     with pytest.raises(BadInput):
-        write_page(drawn(broken, 10), path)
+        write_page(broken, path)
     assert path.read_text() == "old"
     assert list(path.parent.iterdir()) == [path]
 
@@ -301,7 +301,7 @@ def test_the_distance_to_the_best_rule_is_told_for_every_method():
     read = _read(case)
     words = read.words("explorer")
     assert says(words, "upper bound")
-    for row in drawn(case, 30).found.methods:
+    for row in case.found.methods:
         assert upper_bound_words(row.below) in words
     chosen = case.result.candidate.trace.iloc[case.result.candidate.chosen]
     below = below_limit(case.original.valid, case.result.candidate.goal, float(chosen["gap"]), float(chosen["performance"]))
@@ -309,7 +309,7 @@ def test_the_distance_to_the_best_rule_is_told_for_every_method():
 
 
 def test_without_a_line_the_page_says_why_and_has_no_column_for_it():
-    html = report_page(drawn(small_case(goal=Goal("eod", "f1", min_performance=0.4)), 30))
+    html = report_page(small_case(goal=Goal("eod", "f1", min_performance=0.4)))
     words = Read(html).words("explorer")
     assert says(words, "upper bound")  # why there is none
     assert upper_bound_words(0.1).split()[-1] not in words
@@ -318,7 +318,7 @@ def test_without_a_line_the_page_says_why_and_has_no_column_for_it():
 
 def test_p_values_are_next_to_the_differences():
     case = small_case(rows=1500)
-    found = drawn(case, 30).found
+    found = case.found
     read = _read(case)
     [row] = [row for row in found.gaps["sex"] if row.target]
     both = " → ".join(p_words(side.p_adjusted) for side in (row.before, row.after))
@@ -338,7 +338,7 @@ def test_probes_are_shown_where_they_were_asked_for():
 
 def test_probes_of_hostile_names_are_text():
     case = small_case(hostile=True)
-    html = report_page(drawn(replace(case, probes=some_probes(HOSTILE_COLUMN, ("inputs", HOSTILE[1], "output"))), 30))
+    html = report_page(replace(case, probes=some_probes(HOSTILE_COLUMN, ("inputs", HOSTILE[1], "output"))))
     assert Read(html).words("probes")
     assert "<img src=x" not in html
     assert "<script>alert" not in html

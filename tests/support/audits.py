@@ -24,4 +24,4 @@ def audit_of(frame: pd.DataFrame, name: str = "tiny.csv", **options) -> tuple[Sc
     reference = options.pop("reference", None)
     patient = options.pop("patient", None)
     scores = Scores.from_frame(frame, label="y", score="p", group=group, reference=reference, patient=patient, name=name)
-    return scores, audit(scores, **({"threshold": 0.5, "draws": 20} | options))
+    return scores, audit(scores, **({"threshold": 0.5} | options))

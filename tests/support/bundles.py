@@ -60,7 +60,6 @@ def document(model: str, files: dict[str, str]) -> dict[str, Any]:
         "goal": {"words": "small", "measure": "eod"},
         "met": True,
         "sets": {"repair": {"rows": 4, "patients": None}, "test": {"rows": 4, "patients": 4}},
-        "draws": 10,
         "onnx": None,
         "failures": {},
         "files": files,

@@ -89,11 +89,6 @@ def small_case(
     )
 
 
-def drawn(case: Comparison, draws: int) -> Comparison:
-    """The case with this many bootstrap resamples."""
-    return replace(case, settings=replace(case.settings, draws=draws))
-
-
 class _Part:
     """The patients of one part: labels, groups, a latent logit, and what the network takes from it."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -59,7 +59,7 @@ def audit(
             help="Also report how well the group can be predicted from each layer of the --model; that does not show that it is used.",
         ),
     ] = False,
-    draws: Annotated[int, typer.Option(help="Number of bootstrap resamples of --probe; other intervals need none.")] = 1000,
+    draws: Annotated[int | None, typer.Option(help="Number of bootstrap resamples of --probe.", show_default="1000")] = None,
     level: Annotated[float, typer.Option(help="Confidence level of the intervals, between 0 and 1.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of permutations, resamples and the band of a calibrated model.")] = 0,
     min_patients: Annotated[int, typer.Option(help="Cells with fewer patients are reported as 'insufficient data'.")] = 5,
@@ -109,11 +109,16 @@ def audit(
         "--probe": probe,
         "--class": classes,
     }
+    probe_draws = 1000 if draws is None else draws
     problems = _role_problems(label, score, model, with_model) + inputs.problems()
+    if draws is not None and not probe:
+        problems.append("--draws requires --probe; no other interval is resampled. Omit it.")
     if classes and (threshold is not None or valid is not None):
         problems.append("classes are decided by argmax, without a threshold. Omit --threshold and --valid.")
-    problems += number_problems(threshold=threshold, draws=draws, level=level, seed=seed, min_patients=min_patients) + _place_problems(save)
-    problems += number_problems(specificity=specificity, sensitivity=sensitivity) + _no_finding_problems(no_finding, label)
+    problems += number_problems(threshold=threshold, draws=probe_draws, level=level, seed=seed, min_patients=min_patients)
+    problems += (
+        _place_problems(save) + number_problems(specificity=specificity, sensitivity=sensitivity) + _no_finding_problems(no_finding, label)
+    )
     given.collected(problems, lambda: measures.read_range(thresholds))
     raise_all(problems)
     reading = inputs.reading
@@ -139,26 +144,27 @@ def audit(
             raise BadInput(f"--figures draws every score, and {file} is read in batches. Omit it.")
         scores = {} if in_batches else read(file)
         on = read(valid) if valid else {}
-        results = {}
-        asked: dict[str, Any] = {"threshold": threshold, "measures": measure or None, "draws": draws, "level": level, "seed": seed}
-        asked |= {"min_patients": min_patients, "specificity": specificity, "sensitivity": sensitivity, "thresholds": thresholds}
-        asked["rule"] = measures.Threshold(0.5, measures.ARGMAX) if classes else None  # on the margin over the other classes
-        if in_batches:
-            for name, table in data.scan_scores(file, reading, score or []).items():
-                with bar("audit") as step:
-                    results[name] = measures.audit_scan(table, valid=on.get(name), progress=step, **asked)
-        for name, own in scores.items():
-            with bar("audit" if one else f"audit of {name}") as step:
-                results[name] = measures.audit_scores(own, valid=on.get(name), progress=step, **asked)
-        clear = None if no_finding is None else measures.audit_no_finding(scores, results, no_finding)
+        options: measures.AuditOptions = {"threshold": threshold, "measures": measure or None, "level": level, "seed": seed}
+        options |= {"min_patients": min_patients, "specificity": specificity, "sensitivity": sensitivity, "thresholds": thresholds}
+        options |= {"shrink": shrink, "no_finding": no_finding}
+        if classes:  # on the margin over the other classes
+            options |= {"rule": measures.Threshold(0.5, measures.ARGMAX)}
+        with bar("audit") as step:
+            if in_batches:
+                (table,) = data.scan_scores(file, reading, score or []).values()
+                found = measures.audit_scan(table, valid=on.get(label[0]), progress=step, **options)
+                every = measures.Audits({label[0]: found}, reading.kind, file.name)
+            else:
+                asked = {name: measures.Asked.of(options).decided(on.get(name)) for name in scores}
+                every = measures.audit_labels(scores, asked, reading.kind, file.name, _in_turn(step, list(scores)))
+        results, clear = every.audits, every.no_finding
         layers = None
         if probe and network is not None:
             with bar("probes") as step:
                 layers = models.encoding(
-                    network, opened[file].cohort, draws=draws, level=level, seed=seed, min_patients=min_patients, progress=step
+                    network, opened[file].cohort, draws=probe_draws, level=level, seed=seed, min_patients=min_patients, progress=step
                 )
-    every = measures.Audits(results, reading.kind, file.name, clear)
-    told = (results[label[0]].to_dict(shrunken=shrink) | measures.no_finding_dict(clear)) if one else every.to_dict(shrunken=shrink)
+    told = (results[label[0]].to_dict() | measures.no_finding_dict(clear)) if one else every.to_dict()
     if layers is not None:
         told["encoding"] = json.loads(layers.to_json(orient="records", double_precision=15))
     if images:
@@ -198,6 +204,15 @@ def audit(
     for name, place in (("result", save), ("figures", figures)):
         if place:
             out.print(Text(f"{name}: {place}"), soft_wrap=True)
+
+
+def _in_turn(step: Callable[[int, int], None], labels: list[str]) -> Callable[[str], Callable[[int, int], None]]:
+    """The progress of each label as a share of that of all labels."""
+
+    def of(label: str) -> Callable[[int, int], None]:
+        return lambda done, total: step(labels.index(label) * total + done, len(labels) * total)
+
+    return of
 
 
 def _role_problems(labels: list[str], scores: list[str] | None, model: str | None, with_model: dict[str, object]) -> list[str]:

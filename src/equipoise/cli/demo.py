@@ -65,7 +65,7 @@ def demo(
     images = ["--images", str(hospital.xrays), "--size", str(hospital.size)]
     model = ["--model", f"{hospital.code}:build", "--weights", str(hospital.weights)]
     local = [str(hospital.local), *images, *roles, *model]
-    audit = ["audit", *local, "--threshold", f"{network.threshold:.3f}", "--draws", str(draws)]
+    audit = ["audit", *local, "--threshold", f"{network.threshold:.3f}"]
     _run(ctx, audit)
     _say("3. Centre 2 repairs it on three fifths of its patients and verifies it on the others")
     _say("'original' is the network at the best threshold on the repair set, which alone reduces its gap.", plain=True)

@@ -1,8 +1,12 @@
+from .asked import Asked as Asked
+from .asked import AuditOptions as AuditOptions
 from .audit import Audit as Audit
 from .audit import Audits as Audits
-from .audit import audit_no_finding as audit_no_finding
-from .audit import audit_scores as audit_scores
 from .audit import no_finding_dict as no_finding_dict
+from .auditing import Progress as Progress
+from .auditing import audit_asked as audit_asked
+from .auditing import audit_labels as audit_labels
+from .auditing import audit_scores as audit_scores
 from .bootstrap import BLOCK as BLOCK
 from .bootstrap import bootstrap_cells as bootstrap_cells
 from .bootstrap import by_unit as by_unit
@@ -69,6 +73,7 @@ from .moments import moments_of_change as moments_of_change
 from .multiplicity import comparisons_of as comparisons_of
 from .multiplicity import holm as holm
 from .net_benefit import CURVES as CURVES
+from .net_benefit import USUAL as USUAL
 from .net_benefit import read_range as read_range
 from .no_finding import DERIVED as DERIVED
 from .no_finding import NO_FINDING as NO_FINDING

@@ -9,11 +9,13 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data import Attribute, IntArray, Scores, distinct
+from equipoise.errors import raise_all
 from equipoise.measures.bootstrap import units_of
 from equipoise.measures.cells import FloatArray, grouped, sums_at
 from equipoise.measures.gaps import MEASURES, is_quotient, labels_needed, terms
 from equipoise.measures.intervals import auroc_interval, detectable_gap, fewer_clusters, wilson
 from equipoise.measures.moments import Moments, moments_of
+from equipoise.measures.net_benefit import USUAL, read_range
 from equipoise.measures.performance import Ranking
 
 INSUFFICIENT = "insufficient data"
@@ -28,13 +30,16 @@ GAP_NUMBERS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted",
 class Settings:
     """How intervals are made, and how many patients a cell needs."""
 
-    draws: int = 1000
     level: float = 0.95
     seed: int = 0
     min_patients: int = 5
     specificity: float = 0.9  # at which sensitivity is reported, and in reverse
     sensitivity: float = 0.9
-    thresholds: tuple[float, ...] = ()  # of decision curves
+    thresholds: tuple[float, ...] = read_range(USUAL)  # of decision curves
+
+    def __post_init__(self) -> None:
+        inside = {"level": self.level, "specificity": self.specificity, "sensitivity": self.sensitivity}
+        raise_all([f"{name} must be between 0 and 1, without these ends; got {v}" for name, v in inside.items() if not 0 < v < 1])
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,14 @@
 """Many comparisons at once: Holm-adjusted p-values and simultaneous intervals, so that findings by chance stay rare over all of an audit.
 
 An audit of ten groups and six measures shows 54 gaps; without any difference, some of their 95 % intervals exclude zero. The family is all
-gaps of an audit that have a value, over all attributes. A measure that mirrors another (fnr_gap is -eod, tnr_gap is -fpr_gap) is the same
-comparison and counts once.
+gaps of an audit that have a value, over all attributes and, of a model with several labels, over all labels. A measure that mirrors another
+(fnr_gap is -eod, tnr_gap is -fpr_gap) is the same comparison and counts once.
 
 - p_adjusted: Holm's step-down adjustment of the permutation p-values. The chance of any `clear` gap where there is none is at most
   1 - level, whatever the dependence.
 - simultaneous intervals: all of them cover with probability `level`. Critical values are those of the largest studentised gap (max-T), from
-  the correlations of the gaps of an attribute; attributes count as independent, which is conservative. A cell of fewer than 30 patients is
-  too small to studentise: its gaps get Bonferroni's share of the error instead, and intervals for small samples.
+  the correlations of the gaps of an attribute; attributes and labels count as independent, which is conservative. A cell of fewer than 30
+  patients is too small to studentise: its gaps get Bonferroni's share of the error instead, and intervals for small samples.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,10 +50,10 @@ def comparisons_of(gaps: pd.DataFrame) -> IntArray:
     same = {measure: signature(measure) for measure in gaps["measure"].unique()}
     numbers: dict[tuple[object, ...], int] = {}
     found = np.full(len(gaps), -1, dtype=np.int64)
-    for k, row in enumerate(zip(*(gaps[name] for name in ("measure", "attribute", "group", "value")), strict=True)):
-        measure, attribute, group, value = row
+    between = [name for name in ("label", "attribute", "group") if name in gaps]
+    for k, (measure, value, *where) in enumerate(zip(*(gaps[name] for name in ("measure", "value", *between)), strict=True)):
         if not np.isnan(value):
-            found[k] = numbers.setdefault((attribute, group, same[measure]), len(numbers))
+            found[k] = numbers.setdefault((*where, same[measure]), len(numbers))
     return found
 
 

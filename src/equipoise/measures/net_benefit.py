@@ -24,6 +24,9 @@ MOST = 200
 CURVES = ["attribute", "group", "threshold", "net_benefit", "low", "high", "treat_all", "treat_none"]
 
 
+USUAL = "0.05:0.5"  # the range of thresholds unless another is asked for
+
+
 def read_range(text: str) -> tuple[float, ...]:
     """The thresholds that START:STOP or START:STOP:STEP names.
 

@@ -14,9 +14,9 @@ patients, and is audited by sums over those files:
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,9 @@ import pandas as pd
 
 from equipoise.data import Attribute, IntArray, Scan, Scores, Stored, Varying, patients_varying
 from equipoise.errors import BadInput
-from equipoise.measures.audit import Asked, Audit, asked_for, audit_asked, concluded
+from equipoise.measures.asked import Asked, AuditOptions
+from equipoise.measures.audit import Audit
+from equipoise.measures.auditing import Measured, Progress, concluded, measured
 from equipoise.measures.bootstrap import units_of
 from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
 from equipoise.measures.estimates import Estimate, Found, aurocs, coefficients, frames_of, performance_of
@@ -40,14 +42,13 @@ BINS = 2 * (SMALLEST * 2**MANTISSA + 2)
 MOST_BINS = 2**22  # of all groups together; with many groups, neighbouring bins are joined
 
 
-def audit_scan(scan: Scan, **asked: Any) -> Audit:
+def audit_scan(scan: Scan, *, valid: Scores | None = None, progress: Progress | None = None, **options: Unpack[AuditOptions]) -> Audit:
     """The audit of a table on disk; the keywords are those of `audit_scores`."""
-    progress: Callable[[int, int], None] | None = asked.pop("progress", None)
-    wanted = asked_for(**asked)
+    asked = Asked.of(options).decided(valid)
     with scan.read() as stored:
-        if stored.whole:
-            return audit_asked(next(stored.parts()), wanted, progress)
-        return _audit_parts(stored, wanted, progress)
+        own = measured(next(stored.parts()), asked, progress) if stored.whole else _of_parts(stored, asked, progress)
+        (found,) = concluded({stored.name: own}).values()
+    return found
 
 
 def score_bins(score: FloatArray) -> npt.NDArray[np.int32]:
@@ -109,7 +110,7 @@ class _Tally:
         return y, score, f, np.append(keep, -1)[codes], grouped(units, self.patients)[1], w
 
 
-def _audit_parts(stored: Stored, asked: Asked, progress: Callable[[int, int], None] | None) -> Audit:
+def _of_parts(stored: Stored, asked: Asked, progress: Progress | None) -> Measured:
     shape = tuple(len(a.levels) for a in stored.attributes)
     sizes = [*shape, *([math.prod(shape)] if len(shape) > 1 else []), 1]  # each attribute, their intersection, all rows
     if math.prod(shape) * 2 > MOST_BINS // 16:
@@ -121,7 +122,7 @@ def _audit_parts(stored: Stored, asked: Asked, progress: Callable[[int, int], No
     varied = np.zeros(len(stored.attributes), np.int64)
     weighted = named = False
     for part in stored.parts():
-        units, f, bins = units_of(part.patients, len(part)), asked.rule.decide(part), score_bins(part.score).astype(np.int64)
+        units, f, bins = units_of(part.patients, len(part)), asked.decision.decide(part), score_bins(part.score).astype(np.int64)
         for tally, codes in zip(tallies, _codes(part, shape), strict=True):
             tally.add(f, part.y, part.score, bins, codes, units, part.weight)
         patients += int(units.max(initial=-1)) + 1
@@ -135,10 +136,10 @@ def _audit_parts(stored: Stored, asked: Asked, progress: Callable[[int, int], No
             own.add(tally, part.y, bins, codes, units, part.weight)
         done = _told(progress, done, steps)
     attributes, kept = _attributes(stored, tallies, shape)
-    return _Whole(stored, asked, tallies, ranked, attributes, kept, patients if named else None, varied, weighted).audit()
+    return _Whole(stored, asked, tallies, ranked, attributes, kept, patients if named else None, varied, weighted).measured()
 
 
-def _told(progress: Callable[[int, int], None] | None, done: int, steps: int) -> int:
+def _told(progress: Progress | None, done: int, steps: int) -> int:
     if progress:
         progress(done + 1, steps)
     return done + 1
@@ -235,8 +236,8 @@ class _Whole:
     varied: IntArray
     weighted: bool
 
-    def audit(self) -> Audit:
-        """The audit."""
+    def measured(self) -> Measured:
+        """Every estimate of the audit."""
         asked, settings = self.asked, self.asked.settings
         sums = [_subset(tally, kept) for tally, kept in zip(self.tallies, self.kept, strict=False)]
         cells = [
@@ -263,16 +264,15 @@ class _Whole:
         def tested(comparisons: int) -> list[FloatArray]:
             return [p for moments, sample in zip(sums, samples, strict=True) for p in self._p_values(moments, sample, comparisons)]
 
-        gaps, comparisons, estimates = concluded(gap_frames, sums, tested, asked)
-        estimates |= self._performance()
+        estimates = self._performance()
         estimates |= {name: overall(of_all, name) for name in OF_ALL if name in asked.wanted}
         rows = self.stored.rows
         known = [float(m.rows[:, list(m.ratios).index("selection_rate")].sum()) for m in sums]
-        return Audit(
+        audit = Audit(
             estimates=estimates,
             groups=pd.concat(group_frames),
-            gaps=gaps,
-            rule=asked.rule,
+            gaps=pd.concat(gap_frames, ignore_index=True),
+            rule=asked.decision,
             missing={a.name: 1 - n / rows for a, n in zip(self.attributes, known, strict=True)},
             references={a.name: a.reference for a in self.attributes},
             assumed=tuple(a.name for a in self.stored.attributes if not a.named),
@@ -281,10 +281,11 @@ class _Whole:
             name=self.stored.name,
             settings=settings,
             varying=self._varying(),
-            comparisons=comparisons,
             curves=pd.concat(curves, ignore_index=True),
             weighted=self.weighted,
+            shrink=asked.shrink,
         )
+        return Measured(audit, sums, asked.gaps, tested)
 
     def _sampled(self, k: int, kept: IntArray, attribute: Attribute) -> tuple[Scores, Attribute, IntArray, FloatArray]:
         """The sample of one attribute: its scores, groups, patients and decisions."""

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from equipoise.data import Attribute, Cohort, Images
 from equipoise.errors import BadInput, pick, raise_all
-from equipoise.measures import BLOCK, INSUFFICIENT, IntArray, Ranking, Settings, interval, multiplicities, units_of
+from equipoise.measures import BLOCK, INSUFFICIENT, IntArray, Ranking, interval, multiplicities, units_of
 from equipoise.models.devices import Feed, compute_device, on_device
 from equipoise.models.probes import fit_probe, folds_of
 from equipoise.models.protocol import BoolArray, FloatArray
@@ -195,6 +195,16 @@ def _averaged(x: Tensor, places: int) -> Tensor:
     return F.avg_pool2d(x, max(1, min(x.shape[2:]) // places)).flatten(1)
 
 
+@dataclass(frozen=True)
+class _Settings:
+    """How the intervals are made, and how many patients a group needs."""
+
+    draws: int
+    level: float
+    seed: int
+    min_patients: int
+
+
 @dataclass(frozen=True, eq=False)
 class _Layer:
     """What one layer takes in, or what the network puts out."""
@@ -237,7 +247,7 @@ def encoding(
     """
     _check(model, cohort, folds, draws, level, min_patients, max_layers)
     layers = _seen_by_layers(model, cohort, max_layers)
-    settings = Settings(draws=draws, level=level, seed=seed, min_patients=min_patients)
+    settings = _Settings(draws, level, seed, min_patients)
     rows, steps = [], len(layers) * len(cohort.attributes)
     for attribute in cohort.attributes:
         known = np.flatnonzero(attribute.codes >= 0)
@@ -291,7 +301,7 @@ def _seen_by_layers(model: nn.Module, cohort: Cohort, max_layers: int) -> list[_
     return [*found, _Layer("output", len(names), logit[:, None])]
 
 
-def _row(seen: FloatArray, cohort: Cohort, fold: IntArray, settings: Settings) -> tuple[dict[str, float], str]:
+def _row(seen: FloatArray, cohort: Cohort, fold: IntArray, settings: _Settings) -> tuple[dict[str, float], str]:
     """The AUROCs from one layer with their intervals, and what to mind."""
     values: dict[str, float] = {}
     notes: list[str] = []
@@ -317,7 +327,7 @@ def _groups(attribute: Attribute, cohort: Cohort, rows: BoolArray, min_patients:
 
 
 def _readable(
-    seen: FloatArray, cohort: Cohort, fold: IntArray, rows: BoolArray, kept: list[int], settings: Settings
+    seen: FloatArray, cohort: Cohort, fold: IntArray, rows: BoolArray, kept: list[int], settings: _Settings
 ) -> tuple[float, float, float]:
     """The AUROC of these groups among these rows, by scores of probes that had not seen the patient, with its interval."""
     codes = cohort.attributes[0].codes

@@ -3,12 +3,29 @@
 Torch is imported only where a network is audited.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast, overload
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any, Unpack, cast, overload
 
 from equipoise.data import Cohort, Scan, Scores, check_cohort
 from equipoise.errors import BadInput, Misuse
-from equipoise.measures import ARGMAX, Audit, Audits, Gap, Rule, Threshold, audit_no_finding, audit_scan, audit_scores, choose_rule
+from equipoise.measures import (
+    ARGMAX,
+    USUAL,
+    Asked,
+    Audit,
+    AuditOptions,
+    Audits,
+    Progress,
+    Rule,
+    Settings,
+    Threshold,
+    audit_asked,
+    audit_labels,
+    audit_scan,
+    choose_rule,
+)
 
 NOT_AUDITED = {  # what is given in place of scores or a network, and what to do
     "DataFrame": "Name the columns of the frame: eq.audit(eq.Scores.from_frame(frame, label=..., score=..., group=...)).",
@@ -22,23 +39,23 @@ NOT_AUDITED = {  # what is given in place of scores or a network, and what to do
 }
 
 
+Audited = Callable[..., Any]
+
+
+def _with_options(function: Audited) -> Audited:
+    """The function with the keywords of an audit in its signature, for help and the reference, from the values that hold them."""
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    options = AuditOptions.__annotations__
+    given = {f.name: f.default for kind in (Asked, Settings) for f in fields(kind)} | {"thresholds": USUAL}
+    more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=given[name], annotation=of) for name, of in options.items()]
+    function.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+    return function
+
+
 @overload
 def audit(
-    subject: Scores | Scan,
-    *,
-    threshold: float | None = ...,
-    valid: Scores | None = ...,
-    measures: Sequence[Gap] | None = ...,
-    also: Sequence[Gap] = ...,
-    optimise: str = ...,
-    draws: int = ...,
-    level: float = ...,
-    seed: int = ...,
-    min_patients: int = ...,
-    specificity: float = ...,
-    sensitivity: float = ...,
-    thresholds: str | Sequence[float] = ...,
-    progress: Callable[[int, int], None] | None = ...,
+    subject: Scores | Scan, *, valid: Scores | None = ..., progress: Progress | None = ..., **options: Unpack[AuditOptions]
 ) -> Audit: ...
 
 
@@ -46,20 +63,9 @@ def audit(
 def audit(
     subject: Mapping[str, Scores],
     *,
-    threshold: float | None = ...,
     valid: Mapping[str, Scores] | None = ...,
-    measures: Sequence[Gap] | None = ...,
-    also: Sequence[Gap] = ...,
-    optimise: str = ...,
-    draws: int = ...,
-    level: float = ...,
-    seed: int = ...,
-    min_patients: int = ...,
-    specificity: float = ...,
-    sensitivity: float = ...,
-    thresholds: str | Sequence[float] = ...,
-    no_finding: str | None = ...,
-    progress: Callable[[int, int], None] | None = ...,
+    progress: Progress | None = ...,
+    **options: Unpack[AuditOptions],
 ) -> Audits: ...
 
 
@@ -68,45 +74,24 @@ def audit(
     subject: object,
     cohort: Cohort | None = ...,
     *,
-    threshold: float | None = ...,
     valid: Cohort | Scores | Mapping[str, Scores] | None = ...,
-    measures: Sequence[Gap] | None = ...,
-    also: Sequence[Gap] = ...,
-    optimise: str = ...,
-    draws: int = ...,
-    level: float = ...,
-    seed: int = ...,
-    min_patients: int = ...,
-    specificity: float = ...,
-    sensitivity: float = ...,
-    thresholds: str | Sequence[float] = ...,
-    no_finding: str | None = ...,
     output: str = ...,
     outputs: Mapping[str, int | str] | None = ...,
-    progress: Callable[[int, int], None] | None = ...,
+    progress: Progress | None = ...,
+    **options: Unpack[AuditOptions],
 ) -> Audit | Audits: ...
 
 
+@_with_options
 def audit(
     subject: object,
     cohort: Cohort | None = None,
     *,
-    threshold: float | None = None,
     valid: Cohort | Scores | Mapping[str, Scores] | None = None,
-    measures: Sequence[Gap] | None = None,
-    also: Sequence[Gap] = (),
-    optimise: str = "balanced_accuracy",
-    draws: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-    min_patients: int = 5,
-    specificity: float = 0.9,
-    sensitivity: float = 0.9,
-    thresholds: str | Sequence[float] = "0.05:0.5",
-    no_finding: str | None = None,
     output: str = "auto",
     outputs: Mapping[str, int | str] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
+    **options: Unpack[AuditOptions],
 ) -> Audit | Audits:
     """The audit of scores, of a table on disk (`eq.scan`), of a network on a cohort, or of a debiasing result on a cohort.
 
@@ -118,14 +103,15 @@ def audit(
     cannot be auto-detected from their names or their number. A mapping of labels to scores is audited in the same way.
 
     Sensitivity is also reported at a fixed `specificity`, and the reverse at a fixed `sensitivity`; `thresholds` are those of the decision
-    curves. `no_finding` names the label that means so, or is "derived" (none of the labels): `audit(...).no_finding.underdiagnosis`.
+    curves. With `shrink`, shrunken gaps (empirical Bayes) are reported as well: `audit(...).shrunken()`. `no_finding` names the label that
+    means so, or is "derived" (none of the labels): `audit(...).no_finding.underdiagnosis`. Several labels are one family of comparisons:
+    p-values and simultaneous intervals are adjusted for all of them together.
 
     >>> scores = Scores.from_arrays([1, 0, 1, 0] * 50, [0.9, 0.2, 0.4, 0.3] * 50, ["F", "F", "M", "M"] * 50, reference="M")
     >>> audit(scores, threshold=0.5)["eod"].value
     1.0
     """
-    asked: dict[str, Any] = {"measures": measures, "draws": draws, "level": level, "seed": seed, "min_patients": min_patients}
-    asked |= {"specificity": specificity, "sensitivity": sensitivity, "thresholds": thresholds}
+    asked = Asked.of(options)
     by_name = isinstance(subject, Mapping) and subject and all(isinstance(own, Scores) for own in subject.values())
     if cohort is not None and (by_name or isinstance(subject, (Scores, Scan))):
         raise BadInput("scores are audited without a cohort: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
@@ -133,49 +119,46 @@ def audit(
         on_each = valid if isinstance(valid, Mapping) else {}
         if valid is not None and set(on_each) != set(subject):
             raise BadInput(f"valid is scores by label too, of {', '.join(map(str, subject))}")
-        shared: dict[str, Any] = {"threshold": threshold, "optimise": optimise, "also": also, "progress": progress, **asked}
-        by_label = {str(label): audit_scores(own, valid=on_each.get(label), **shared) for label, own in subject.items()}
-        return _audits(by_label, subject, "labels", next(iter(subject.values())).name, no_finding)
+        each = {str(label): asked.decided(on_each.get(label)) for label in subject}
+        return audit_labels(subject, each, "labels", next(iter(subject.values())).name, _shared(progress))
     several = isinstance(cohort, Cohort) and cohort.targets is not None
-    if no_finding is not None and not several:
+    if asked.no_finding is not None and not several:
         raise BadInput("no_finding is for the labels of one model: a cohort with label=[...], or a mapping of labels to scores")
     if isinstance(subject, (Scores, Scan)):
         on = cast(Scores | None, valid)  # anything else is refused there
-        asked |= {"threshold": threshold, "valid": on, "optimise": optimise, "also": also, "progress": progress}
-        return audit_scan(subject, **asked) if isinstance(subject, Scan) else audit_scores(subject, **asked)
+        if isinstance(subject, Scan):
+            return audit_scan(subject, valid=on, progress=progress, **options)
+        return audit_asked(subject, asked.decided(on), progress)
 
     from equipoise.methods import Candidate
 
     if isinstance(cohort, Cohort) and cohort.targets is not None:
-        each = _labels(subject, cohort, threshold, valid, optimise, outputs)
-        found = {
-            label: audit_scores(scores, rule=rule, also=(*also, *goal), progress=progress, **asked)
-            for label, (scores, rule, goal) in each.items()
-        }
-        return _audits(found, {label: own[0] for label, own in each.items()}, cohort.kind, cohort.name, no_finding)
+        known = _labels(subject, cohort, asked, valid, outputs)
+        by_label = {label: replace(asked, rule=rule, threshold=None, also=(*asked.also, *goal)) for label, (_, rule, goal) in known.items()}
+        scores = {label: own[0] for label, own in known.items()}
+        return audit_labels(scores, by_label, cohort.kind, cohort.name, _shared(progress))
     if isinstance(subject, Candidate):
-        if threshold is not None:
+        if asked.threshold is not None:
             raise BadInput("a debiasing result has a decision rule of its own; do not give a threshold as well")
-        more = (*also, *_goal(subject)) if measures is None else also
-        return audit_scores(_predicted(subject.model, cohort, output), rule=subject.rule, also=more, progress=progress, **asked)
-    scores = _predicted(subject, cohort, output)
-    rule = trained_rule(subject) if threshold is None and valid is None else None
+        more = (*asked.also, *_goal(subject)) if asked.measures is None else asked.also
+        return audit_asked(_predicted(subject.model, cohort, output), replace(asked, rule=subject.rule, also=more), progress)
+    found = _predicted(subject, cohort, output)
+    if asked.rule is None and asked.threshold is None and valid is None:
+        asked = replace(asked, rule=trained_rule(subject))
     on = valid if valid is None or isinstance(valid, Scores) else _predicted(subject, cast(Cohort, valid), output, "valid of eq.audit")
-    return audit_scores(scores, rule=rule, threshold=threshold, valid=on, optimise=optimise, also=also, progress=progress, **asked)
+    return audit_asked(found, asked.decided(on), progress)
 
 
-def _audits(found: dict[str, Audit], scores: Mapping[str, Scores], kind: str, name: str, no_finding: str | None) -> Audits:
-    """The audits of all labels together, with that of "no finding" where it was asked for."""
-    clear = None if no_finding is None else audit_no_finding(scores, found, no_finding)
-    return Audits(found, kind, name, clear)
+def _shared(progress: Progress | None) -> Callable[[str], Progress] | None:
+    """The same progress for every label."""
+    return None if progress is None else lambda _label: progress
 
 
 def _labels(
     subject: object,
     cohort: Cohort,
-    threshold: float | None,
+    asked: Asked,
     valid: object,
-    optimise: str,
     outputs: Mapping[str, int | str] | None,
 ) -> dict[str, tuple[Scores, Rule, tuple[str, ...]]]:
     """The scores, the rule and the goal's measure, if there is one, of each label: of a debiasing result, or of a network's outputs."""
@@ -186,7 +169,7 @@ def _labels(
 
     if isinstance(subject, Candidate) and subject.labels:
         own = subject.labels
-        if threshold is not None or outputs is not None:
+        if asked.threshold is not None or outputs is not None:
             raise BadInput("a debiasing result has rules and outputs of its own; do not give a threshold or outputs as well")
         unlike = [label for label in cohort.labels if label not in own]
         if unlike:
@@ -202,15 +185,15 @@ def _labels(
     views = {label: chosen.view(at) for at, label in enumerate(cohort.labels)}
     scores = scores_of(views, cohort)
     if cohort.kind == "classes":
-        if threshold is not None or valid is not None:
+        if asked.threshold is not None or valid is not None:
             raise BadInput("classes are decided by argmax; leave out threshold and valid")
         return {label: (found, Threshold(0.5, ARGMAX), ()) for label, found in scores.items()}
     if valid is None:
-        return {label: (found, choose_rule(threshold), ()) for label, found in scores.items()}
-    if threshold is not None or not isinstance(valid, Cohort) or valid.labels != cohort.labels:
+        return {label: (found, asked.decision, ()) for label, found in scores.items()}
+    if asked.threshold is not None or not isinstance(valid, Cohort) or valid.labels != cohort.labels:
         raise BadInput(f"give a threshold, or a validation cohort with the labels {', '.join(cohort.labels)} to choose one each, not both")
     found_there = scores_of(views, valid)
-    return {label: (found, choose_rule(valid=found_there[label], optimise=optimise), ()) for label, found in scores.items()}
+    return {label: (found, choose_rule(valid=found_there[label], optimise=asked.optimise), ()) for label, found in scores.items()}
 
 
 def _goal(result: Any) -> tuple[str, ...]:

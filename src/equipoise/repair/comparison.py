@@ -122,7 +122,6 @@ def compare(
     *,
     valid: Cohort | None = None,
     measure: Gap | None = None,
-    draws: int = 1000,
     level: float = 0.95,
     seed: int = 0,
     min_patients: int = 5,
@@ -140,7 +139,7 @@ def compare(
     >>> parts = eq.split(eq.Cohort.from_frame(frame, label="sick", group="sex", reference="M"), seed=0)
     >>> model = eq.train(parts.train, parts.valid, settings=eq.Training(epochs=1), seed=0)
     >>> result = eq.debias(model, parts.valid, method="group-thresholds")
-    >>> eq.compare({"original": model, "repaired": result}, parts.test, draws=20).found.after.rows == len(parts.test)
+    >>> eq.compare({"original": model, "repaired": result}, parts.test).found.after.rows == len(parts.test)
     True
     """
     if not isinstance(models, Mapping) or len(models) < 2:
@@ -151,7 +150,7 @@ def compare(
     entries = [_entry(name, each, cohort, valid, goal) for name, each in models.items()]
     original, candidates = entries[0], entries[1:]
     chosen = choose(candidates, candidates[0].candidate.goal) if len(candidates) > 1 else 0
-    settings = Settings(draws=draws, level=level, seed=seed, min_patients=min_patients)
+    settings = Settings(level=level, seed=seed, min_patients=min_patients)
     serving = serving_of(original.candidate.model, cohort)
     return Comparison(original, tuple(candidates), chosen, title, label, Provenance.now(seed=seed), settings, serving=serving)
 
@@ -190,7 +189,7 @@ class Request:
     label: str = "the finding"  # of one label; several have their own names
     title: str | None = None  # default: the label and the model
     provenance: Provenance = field(default_factory=Provenance)
-    draws: int = 1000
+    draws: int = 1000  # bootstrap resamples of probes
     thumbnails: bool = False
     probe: bool = False
 
@@ -285,7 +284,7 @@ def try_methods(
             request.title_of(label, several=bool(repair.labels)),
             label,
             request.provenance,
-            Settings(draws=request.draws, seed=seed),
+            Settings(seed=seed),
             failures,
             most_changed(original.test, found[label][best].test, axis[label][2]) if request.thumbnails else {},
             _probes(original, found[label][best], axis[label][2], request.draws, seed, bars) if request.probe else None,

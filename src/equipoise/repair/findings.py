@@ -17,13 +17,14 @@ from equipoise.measures import (
     GROUP_MEASURES,
     MEASURES,
     SCORE_MEASURES,
+    Asked,
     Audit,
     Contribution,
     Estimate,
     FloatArray,
     Settings,
     Shift,
-    audit_scores,
+    audit_asked,
     group_estimate,
     is_quotient,
     paired,
@@ -194,18 +195,8 @@ def find(original: Tried, candidates: Sequence[Tried], chosen: int, settings: Se
         same_rows(original.test, tried.test)
     audits = []
     for tried in entries:
-        also = [tried.candidate.goal.measure]
-        audits.append(
-            audit_scores(
-                tried.test,
-                rule=tried.candidate.rule,
-                also=also,
-                draws=settings.draws,
-                level=settings.level,
-                seed=settings.seed,
-                min_patients=settings.min_patients,
-            )
-        )
+        asked = Asked(rule=tried.candidate.rule, also=[tried.candidate.goal.measure], settings=settings)
+        audits.append(audit_asked(tried.test, asked))
         if progress is not None:
             progress(len(audits), len(entries))
     goal, test, attribute = result.candidate.goal, original.test, original.test.attribute

@@ -276,7 +276,6 @@ def _run(
         "goal": {"words": candidate.goal.describe(), **vars(candidate.goal)},
         "met": candidate.met_in_sample,
         "sets": {"repair": _size(case.result.valid), "test": _size(case.result.test)},
-        "draws": case.settings.draws,
         "onnx": None if onnx is None else {"max_difference": onnx.max_difference, "opset": onnx.opset, "rows": onnx.rows},
         "failures": dict(failures),
         "files": dict(files),

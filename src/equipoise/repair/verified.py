@@ -157,7 +157,6 @@ class _Run:
     goal: dict[str, Any]
     met: bool
     sets: dict[Literal["repair", "test"], _Set | None]
-    draws: Count
     onnx: _Onnx | None
     failures: dict[str, str]
     files: dict[str, Checksum]

@@ -54,7 +54,7 @@ def audit_summary(audit: Audit) -> RenderableType:
     return Group(*parts, "", *(Text(line, style="dim") for line in _notes(audit, *hidden)))
 
 
-def audits_summary(audits: dict[str, Audit]) -> RenderableType:
+def audits_summary(audits: Mapping[str, Audit]) -> RenderableType:
     """The audits of several labels on one screen, one row per label."""
     level = next(iter(audits.values())).settings.level
     table = _table(f"{len(audits)} labels, with {percent(level)} intervals")
@@ -71,7 +71,9 @@ def audits_summary(audits: dict[str, Audit]) -> RenderableType:
             [] if row is None else [_between(row, f"{gap_words(str(row['measure']))}: "), _points(row), _marks(row)]
         )
         table.add_row(Text(short_name(label)), f"{audit.rows:,}", "" if estimate is None else f"{100 * estimate.value:.1f}", *cells)
-    note = f"{CLEAR_MARK}: clear of 0 after adjustment for the comparisons of that label (Holm). --verbose shows each label's audit."
+    first = next(iter(audits.values()))
+    clear = f"{CLEAR_MARK}: clear of 0 after adjustment for {comparison_words(first)} of all labels (Holm)."
+    note = f"{clear} --verbose shows each label's audit."
     return Group(table, Text(note, style="dim"))
 
 

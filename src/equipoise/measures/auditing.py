@@ -1,0 +1,193 @@
+"""The audit of scores in memory: each label is measured on its own, then all of them are tested and adjusted together."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Unpack
+
+import numpy as np
+import pandas as pd
+
+from equipoise.data import Attribute, Scores, varying_in
+from equipoise.errors import pick
+from equipoise.measures.asked import Asked, AuditOptions
+from equipoise.measures.audit import Audit, Audits
+from equipoise.measures.bootstrap import units_of
+from equipoise.measures.cells import FloatArray, normalised, tabulate
+from equipoise.measures.estimates import Estimate, coefficients, estimate_attribute, estimate_performance, simultaneous
+from equipoise.measures.moments import Moments
+from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_levels
+from equipoise.measures.net_benefit import CURVES
+from equipoise.measures.no_finding import DERIVED, NO_FINDING, NoneOf, none_of
+from equipoise.measures.permutation import p_values
+from equipoise.measures.sampling import sample_of, sampled_notes
+from equipoise.measures.score_measures import OF_ALL, estimate_scores, everyone, overall, with_score_measures
+
+Progress = Callable[[int, int], None]
+
+
+def audit_scores(
+    scores: Scores, *, valid: Scores | None = None, progress: Progress | None = None, **options: Unpack[AuditOptions]
+) -> Audit:
+    """The audit of scores.
+
+    The decision is that of `rule`; or `score >= threshold`; or the threshold that is best by `optimise` on the scores `valid`; or 0.5. A
+    cell with fewer than `min_patients` patients is "insufficient data". Naming `measures` makes an empty cell an error instead; `also`
+    adds to those that are usual. A measure is a name, or a signed sum of rates such as "tpr-fpr".
+
+    Sensitivity is also reported at a fixed `specificity`, and the reverse at a fixed `sensitivity`; `thresholds` (START:STOP,
+    START:STOP:STEP or a sequence) are those of the decision curves. With `shrink`, shrunken gaps (empirical Bayes) are reported as well.
+
+    >>> rng = np.random.default_rng(0)
+    >>> frame = pd.DataFrame({"y": rng.integers(0, 2, 400), "p": rng.random(400), "sex": rng.choice(["F", "M"], 400)})
+    >>> found = audit_scores(Scores.from_frame(frame, label="y", score="p", group="sex", reference="M"), threshold=0.5)
+    >>> found["eod"].low < found["eod"].value < found["eod"].high
+    True
+    """
+    return audit_asked(scores, Asked.of(options).decided(valid), progress)
+
+
+def audit_asked(scores: Scores, asked: Asked, progress: Progress | None = None) -> Audit:
+    """The audit of scores that was asked for."""
+    (found,) = concluded({scores.name: measured(scores, asked, progress)}).values()
+    return found
+
+
+def audit_labels(
+    scores: Mapping[str, Scores], asked: Mapping[str, Asked], kind: str, name: str, progress: Callable[[str], Progress] | None = None
+) -> Audits:
+    """The audits of several labels, or classes, of one model; each asks for its own decision. They are one family of comparisons.
+
+    "No finding" is asked for by the first of them.
+    """
+    each = {label: measured(own, asked[label], progress(label) if progress else None) for label, own in scores.items()}
+    wanted = next(iter(asked.values())).no_finding
+    if wanted == DERIVED:
+        each[NO_FINDING] = _no_finding(scores, asked)
+    return audits_of(each, kind, name, wanted)
+
+
+def audits_of(each: "Mapping[str, Measured]", kind: str, name: str, no_finding: str | None) -> Audits:
+    """The audits of measured labels, tested together; derived decisions on "no finding" are the last of them."""
+    found = list(concluded(each).values())
+    derived = found.pop() if no_finding == DERIVED else None
+    audits = dict(zip(each, found, strict=False))
+    if no_finding is not None and derived is None:
+        derived = audits[pick("label for no finding", no_finding, (*audits, DERIVED))]
+    return Audits(audits, kind, name, derived)
+
+
+def _no_finding(scores: Mapping[str, Scores], asked: Mapping[str, Asked]) -> "Measured":
+    """Derived decisions on "no finding", whose false positive rate is underdiagnosis; they have no score, nor what depends on one."""
+    rules = {label: own.decision for label, own in asked.items()}
+    settings = replace(next(iter(asked.values())).settings, thresholds=())
+    own = Asked(rule=NoneOf(tuple(rules)), measures=("fpr_gap",), settings=settings)
+    return measured(none_of(scores, rules), own, scored=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """All of an audit but its tests, which are adjusted together with those of the other labels."""
+
+    audit: Audit  # without p-values, simultaneous intervals and headlines
+    sums: Sequence[Moments]  # of each attribute, in the order of the rows of gaps
+    gaps: Sequence[str]
+    tested: Callable[[int], Sequence[FloatArray]]  # p-values for a number of comparisons, as the rows: by attribute, measure and group
+
+
+def measured(scores: Scores, asked: Asked, progress: Progress | None = None, *, scored: bool = True) -> Measured:
+    """Every estimate of an audit; without those of the scores themselves where the scores are none."""
+    settings, rule = asked.settings, asked.decision
+    f = rule.decide(scores)
+    attributes = list(scores.attributes)
+    if len(attributes) > 1:
+        attributes.append(Attribute.crossed(attributes))
+    if asked.strict and scored:
+        asked.require([tabulate(f, scores.y, each, normalised(scores.weight)) for each in scores.attributes], scores.name)
+    steps = len(attributes) + 1
+    units = units_of(scores.patients, len(scores))
+    group_frames, gap_frames, sums = [], [], []
+    of_all = estimate_scores(*sample_of(scores, everyone(len(scores)), units), settings) if scored else None
+    curves = [] if of_all is None else [of_all.curves]
+    for k, attribute in enumerate(attributes):
+        groups, gaps, moments = estimate_attribute(scores, f, attribute, asked.gaps, settings)
+        sums.append(moments)
+        if scored:
+            sample = sample_of(scores, attribute, units)
+            own = estimate_scores(*sample, settings)
+            curves.append(own.curves)
+            groups = with_score_measures(groups, own, settings.min_patients, "rows" if scores.patients is None else "patients")
+            groups["note"] = sampled_notes(groups, sample[1])
+        group_frames.append(groups)
+        gap_frames.append(gaps)
+        if progress:
+            progress(k + 1, steps)
+
+    def tested(comparisons: int) -> list[FloatArray]:
+        return [p for each in attributes for p in _tested(scores, f, each, asked.gaps, comparisons, settings.seed)]
+
+    estimates = estimate_performance(scores, f, asked.performance, settings)
+    estimates |= {name: overall(of_all, name) for name in OF_ALL if of_all is not None and name in asked.wanted}
+    if progress:
+        progress(steps, steps)
+    audit = Audit(
+        estimates=estimates,
+        groups=pd.concat(group_frames),
+        gaps=pd.concat(gap_frames, ignore_index=True),
+        rule=rule,
+        missing={a.name: a.missing for a in attributes},
+        references={a.name: a.reference for a in attributes},
+        assumed=tuple(a.name for a in scores.attributes if not a.named),
+        rows=len(scores),
+        patients=None if scores.patients is None else int(units.max(initial=-1)) + 1,
+        name=scores.name,
+        settings=settings,
+        varying=varying_in(scores.attributes, scores.patients),
+        curves=pd.concat(curves, ignore_index=True) if curves else pd.DataFrame(columns=CURVES),
+        weighted=scores.weight is not None,
+        shrink=asked.shrink,
+    )
+    return Measured(audit, sums, asked.gaps, tested)
+
+
+def _tested(scores: Scores, f: FloatArray, attribute: Attribute, gaps: Sequence[str], comparisons: int, seed: int) -> list[FloatArray]:
+    """The p-values of the gaps of one attribute, by measure (groups - 1,)."""
+    codes, levels, patients = attribute.codes, attribute.levels, scores.patients
+    found = p_values(f, scores.y, codes, levels, patients, gaps, weight=scores.weight, comparisons=comparisons, seed=seed)
+    return [found[name] for name in gaps]
+
+
+def concluded(each: Mapping[str, Measured]) -> dict[str, Audit]:
+    """The audits of all labels: gaps with adjusted tests and simultaneous intervals, over all labels together, and their headlines."""
+    level = next(iter(each.values())).audit.settings.level
+    gaps = pd.concat([own.audit.gaps.assign(label=label) for label, own in each.items()], ignore_index=True)
+    comparisons = int(comparisons_of(gaps).max(initial=-1)) + 1
+    p = np.concatenate([np.zeros(0), *(p for own in each.values() for p in own.tested(comparisons))])
+    gaps = adjusted(gaps.assign(p_value=np.where(gaps["value"].notna(), p, np.nan)), level)
+    correlations = [
+        (len(own.gaps) * (len(m.total) - 1), partial(m.gap_correlation, {name: coefficients(name) for name in own.gaps}))
+        for own in each.values()
+        for m in own.sums
+    ]
+    levels = critical_levels(gaps, correlations, level)
+    found: dict[str, Audit] = {}
+    start = 0
+    for label, own in each.items():
+        rows = slice(start, start := start + len(own.audit.gaps))
+        mine = simultaneous(gaps.iloc[rows].drop(columns="label").reset_index(drop=True), own.sums, levels[rows])
+        found[label] = replace(own.audit, gaps=mine, comparisons=comparisons, estimates=_headlines(mine) | own.audit.estimates)
+    return found
+
+
+def _headlines(gaps: pd.DataFrame) -> dict[str, Estimate]:
+    """The gap of each measure with the largest absolute value among the groups that have one."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in gaps.to_dict("records"):
+        rows.setdefault(str(row["measure"]), []).append({str(name): value for name, value in row.items()})
+    found = {}
+    for measure, mine in rows.items():
+        known = [row for row in mine if not np.isnan(row["value"])]
+        short = len(mine) - len(known)
+        note = f"{short} of {len(mine)} groups have insufficient data" if short and known else None
+        found[measure] = Estimate.of_gap(max(known, key=lambda row: abs(row["value"])) if known else mine[0], note)
+    return found
