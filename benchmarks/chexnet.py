@@ -4,8 +4,8 @@
 
 The scores are those that J. Zech published with reproduce-chexnet (`chexnet-nih` under the data root); the network itself is not needed.
 The threshold of each finding is that of the best balanced accuracy on one third of the patients; everything reported is from the other two
-thirds. Sensitivity and false positive rate are compared: p-values by permutation, adjusted (Holm) for all findings, attributes and groups
-together. Calibration, Brier score and AUROC do not depend on the threshold.
+thirds. Sensitivity and false positive rate are compared: p-values by permutation, adjusted (Holm) for all findings, attributes, their
+intersections and groups together, and for underdiagnosis. Calibration, Brier score and AUROC do not depend on the threshold.
 """
 
 import os
@@ -17,7 +17,6 @@ import pandas as pd
 
 import equipoise as eq
 from equipoise.data import generator, read_table
-from equipoise.measures import audit_no_finding, best_threshold, holm, p_values
 
 OUT = Path(__file__).parents[1] / "results" / "chexnet-nih"
 FINDINGS = (
@@ -55,9 +54,8 @@ def main() -> None:
     valid, test = frame[chosen_on].reset_index(drop=True), frame[~chosen_on].reset_index(drop=True)
 
     labels = {finding: scores_of(test, finding) for finding in FINDINGS}
-    audits = {
-        finding: eq.audit(own, threshold=best_threshold(scores_of(valid, finding)).value, also=MEASURES) for finding, own in labels.items()
-    }
+    chosen = {finding: scores_of(valid, finding) for finding in FINDINGS}
+    audits = eq.audit(labels, valid=chosen, measures=(*MEASURES, *CALIBRATION), level=LEVEL, no_finding="derived")
     groups, gaps = [], []
     for finding, audit in audits.items():
         single = audit.groups[audit.groups["attribute"].isin(ATTRIBUTES)].rename_axis("group").reset_index()
@@ -65,9 +63,6 @@ def main() -> None:
         own = audit.gaps[audit.gaps["attribute"].isin(ATTRIBUTES) & audit.gaps["measure"].isin(MEASURES)]
         gaps.append(own.assign(finding=finding))
     table = pd.concat(gaps, ignore_index=True)
-    table["p_value"] = _p_values(labels, audits, table)
-    table["p_adjusted"] = holm(table["p_value"].to_numpy(dtype=float))
-    table["clear"] = table["p_adjusted"] <= 1 - LEVEL
     kept = ["finding", "measure", "attribute", "group", "reference", "value", "low", "high", "p_value", "p_adjusted", "clear"]
     OUT.mkdir(parents=True, exist_ok=True)
     table[[*kept, "detectable", "patients", "few"]].to_csv(OUT / "gaps.csv", index=False, float_format="%.6g")
@@ -87,28 +82,13 @@ def main() -> None:
     ]
     pd.DataFrame(overall).to_csv(OUT / "findings.csv", index=False, float_format="%.6g")
 
-    clear = audit_no_finding(labels, audits)
-    under = clear.underdiagnosis
+    under = audits.no_finding.underdiagnosis
     under[under["attribute"].isin(ATTRIBUTES)].to_csv(OUT / "underdiagnosis.csv", index=False, float_format="%.6g")
     made = {"rows": len(frame), "patients": len(people), "test_rows": len(test), "test_patients": test["patient"].nunique()}
-    made |= {"comparisons": int(table["p_value"].notna().sum()), "seconds": round(time.process_time() - began, 1)}
+    made |= {"comparisons": audits.comparisons, "shown": int(table["p_value"].notna().sum()), "seconds": round(time.process_time() - began, 1)}
     pd.DataFrame([made]).to_csv(OUT / "run.csv", index=False)
     print(pd.DataFrame([made]).to_string(index=False))
     print(table[table["clear"]][kept].to_string(index=False))
-
-
-def _p_values(labels: dict[str, eq.Scores], audits: dict[str, eq.Audit], table: pd.DataFrame) -> np.ndarray:
-    """The p-value of each row of the table, with as many draws as the number of comparisons asks for."""
-    found: dict[tuple[str, str, str, str], float] = {}
-    for finding, own in labels.items():
-        f = audits[finding].rule.decide(own)
-        for attribute in own.attributes:
-            p = p_values(f, own.y, attribute.codes, attribute.levels, own.patients, MEASURES, comparisons=len(table))
-            for measure in MEASURES:
-                found |= {(finding, measure, attribute.name, g): v for g, v in zip(attribute.others, p[measure], strict=True)}
-    keys = zip(table["finding"], table["measure"], table["attribute"], table["group"], strict=True)
-    p = np.array([found[key] for key in keys])
-    return np.where(table["value"].notna(), p, np.nan)
 
 
 if __name__ == "__main__":
