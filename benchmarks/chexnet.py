@@ -85,7 +85,11 @@ def main() -> None:
     under = audits.no_finding.underdiagnosis
     under[under["attribute"].isin(ATTRIBUTES)].to_csv(OUT / "underdiagnosis.csv", index=False, float_format="%.6g")
     made = {"rows": len(frame), "patients": len(people), "test_rows": len(test), "test_patients": test["patient"].nunique()}
-    made |= {"comparisons": audits.comparisons, "shown": int(table["p_value"].notna().sum()), "seconds": round(time.process_time() - began, 1)}
+    made |= {
+        "comparisons": audits.comparisons,
+        "shown": int(table["p_value"].notna().sum()),
+        "seconds": round(time.process_time() - began, 1),
+    }
     pd.DataFrame([made]).to_csv(OUT / "run.csv", index=False)
     print(pd.DataFrame([made]).to_string(index=False))
     print(table[table["clear"]][kept].to_string(index=False))
