@@ -1,0 +1,29 @@
+"""The generated blocks of README.md."""
+
+from collections.abc import Callable, Mapping
+
+from blocks.rows import INPUTS, NAMES, TASKS, at, one, rows, table
+
+
+def readme_results() -> str:
+    """The results in the README: before, after the paper's method, and after the two recommended here."""
+    found, nih = rows("beyond/summary.csv"), rows("nih-beyond/splits-20.csv")
+    cases = [
+        (
+            f"{NAMES[data]}, {measure.upper()}",
+            found[(found["data"] == data) & (found["measure"] == measure) & (found["inputs"] == INPUTS[0])],
+        )
+        for data, measure in (("adult", "spd"), ("adult", "eod"), ("compas", "spd"), ("compas", "eod"))
+    ]
+    cases += [(f"NIH X-rays, {task}, EOD", nih[(nih["network"] == "resnet-18") & (nih["task"] == task)]) for task in TASKS]
+    lines = []
+    for name, mine in cases:
+        best = "bias-score-train" if "NIH" in name else "bias-score"
+        methods = ("standard", "bias-gda", "constrained", best)
+        lines.append([name, *(at(one(mine, method=method)) for method in methods)])
+    return table(("data, measure", "original", "`bias-gda` (the paper)", "`constrained`", "`bias-score`"), lines)
+
+
+BLOCKS: Mapping[str, Callable[[], str]] = {
+    "readme-results": readme_results,
+}
