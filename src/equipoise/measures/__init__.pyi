@@ -38,6 +38,7 @@ from .estimates import INSUFFICIENT as INSUFFICIENT
 from .estimates import Estimate as Estimate
 from .estimates import Settings as Settings
 from .estimates import coefficients as coefficients
+from .estimates import estimate_performance as estimate_performance
 from .estimates import group_estimate as group_estimate
 from .estimates import patients_in_cells as patients_in_cells
 from .functional import AFFINE_PERFORMANCE as AFFINE_PERFORMANCE
@@ -90,6 +91,8 @@ from .score_measures import EVERYONE as EVERYONE
 from .score_measures import OF_ALL as OF_ALL
 from .score_measures import SCORE_MEASURES as SCORE_MEASURES
 from .streamed import audit_scan as audit_scan
+from .target_gaps import gaps_together as gaps_together
+from .target_gaps import pooled_gaps as pooled_gaps
 from .threshold_sweep import Sweep as Sweep
 from .threshold_sweep import at_threshold as at_threshold
 from .threshold_sweep import sweep as sweep

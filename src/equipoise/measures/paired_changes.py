@@ -72,7 +72,7 @@ class Paired:
         found = []
         for rate in ("tpr", "fpr"):
             old, new = (cells.rate(RATES[rate]) for cells in (self.before, self.after))
-            changes = self._changes(rate)
+            changes = self.rate_changes(rate)
             for k, level in enumerate(self.attribute.levels):
                 if self.change.patients(f"gained_{rate}")[k] >= self.settings.min_patients:
                     found.append(Shift(level, k == 0, rate, float(old[k]), float(new[k]), changes[k]))
@@ -114,7 +114,7 @@ class Paired:
         direction = np.sign(gap_values(measure, self.before)[k - 1])
         found = []
         for rate, weight in terms(measure).items():
-            changes = self._changes(rate)
+            changes = self.rate_changes(rate)
             for place, side in ((k, 1.0), (0, -1.0)):
                 change = changes[place]
                 towards = float(-direction * weight * side * change.value)
@@ -124,8 +124,8 @@ class Paired:
                 )
         return found
 
-    def _changes(self, rate: str) -> list[Estimate]:
-        """The change of one rate of every group."""
+    def rate_changes(self, rate: str) -> list[Estimate]:
+        """The change of one rate of every group, the reference first."""
         ends = self.change.sums(_gained_and_lost({rate: 1.0}), self.settings.level)
         return [Estimate(float(value), float(low), float(high)) for value, low, high in zip(*ends, strict=True)]
 

@@ -30,6 +30,13 @@ from .evaluation import Evaluation as Evaluation
 from .evaluation import Label as Label
 from .frontier import step_decisions as step_decisions
 from .group_thresholds import GroupThresholds as GroupThresholds
+from .outcome import JudgedGap as JudgedGap
+from .outcome import Judgement as Judgement
+from .outcome import Outcome as Outcome
+from .outcome import joint_met as joint_met
+from .outcome import joint_outcome as joint_outcome
+from .outcome import judge as judge
+from .outcome import performance_limit as performance_limit
 from .reject_option import RejectOption as RejectOption
 from .rules import STRICT as STRICT
 from .rules import Cut as Cut

@@ -1,0 +1,389 @@
+"""What a repair achieved, judged on rows that no fitting or choice has used: closed, reduced, unclear, harm or unchanged.
+
+`judge` compares the decisions of the original with those of the delivered classifier on the same rows. Held-out rows are those of a test
+set, or all rows of the repair set with cross-fitted decisions. In this order:
+
+- unchanged: no decision differs.
+- harm: performance is below its limit and below the original's; or a gap is larger and the interval of its change excludes zero; or a rate
+  that the goal keeps is clearly below what it asks for.
+- closed: the simultaneous interval of every gap lies within ±max_gap (0.05 unless the goal names one), and performance has its limit.
+- reduced: the largest gap is clearly smaller: the interval of its change excludes zero, and the mean of the gaps before and after is
+  clearly on the side of zero that the gap came from, so that it has not merely changed sides.
+- unclear: everything else, among it any group with too few patients. `patients_needed` says about how many would tell.
+
+A claim of benefit needs more than a warning: `closed` and `reduced` are each wrong in at most 5 % of cases, whatever the truth, while a
+loss of performance beyond its limit is harm even where chance may explain it.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Literal
+
+import numpy as np
+
+from equipoise.data import Scores
+from equipoise.errors import BadInput
+from equipoise.measures import (
+    FEW,
+    RATES,
+    Estimate,
+    FloatArray,
+    Paired,
+    Settings,
+    estimate_performance,
+    gaps_together,
+    moments_of,
+    paired,
+    pooled_gaps,
+    units_of,
+)
+from equipoise.methods.base import BEFORE, Goal, Note
+from equipoise.methods.evaluation import NOISE
+
+DEFAULT_MAX_GAP = 0.05  # of a gap that counts as closed, where the goal has no maximum
+Source = Literal["held-out", "cross-fitted"]
+
+
+class Outcome(StrEnum):
+    """What a repair achieved on rows that were not used for fitting."""
+
+    CLOSED = "closed"
+    REDUCED = "reduced"
+    UNCLEAR = "unclear"
+    HARM = "harm"
+    UNCHANGED = "unchanged"
+
+
+@dataclass(frozen=True)
+class JudgedGap:
+    """The gap of one group before and after on the same rows, and its change; NaN where the group has too few patients.
+
+    Each has its own limits, and simultaneous ones that hold for all groups and labels together.
+    """
+
+    group: str
+    reference: str
+    before: Estimate
+    after: Estimate
+    change: Estimate  # signed: after minus before
+
+    @property
+    def known(self) -> bool:
+        """Whether there are enough patients for a value before and after."""
+        return not (math.isnan(self.before.value) or math.isnan(self.after.value) or math.isnan(self.change.value))
+
+    @property
+    def clear(self) -> bool:
+        """Whether the simultaneous interval of the change excludes zero."""
+        return self.change.simultaneous_low > 0 or self.change.simultaneous_high < 0
+
+    @property
+    def larger(self) -> bool:
+        """Whether the gap is further from zero than before."""
+        return abs(self.after.value) > abs(self.before.value) + NOISE
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        sides = {name: getattr(self, name).to_dict() for name in ("before", "after", "change")}
+        return {"group": self.group, "reference": self.reference, **sides}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The outcome of a repair with the numbers that it rests on."""
+
+    outcome: Outcome
+    source: Source
+    measure: str
+    performance: str
+    max_gap: float
+    gaps: tuple[JudgedGap, ...]
+    performance_before: Estimate
+    performance_after: Estimate
+    performance_change: Estimate
+    performance_limit: float
+    harms: tuple[Note, ...]  # performance_below_limit, larger_gap, rate_worse
+    changed: int  # decisions that differ; of a randomised rule, rows whose probability differs
+    patients: int  # rows where there are no patient ids
+    patients_needed: int | None  # about how many would tell, where the outcome is unclear; None where no number would
+    met: bool | None  # every limit of the goal is kept on these rows; None for a goal without a maximum gap
+
+    @property
+    def largest(self) -> JudgedGap | None:
+        """The gap that was furthest from zero before; None where no group has enough patients."""
+        known = [gap for gap in self.gaps if gap.known]
+        return max(known, key=lambda gap: abs(gap.before.value)) if known else None
+
+    @property
+    def short(self) -> tuple[str, ...]:
+        """Groups whose gap has no value, because they or the reference have too few patients."""
+        return tuple(gap.group for gap in self.gaps if not gap.known)
+
+    @property
+    def larger(self) -> bool:
+        """Whether the largest |gap| is larger than before, clearly or not."""
+        known = [gap for gap in self.gaps if gap.known]
+        return bool(known) and max(abs(gap.after.value) for gap in known) > max(abs(gap.before.value) for gap in known) + NOISE
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {
+            "outcome": str(self.outcome),
+            "source": self.source,
+            "measure": self.measure,
+            "max_gap": self.max_gap,
+            "gaps": [gap.to_dict() for gap in self.gaps],
+            "performance": {
+                "measure": self.performance,
+                "limit": self.performance_limit,
+                "before": self.performance_before.to_dict(),
+                "after": self.performance_after.to_dict(),
+                "change": self.performance_change.to_dict(),
+            },
+            "harms": [note.to_dict() for note in self.harms],
+            "changed_decisions": self.changed,
+            "patients": self.patients,
+            "patients_needed": self.patients_needed,
+            "met": self.met,
+        }
+
+
+def judge(
+    scores_before: Scores,
+    decisions_before: FloatArray,
+    scores_after: Scores,
+    decisions_after: FloatArray,
+    goal: Goal,
+    *,
+    source: Source,
+    settings: Settings = Settings(),
+    labels: int = 1,
+) -> Judgement:
+    """The judgement of decisions before and after a repair on the same rows, which must not have been used to fit either.
+
+    Decisions are 0 or 1, or probabilities of a randomised 1. `labels` is how many labels were repaired together: each claim then has its
+    share of the error.
+
+    >>> import numpy as np
+    >>> y, groups = np.array([1, 1, 0, 0] * 1000), np.array(["F", "M"] * 2000)
+    >>> rows = Scores.from_arrays(y, np.full(4000, 0.5), groups, reference="M")
+    >>> before = np.where((groups == "F") & (np.arange(4000) % 5 == 0), 0, y)
+    >>> judge(rows, before, rows, y, Goal("eod"), source="held-out").outcome
+    <Outcome.CLOSED: 'closed'>
+    """
+    before, after = np.asarray(decisions_before, dtype=np.float64), np.asarray(decisions_after, dtype=np.float64)
+    _same_rows(scores_before, scores_after, before, after)
+    scores = scores_before
+    pair = paired(scores, before, after, settings)
+    gaps = _gaps(pair, before, after, goal.measure, labels)
+    was, now = (estimate_performance(scores, f, [goal.performance], settings)[goal.performance] for f in (before, after))
+    limit = performance_limit(goal, was.value)
+    changed = int((before != after).sum())
+    rates = _kept_rates(scores, pair, after, goal, settings, labels)
+    change = pair.performance_change(goal.performance)
+    found = Judgement(
+        outcome=Outcome.UNCHANGED,
+        source=source,
+        measure=goal.measure,
+        performance=goal.performance,
+        max_gap=DEFAULT_MAX_GAP if goal.max_gap is None else goal.max_gap,
+        gaps=gaps,
+        performance_before=was,
+        performance_after=now,
+        performance_change=change,
+        performance_limit=limit,
+        harms=(*_performance_harm(goal, was, now, change, limit), *_larger_gaps(goal, gaps), *(rate.note for rate in rates if rate.harm)),
+        changed=changed,
+        patients=int(units_of(scores.patients, len(scores)).max(initial=-1)) + 1,
+        patients_needed=None,
+        met=None,
+    )
+    kept = now.value >= limit - NOISE
+    if goal.max_gap is not None:
+        within = all(gap.known and abs(gap.after.value) <= goal.max_gap + NOISE for gap in gaps)
+        found = replace(found, met=bool(within and kept and all(rate.kept for rate in rates)))
+    if not changed:
+        return found
+    if found.harms:
+        return replace(found, outcome=Outcome.HARM)
+    level = 1 - 2 * (1 - settings.level) / (labels * max(len(gaps), 1))  # one-sided, shared by groups and labels
+    pooled = pooled_gaps(scores, before, after, goal.measure, level)
+    if not found.short:
+        if kept and all(_within(gap.after, found.max_gap) for gap in gaps):
+            return replace(found, outcome=Outcome.CLOSED)
+        if _reduced(found, pooled):
+            return replace(found, outcome=Outcome.REDUCED)
+    return replace(found, outcome=Outcome.UNCLEAR, patients_needed=_needed(found, pooled))
+
+
+def performance_limit(goal: Goal, original: float) -> float:
+    """The least performance by a goal: its minimum, or this performance of the original on the same rows less what may be lost."""
+    if goal.min_performance is not None and goal.max_loss is None:
+        return goal.min_performance
+    return max(0.0, original - goal.allowed_loss)
+
+
+def joint_outcome(outcomes: Iterable[Outcome]) -> Outcome:
+    """The outcome of several labels as one: harm or unclear where any label is, closed where all are.
+
+    >>> joint_outcome([Outcome.CLOSED, Outcome.REDUCED]), joint_outcome([Outcome.CLOSED, Outcome.HARM, Outcome.UNCLEAR])
+    (<Outcome.REDUCED: 'reduced'>, <Outcome.HARM: 'harm'>)
+    """
+    found = set(outcomes)
+    for one in (Outcome.HARM, Outcome.UNCLEAR):
+        if one in found:
+            return one
+    return next(iter(found)) if len(found) == 1 else Outcome.REDUCED
+
+
+def joint_met(met: Iterable[bool | None]) -> bool | None:
+    """Whether the goals of all labels are met; None where no label's goal has a maximum gap."""
+    known = [each for each in met if each is not None]
+    return all(known) if known else None
+
+
+def _same_rows(before: Scores, after: Scores, *decisions: FloatArray) -> None:
+    if before is not after and not (np.array_equal(before.ids, after.ids) and np.array_equal(before.y, after.y)):
+        raise BadInput(
+            f"a judgement needs the same rows before and after; {before.name!r} and {after.name!r} differ in ids, labels or order. "
+            "Score both classifiers on the same cohort."
+        )
+    for f in decisions:
+        if f.shape != (len(before),):
+            raise BadInput(f"a judgement needs one decision per row: {len(before):,} of {before.name!r}; got an array of shape {f.shape}")
+        if not ((f >= 0) & (f <= 1)).all():  # NaN is outside as well
+            raise BadInput(f"decisions on {before.name!r} must be 0, 1 or probabilities between them; some are not")
+
+
+def _gaps(pair: Paired, before: FloatArray, after: FloatArray, measure: str, labels: int) -> tuple[JudgedGap, ...]:
+    """The gap of every group but the reference, before and after, with its change."""
+    ends = zip(*(gaps_together(pair.scores, f, measure, pair.settings, labels) for f in (before, after)), strict=True)
+    together = _at_level(pair, labels * max(len(pair.attribute.others), 1))
+    found = []
+    for old, new in ends:
+        change, wide = (each.gap_change(measure, old.group) for each in (pair, together))
+        signed = replace(
+            change, group=old.group, reference=old.reference, simultaneous_low=wide.low, simultaneous_high=wide.high, patients=old.patients
+        )
+        found.append(JudgedGap(old.group, old.reference, old, new, signed))
+    return tuple(found)
+
+
+def _at_level(pair: Paired, claims: int) -> Paired:
+    """The same pair with intervals that hold for so many claims together (Bonferroni)."""
+    return replace(pair, settings=replace(pair.settings, level=1 - (1 - pair.settings.level) / claims))
+
+
+def _performance_harm(goal: Goal, was: Estimate, now: Estimate, change: Estimate, limit: float) -> list[Note]:
+    """Performance that is below its limit, and below the original's: a repair of a network that never had it does no harm."""
+    if not (now.value < limit - NOISE and now.value < was.value - NOISE):
+        return []
+    numbers = {"before": was.value, "after": now.value, "limit": limit, "change": change.value, "low": change.low, "high": change.high}
+    return [Note("performance_below_limit", goal.performance, numbers)]
+
+
+def _larger_gaps(goal: Goal, gaps: Iterable[JudgedGap]) -> list[Note]:
+    """Gaps that are larger, by an amount that chance does not explain."""
+    return [
+        Note(
+            "larger_gap",
+            gap.group,
+            {
+                "measure": goal.measure,
+                "reference": gap.reference,
+                "before": gap.before.value,
+                "after": gap.after.value,
+                "change": gap.change.value,
+                "low": gap.change.simultaneous_low,
+                "high": gap.change.simultaneous_high,
+            },
+        )
+        for gap in gaps
+        if gap.known and gap.larger and gap.clear
+    ]
+
+
+@dataclass(frozen=True)
+class _KeptRate:
+    """A rate that the goal keeps, of one group: whether it is kept by its value, and whether it is clearly worse than allowed."""
+
+    kept: bool
+    harm: bool
+    note: Note
+
+
+def _kept_rates(scores: Scores, pair: Paired, after: FloatArray, goal: Goal, settings: Settings, labels: int) -> list[_KeptRate]:
+    """Every rate that the goal keeps, of every group with enough patients; clear over all of these and all labels."""
+    attribute = scores.attribute
+    wide = _at_level(pair, labels * max(len(goal.keep) * len(attribute.levels), 1))
+    sums = moments_of(after, scores.y, attribute.codes, len(attribute.levels), units_of(scores.patients, len(scores)), scores.weight)
+    found = []
+    for rate, least in goal.keep.items():
+        name = "selection_rate" if rate == "selection" else rate
+        _, high = sums.interval(name, wide.settings.level)
+        old, new = pair.before.rate(RATES[rate]), pair.after.rate(RATES[rate])
+        for k, change in enumerate(wide.rate_changes(rate)):
+            if sums.patients(name)[k] < settings.min_patients:
+                continue
+            limit = float(old[k]) if least == BEFORE else float(least)
+            below = float(new[k]) < limit - NOISE
+            clear = change.high < 0 if least == BEFORE else bool(high[k] < limit and new[k] < old[k] - NOISE)
+            numbers = {"rate": rate, "before": float(old[k]), "after": float(new[k]), "limit": limit}
+            note = Note("rate_worse", attribute.levels[k], {**numbers, "change": change.value, "low": change.low, "high": change.high})
+            found.append(_KeptRate(not below, below and clear, note))
+    return found
+
+
+def _within(gap: Estimate, most: float) -> bool:
+    """Whether the simultaneous interval of a gap lies within ±most."""
+    return bool(-most <= gap.simultaneous_low and gap.simultaneous_high <= most)
+
+
+def _reduced(found: Judgement, pooled: tuple[FloatArray, FloatArray]) -> bool:
+    """Whether the largest |gap| is clearly smaller than before."""
+    worst = found.largest
+    if worst is None or found.larger or not worst.clear or abs(worst.after.value) >= abs(worst.before.value) - NOISE:
+        return False
+    k = found.gaps.index(worst)
+    side = math.copysign(1.0, worst.before.value)
+    nearest = pooled[0][k] if side > 0 else -pooled[1][k]
+    return bool(worst.change.value * side < 0 and nearest > 0)
+
+
+def _needed(found: Judgement, pooled: tuple[FloatArray, FloatArray]) -> int | None:
+    """About how many patients like these would tell, from intervals that shrink with the root of their number; None where none would."""
+    worst = found.largest
+    if worst is None or found.short:
+        least = min((gap.before.patients for gap in found.gaps), default=0)
+        return _rounded(found.patients * FEW / least) if least and least < FEW else None
+    factors = []
+    if found.performance_after.value >= found.performance_limit - NOISE and all(abs(g.after.value) < found.max_gap for g in found.gaps):
+        factors.append(max(_to_close(gap.after, found.max_gap) for gap in found.gaps))
+    change = worst.change
+    if change.value:
+        half = change.simultaneous_high - change.value if change.value < 0 else change.value - change.simultaneous_low
+        telling = half / abs(change.value)
+        if not found.larger:  # the mean of both gaps must be told from zero as well
+            k, mean = found.gaps.index(worst), (worst.before.value + worst.after.value) / 2
+            spread = mean - pooled[0][k] if mean > 0 else pooled[1][k] - mean
+            telling = max(telling, float(spread) / abs(mean)) if mean else math.inf
+        factors.append(telling)
+    factor = min(factors, default=math.inf)
+    return _rounded(found.patients * factor**2) if 1 < factor < math.inf else None
+
+
+def _to_close(gap: Estimate, most: float) -> float:
+    """By how much the interval of a gap must shrink to lie within ±most."""
+    return max((gap.simultaneous_high - gap.value) / (most - gap.value), (gap.value - gap.simultaneous_low) / (most + gap.value))
+
+
+def _rounded(patients: float) -> int:
+    """A number of patients to two digits, upwards.
+
+    >>> _rounded(2311.4), _rounded(87.2)
+    (2400, 88)
+    """
+    unit = 10 ** max(int(math.log10(max(patients, 1.0))) - 1, 0)
+    return int(math.ceil(patients / unit) * unit)

@@ -1,0 +1,250 @@
+"""Outcomes on held-out rows: each by hand, and by simulation with known truth."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from equipoise.data import Attribute, Scores
+from equipoise.errors import BadInput
+from equipoise.measures import Settings, paired
+from equipoise.methods import Goal, Judgement, Outcome, joint_met, joint_outcome, judge, performance_limit
+
+FloatArray = npt.NDArray[np.float64]
+EOD = Goal("eod")
+
+
+def rows_of(y: npt.ArrayLike, codes: npt.ArrayLike, levels: Sequence[str] = ("M", "F"), patients: Sequence[str] | None = None) -> Scores:
+    """Rows with these labels and groups; scores do not matter for a judgement."""
+    label = np.asarray(y, dtype=np.int64)
+    who = None if patients is None else np.array(patients, dtype=object)
+    group = Attribute("sex", tuple(levels), np.asarray(codes, dtype=np.int64))
+    return Scores(label, np.full(len(label), 0.5), (group,), who, np.arange(len(label)).astype(object), "test")
+
+
+def world(
+    rng: np.random.Generator, rows: int, before: Sequence[float], after: Sequence[float], kept: float = 0.9, fpr: float = 0.2
+) -> tuple[Scores, FloatArray, FloatArray]:
+    """Rows of a hospital whose groups have these sensitivities before and after; a share of the decisions hangs on the same chance."""
+    codes, y = rng.integers(0, len(before), rows), rng.integers(0, 2, rows)
+    first, second = rng.random(rows), rng.random(rows)
+    again = np.where(rng.random(rows) < kept, first, second)
+    old, new = (np.where(y == 1, np.array(rates)[codes], fpr) for rates in (before, after))
+    return rows_of(y, codes, [f"g{k}" for k in range(len(before))]), (first < old) * 1.0, (again < new) * 1.0
+
+
+def outcomes(times: int, rows: int, before: Sequence[float], after: Sequence[float], goal: Goal = EOD, **how: float) -> Counter[Outcome]:
+    rng = np.random.default_rng(0)
+    found: Counter[Outcome] = Counter()
+    for _ in range(times):
+        scores, old, new = world(rng, rows, before, after, **how)
+        found[judge(scores, old, scores, new, goal, source="held-out").outcome] += 1
+    return found
+
+
+def by_hand(tpr_before: dict[str, float], tpr_after: dict[str, float], size: int, goal: Goal = EOD, **settings: int) -> Judgement:
+    """The judgement of as many positives of each group, so many of whom are found, and as many negatives that are never flagged."""
+    y, codes, old, new = [], [], [], []
+    for k, group in enumerate(tpr_before):
+        for label in (1, 0):
+            y += [label] * size
+            codes += [k] * size
+            old += [1.0 if label and i < round(size * tpr_before[group]) else 0.0 for i in range(size)]
+            new += [1.0 if label and i < round(size * tpr_after[group]) else 0.0 for i in range(size)]
+    scores = rows_of(y, codes, tuple(tpr_before))
+    return judge(scores, np.array(old), scores, np.array(new), goal, source="held-out", settings=Settings(**settings))
+
+
+def test_a_gap_is_closed_where_its_interval_lies_within_the_maximum():
+    found = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.8, "F": 0.8}, 2000)
+    (gap,) = found.gaps
+    assert found.outcome is Outcome.CLOSED
+    assert (gap.before.value, gap.after.value, gap.change.value) == pytest.approx((-0.2, 0.0, 0.2))
+    assert -0.05 < gap.after.simultaneous_low < 0 < gap.after.simultaneous_high < 0.05
+    assert (found.max_gap, found.met, found.patients_needed) == (0.05, None, None)
+    assert (found.changed, found.patients) == (400, 8000)
+    strict = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.8, "F": 0.8}, 2000, replace(EOD, max_gap=0.01))
+    assert strict.outcome is Outcome.REDUCED  # the point is within 0.01, its interval is not
+    assert strict.met
+
+
+def test_a_smaller_gap_whose_interval_reaches_beyond_the_maximum_is_reduced():
+    found = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.8, "F": 0.7}, 1000, Goal("eod", max_gap=0.05))
+    assert found.outcome is Outcome.REDUCED
+    assert found.met is False
+
+
+def test_too_few_patients_are_unclear_and_the_number_that_would_tell_does():
+    goal = Goal("eod", max_gap=0.15)
+    few = by_hand({"M": 0.8, "F": 0.7}, {"M": 0.8, "F": 0.8}, 30, goal)
+    assert few.outcome is Outcome.UNCLEAR
+    assert few.met  # by its points: each limit is kept
+    assert few.patients_needed is not None
+    assert few.patients_needed > few.patients == 120
+    enough = by_hand({"M": 0.8, "F": 0.7}, {"M": 0.8, "F": 0.8}, round(few.patients_needed / 4 * 1.1), goal)
+    assert enough.outcome in (Outcome.CLOSED, Outcome.REDUCED)
+    none = by_hand({"M": 0.8, "F": 0.7}, {"M": 0.8, "F": 0.8}, round(few.patients_needed / 4 * 0.7), goal)
+    assert none.outcome is Outcome.UNCLEAR
+
+
+def test_a_larger_gap_is_harm_where_it_is_clear_and_unclear_otherwise():
+    clear = by_hand({"M": 0.8, "F": 0.75}, {"M": 0.85, "F": 0.7}, 1000)
+    assert clear.outcome is Outcome.HARM
+    (note,) = clear.harms
+    assert (note.kind, note.subject, note.numbers["before"], note.numbers["after"]) == (
+        "larger_gap",
+        "F",
+        pytest.approx(-0.05),
+        pytest.approx(-0.15),
+    )
+    chance = by_hand({"M": 0.8, "F": 0.75}, {"M": 0.85, "F": 0.75}, 20)
+    assert (chance.outcome, chance.larger, chance.harms) == (Outcome.UNCLEAR, True, ())
+
+
+def test_performance_below_its_limit_is_harm_whatever_the_gap():
+    found = by_hand({"M": 0.9, "F": 0.7}, {"M": 0.7, "F": 0.7}, 2000)
+    assert found.outcome is Outcome.HARM
+    (note,) = found.harms
+    assert (note.kind, note.subject) == ("performance_below_limit", "balanced_accuracy")
+    assert note.numbers["limit"] == pytest.approx(0.9 - 0.02) == found.performance_limit
+    assert note.numbers["after"] == pytest.approx(0.85)
+    allowed = by_hand({"M": 0.9, "F": 0.7}, {"M": 0.7, "F": 0.7}, 2000, Goal("eod", max_loss=0.06))
+    assert allowed.outcome is Outcome.CLOSED
+
+
+def test_a_minimum_that_the_original_never_had_is_no_harm_but_not_closed_or_met_either():
+    goal = Goal("eod", min_performance=0.95, max_gap=0.05)
+    found = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.8, "F": 0.8}, 2000, goal)
+    assert (found.outcome, found.met) == (Outcome.REDUCED, False)
+    assert found.performance_limit == 0.95
+    worse = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.7, "F": 0.6}, 2000, goal)
+    assert worse.outcome is Outcome.HARM
+
+
+def test_the_limit_is_that_of_the_goal_or_follows_the_original_on_the_same_rows():
+    assert performance_limit(Goal("eod", min_performance=0.7), 0.9) == 0.7
+    assert performance_limit(Goal("eod", max_loss=0.05), 0.9) == pytest.approx(0.85)
+    assert performance_limit(EOD, 0.9) == pytest.approx(0.88)
+
+
+@pytest.mark.parametrize(("keep", "harm"), [({"tpr": "before"}, True), ({"tpr": 0.85}, True), ({"tpr": 0.6}, False), ({}, False)])
+def test_a_rate_that_the_goal_keeps_is_harm_where_it_is_clearly_below(keep: dict[str, float | str], harm: bool):
+    goal = Goal("eod", min_performance=0.8, max_gap=0.05, keep=keep)
+    found = by_hand({"M": 0.9, "F": 0.7}, {"M": 0.75, "F": 0.75}, 2000, goal)
+    assert found.outcome is (Outcome.HARM if harm else Outcome.CLOSED)
+    assert found.met is not harm
+    assert [(n.kind, n.subject, n.numbers["rate"]) for n in found.harms][:1] == ([("rate_worse", "M", "tpr")] if harm else [])
+    little = by_hand({"M": 0.9, "F": 0.7}, {"M": 0.85, "F": 0.75}, 20, goal)
+    assert little.outcome is not Outcome.HARM  # one patient fewer: chance explains it
+    if keep == {"tpr": "before"}:
+        assert little.met is False  # but the rate is not kept
+
+
+def test_an_unchanged_model_is_never_closed_or_reduced():
+    same = by_hand({"M": 0.8, "F": 0.8}, {"M": 0.8, "F": 0.8}, 3000, Goal("eod", max_gap=0.05))
+    assert (same.outcome, same.changed, same.met) == (Outcome.UNCHANGED, 0, True)
+    rng = np.random.default_rng(0)
+    scores, decided, _ = world(rng, 5000, (0.8, 0.8), (0.8, 0.8))
+    lots = np.where(decided > 0, 0.5, 0.0)  # randomised, and the same before and after
+    assert judge(scores, lots, scores, lots, EOD, source="held-out").outcome is Outcome.UNCHANGED
+
+
+def test_too_few_patients_in_a_group_can_only_be_unclear_or_harm():
+    found = by_hand({"M": 0.8, "F": 0.4}, {"M": 0.8, "F": 0.8}, 2000, min_patients=2001)
+    assert (found.outcome, found.short) == (Outcome.UNCLEAR, ("F",))
+    y, codes = np.array([1] * 400 + [0] * 400), np.array([0, 1] * 398 + [2] * 4)
+    scores = rows_of(y, codes, ("M", "F", "X"))
+    before = np.where((codes == 1) & (np.arange(800) % 3 == 0), 0.0, y)
+    found = judge(scores, before, scores, y * 1.0, EOD, source="held-out")
+    assert (found.outcome, found.short, found.patients_needed) == (Outcome.UNCLEAR, ("X",), None)  # no positives of X
+    worse = judge(scores, before, scores, before * (np.arange(800) % 7 > 0), EOD, source="held-out")
+    assert worse.outcome is Outcome.HARM
+
+
+def test_randomised_decisions_are_judged_by_their_expectation():
+    y, codes = np.array([1, 0] * 4000), np.array([0, 0, 1, 1] * 2000)
+    scores = rows_of(y, codes)
+    before = np.where(y == 1, np.where(codes == 0, 0.8, 0.5), 0.2)
+    after = np.where(y == 1, 0.8, 0.2)
+    found = judge(scores, before, scores, after, EOD, source="cross-fitted")
+    assert (found.outcome, found.source, found.changed) == (Outcome.CLOSED, "cross-fitted", 2000)
+    assert found.gaps[0].before.value == pytest.approx(-0.3)
+
+
+def test_the_numbers_are_those_of_the_paired_comparison():
+    scores, old, new = world(np.random.default_rng(3), 900, (0.8, 0.6, 0.7), (0.8, 0.75, 0.7))
+    found = judge(scores, old, scores, new, EOD, source="held-out")
+    pair = paired(scores, old, new, Settings())
+    for gap in found.gaps:
+        assert (gap.change.value, gap.change.low, gap.change.high) == tuple(
+            getattr(pair.gap_change("eod", gap.group), end) for end in ("value", "low", "high")
+        )
+        assert gap.change.simultaneous_low < gap.change.low < gap.change.high < gap.change.simultaneous_high
+        assert gap.after.value - gap.before.value == pytest.approx(gap.change.value)
+    assert found.performance_change == pair.performance_change("balanced_accuracy")
+    assert found.performance_after.value - found.performance_before.value == pytest.approx(found.performance_change.value)
+
+
+def test_labels_judged_together_need_more_evidence():
+    y, codes = np.array([1, 0] * 800), np.array([0, 0, 1, 1] * 400)
+    scores = rows_of(y, codes)
+    before = np.where((codes == 1) & (np.arange(1600) % 9 == 2), 0.0, y)
+    alone, among = (judge(scores, before, scores, y * 1.0, EOD, source="held-out", labels=n).gaps[0] for n in (1, 10))
+    assert among.after.simultaneous_high > alone.after.simultaneous_high
+    assert among.change.simultaneous_low < alone.change.simultaneous_low
+    assert among.change.low == alone.change.low
+
+
+def test_rows_must_be_the_same_and_have_one_decision_each():
+    scores, old, new = world(np.random.default_rng(3), 100, (0.8, 0.6), (0.8, 0.75))
+    with pytest.raises(BadInput, match="same rows"):
+        judge(scores, old, replace(scores, ids=scores.ids[::-1]), new, EOD, source="held-out")
+    with pytest.raises(BadInput, match="100"):
+        judge(scores, old[:5], scores, new, EOD, source="held-out")
+    with pytest.raises(BadInput, match="probabilities"):
+        judge(scores, old, scores, np.full(100, np.nan), EOD, source="held-out")
+
+
+def test_the_outcome_of_several_labels_is_the_worst_that_must_be_known():
+    closed, reduced, unclear, harm, unchanged = Outcome.CLOSED, Outcome.REDUCED, Outcome.UNCLEAR, Outcome.HARM, Outcome.UNCHANGED
+    assert joint_outcome([closed, closed]) is closed
+    assert joint_outcome([unchanged, unchanged]) is unchanged
+    assert joint_outcome([closed, unchanged]) is reduced  # not all closed, and not the original either
+    assert joint_outcome([closed, unclear]) is unclear
+    assert joint_outcome([unclear, harm, closed]) is harm
+    assert (joint_met([None, None]), joint_met([True, None]), joint_met([True, False])) == (None, True, False)
+
+
+# Simulations with known truth. The worlds of `benchmarks/outcomes.py` are the same with more samples.
+
+
+def test_a_gap_at_the_maximum_is_rarely_called_closed():
+    found = outcomes(80, 3000, (0.8, 0.65), (0.75, 0.8))
+    assert found[Outcome.CLOSED] <= 6  # expected 2.5 %, allowed 5 %
+    assert found[Outcome.UNCHANGED] == 0
+
+
+def test_a_closed_gap_is_found_with_enough_patients():
+    found = outcomes(20, 12_000, (0.8, 0.65), (0.75, 0.75))
+    assert found[Outcome.CLOSED] >= 18
+
+
+def test_a_gap_that_only_changes_sides_is_rarely_called_reduced():
+    found = outcomes(80, 1500, (0.8, 0.7), (0.7, 0.8))
+    assert found[Outcome.REDUCED] <= 9  # allowed 5 % and its simulation error
+    assert found[Outcome.CLOSED] <= 3
+
+
+def test_a_gap_that_stays_is_rarely_called_anything_but_unclear():
+    found = outcomes(60, 1500, (0.8, 0.7), (0.8, 0.7), kept=0.95)
+    assert found[Outcome.REDUCED] <= 5
+    assert found[Outcome.UNCLEAR] >= 50
+
+
+def test_many_groups_share_the_error():
+    truth = (0.75, 0.80, 0.75, 0.75, 0.70, 0.80)  # three gaps at the maximum
+    found = outcomes(30, 12_000, (0.75, 0.85, 0.75, 0.75, 0.65, 0.85), truth)
+    assert found[Outcome.CLOSED] <= 3
