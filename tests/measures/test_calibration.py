@@ -80,7 +80,7 @@ def test_unequal_weights_and_repeated_rows_of_a_patient_widen_the_intervals() ->
     copied = recalibrated(Scored.of(p[twice], y[twice], code[twice], 1, patient[twice]), 0.95, 5)
     for one, other in zip(alone, copied, strict=True):
         assert other.value == pytest.approx(one.value, abs=1e-8)
-        assert other.high - other.low == pytest.approx(one.high - one.low, rel=0.02)
+        assert other.high - other.low == pytest.approx(one.high - one.low, rel=0.1)  # copies change what the model says of the variance
     heavy = np.where(np.arange(300) % 10 == 0, 20.0, 1.0)
     uneven = recalibrated(Scored.of(p, y, code, 1, patient, heavy), 0.95, 5)
     for one, other in zip(alone, uneven, strict=True):
@@ -147,3 +147,34 @@ def test_a_miscalibrated_model_is_found() -> None:
     band = binned_error(found, 0.95, 0)
     assert np.mean(band.value > band.high) > 0.9
     assert slope.value.mean() == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_mean_difference_covers_where_scores_are_wrong_by_more_in_some_patients_than_in_others() -> None:
+    """About 10 of 200 have the finding, and the scores say 90 to 100: which scores are in the sample matters as much as the labels."""
+    p, y, code, patient = simulated(200, 600, 17, offset=-3.5, mean=0.0)
+    large = recalibrated(Scored.of(p, y, code, 600, patient), 0.95, 5)[2]
+    x = np.linspace(-10, 10, 4001)
+    truth = np.average(expit(x) - expit(x - 3.5), weights=norm.pdf(x / 1.2))
+    missed = np.mean((truth < large.low) | (truth > large.high))
+    assert 0.02 < missed < 0.09  # 0.16 if the scores are taken as given
+
+
+def test_few_patients_with_several_rows_of_one_label_each_keep_the_level() -> None:
+    """As in the design 'clustered' of benchmarks/coverage.py: four rows per patient, of one label, with correlated scores."""
+    groups, patients, rng = 400, 25, np.random.default_rng(25)
+    count = groups * patients
+    label, size = (rng.random(count) < 0.5).astype(np.int64), 1 + rng.poisson(3, count)
+    unit = np.repeat(np.arange(count), size)
+    y, code = label[unit], unit // patients
+    x = np.sqrt(0.5) * (rng.normal(size=count)[unit] + rng.normal(size=len(unit))) + 1.8 * (y - 0.5)  # logit P(y = 1) is 1.8 x
+    found = Scored.of(expit(1.8 * x), y, code, groups, unit)
+    _, slope, _ = recalibrated(found, 0.95, 5)
+    known = np.array([not why for why in slope.why])
+    assert known.mean() > 0.95
+    assert 0.015 < np.mean((slope.low > 1) | (slope.high < 1), where=known) < 0.075  # 0.08 to 0.10 without the correction
+    loss = brier(found, 0.95, 5)
+    grid = np.linspace(-10, 10, 4001)
+    truth = np.average((expit(1.8 * grid)) ** 2, weights=norm.pdf(grid + 0.9))  # of negatives; positives are their mirror image
+    assert np.mean((loss.low > truth) | (loss.high < truth)) < 0.075
+    band = binned_error(found, 0.95, 0)
+    assert 0.02 < np.mean((band.value < band.low - 1e-12) | (band.value > band.high + 1e-12)) < 0.075

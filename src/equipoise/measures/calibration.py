@@ -10,7 +10,8 @@ A score of 0.2 should mean that 20 of 100 such patients have the finding. Cox (1
 - brier: mean squared difference of score and label
 
 All groups are fitted at once. Variances are cluster-robust (sums by patient). The interval of the intercept inverts its score test, which
-keeps its level with few events, where value ± 2 standard errors does not.
+keeps its level with few events, where value ± 2 standard errors does not. Where patients have several rows, variances are estimated from
+few clusters that differ in size: Student's t with the degrees of freedom that their contributions leave (Satterthwaite 1946).
 """
 
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ NEWTON = 50  # iterations; five are usual, near separation it takes more
 HALVINGS = 40  # of the distance to a limit, far below what is printed
 CONVERGED = 1e-10
 GRID = 1024  # bins of the logit per group for the limits of the intercept: the sums over rows are smooth in it
-RESAMPLES = 1000  # of the labels of a calibrated model
+LEVERAGE = 4.0  # times that a patient's contribution to a variance is increased at most, because the fit follows them
+RESAMPLES = 999  # of the labels of a calibrated model
 ENOUGH, FEW, CONSTANT, SEPARATED, CERTAIN = "", "few", "constant", "separated", "certain"
 REASONS = {  # in words, after the name of a measure
     FEW: "too few patients with or without the finding",
@@ -89,7 +91,9 @@ def brier(rows: Scored, level: float, least: int) -> Limits:
     loss = (rows.score - rows.y) ** 2
     value = ratio(of.sum(w * loss), total)
     patients = of.patients()
-    variance = ratio(of.squares(w * (loss - _spread(value, of.code))), total**2) * _few(patients)
+    off = w * (loss - _spread(value, of.code))
+    variance = ratio(of.squares(off), total**2) * _few(patients)
+    degrees = of.degrees(of.by_patient(off))
     # Where the scores are nearly certain and no row is wrong, the rows show less variance than the scores say that there is.
     usual = rows.score * (1 - rows.score)
     spread = (usual - _spread(ratio(of.sum(w * usual), total), of.code)) ** 2 + usual * (1 - 2 * rows.score) ** 2
@@ -97,10 +101,10 @@ def brier(rows: Scored, level: float, least: int) -> Limits:
     lacking = stated > variance
     variance = np.maximum(variance, stated)
     with np.errstate(invalid="ignore", divide="ignore"):
-        middle, half = logit(value), _t(patients, level) * np.sqrt(variance) / (value * (1 - value))
+        middle, half = logit(value), student(degrees, level) * np.sqrt(variance) / (value * (1 - value))
         low, high = expit(middle - half), expit(middle + half)
         least_loss = np.maximum(value, ratio(of.sum(w * usual), total))
-        size = fewer_clusters(least_loss * (1 - least_loss) / variance, np.maximum(patients - 1, 1.0), level)
+        size = fewer_clusters(least_loss * (1 - least_loss) / variance, degrees, level)
         high = np.where(lacking, np.minimum(high, wilson(value, size, level)[1]), high)
     exact = (value <= 0) | (value >= 1)
     low, high = np.where(exact, value, low), np.where(exact, value, high)
@@ -130,8 +134,8 @@ def recalibrated(rows: Scored, level: float, least: int) -> tuple[Limits, Limits
         for a, b, c, d in zip(few, wrong, constant, separated, strict=True)
     ]
     fine = np.array([not reason for reason in why])
-    slope, variance = _slope(of, x, label, usable, fine)
-    half = _t(everyone, level) * np.sqrt(variance * _few(everyone))
+    slope, variance, degrees = _slope(of, x, label, usable, fine)
+    half = student(np.where(of.several(), degrees, np.inf), level) * np.sqrt(variance)
     slopes = _limits(slope, slope - half, slope + half, rarer, why)
 
     total = of.sum(w)
@@ -142,6 +146,8 @@ def recalibrated(rows: Scored, level: float, least: int) -> tuple[Limits, Limits
     for end in (above, below):  # the higher the intercept that fits, the lower the scores are by comparison
         expected = of.sum(usable * expit(x + _spread(end, of.code))) + sure
         ends.append(mean - ratio(expected, total))
+    shift = _t(everyone, level) * _shift(rows, x, offset, difference, (ends[1] - ends[0]) / 2)
+    ends = [difference + sign * np.hypot(end - difference, shift) for sign, end in zip((-1.0, 1.0), ends, strict=True)]
     # Scores of exactly 0 or 1 that are wrong have no place on the logit scale: value ± t standard errors.
     robust = _t(everyone, level) * np.sqrt(
         ratio(of.squares(w * (rows.score - label - _spread(difference, of.code))), total**2) * _few(everyone)
@@ -149,6 +155,21 @@ def recalibrated(rows: Scored, level: float, least: int) -> tuple[Limits, Limits
     low, high = (np.where(wrong, difference + sign * robust, end) for sign, end in zip((-1, 1), ends, strict=True))
     why = [FEW if n < least else ENOUGH for n in everyone]
     return intercept, slopes, _limits(difference, np.fmin(low, difference), np.fmax(high, difference), everyone, why)
+
+
+def _shift(rows: Scored, x: FloatArray, offset: FloatArray, difference: FloatArray, margin: FloatArray) -> FloatArray:
+    """The standard error of the mean of what recalibration by these intercepts takes from the scores (groups,).
+
+    The limits of an intercept are those for the scores in the sample. Where scores are wrong by more in one patient than in another, the
+    mean difference also depends on which patients are in the sample. A difference within its margin of error says nothing about that: the
+    margin's share of the squares is taken off.
+    """
+    of, known = rows.clusters, np.isfinite(offset)
+    mu = expit(x + _spread(np.where(known, offset, 0.0), of.code))
+    off = rows.weight * (np.where(np.isin(rows.score, (0.0, 1.0)), 0.0, rows.score - mu) - _spread(difference, of.code))
+    variance = ratio(of.squares(off), of.sum(rows.weight) ** 2) * np.nan_to_num(_few(of.patients()))
+    real = np.maximum(1 - np.nan_to_num(ratio(margin**2, difference**2), nan=1.0), 0.0)
+    return np.where(known, np.sqrt(variance * real), 0.0)
 
 
 def _overlap(of: Clusters, x: FloatArray, y: FloatArray, used: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.bool_], ...]:
@@ -236,8 +257,12 @@ def _binned(of: Clusters, x: FloatArray, w: FloatArray) -> tuple[IntArray, Float
     return kept // GRID, np.nan_to_num(ratio(sums_at(place, w * x, len(kept)), weight)), weight, squared
 
 
-def _slope(of: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, fine: npt.NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
-    """The slope of each group (groups,) by Newton's method, halving steps that overshoot, and its cluster-robust variance."""
+def _slope(of: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, fine: npt.NDArray[np.bool_]) -> tuple[FloatArray, ...]:
+    """The slope of each group (groups,) by Newton's method, halving steps that overshoot, its variance and its degrees of freedom.
+
+    The variance is the cluster-robust one, each patient's residuals corrected for how far the fit follows them (as CR2 of Bell and
+    McCaffrey 2002), or that which the fitted model states, whichever is larger: with few events residuals show less than there is.
+    """
     total = of.sum(w)
     mean = np.nan_to_num(ratio(of.sum(w * x), total))
     sd = np.sqrt(np.nan_to_num(ratio(of.sum(w * (x - mean[of.code]) ** 2), total)))
@@ -264,11 +289,20 @@ def _slope(of: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, fine: npt.
         beta, reached = beta + step, tried
         if np.abs(step).max(initial=0.0) < CONVERGED:
             break
-    mu, (h00, h01, _, det) = _information(of, beta, z, w)
-    influence = w * (y - mu) * (h00[of.code] * z - h01[of.code])
-    variance = ratio(of.squares(influence), det**2)
+    mu, (h00, h01, h11, det) = _information(of, beta, z, w)
+    at = of.group
+    own, along = of.by_patient(w * (y - mu)), of.by_patient(w * (y - mu) * z)
+    influence = np.nan_to_num(ratio(h00[at] * along - h01[at] * own, det[at]))
+    v = w * mu * (1 - mu)
+    rest = [whole[at] - of.by_patient(v * z**k) for k, whole in enumerate((h00, h01, h11))]  # the information of all other patients
+    left = rest[0] * rest[2] - rest[1] ** 2
+    without = np.nan_to_num(ratio(rest[0] * along - rest[1] * own, left))  # how much the slope would change without the patient
+    limit = LEVERAGE * np.abs(influence)
+    robust = sums_at(at, influence * np.clip(np.where(left > 0, without, LEVERAGE * influence), -limit, limit), of.groups)
+    stated = ratio(of.sum(w * v * (h00[of.code] * z - h01[of.code]) ** 2), det**2)
+    variance = np.maximum(np.maximum(robust, sums_at(at, influence**2, of.groups) * np.nan_to_num(_few(of.patients()))), stated)
     slope = np.where(fine, beta[1] / sd, np.nan)
-    return slope, np.where(fine, variance / sd**2, np.nan)
+    return slope, np.where(fine, variance / sd**2, np.nan), of.degrees(influence)
 
 
 def _information(of: Clusters, beta: FloatArray, z: FloatArray, w: FloatArray) -> tuple[FloatArray, tuple[FloatArray, ...]]:
@@ -285,7 +319,8 @@ def binned_error(rows: Scored, level: float, seed: int, least: int = 1) -> Band:
     """The calibration error of each group over ten bins of equal width, with the band in which it lies for a calibrated model.
 
     Labels are resampled from the scores, for all rows of a bin at once: of n rows with mean score p, Binomial(n, p) are positive. With
-    several rows per patient or unequal weights, n is the effective number, rows by Kish divided by the design effect of the residuals.
+    several rows per patient or unequal weights, n is the effective number, rows by Kish divided by the design effect of the residuals; bins
+    then vary together, as the sums of residuals of the same patients do (by reordering the resamples: Iman and Conover 1982).
     """
     of, w = rows.clusters, rows.weight
     place = np.minimum((rows.score * BINS).astype(np.int64), BINS - 1)
@@ -299,15 +334,22 @@ def binned_error(rows: Scored, level: float, seed: int, least: int = 1) -> Band:
 
     residual = w * (rows.score - rows.y)
     single = of.sum(residual**2)
-    together = single
+    together, products = single, None
     if of.place is not None:  # sums by patient and bin
-        pairs, where = np.unique(of.place * BINS + place, return_inverse=True)
-        together = sums_at(of.group[pairs // BINS], sums_at(where, residual, len(pairs)) ** 2, of.groups)
+        sums = sums_at(of.place * BINS + place, residual, len(of.group) * BINS).reshape(-1, BINS)
+        products = np.zeros((of.groups, BINS, BINS))
+        for a in range(BINS):
+            for b in range(a + 1):
+                products[:, a, b] = products[:, b, a] = sums_at(of.group, sums[:, a] * sums[:, b], of.groups)
+        together = np.trace(products, axis1=1, axis2=2)
     effect = np.maximum(np.nan_to_num(ratio(together, single), nan=1.0), 1.0)
     size = np.nan_to_num(ratio(weight**2, squared)) / effect[:, None]
     share = np.clip(np.nan_to_num(ratio(mean, weight)), 0.0, 1.0)
     n = np.maximum(np.round(size), (weight > 0).astype(float)).astype(np.int64)
-    drawn = generator(seed, "calibrated labels").binomial(n, share, (RESAMPLES, of.groups, BINS))
+    rng = generator(seed, "calibrated labels")
+    drawn = rng.binomial(n, share, (RESAMPLES, of.groups, BINS))
+    if products is not None:
+        drawn = _varying_together(drawn, products, rng)
     off = np.abs(share - drawn / np.maximum(n, 1)) * weight
     simulated = ratio(off.sum(-1), total)
     tail = (1 - level) / 2
@@ -315,6 +357,17 @@ def binned_error(rows: Scored, level: float, seed: int, least: int = 1) -> Band:
     enough = of.patients() >= least
     shown = [np.where(enough & ~np.isnan(value), v, np.nan) for v in (value, low, high)]
     return Band(shown[0], shown[1], shown[2])
+
+
+def _varying_together(drawn: IntArray, products: FloatArray, rng: np.random.Generator) -> IntArray:
+    """The draws (draws, groups, k) of each place, reordered so that places rank together as normal variables with these covariances do."""
+    values, vectors = np.linalg.eigh(products)
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]).astype(np.float32)
+    normal = root @ rng.standard_normal((*products.shape[:-1], len(drawn)), dtype=np.float32)  # (groups, k, draws)
+    ordered = np.sort(np.moveaxis(drawn, 0, -1).astype(np.int32), axis=-1)
+    reordered = np.empty_like(ordered)
+    np.put_along_axis(reordered, normal.argsort(axis=-1), ordered, axis=-1)
+    return np.moveaxis(reordered, -1, 0).astype(np.int64)
 
 
 # Pieces

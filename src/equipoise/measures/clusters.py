@@ -56,6 +56,22 @@ class Clusters:
         several: npt.NDArray[np.bool_] = self.sum(1.0) > self.patients()
         return several
 
+    def degrees(self, contributions: FloatArray) -> FloatArray:
+        """Degrees of freedom of a sum of squared contributions of patients (clusters,), by group (Satterthwaite), at most patients - 1.
+
+        Where every patient has one row, they are patients - 1.
+
+        >>> four = Clusters.of(np.zeros(8, int), 1, np.arange(8) // 2)
+        >>> four.degrees(np.array([1.0, -1.0, 1.0, -1.0])).tolist(), four.degrees(np.array([9.0, -1.0, 1.0, -1.0])).round(1).tolist()
+        ([3.0], [2.9])
+        """
+        most = np.maximum(self.patients() - 1, 1.0)
+        if self.place is None:
+            return most
+        second, fourth = (sums_at(self.group, contributions**k, self.groups) for k in (2, 4))
+        spread = fourth - ratio(second**2, self.patients())
+        return np.clip(np.nan_to_num(ratio(2 * second**2, spread), nan=np.inf), 1.0, most)
+
     def effective(self, weight: FloatArray) -> FloatArray:
         """The effective number of rows by weight, after Kish (groups,): as many as there are if all weigh the same."""
         return ratio(self.sum(weight) ** 2, self.sum(weight**2))
