@@ -78,9 +78,24 @@ def test_a_bundle_of_a_class_tells_the_argmax_of_the_repaired_network(repaired: 
         assert all((row["score"] >= 0.5) == bool(row["decision"]) for row in rows)
 
 
+def test_the_overview_of_a_repair_says_classes(repaired: Path) -> None:
+    for text in ((repaired / "report.html").read_text(), (repaired / "README.txt").read_text()):
+        assert "3 classes" in text
+        assert "all labels" not in text
+        assert "3 labels" not in text
+
+
+def test_apply_on_the_folder_above_the_classes_names_their_folders(repaired: Path, place: Path) -> None:
+    found = ran("apply", repaired, place / "new.csv", "--trust")
+    assert found.code == 2
+    words = "".join(found.err.replace("│", " ").split())
+    assert "oneclass" in words or "perclass" in words
+    assert all(f"{repaired.name}/{name}" in words for name in CLASSES)
+
+
 def test_the_repair_is_that_of_python(repaired: Path, place: Path) -> None:
     overview = json.loads((repaired / "audit.json").read_text())
-    assert list(overview["labels"]) == CLASSES
+    assert (list(overview["labels"]), overview["kind"]) == (CLASSES, "classes")
     assert all(json.loads((repaired / name / "run.json").read_text())["failures"] == {} for name in CLASSES)
     cohort = _cohort(place)
     repair, test = eq.data.hold_out(cohort, 0.3, seed=0)
@@ -138,4 +153,6 @@ def test_the_page_of_several_links_to_the_page_of_each(place: Path, tmp_path: Pa
         assert f'href="audit-{name}.html"' in overview
         assert f"{100 * audits[name]['balanced_accuracy'].value:.1f}%" in overview
         assert name in (tmp_path / f"audit-{name}.html").read_text()
+    assert " classes of " in overview
+    assert " labels" not in overview
     assert audits.report(tmp_path / "again.html").read_text().replace("again-", "audit-") == overview

@@ -1,8 +1,11 @@
 """Shrunken gaps: nearer to the truth on average, with intervals that cover, and only where there are groups enough."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
+from lxml import html
 
 from equipoise.data import Scores
 from equipoise.measures import audit_scores
@@ -58,3 +61,19 @@ def test_an_audit_has_them_next_to_the_plain_gaps() -> None:
     few = audit_scores(Scores.from_frame(_frame(3), label="y", score="p", group="group", reference="g0")).shrunken()
     assert few["value"].notna().all()
     assert few["shrunken"].isna().all()
+
+
+def test_they_are_in_the_json_and_on_the_page_where_they_were_asked_for(tmp_path: Path) -> None:
+    scores = Scores.from_frame(_frame(6), label="y", score="p", group="group", reference="g0")
+    found = audit_scores(scores, shrink=True)
+    rows = found.shrunken().to_dict("records")
+    assert found.to_dict()["shrunken_gaps"] == rows
+    page = html.fromstring(found.report(tmp_path / "audit.html").read_text(encoding="utf-8"))
+    (table,) = page.xpath("//table[@class='shrunken']")
+    assert "empirical Bayes" in table.xpath("./caption")[0].text_content()
+    shown = [line.xpath("./td")[2].text_content().split()[0].replace("\u2212", "-") for line in table.xpath("./tbody/tr")]
+    expected = [100 * row["shrunken"] for row in rows if row["measure"] not in ("fnr_gap", "tnr_gap")]
+    assert [float(text) for text in shown] == pytest.approx(expected, abs=0.051)
+    plain = audit_scores(scores)
+    assert "shrunken_gaps" not in plain.to_dict()
+    assert "empirical Bayes" not in plain.report(tmp_path / "plain.html").read_text(encoding="utf-8")

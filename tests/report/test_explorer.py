@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.data import Scores
 from equipoise.measures import upper_bound
 from equipoise.methods import Goal, select
-from equipoise.repair import audit
-from equipoise.report.explorer import explorer_data, gap_margin, performance_margin, selectable, thin
+from equipoise.report.explorer import explorer_data, selectable, thin
 from support.cases import small_case
 
 
@@ -82,27 +80,6 @@ def test_the_data_are_plain_and_the_chosen_point_is_the_candidates():
         assert method["total"] == len(repair.candidate.trace)
     assert [m["own_rule"] for m in data["methods"]][:2] == [False, False]
     assert [m["result"] for m in data["methods"]] == [True, False, False, False]
-
-
-def test_margins_are_no_narrower_than_the_bootstrap_of_the_same_patients():
-    """At most means at most: the audit's interval of the validation part fits into it, two groups and three."""
-    for groups in (("M", "F"), ("M", "F", "X")):
-        case = small_case(groups=groups)
-        valid, goal = case.result.valid, case.result.candidate.goal
-        found = audit(valid, threshold=float(np.median(valid.score)))
-        for name, half in (
-            (goal.measure, gap_margin(valid, goal.measure)),
-            (goal.performance, performance_margin(valid, goal.performance)),
-        ):
-            assert half is not None
-            assert (found[name].high - found[name].low) / 2 < 1.25 * half  # the bootstrap's own scatter
-
-
-def test_a_cell_without_patients_has_no_margin():
-    scores = Scores.from_arrays([1, 0, 0, 0], [0.5] * 4, ["M", "M", "F", "F"], reference="M")
-    assert gap_margin(scores, "eod") is None
-    assert gap_margin(scores, "spd") == round(1.96 * (0.5 / 2) ** 0.5, 4)
-    assert performance_margin(scores, "f1") is None
 
 
 def test_the_line_is_that_of_the_validation_scores_as_they_came_and_reaches_the_last_point():

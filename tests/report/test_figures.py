@@ -161,3 +161,16 @@ def test_a_figure_that_fails_leaves_the_old_one(tmp_path: Path):
         save_figure(Failing(), path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_in_the_folder_is_replaced_and_not_written_through(tmp_path: Path):
+    scores, audit = audit_of(frame_of(["F", "M"]), measures=["auroc"])
+    private = tmp_path / "private.svg"
+    private.write_text("mine")
+    folder = tmp_path / "figures"
+    folder.mkdir()
+    (folder / "rates.svg").symlink_to(private)
+    save_audit_figures(scores, audit, folder, ("svg",))
+    assert private.read_text() == "mine"
+    assert not (folder / "rates.svg").is_symlink()
+    assert "<svg" in (folder / "rates.svg").read_text()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_curve
 
+from equipoise.data import Scores
 from equipoise.measures import Threshold
 from equipoise.methods import GroupThresholds
 from equipoise.report.panels import (
@@ -157,3 +158,28 @@ def test_the_axis_of_intervals_holds_them_and_stays_possible():
     assert low == -high
     assert low <= -0.31
     assert forest_range([np.nan], "share") == (0.0, 1.0)
+
+
+def test_a_row_of_weight_three_is_drawn_as_three_rows():
+    """ROC curves, calibration, distributions, and the shares that they state."""
+    rng = np.random.default_rng(0)
+    y, score, group = rng.integers(0, 2, 400), rng.random(400), rng.choice(["F", "M"], 400)
+    weight = rng.integers(1, 4, 400)
+    once = Scores.from_arrays(y, score, group, reference="M", weights=weight.astype(float))
+    rows = np.repeat(np.arange(400), weight)
+    repeated = Scores.from_arrays(y[rows], score[rows], group[rows], reference="M")
+    rule = Threshold(0.4)
+    for draw in (
+        lambda own: roc_panel("", own, rule.decide(own), own.attribute),
+        lambda own: calibration_panel("", own, own.attribute, 1),
+        lambda own: score_panel("", own, rule, own.attribute, 1),
+    ):
+        weighted, plain = draw(once), draw(repeated)
+        assert weighted.says == plain.says
+        for one, other in zip(weighted.marks, plain.marks, strict=True):
+            assert _points(one.d) == pytest.approx(_points(other.d), abs=0.11)
+    unweighted = Scores.from_arrays(y, score, group, reference="M")
+    assert (
+        roc_panel("", unweighted, rule.decide(unweighted), unweighted.attribute).says
+        != roc_panel("", once, rule.decide(once), once.attribute).says
+    )

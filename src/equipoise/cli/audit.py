@@ -126,6 +126,7 @@ def audit(
     for place in (save, figures and figures / "rates.png"):
         if place:
             data.check_writable(place)
+    raise_all(_link_problems(figures, label))
     opened: dict[Path, given.Opened] = {}
     with notes("equipoise.data.images"):
         one = len(label) == 1
@@ -191,7 +192,7 @@ def audit(
                 out.print(Text(f"\n{report.printable(name)}", style="bold underline"))
             out.print(report.audit_view(result) if verbose else report.audit_summary(result))
     else:
-        out.print(report.audits_summary(results))
+        out.print(report.audits_summary(every))
     for name, result in results.items() if shrink else ():
         out.print("", report.shrunken_view(result, "" if one else name))
     if clear is not None:
@@ -235,6 +236,16 @@ def _no_finding_problems(name: str | None, labels: list[str]) -> list[str]:
     if name != measures.DERIVED:
         return [f"--no-finding {name} is not a --label.{did_you_mean(name, labels)} Name one of them, or use --no-finding derived."]
     return [] if len(labels) > 1 else ["--no-finding derived needs several --label: no finding is none of them."]
+
+
+def _link_problems(figures: Path | None, labels: list[str]) -> list[str]:
+    """One problem per folder of a label, in that of --figures, that is a link: figures written through it could replace any file."""
+    places = [] if figures is None or len(labels) == 1 else repair.folders(figures, labels).values()
+    return [
+        f"{place} is a link, and figures are not written through links. Remove it, or name another --figures."
+        for place in places
+        if place.is_symlink()
+    ]
 
 
 def _place_problems(save: Path | None) -> list[str]:

@@ -67,6 +67,8 @@ from .gaps import signature as signature
 from .gaps import terms as terms
 from .group_aware import UPPER_BOUND as UPPER_BOUND
 from .group_aware import upper_bound as upper_bound
+from .margins import gap_margin as gap_margin
+from .margins import performance_margin as performance_margin
 from .moments import Moments as Moments
 from .moments import Signed as Signed
 from .moments import moments_of as moments_of

@@ -17,7 +17,7 @@ from torch import nn
 
 from equipoise.data import Cohort, Images, Scores, check_cohort
 from equipoise.errors import BadInput, EquipoiseError, Misuse, raise_all
-from equipoise.measures import Gap, Settings, choose_rule, gap_values, largest, named, performance_values, tabulate
+from equipoise.measures import ARGMAX, Gap, Settings, Threshold, choose_rule, gap_values, largest, named, performance_values, tabulate
 from equipoise.methods import ALL_AT_ONCE, METHODS, STANDARD, Candidate, Goal, Note, Progress, check_method, debias
 from equipoise.models import chosen_outputs, encoding, predict
 from equipoise.presenting import presenter
@@ -70,6 +70,12 @@ class Comparison:
                 f"  {row.name}{chosen}: {self.goal.measure} {row.gap}, {self.goal.performance.replace('_', ' ')} {row.performance}"
             )
         return "\n".join(lines)
+
+    @property
+    def kind(self) -> str:
+        """Whether this is one of the "classes" of a network that decides by argmax, or of its "labels"."""
+        rule = self.original.candidate.rule
+        return "classes" if isinstance(rule, Threshold) and rule.origin == ARGMAX else "labels"
 
     @property
     def result(self) -> Tried:

@@ -44,6 +44,8 @@ class Compared(Protocol):
     @property
     def label(self) -> str: ...
     @property
+    def kind(self) -> str: ...
+    @property
     def provenance(self) -> Provenance: ...
     @property
     def settings(self) -> Settings: ...
@@ -106,6 +108,7 @@ def _write_overview(
     document = {
         "schema": LABELS_SCHEMA,
         "schema_version": LABELS_VERSION,
+        "kind": next(iter(comparisons.values())).kind,
         "chosen": next(iter(comparisons.values())).result.name,
         "met": all(case.result.candidate.met_in_sample for case in comparisons.values()),
         "folders": {label: path.name for label, path in places.items()},

@@ -69,17 +69,18 @@ def readme(
 
 def overview(title: str, cases: Mapping[str, Comparison], saved: Mapping[str, Saved], places: Mapping[str, Path]) -> dict[str, str]:
     """The report.html and README.txt above the folders of several labels."""
-    method = next(iter(cases.values())).result.name
+    first = next(iter(cases.values()))
+    method, one = first.result.name, "class" if first.kind == "classes" else "label"
     lines = [
         title,
         "",
-        f"One network, {len(cases)} labels, repaired by {method}. Each folder here is complete: the network's weights, the rule for",
-        "its label, the audits, the report and the model card. The weights are the same in all of them; heads around the",
-        "network (bias_score.safetensors), if any, are those of the label.",
+        f"One network, {len(cases)} {first.kind}, repaired by {method}. Each folder here is complete: the network's weights, the rule for",
+        f"its {one}, the audits, the report and the model card. The weights are the same in all of them; heads around the",
+        f"network (bias_score.safetensors), if any, are those of the {one}.",
         "",
         *(f"  {place.name}: {label}; equipoise apply {place} new.csv --trust" for label, place in places.items()),
         "",
-        "report.html links to the report of each label; audit.json holds the audits of all.",
+        f"report.html links to the report of each {one}; audit.json holds the audits of all.",
         "",
     ]
     return {"report.html": labels_page(title, cases, saved, places), "README.txt": "\n".join(lines)}

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data import Scores
-from equipoise.measures import RATES, FloatArray, IntArray, is_quotient, terms
+from equipoise.measures import FloatArray, IntArray, gap_margin, performance_margin
 from equipoise.methods import Goal, select
 from equipoise.repair import Comparison, Tried, limit_at
 from equipoise.report.text import plain, short
@@ -77,12 +76,16 @@ def explorer_data(case: Comparison, unit: str) -> dict[str, object]:
     return {
         "goal": {"min_performance": goal.min_performance, "max_gap": goal.max_gap, "measure": goal.measure, "performance": unit},
         "margin": {
-            "gap": None if valid is None else gap_margin(valid, goal.measure),
-            "performance": None if valid is None else performance_margin(valid, goal.performance),
+            "gap": None if valid is None else _brief(gap_margin(valid, goal.measure)),
+            "performance": None if valid is None else _brief(performance_margin(valid, goal.performance)),
         },
         "limit": None if best is None or np.isnan(best).any() else {"gap": _rounded(line), "performance": _rounded(best)},
         "methods": methods,
     }
+
+
+def _brief(margin: float | None) -> float | None:
+    return None if margin is None else round(margin, 4)
 
 
 def _drawn(method: dict[str, Any]) -> list[float]:
@@ -92,49 +95,6 @@ def _drawn(method: dict[str, Any]) -> list[float]:
 def _rounded(values: FloatArray) -> list[float | None]:
     """Six digits are more than a page can show, and make a small file."""
     return [None if np.isnan(v) else round(float(v), 6) for v in values]
-
-
-def gap_margin(scores: Scores, measure: str) -> float | None:
-    """Half of the widest 95 % interval of a gap on these patients; None if a cell is empty, or if decisions select the patients.
-
-    The decisions of a step are not kept, so its rates are unknown: this is the interval of rates of a half, the widest possible, with
-    the number of patients, not of rows.
-
-    >>> four = Scores.from_arrays([1, 0] * 800, [0.5] * 1600, ["F"] * 800 + ["M"] * 800, reference="M")
-    >>> gap_margin(four, "eod"), performance_margin(four, "balanced_accuracy")  # 1.96 * sqrt(0.5 / 400), 1.96 * sqrt(0.125 / 800)
-    (0.0693, 0.0245)
-    """
-    if is_quotient(measure):
-        return None
-    attribute = scores.attribute
-    widest = 0.0
-    for other in range(1, len(attribute.levels)):
-        variance = 0.0
-        for rate, weight in terms(measure).items():
-            for code in (0, other):
-                count = _patients(scores, (attribute.codes == code) & _of_label(scores, RATES[rate]))
-                if not count:
-                    return None
-                variance += weight**2 * 0.25 / count
-        widest = max(widest, 1.96 * variance**0.5)
-    return round(widest, 4)
-
-
-def performance_margin(scores: Scores, performance: str) -> float | None:
-    """The same for balanced accuracy and accuracy; None for a performance that is not a mean of rates."""
-    shares = {"balanced_accuracy": ((1, 0.5), (0, 0.5)), "accuracy": ((None, 1.0),)}.get(performance)
-    if shares is None:
-        return None
-    counts = [(_patients(scores, _of_label(scores, label)), weight) for label, weight in shares]
-    return None if any(n == 0 for n, _ in counts) else round(1.96 * sum(w**2 * 0.25 / n for n, w in counts) ** 0.5, 4)
-
-
-def _of_label(scores: Scores, label: int | None) -> npt.NDArray[np.bool_]:
-    return np.ones(len(scores), bool) if label is None else scores.y == label
-
-
-def _patients(scores: Scores, rows: npt.NDArray[np.bool_]) -> int:
-    return int(rows.sum()) if scores.patients is None else len(set(scores.patients[rows]))
 
 
 def _upper_bound(case: Comparison, goal: Goal, gaps: FloatArray) -> FloatArray | None:

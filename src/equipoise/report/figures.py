@@ -204,8 +204,11 @@ class _ScriptSafe(json.JSONEncoder):
         return super().encode(o).replace("<", "\\u003c")
 
 
-def save_figure(chart: Any, path: str | Path) -> Path:
-    """The path of the figure, written as PNG, SVG or a self-contained interactive HTML file, by the ending of its name."""
+def save_figure(chart: Any, path: str | Path, *, follow: bool = True) -> Path:
+    """The path of the figure, written as PNG, SVG or a self-contained interactive HTML file, by the ending of its name.
+
+    `follow` says that a link is written through, as fits a path that the user named; one that lies in a folder is itself replaced.
+    """
     path = Path(path)
     kind = path.suffix.lstrip(".").lower()
     if kind not in FORMATS:
@@ -215,7 +218,7 @@ def save_figure(chart: Any, path: str | Path) -> Path:
         "svg": {},
         "html": {"inline": True, "json_kwds": {"cls": _ScriptSafe}},
     }
-    with replacing(path) as temporary:
+    with replacing(path, follow=follow) as temporary:
         chart.save(str(temporary), format=kind, **options[kind])
     return path
 
@@ -230,13 +233,13 @@ def save_audit_figures(scores: Scores, audit: Audit, folder: str | Path, formats
         charts["calibration"] = calibration_figure(audit)
     if audit.curves["net_benefit"].notna().any():
         charts["decision-curves"] = curves_figure(audit)
-    return [save_figure(chart, Path(folder) / f"{name}.{kind}") for name, chart in charts.items() for kind in formats]
+    return [save_figure(chart, Path(folder) / f"{name}.{kind}", follow=False) for name, chart in charts.items() for kind in formats]
 
 
 def save_underdiagnosis_figure(audit: Audit, folder: str | Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Path]:
     """The figure of underdiagnosis in a folder, from the audit of "no finding"."""
     chart = underdiagnosis_figure(audit)
-    return [save_figure(chart, Path(folder) / f"underdiagnosis.{kind}") for kind in formats]
+    return [save_figure(chart, Path(folder) / f"underdiagnosis.{kind}", follow=False) for kind in formats]
 
 
 # The steps of a study's methods
@@ -268,7 +271,7 @@ def save_trajectories(
     written = []
     for data in dict.fromkeys(_followed(plan, rows, traces)["data"]):
         chart = trajectories_figure(plan, rows, traces, data)
-        written += [save_figure(chart, Path(folder) / f"trajectories-{data}.{kind}") for kind in formats]
+        written += [save_figure(chart, Path(folder) / f"trajectories-{data}.{kind}", follow=False) for kind in formats]
     return written
 
 

@@ -93,9 +93,9 @@ def write_page(case: Comparison, path: Path, *, thumbnails: bool = False) -> Pat
     return write_text(path, report_page(case, thumbnails=thumbnails))
 
 
-def write_audit_page(audit: Audit, path: Path) -> Path:
-    """The path of an audit's report, which is written whole or not at all."""
-    return write_text(path, audit_page(audit))
+def write_audit_page(audit: Audit, path: Path, *, follow: bool = True) -> Path:
+    """The path of an audit's report, which is written whole or not at all; `follow`: through a link, as fits a path that the user named."""
+    return write_text(path, audit_page(audit), follow=follow)
 
 
 def write_audits_page(audits: Audits, path: Path) -> Path:
@@ -103,7 +103,7 @@ def write_audits_page(audits: Audits, path: Path) -> Path:
     places, rows = folders(path.parent, [*audits, ""]), []  # with one name more, so that even one label has a name of its own
     for label, audit in audits.items():
         named = path.with_name(f"{path.stem}-{places[label].name}.html")
-        page = write_audit_page(replace(audit, name=f"{label}, {audits.name}"), named)
+        page = write_audit_page(replace(audit, name=f"{label}, {audits.name}"), named, follow=False)
         told = {"conclusion": conclusion(audit), "performance": audit.estimates.get("balanced_accuracy")}
         rows.append({"label": label, "href": quote(page.name), **told})
     about: dict[str, Any] = {"title": audits.name, "kind": "audit", "kind_words": audits.kind, "rows": rows}
@@ -269,7 +269,9 @@ def labels_page(title: str, cases: Mapping[str, Comparison], saved: Mapping[str,
         .get_template("labels.html")
         .render(
             title=title,
-            kind="multi-label report",
+            kind="multi-class report" if first.kind == "classes" else "multi-label report",
+            kind_words=first.kind,
+            one="class" if first.kind == "classes" else "label",
             version=first.provenance.versions.get("equipoise", ""),
             rows=rows,
             unmet=unmet,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data import Attribute, IntArray, Scores
@@ -114,13 +115,13 @@ def roc_panel(title: str, scores: Scores, f: FloatArray, attribute: Attribute) -
     points, words = [], []
     for k, level in enumerate(attribute.levels):
         rows = attribute.codes == k
-        y, score = scores.y[rows], scores.score[rows]
+        y, score, w = scores.y[rows], scores.score[rows], weights_of(scores)[rows]
         if len(np.unique(y)) < 2:
             continue
-        fpr, tpr = _roc(score, y)
+        fpr, tpr = _roc(score, y, w)
         path = line((along(a, 0, 1), up(b, 0, 1)) for a, b in zip(fpr, tpr, strict=True))
         marks.append(Mark("curve", path, k, short(level)))
-        at = float(f[rows][y == 0].mean()), float(f[rows][y == 1].mean())
+        at = _mean(f[rows], w, y == 0), _mean(f[rows], w, y == 1)
         said = f"{short(level)}: sensitivity {amount(at[1])} at a false positive rate of {amount(at[0])}"
         points.append(Mark("at", dot(along(at[0], 0, 1), up(at[1], 0, 1), 4.5), k, said))
         words.append(said)
@@ -128,12 +129,22 @@ def roc_panel(title: str, scores: Scores, f: FloatArray, attribute: Attribute) -
     return Panel(title, says, percents("x"), percents("y"), "false positive rate", "sensitivity", (*marks, *points))
 
 
-def _roc(score: FloatArray, y: IntArray) -> tuple[FloatArray, FloatArray]:
+def weights_of(scores: Scores) -> FloatArray:
+    """The sample weight of each row; 1 where there are none."""
+    return np.ones(len(scores)) if scores.weight is None else scores.weight
+
+
+def _mean(values: FloatArray, weight: FloatArray, rows: npt.NDArray[np.bool_]) -> float:
+    """The weighted mean of some rows; NaN where there is none."""
+    return float(values[rows] @ weight[rows] / weight[rows].sum()) if rows.any() else float("nan")
+
+
+def _roc(score: FloatArray, y: IntArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
     """False positive rate and sensitivity at each distinct score, thinned to what can be seen."""
     order = np.argsort(-score, kind="stable")
     ends = np.append(np.diff(score[order]) != 0, True)
-    hits, alarms = np.cumsum(y[order])[ends], np.cumsum(1 - y[order])[ends]
-    fpr, tpr = np.append(0.0, alarms / max(alarms[-1], 1)), np.append(0.0, hits / max(hits[-1], 1))
+    hits, alarms = np.cumsum((weight * y)[order])[ends], np.cumsum((weight * (1 - y))[order])[ends]
+    fpr, tpr = (np.append(0.0, sums / sums[-1] if sums[-1] > 0 else sums) for sums in (alarms, hits))
     travelled = fpr + tpr  # grows from 0 to 2 along the curve
     keep = np.unique(np.append(np.searchsorted(travelled, np.linspace(0, 2, POINTS)).clip(max=len(fpr) - 1), len(fpr) - 1))
     return fpr[keep], tpr[keep]
@@ -146,8 +157,9 @@ def calibration_panel(title: str, scores: Scores, attribute: Attribute, min_pati
     for k, level in enumerate(attribute.levels):
         rows = attribute.codes == k
         place = np.minimum((scores.score[rows] * BINS).astype(int), BINS - 1)
-        n, total, positives = (np.bincount(place, w, BINS) for w in (None, scores.score[rows], scores.y[rows]))
-        use = n >= min_patients
+        w = weights_of(scores)[rows]
+        n, total, positives = (np.bincount(place, w * values, BINS) for values in (1.0, scores.score[rows], scores.y[rows]))
+        use = np.bincount(place, minlength=BINS) >= min_patients
         if not use.any():
             continue
         mean, share = total[use] / n[use], positives[use] / n[use]
@@ -198,9 +210,11 @@ def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, co
     rows = attribute.codes == code
     edges = np.linspace(0, 1, BARS + 1)
     shares = []
+    weight = weights_of(scores)
     for label in (1, 0):
-        part = scores.score[rows & (scores.y == label)]
-        shares.append(np.histogram(part, edges)[0] / max(len(part), 1))
+        own = rows & (scores.y == label)
+        heights = np.histogram(scores.score[own], edges, weights=weight[own])[0]
+        shares.append(heights / heights.sum() if own.any() else heights)
     top = max(0.05, float(np.max(shares)))
     marks = []
     for sign, style, heights in ((1, "with", shares[0]), (-1, "without", shares[1])):
@@ -215,8 +229,7 @@ def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, co
         x = along(min(max(cut, 0.0), 1.0), 0, 1)
         marks.append(Mark("cut", line([(x, TOP), (x, HEIGHT - BOTTOM)]), title=f"threshold {number(cut, 3)}"))
     where = ", ".join(number(cut, 3) for cut in cuts[:5])
-    f = rule.decide(scores)[rows]
-    counts = [float(f[scores.y[rows] == label].mean()) if (scores.y[rows] == label).any() else float("nan") for label in (1, 0)]
+    counts = [_mean(rule.decide(scores), weight, rows & (scores.y == label)) for label in (1, 0)]
     says = (
         f"{title}: scores of those with the finding (up) and without (down). "
         f"Flagged: {amount(counts[0])} with it, {amount(counts[1])} without"

@@ -11,7 +11,18 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise import models
-from equipoise.measures import CALIBRATION_ERROR, EVERYONE, FEW, GROUP_MEASURES, OF_ALL, SCORE_MEASURES, Audit, group_estimate, meaning
+from equipoise.measures import (
+    CALIBRATION_ERROR,
+    EVERYONE,
+    FEW,
+    GROUP_MEASURES,
+    OF_ALL,
+    SCORE_MEASURES,
+    Audit,
+    Audits,
+    group_estimate,
+    meaning,
+)
 from equipoise.report.text import amount, interval, p_words, percent, printable, sentence, short_name, span
 from equipoise.report.wording import (
     PERFORMANCE,
@@ -54,11 +65,12 @@ def audit_summary(audit: Audit) -> RenderableType:
     return Group(*parts, "", *(Text(line, style="dim") for line in _notes(audit, *hidden)))
 
 
-def audits_summary(audits: Mapping[str, Audit]) -> RenderableType:
-    """The audits of several labels on one screen, one row per label."""
+def audits_summary(audits: Audits) -> RenderableType:
+    """The audits of several labels, or classes, on one screen, one row per label."""
+    one = "class" if audits.kind == "classes" else "label"
     level = next(iter(audits.values())).settings.level
-    table = _table(f"{len(audits)} labels, with {percent(level)} intervals")
-    table.add_column("label", overflow="fold")
+    table = _table(f"{len(audits)} {audits.kind}, with {percent(level)} intervals")
+    table.add_column(one, overflow="fold")
     table.add_column("rows", justify="right")
     table.add_column("balanced accuracy, %", justify="right", max_width=len("accuracy, %"))
     table.add_column("largest gap", overflow="fold")
@@ -72,8 +84,8 @@ def audits_summary(audits: Mapping[str, Audit]) -> RenderableType:
         )
         table.add_row(Text(short_name(label)), f"{audit.rows:,}", "" if estimate is None else f"{100 * estimate.value:.1f}", *cells)
     first = next(iter(audits.values()))
-    clear = f"{CLEAR_MARK}: clear of 0 after adjustment for {comparison_words(first)} of all labels (Holm)."
-    note = f"{clear} --verbose shows each label's audit."
+    clear = f"{CLEAR_MARK}: clear of 0 after adjustment for {comparison_words(first)} of all {audits.kind} (Holm)."
+    note = f"{clear} --verbose shows the audit of each {one}."
     return Group(table, Text(note, style="dim"))
 
 

@@ -286,12 +286,14 @@ class AuditView:
     scale: Scale
     gaps: Mapping[str, Sequence[Estimate]]
     curves: Sequence[Panel]  # decision curves
+    shrunken: Sequence[Mapping[str, Any]] = ()  # gaps by empirical Bayes, where they were asked for
 
 
 def audit_views(audit: Audit) -> list[AuditView]:
     """The tables of an audit, one view per attribute and intersection. A measure that mirrors another is not repeated."""
     views = []
     folded = crossed(list(audit.groups["attribute"].unique()))
+    shrunken = _shrunken(audit)
     for name, groups in audit.groups.groupby("attribute", sort=False):
         rates = []
         for rate in SHOWN:
@@ -301,8 +303,18 @@ def audit_views(audit: Audit) -> list[AuditView]:
         own = audit.gaps[audit.gaps["attribute"] == name]
         gaps = {m: [Estimate.of_gap(row) for row in own[own["measure"] == m].to_dict("records")] for m in distinct(own["measure"].unique())}
         scale = Scale.of([e for rows in gaps.values() for e in rows], "points")
-        views.append(AuditView(str(name), name in folded, groups, rates, scale, gaps, decision_panels(str(name), [("", audit)])))
+        curves = decision_panels(str(name), [("", audit)])
+        views.append(AuditView(str(name), name in folded, groups, rates, scale, gaps, curves, shrunken.get(str(name), ())))
     return views
+
+
+def _shrunken(audit: Audit) -> dict[str, list[dict[str, Any]]]:
+    """The shrunken gaps of each attribute that has them; empty where they were not asked for."""
+    if not audit.shrink:
+        return {}
+    gaps = audit.shrunken()
+    gaps = gaps[gaps["shrunken"].notna() & gaps["measure"].isin(distinct(gaps["measure"].unique()))]
+    return {str(name): [{str(k): v for k, v in row.items()} for row in own.to_dict("records")] for name, own in gaps.groupby("attribute")}
 
 
 @dataclass(frozen=True)

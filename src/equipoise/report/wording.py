@@ -157,7 +157,7 @@ def conclusion(audit: Audit) -> str:
     if not row["clear"]:
         return f"No difference between groups is clear after adjustment for {many}; those below the detectable size remain possible."
     low, high = sorted(100 * abs(row[f"simultaneous_{end}"]) for end in ("low", "high"))
-    family = "" if audit.own_comparisons == audit.comparisons else f" for {many} of all labels"
+    family = "" if audit.own_comparisons == audit.comparisons else f" for all {audit.comparisons:,}"
     of = f"{audit.own_comparisons:,} comparison{'' if audit.own_comparisons == 1 else 's'}"
     found = f"{audit.findings} of {of} {'is' if audit.findings == 1 else 'are'} clear after adjustment{family}"
     ends = f"simultaneous {percent(audit.settings.level)} interval {low:.1f} to {high:.1f}"
