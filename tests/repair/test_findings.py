@@ -9,7 +9,7 @@ from equipoise.data import Scores
 from equipoise.measures import Threshold, audit_scores
 from equipoise.methods import Goal
 from equipoise.repair import Comparison
-from support.cases import GOAL, drawn, small_case
+from support.cases import GOAL, small_case
 
 
 def _on_test(case: Comparison, before: Scores, after: Scores) -> Comparison:
@@ -19,7 +19,7 @@ def _on_test(case: Comparison, before: Scores, after: Scores) -> Comparison:
 
 def test_gaps_and_performance_are_those_of_an_audit():
     case = small_case()
-    found = drawn(case, 60).found
+    found = case.found
     for repair, gap, performance in (
         (case.original, found.gap_before, found.performance_before),
         (case.result, found.gap_after, found.performance_after),
@@ -35,7 +35,7 @@ def test_gaps_and_performance_are_those_of_an_audit():
 
 
 def test_a_clear_repair_is_smaller_and_the_interval_of_the_change_holds_it():
-    found = drawn(small_case(rows=2000), 100).found
+    found = small_case(rows=2000).found
     assert found.seen == "smaller"
     assert not found.contradicts
     change = found.gap_change
@@ -55,7 +55,7 @@ def test_a_repair_that_widens_the_gap_on_test_contradicts_validation():
         original=replace(turned.original, candidate=replace(turned.original.candidate, rule=rule)),
         candidates=(replace(turned.result, candidate=replace(turned.result.candidate, rule=rule)),),
     )
-    found = drawn(turned, 60).found
+    found = turned.found
     assert found.seen == "larger"
     assert found.contradicts
     assert found.levelled == ()
@@ -64,19 +64,19 @@ def test_a_repair_that_widens_the_gap_on_test_contradicts_validation():
 def test_no_changed_decision_is_unchanged():
     case = small_case(methods=("bias-gda",))
     same = replace(case.original, candidate=replace(case.original.candidate, method="bias-gda"))
-    found = drawn(replace(case, candidates=(same,)), 30).found
+    found = replace(case, candidates=(same,)).found
     assert (found.seen, found.worse, found.levelled, found.contradicts) == ("unchanged", (), (), False)
 
 
 def test_too_few_patients_are_insufficient_not_zero():
-    found = drawn(small_case(rows=40, groups=("M", "F"), shares=(0.95, 0.05), methods=("bias-gda",), seed=3), 30).found
+    found = small_case(rows=40, groups=("M", "F"), shares=(0.95, 0.05), methods=("bias-gda",), seed=3).found
     assert found.seen == "insufficient"
     assert np.isnan(found.gap_after.value)
     assert "insufficient" in found.gap_after.note
 
 
 def test_levelling_down_is_named_with_its_points():
-    found = drawn(small_case(rows=3000, harm=1.0, cure=0.3, goal=Goal("eod", min_performance=0.6), methods=("bias-gda",)), 60).found
+    found = small_case(rows=3000, harm=1.0, cure=0.3, goal=Goal("eod", min_performance=0.6), methods=("bias-gda",)).found
     assert [part.group for part in found.levelled] == ["M"]
     fell = next(s for s in found.worse if (s.group, s.rate) == ("M", "tpr"))
     assert fell.clear
@@ -84,7 +84,7 @@ def test_levelling_down_is_named_with_its_points():
 
 
 def test_with_more_groups_the_headline_is_the_largest():
-    found = drawn(small_case(rows=1500, groups=("A", "B", "C", "D")), 40).found
+    found = small_case(rows=1500, groups=("A", "B", "C", "D")).found
     rows = [row for row in found.gaps["sex"] if row.target]
     assert len(rows) == 3
     assert abs(found.gap_before.value) == max(abs(row.before.value) for row in rows)
@@ -92,7 +92,7 @@ def test_with_more_groups_the_headline_is_the_largest():
 
 def test_two_attributes_are_judged_by_their_intersection():
     case = small_case(rows=1500, second=True)
-    found = drawn(case, 40).found
+    found = case.found
     assert found.main == "sex & age"
     assert list(found.rates) == list(found.gaps) == list(found.cohort) == ["sex", "age", "sex & age"]
     assert found.gap_before.reference == "M & under 60"
@@ -101,7 +101,7 @@ def test_two_attributes_are_judged_by_their_intersection():
 
 def test_calibration_in_the_large_is_the_mean_score_minus_the_share():
     case = small_case(missing=0.1)
-    found = drawn(case, 40).found
+    found = case.found
     block = next(b for b in found.rates["sex"] if b.rate == "calibration_in_the_large")
     scores = case.result.test
     for row in block.rows:
@@ -112,7 +112,7 @@ def test_calibration_in_the_large_is_the_mean_score_minus_the_share():
 
 def test_the_cohort_counts_rows_patients_and_labels():
     case = small_case(missing=0.2)
-    rows = {row.group: row for row in drawn(case, 20).found.cohort["sex"]}
+    rows = {row.group: row for row in case.found.cohort["sex"]}
     test = case.original.test
     women = test.groups == "F"
     assert rows["F"].test.rows == women.sum()
@@ -125,7 +125,7 @@ def test_the_cohort_counts_rows_patients_and_labels():
 
 def test_every_method_is_measured_on_the_test_part():
     case = small_case()
-    found = drawn(case, 40).found
+    found = case.found
     assert [row.name for row in found.methods] == ["standard", "bias-gda", "pruning", "reject-option", "equalised-odds"]
     assert [row.chosen for row in found.methods] == [False, True, False, False, False]
     assert [row.needs_group for row in found.methods] == [False, False, False, True, True]
@@ -137,7 +137,7 @@ def test_every_method_is_measured_on_the_test_part():
 
 @pytest.mark.parametrize("goal", [GOAL, Goal("fpr_gap", max_gap=0.1), Goal("aod", "accuracy", min_performance=0.5, max_gap=0.2)])
 def test_the_rate_of_a_group_belongs_to_the_measure(goal: Goal):
-    found = drawn(small_case(goal=goal), 20).found
+    found = small_case(goal=goal).found
     pair = found.rate_of("F")
     if goal.measure == "aod":
         assert pair is None
