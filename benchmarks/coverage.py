@@ -38,6 +38,7 @@ ALSO = ("ppv_gap", "npv_gap", "tpr-fpr")
 ACCEPTED = (0.93, 0.98)
 GRID = np.linspace(-9, 9, 6001)  # of the latent value, for integrals
 MOVED = 0.15  # how much further down on x the threshold of the "after" decisions lies, in groups other than the reference
+NOISE = {"network": 0.3, "threshold": 0.0}  # what a repaired network adds to x, so that decisions change both ways; a threshold nothing
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ class Sample:
     group: npt.NDArray[np.int64]
     unit: npt.NDArray[np.int64]
     before: FloatArray
-    after: FloatArray
+    network: FloatArray  # decisions after the repair of a network
+    threshold: FloatArray  # after a threshold was moved
 
     def scores(self, groups: int) -> Scores:
         """What an audit sees of them."""
@@ -126,15 +128,16 @@ class World:
         own, noise = rng.standard_normal(count), rng.standard_normal(len(unit))
         x = sqrt(design.correlation) * own[unit] + sqrt(1 - design.correlation) * noise + self.means[group, y][unit]
         before = (x >= 0).astype(np.float64)
-        after = (x >= np.where(group[unit] > 0, -MOVED, 0.0)).astype(np.float64)
-        return Sample(y[unit], self.score(x), group[unit], unit, before, after)
+        other = rng.standard_normal(len(unit))
+        network, threshold = ((x + noise * other >= np.where(group[unit] > 0, -MOVED, 0.0)).astype(np.float64) for noise in NOISE.values())
+        return Sample(y[unit], self.score(x), group[unit], unit, before, network, threshold)
 
     @cache  # noqa: B019 (one world per piece)
-    def rates(self, cut: float, group: int | None = None) -> dict[str, float]:
-        """The true rates at a threshold on x, of a group; or of everyone, with the threshold at 0 in the reference."""
+    def rates(self, cut: float, group: int | None = None, noise: float = 0.0) -> dict[str, float]:
+        """The true rates at a threshold on x, to which noise is added, of a group; or of all, with the threshold at 0 in the reference."""
         found = []
         for k in range(len(self.design.share)) if group is None else [group]:
-            negative, positive = CDF(self.means[k] - (cut if k or group is not None else 0.0))
+            negative, positive = CDF((self.means[k] - (cut if k or group is not None else 0.0)) / sqrt(1 + noise**2))
             p = self.design.prevalence[k]
             weight = self.design.share[k] if group is None else 1.0
             found.append(weight * np.array([p * positive, p * (1 - positive), (1 - p) * negative, (1 - p) * (1 - negative)]))
@@ -188,9 +191,9 @@ class World:
         return self.rates(0.0) | {"auroc": float(sick @ apart @ well), "average_precision": float((precision * gained).sum())}
 
     @cache  # noqa: B019 (one world per piece)
-    def gap(self, measure: str, group: int, cut: float = 0.0) -> float:
-        """The true gap of a group, at a threshold on x that is that of the group only."""
-        own, reference = self.rates(cut, group), self.rates(0.0, 0)
+    def gap(self, measure: str, group: int, cut: float = 0.0, noise: float = 0.0) -> float:
+        """The true gap of a group, at a threshold on x that is that of the group only, with noise in both groups."""
+        own, reference = self.rates(cut, group, noise), self.rates(0.0, 0, noise)
         return sum(sign * (own[name] - reference[name]) for name, sign in coefficients(measure).items())
 
 
@@ -222,7 +225,7 @@ def hits_of(samples: Sequence[Sample], world: World) -> Iterator[Hit]:
         *(np.concatenate([getattr(sample, name) for sample in samples]) for name in ("y", "score")),
         np.concatenate([groups * k + sample.group for k, sample in enumerate(samples)]),
         np.concatenate([start + sample.unit for start, sample in zip(starts, samples, strict=False)]),
-        *(np.concatenate([getattr(sample, name) for sample in samples]) for name in ("before", "after")),
+        *(np.concatenate([getattr(sample, name) for sample in samples]) for name in ("before", *NOISE)),
     )
     many = groups * len(samples)
     attribute = Attribute("group", tuple(map(str, range(many))), whole.group)
@@ -262,24 +265,25 @@ def hits_of(samples: Sequence[Sample], world: World) -> Iterator[Hit]:
             for g in range(1, groups):
                 if min(patients[0], patients[g]) >= settings.min_patients:
                     yield "gap", measure, NAMES[g], world.gap(measure, g), low[g - 1], high[g - 1]
-        yield from changes_of(mine, sample.before, sample.after, world, settings)
+        for repair in NOISE:
+            yield from changes_of(mine, sample.before, getattr(sample, repair), repair, world, settings)
 
 
-def changes_of(scores: Scores, before: FloatArray, after: FloatArray, world: World, settings: Settings) -> Iterator[Hit]:
+def changes_of(scores: Scores, before: FloatArray, after: FloatArray, repair: str, world: World, settings: Settings) -> Iterator[Hit]:
     """Every paired interval of a change of the decisions."""
-    pair = paired(scores, before, after, settings)
+    pair, noise = paired(scores, before, after, settings), NOISE[repair]
     for shift in pair.shifts():
         k = NAMES.index(shift.group)
-        truth = world.rates(-MOVED if k else 0.0, k)[shift.rate] - world.rates(0.0, k)[shift.rate]
-        yield "change of a rate", shift.rate, shift.group, truth, shift.change.low, shift.change.high
+        truth = world.rates(-MOVED if k else 0.0, k, noise)[shift.rate] - world.rates(0.0, k)[shift.rate]
+        yield f"change of a rate, {repair}", shift.rate, shift.group, truth, shift.change.low, shift.change.high
     for k, group in enumerate(scores.attribute.others, 1):
         for measure in ("spd", "eod", "aod", "fpr_gap", "ppv_gap"):
-            change, truth = pair.gap_change(measure, group), world.gap(measure, k, -MOVED) - world.gap(measure, k)
+            change, truth = pair.gap_change(measure, group), world.gap(measure, k, -MOVED, noise) - world.gap(measure, k)
             if not np.isnan(change.value):
-                yield "change of a gap", measure, group, truth, change.low, change.high
+                yield f"change of a gap, {repair}", measure, group, truth, change.low, change.high
     for name in ("balanced_accuracy", "accuracy", "f1"):
-        change, truth = pair.performance_change(name), world.rates(-MOVED)[name] - world.rates(0.0)[name]
-        yield "change of performance", name, "", truth, change.low, change.high
+        change, truth = pair.performance_change(name), world.rates(-MOVED, None, noise)[name] - world.rates(0.0)[name]
+        yield f"change of performance, {repair}", name, "", truth, change.low, change.high
 
 
 def tests_of(sample: Sample, world: World, seed: int) -> Iterator[tuple[str, float]]:

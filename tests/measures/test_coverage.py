@@ -17,7 +17,9 @@ def covered() -> pd.DataFrame:
 
 
 def test_every_kind_of_interval_was_seen(covered: pd.DataFrame) -> None:
-    assert {"rate of a group", "score of a group", "performance", "gap", "change of a rate", "change of a gap"} <= set(covered["kind"])
+    assert {"rate of a group", "score of a group", "performance", "gap", "change of a rate, network", "change of a gap, threshold"} <= set(
+        covered["kind"]
+    )
     assert {"tpr", "ppv", "auroc", "f1", "average_precision", "eod", "aod", "ppv_gap"} <= set(covered["measure"])
 
 

@@ -7,11 +7,11 @@ import sklearn.metrics as sk
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
-from scipy.stats import binomtest, chi2, t
+from scipy.stats import binomtest, chi2, norm, t
 
 from equipoise.data import Scores
 from equipoise.measures import Settings, audit_scores, gap_values, paired
-from equipoise.measures.intervals import auroc_interval, combined, detectable_gap, quantile, student, wilson
+from equipoise.measures.intervals import auroc_interval, combined, detectable_gap, quantile, student, tango, wilson
 from equipoise.measures.moments import moments_of, moments_of_change
 from equipoise.measures.performance import Ranking
 
@@ -101,7 +101,7 @@ def test_a_measure_of_two_rates_at_their_ends_is_uncertain_in_both():
 def test_unchanged_decisions_of_ten_patients_do_not_prove_that_nothing_changes():
     y, codes = np.ones(20, np.int64), np.repeat([0, 1], 10)
     same = moments_of_change(y, y, y, codes, 2, np.arange(20))
-    value, low, high = same.gaps({"gained_tpr": 1.0, "lost_tpr": -1.0})
+    value, low, high = same.gaps({"tpr": 1.0})
     assert value[0] == 0
     assert low[0] < -0.2
     assert high[0] > 0.2
@@ -113,9 +113,7 @@ def test_a_paired_change_is_narrower_than_unpaired_rates_and_equals_mcnemar_in_l
     before = (rng.random(n) < 0.6).astype(float)
     after = np.where(rng.random(n) < 0.1, 1 - before, before)
     y, codes = np.ones(n, np.int64), np.zeros(n, np.int64)
-    value, low, high = (
-        float(x[0]) for x in moments_of_change(before, after, y, codes, 1, np.arange(n)).sums({"gained_tpr": 1, "lost_tpr": -1})
-    )
+    value, low, high = (float(x[0]) for x in moments_of_change(before, after, y, codes, 1, np.arange(n)).sums({"tpr": 1.0}))
     step = after - before
     assert value == pytest.approx(step.mean())
     assert high - low == pytest.approx(2 * Z * step.std() / np.sqrt(n), rel=0.01)
@@ -235,6 +233,38 @@ def test_few_patients_are_marked_in_frames_and_json():
     plain = found.to_dict()
     assert [row["few"] for row in plain["gaps"] if row["measure"] == "spd"] == [False, True, False]
     assert plain["spd"]["patients"] == found["spd"].patients
+
+
+def test_the_limits_of_a_paired_difference_are_where_its_score_statistic_is_z() -> None:
+    """With the share lost that is most likely given the difference, found by a search over the multinomial likelihood."""
+    for gained, lost, n in ((12, 2, 50), (3, 0, 100), (9, 0, 40), (7, 7, 60), (0, 5, 30)):
+        for limit in tango(gained / n, lost / n, n):
+            d = float(limit)
+            q = np.linspace(max(0.0, -d), (1 - d) / 2, 400_001)[1:-1]  # q lost, q + d gained
+            likelihood = gained * np.log(q + d) + lost * np.log(q) + (n - gained - lost) * np.log(1 - 2 * q - d)
+            share = q[likelihood.argmax()]
+            assert (gained / n - lost / n - d) ** 2 == pytest.approx(Z**2 * (2 * share + d - d * d) / n, rel=2e-3)
+    assert [round(float(end), 6) for end in tango(0.0, 0.0, 20)] == pytest.approx([-(Z**2) / (20 + Z**2), Z**2 / (20 + Z**2)], abs=1e-6)
+    assert np.isnan(tango(np.nan, np.nan, 10)[0])
+
+
+@pytest.mark.parametrize(("n", "gained", "lost"), [(60, 0.15, 0.1), (200, 0.06, 0.03), (1000, 0.02, 0.0)])
+def test_a_paired_difference_covers_neither_too_seldom_nor_always(n: int, gained: float, lost: float) -> None:
+    counts = np.random.default_rng(n).multinomial(n, [gained, lost, 1 - gained - lost], 4000)
+    low, high = tango(counts[:, 0] / n, counts[:, 1] / n, n)
+    assert 0.935 < np.mean((low <= gained - lost) & (gained - lost <= high)) < 0.975
+
+
+def test_changes_of_patients_with_several_rows_cover() -> None:
+    rng = np.random.default_rng(8)
+    groups, patients = 800, 60
+    unit = np.repeat(np.arange(groups * patients), 3)
+    x = np.sqrt(0.5) * (rng.normal(size=groups * patients)[unit] + rng.normal(size=len(unit)))
+    before, after = (x > 0.0).astype(float), (x + 0.4 * rng.normal(size=len(unit)) > -0.1).astype(float)
+    change = moments_of_change(before, after, np.ones(len(unit)), unit // patients, groups, unit)
+    truth = norm.cdf(0.1 / np.sqrt(1.16)) - 0.5
+    _, low, high = change.sums({"tpr": 1.0})
+    assert 0.93 < np.mean((low <= truth) & (truth <= high)) < 0.98
 
 
 def test_changes_of_quotients_equal_their_differences_and_are_no_points() -> None:

@@ -6,6 +6,7 @@ effective sample size, so that several rows of one patient count for no more tha
 
 - a proportion: Wilson 1927, with the limits of Brown, Cai and DasGupta 2001 (Stat Sci 16:101) next to 0 and 1
 - a signed sum of proportions, such as a gap: square-and-add, Newcombe 1998 (Stat Med 17:873), with correlations as in Zou and Donner 2008
+- the difference of two proportions of the same patients: Tango 1998 (Stat Med 17:891)
 - AUROC: Newcombe 2006 (Stat Med 25:559), method 5
 """
 
@@ -111,6 +112,38 @@ def _gamma_tail(a: FloatArray, x: FloatArray, inverse: FloatArray) -> FloatArray
         term = term * x / (a + k)
         total += term
     return total
+
+
+def tango(gained: npt.ArrayLike, lost: npt.ArrayLike, n: npt.ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
+    """The limits of the shares gained minus lost, of n patients seen before and after; NaN where there are none.
+
+    They are those differences for which the squared score statistic, with the share lost that is then most likely, is z^2. Three gained of
+    100 and none lost do not exclude that as many are lost as gained; of 100 patients without a change up to four may change either way.
+
+    >>> [end.round(3).tolist() for end in tango([0.03, 0.0, 0.2], [0.0, 0.0, 0.1], 100)]
+    [[-0.008, -0.037, -0.008], [0.085, 0.037, 0.208]]
+    """
+    plus, minus, size = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (gained, lost, n)))
+    known = ~np.isnan(plus) & ~np.isnan(minus) & (size > 0)
+    b, c, count = np.where(known, plus, 0.0), np.where(known, minus, 0.0), np.where(known, size, 1.0)
+    z = quantile(level)
+
+    def outside(d: FloatArray) -> npt.NDArray[np.bool_]:
+        half = (-b - c + (2 - b + c) * d) / 4
+        fewer = np.sqrt(np.maximum(half**2 + c * d * (1 - d) / 2, 0.0)) - half  # the share lost, given the difference
+        spread = np.maximum(2 * fewer + d * (1 - d), 0.0) / count
+        beyond: npt.NDArray[np.bool_] = (b - c - d) ** 2 > z * z * spread
+        return beyond
+
+    ends = []
+    for limit in (-1.0, 1.0):
+        out, within = np.full(b.shape, limit), b - c
+        for _ in range(HALVINGS):
+            middle = (out + within) / 2
+            beyond = outside(middle)
+            out, within = np.where(beyond, middle, out), np.where(beyond, within, middle)
+        ends.append(np.where(known, within, np.nan))
+    return ends[0], ends[1]
 
 
 def combined(

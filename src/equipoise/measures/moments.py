@@ -7,36 +7,40 @@ moments of the sums. From that follows its effective sample size: the number of 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from equipoise.measures.cells import FloatArray, IntArray, grouped, ratio
-from equipoise.measures.intervals import combined, fewer_clusters, wilson
+from equipoise.measures.intervals import combined, fewer_clusters, tango, wilson
 
-Columns = Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]  # ratio: its numerator and its denominator, as sums of columns
+
+class Ratio(NamedTuple):
+    """A ratio of two sums of columns; or the difference of two ratios with one denominator, of which `either` is the sum."""
+
+    top: tuple[float, ...]
+    bottom: tuple[float, ...]
+    either: tuple[float, ...] | None = None
+
+
+Columns = Mapping[str, Ratio]
 DECISIONS: Columns = {  # of the columns n0, n1 (rows with label 0, 1), s0, s1 (the sums of their decisions)
-    "selection_rate": ((0, 0, 1, 1), (1, 1, 0, 0)),
-    "tpr": ((0, 0, 0, 1), (0, 1, 0, 0)),
-    "fpr": ((0, 0, 1, 0), (1, 0, 0, 0)),
-    "ppv": ((0, 0, 0, 1), (0, 0, 1, 1)),
-    "npv": ((1, 0, -1, 0), (1, 1, -1, -1)),
-    "accuracy": ((1, 0, -1, 1), (1, 1, 0, 0)),
-    "jaccard": ((0, 0, 0, 1), (0, 1, 1, 0)),  # true positives among rows that are positive or decided so; F1 = 2 J / (1 + J)
+    "selection_rate": Ratio((0, 0, 1, 1), (1, 1, 0, 0)),
+    "tpr": Ratio((0, 0, 0, 1), (0, 1, 0, 0)),
+    "fpr": Ratio((0, 0, 1, 0), (1, 0, 0, 0)),
+    "ppv": Ratio((0, 0, 0, 1), (0, 0, 1, 1)),
+    "npv": Ratio((1, 0, -1, 0), (1, 1, -1, -1)),
+    "accuracy": Ratio((1, 0, -1, 1), (1, 1, 0, 0)),
+    "jaccard": Ratio((0, 0, 0, 1), (0, 1, 1, 0)),  # true positives among rows that are positive or decided so; F1 = 2 J / (1 + J)
 }
 CHANGES: Columns = {  # of the columns n0, n1, and the decisions gained and lost with label 0, 1: gained0, gained1, lost0, lost1
-    "gained_selection": ((0, 0, 1, 1, 0, 0), (1, 1, 0, 0, 0, 0)),
-    "lost_selection": ((0, 0, 0, 0, 1, 1), (1, 1, 0, 0, 0, 0)),
-    "gained_tpr": ((0, 0, 0, 1, 0, 0), (0, 1, 0, 0, 0, 0)),
-    "lost_tpr": ((0, 0, 0, 0, 0, 1), (0, 1, 0, 0, 0, 0)),
-    "gained_fpr": ((0, 0, 1, 0, 0, 0), (1, 0, 0, 0, 0, 0)),
-    "lost_fpr": ((0, 0, 0, 0, 1, 0), (1, 0, 0, 0, 0, 0)),
-    "gained_accuracy": ((0, 0, 0, 1, 1, 0), (1, 1, 0, 0, 0, 0)),
-    "lost_accuracy": ((0, 0, 1, 0, 0, 1), (1, 1, 0, 0, 0, 0)),
-    "gained_true": ((0, 0, 0, 1, 0, 0), (1, 1, 0, 0, 0, 0)),  # of all rows: those decided positive now, and rightly
-    "lost_true": ((0, 0, 0, 0, 0, 1), (1, 1, 0, 0, 0, 0)),
-    "gained_false": ((0, 0, 1, 0, 0, 0), (1, 1, 0, 0, 0, 0)),
-    "lost_false": ((0, 0, 0, 0, 1, 0), (1, 1, 0, 0, 0, 0)),
+    "selection": Ratio((0, 0, 1, 1, -1, -1), (1, 1, 0, 0, 0, 0), (0, 0, 1, 1, 1, 1)),
+    "tpr": Ratio((0, 0, 0, 1, 0, -1), (0, 1, 0, 0, 0, 0), (0, 0, 0, 1, 0, 1)),
+    "fpr": Ratio((0, 0, 1, 0, -1, 0), (1, 0, 0, 0, 0, 0), (0, 0, 1, 0, 1, 0)),
+    "accuracy": Ratio((0, 0, -1, 1, 1, -1), (1, 1, 0, 0, 0, 0), (0, 0, 1, 1, 1, 1)),
+    "true": Ratio((0, 0, 0, 1, 0, -1), (1, 1, 0, 0, 0, 0), (0, 0, 0, 1, 0, 1)),  # of all rows: decided positive, and rightly
+    "false": Ratio((0, 0, 1, 0, -1, 0), (1, 1, 0, 0, 0, 0), (0, 0, 1, 0, 1, 0)),
 }
 Signed = Mapping[str, float] | Mapping[str, FloatArray]  # ratio: its coefficient, or one per group
 
@@ -71,14 +75,22 @@ class Moments:
     @cached_property
     def _sides(self) -> tuple[FloatArray, FloatArray]:
         """Numerators and denominators (ratios, columns)."""
-        top, bottom = (np.array([sides[k] for sides in self.ratios.values()], dtype=np.float64) for k in (0, 1))
+        top, bottom = (np.array([each[k] for each in self.ratios.values()], dtype=np.float64) for k in (0, 1))
         return top, bottom
 
     @cached_property
     def _values(self) -> FloatArray:
         """All ratios (groups, ratios)."""
         top, bottom = (self.total @ side.T for side in self._sides)
-        return ratio(np.minimum(np.maximum(top, 0.0), bottom), bottom)
+        lowest = np.where([each.either is None for each in self.ratios.values()], 0.0, -bottom)
+        return ratio(np.minimum(np.maximum(top, lowest), bottom), bottom)
+
+    @cached_property
+    def _either(self) -> FloatArray:
+        """The sums of the two ratios whose difference a ratio is (groups, ratios); itself where it is no difference."""
+        sides = np.array([each.either or each.top for each in self.ratios.values()], dtype=np.float64)
+        bottom = self.total @ self._sides[1].T
+        return ratio(np.clip(self.total @ sides.T, 0.0, bottom), bottom)
 
     @cached_property
     def _covariances(self) -> FloatArray:
@@ -95,7 +107,7 @@ class Moments:
         bottom = self._sides[1]
         clusters = ratio((self.total @ bottom.T) ** 2, np.einsum("kc,gcd,kd->gk", bottom, self.second, bottom))
         variance = np.nan_to_num(np.diagonal(self._covariances, axis1=-2, axis2=-1))
-        unclustered = np.nan_to_num(ratio(np.nan_to_num(self._values * (1 - self._values)), np.maximum(self.rows - 1, 0.0)))
+        unclustered = np.nan_to_num(ratio(np.nan_to_num(self._either - self._values**2), np.maximum(self.rows - 1, 0.0)))
         spread = (unclustered > 0) & (variance > 0)
         effect = np.maximum(np.divide(variance, unclustered, out=np.ones_like(variance), where=spread), 1.0)
         return np.where(spread, self.rows / effect, np.minimum(clusters, self.rows))
@@ -148,7 +160,12 @@ class Moments:
     def interval(self, name: str, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """The limits of a ratio of each group (groups,)."""
         if level not in self._limits_by_level:
-            self._limits_by_level[level] = wilson(self._values, fewer_clusters(self._sizes, self._degrees, level), level)
+            sizes = fewer_clusters(self._sizes, self._degrees, level)
+            if any(each.either is not None for each in self.ratios.values()):
+                sides = ((self._either + sign * self._values) / 2 for sign in (1, -1))
+                self._limits_by_level[level] = tango(*sides, sizes, level)
+            else:
+                self._limits_by_level[level] = wilson(self._values, sizes, level)
         low, high = self._limits_by_level[level]
         place = self._place(name)
         return low[:, place], high[:, place]
@@ -219,14 +236,14 @@ def moments_of_change(
     units: IntArray,
     weight: npt.ArrayLike | None = None,
 ) -> Moments:
-    """The moments of decisions gained and lost on the same rows. The change of a rate is `gained_RATE` minus `lost_RATE`.
+    """The moments of decisions gained and lost on the same rows; their ratios are the changes of rates.
 
     Rates that are equal before and after, because no decision changed, do not show that none would change in other patients: the interval
     of ten unchanged decisions is no point.
 
     >>> ones = np.ones(10)
     >>> change = moments_of_change(ones, ones, ones, np.zeros(10, int), 1, np.arange(10))
-    >>> [round(float(x[0]), 2) for x in change.sums({"gained_tpr": 1, "lost_tpr": -1})]
+    >>> [round(float(x[0]), 2) for x in change.sums({"tpr": 1.0})]
     [0.0, -0.28, 0.28]
     """
     label = np.asarray(y, dtype=np.int64)
@@ -257,8 +274,8 @@ def _summed(
         for b, other in enumerate(weighted[: a + 1]):
             second[:, a, b] = second[:, b, a] = np.bincount(group, one * other, groups)
     size, patients = np.zeros((groups, len(ratios))), np.zeros((groups, len(ratios)))
-    for k, (_, bottom) in enumerate(ratios.values()):
-        held = np.sum([c * column for c, column in zip(bottom, by_unit, strict=True) if c], axis=0)
+    for k, each in enumerate(ratios.values()):
+        held = np.sum([c * column for c, column in zip(each.bottom, by_unit, strict=True) if c], axis=0)
         size[:, k] = np.bincount(group, held, groups)
         patients[:, k] = np.bincount(group, np.minimum(held, 1.0), groups)
     return Moments(ratios, total, second, size, patients)

@@ -1,6 +1,5 @@
 """Changes of rates, gaps and performance between two sets of decisions on the same rows, with paired intervals."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,13 +73,13 @@ class Paired:
             old, new = (cells.rate(RATES[rate]) for cells in (self.before, self.after))
             changes = self.rate_changes(rate)
             for k, level in enumerate(self.attribute.levels):
-                if self.change.patients(f"gained_{rate}")[k] >= self.settings.min_patients:
+                if self.change.patients(rate)[k] >= self.settings.min_patients:
                     found.append(Shift(level, k == 0, rate, float(old[k]), float(new[k]), changes[k]))
         return found
 
     def usable(self, measure: str) -> list[int]:
         """Positions of the groups, except the reference, with enough patients for a gap."""
-        counts = np.min([self.change.patients(f"gained_{rate}") for rate in terms(measure) or ("selection",)], axis=0)
+        counts = np.min([self.change.patients(rate) for rate in terms(measure) or ("selection",)], axis=0)
         enough = counts >= self.settings.min_patients
         return [k for k in range(1, len(counts)) if enough[k] and enough[0]]
 
@@ -95,7 +94,7 @@ class Paired:
         if is_quotient(measure):
             signed: Signed = _quotient_change(QUOTIENTS[measure], self.before, self.after)
         else:
-            signed = _gained_and_lost(terms(measure))
+            signed = terms(measure)
         value, low, high = self.change.gaps(signed, self.settings.level)
         return Estimate(float(value[k - 1]), float(low[k - 1]), float(high[k - 1]))
 
@@ -104,7 +103,7 @@ class Paired:
         if name == "f1":
             signed: Signed = _f1_change(self.before, self.after)
         else:
-            signed = _gained_and_lost({"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "accuracy": {"accuracy": 1.0}}[name])
+            signed = {"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "accuracy": {"accuracy": 1.0}}[name]
         value, low, high = self.overall.sums(signed, self.settings.level)
         return Estimate(float(value[0]), float(low[0]), float(high[0]))
 
@@ -126,21 +125,12 @@ class Paired:
 
     def rate_changes(self, rate: str) -> list[Estimate]:
         """The change of one rate of every group, the reference first."""
-        ends = self.change.sums(_gained_and_lost({rate: 1.0}), self.settings.level)
+        ends = self.change.sums({rate: 1.0}, self.settings.level)
         return [Estimate(float(value), float(low), float(high)) for value, low, high in zip(*ends, strict=True)]
 
 
-def _gained_and_lost(signed: Mapping[str, float]) -> dict[str, float]:
-    """The change of a signed sum of rates, as decisions gained minus decisions lost.
-
-    >>> _gained_and_lost({"tpr": 0.5})
-    {'gained_tpr': 0.5, 'lost_tpr': -0.5}
-    """
-    return {f"{way}_{rate}": sign * weight for rate, weight in signed.items() for way, sign in (("gained", 1.0), ("lost", -1.0))}
-
-
 def _quotient_change(label: int, before: Cells, after: Cells) -> dict[str, FloatArray]:
-    """The change of each group's PPV (label 1) or NPV (label 0), as decisions gained and lost with coefficients that depend on the group.
+    """The change of each group's PPV (label 1) or NPV (label 0), from the changes of right and wrong positive decisions per row.
 
     With T right and S all positive decisions, PPV' - PPV = (T' - T - PPV (S' - S)) / S'. The like holds for NPV and F1.
     """
@@ -148,18 +138,14 @@ def _quotient_change(label: int, before: Cells, after: Cells) -> dict[str, Float
     old, selected = predictive(label, before), after.s[:-1].sum(-1)
     decided = selected if label else rows - selected
     true, false = ((1 - old) * rows, -old * rows) if label else (old * rows, -(1 - old) * rows)
-    return _per_decision(ratio(true, decided), ratio(false, decided))
+    return {"true": ratio(true, decided), "false": ratio(false, decided)}
 
 
 def _f1_change(before: Cells, after: Cells) -> dict[str, FloatArray]:
-    """The change of F1 over all patients, as decisions gained and lost."""
+    """The change of F1 over all patients, from the changes of right and wrong positive decisions per row."""
     rows, old = after.n.sum(), float(performance_values("f1", before))
     decided = after.s.sum() + after.n[:, 1].sum()
-    return _per_decision(ratio(np.array([(2 - old) * rows]), decided), ratio(np.array([-old * rows]), decided))
-
-
-def _per_decision(true: FloatArray, false: FloatArray) -> dict[str, FloatArray]:
-    return {"gained_true": true, "lost_true": -true, "gained_false": false, "lost_false": -false}
+    return {"true": ratio(np.array([(2 - old) * rows]), decided), "false": ratio(np.array([-old * rows]), decided)}
 
 
 def paired(scores: Scores, old: FloatArray, new: FloatArray, settings: Settings) -> Paired:
