@@ -89,7 +89,14 @@ def measure(folder: Path, size: int, splits: range, epochs: int, methods: list[s
             begin = time.perf_counter()
             train = parts.train if method.endswith(TRAIN) else None
             result = eq.debias(
-                net, parts.valid, method=method.removesuffix(TRAIN), measure="eod", seed=seed, train=train, **METHODS[method]
+                net,
+                parts.valid,
+                method=method.removesuffix(TRAIN),
+                measure="eod",
+                selection="paper",
+                seed=seed,
+                train=train,
+                **METHODS[method],
             )
             tell(seed, method, eq.audit(result, parts.test), time.perf_counter() - begin)
 

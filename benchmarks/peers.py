@@ -132,7 +132,7 @@ def contenders(model: torch.nn.Module, train: Part, valid: Part, measure: str, s
     constraint = AgainstReference(OXONFAIR_RATES[measure].func, "largest gap", False)
 
     def ours_blind() -> Decide:
-        found = eq.debias(model, valid.cohort, method="bias-score", measure=measure, max_gap=BOUND, seed=seed)
+        found = eq.debias(model, valid.cohort, method="bias-score", measure=measure, max_gap=BOUND, selection="paper", seed=seed)
         return lambda part: found.rule.decide(predict(found.model, part.cohort))
 
     def ours(fit: Callable[..., Any]) -> Callable[[], Decide]:

@@ -28,6 +28,7 @@ from equipoise.methods import METHODS
 from equipoise.models.vision import import_torchvision
 from equipoise.report import PANELS
 from support.facts import facts, says
+from support.published import debias
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 QUICK = {
@@ -137,7 +138,7 @@ def test_the_added_measure_is_audited_and_debiased(tables, simulated):
     harm = 0.8 * (1 - found.groups["tpr"]) + 0.2 * found.groups["fpr"]
     assert found["harm_gap"].value == pytest.approx(harm["A=0"] - harm["A=1"])
     assert found["harm_gap"].low < found["harm_gap"].value < found["harm_gap"].high
-    result = eq.debias(model, parts.valid, method="bias-gda", measure="harm_gap", min_performance=0.52, learning_rate=1e-4, epochs=3)
+    result = debias(model, parts.valid, method="bias-gda", measure="harm_gap", min_performance=0.52, learning_rate=1e-4, epochs=3)
     assert abs(result.trace["gap"].iloc[result.chosen]) < abs(result.trace["gap"].iloc[0])
 
 
@@ -160,7 +161,7 @@ def test_the_added_data_set_is_verified_by_its_checksum(tables, tmp_path):
 def test_the_added_panel_is_in_the_report_with_one_curve_per_group(tables, simulated, tmp_path):
     example = imported("add_panel")
     model, parts = simulated
-    result = eq.debias(model, parts.valid, method="standard", measure="spd")
+    result = debias(model, parts.valid, method="standard", measure="spd")
     both = eq.compare({"original": model, "repaired": result}, parts.test, valid=parts.valid)
     before, after = example.flagged(both)
     assert [mark.title for mark in before.marks] == list(both.original.test.attribute.levels)
@@ -193,7 +194,7 @@ def test_the_added_method_keeps_the_contract(tables, simulated):
     name = imported("add_method").NAME
     model, parts = simulated
     before = copy.deepcopy(model.state_dict())
-    result = eq.debias(model, parts.valid, method=name, measure="eod", min_performance=0.55, seed=0)
+    result = debias(model, parts.valid, method=name, measure="eod", min_performance=0.55, seed=0)
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert result.model is not model
     assert not result.rule.needs_group
@@ -213,8 +214,8 @@ def test_the_added_method_keeps_the_contract(tables, simulated):
     assert abs(result.trace["gap"].iloc[result.chosen]) == good["gap"].abs().min()
 
     # Its own setting is one like any other's, and so are selection, stacks and estimates of its work.
-    assert len(eq.debias(model, parts.valid, method=name, measure="eod", min_performance=0.5, steps=3).trace) == 4
-    corrected = eq.debias(model, parts.valid, method=name, measure="eod", min_performance=0.5, selection="honest", steps=3)
+    assert len(debias(model, parts.valid, method=name, measure="eod", min_performance=0.5, steps=3).trace) == 4
+    corrected = debias(model, parts.valid, method=name, measure="eod", min_performance=0.5, selection="honest", steps=3)
     assert corrected.trace["gap_honest"].notna().all()
     with pytest.raises(eq.BadInput, match=facts("random-walk", "stepz")):
-        eq.debias(model, parts.valid, method=name, stepz=4)
+        debias(model, parts.valid, method=name, stepz=4)

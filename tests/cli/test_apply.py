@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from equipoise import Cohort, cli, debias
+from equipoise import Cohort, cli
 from equipoise.data import hold_out
 from equipoise.errors import Untrusted
 from equipoise.models import HEADS
@@ -23,6 +23,7 @@ from support import hospital
 from support.bundles import read_rule
 from support.command import Ran
 from support.facts import says
+from support.published import debias
 
 ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid"]
 NETWORK = ["--model", "net.py:build", "--weights", "net.safetensors", "--no-onnx", "--draws", "10"]

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 import equipoise as eq
 from support.command import ran
 from support.multilabel import CLASSES, classes_cohort, fitted, network
+from support.published import debias
 
 COLUMNS = [f"x{k}" for k in range(6)]
 CODE = """
@@ -101,7 +102,7 @@ def test_the_repair_is_that_of_python(repaired: Path, place: Path) -> None:
     repair, test = eq.data.hold_out(cohort, 0.3, seed=0)
     net = network(6, 3)
     net.load_state_dict(load_file(place / "net.safetensors"))
-    result = eq.debias(net.eval(), repair, method="bias-gda", epochs=3, learning_rate=1e-3)
+    result = debias(net.eval(), repair, method="bias-gda", epochs=3, learning_rate=1e-3)
     before, after = eq.audit(net, test), eq.audit(result, test)
     for name in CLASSES:
         told = overview["labels"][name]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from equipoise import Cohort, debias
+from equipoise import Cohort
 from equipoise.data import hold_out, sha256
 from equipoise.methods import Note
 from equipoise.models import HEADS, READ_IS_NOT_USED, load_exported, predict
@@ -16,6 +16,7 @@ from equipoise.report import note_words, p_words
 from support import hospital
 from support.bundles import read_rule
 from support.facts import says
+from support.published import debias
 
 ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid"]
 TABLE = ["debias", "local.csv", *ROLES, "--id", "id", "--model", "net.py:build", "--weights", "net.safetensors", "--out", "repaired"]

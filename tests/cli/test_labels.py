@@ -15,6 +15,7 @@ import equipoise as eq
 from equipoise.cli.app import run
 from equipoise.repair import Bundle, folders
 from support.facts import says
+from support.published import debias
 
 LABELS = ["Effusion", "Pleural thickening"]
 SIGNS = ["height", "sign a", "sign b"]
@@ -132,7 +133,7 @@ def test_one_repair_for_all_labels_is_that_of_python_and_serves_new_patients(pla
     repair, test = hold_out(_cohort(place), 0.3, seed=0)
     net = _network()
     net.load_state_dict(load_file(place / "net.safetensors"))
-    result = eq.debias(net.eval(), repair, method="constrained", measure="spd")
+    result = debias(net.eval(), repair, method="constrained", measure="spd")
     document = json.loads((out / "audit.json").read_text())
     assert document["folders"] == {"Effusion": "Effusion", "Pleural thickening": "Pleural-thickening"}
     for at, label in enumerate(LABELS):

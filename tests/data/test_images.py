@@ -18,6 +18,7 @@ from equipoise.data import XRAY_RANGE, Cohort, Images, of_view
 from equipoise.data.decode import decode
 from equipoise.errors import BadInput
 from support.facts import facts, suggests
+from support.published import debias
 
 RAMP = np.tile(np.arange(0, 256, 16, dtype=np.uint8), (16, 1))  # (16, 16), dark on the left
 
@@ -318,6 +319,6 @@ def test_a_cohort_of_images_is_split_audited_and_repaired(tmp_path):
     held = eq.Cohort.from_arrays(parts.test.inputs[:], parts.test.y, parts.test.groups, reference="M", patients=parts.test.patients)
     audit = eq.audit(model, parts.test)
     assert audit["eod"].value == eq.audit(model, held)["eod"].value
-    result = eq.debias(model, parts.valid, method="bias-gda", measure="eod", min_performance=0.5, seed=0, epochs=1)
+    result = debias(model, parts.valid, method="bias-gda", measure="eod", min_performance=0.5, seed=0, epochs=1)
     assert 0 <= eq.audit(result, parts.test)["balanced_accuracy"].value <= 1
-    assert eq.debias(model, parts.valid, method="pruning", measure="eod", min_performance=0.5, seed=0).model is not model
+    assert debias(model, parts.valid, method="pruning", measure="eod", min_performance=0.5, seed=0).model is not model

@@ -68,14 +68,14 @@ def test_nothing_that_meets_the_goal_gives_the_nearest_and_the_list(problem):
 
 def test_the_group_is_needed_only_where_that_is_allowed(problem):
     model, parts = problem
-    plain = debias(model, parts.valid, method="auto", measure="spd", max_gap=0.01, settings=QUICK)
+    plain = debias(model, parts.valid, method="auto", measure="spd", max_gap=0.01, settings=QUICK, allow_group=False)
     assert not plain.rule.needs_group
     assert not any(note.subject == "group-thresholds" for note in plain.notes)
-    allowed = debias(model, parts.valid, method="auto", measure="spd", max_gap=0.01, settings=QUICK, allow_group=True)
+    allowed = debias(model, parts.valid, method="auto", measure="spd", max_gap=0.01, settings=QUICK)
     assert allowed.rule.needs_group
     assert allowed.ran == "group-thresholds"
     with pytest.raises(BadInput, match="allow_group=True"):
-        debias(model, parts.valid, method="auto", methods=("reject-option",))
+        debias(model, parts.valid, method="auto", methods=("reject-option",), allow_group=False)
     with pytest.raises(UnknownName, match="'pruning'"):
         debias(model, parts.valid, method="auto", methods=("prunning",))
 

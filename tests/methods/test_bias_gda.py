@@ -144,7 +144,7 @@ def test_several_labels_in_train_mode():
     model = fitted(net, labels_cohort(400, 0)).eval()
     before = copy.deepcopy(model.state_dict())
     usual, moved, again = (
-        eq.debias(model, cohort, method="bias-gda", measure="spd", seed=1, mode=mode, epochs=2, learning_rate=1e-3, batch=2)
+        debias(model, cohort, method="bias-gda", measure="spd", seed=1, mode=mode, epochs=2, learning_rate=1e-3, batch=2)
         for mode in ("eval", "train", "train")
     )
     assert set(moved.labels) == set(cohort.labels)

@@ -100,7 +100,7 @@ def _choose(goal: Goal, *rates: tuple[float, float, float, float], n: int = 4000
 
 def _verdict(evidence: Evidence, steps: list[int], goal: Goal) -> SimpleNamespace:
     """The verdict of one label."""
-    found = choose([evidence], steps, [replace(goal, selection="honest" if goal.selection == "paper" else goal.selection)])
+    found, _ = choose([evidence], steps, [replace(goal, selection="honest" if goal.selection == "paper" else goal.selection)])
     return SimpleNamespace(step=found.step, why=found.why[0], met=found.met[0], goal=found.goals[0])
 
 

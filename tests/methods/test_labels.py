@@ -17,6 +17,7 @@ from equipoise.models import ManyBiasScores, OneOutput, predict, to_onnx
 from support.facts import facts, says, suggests
 from support.multilabel import CLASSES, LABELS, classes_cohort, fitted, labels_cohort, labels_frame, network
 from support.notes import note_of
+from support.published import debias
 
 QUICK = {
     "constrained": {"epochs": 4, "batch": 128},
@@ -59,8 +60,8 @@ def test_one_label_among_several_is_the_ordinary_repair(method, goal):
     one = Cohort.from_frame(frame, label="Effusion", group="sex", reference="M", scale=False)
     many = Cohort.from_frame(frame, label=["Effusion"], group="sex", reference="M", scale=False)
     net = fitted(network(one.inputs.shape[1], 1), many)
-    ordinary = eq.debias(net, one, method=method, seed=2, **goal, **QUICK[method])
-    together = eq.debias(net, many, method=method, seed=2, **goal, **QUICK[method])
+    ordinary = debias(net, one, method=method, seed=2, **goal, **QUICK[method])
+    together = debias(net, many, method=method, seed=2, **goal, **QUICK[method])
     found = together.labels["Effusion"]
     assert found.trace.columns.tolist() == ordinary.trace.columns.tolist()
     np.testing.assert_allclose(found.trace.to_numpy(), ordinary.trace.to_numpy(), atol=1e-6)
@@ -75,12 +76,12 @@ def test_contract(method, kind, request):
     model, cohort = request.getfixturevalue(kind)
     if kind == "classes" and not METHODS[method].classes:
         with pytest.raises(BadInput, match=facts(method, "classes", "constrained")):
-            eq.debias(model, cohort, method=method)
+            debias(model, cohort, method=method)
         return
     model.train()
     state = copy.deepcopy(model.state_dict())
     targets = cohort.targets.copy()
-    result = eq.debias(model, cohort, method=method, measure="eod", min_performance=0.6, seed=1, **QUICK.get(method, {}))
+    result = debias(model, cohort, method=method, measure="eod", min_performance=0.6, seed=1, **QUICK.get(method, {}))
 
     assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
     assert all(m.training for m in model.modules())
@@ -117,7 +118,7 @@ def test_contract(method, kind, request):
         recall = np.mean([(scores.argmax(1)[cohort.column(c) == 1] == k).mean() for k, c in enumerate(CLASSES)])
         assert result.trace["performance"].iloc[result.chosen] == pytest.approx(recall, abs=1e-6)
 
-    again = eq.debias(model, cohort, method=method, measure="eod", min_performance=0.6, seed=1, **QUICK.get(method, {}))
+    again = debias(model, cohort, method=method, measure="eod", min_performance=0.6, seed=1, **QUICK.get(method, {}))
     assert all(torch.equal(v, result.model.state_dict()[k]) for k, v in again.model.state_dict().items())
     assert all(again.labels[name].trace.equals(own.trace) for name, own in result.labels.items())
     found = eq.audit(result, cohort)
@@ -131,7 +132,7 @@ def test_constrained_closes_the_gaps_of_both_labels_on_other_patients(labels):
     model, cohort = labels
     fresh = labels_cohort(6000, 9)
     before = eq.audit(model, fresh, valid=cohort)
-    result = eq.debias(model, cohort, method="constrained", measure="eod", max_loss=0.03)
+    result = debias(model, cohort, method="constrained", measure="eod", max_loss=0.03)
     after = eq.audit(result, fresh)
     for label in LABELS:
         assert abs(before[label]["eod"].value) > 0.12
@@ -144,7 +145,7 @@ def test_constrained_closes_the_gaps_of_both_labels_on_other_patients(labels):
 def test_constrained_closes_the_gaps_of_all_classes_on_other_patients(classes):
     model, fresh = classes[0], classes_cohort(20_000, 9)
     before = eq.audit(model, fresh)
-    result = eq.debias(model, classes_cohort(4500, 1), method="constrained", measure="eod", max_loss=0.03)
+    result = debias(model, classes_cohort(4500, 1), method="constrained", measure="eod", max_loss=0.03)
     after = eq.audit(result, fresh)
     assert max(abs(before[c]["eod"].value) for c in CLASSES) > 0.085
     for name in CLASSES:
@@ -163,7 +164,7 @@ def test_what_is_not_known_does_not_count(method, labels):
         y = np.where(hidden, fill, cohort.targets).astype(object)
         part = Cohort.from_arrays(x, y, groups, reference="M", labels=LABELS)
         assert np.array_equal(part.targets == -1, hidden)
-        results.append(eq.debias(model, part, method=method, min_performance=0.6, **QUICK.get(method, {})))
+        results.append(debias(model, part, method=method, min_performance=0.6, **QUICK.get(method, {})))
     # Their labels are never looked at: the same as a trace worked out on the known rows alone.
     first, second = results
     assert all(torch.equal(a, b) for a, b in zip(first.model.state_dict().values(), second.model.state_dict().values(), strict=True))
@@ -183,7 +184,7 @@ def test_rows_in_which_nothing_is_known_change_nothing_but_the_shuffles(labels):
     y = np.where(gone[:, None], -1, cohort.targets)
     mad = torch.where(torch.from_numpy(gone)[:, None], 5 * torch.randn(x.shape, generator=torch.Generator().manual_seed(1)), x)
     found = [
-        eq.debias(model, Cohort.from_arrays(inputs, y, cohort.groups, reference="M", labels=LABELS), method="constrained", epochs=3)
+        debias(model, Cohort.from_arrays(inputs, y, cohort.groups, reference="M", labels=LABELS), method="constrained", epochs=3)
         for inputs in (x, mad)
     ]
     for a, b in zip(*(result.model.state_dict().values() for result in found), strict=True):
@@ -194,7 +195,7 @@ def test_rows_in_which_nothing_is_known_change_nothing_but_the_shuffles(labels):
 def test_three_groups(method):
     train, valid = labels_cohort(2000, 0, groups=3), labels_cohort(2400, 1, groups=3)
     model = fitted(network(6, 2), train)
-    result = eq.debias(
+    result = debias(
         model, valid, method=method, measure="eod", max_loss=0.04, **({"learning_rate": 1e-3, "epochs": 12} if method == "bias-gda" else {})
     )
     start, row = result.trace.iloc[0], result.trace.iloc[result.chosen]
@@ -208,7 +209,7 @@ def test_three_groups(method):
 def test_a_goal_a_label(labels):
     model, cohort = labels
     goals = {"Mass": eq.Goal("spd", max_gap=0.08), "Effusion": eq.Goal("eod", min_performance=0.74)}
-    result = eq.debias(model, cohort, method="constrained", goals=goals)
+    result = debias(model, cohort, method="constrained", goals=goals)
     assert result.met_in_sample
     effusion, mass = (result.labels[name] for name in LABELS)
     assert (effusion.goal.measure, mass.goal.measure) == ("eod", "spd")
@@ -221,7 +222,7 @@ def test_a_goal_a_label(labels):
 
 def test_a_floor_that_one_label_misses_is_said_and_the_nearest_is_returned(labels):
     model, cohort = labels
-    result = eq.debias(
+    result = debias(
         model,
         cohort,
         goals={"Effusion": eq.Goal("eod", min_performance=0.7), "Mass": eq.Goal("eod", min_performance=0.99)},
@@ -250,7 +251,7 @@ def test_bias_scores_of_two_outputs_run_the_network_once_and_leave_the_third_alo
             return self.body(x)
 
     model = Counting()
-    result = eq.debias(model, cohort, method="bias-score", measure="eod", folds=2, steps=6)
+    result = debias(model, cohort, method="bias-score", measure="eod", folds=2, steps=6)
     assert isinstance(result.model, ManyBiasScores)
     assert result.model.columns == [2, 0]  # by name
     assert result.model.pathologies == model.pathologies
@@ -261,7 +262,7 @@ def test_bias_scores_of_two_outputs_run_the_network_once_and_leave_the_third_alo
     assert torch.equal(out[:, 1], model.body(x)[:, 1])
     assert not torch.equal(out[:, 0], model.body(x)[:, 0])
     # Each label's score is that of the ordinary bias score of that output alone.
-    alone = eq.debias(OneOutput(model, "Effusion"), cohort.labelled("Effusion"), method="bias-score", measure="eod", folds=2, steps=6)
+    alone = debias(OneOutput(model, "Effusion"), cohort.labelled("Effusion"), method="bias-score", measure="eod", folds=2, steps=6)
     torch.testing.assert_close(out[:, 2], alone.model(x), atol=1e-5, rtol=1e-5)
 
     again = ManyBiasScores.from_dict(model, result.model.to_dict())
@@ -300,44 +301,44 @@ def test_which_output_is_which_label(labels):
         eq.audit(swapped, cohort)
     wide = network(6, 5)
     with pytest.raises(BadInput, match=facts(5, "Effusion")):
-        eq.debias(wide, cohort, method="constrained")
+        debias(wide, cohort, method="constrained")
     with pytest.raises(BadInput, match=suggests("Mass")):
-        eq.debias(model, cohort, outputs={"Mas": 1})
+        debias(model, cohort, outputs={"Mas": 1})
     with pytest.raises(BadInput, match="output"):
-        eq.debias(model, cohort, outputs={"Effusion": 1, "Mass": 1})
+        debias(model, cohort, outputs={"Effusion": 1, "Mass": 1})
     with pytest.raises(BadInput, match=facts("outputs", 0, 1)):
-        eq.debias(model, cohort, outputs={"Effusion": 0, "Mass": 7})
+        debias(model, cohort, outputs={"Effusion": 0, "Mass": 7})
 
 
 def test_goals_and_methods_that_cannot_be(labels, classes):
     model, cohort = labels
     with pytest.raises(BadInput) as caught:
-        eq.debias(model, cohort, goals={"Efusion": eq.Goal("eod")}, min_performance=0.7)
+        debias(model, cohort, goals={"Efusion": eq.Goal("eod")}, min_performance=0.7)
     text = str(caught.value)
     assert says(text, "'Effusion'", "Effusion, Mass", "balanced accuracy >= 0.7")
     for method in ("adversarial-finetune", "adversarial-training"):
         with pytest.raises(BadInput, match=facts(method, "labels", "constrained")):
-            eq.debias(model, cohort, method=method)
+            debias(model, cohort, method=method)
     one = cohort.labelled("Mass")
     with pytest.raises(BadInput, match=facts("goals", "outputs")):
-        eq.debias(model, one, goals={}, outputs={})
+        debias(model, one, goals={}, outputs={})
     with pytest.raises(BadInput, match=facts(3, "classes", "outputs")):
-        eq.debias(network(6, 4), classes[1], outputs={"none": 0, "pneumonia": 1, "effusion": 2})
+        debias(network(6, 4), classes[1], outputs={"none": 0, "pneumonia": 1, "effusion": 2})
     sigmoids = nn.Sequential(network(6, 3), nn.Sigmoid())
     with pytest.raises(BadInput, match=facts(1)):
-        eq.debias(sigmoids, classes[1])
+        debias(sigmoids, classes[1])
     with pytest.raises(BadInput, match=facts("(6,)")):
-        eq.debias(network(5, 2), cohort)
+        debias(network(5, 2), cohort)
     empty = cohort.take((cohort.groups == "M") | (cohort.column("Mass") == 0))
     with pytest.raises(EmptyCell, match=facts("F")):
-        eq.debias(model, empty, method="constrained")
+        debias(model, empty, method="constrained")
 
 
 def test_probabilities_of_labels_and_classes_are_repaired_too(labels, classes):
     for (model, cohort), end in ((labels, nn.Sigmoid()), (classes, nn.Softmax(1))):
         ending = nn.Sequential(model, end)
-        found = eq.debias(ending, cohort, method="constrained", measure="eod")
-        plain = eq.debias(model, cohort, method="constrained", measure="eod")
+        found = debias(ending, cohort, method="constrained", measure="eod")
+        plain = debias(model, cohort, method="constrained", measure="eod")
         x = torch.as_tensor(cohort.inputs).float()
         assert ((found.model(x) >= 0) & (found.model(x) <= 1)).all()
         # The same steps, up to rounding in the logarithms.
@@ -367,7 +368,7 @@ def test_a_network_that_tells_nothing_has_no_recall_to_boast_of(classes):
         flat[-1].weight.zero_()
         flat[-1].bias.zero_()
     flat.output = "logit"
-    found = eq.debias(flat, cohort, method="standard")
+    found = debias(flat, cohort, method="standard")
     assert found.trace["performance"].iloc[0] == pytest.approx(1 / 3)
     rates = eq.audit(found, cohort)
     assert [rates[c]["balanced_accuracy"].value for c in CLASSES] == pytest.approx([0.5, 0.5, 0.5])
@@ -385,7 +386,7 @@ def test_images_with_masks_are_pruned_in_their_hidden_layers_alone():
     cohort = Cohort.from_arrays(x, y, np.where(a == 1, "M", "F"), reference="M", labels=LABELS)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 2))
     model = fitted(model, cohort, epochs=30)
-    result = eq.debias(model, cohort, method="pruning", measure="spd", min_performance=0.55, steps=8, criterion="second-order")
+    result = debias(model, cohort, method="pruning", measure="spd", min_performance=0.55, steps=8, criterion="second-order")
     assert torch.equal(result.model[-1].weight, model[-1].weight)
     assert (result.notes[0].kind, result.notes[0].numbers["of"]) == ("pruned", 144)
     assert abs(result.trace["gap"].iloc[result.chosen]) < abs(result.trace["gap"].iloc[0])
@@ -394,7 +395,7 @@ def test_images_with_masks_are_pruned_in_their_hidden_layers_alone():
 @pytest.mark.parametrize("method", ["pruning", "group-thresholds"])
 def test_cross_fitted_selection_corrects_every_label(labels, method: str):
     model, cohort = labels
-    result = eq.debias(model, cohort, method=method, min_performance=0.5, selection="honest", seed=1, **QUICK.get(method, {}))
+    result = debias(model, cohort, method=method, min_performance=0.5, selection="honest", seed=1, **QUICK.get(method, {}))
     assert set(result.labels) == set(LABELS)
     for name, own in result.labels.items():
         assert {"gap_honest", "gap_se", "performance_honest", "performance_se"} <= set(own.trace)
@@ -417,8 +418,8 @@ def test_the_correction_of_one_label_is_that_of_the_label_alone():
     many = Cohort.from_frame(frame, label=["Effusion"], group="sex", reference="M", scale=False)
     net = fitted(network(one.inputs.shape[1], 1), many)
     goal = {"min_performance": 0.5, "selection": "honest", "seed": 1, "steps": 4}
-    alone = eq.debias(net, one, method="pruning", **goal)
-    axis = eq.debias(net, many, method="pruning", **goal).labels["Effusion"]
+    alone = debias(net, one, method="pruning", **goal)
+    axis = debias(net, many, method="pruning", **goal).labels["Effusion"]
     for column in ("gap", "gap_honest", "gap_se", "performance_honest"):
         np.testing.assert_allclose(axis.trace[column], alone.trace[column], atol=1e-6)
     assert (axis.chosen, axis.met_in_sample) == (alone.chosen, alone.met_in_sample)
@@ -429,11 +430,11 @@ def test_auto_takes_the_best_method_for_all(kind: str, labels, classes):
     model, cohort = labels if kind == "labels" else classes
     tried = ("pruning", "bias-gda")
     settings = {name: QUICK.get(name, {}) for name in tried}
-    result = eq.debias(model, cohort, method="auto", min_performance=0.4, seed=1, methods=tried, settings=settings)
+    result = debias(model, cohort, method="auto", min_performance=0.4, seed=1, methods=tried, settings=settings)
     assert (result.method, result.ran in ("standard", *tried)) == ("auto", True)
     assert {own.ran for own in result.labels.values()} == {result.ran}
     alone = {
-        name: eq.debias(model, cohort, method=name, min_performance=0.4, seed=1, **settings.get(name, {})) for name in ("standard", *tried)
+        name: debias(model, cohort, method=name, min_performance=0.4, seed=1, **settings.get(name, {})) for name in ("standard", *tried)
     }
     largest = {
         name: max(abs(own.trace["gap"].iloc[own.chosen]) for own in each.labels.values())
@@ -444,4 +445,4 @@ def test_auto_takes_the_best_method_for_all(kind: str, labels, classes):
         reached = max(abs(own.trace["gap"].iloc[own.chosen]) for own in result.labels.values())
         assert reached <= max(largest.values())
     with pytest.raises(UnknownName):
-        eq.debias(model, cohort, method="auto", methods=("prunning",))
+        debias(model, cohort, method="auto", methods=("prunning",))

@@ -20,6 +20,7 @@ from equipoise.models.efficientnet_lite import NORM, VARIANTS, EfficientNetLite,
 from equipoise.models.units import switch_off
 from equipoise.models.vision import import_torchvision
 from support.facts import facts
+from support.published import debias
 
 LITE0 = "efficientnet-lite0"
 installed = pytest.mark.skipif(
@@ -248,7 +249,7 @@ def test_every_method_runs_on_it(trained: tuple[nn.Module, eq.Parts], method: st
     model, parts = trained
     before = {name: value.clone() for name, value in model.state_dict().items()}
     more = {"train": parts.train} if method == "adversarial-training" else {}
-    found = eq.debias(model, parts.valid, method=method, measure="eod", min_performance=0.0, seed=0, **more, **METHODS[method])
+    found = debias(model, parts.valid, method=method, measure="eod", min_performance=0.0, seed=0, **more, **METHODS[method])
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     if not found.rule.needs_group:

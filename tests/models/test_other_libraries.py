@@ -9,6 +9,7 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.models.vision import import_torchvision
+from support.published import debias
 
 
 def _timm_resnet() -> nn.Module:
@@ -43,7 +44,7 @@ def test_networks_of_other_libraries_are_repaired(make: Callable[[], nn.Module])
         "bias-score": {"steps": 2},
     }
     for method, own in settings.items():
-        found = eq.debias(model, parts.valid, method=method, measure="eod", min_performance=0.0, **own)
+        found = debias(model, parts.valid, method=method, measure="eod", min_performance=0.0, **own)
         assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
         again = eq.audit(found, parts.valid)["eod"].value
         assert again == pytest.approx(found.trace["gap"].iloc[found.chosen], abs=1e-9)

@@ -13,6 +13,7 @@ import equipoise as eq
 from equipoise import cli
 from equipoise.errors import Untrusted
 from support.facts import facts, says
+from support.published import debias
 
 ROWS = 400
 
@@ -40,7 +41,7 @@ def model(parts):
 
 @pytest.fixture(scope="module")
 def result(parts, model):
-    return eq.debias(model, parts.valid, method="group-thresholds", measure="eod", max_loss=0.1)
+    return debias(model, parts.valid, method="group-thresholds", measure="eod", max_loss=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,7 @@ def test_a_network_of_ones_own_is_given_again(parts, tmp_path):
         return nn.Sequential(nn.Linear(width, 4), nn.ReLU(), nn.Linear(4, 1))
 
     network = build().eval()
-    result = eq.debias(network, parts.valid, method="reject-option")
+    result = debias(network, parts.valid, method="reject-option")
     both = eq.compare({"original": network, "repaired": result}, parts.test)
     folder = both.save(tmp_path / "repaired", onnx=False)
     with pytest.raises(eq.BadInput, match="model="):
@@ -133,7 +134,7 @@ def test_a_bundle_with_code_runs_nothing_unasked(parts, tmp_path):
     lines = ["from pathlib import Path", "from torch import nn", f"Path({str(tmp_path / 'ran')!r}).touch()"]
     code.write_text("\n".join([*lines, "def build():", f"    return nn.Linear({width}, 1)"]))
     network = nn.Linear(width, 1).eval()
-    result = eq.debias(network, parts.valid, method="group-thresholds")
+    result = debias(network, parts.valid, method="group-thresholds")
     both = eq.compare({"original": network, "repaired": result}, parts.test)
     folder = both.save(tmp_path / "repaired", model=f"{code}:build", onnx=False)
     with pytest.raises(Untrusted):

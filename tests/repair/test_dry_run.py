@@ -5,10 +5,9 @@ import torch
 from torch import nn
 
 from equipoise.data import Cohort, hold_out
-from equipoise.methods import METHODS, Goal, Method, bias_score, standard
+from equipoise.methods import METHODS, Goal, Method, bias_score, cost, standard
 from equipoise.methods.contract import NoSettings
-from equipoise.repair import dry_run as module
-from equipoise.repair import estimate
+from equipoise.repair import dry_run, estimate
 from support.facts import says
 from support.hospital import network, patients
 
@@ -33,8 +32,8 @@ def test_the_work_is_what_the_settings_say(parts, monkeypatch):
     def a_row(*_: object, gradients: bool = False) -> float:
         return 0.004 if gradients else 0.001
 
-    monkeypatch.setattr(module, "seconds_per_row", a_row)
-    monkeypatch.setattr(module, "seconds_per_evaluation", lambda *_: 0.5)
+    monkeypatch.setattr(cost, "seconds_per_row", a_row)
+    monkeypatch.setattr(cost, "seconds_per_evaluation", lambda *_: 0.5)
     model, repair, test = parts
     n, m = len(repair), len(test)
     methods = {
@@ -53,15 +52,15 @@ def test_the_work_is_what_the_settings_say(parts, monkeypatch):
 
 
 def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
-    monkeypatch.setattr(module, "seconds_per_row", lambda *_, gradients=False: 0.004 if gradients else 0.001)
-    monkeypatch.setattr(module, "seconds_per_evaluation", lambda *_: 0.5)
+    monkeypatch.setattr(cost, "seconds_per_row", lambda *_, gradients=False: 0.004 if gradients else 0.001)
+    monkeypatch.setattr(cost, "seconds_per_evaluation", lambda *_: 0.5)
     monkeypatch.setattr(bias_score, "probe_seconds", lambda *_: 10.0)
     model, repair, test = parts
     n, m = len(repair), len(test)
     chosen = {"methods": ("bias-score", "constrained"), "settings": {"constrained": {"epochs": 2, "batch": 60, "evals_per_epoch": 1}}}
     methods = {"constrained": {"epochs": 2, "batch": 60, "evals_per_epoch": 1}, "bias-score": {"steps": 8}, "group-thresholds": {}}
 
-    def steps(selection: str) -> dict[str, module.MethodEstimate]:
+    def steps(selection: str) -> dict[str, dry_run.MethodEstimate]:
         found = estimate(model, repair, test, {**methods, "auto": chosen}, Goal("aod", selection=selection)).methods
         return {step.method: step for step in found}
 
@@ -80,7 +79,12 @@ def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
     honest = steps("honest")
     assert honest["constrained"].rows == 4 * 10 * n + n + m
     assert says(honest["constrained"].what, 4, "honest", 2)
-    assert honest["auto"].rows == n + 4 * (3 * n + 10 * n) + 3 * n + n + m
+    assert honest["bias-score"].rows == 5 * 3 * n + 6 * n + n + m  # on all rows, five times on four fifths, and each decides on all
+    assert honest["bias-score"].seconds == pytest.approx(0.001 * honest["bias-score"].rows + 6 * 24 * 0.5 + 5 * 3 * 10.0)
+    assert honest["group-thresholds"].rows == n  # the scores of the original do
+    assert honest["auto"].rows == n + (5 * 3 * n + 6 * n) + 4 * 10 * n + 3 * n + n + m
+    limited = estimate(model, repair, test, {"auto": chosen}, Goal("aod", selection="honest"), budget=60.0).methods[-1]
+    assert limited.seconds == pytest.approx(60 + 0.001 * (n + m))  # and the scores for the report
 
 
 def test_the_plan_tells_the_whole_goal(parts):
@@ -94,8 +98,8 @@ def test_probes_are_measured(parts):
 
 def test_the_layers_that_are_read_for_the_report_count_too(parts, monkeypatch):
     assert estimate(*parts, {"reject-option": {}}, Goal()).probes is None
-    assert module.seconds_to_probe(parts[0], parts[2], 1000) > 0
-    monkeypatch.setattr(module, "seconds_to_probe", lambda _model, cohort, draws: len(cohort) * draws)
+    assert dry_run.seconds_to_probe(parts[0], parts[2], 1000) > 0
+    monkeypatch.setattr(dry_run, "seconds_to_probe", lambda _model, cohort, draws: len(cohort) * draws)
     found = estimate(*parts, {"reject-option": {}}, Goal(), probe_draws=50)
     assert found.probes.seconds == 2 * len(parts[2]) * 50  # before and after
     assert found.seconds == pytest.approx(sum(step.seconds for step in found.methods) + found.probes.seconds)

@@ -21,6 +21,7 @@ from .contract import Work as Work
 from .contract import method as method
 from .contract import settings_of as settings_of
 from .contract import work_of as work_of
+from .cost import Speed as Speed
 from .debiasing import check_method as check_method
 from .debiasing import debias as debias
 from .debiasing import run_many as run_many

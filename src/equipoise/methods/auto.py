@@ -1,38 +1,46 @@
-"""The best method for a goal, without naming one: cheap methods first, then costly ones, chosen by the rule that chooses steps.
+"""The best method for a goal, without naming one: cheap methods first, then costly ones, as far as the time goes.
 
-Each method is tried on the same rows with the same goal and selection, and the best of what they found is taken: those that meet the goal
-first, by the smallest |gap| (a minimum performance) or the best performance (only a maximum gap); with honest selection by confidence
-bounds. Costly methods are left out once the goal is met with room: |gap| within half of the maximum gap or, without one, no larger than its
-standard error. What was tried, what came of it and why it was taken or not is in the candidate's notes. A rule that needs each patient's
-group is never taken unless that is allowed. Choosing among several methods on the same rows is one more choice: only held-out patients
-can tell.
+Each method is tried on the same rows with the same goal and selection. With cross-fitted selection, the default, what they found is
+compared by decisions on rows that no fit has seen (`best_of`): of those whose performance holds, the smallest upper limit of |gap|. Of all
+that cannot be told from it, since the paired difference of |gap| is within one standard error, a deterministic rule comes before a
+randomised one, a rule that needs no group before one that needs each patient's, and a cheap method before a costly one. With
+selection="paper" in-sample values decide.
+
+Costly methods are left out once there is nothing left that they could improve: a rule that needs no group, whose |gap| is within one
+standard error of zero and within half of the maximum gap. With a budget, a method whose own cost model promises to take longer than what is
+left is not begun, and fine-tuning ends with the steps that it has made when its share of the time is up. What was tried, what came of it,
+what was not tried and why is in the candidate's notes.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any
 
+import numpy as np
 from torch import nn
 
-from equipoise.data import Cohort
+from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput, EquipoiseError, pick
 from equipoise.methods.base import Candidate, Goal, Note, Progress
 from equipoise.methods.contract import ALL_AT_ONCE, METHODS, STANDARD, Kind, Method, Task, Work, method, settings_of, work_of
-from equipoise.methods.cross_fitted import SURE
+from equipoise.methods.cost import Speed
+from equipoise.methods.cross_fitted import NOISE, SURE
 from equipoise.methods.debiasing import run_many
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.remarks import kept_or_not
 from equipoise.models import ChosenOutputs, predict
 
 NAME = "auto"
+ENOUGH = 0.2  # of the most that fine-tuning may take: with less time it is not begun
 
 
 @dataclass(frozen=True)
 class Settings:
     """Whether the rule may need each patient's group, which methods to try, and the settings of some of them."""
 
-    allow_group: bool = False
+    allow_group: bool = True
     methods: tuple[str, ...] | None = None  # in this order, in place of our own list
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -56,7 +64,7 @@ def _known() -> Mapping[str, Method]:
 
 
 def cost(task: Task, settings: Settings) -> Work:
-    """The work of all methods that may be tried; auto stops as soon as one meets the goal with room."""
+    """The work of all methods that may be tried, without a budget; auto stops as soon as nothing is left to improve."""
     works, names = [], []
     for name in settings.order():
         try:
@@ -64,7 +72,7 @@ def cost(task: Task, settings: Settings) -> Work:
         except EquipoiseError:
             continue  # one that cannot be run on this network: auto passes over it too
         names.append(name)
-    what = f"{', '.join(names)}, one after the other until the goal is met with room"
+    what = f"{', '.join(names)}, one after the other until nothing is left to improve"
     if any(work.rows is None for work in works):
         return Work(None, 0, what)
     rows = sum(work.rows + len(task.repair) for work in works if work.rows is not None)  # and one pass each for its standard error
@@ -74,7 +82,7 @@ def cost(task: Task, settings: Settings) -> Work:
 @method(
     NAME,
     settings=Settings,
-    title="cheap methods first, then costly ones, until the goal is met with room",
+    title="cheap methods first, then costly ones, until nothing is left to improve or the time is up",
     kind=Kind.OTHERS,
     takes_train=True,
     labels=ALL_AT_ONCE,
@@ -90,15 +98,24 @@ def run(
     settings: Settings,
     progress: Progress | None = None,
     trains: Sequence[Cohort] | None = None,
+    deadline: float | None = None,
 ) -> list[Candidate]:
     """The best of several methods for each network, with what was tried in the notes."""
     order = [name for name in settings.order() if _able(name, cohorts[0])]
+    speed = None if deadline is None or len(order) < 2 else _speed(models[0], cohorts[0], goal, trains)
     tried: list[list[Candidate]] = [[] for _ in models]
     remarks: list[list[Note]] = [[] for _ in models]
     going = list(range(len(models)))
     for at, name in enumerate(order):
         if not going:
             break
+        if speed is not None and deadline is not None and name != STANDARD:
+            left = deadline - time.monotonic()
+            late = _too_long(name, speed, settings, left / len(going))
+            if late is not None:
+                for k in going:
+                    remarks[k].append(Note("no_time", name, {"seconds": late, "left": max(0.0, left)}))
+                continue
         try:
             found = run_many(
                 name,
@@ -108,6 +125,7 @@ def run(
                 seeds=[seeds[k] for k in going],
                 trains=None if trains is None else [trains[k] for k in going],
                 settings=settings.settings.get(name),
+                budget=None if deadline is None else max(0.001, deadline - time.monotonic()),
             )
         except EquipoiseError as error:
             if name == STANDARD:  # no method can be run on these rows or this network
@@ -117,18 +135,46 @@ def run(
             continue
         for k, candidate in zip(going, found, strict=True):
             tried[k].append(candidate)
-        left = order[at + 1 :]
+        left_out = order[at + 1 :]
         done = [
-            k for k, candidate in zip(going, found, strict=True) if left and all(_with_room(*own) for own in _each(candidate, cohorts[k]))
+            k
+            for k, candidate in zip(going, found, strict=True)
+            if left_out and all(_with_room(*own) for own in _each(candidate, cohorts[k]))
         ]
         for k in done:
-            remarks[k].append(Note("not_tried", name, {"methods": tuple(left)}))
+            remarks[k].append(Note("not_tried", name, {"methods": tuple(left_out)}))
         going = [k for k in going if k not in done]
         if progress:
             progress(at + 1, len(order))
     if progress:
         progress(len(order), len(order))
     return [_chosen(*each, settings) for each in zip(tried, remarks, models, cohorts, strict=True)]
+
+
+def _speed(model: nn.Module, cohort: Cohort, goal: Goal, trains: Sequence[Cohort] | None) -> Speed:
+    """How fast this machine is, measured on a few rows of the first label."""
+    train = None if trains is None else trains[0]
+    if cohort.targets is None:
+        return Speed.measured(model, cohort, goal, train)
+    assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
+    first = cohort.labels[0]
+    one = replace(goal.each[0], selection=goal.selection)
+    return Speed.measured(model.view(0), cohort.labelled(first), one, None if train is None else train.labelled(first), len(cohort.labels))
+
+
+def _too_long(name: str, speed: Speed, settings: Settings, left: float) -> float | None:
+    """How long a method would take, where that is longer than what is left; None where it can be begun.
+
+    One that makes steps ends when its time is up, so that a fifth of its work is enough to begin with.
+    """
+    try:
+        seconds = speed.seconds(speed.work(name, settings.settings.get(name, {})))
+    except EquipoiseError:
+        return None  # it will be refused, with the reason
+    if left <= 0:
+        return 0.0 if seconds is None else seconds
+    least = ENOUGH if METHODS[name].kind == Kind.STEPS else 1.0
+    return None if seconds is None or least * seconds <= left else seconds
 
 
 def _able(name: str, cohort: Cohort) -> bool:
@@ -151,18 +197,20 @@ def _problems(error: EquipoiseError) -> str:
 
 
 def _with_room(candidate: Candidate, cohort: Cohort) -> bool:
-    """Whether the goal is met and the |gap| is at most half the maximum gap; without one, no larger than its standard error."""
+    """Whether nothing is left to improve: the goal is met with |gap| at most half the maximum gap and, without one, its standard error.
+
+    By cross-fitted values a repair must need no group, and both must hold; in-sample an original that meets the goal will do.
+    """
+    row = candidate.trace.iloc[candidate.chosen]
+    if candidate.held_out is not None:
+        if candidate.chosen == 0 or candidate.rule.needs_group or candidate.rule.randomised or not _reaches(candidate):
+            return False
+        size, error = abs(row["gap_honest"]), row["gap_se"]
+        return bool(size <= SURE * error and (candidate.goal.max_gap is None or size <= candidate.goal.max_gap / 2))
     if not candidate.met_in_sample:
         return False
-    row = candidate.trace.iloc[candidate.chosen]
-    if "gap_honest" in candidate.trace:
-        size, error = abs(row["gap_honest"]), row["gap_se"]
-    else:
-        size, error = abs(row["gap"]), _error(candidate, cohort)
-    if candidate.goal.max_gap is not None:
-        held = size + SURE * error if "gap_honest" in candidate.trace else size
-        return bool(held <= candidate.goal.max_gap / 2)
-    return bool(size <= SURE * error)
+    size, error = abs(row["gap"]), _error(candidate, cohort)
+    return bool(size <= (SURE * error if candidate.goal.max_gap is None else candidate.goal.max_gap / 2))
 
 
 def _error(candidate: Candidate, cohort: Cohort) -> float:
@@ -171,18 +219,56 @@ def _error(candidate: Candidate, cohort: Cohort) -> float:
     return float(Evidence.of(decisions[None], cohort, candidate.goal).gap_se()[0])
 
 
+def _reaches(candidate: Candidate) -> bool:
+    """Whether the cross-fitted performance of what was chosen reaches its minimum."""
+    row, least = candidate.trace.iloc[candidate.chosen], candidate.goal.min_performance
+    return least is None or bool(row["performance_honest"] >= least - NOISE)
+
+
+def best_of(found: Sequence[Sequence[Candidate]], parts: Sequence[Cohort | Scores]) -> int:
+    """The position of the best of several candidates by their cross-fitted values. Each has one entry per label, as have the rows.
+
+    Of those whose performance holds, the smallest upper limit of the largest |gap|. Those whose paired difference of |gap| from it is
+    within one standard error count as equally good, and of these a deterministic rule comes first, then one that needs no group, then
+    the first of the list. The original is taken only where no other candidate changes anything.
+    """
+    rows = [[own.trace.iloc[own.chosen] for own in each] for each in found]
+    size = np.array([max(_size(row["gap_honest"]) for row in each) for each in rows])
+    upper = np.array([max(_size(row["gap_honest"]) + SURE * row["gap_se"] for row in each) for each in rows])
+    lost = np.array([min(float(row["performance_honest"]) for row in each) for each in rows])
+    holds = np.array([all(_reaches(own) for own in each) for each in found])
+    changed = np.array([any(own.chosen for own in each) for each in found])
+    if not holds.any():
+        return int(lost.argmax())
+    pool = holds & changed if (holds & changed).any() else holds
+    best = int(np.where(pool, upper, np.inf).argmin())
+    level = [k for k in np.flatnonzero(pool).tolist() if size[k] - size[best] <= SURE * _apart(found[k], found[best], parts) + NOISE]
+    rules = [[own.rule for own in each] for each in found]
+    return min(level, key=lambda k: (any(r.randomised for r in rules[k]), any(r.needs_group for r in rules[k]), k))
+
+
+def _size(gap: float) -> float:
+    return float("inf") if isnan(gap) else abs(float(gap))  # a quotient without a value is not a small one
+
+
+def _apart(one: Sequence[Candidate], other: Sequence[Candidate], parts: Sequence[Cohort | Scores]) -> float:
+    """The standard error of the difference in |gap| between two candidates, of the label where the first has the largest."""
+    worst = int(np.argmax([_size(own.trace["gap_honest"].iloc[own.chosen]) for own in one]))
+    mine, theirs = one[worst].held_out, other[worst].held_out
+    assert mine is not None  # the caller compares cross-fitted candidates
+    assert theirs is not None
+    return float(Evidence.of(np.stack([theirs.after, mine.after]), parts[worst], one[worst].goal).gap_se(against=0)[1])
+
+
 def _merit(candidate: Candidate, model: nn.Module, cohort: Cohort) -> tuple[float, float, float]:
-    """Sorts the best first: the goals met, or rates kept and minimum performances reached; then what the goal asks for, then the rest.
+    """Sorts the best in-sample first: goals met, or rates kept and performances reached; then what the goal asks for, then the rest.
 
     With several labels the worst place, the largest |gap| and the mean performance count.
     """
     places, sizes, performances, first = [], [], [], []
     for at, (own, part) in enumerate(_each(candidate, cohort)):
         row, goal = own.trace.iloc[own.chosen], own.goal
-        if "gap_honest" in own.trace:  # with cross-fitted selection, the confidence bounds
-            size, performance = abs(row["gap_honest"]) + SURE * row["gap_se"], row["performance_honest"] - SURE * row["performance_se"]
-        else:
-            size, performance = abs(row["gap"]), row["performance"]
+        size, performance = abs(row["gap"]), row["performance"]
         keeps = (
             own.met_in_sample
             or not goal.keep
@@ -198,7 +284,11 @@ def _merit(candidate: Candidate, model: nn.Module, cohort: Cohort) -> tuple[floa
 
 
 def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], model: nn.Module, cohort: Cohort, settings: Settings) -> Candidate:
-    best = min(tried, key=lambda candidate: _merit(candidate, model, cohort))
+    if all(own.held_out is not None for candidate in tried for own in candidate.each):
+        parts = [part for _, part in _each(tried[0], cohort)]
+        best = tried[best_of([candidate.each for candidate in tried], parts)]
+    else:
+        best = min(tried, key=lambda candidate: _merit(candidate, model, cohort))
     notes = [
         Note(
             "tried",

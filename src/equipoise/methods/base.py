@@ -7,7 +7,7 @@ met is judged on rows that were not used for fitting: on held-out rows, or on cr
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from torch import nn
@@ -15,6 +15,9 @@ from torch import nn
 from equipoise.errors import pick, raise_all
 from equipoise.measures import AT_THRESHOLD, RATES, FloatArray, Rule, named
 from equipoise.presenting import presenter
+
+if TYPE_CHECKING:
+    from equipoise.methods.outcome import Judgement, Outcome
 
 Progress = Callable[[int, int], None]  # steps done, steps at most
 DEFAULT_MAX_LOSS = 0.02  # of the original's performance, for a goal that has neither min_performance nor max_loss
@@ -185,20 +188,24 @@ class Candidate:
     pace: float = 1.0  # of one step of the trace, in what the method counts (`METHODS[method].counts`): units pruned, epochs
     ran_as: str = ""  # the method whose trace this is, where another one chose it
     held_out: HeldOut | None = None  # with cross-fitted selection; of several labels, each label has its own
-    judgement: Any = None  # what the held-out decisions show
+    judgement: "Judgement | None" = None  # what the held-out decisions show; of several labels, each label has its own
 
     @property
-    def outcome(self) -> Any:
-        """What the repair achieved, by cross-fitted decisions; None with selection="paper"."""
-        return None if self.judgement is None else self.judgement.outcome
+    def outcome(self) -> "Outcome | None":
+        """What the repair achieved, by cross-fitted decisions; of several labels, for all of them. None with selection="paper"."""
+        from equipoise.methods.outcome import joint_outcome
+
+        each = [own.judgement for own in self.each]
+        known = [judgement.outcome for judgement in each if judgement is not None]
+        return joint_outcome(known) if len(known) == len(each) else None
 
     @property
     def met(self) -> bool | None:
         """Whether every limit of the goal is kept on held-out rows; None where there are none, or no maximum gap."""
-        if self.labels:
-            each = [own.met for own in self.labels.values()]
-            return None if None in each else all(each)
-        return None if self.judgement is None else self.judgement.met
+        from equipoise.methods.outcome import joint_met
+
+        each = [own.judgement for own in self.each]
+        return joint_met([judgement.met for judgement in each if judgement is not None]) if None not in each else None
 
     @property
     def ran(self) -> str:

@@ -259,7 +259,18 @@ def method(name: str, *, title: str, settings: type[Any] = NoSettings, **about: 
     return register
 
 
-CROSS_FITTED_RUNS = 4  # two halves, all rows, and all rows again up to the step that was chosen
+FOLDS = 5  # parts of the rows for methods that fit a rule, which cost next to nothing
+PROBED_ROWS = 2_000  # up to which probes are fitted as often; beyond, on halves, since optimism is small there
+
+
+def parts_of(known: Method, rows: int) -> int:
+    """Into how many parts cross-fitted selection splits so many rows for a method."""
+    return FOLDS if known.kind == Kind.RULE or (known.kind == Kind.PROBES and rows <= PROBED_ROWS) else 2
+
+
+def adaptive(settings: Any) -> bool:
+    """Whether a method with these settings controls its own steps, so that a part of the rows takes a part of the work."""
+    return getattr(settings, "schedule", "") == "adaptive"
 
 
 def work_of(name: str, task: Task, settings: Any) -> Work:
@@ -268,9 +279,15 @@ def work_of(name: str, task: Task, settings: Any) -> Work:
     once = known.cost(task, settings)
     if known.kind == Kind.OTHERS or task.goal.selection == "paper" or once.rows is None or not known.selects:
         return once
-    what = f"up to {CROSS_FITTED_RUNS} runs, for {task.goal.selection} selection, of: {once.what}"
-    times = CROSS_FITTED_RUNS
-    return Work(times * once.rows, times * once.evaluations, what, times * once.seconds)
+    parts, rows = parts_of(known, len(task.repair)), float(len(task.repair))
+    what = f"{parts + 1} fits, for {task.goal.selection} selection, of: {once.what}"
+    if known.kind == Kind.RULE:  # the scores are those of the original, whatever rows are left out
+        return Work(once.rows, (parts + 1) * once.evaluations, what, once.seconds)
+    if known.kind == Kind.PROBES:  # on all rows, and as often on all but one part; each decides on all rows
+        return Work(parts * once.rows + (parts + 1) * rows, (parts + 1) * once.evaluations, what, parts * once.seconds)
+    runs = 3 if adaptive(settings) else 4  # two halves, all rows, and all rows again up to the step that was chosen
+    what = f"up to {runs} runs, for {task.goal.selection} selection, of: {once.what}"
+    return Work(runs * once.rows, runs * once.evaluations, what, runs * once.seconds)
 
 
 def takes(name: str, measure: str) -> bool:

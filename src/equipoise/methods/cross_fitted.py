@@ -1,32 +1,36 @@
-"""Cross-fitted selection: steps are chosen by confidence bounds on values that held-out rows have corrected; or the original stays.
+"""Cross-fitted selection: a step is chosen by what its decisions do on rows that it was not fitted to; or the original stays.
 
 The paper's rule takes the smallest |gap| of hundreds of steps on the very rows that they were tuned on, so that the winner is worse on new
-patients than it seemed. How much worse is estimated on two halves of the repair set, split by patient: the method is run on either
-half, and each step's decisions on the half it was tuned on are compared with those on the half held out. All rows are in both sums, once
-under the network that was tuned on them and once under the other one, so that what is left is the optimism of tuning and little noise.
-Optimism falls as one over the number of rows, and a half has half of them, so that half of the difference is what the whole set is due:
+patients than it seemed. Here a method is run on parts of the repair set as well, split by patient: rules and probes leave out one of five
+parts in turn, fine-tuning one of two halves. Steps are compared on a grid that means the same on any rows: the share of the original gap
+that is removed on the rows of the fit (`rungs`). Of every row there are then decisions by fits that have not seen it and by fits that have,
+at the same share. What is lost between the two is the optimism of fitting. It falls as one over the number of rows, and a part has
+1 - 1/K of them, so that of all rows a step is due
 
-    f = f(whole) + 1/2 (f(held out) - f(tuned on))
+    f = f(all rows) + (1 - 1/K) (f(not fitted to the row) - f(fitted to it))
 
 Gaps, rates and balanced accuracy are affine in f: the corrected ones are those of this f, and so are their standard errors. It is the
-optimism correction of Efron and Harrell with cross-validation in place of the bootstrap. Optimism grows slowly with the steps while noise
-does not, so the correction of a step is the mean over it and its neighbours. What was tried instead and was worse: choosing the
-number of steps by the held-out halves only (step 10 of one run is not step 10 of another, in pruning least of all), and choosing among the
-steps of one half by the other (half of the rows to tune on, half to choose by).
+optimism correction of Efron and Harrell with cross-validation in place of the bootstrap, and the correction of a step is the mean over it
+and its neighbours. The decisions not fitted to their row are kept as `HeldOut`, by which the outcome is judged without a test set.
 
-A step qualifies if its performance less one standard error reaches the minimum, and likewise for the rates that are kept. Of those the one
-with the smallest upper limit, |gap| plus one standard error, is taken; with "one-se" the best performing of all steps whose |gap| does not
-differ from it by more than the standard error of the difference. With a maximum gap only: the best performing of those surely within it.
-Where the |gap| is not surely smaller than the original's, the original stays, and `why` gives the reason. With several labels a step must
-qualify for every label; the largest upper limit of any label counts, and the mean performance.
+A step qualifies if its performance, so estimated, reaches the minimum, which is counted from the original's where it is relative: the
+original at the threshold of a part, on rows that this threshold was not chosen on. Rates that are kept must be kept less one standard
+error. Of the steps that qualify the one with the smallest upper limit, |gap| plus one standard error, would be taken; with "one-se" the
+best performing of all steps whose |gap| does not differ from it by more than the standard error of the difference.
 
-A half repeats its rows until it is as long as the whole set, so that an epoch has as many mini-batches and step 100 of a half is as far
-from the original as step 100 on the whole set; counts double with the rows, so that the weights of gaps and losses stay what they are.
+Where its |gap| is not surely smaller than the original's, the original stays, and `why` gives the reason.
+
+With few patients that is too much. A fit that removes the share s of an observed gap g + e, of which e is chance, leaves (1 - s) g - s e,
+and cross-fitting cannot tell: whatever rows are left out, the errors of the parts cancel in the sum. The squared error
+(1 - s)^2 g^2 + s^2 var(e) is smallest at s = g^2 / (g^2 + var(e)). So the share is shrunk towards the original by what is known of g,
+instead of all or nothing (`shrunk`); a rule that needs each patient's group moves every decision by the chance in the observed gap, a rule
+that does not only as far as the inputs tell the groups apart, so that they are shrunk by different amounts. With several labels
+a step must qualify for every label; the largest upper limit of any label counts, and the mean performance.
 """
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,119 +38,64 @@ import numpy.typing as npt
 import pandas as pd
 from torch import nn
 
-from equipoise.data import UNKNOWN, Cohort, IntArray, hold_out
+from equipoise.data import UNKNOWN, Cohort, IntArray, Scores, assign_folds, generator, hold_out
 from equipoise.errors import EmptyCell
 from equipoise.measures import FloatArray
-from equipoise.methods.base import BEFORE, Candidate, Goal, Note, Why
+from equipoise.methods.base import BEFORE, Candidate, Goal, HeldOut, Note, Why
+from equipoise.methods.contract import Fit, FitStep, Kind, Rng, adaptive, parts_of
 from equipoise.methods.driver import Half, Job, Run, Verdict, joined, run
+from equipoise.methods.evaluation import Data
 from equipoise.methods.evidence import Evidence
+from equipoise.methods.frontier import SHARES, step_decisions
 from equipoise.methods.selection import plain_rule
-from equipoise.models import ChosenOutputs, predict
+from equipoise.models import ChosenOutputs, check, predict
 
 SURE = 1.0  # standard errors between an estimate and its confidence bound
-DUE = 0.5  # of the optimism of half of the rows: what all of them have
-NEARBY = 5  # steps to either side over which the correction is averaged
+GROUP_SURE = 3.0  # standard errors of a gap that a rule which needs each patient's group is allowed to act on
+NEARBY = 2  # steps to either side over which the correction is averaged
+HALVES, ALL_ROWS = 0.45, 0.5  # of the time that is left: for the runs on halves, and then for that on all rows; the rest is to run it again
 NOISE = 1e-9
 BoolArray = npt.NDArray[np.bool_]
 
 
 def run_cross_fitted(job: Job, selection: str) -> list[Candidate]:
-    """The candidates of a method by cross-fitted selection: it is run on both halves, on all rows, and again up to the steps chosen."""
-    whole = [replace(cohort, source=cohort.inputs) for cohort in job.cohorts]  # encoded, so that taking rows cannot change the encoding
-    pairs, count = _halves(whole, job.seeds), range(len(job.models))
+    """The candidates of a method by cross-fitted selection: it is run on parts of the rows and on all of them."""
     goals = [replace(goal, selection=selection) for goal in job.goals]
     try:
-        halves = run(_some(job, [k for k in count for _ in (0, 1)], [half for pair in pairs for half in pair]))
-    except EmptyCell as error:
-        advice = "half of the repair set is too small for cross-fitted selection: use more data, merge groups, or selection='paper'"
+        if job.method.kind in (Kind.RULE, Kind.PROBES) and job.cohorts[0].targets is None:
+            return [_fitted(job.some(slice(k, k + 1)), goals[0]) for k in range(len(job.models))]
+        return _stepped(job, goals)
+    except PartTooSmall as error:
+        advice = "a part of the repair set is too small for cross-fitted selection: use more data, merge groups, or selection='paper'"
         raise EmptyCell(*error.problems, advice) from error
-    everything = [Half(cohort, np.arange(len(cohort)), np.empty(0, np.int64)) for cohort in whole]
-    found = run(_some(job, count, everything))
-    seen = [_seen(job.models[k], whole[k], [*pairs[k], everything[k]], [*halves[2 * k : 2 * k + 2], found[k]], goals) for k in count]
-    verdicts = [choose([label.evidence for label in own.labels], own.steps, goals) for own in seen]
-    again = [k for k in count if seen[k].recorded and verdicts[k].step]  # the network of the chosen step is needed once more
-    chosen = {k: found[k].candidate for k in count}
-    if again:
-        kept = run(replace(_some(job, again, [everything[k] for k in again]), halves=None, verdicts=[verdicts[k] for k in again]))
-        chosen |= {k: _at_step(found[k].candidate, one.candidate) for k, one in zip(again, kept, strict=True)}
-    return [_finished(chosen[k], job.models[k], job.cohorts[k], seen[k], verdicts[k]) for k in count]
 
 
-def _some(job: Job, which: Sequence[int], halves: Sequence[Half]) -> Job:
-    """The job of some networks, each on the rows of a half."""
-    some: dict[str, Any] = {name: [getattr(job, name)[k] for k in which] for name in ("models", "seeds")}
-    trains = None if job.trains is None else [job.trains[k] for k in which]
-    return replace(job, **some, trains=trains, cohorts=[half.cohort for half in halves], halves=halves)
-
-
-def _halves(cohorts: Sequence[Cohort], seeds: Sequence[int]) -> list[tuple[Half, Half]]:
-    """Two halves of each cohort, by patient and stratified: each is tuned on one, and the other is held out."""
-    split = []
-    for cohort, seed in zip(cohorts, seeds, strict=True):
-        numbered = replace(cohort, ids=np.arange(len(cohort)).astype(object))
-        split.append([part.ids.astype(np.int64) for part in hold_out(numbered, 0.5, seed=seed)])
-    longest = max(len(rows) for pair in split for rows in pair)  # one length, so that equal networks can still be stacked
-    return [
-        (_half(cohort, first, second, longest, 1), _half(cohort, second, first, longest, 2))
-        for cohort, (first, second) in zip(cohorts, split, strict=True)
-    ]
-
-
-def _half(cohort: Cohort, own: IntArray, held: IntArray, length: int, number: int) -> Half:
-    rows = cohort.take(np.resize(own, len(cohort)), f"{cohort.name}/half {number}")
-    return Half(rows, own, held, cohort.take(np.resize(held, length)))
+class PartTooSmall(EmptyCell):
+    """A part of the rows lacks what the measure needs, though all of them have it."""
 
 
 @dataclass(frozen=True, eq=False)
 class SeenLabel:
-    """One label: its name, its rows and what is to be believed of all steps on them."""
+    """One label: its name, its rows, what is to be believed of all steps on them, and decisions by fits that have not seen the row."""
 
     name: str
     part: Cohort
     evidence: Evidence
+    held: FloatArray  # (steps, n)
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """The steps of one network and what is to be believed of them for each label."""
+    """The steps of one network that can be chosen, as rows of its trace, and what is to be believed of them for each label."""
 
     labels: tuple[SeenLabel, ...]
-    steps: tuple[int, ...]
-    classes: bool
-    recorded: bool  # step by step; otherwise there is the original and what came out
+    rows: tuple[int, ...]  # the first is 0, the original
 
 
-def _seen(model: nn.Module, cohort: Cohort, halves: Sequence[Half], tried: Sequence[Run], goals: Sequence[Goal]) -> Seen:
-    """The corrected decisions of every step that both halves and the whole set reached."""
-    recorded = any(one.record.steps for one in tried)
-    steps = sorted(set.intersection(*(set(one.record.steps) for one in tried))) if recorded else [1]
-    labels = []
-    for at, goal in enumerate(goals):
-        name = "" if cohort.targets is None else cohort.labels[at]
-        rows = np.arange(len(cohort)) if cohort.targets is None else np.flatnonzero(cohort.targets[:, at] != UNKNOWN)
-        part = cohort if cohort.targets is None else cohort.labelled(name)
-        view = model.view(at) if isinstance(model, ChosenOutputs) else model
-        scores = predict(view, part).score
-        made = [_decisions(scores, part, rows, at, one, steps) for one in tried]
-        lost = np.empty_like(made[2])
-        for k, half in enumerate(halves[:2]):
-            held = np.isin(rows, half.held)  # the other half was tuned on these rows
-            lost[:, held] = made[k][:, held] - made[1 - k][:, held]
-        f = made[2] + DUE * averaged(lost)
-        labels.append(SeenLabel(name, part, Evidence.of(f, part, goal)))
-    return Seen(tuple(labels), (0, *steps), cohort.kind == "classes", recorded)
-
-
-def _decisions(scores: FloatArray, part: Cohort, rows: IntArray, at: int, tried: Run, steps: Sequence[int]) -> FloatArray:
-    """How the original at a half's threshold and the half's steps decide on all rows of a label, (1 + steps, n)."""
-    candidate, record = tried.candidate.each[at], tried.record
-    original = (scores >= candidate.trace["threshold"].iloc[0])[None]
-    if not record.steps:
-        made = candidate.rule.decide(predict(candidate.model, part))[None]
-        return np.concatenate([original, made]) if len(steps) == 1 else original.astype(np.float64)
-    place = {step: k for k, step in enumerate(record.steps)}
-    found = [record.decisions[place[step]][rows, at] for step in steps]
-    return np.concatenate([original, np.stack(found)] if found else [original]).astype(np.float64)
+def believed(whole: FloatArray, held: FloatArray, tuned: FloatArray, parts: int) -> FloatArray:
+    """What to believe of the decisions (steps, n) of a fit to all rows, from those of fits to parts of them."""
+    corrected: FloatArray = whole + (1 - 1 / parts) * averaged(held - tuned)
+    return corrected
 
 
 def averaged(lost: FloatArray, nearby: int = NEARBY) -> FloatArray:
@@ -162,35 +111,243 @@ def averaged(lost: FloatArray, nearby: int = NEARBY) -> FloatArray:
     return means
 
 
-def choose(each: Sequence[Evidence], steps: Sequence[int], goals: Sequence[Goal]) -> Verdict:
-    """The step to keep by what is to be believed of all of them; the first is the original."""
+# Methods that fit a rule, or probes: every row of their trace can be delivered.
+
+
+def _fitted(job: Job, goal: Goal) -> Candidate:
+    (model,), (cohort,), (seed,) = job.models, job.cohorts, job.seeds
+    Data.of([cohort], [goal])  # raises where the set lacks what the measure needs
+    whole = replace(cohort, source=cohort.inputs)  # encoded, so that taking rows cannot change the encoding
+    if job.method.kind == Kind.PROBES:
+        check(model, cohort)
+    scores = predict(model, whole)
+    everyone = np.arange(len(whole))
+    fit = _fit(job, whole, scores, everyone)
+    steps, rows = _deliverable(job, fit, scores)
+    parts = parts_of(job.method, len(whole))
+    fold = assign_folds(whole, parts, generator(seed, "cross-fitted selection"))
+    held, tuned = (np.zeros((len(steps), len(whole))) for _ in range(2))
+    for k in range(parts):
+        outside = fold == k
+        try:
+            part, _ = _deliverable(job, _fit(job, whole, scores, everyone[~outside]), scores)
+        except EmptyCell as error:
+            raise PartTooSmall(*error.problems) from error
+        made = _decisions(job, part, whole, scores)[np.minimum(np.arange(len(steps)), len(part) - 1)]  # or as far as it gets
+        held[:, outside] = made[:, outside]
+        tuned[:, ~outside] += made[:, ~outside] / (parts - 1)
+    evidence = Evidence.of(believed(_decisions(job, steps, whole, scores), held, tuned, parts), whole, goal)
+    seen = Seen((SeenLabel("", cohort, evidence, held),), rows)
+    verdict, at = choose([evidence], range(len(rows)), [goal], job.method.needs_group)
+    step = steps[at]
+    candidate = Candidate(
+        *(job.method.name, copy.deepcopy(model) if step.model is None else step.model, step.rule, fit.trace, rows[at]),
+        *(verdict.why[0], verdict.met[0], verdict.goals[0], seed, asdict(job.settings)),
+        *((*step.notes, *fit.notes),),
+    )
+    if job.progress:
+        job.progress(1, 1)
+    return _labelled(candidate, seen, verdict, 0, len(cohort), at)
+
+
+def _fit(job: Job, whole: Cohort, scores: Scores, rows: IntArray) -> Fit:
+    """What the method proposes on some of the rows."""
+    propose = job.method.frontier or job.method.run
+    some = whole if len(rows) == len(whole) else whole.take(rows)
+    if job.method.kind == Kind.RULE:
+        fit: Fit = propose(Scores.of(some, scores.score[rows]), job.goals[0], job.settings)
+        return fit
+    train = None if job.trains is None else job.trains[0]
+    probed: Fit = propose(model_of(job), some, job.goals[0], job.settings, Rng((job.seeds[0],)), train)
+    return probed
+
+
+def model_of(job: Job) -> nn.Module:
+    """The only network of a job."""
+    (model,) = job.models
+    return model
+
+
+def _deliverable(job: Job, fit: Fit, scores: Scores) -> tuple[tuple[FitStep, ...], tuple[int, ...]]:
+    """The steps of a fit that can be chosen and their rows of its trace; of one that proposes none, the original and what it chose."""
+    if fit.steps:
+        return fit.steps, tuple(range(len(fit.steps)))
+    original = FitStep(plain_rule(job.method.name, fit.trace, 0, scores, fit.goal))
+    return (original, FitStep(fit.rule, fit.model)), (0, fit.chosen)
+
+
+def _decisions(job: Job, steps: Sequence[FitStep], whole: Cohort, scores: Scores) -> FloatArray:
+    """How these steps decide on all rows (steps, n)."""
+    if all(step.model is None for step in steps):
+        return np.stack([step.rule.decide(scores) for step in steps])
+    return step_decisions(steps, model_of(job), whole)
+
+
+# Methods that change the network step by step.
+
+
+def _stepped(job: Job, goals: Sequence[Goal]) -> list[Candidate]:
+    whole = [replace(cohort, source=cohort.inputs) for cohort in job.cohorts]  # encoded, so that taking rows cannot change the encoding
+    for cohort in whole:
+        Data.of([cohort], job.goals)  # raises where the set lacks what the measure needs
+    pairs, count = _halves(whole, job.seeds, repeat=not adaptive(job.settings)), range(len(job.models))
+    try:
+        halves = run(_some(job.within(HALVES), [k for k in count for _ in (0, 1)], [half for pair in pairs for half in pair]))
+    except EmptyCell as error:
+        raise PartTooSmall(*error.problems) from error
+    everything = [Half(cohort, np.arange(len(cohort)), np.empty(0, np.int64)) for cohort in whole]
+    found = run(_some(job.within(ALL_ROWS), count, everything))
+    seen = [_seen(job.models[k], whole[k], pairs[k], halves[2 * k : 2 * k + 2], found[k], goals) for k in count]
+    numbers = [[0, *found[k].record.steps] for k in count]  # of the rows of the trace
+    choices = [
+        choose([label.evidence for label in own.labels], [numbers[k][row] for row in own.rows], goals, job.method.needs_group)
+        for k, own in enumerate(seen)
+    ]
+    again = [k for k in count if choices[k][1]]  # the network of the chosen step is needed once more
+    chosen = {k: found[k].candidate for k in count}
+    if again:
+        kept = run(
+            replace(
+                _some(job, again, [everything[k] for k in again]),
+                halves=None,
+                verdicts=[choices[k][0] for k in again],
+                deadline=None,  # it takes no longer than the run before it
+            )
+        )
+        chosen |= {k: _at_step(found[k].candidate, one.candidate) for k, one in zip(again, kept, strict=True)}
+    return [_finished(chosen[k], job.models[k], job.cohorts[k], seen[k], *choices[k]) for k in count]
+
+
+def _some(job: Job, which: Sequence[int], halves: Sequence[Half]) -> Job:
+    """The job of some networks, each on the rows of a half."""
+    some: dict[str, Any] = {name: [getattr(job, name)[k] for k in which] for name in ("models", "seeds")}
+    trains = None if job.trains is None else [job.trains[k] for k in which]
+    return replace(job, **some, trains=trains, cohorts=[half.cohort for half in halves], halves=halves)
+
+
+def _halves(cohorts: Sequence[Cohort], seeds: Sequence[int], repeat: bool = True) -> list[tuple[Half, Half]]:
+    """Two halves of each cohort, by patient and stratified: each is tuned on one, and the other is held out.
+
+    A half repeats its rows until it is as long as the whole set, so that with a fixed number of epochs it is tuned for as many
+    mini-batches; counts double with the rows, so that the weights of gaps and losses stay what they are. A method that controls its own
+    steps needs no repetition.
+    """
+    split = []
+    for cohort, seed in zip(cohorts, seeds, strict=True):
+        numbered = replace(cohort, ids=np.arange(len(cohort)).astype(object))
+        split.append([part.ids.astype(np.int64) for part in hold_out(numbered, 0.5, seed=seed)])
+    longest = max(len(rows) for pair in split for rows in pair)  # one length, so that equal networks can still be stacked
+    return [
+        (_half(cohort, first, second, longest, 1, repeat), _half(cohort, second, first, longest, 2, repeat))
+        for cohort, (first, second) in zip(cohorts, split, strict=True)
+    ]
+
+
+def _half(cohort: Cohort, own: IntArray, held: IntArray, length: int, number: int, repeat: bool) -> Half:
+    rows = cohort.take(np.resize(own, len(cohort) if repeat else length), f"{cohort.name}/half {number}")
+    return Half(rows, own, held, cohort.take(np.resize(held, length)))
+
+
+def rungs(trace: pd.DataFrame) -> list[int]:
+    """The rows of a trace to choose among: for each share of the original |gap| the best performing of those that remove as much.
+
+    The first is the original, the last the smallest |gap| of all; shares that no step removes are left out.
+
+    >>> rungs(pd.DataFrame({"gap": [-0.2, -0.1, 0.09, -0.01], "performance": [0.8, 0.8, 0.7, 0.75]}))[::8]
+    [0, 1, 3]
+    """
+    size, performance = trace["gap"].abs().fillna(np.inf).to_numpy()[1:], trace["performance"].to_numpy()[1:]
+    if not len(size):
+        return [0]
+    limits = [(1 - share) * abs(float(trace["gap"].iloc[0])) for share in SHARES]
+    found = [int(np.where(size <= most + NOISE, performance, -np.inf).argmax()) for most in limits if (size <= most + NOISE).any()]
+    return [0, *(1 + row for row in found), 1 + int(np.lexsort((-performance, size))[0])]
+
+
+def _seen(model: nn.Module, cohort: Cohort, halves: Sequence[Half], tried: Sequence[Run], whole: Run, goals: Sequence[Goal]) -> Seen:
+    """The corrected decisions of the steps of the whole set that can be chosen."""
+    rows = rungs(whole.candidate.trace)
+    labels = []
+    for at, goal in enumerate(goals):
+        name = "" if cohort.targets is None else cohort.labels[at]
+        places = np.arange(len(cohort)) if cohort.targets is None else np.flatnonzero(cohort.targets[:, at] != UNKNOWN)
+        part = cohort if cohort.targets is None else cohort.labelled(name)
+        view = model.view(at) if isinstance(model, ChosenOutputs) else model
+        scores = predict(view, part).score
+        made = []
+        for one in (*tried, whole):
+            own = rows if one is whole else rungs(one.candidate.trace)
+            own = [own[min(k, len(own) - 1)] for k in range(len(rows) - 1)] + own[-1:]  # the last stands for all that comes after
+            made.append(_step_decisions(scores, places, at, one, own))
+        held, tuned = np.empty_like(made[2]), np.empty_like(made[2])
+        for k, half in enumerate(halves):
+            outside = np.isin(places, half.held)  # the other half was tuned on these rows
+            held[:, outside], tuned[:, outside] = made[k][:, outside], made[1 - k][:, outside]
+        labels.append(SeenLabel(name, part, Evidence.of(believed(made[2], held, tuned, 2), part, goal), held))
+    return Seen(tuple(labels), tuple(rows))
+
+
+def _step_decisions(scores: FloatArray, places: IntArray, at: int, tried: Run, rows: Sequence[int]) -> FloatArray:
+    """How the original at a run's threshold and these rows of its trace decide on all rows of a label, (rows, n)."""
+    candidate, record = tried.candidate.each[at], tried.record
+    original = scores >= candidate.trace["threshold"].iloc[0]
+    return np.stack([record.decisions[row - 1][places, at] if row else original for row in rows]).astype(np.float64)
+
+
+# The choice.
+
+
+def choose(each: Sequence[Evidence], steps: Sequence[int], goals: Sequence[Goal], needs_group: bool = False) -> tuple[Verdict, int]:
+    """The step to keep by what is to be believed of all of them, and its place; the first is the original."""
     settled = [goal.settled(float(own.performance[0])) for own, goal in zip(each, goals, strict=True)]
     errors, sizes = [own.gap_se() for own in each], [np.abs(own.gap) for own in each]
     uppers = [size + SURE * error for size, error in zip(sizes, errors, strict=True)]
-    enough = [_enough(own, goal) for own, goal in zip(each, goals, strict=True)]
+    enough = [_enough(own, goal) for own, goal in zip(each, settled, strict=True)]
     kept = [_kept(own, goal) for own, goal in zip(each, goals, strict=True)]
     fine = _all(a & b & ~np.isnan(size) for a, b, size in zip(enough, kept, sizes, strict=True))  # no value is not a small gap
     if not fine.any():
         why = tuple((_lacking(*own),) for own in zip(each, settled, enough, kept, strict=True))
-        return Verdict(steps[0], why, (False,) * len(each), tuple(settled))
+        return Verdict(steps[0], why, (False,) * len(each), tuple(settled)), 0
     certain = [_certain(fine, upper, goal) for upper, goal in zip(uppers, settled, strict=True)]
-    upper, performance = np.max(uppers, axis=0), np.mean([own.performance for own in each], axis=0)
-    if all(goal.min_performance is None for goal in settled) and _all(certain).any():
-        row = int(np.where(_all(certain), performance, -np.inf).argmax())
-    else:
-        row = int(np.where(fine, upper, np.inf).argmin())
-        if goals[0].selection == "one-se":
-            pairs = zip(each, sizes, strict=True)
-            level = fine & _all(size - size[row] <= SURE * own.gap_se(against=row) + NOISE for own, size in pairs)
-            row = int(np.where(level, performance, -np.inf).argmax())
-        worst = int(np.argmax([size[0] for size in sizes]))
-        if fine[0] and row and sizes[worst][0] - sizes[worst][row] <= SURE * each[worst].gap_se(against=0)[row]:
-            row = 0
+    performance = np.mean([own.performance for own in each], axis=0)
+    row = int(np.where(fine, np.max(uppers, axis=0), np.inf).argmin())
+    if goals[0].selection == "one-se":
+        pairs = zip(each, sizes, strict=True)
+        level = fine & _all(size - size[row] <= SURE * own.gap_se(against=row) + NOISE for own, size in pairs)
+        row = int(np.where(level, performance, -np.inf).argmax())
+    worst = int(np.argmax([size[0] for size in sizes]))
+    if fine[0] and row and sizes[worst][0] - sizes[worst][row] <= SURE * each[worst].gap_se(against=0)[row]:
+        row = 0  # what the repair does may be chance
+    if fine[0] and row:
+        row = shrunk(sizes[worst], each[worst].cautious_se(), fine, row, needs_group)
     reasons = [
         _reason(row, len(steps), int(fine.sum()), *own, settle)
         for own, settle in zip(zip(each, sizes, errors, certain, strict=True), settled, strict=True)
     ]
-    return Verdict(steps[row], tuple(why for why, _ in reasons), tuple(met for _, met in reasons), tuple(settled))
+    return Verdict(steps[row], tuple(why for why, _ in reasons), tuple(met for _, met in reasons), tuple(settled)), row
+
+
+def shrunk(size: FloatArray, error: float, fine: BoolArray, row: int, needs_group: bool) -> int:
+    """The step nearest to the share of a repair that is worth its error, between the original and the step of this row."""
+    left = (1 - worthwhile(float(size[0]) / max(error, NOISE), needs_group)) * size[0]
+    if size[row] >= left:
+        return row
+    near = np.where(fine, np.abs(size - left), np.inf)[: row + 1]
+    return int(near.argmin())
+
+
+def worthwhile(z: float, needs_group: bool) -> float:
+    """The share of an observed gap to remove, from how many standard errors it is.
+
+    In a world without a gap, whatever is removed is chance. A rule that needs the group makes all of it a true gap, so it is left out below
+    three standard errors.
+
+    >>> [round(worthwhile(z, needs_group=False), 2) for z in (0.5, 1.0, 2.0, 3.0)]
+    [0.06, 0.5, 0.94, 0.99]
+    """
+    if needs_group and z < GROUP_SURE:
+        return 0.0
+    return z**4 / (1.0 + z**4)
 
 
 def _all(each: Any) -> BoolArray:
@@ -273,45 +430,46 @@ def _at_step(found: Candidate, kept: Candidate) -> Candidate:
     return replace(kept, trace=trace, chosen=row)
 
 
-def _finished(candidate: Candidate, model: nn.Module, cohort: Cohort, seen: Seen, verdict: Verdict) -> Candidate:
+def _finished(candidate: Candidate, model: nn.Module, cohort: Cohort, seen: Seen, verdict: Verdict, place: int) -> Candidate:
     """The candidate with what is to be believed of its steps, and the original in its place if that was kept."""
-    original = verdict.step == 0 or candidate.chosen == 0
+    original = place == 0 or candidate.chosen == 0
     if not candidate.labels:
-        done = _labelled(candidate, seen, verdict, 0, len(cohort))
+        done = _labelled(candidate, seen, verdict, 0, len(cohort), place)
         return replace(_back(done, seen, verdict, 0), model=copy.deepcopy(model)) if original else done
-    each = {name: _labelled(own, seen, verdict, at, len(cohort)) for at, (name, own) in enumerate(candidate.labels.items())}
+    each = {name: _labelled(own, seen, verdict, at, len(cohort), place) for at, (name, own) in enumerate(candidate.labels.items())}
     network = candidate.model
     if original:
         assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
         network = copy.deepcopy(model.inner)
         views = model.around(network)
-        each = {name: replace(_back(own, seen, verdict, at), model=views.view(at)) for at, (name, own) in enumerate(each.items())}
+        each = {
+            name: replace(own if cohort.kind == "classes" else _back(own, seen, verdict, at), model=views.view(at), chosen=0)
+            for at, (name, own) in enumerate(each.items())
+        }
     why = tuple(dict.fromkeys(note for own in each.values() for note in own.why))
     return joined(network, each, candidate.trace, 0 if original else candidate.chosen, why, cohort.kind)
 
 
-def _labelled(candidate: Candidate, seen: Seen, verdict: Verdict, at: int, rows: int) -> Candidate:
-    """One label's candidate with its corrected trace."""
-    evidence = seen.labels[at].evidence
-    columns = pd.DataFrame(
-        {
-            "step": seen.steps,
-            "gap_honest": evidence.gap,
-            "gap_se": evidence.gap_se(),
-            "performance_honest": evidence.performance,
-            "performance_se": evidence.performance_se(),
-        }
-    )
-    if not seen.recorded:  # what came out is one of the method's own steps
-        columns["step"] = [0, int(candidate.trace["step"].iloc[candidate.chosen])]
-        columns = columns.drop_duplicates("step")
-    trace = candidate.trace.merge(columns, on="step", how="left")
+def _labelled(candidate: Candidate, seen: Seen, verdict: Verdict, at: int, rows: int, place: int) -> Candidate:
+    """One label's candidate with its corrected trace and the decisions that were not fitted to their rows."""
+    label = seen.labels[at]
+    evidence, trace = label.evidence, candidate.trace.copy()
+    columns = {
+        "gap_honest": evidence.gap,
+        "gap_se": evidence.gap_se(),
+        "performance_honest": evidence.performance,
+        "performance_se": evidence.performance_se(),
+    }
+    places = trace.index[[*seen.rows, seen.rows[place]]]  # one row may stand for several shares: the one that was chosen counts
+    for name, values in columns.items():
+        trace.loc[places, name] = [*values, values[place]]
     note = Note("cross_fitted", numbers={"rows": rows})
     goal = replace(verdict.goals[at], selection=evidence.goal.selection)
-    return replace(candidate, trace=trace, why=verdict.why[at], met_in_sample=verdict.met[at], goal=goal, notes=(*candidate.notes, note))
+    held = HeldOut(label.held[0], label.held[place])
+    notes, why, met = (*candidate.notes, note), verdict.why[at], verdict.met[at]
+    return replace(candidate, trace=trace, why=why, met_in_sample=met, goal=goal, notes=notes, held_out=held)
 
 
 def _back(candidate: Candidate, seen: Seen, verdict: Verdict, at: int) -> Candidate:
     """The candidate with the rule of the original, step 0; the caller puts the original network in its place."""
-    rule = candidate.rule if seen.classes else plain_rule(candidate.method, candidate.trace, 0, seen.labels[at].part, verdict.goals[at])
-    return replace(candidate, rule=rule, chosen=0)
+    return replace(candidate, rule=plain_rule(candidate.method, candidate.trace, 0, seen.labels[at].part, verdict.goals[at]), chosen=0)

@@ -6,6 +6,7 @@ Classes are decided by argmax, which leaves no room for one rule per class, so t
 """
 
 import copy
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,13 +15,14 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data import Cohort, check_cohort
+from equipoise.data import Cohort, Scores, check_cohort
 from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
 from equipoise.measures import Gap, named
 from equipoise.methods.base import Candidate, Goal, JointGoal, Note, Progress
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, settings_of, takes
 from equipoise.methods.cross_fitted import run_cross_fitted
 from equipoise.methods.driver import Job, joined, run
+from equipoise.methods.outcome import judge
 from equipoise.methods.remarks import advice, kept_or_not, remarked
 from equipoise.models import WRAPPED, BiasScore, ChosenOutputs, ManyBiasScores, chosen_outputs
 
@@ -37,14 +39,15 @@ def debias(
     model: nn.Module,
     cohort: Cohort | None = None,
     *,
-    method: str = "bias-gda",
+    method: str = "auto",
     measure: Gap = "eod",
     performance: str = "balanced_accuracy",
     min_performance: float | None = None,
     max_gap: float | None = None,
     keep: Mapping[str, float | str] | None = None,
-    selection: str = "paper",
+    selection: str = "honest",
     max_loss: float | None = None,
+    budget: float | None = 600.0,
     seed: int = 0,
     train: Cohort | None = None,
     goals: Mapping[str, Goal] | None = None,
@@ -55,12 +58,15 @@ def debias(
     """A repaired network, or a decision rule for the same one, found on validation data. The network given in is not changed.
 
     `measure` is the name of a gap, or a signed sum of rates: "tpr-fpr", {"tpr": 1, "fpr": -1}.
-    `min_performance` is the least performance to keep, `max_gap` the largest |gap| to allow; without either, performance may fall by
-    `max_loss`, which is 0.02 unless given.
-    `keep={"tpr": "before"}`: no group's sensitivity may fall below what it was; `keep={"tpr": 0.8}`: nor below that minimum. `selection`
-    is how a step is chosen: "paper", by the rows it was tuned on, or "honest", by confidence bounds and held-out rows, or not at all where
-    these do not suffice. Further keywords are the method's own settings. `train` is for methods that train from scratch, and for
-    bias-score, which also learns from it what tells groups apart where the rows of a label are few.
+    `min_performance` is the least performance to keep; without it, performance may fall by `max_loss`, which is 0.02 unless given.
+    `max_gap` is the largest |gap| to allow: with it `result.met` says whether all limits are kept on rows that were not used for fitting.
+    `keep={"tpr": "before"}`: no group's sensitivity may fall below what it was; `keep={"tpr": 0.8}`: nor below that minimum.
+    `method` is "auto" unless given: it tries cheap methods first, then costly ones, and takes the best by rows that no fit has seen.
+    `selection` is how a step is chosen: "honest", by cross-fitted values, by which `result.outcome` is judged as well; or "paper", by the
+    rows it was tuned on. `budget` is about how many seconds the repair may take in all; the best so far is returned, with a note on what
+    was not tried or cut short (None: no limit; rules and probes that were begun are always finished). Further keywords are the
+    method's own settings. `train` is for methods that train from scratch, and for bias-score, which also learns from it what tells
+    groups apart where the rows of a label are few.
 
     On a cohort of several labels or classes one repair serves them all, and `result.labels` has what was found for each. `goals` gives a
     label a goal of its own; `outputs` says which output of the network is which label, by number or name.
@@ -82,7 +88,8 @@ def debias(
         goal = goals_of(cohort, goal, goals)
         network = chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs or {})
     trains = None if train is None else [train]
-    return run_many(method, [network], [cohort], goal, seeds=[seed], trains=trains, settings=settings, progress=progress)[0]
+    limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget}
+    return run_many(method, [network], [cohort], goal, seeds=[seed], trains=trains, **limits)[0]
 
 
 def goals_of(cohort: Cohort, goal: Goal, goals: Mapping[str, Goal] | None) -> JointGoal:
@@ -125,11 +132,14 @@ def run_many(
     trains: Sequence[Cohort] | None = None,
     settings: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    budget: float | None = None,
 ) -> list[Candidate]:
-    """The candidates of one method for each (model, cohort, seed); equal MLPs go through it as one stack.
+    """The candidates of one method for each (model, cohort, seed), within about `budget` seconds; equal MLPs go through it as one stack.
 
     The networks of cohorts with several labels are `ChosenOutputs`, and their goal is a `JointGoal`.
     """
+    if budget is not None and not budget > 0:
+        raise BadInput(f"budget must be a positive number of seconds, or None for no limit; got {budget}")
     method = METHODS[pick("method", name, METHODS)]
     chosen = settings_of(name, settings or {})
     for model in models:
@@ -145,8 +155,10 @@ def run_many(
         raise BadInput(f"{name} does not take sample weights, which {weighted[0]!r} has. Use one of: {able}; or leave the weights out.")
     if method.needs_train and trains is None:
         raise BadInput(f"{name} trains from scratch and needs the training set: train=parts.train")
+    deadline = None if budget is None else time.monotonic() + budget
     if method.kind == Kind.OTHERS:  # which come through here themselves
-        found: list[Candidate] = method.run(models, cohorts, goal, seeds=seeds, settings=chosen, trains=trains, progress=progress)
+        limits: dict[str, Any] = {"settings": chosen, "progress": progress, "deadline": deadline}
+        found: list[Candidate] = method.run(models, cohorts, goal, seeds=seeds, trains=trains, **limits)
         return found
     if cohorts[0].targets is not None and method.labels == ONE_BY_ONE:
         return [
@@ -154,7 +166,7 @@ def run_many(
             for k, own in enumerate(zip(models, cohorts, seeds, strict=True))
         ]
     plain = [own.for_steps() for own in goal.each]  # halves are made here, not by the method
-    job = Job(method, models, cohorts, plain, seeds, chosen, trains if method.takes_train else None, progress)
+    job = Job(method, models, cohorts, plain, seeds, chosen, trains if method.takes_train else None, progress, deadline=deadline)
     try:
         found = run_cross_fitted(job, goal.selection) if goal.selection != "paper" else [one.candidate for one in run(job)]
     except EmptyCell as error:
@@ -169,16 +181,28 @@ def _parts(cohort: Cohort, goal: Goal) -> list[tuple[Cohort, Goal]]:
     return list(zip(parts, goal.each, strict=True))
 
 
-def _noted(method: Method, candidate: Candidate, model: nn.Module, cohort: Cohort, goal: Goal) -> Candidate:
-    """The candidate with notes on the rows that it was chosen on, and not met where it does not keep the rates that its goal asks for."""
+def _noted(method: Method, candidate: Candidate, model: nn.Module, cohort: Cohort, goal: Goal, labels: int = 1) -> Candidate:
+    """The candidate with notes on the rows that it was chosen on, and the judgement of its cross-fitted decisions, if it has any."""
     if candidate.labels:
         assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
         parts = _parts(cohort, goal)
-        each = {name: _noted(method, own, model.view(at), *parts[at]) for at, (name, own) in enumerate(candidate.labels.items())}
+        each = {
+            name: _noted(method, own, model.view(at), *parts[at], labels=len(parts))
+            for at, (name, own) in enumerate(candidate.labels.items())
+        }
         return replace(candidate, labels=each, met_in_sample=all(own.met_in_sample for own in each.values()))
     if goal.keep and goal.selection == "paper":
         candidate = kept_or_not(candidate, model, cohort)
-    return remarked(candidate, cohort, goal, method.without_group)
+    return judged(remarked(candidate, cohort, goal, method.without_group), cohort, goal, labels)
+
+
+def judged(candidate: Candidate, cohort: Cohort, goal: Goal, labels: int = 1) -> Candidate:
+    """The candidate with the judgement of its cross-fitted decisions on these rows, by the goal as it was given."""
+    held = candidate.held_out
+    if held is None:
+        return candidate
+    rows = Scores.of(cohort, held.before)  # only who they are counts
+    return replace(candidate, judgement=judge(rows, held.before, rows, held.after, goal, source="cross-fitted", labels=labels))
 
 
 def _one_by_one(
@@ -199,6 +223,9 @@ def _one_by_one(
         alone[name] = run_many(method, [model.view(at)], [cohort.labelled(name)], own, seeds=[seed], trains=trains, settings=settings)[0]
         if progress:
             progress(at + 1, len(goals))
+    alone = {
+        name: judged(own, cohort.labelled(name), goals[at], len(goals)) for at, (name, own) in enumerate(alone.items())
+    }  # the labels share the error of their claims
     network = _put_together(model, alone)
     whole = model.around(network)
     each = {name: replace(own, model=whole.view(at)) for at, (name, own) in enumerate(alone.items())}

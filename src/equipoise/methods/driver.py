@@ -6,6 +6,7 @@ a method as one stack: arrays then have a leading axis, which only the driver in
 """
 
 import copy
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -77,6 +78,12 @@ class Job:
     progress: Progress | None = None
     halves: Sequence[Half] | None = None
     verdicts: Sequence[Verdict] | None = None
+    deadline: float | None = None  # by time.monotonic(), after which no further step is taken; None: no limit
+
+    def within(self, share: float) -> "Job":
+        """The job with only this share of the time that is left."""
+        now = time.monotonic()
+        return self if self.deadline is None else replace(self, deadline=now + share * max(0.0, self.deadline - now))
 
     def some(self, which: slice) -> "Job":
         """The job of some of the networks."""
@@ -90,8 +97,9 @@ def run(job: Job) -> list[Run]:
     by_steps = job.method.kind == Kind.STEPS or job.cohorts[0].targets is not None  # the original of several labels has no step
     at_once = by_steps and stackable(job.models, job.cohorts)
     found: list[Run] = []
-    for some in [slice(0, len(job.models))] if at_once else [slice(k, k + 1) for k in range(len(job.models))]:
-        part = job.some(some)
+    slices = [slice(0, len(job.models))] if at_once else [slice(k, k + 1) for k in range(len(job.models))]
+    for k, some in enumerate(slices):
+        part = job.some(some).within(1 / (len(slices) - k))
         found += _Search(part).run() if by_steps else [Run(_fitted(part), Record())]
     return found
 
@@ -145,6 +153,7 @@ class _Search:
         self.best: list[int | None] = [None] * count  # row of the trace
         self.settled: list[list[Goal]] = []
         self.limits: Limits | None = None
+        self.cut = False  # whether the time was up before the method came to its end
 
     def run(self) -> list[Run]:
         """Everything from the original networks to the candidates."""
@@ -155,6 +164,9 @@ class _Search:
         steps = self._steps(data)
         total, now = 1, None
         while now is None or self.active.any():  # a method is begun even where no network has a gap, so that it can refuse its settings
+            if now is not None and job.deadline is not None and time.monotonic() > job.deadline:
+                self.cut = True
+                break
             try:
                 step: Step = next(steps) if now is None else steps.send(now)
             except StopIteration:
@@ -308,7 +320,8 @@ class _Search:
         rule: Rule = Threshold(HALF, ARGMAX) if self.data.classes else plain_rule(self.method.name, trace, row, self._part(r, at), asked)
         frozen, tensors = self.network.frozen
         fixed = (Note("frozen_parameters", numbers={"frozen": frozen, "of": tensors}),) if frozen else ()
-        notes, told = (*fixed, *step.notes), asdict(self.job.settings)
+        cut = (Note("cut_short", self.method.name, {"steps": len(self.steps[r]) - 1}),) if self.cut else ()
+        notes, told = (*fixed, *step.notes, *cut), asdict(self.job.settings)
         seed, pace = self.job.seeds[r], self.steps[r][-1].pace
         return Candidate(self.method.name, model, rule, trace, row, why, met, asked, seed, told, notes, pace=pace)
 

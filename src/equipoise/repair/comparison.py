@@ -256,7 +256,7 @@ def try_methods(
                 )
                 for label, (view, known, held_out) in axis.items()
             }
-        asked = goal_arguments(goal) if goals is None else {"goals": goals}
+        asked = goal_arguments(goal) if goals is None else {"goals": goals, "selection": goal.selection}
         with bars(method) as step:
             start = time.perf_counter()
             result = debias(

@@ -1,21 +1,18 @@
 """The dry run: who is in which set, what each method would do, and about how long it would take. Nothing is repaired."""
 
-import copy
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from torch import nn
 
 from equipoise.data import Cohort
-from equipoise.methods import METHODS, ONE_BY_ONE, STANDARD, Goal, Label, Task, settings_of, work_of
-from equipoise.models import chosen_outputs, encoding, evaluating, outputs
+from equipoise.methods import METHODS, STANDARD, Goal, Speed
+from equipoise.models import chosen_outputs, encoding
 
-SAMPLE = {True: 32, False: 256}  # rows to measure on, images or a table: about as many as a method shows at a time
 PROBED = {True: 128, False: 2000}  # rows to measure probes on; their time grows with the rows only if there are many
 WARM_UP, RESAMPLES = 32, 20  # rows to warm up on, and resamples to measure by
 
@@ -71,9 +68,11 @@ def estimate(
     train: Cohort | None = None,
     probe_draws: int | None = None,
     given_outputs: Mapping[str, int | str] | None = None,
+    budget: float | None = None,
 ) -> RepairEstimate:
     """What `try_methods` would do with these methods, measured on a few rows. With `probe_draws` its layers are probed too.
 
+    A method that chooses among others ends within `budget` seconds, if one is given, however much it would like to try.
     Of several labels, one is measured: a method that repairs all at once takes one run, with an evaluation per label; another takes one
     run per label.
     """
@@ -84,50 +83,18 @@ def estimate(
         model = chosen_outputs(model, repair.inputs, repair.labels, repair.kind, given_outputs or {}).view(0)
         first = repair.labels[0]
         repair, test, train = repair.labelled(first), test.labelled(first), None if train is None else train.labelled(first)
-    per_row, per_evaluation = seconds_per_row(model, repair), labels * seconds_per_evaluation(repair, goal)
-    backward = max(1.0, seconds_per_row(copy.deepcopy(model), repair, gradients=True) / per_row)
-    task = Task(model, repair, goal, train, backward)
+    speed = Speed.measured(model, repair, goal, train, labels)
     found = []
     for name, given in {STANDARD: {}, **methods}.items():
-        work = work_of(name, task, settings_of(name, given))
+        work = speed.work(name, given)
         after = len(repair) + len(test) if not METHODS[name].needs_group else 0  # the scores for the report
-        if labels > 1 and METHODS[name].labels == ONE_BY_ONE:
-            runs = replace(work, rows=None if work.rows is None else labels * work.rows, seconds=labels * work.seconds)
-            work = replace(runs, what=f"{labels} runs, one per label, of: {work.what}")
         rows = None if work.rows is None else round(work.rows + after)
-        seconds = None if rows is None else rows * per_row + work.evaluations * per_evaluation + work.seconds
+        seconds = speed.seconds(work, after)
+        if budget is not None and METHODS[name].runs_others:
+            seconds = budget + after * speed.per_row if seconds is None else min(seconds, budget + after * speed.per_row)
         found.append(MethodEstimate(name, work.what, rows, seconds))
     probes = None if probe_draws is None else _probes(model, test, probe_draws)
-    return RepairEstimate(counts, tuple(found), goal, per_row, per_evaluation, probes)
-
-
-def seconds_per_row(model: nn.Module, cohort: Cohort, gradients: bool = False) -> float:
-    """Seconds per row, or with gradients per row of a step of fine-tuning (which changes the network); measured after a warm-up."""
-    inputs = cohort.inputs
-    few = inputs[: min(len(inputs), SAMPLE[len(inputs.shape) > 2])]
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.0) if gradients else None
-
-    def once() -> None:
-        if optimiser is None:
-            outputs(model, few)
-            return
-        with evaluating(model):
-            model(few.to(next(model.parameters()).device)).float().sum().backward()
-        optimiser.step()
-        optimiser.zero_grad()
-
-    once()
-    start = time.perf_counter()
-    once()
-    return (time.perf_counter() - start) / len(few)
-
-
-def seconds_per_evaluation(cohort: Cohort, goal: Goal) -> float:
-    """Seconds per evaluation of all thresholds."""
-    labels, scores = Label.of([cohort], goal), np.linspace(0, 1, len(cohort))[None]
-    start = time.perf_counter()
-    labels.evaluate(scores)
-    return time.perf_counter() - start
+    return RepairEstimate(counts, tuple(found), goal, speed.per_row, speed.per_evaluation, probes)
 
 
 def _counts(cohort: Cohort, name: str) -> pd.DataFrame:
