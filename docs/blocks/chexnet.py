@@ -28,9 +28,9 @@ def chexnet_run() -> str:
     apart = int(((known["low"] > 0) | (known["high"] < 0)).sum())
     return (
         f"{run['test_rows']:,.0f} images of {run['test_patients']:,.0f} patients were audited; thresholds come from the other "
-        f"{run['patients'] - run['test_patients']:,.0f} of {run['patients']:,.0f} patients. The audit makes {run['comparisons']:.0f} comparisons,"
-        f" of which this page shows {run['shown']:.0f}. {apart} of their pointwise intervals exclude zero; {clear} differences remain after "
-        "adjustment for all that the audit makes.\n"
+        f"{run['patients'] - run['test_patients']:,.0f} of {run['patients']:,.0f} patients. The audit makes {run['comparisons']:.0f} "
+        f"comparisons, of which this page shows {run['shown']:.0f}. {apart} of their pointwise intervals exclude zero; {clear} differences "
+        "remain after adjustment for all that the audit makes.\n"
     )
 
 

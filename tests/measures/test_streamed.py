@@ -6,11 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data import Scores, batches, scan
+from equipoise.data import Reading, Scores, batches, read_scores, scan, scan_scores
+from equipoise.data import scans as scans_module
 from equipoise.data import stored as stored_module
-from equipoise.errors import EmptyCell
-from equipoise.measures import Ranking, audit_scan, audit_scores, sampling, streamed
-from equipoise.measures.streamed import score_bins
+from equipoise.errors import BadInput, EmptyCell
+from equipoise.measures import Audit, Ranking, audit_scores, sampling, streamed
+from equipoise.measures.binned import BINS, score_bins
+from equipoise.repair import audit
+from support.facts import says
 
 ROLES = {"label": "y", "score": "p", "group": ["sex", "race"], "patient": "patient"}
 EXACT = ("value", "low", "high", "simultaneous_low", "simultaneous_high", "detectable", "patients", "few")
@@ -48,7 +51,7 @@ def test_part_by_part_gives_the_numbers_of_the_table_in_memory(table, roles, mon
     used = {**ROLES, **roles}
     whole = audit_scores(Scores.from_frame(frame, **used), threshold=0.5, also=("ppv_gap", "tpr-fpr"))
     _in_parts(monkeypatch, sampled=4000)  # fewer rows than most groups have
-    parts = audit_scan(scan(folder, **used), threshold=0.5, also=("ppv_gap", "tpr-fpr"))
+    parts = audit(scan(folder, **used), threshold=0.5, also=("ppv_gap", "tpr-fpr"))
     for name in EXACT:
         np.testing.assert_allclose(parts.gaps[name].astype(float), whole.gaps[name].astype(float), atol=1e-12, err_msg=name)
     for name in (*RATES, *(f"{rate}_{end}" for rate in RATES for end in ("low", "high")), "n", "positives"):
@@ -74,20 +77,97 @@ def test_measures_of_scores_are_exact_in_groups_that_are_not_sampled(table, monk
     frame, folder = table
     whole = audit_scores(Scores.from_frame(frame, **ROLES), threshold=0.5)
     _in_parts(monkeypatch, sampled=4000)
-    parts = audit_scan(scan(folder, **ROLES), threshold=0.5)
-    sampled = parts.groups["note"].str.contains("sample")
+    parts = audit(scan(folder, **ROLES), threshold=0.5)
+    sampled = parts.groups["sampled"] < parts.groups["n"]
     assert sampled.to_dict() == {level: n > 4000 for level, n in parts.groups["n"].items()}
-    for name in ("brier", "calibration_slope", "calibration_intercept", "sensitivity_at_specificity"):
+    for name in ("calibration_slope", "calibration_intercept", "sensitivity_at_specificity"):
         np.testing.assert_allclose(parts.groups[name][~sampled], whole.groups[name][~sampled], atol=1e-9, err_msg=name)
         # The value of a sample lies within its own interval of the value of all rows, or near it.
         width = (parts.groups[f"{name}_high"] - parts.groups[f"{name}_low"])[sampled]
         assert ((parts.groups[name] - whole.groups[name])[sampled].abs() < width).all()
 
 
+def _means_of_all_rows(some: Audit, whole: Audit) -> None:
+    """Brier score and calibration in the large are those of all rows, with intervals that large samples make nearly equal."""
+    for name in ("brier", "calibration_in_the_large"):
+        np.testing.assert_allclose(some.groups[name], whole.groups[name], atol=1e-12, err_msg=name)
+        width = (whole.groups[f"{name}_high"] - whole.groups[f"{name}_low"])[whole.groups["n"] > 3000]
+        for end in ("low", "high"):
+            off = (some.groups[f"{name}_{end}"] - whole.groups[f"{name}_{end}"])[whole.groups["n"] > 3000].abs()
+            assert (off < 0.15 * width).all(), (name, end)
+        assert some[name].value == pytest.approx(whole[name].value, abs=1e-12)
+        assert some[name].note == ""
+    for name in ("calibration_slope", "calibration_intercept"):
+        assert says(some[name].note, "sample", f"{whole.rows:,}")
+        assert whole[name].note == ""
+
+
+@pytest.mark.parametrize("roles", [{}, {"weight": "w"}, {"patient": None}], ids=["patients", "weights", "rows"])
+def test_means_of_scores_are_those_of_all_rows_however_many_are_sampled(table, roles, monkeypatch: pytest.MonkeyPatch):
+    frame, folder = table
+    used = {**ROLES, **roles}
+    whole = audit_scores(Scores.from_frame(frame, **used), threshold=0.5)
+    _in_parts(monkeypatch, sampled=2000)
+    _means_of_all_rows(audit(scan(folder, **used), threshold=0.5), whole)
+
+
+LABELS = {"y": "p", "z": "q", "n": "r"}  # with the column of each one's score
+
+
+@pytest.fixture(scope="module")
+def labels(table, tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, Path]:
+    rng = np.random.default_rng(4)
+    frame = table[0]
+    z = rng.choice([0.0, 1.0, -1.0, np.nan], len(frame), p=[0.6, 0.3, 0.05, 0.05])
+    frame = frame.assign(
+        z=z, q=np.where(z == -1, np.nan, rng.random(len(frame))), n=rng.integers(0, 2, len(frame)), r=rng.random(len(frame))
+    )
+    path = tmp_path_factory.mktemp("labels") / "t.parquet"
+    frame.to_parquet(path)
+    return frame, path
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["in memory", "in parts"])
+def test_several_labels_are_read_once_and_audited_as_in_memory(labels, held, monkeypatch: pytest.MonkeyPatch):
+    frame, path = labels
+    reading = Reading(labels=list(LABELS), group=["sex", "race"], patient="patient")
+    whole = audit(read_scores(path, reading, list(LABELS.values())), threshold=0.5, no_finding="derived")
+    if not held:
+        _in_parts(monkeypatch, sampled=10**6)
+    read = []
+    real = batches.read_batches
+    monkeypatch.setattr(scans_module, "read_batches", lambda *given, **more: read.append(given) or real(*given, **more))
+    found = audit(scan_scores(path, reading, list(LABELS.values())), threshold=0.5, no_finding="derived")
+    assert len(read) == 1
+    assert list(found) == list(LABELS)
+    assert found.comparisons == whole.comparisons
+    for name, own in {**found, "derived": found.no_finding}.items():
+        other = whole.no_finding if name == "derived" else whole[name]
+        assert (own.rows, own.patients, own.own_comparisons) == (other.rows, other.patients, other.own_comparisons)
+        for column in EXACT:
+            np.testing.assert_allclose(own.gaps[column].astype(float), other.gaps[column].astype(float), atol=1e-9, err_msg=column)
+        for rate in RATES:
+            np.testing.assert_allclose(own.groups[rate], other.groups[rate], atol=1e-12, err_msg=rate)
+        large = other.gaps["patients"] > 1000  # exact p-values
+        np.testing.assert_allclose(own.gaps["p_value"][large], other.gaps["p_value"][large], rtol=1e-6, atol=1e-12)
+    assert found["z"].rows == int(((frame["z"] == 0) | (frame["z"] == 1)).sum())
+    assert found.no_finding.underdiagnosis["rate"].to_numpy() == pytest.approx(whole.no_finding.underdiagnosis["rate"].to_numpy())
+
+
+def test_labels_of_different_tables_are_refused(labels):
+    _, path = labels
+    one = scan(path, **ROLES)
+    with pytest.raises(BadInput, match="y, z"):
+        audit({"y": one, "z": scan(path, **{**ROLES, "label": "z", "score": "q", "patient": None})})
+    with pytest.raises(BadInput) as error:
+        audit({"y": one}, no_finding="derived")
+    assert says(error.value, "several labels", "y")
+
+
 def test_a_table_that_is_held_is_audited_as_in_memory(table):
     frame, folder = table
     whole = audit_scores(Scores.from_frame(frame, **ROLES), threshold=0.4)
-    held = audit_scan(scan(folder, **ROLES), threshold=0.4)
+    held = audit(scan(folder, **ROLES), threshold=0.4)
     for name in (*RATES, "auroc", "brier", "calibration_slope", "calibration_error"):
         np.testing.assert_allclose(held.groups[name], whole.groups[name], atol=1e-9, err_msg=name)
     np.testing.assert_allclose(held.gaps["value"], whole.gaps["value"], atol=1e-12)
@@ -101,10 +181,13 @@ def test_large_groups_in_memory_are_sampled_by_patient(monkeypatch: pytest.Monke
     some = audit_scores(scores, threshold=0.5)
     pd.testing.assert_frame_equal(some.gaps, whole.gaps)  # rates, gaps and tests use all rows
     np.testing.assert_array_equal(some.groups["auroc"], whole.groups["auroc"])
-    sampled = some.groups["note"].str.contains("sample")
+    sampled = some.groups["sampled"] < some.groups["n"]
     assert sampled.to_dict() == {level: n > 3000 for level, n in some.groups["n"].items()}
-    assert not (some.groups["brier"] == whole.groups["brier"])[sampled].any()
-    assert (some.groups["brier"] == whole.groups["brier"])[~sampled].all()
+    assert (whole.groups["sampled"] == whole.groups["n"]).all()
+    for name in ("calibration_slope", "calibration_error", "sensitivity_at_specificity"):
+        assert not (some.groups[name] == whole.groups[name])[sampled].any()
+        assert (some.groups[name] == whole.groups[name])[~sampled].all()
+    _means_of_all_rows(some, whole)
     kept, _, units = sampling.sample_of(scores, scores.attributes[0], np.asarray(pd.factorize(frame["patient"])[0]))
     rows = frame.groupby("patient").size()
     assert (
@@ -118,7 +201,7 @@ def test_an_empty_cell_is_an_error_where_its_measure_was_named(table, tmp_path: 
     frame.assign(y=frame["y"].where(frame["race"] != "c", 0)).to_parquet(tmp_path / "t.parquet")
     _in_parts(monkeypatch, sampled=4000)
     with pytest.raises(EmptyCell, match="'c'"):
-        audit_scan(scan(tmp_path / "t.parquet", **ROLES), threshold=0.5, measures=["eod"])
+        audit(scan(tmp_path / "t.parquet", **ROLES), threshold=0.5, measures=["eod"])
 
 
 def test_bins_of_scores_keep_their_order_and_bound_the_error_of_auroc():
@@ -128,10 +211,10 @@ def test_bins_of_scores_keep_their_order_and_bound_the_error_of_auroc():
     bins = score_bins(score)
     assert (np.diff(bins) >= 0).all()
     assert bins.min() >= 0
-    assert bins.max() < streamed.BINS
+    assert bins.max() < BINS
     assert len(np.unique(score_bins(ends[[0, 2, 3, 5, 6]]))) == 5
     y = (rng.random(len(score)) < score).astype(int)
-    p, q = (np.bincount(bins[y == label], minlength=streamed.BINS) for label in (1, 0))
+    p, q = (np.bincount(bins[y == label], minlength=BINS) for label in (1, 0))
     bound = float((p * q).sum() / 2 / p.sum() / q.sum())
     binned = float((p * (np.cumsum(q) - q / 2)).sum() / p.sum() / q.sum())
     assert abs(binned - float(Ranking(score, y).auroc())) <= bound < 2e-4

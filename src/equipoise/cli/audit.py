@@ -14,7 +14,7 @@ from equipoise import data, measures, models, repair, report
 from equipoise.cli import inputs as given
 from equipoise.cli.console import JsonOption, bar, notes, out
 from equipoise.cli.inputs import number_problems, output_of, outputs_of
-from equipoise.errors import BadInput, did_you_mean, pick, raise_all
+from equipoise.errors import did_you_mean, pick, raise_all
 
 if TYPE_CHECKING:
     from torch import nn
@@ -141,8 +141,6 @@ def audit(
             return _scores_of_labels(network, opened[path].cohort, output, outputs_of(output_name, label))
 
         in_batches = network is None and data.is_large(file, reading.max_table_bytes)
-        if in_batches and figures:
-            raise BadInput(f"--figures draws every score, and {file} is read in batches. Omit it.")
         scores = {} if in_batches else read(file)
         on = read(valid) if valid else {}
         options: measures.AuditOptions = {"threshold": threshold, "measures": measure or None, "level": level, "seed": seed}
@@ -152,9 +150,9 @@ def audit(
             options |= {"rule": measures.Threshold(0.5, measures.ARGMAX)}
         with bar("audit") as step:
             if in_batches:
-                (table,) = data.scan_scores(file, reading, score or []).values()
-                found = measures.audit_scan(table, valid=on.get(label[0]), progress=step, **options)
-                every = measures.Audits({label[0]: found}, reading.kind, file.name)
+                every = measures.audit_scans(
+                    data.scan_scores(file, reading, score or []), valid=on, progress=_in_turn(step, label), **options
+                )
             else:
                 asked = {name: measures.Asked.of(options).decided(on.get(name)) for name in scores}
                 every = measures.audit_labels(scores, asked, reading.kind, file.name, _in_turn(step, list(scores)))
@@ -180,7 +178,7 @@ def audit(
         told |= {f"valid_{key}": value for key, value in opened[valid].to_dict().items()} if valid else {}
     if figures:
         for name, place in repair.folders(figures, label).items():
-            report.save_audit_figures(scores[name], results[name], place)
+            report.save_audit_figures(scores.get(name), results[name], place)
         if clear is not None:
             report.save_underdiagnosis_figure(clear, figures)
     if as_json:

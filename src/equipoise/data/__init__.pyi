@@ -57,6 +57,9 @@ from .reading import Reading as Reading
 from .reading import read_cohort as read_cohort
 from .reading import read_scores as read_scores
 from .reading import scan_scores as scan_scores
+from .scans import Scan as Scan
+from .scans import read_labels as read_labels
+from .scans import scan as scan
 from .scores import Scores as Scores
 from .seeds import child_seed as child_seed
 from .seeds import generator as generator
@@ -73,10 +76,8 @@ from .splits import check_cohort as check_cohort
 from .splits import fold_parts as fold_parts
 from .splits import hold_out as hold_out
 from .splits import split as split
-from .stored import Scan as Scan
 from .stored import Stored as Stored
 from .stored import mixed as mixed
-from .stored import scan as scan
 from .table import Encoder as Encoder
 from .table import Table as Table
 from .table_files import as_parsed as as_parsed

@@ -20,8 +20,8 @@ from equipoise.data.columns import Roles, read_columns
 from equipoise.data.faults import MAX_PIXELS, Broken, Limit, counted
 from equipoise.data.image_files import IMAGE_COLUMNS, find_files, of_view
 from equipoise.data.images import BROKEN_ADVICE, Images, Norm
+from equipoise.data.scans import Scan
 from equipoise.data.scores import Scores
-from equipoise.data.stored import Scan
 from equipoise.data.table_files import as_parsed, read_table
 from equipoise.data.targets import known
 from equipoise.errors import BadInput, did_you_mean, raise_all
@@ -141,14 +141,13 @@ def read_cohort(path: str | Path, reading: Reading, *, progress: Counting = _sil
 
 
 def scan_scores(path: str | Path, reading: Reading, columns: Sequence[str]) -> dict[str, Scan]:
-    """The scores of the label in a table that is read in batches (see `is_large`), under its name."""
-    if len(reading.labels) != 1 or reading.id is not None:
-        raise BadInput(
-            f"{path} is read in batches, with one label and without row ids; got {len(reading.labels)} labels"
-            f"{'' if reading.id is None else ' and an id column'}. Audit the labels one by one, and omit --id (id=)."
-        )
-    roles = Roles(**reading.roles, score=columns[0])
-    return {reading.labels[0]: Scan(Path(path), roles)}
+    """The scores of each label in a table that is read in batches (see `is_large`), one column per label."""
+    if reading.id is not None:
+        raise BadInput(f"{path} is read in batches, without row ids, which an audit does not report. Omit --id {reading.id} (id=).")
+    return {
+        label: Scan(Path(path), Roles(**{**reading.roles, "label": label}, score=column))
+        for label, column in zip(reading.labels, columns, strict=True)
+    }
 
 
 def read_scores(path: str | Path, reading: Reading, columns: Sequence[str]) -> dict[str, Scores]:

@@ -89,10 +89,10 @@ from .performance import AT_THRESHOLD as AT_THRESHOLD
 from .performance import Ranking as Ranking
 from .permutation import largest_gap_p_value as largest_gap_p_value
 from .permutation import p_values as p_values
+from .scanned import audit_scans as audit_scans
 from .score_measures import EVERYONE as EVERYONE
 from .score_measures import OF_ALL as OF_ALL
 from .score_measures import SCORE_MEASURES as SCORE_MEASURES
-from .streamed import audit_scan as audit_scan
 from .target_gaps import gaps_together as gaps_together
 from .target_gaps import pooled_gaps as pooled_gaps
 from .threshold_sweep import Sweep as Sweep

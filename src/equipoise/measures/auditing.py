@@ -8,20 +8,21 @@ from typing import Any, Unpack
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, Scores, varying_in
+from equipoise.data import Attribute, IntArray, Scores, varying_in
 from equipoise.errors import pick
 from equipoise.measures.asked import Asked, AuditOptions
 from equipoise.measures.audit import Audit, Audits
 from equipoise.measures.bootstrap import units_of
 from equipoise.measures.cells import FloatArray, normalised, tabulate
-from equipoise.measures.estimates import Estimate, coefficients, estimate_attribute, estimate_performance, simultaneous
+from equipoise.measures.estimates import Estimate, Settings, coefficients, estimate_attribute, estimate_performance, simultaneous
+from equipoise.measures.losses import Rows, losses_of
 from equipoise.measures.moments import Moments
 from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_levels
 from equipoise.measures.net_benefit import CURVES
 from equipoise.measures.no_finding import DERIVED, NO_FINDING, NoneOf, none_of
 from equipoise.measures.permutation import p_values
-from equipoise.measures.sampling import sample_of, sampled_notes
-from equipoise.measures.score_measures import OF_ALL, estimate_scores, everyone, overall, with_score_measures
+from equipoise.measures.sampling import of_all_rows, rows_used, sample_of
+from equipoise.measures.score_measures import OF_ALL, ScoreMeasures, estimate_scores, everyone, overall, with_score_measures
 
 Progress = Callable[[int, int], None]
 
@@ -77,12 +78,15 @@ def audits_of(each: "Mapping[str, Measured]", kind: str, name: str, no_finding: 
     return Audits(audits, kind, name, derived)
 
 
-def _no_finding(scores: Mapping[str, Scores], asked: Mapping[str, Asked]) -> "Measured":
-    """Derived decisions on "no finding", whose false positive rate is underdiagnosis; they have no score, nor what depends on one."""
-    rules = {label: own.decision for label, own in asked.items()}
+def no_finding_asked(asked: Mapping[str, Asked]) -> Asked:
+    """What is asked for of derived decisions on "no finding": their false positive rate, which is underdiagnosis."""
     settings = replace(next(iter(asked.values())).settings, thresholds=())
-    own = Asked(rule=NoneOf(tuple(rules)), measures=("fpr_gap",), settings=settings)
-    return measured(none_of(scores, rules), own, scored=False)
+    return Asked(rule=NoneOf(tuple(asked)), measures=("fpr_gap",), settings=settings)
+
+
+def _no_finding(scores: Mapping[str, Scores], asked: Mapping[str, Asked]) -> "Measured":
+    """Derived decisions on "no finding"; they have no score, nor what depends on one."""
+    return measured(none_of(scores, {label: own.decision for label, own in asked.items()}), no_finding_asked(asked), scored=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,17 +111,15 @@ def measured(scores: Scores, asked: Asked, progress: Progress | None = None, *, 
     steps = len(attributes) + 1
     units = units_of(scores.patients, len(scores))
     group_frames, gap_frames, sums = [], [], []
-    of_all = estimate_scores(*sample_of(scores, everyone(len(scores)), units), settings) if scored else None
-    curves = [] if of_all is None else [of_all.curves]
+    of_all = _of_scores(scores, everyone(len(scores)), units, settings) if scored else None
+    curves = [] if of_all is None else [of_all[0].curves]
     for k, attribute in enumerate(attributes):
         groups, gaps, moments = estimate_attribute(scores, f, attribute, asked.gaps, settings)
         sums.append(moments)
         if scored:
-            sample = sample_of(scores, attribute, units)
-            own = estimate_scores(*sample, settings)
+            own, used = _of_scores(scores, attribute, units, settings)
             curves.append(own.curves)
-            groups = with_score_measures(groups, own, settings.min_patients, "rows" if scores.patients is None else "patients")
-            groups["note"] = sampled_notes(groups, sample[1])
+            groups = with_score_measures(groups, own, settings.min_patients, "rows" if scores.patients is None else "patients", used)
         group_frames.append(groups)
         gap_frames.append(gaps)
         if progress:
@@ -127,7 +129,8 @@ def measured(scores: Scores, asked: Asked, progress: Progress | None = None, *, 
         return [p for each in attributes for p in _tested(scores, f, each, asked.gaps, comparisons, settings.seed)]
 
     estimates = estimate_performance(scores, f, asked.performance, settings)
-    estimates |= {name: overall(of_all, name) for name in OF_ALL if of_all is not None and name in asked.wanted}
+    if of_all is not None:
+        estimates |= overall_measures(*of_all, len(scores), asked)
     if progress:
         progress(steps, steps)
     audit = Audit(
@@ -148,6 +151,23 @@ def measured(scores: Scores, asked: Asked, progress: Progress | None = None, *, 
         shrink=asked.shrink,
     )
     return Measured(audit, sums, asked.gaps, tested)
+
+
+def _of_scores(scores: Scores, attribute: Attribute, units: IntArray, settings: Settings) -> tuple[ScoreMeasures, IntArray]:
+    """The measures of the scores of each group, and how many of its rows they come from."""
+    sample = sample_of(scores, attribute, units)
+    found, used = estimate_scores(*sample, settings), rows_used(sample[1])
+    if sample[1] is attribute:
+        return found, used
+    sampled = used < rows_used(attribute)
+    rows = Rows(scores.y, scores.score, attribute.codes, len(attribute.levels), units, scores.weight)
+    return of_all_rows(found, losses_of(rows), settings.level, sampled, settings.min_patients), used
+
+
+def overall_measures(found: ScoreMeasures, used: IntArray, rows: int, asked: Asked) -> dict[str, Estimate]:
+    """The measures of the scores of all rows together that were asked for, with a note where they come from a sample."""
+    sampled = f"from a random sample of {int(used[0]):,} of {rows:,} rows (whole patients)" if used[0] < rows else ""
+    return {name: overall(found, name, sampled) for name in OF_ALL if name in asked.wanted}
 
 
 def _tested(scores: Scores, f: FloatArray, attribute: Attribute, gaps: Sequence[str], comparisons: int, seed: int) -> list[FloatArray]:

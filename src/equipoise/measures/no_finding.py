@@ -5,13 +5,13 @@ finding where no label is positive, and is decided so where no label is decided 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Scores
+from equipoise.data import IntArray, Scores
 from equipoise.errors import BadInput
 from equipoise.measures.cells import FloatArray
 from equipoise.measures.decision import Rule
@@ -62,16 +62,26 @@ def none_of(scores: Mapping[str, Scores], rules: Mapping[str, Rule]) -> Scores:
     shared = [row for row in first.ids if all(row in place for place in places)]
     if not shared:
         raise BadInput("no row has all labels known, so that no finding cannot be derived. Name fewer labels.")
-    y, clear = np.ones(len(shared), np.int64), np.ones(len(shared))
+    taken = {}
     for (label, own), place in zip(scores.items(), places, strict=True):
-        rows = np.array([place[row] for row in shared], dtype=np.int64)
-        y *= 1 - own.y[rows]
-        clear *= 1 - rules[label].decide(own)[rows]
-    rows = np.array([places[0][row] for row in shared], dtype=np.int64)
-    attributes = tuple(attribute.take(rows) for attribute in first.attributes)
-    patients = None if first.patients is None else first.patients[rows]
-    weight = None if first.weight is None else first.weight[rows]
-    return Scores(y, clear, attributes, patients, first.ids[rows], NO_FINDING, weight)
+        taken[label] = _taken(own, np.array([place[row] for row in shared], dtype=np.int64))
+    return none_of_rows(taken, rules)
+
+
+def _taken(scores: Scores, rows: IntArray) -> Scores:
+    """Some rows of scores."""
+    patients = None if scores.patients is None else scores.patients[rows]
+    weight = None if scores.weight is None else scores.weight[rows]
+    attributes = tuple(attribute.take(rows) for attribute in scores.attributes)
+    return Scores(scores.y[rows], scores.score[rows], attributes, patients, scores.ids[rows], scores.name, weight)
+
+
+def none_of_rows(scores: Mapping[str, Scores], rules: Mapping[str, Rule]) -> Scores:
+    """The same of labels that are known on the same rows."""
+    first = next(iter(scores.values()))
+    y = np.prod([1 - own.y for own in scores.values()], axis=0)
+    clear = np.prod([1 - rules[label].decide(own) for label, own in scores.items()], axis=0)
+    return replace(first, y=y, score=clear, name=NO_FINDING)
 
 
 def underdiagnosis(groups: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:

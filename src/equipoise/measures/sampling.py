@@ -1,14 +1,20 @@
 """Random samples of whole patients, where a group has more rows than a measure of its scores needs.
 
-Calibration, operating points and decision curves take many passes over the rows. From `SAMPLED` rows a share of one half is known to 0.002,
-which no reader tells from the value of all rows. Rates, gaps, tests, performance and AUROC always use all rows.
+Calibration intercept, slope and error, operating points and decision curves take many passes over the rows. From `SAMPLED` rows a share of
+one half is known to 0.002, which no reader tells from the value of all rows. Rates, gaps, tests, performance, AUROC, Brier score and
+calibration in the large always use all rows.
 """
 
+from dataclasses import replace
+
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
 from equipoise.data import Attribute, IntArray, Scores, mixed
+from equipoise.measures.calibration import Limits
 from equipoise.measures.cells import grouped
+from equipoise.measures.losses import Losses
+from equipoise.measures.score_measures import ScoreMeasures
 
 SAMPLED = 200_000  # rows of a group, in the mean, from which the measures of its scores are estimated; a smaller group is used as it is
 
@@ -30,11 +36,20 @@ def sample_of(scores: Scores, attribute: Attribute, units: IntArray) -> tuple[Sc
     return fewer, own, kept
 
 
-def sampled_notes(groups: pd.DataFrame, attribute: Attribute) -> list[str]:
-    """The notes of the groups, with how many rows the measures of their scores come from where that is not all; `attribute` has those."""
-    used = np.bincount(attribute.codes[attribute.codes >= 0], minlength=len(attribute.levels))
-    notes = []
-    for note, rows, n in zip(groups["note"], used, groups["n"], strict=True):
-        own = f"calibration, Brier score, operating points and decision curve from a random sample of {rows:,} rows (whole patients)"
-        notes.append("; ".join(filter(None, (note, own))) if rows < n else note)
-    return notes
+def rows_used(attribute: Attribute) -> IntArray:
+    """How many rows of each group a sample has, whose groups these are (groups,)."""
+    return np.bincount(attribute.codes[attribute.codes >= 0], minlength=len(attribute.levels))
+
+
+def of_all_rows(found: ScoreMeasures, losses: Losses, level: float, sampled: npt.NDArray[np.bool_], least: int) -> ScoreMeasures:
+    """The measures of a sample, with those that need none from all rows in the groups that were sampled."""
+    known = sampled & (losses.patients >= least)
+    limits = dict(found.limits)
+    for name, exact in losses.limits(level).items():
+        own = limits[name]
+        ends = [
+            np.where(known, one, other)
+            for one, other in zip((exact.value, exact.low, exact.high), (own.value, own.low, own.high), strict=True)
+        ]
+        limits[name] = Limits(ends[0], ends[1], ends[2], np.where(known, exact.patients, own.patients), own.why)
+    return replace(found, limits=limits)

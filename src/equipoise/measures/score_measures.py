@@ -1,14 +1,15 @@
 """The measures of the scores themselves, whatever the threshold in use: Brier score, calibration, operating points and decision curves."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data import Attribute, IntArray, Scores
 from equipoise.measures.calibration import FEW as TOO_FEW
 from equipoise.measures.calibration import REASONS, Band, Limits, Scored, binned_error, brier, recalibrated
-from equipoise.measures.cells import FloatArray
 from equipoise.measures.estimates import CALIBRATION_ERROR, FEW, INSUFFICIENT, Estimate, Settings
 from equipoise.measures.net_benefit import decision_curves
 from equipoise.measures.operating_points import operating_points
@@ -16,6 +17,7 @@ from equipoise.measures.operating_points import operating_points
 OF_ALL = ("brier", "calibration_intercept", "calibration_slope", "calibration_in_the_large")  # also estimated for all rows together
 AT_POINTS = ("sensitivity_at_specificity", "specificity_at_sensitivity")
 SCORE_MEASURES = (*OF_ALL, *AT_POINTS)  # each with an interval; the calibration error has a band instead
+SAMPLED_MEASURES = ("calibration_intercept", "calibration_slope")  # of all rows together, those that may come from a sample
 EVERYONE = "all"  # attribute and group of all rows together, with or without a group
 
 
@@ -49,9 +51,12 @@ def estimate_scores(
     return ScoreMeasures(dict(zip(SCORE_MEASURES, found, strict=True)), binned_error(rows, level, settings.seed, least), curves)
 
 
-def with_score_measures(groups: pd.DataFrame, found: ScoreMeasures, least: int, unit: str) -> pd.DataFrame:
-    """The frame of groups with the columns of these measures; those of few patients, and reasons, next to those of the others."""
-    columns: dict[str, FloatArray] = {}
+def with_score_measures(groups: pd.DataFrame, found: ScoreMeasures, least: int, unit: str, used: IntArray) -> pd.DataFrame:
+    """The frame of groups with the columns of these measures; those of few patients, and reasons, next to those of the others.
+
+    `used` are the rows of each group that they come from, all of them or a sample (column "sampled").
+    """
+    columns: dict[str, npt.NDArray[Any]] = {}
     rare: list[list[str]] = [[] for _ in range(len(groups))]
     short: list[list[str]] = [[] for _ in range(len(groups))]
     lacking: list[list[str]] = [[] for _ in range(len(groups))]
@@ -69,7 +74,7 @@ def with_score_measures(groups: pd.DataFrame, found: ScoreMeasures, least: int, 
     for names, value in zip(short, found.error.value, strict=True):
         if np.isnan(value):
             names.append(CALIBRATION_ERROR)
-    joined = groups.assign(**columns)
+    joined = groups.assign(**columns, sampled=used)
     joined["few"] = [", ".join(filter(None, (old, *new))) for old, new in zip(groups["few"], rare, strict=True)]
     notes = []
     for old, few, other in zip(groups["note"], short, lacking, strict=True):
@@ -80,10 +85,10 @@ def with_score_measures(groups: pd.DataFrame, found: ScoreMeasures, least: int, 
     return joined[[*(name for name in joined if name not in last), *last]]
 
 
-def overall(found: ScoreMeasures, name: str) -> Estimate:
-    """A measure of all rows together."""
+def overall(found: ScoreMeasures, name: str, sampled: str = "") -> Estimate:
+    """A measure of all rows together; `sampled` is the note on one that comes from a sample of them."""
     limits = found.limits[name]
-    note = f"{INSUFFICIENT}: {REASONS[limits.why[0]]}" if limits.why[0] else ""
+    note = f"{INSUFFICIENT}: {REASONS[limits.why[0]]}" if limits.why[0] else sampled if name in SAMPLED_MEASURES else ""
     return Estimate(float(limits.value[0]), float(limits.low[0]), float(limits.high[0]), note)
 
 

@@ -5,65 +5,53 @@ patients, and is audited by sums over those files:
 
 - rates, gaps, their intervals and tests, accuracy, balanced accuracy and F1 follow from sums by patient and their second moments, which
   add up: the same numbers as in memory
-- AUROC and average precision come from counts of scores in narrow bins. Scores in one bin count as ties, so that AUROC is off by at most
-  half the sum over bins of (share of positives) * (share of negatives), which the audit reports: about 1e-5. Their standard errors are
-  those of DeLong by patient, from each row's placement among the bins
-- measures of the scores themselves (calibration, Brier score, operating points, decision curves), and the test of a group with few
-  patients, use a random sample of whole patients of at least `SAMPLED` rows of each group, or all rows of a smaller group. Their intervals
-  are those of that sample.
+- Brier score and calibration in the large are means over rows, so they follow from such sums too
+- AUROC and average precision come from counts of scores in narrow bins (`binned`)
+- calibration intercept, slope and error, operating points and decision curves, and the test of a group with few patients, use a random
+  sample of whole patients of at least `SAMPLED` rows of each group, or all rows of a smaller group. Their intervals are those of that
+  sample, and the audit states its size (`sampled`).
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data import Attribute, IntArray, Scan, Scores, Stored, Varying, patients_varying
+from equipoise.data import Attribute, IntArray, Scores, Varying, patients_varying
 from equipoise.errors import BadInput
-from equipoise.measures.asked import Asked, AuditOptions
+from equipoise.measures.asked import Asked
 from equipoise.measures.audit import Audit
-from equipoise.measures.auditing import Measured, Progress, concluded, measured
+from equipoise.measures.auditing import Measured, Progress, overall_measures
+from equipoise.measures.binned import BINS, Binned, score_bins
 from equipoise.measures.bootstrap import units_of
 from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
 from equipoise.measures.estimates import Estimate, Found, aurocs, coefficients, frames_of, performance_of
 from equipoise.measures.intervals import auroc_interval, fewer_clusters, wilson
+from equipoise.measures.losses import Losses, Rows, losses_of
 from equipoise.measures.moments import Moments, moments_of
+from equipoise.measures.net_benefit import CURVES
 from equipoise.measures.permutation import MANY, MANY_EVENTS, hypergeometric_p, p_values
-from equipoise.measures.sampling import SAMPLED, sampled_notes
-from equipoise.measures.score_measures import EVERYONE, OF_ALL, estimate_scores, overall, with_score_measures
+from equipoise.measures.sampling import SAMPLED, of_all_rows
+from equipoise.measures.score_measures import EVERYONE, ScoreMeasures, estimate_scores, with_score_measures
 
-MANTISSA = 13  # bits of a score, or of its distance from 1 if that is nearer, that its bin keeps: 8,192 bins from 0.25 to 0.5
-SMALLEST = 24  # scores closer than 2 ** -24 to 0 or 1 share a bin, except those that are exactly 0 or 1
-BINS = 2 * (SMALLEST * 2**MANTISSA + 2)
 MOST_BINS = 2**22  # of all groups together; with many groups, neighbouring bins are joined
 
 
-def audit_scan(scan: Scan, *, valid: Scores | None = None, progress: Progress | None = None, **options: Unpack[AuditOptions]) -> Audit:
-    """The audit of a table on disk; the keywords are those of `audit_scores`."""
-    asked = Asked.of(options).decided(valid)
-    with scan.read() as stored:
-        own = measured(next(stored.parts()), asked, progress) if stored.whole else _of_parts(stored, asked, progress)
-        (found,) = concluded({stored.name: own}).values()
-    return found
+class Source(Protocol):
+    """Rows in parts, each with all rows of its patients."""
 
-
-def score_bins(score: FloatArray) -> npt.NDArray[np.int32]:
-    """The bin of each score (n,): narrower towards 0 and 1, where scores of rare findings lie close together. Higher scores, higher bins.
-
-    >>> score_bins(np.array([0.0, 0.25, 0.5, 0.75, 1.0])).tolist() == sorted(score_bins(np.array([0.0, 0.25, 0.5, 0.75, 1.0])).tolist())
-    True
-    """
-    upper = score > 0.5
-    near = np.where(upper, 1 - score, score).astype(np.float32)  # the distance from the nearer end
-    bits = near.view(np.int32) >> (23 - MANTISSA)
-    lowest = (127 - SMALLEST) << MANTISSA
-    place = np.where(near == 0, 0, np.clip(bits - lowest, 0, SMALLEST * 2**MANTISSA) + 1).astype(np.int32)
-    found: npt.NDArray[np.int32] = np.where(upper, BINS - 1 - place, place)
-    return found
+    @property
+    def name(self) -> str: ...
+    @property
+    def attributes(self) -> tuple[Attribute, ...]: ...
+    @property
+    def whole(self) -> bool: ...
+    @property
+    def count(self) -> int: ...
+    def parts(self) -> Iterator[Scores]: ...
 
 
 @dataclass(eq=False)
@@ -72,7 +60,8 @@ class _Tally:
 
     groups: int
     sums: Moments | None = None
-    counts: FloatArray | None = None  # (groups, 2, bins): weight of the rows by label and bin of the score
+    losses: Losses | None = None
+    counts: FloatArray = field(init=False)  # (groups, 2, bins): weight of the rows by label and bin of the score
     rows: FloatArray | None = None  # the same without weights, where there are weights
     width: int = 1  # neighbouring bins that are joined
 
@@ -90,7 +79,8 @@ class _Tally:
         """Adds the rows of one part."""
         own = moments_of(f, y, codes, self.groups, units, w)
         self.sums = own if self.sums is None else self.sums + own
-        assert self.counts is not None
+        lost = losses_of(Rows(y, score, codes, self.groups, units, w))
+        self.losses = lost if self.losses is None else self.losses + lost
         known = codes >= 0
         cell = ((codes * 2 + y) * self.counts.shape[-1] + bins // self.width)[known]
         self.counts += np.bincount(cell, None if w is None else w[known], self.counts.size).reshape(self.counts.shape)
@@ -110,7 +100,8 @@ class _Tally:
         return y, score, f, np.append(keep, -1)[codes], grouped(units, self.patients)[1], w
 
 
-def _of_parts(stored: Stored, asked: Asked, progress: Progress | None) -> Measured:
+def measured_in_parts(stored: Source, asked: Asked, progress: Progress | None, *, scored: bool = True) -> Measured:
+    """Every estimate of an audit, from sums over the parts; `scored` as in `measured`."""
     shape = tuple(len(a.levels) for a in stored.attributes)
     sizes = [*shape, *([math.prod(shape)] if len(shape) > 1 else []), 1]  # each attribute, their intersection, all rows
     if math.prod(shape) * 2 > MOST_BINS // 16:
@@ -118,25 +109,25 @@ def _of_parts(stored: Stored, asked: Asked, progress: Progress | None) -> Measur
             f"the group columns have {math.prod(shape):,} intersections, too many for a table of this size. Audit them one by one."
         )
     tallies = [_Tally(size) for size in sizes]
-    steps, done, patients = 2 * stored.count, 0, 0
+    steps, done, patients, rows = 2 * stored.count, 0, 0, 0
     varied = np.zeros(len(stored.attributes), np.int64)
     weighted = named = False
     for part in stored.parts():
         units, f, bins = units_of(part.patients, len(part)), asked.decision.decide(part), score_bins(part.score).astype(np.int64)
         for tally, codes in zip(tallies, _codes(part, shape), strict=True):
             tally.add(f, part.y, part.score, bins, codes, units, part.weight)
-        patients += int(units.max(initial=-1)) + 1
+        patients, rows = patients + int(units.max(initial=-1)) + 1, rows + len(part)
         varied += [patients_varying(a, part.patients) for a in part.attributes]
         weighted, named = part.weight is not None, part.patients is not None
         done = _told(progress, done, steps)
-    ranked = [_Ranked.of(tally) for tally in tallies]
+    ranked = [Binned.of(tally.counts, tally.rows) for tally in tallies]
     for part in stored.parts():
         units, bins = units_of(part.patients, len(part)), score_bins(part.score).astype(np.int64)
         for tally, own, codes in zip(tallies, ranked, _codes(part, shape), strict=True):
-            own.add(tally, part.y, bins, codes, units, part.weight)
+            own.add(part.y, bins // tally.width, codes, units, part.weight)
         done = _told(progress, done, steps)
     attributes, kept = _attributes(stored, tallies, shape)
-    return _Whole(stored, asked, tallies, ranked, attributes, kept, patients if named else None, varied, weighted).measured()
+    return _Whole(stored, asked, tallies, ranked, attributes, kept, patients if named else None, rows, varied, weighted, scored).measured()
 
 
 def _told(progress: Progress | None, done: int, steps: int) -> int:
@@ -156,7 +147,7 @@ def _codes(part: Scores, shape: tuple[int, ...]) -> list[IntArray]:
     return [*codes, *crossed, np.zeros(len(part), np.int64)]
 
 
-def _attributes(stored: Stored, tallies: Sequence[_Tally], shape: tuple[int, ...]) -> tuple[list[Attribute], list[IntArray]]:
+def _attributes(stored: Source, tallies: Sequence[_Tally], shape: tuple[int, ...]) -> tuple[list[Attribute], list[IntArray]]:
     """Each attribute and their intersection without rows, and the codes in the tallies of the groups that there are."""
     kept = [np.arange(size) for size in shape]
     attributes = list(stored.attributes)
@@ -171,70 +162,20 @@ def _attributes(stored: Stored, tallies: Sequence[_Tally], shape: tuple[int, ...
 
 
 @dataclass(eq=False)
-class _Ranked:
-    """AUROC and average precision of each group from binned scores, and the variances between patients (groups,)."""
-
-    own: dict[str, FloatArray]  # by measure: what a row of each group, label and bin adds (groups, 2, bins)
-    value: dict[str, FloatArray]
-    unclustered: dict[str, FloatArray]
-    variance: dict[str, FloatArray]
-    bound: FloatArray  # by how much AUROC may be off
-
-    @classmethod
-    def of(cls, tally: _Tally) -> "_Ranked":
-        """AUROC and average precision; the variance of unclustered rows is that of rows without weights."""
-        assert tally.counts is not None
-        found = cls._of(tally.counts)
-        return found if tally.rows is None else replace(found, unclustered=cls._of(tally.rows).unclustered)
-
-    @classmethod
-    def _of(cls, counts: FloatArray) -> "_Ranked":
-        q, p = counts[:, 0], counts[:, 1]
-        total_q, total_p = q.sum(-1, keepdims=True), p.sum(-1, keepdims=True)
-        below = np.cumsum(q, axis=-1) - q / 2
-        above = total_p - np.cumsum(p, axis=-1) + p / 2
-        area = ratio((p * below).sum(-1), (total_p * total_q)[:, 0])[:, None]
-        auroc = np.stack([ratio(ratio(above, total_p) - area, total_q), ratio(ratio(below, total_q) - area, total_p)], axis=1)
-        hits, alarms = (np.cumsum(side[:, ::-1], axis=-1)[:, ::-1] for side in (p, q))
-        decided = hits + alarms
-        precision = np.nan_to_num(ratio(hits, decided))
-        average = ratio((p * precision).sum(-1), total_p[:, 0])[:, None]
-        raised, lowered = (ratio(np.cumsum(np.nan_to_num(ratio(p * side, decided**2)), axis=-1), total_p) for side in (alarms, hits))
-        precisions = np.stack([-lowered, ratio(precision - average, total_p) + raised], axis=1)
-        own = {"auroc": np.nan_to_num(auroc), "average_precision": np.nan_to_num(precisions)}
-        rows = np.stack([q, p], axis=1)
-        return cls(
-            own,
-            {"auroc": area[:, 0], "average_precision": average[:, 0]},
-            {name: (rows * each**2).sum((-2, -1)) for name, each in own.items()},
-            {name: np.zeros(len(counts)) for name in own},
-            ratio((p * q).sum(-1), 2 * (total_p * total_q)[:, 0]),
-        )
-
-    def add(self, tally: _Tally, y: IntArray, bins: IntArray, codes: IntArray, units: IntArray, w: FloatArray | None) -> None:
-        """Adds the squared sums of the patients of one part."""
-        known = np.flatnonzero(codes >= 0)
-        width = int(units.max(initial=0)) + 1
-        pairs, place = grouped(codes[known] * width + units[known], tally.groups * width)
-        for name in self.own if tally.groups == 1 else ("auroc",):
-            values = self.own[name][codes[known], y[known], bins[known] // tally.width]
-            sums = np.bincount(place, values if w is None else values * w[known], len(pairs))
-            self.variance[name] += np.bincount(pairs // width, sums**2, tally.groups)
-
-
-@dataclass(eq=False)
 class _Whole:
     """All sums of a table, from which its audit follows."""
 
-    stored: Stored
+    stored: Source
     asked: Asked
     tallies: Sequence[_Tally]
-    ranked: Sequence[_Ranked]
+    ranked: Sequence[Binned]
     attributes: Sequence[Attribute]
     kept: Sequence[IntArray]
     patients: int | None
+    rows: int
     varied: IntArray
     weighted: bool
+    scored: bool
 
     def measured(self) -> Measured:
         """Every estimate of the audit."""
@@ -244,20 +185,21 @@ class _Whole:
             Cells(a.levels, *(np.vstack([m.total[:, at], np.zeros((1, 2))]) for at in (slice(0, 2), slice(2, 4))))
             for a, m in zip(self.attributes, sums, strict=True)
         ]
-        asked.require(cells[: len(self.stored.attributes)], self.stored.name)
+        if self.scored:
+            asked.require(cells[: len(self.stored.attributes)], self.stored.name)
         unit = "rows" if self.patients is None else "patients"
         group_frames, gap_frames, samples, curves = [], [], [], []
         everyone = self._sampled(len(self.tallies) - 1, np.zeros(1, np.int64), Attribute(EVERYONE, (EVERYONE,), np.zeros(0, np.int64)))
-        of_all = estimate_scores(*everyone[:3], settings)
+        of_all, used = self._of_scores(len(self.tallies) - 1, np.zeros(1, np.int64), everyone)
         curves.append(of_all.curves)
         for k, (attribute, moments) in enumerate(zip(self.attributes, sums, strict=True)):
             sample = self._sampled(k, self.kept[k], attribute)
             samples.append(sample)
             groups, gaps = frames_of(attribute, moments, self._aurocs(k, moments, sample), asked.gaps, settings, unit)
-            own = estimate_scores(*sample[:3], settings)
-            curves.append(own.curves)
-            groups = with_score_measures(groups, own, settings.min_patients, unit)
-            groups["note"] = sampled_notes(groups, sample[1])
+            if self.scored:
+                own, own_used = self._of_scores(k, self.kept[k], sample)
+                curves.append(own.curves)
+                groups = with_score_measures(groups, own, settings.min_patients, unit, own_used)
             group_frames.append(groups)
             gap_frames.append(gaps)
 
@@ -265,8 +207,9 @@ class _Whole:
             return [p for moments, sample in zip(sums, samples, strict=True) for p in self._p_values(moments, sample, comparisons)]
 
         estimates = self._performance()
-        estimates |= {name: overall(of_all, name) for name in OF_ALL if name in asked.wanted}
-        rows = self.stored.rows
+        if self.scored:
+            estimates |= overall_measures(of_all, used, self.rows, asked)
+        rows = self.rows
         known = [float(m.rows[:, list(m.ratios).index("selection_rate")].sum()) for m in sums]
         audit = Audit(
             estimates=estimates,
@@ -281,7 +224,7 @@ class _Whole:
             name=self.stored.name,
             settings=settings,
             varying=self._varying(),
-            curves=pd.concat(curves, ignore_index=True),
+            curves=pd.concat(curves, ignore_index=True) if self.scored else pd.DataFrame(columns=CURVES),
             weighted=self.weighted,
             shrink=asked.shrink,
         )
@@ -296,6 +239,15 @@ class _Whole:
         own = replace(attribute, codes=codes)
         patients: Any = None if self.patients is None else units
         return Scores(y, score, (own,), patients, np.arange(len(y)).astype(object), self.stored.name, w), own, units, f
+
+    def _of_scores(self, k: int, kept: IntArray, sample: tuple[Scores, Attribute, IntArray, FloatArray]) -> tuple[ScoreMeasures, IntArray]:
+        """The measures of the scores of each group of one attribute, and how many of its rows they come from."""
+        settings, tally = self.asked.settings, self.tallies[k]
+        assert tally.sums is not None
+        assert tally.losses is not None
+        found, used = estimate_scores(*sample[:3], settings), tally.kept[kept]
+        rows = tally.sums.rows[kept, list(tally.sums.ratios).index("selection_rate")]
+        return of_all_rows(found, tally.losses.taken(kept), settings.level, used < rows, settings.min_patients), used
 
     def _aurocs(self, k: int, moments: Moments, sample: tuple[Scores, Attribute, IntArray, FloatArray]) -> Found:
         """The AUROC of each group: exact where all its rows are in the sample, from binned scores elsewhere."""

@@ -23,7 +23,7 @@ from equipoise.measures import (
     Threshold,
     audit_asked,
     audit_labels,
-    audit_scan,
+    audit_scans,
     choose_rule,
 )
 
@@ -61,7 +61,7 @@ def audit(
 
 @overload
 def audit(
-    subject: Mapping[str, Scores],
+    subject: Mapping[str, Scores] | Mapping[str, Scan],
     *,
     valid: Mapping[str, Scores] | None = ...,
     progress: Progress | None = ...,
@@ -100,7 +100,8 @@ def audit(
     "insufficient data". Naming `measures` makes an empty cell an error instead; `also` adds to the default measures, and so does the
     measure that a result was to lower. A measure is a name, or a signed sum of rates such as "tpr-fpr". On a cohort of several labels or
     classes there is one audit per label: `audit(...)["Effusion"]["eod"]`; `outputs` maps labels to the network's outputs, where that
-    cannot be auto-detected from their names or their number. A mapping of labels to scores is audited in the same way.
+    cannot be auto-detected from their names or their number. A mapping of labels to scores, or to scans of one table, is audited in the
+    same way.
 
     Sensitivity is also reported at a fixed `specificity`, and the reverse at a fixed `sensitivity`; `thresholds` are those of the decision
     curves. With `shrink`, shrunken gaps (empirical Bayes) are reported as well: `audit(...).shrunken()`. `no_finding` names the label that
@@ -112,13 +113,16 @@ def audit(
     1.0
     """
     asked = Asked.of(options)
-    by_name = isinstance(subject, Mapping) and subject and all(isinstance(own, Scores) for own in subject.values())
+    kinds = {type(own) for own in subject.values()} if isinstance(subject, Mapping) else set()
+    by_name = kinds in ({Scores}, {Scan})
     if cohort is not None and (by_name or isinstance(subject, (Scores, Scan))):
         raise BadInput("scores are audited without a cohort: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
     if isinstance(subject, Mapping) and by_name:
         on_each = valid if isinstance(valid, Mapping) else {}
         if valid is not None and set(on_each) != set(subject):
             raise BadInput(f"valid is scores by label too, of {', '.join(map(str, subject))}")
+        if isinstance(next(iter(subject.values())), Scan):
+            return audit_scans(subject, valid=on_each, progress=_shared(progress), **options)
         each = {str(label): asked.decided(on_each.get(label)) for label in subject}
         return audit_labels(subject, each, "labels", next(iter(subject.values())).name, _shared(progress))
     several = isinstance(cohort, Cohort) and cohort.targets is not None
@@ -127,7 +131,9 @@ def audit(
     if isinstance(subject, (Scores, Scan)):
         on = cast(Scores | None, valid)  # anything else is refused there
         if isinstance(subject, Scan):
-            return audit_scan(subject, valid=on, progress=progress, **options)
+            label = subject.roles.labels[0]
+            chosen = None if on is None else {label: on}
+            return audit_scans({label: subject}, valid=chosen, progress=_shared(progress), **options)[label]
         return audit_asked(subject, asked.decided(on), progress)
 
     from equipoise.methods import Candidate

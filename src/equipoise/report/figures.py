@@ -223,10 +223,13 @@ def save_figure(chart: Any, path: str | Path, *, follow: bool = True) -> Path:
     return path
 
 
-def save_audit_figures(scores: Scores, audit: Audit, folder: str | Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Path]:
-    """The figures of an audit in a folder: rates, calibration, thresholds, and gaps and decision curves if the audit has any."""
+def save_audit_figures(scores: Scores | None, audit: Audit, folder: str | Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Path]:
+    """The figures of an audit in a folder: rates, calibration, thresholds, and gaps and decision curves if the audit has any.
+
+    Without the scores, as of a table that was read in batches, there is none of every threshold.
+    """
     gap = next((m for m in ("eod", "spd") if m in audit.estimates and not np.isnan(audit[m].value)), "spd")
-    charts = {"rates": rates_figure(audit), "thresholds": thresholds_figure(scores, audit, gap)}
+    charts = {"rates": rates_figure(audit)} | ({} if scores is None else {"thresholds": thresholds_figure(scores, audit, gap)})
     if len(audit.gaps):
         charts["gaps"] = gaps_figure(audit)
     if "calibration_slope" in audit.groups:

@@ -53,6 +53,7 @@ from equipoise.report.wording import (
     goal_words,
     rate_title,
     repair_answer,
+    sampled_words,
     share_words,
     upper_bound_words,
 )
@@ -138,6 +139,7 @@ def audit_page(audit: Audit) -> str:
             audit=audit,
             conclusion=conclusion(audit),
             comparisons=comparison_words(audit),
+            sampled=sampled_words(audit),
             clear=[(measure, e) for view in views for measure, rows in view.gaps.items() for e in rows if e.clear],
             views=views,
             performance=[(words, audit[name]) for name, words in PERFORMANCE.items() if name in audit.estimates],

@@ -35,6 +35,7 @@ from equipoise.report.wording import (
     lacking_words,
     largest_gap,
     rate_title,
+    sampled_words,
     varying_words,
 )
 
@@ -389,6 +390,7 @@ def _about_rows(audit: Audit) -> Iterator[str]:
         if share:
             yield f"{short_name(name)}: {share:.1%} of rows have no value; they count for performance, not for gaps."
     yield from (f"{printable(varying_words(each))}." for each in audit.varying)
+    yield from map(printable, sampled_words(audit))
 
 
 def _how_sampled(audit: Audit) -> str:

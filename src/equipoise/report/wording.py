@@ -146,6 +146,24 @@ def comparison_words(audit: Audit) -> str:
     return f"{audit.comparisons:,} comparison{'' if audit.comparisons == 1 else 's'}"
 
 
+def sampled_words(audit: Audit) -> list[str]:
+    """What the figures of very many rows rest on: a sample of them, or binned scores; empty where all rows were used as they are."""
+    lines = []
+    if "sampled" in audit.groups:
+        sampled = audit.groups[audit.groups["sampled"] < audit.groups["n"]]
+        if len(sampled):
+            names = ", ".join(dict.fromkeys(short_name(name) for name in sampled.index))
+            lines.append(
+                "Calibration intercept, slope and error, operating points and decision curves are from random samples of whole patients "
+                f"(at least {int(sampled['sampled'].min()):,} rows each) in groups with more: {names}."
+            )
+    noted: dict[str, list[str]] = {}
+    for name, estimate in audit.estimates.items():
+        if estimate.note and not estimate.group and not math.isnan(estimate.value):
+            noted.setdefault(estimate.note, []).append(PERFORMANCE[name] if name in PERFORMANCE else RATES[name].name)
+    return lines + [f"{sentence(' and '.join(names))} of all patients: {note}." for note, names in noted.items()]
+
+
 def conclusion(audit: Audit) -> str:
     """The largest finding of an audit in one sentence, and how many of its comparisons are findings after adjustment.
 
