@@ -119,3 +119,39 @@ def test_underdiagnosis_is_on_the_page_and_among_the_figures(run: Run, table: pd
 def _page_without(run: Run) -> str:
     run("audit", "rows.csv", *BOTH, "--out", "plain.html")
     return Path("plain.html").read_text(encoding="utf-8")
+
+
+def test_a_folder_of_files_is_audited_as_its_rows_in_one_file(run: Run, table: pd.DataFrame, tmp_path: Path) -> None:
+    """Read in batches: several labels, no finding, figures but that of every threshold; row ids are refused."""
+    folder = tmp_path / "visits"
+    folder.mkdir()
+    for k in range(2):
+        table.iloc[k::2].to_parquet(folder / f"{k}.parquet")
+    whole = json.loads(run("audit", "rows.csv", *BOTH, "--no-finding", "derived", "--json").out)
+    ran = run("audit", folder, *BOTH, "--no-finding", "derived", "--figures", "figures", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    told = json.loads(ran.out)
+    assert told["comparisons"] == whole["comparisons"]
+    for label in ("a", "b"):
+        for mine, other in zip(told["labels"][label]["gaps"], whole["labels"][label]["gaps"], strict=True):
+            assert mine["value"] == pytest.approx(other["value"], abs=1e-12)
+            assert mine["p_adjusted"] == pytest.approx(other["p_adjusted"], abs=0.05)
+        names = {path.name for path in (tmp_path / "figures" / label).iterdir()}
+        assert "rates.svg" in names
+        assert "thresholds.svg" not in names
+    rates = [row["rate"] for row in told["no_finding"]["underdiagnosis"]]
+    assert rates == pytest.approx([row["rate"] for row in whole["no_finding"]["underdiagnosis"]])
+    ran = run("audit", folder, *ROLES, "--id", "w")
+    assert ran.code == 2
+    assert says(ran.err, "batches", "--id")
+
+
+def test_figures_are_not_written_through_a_link_to_another_folder(run: Run, table: pd.DataFrame, tmp_path: Path) -> None:
+    elsewhere, figures = tmp_path / "elsewhere", tmp_path / "figures"
+    elsewhere.mkdir()
+    figures.mkdir()
+    (figures / "a").symlink_to(elsewhere)
+    ran = run("audit", "rows.csv", *BOTH, "--figures", figures)
+    assert ran.code == 2
+    assert says(ran.err, "link", "--figures")
+    assert not list(elsewhere.iterdir())

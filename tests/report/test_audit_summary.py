@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from equipoise.measures import GAPS
+from equipoise.measures import GAPS, Audits
 from equipoise.report import audit_summary, audits_summary
 from equipoise.report.terminal import MOST_GAPS, MOST_GROUPS
 from support.audits import HOSTILE, audit_of, frame_of
@@ -98,7 +98,7 @@ def test_insufficient_data_is_shown():
 
 def test_several_labels_have_a_row_each():
     _, audit = audit_of(frame_of(["F", "M"]), reference="M")
-    text = _shown(audits_summary({"Effusion": audit, "Mass": audit}))
+    text = _shown(audits_summary(Audits({"Effusion": audit, "Mass": audit}, "labels", "tiny.csv")))
     assert sum(line.strip().startswith(("Effusion", "Mass")) for line in text.splitlines()) == 2
     assert f"{100 * audit['balanced_accuracy'].value:.1f}" in text
 
