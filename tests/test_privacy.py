@@ -193,7 +193,7 @@ def test_every_file_holds_what_the_page_says_and_nothing_else(flow):
         "model.onnx",
         "repaired.pt",
         "repaired.pt2",
-        "bias_score.safetensors",
+        "heads.safetensors",
         "rates.svg",
         "decisions.csv",
     ):

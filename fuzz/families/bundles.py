@@ -42,7 +42,7 @@ DROPPED = [
     "sitecustomize.py",
     "net.py",
     "torch.py",
-    "bias_score.safetensors",
+    "heads.safetensors",
     "notes.txt",
     "extra.json",
     "repaired.pt",

@@ -193,7 +193,7 @@ def test_heads_of_each_label_are_in_its_folder(place, tmp_path, capsys):
     x = torch.tensor(pd.read_csv(place / "local.csv")[SIGNS].to_numpy()).float()
     scores = []
     for label in LABELS:
-        assert "bias_score.safetensors" in told["files"][label]
+        assert "heads.safetensors" in told["files"][label]
         before, after = (told["labels"][label][side]["spd"]["value"] for side in ("before", "after"))
         assert abs(after) < abs(before)
         scores.append(Bundle.load(out / told["folders"][label], trust=True).score(x))

@@ -315,7 +315,7 @@ def test_the_train_part_helps_to_tell_the_groups_apart():
     assert loss[1] < loss[0] - 0.02
     # A quarter of the train part are women: the probe gives them the share that they have among the positives here.
     assert helped(x[test.y == 1])[:, 1].mean() == pytest.approx((valid.attribute.codes[valid.y == 1] == 1).mean(), abs=0.05)
-    told = debias(model, valid, method="bias-score", measure="eod", depth="inputs", train=train).notes
+    told = debias(model, valid, method="bias-score", measure="eod", depth="inputs", train=train, recalibrate=False).notes
     assert (told[-1].kind, told[-1].numbers["rows"] > 0) == ("training_set", True)
 
 
@@ -364,7 +364,7 @@ def test_what_is_wrong_with_a_train_part_is_said():
     with pytest.raises(BadInput, match=facts(160, "patients")):
         debias(model, shared[0], method="bias-score", measure="eod", train=shared[1])
     apart = replace(train, patients=np.arange(1000, 1400).astype(str).astype(object))
-    assert debias(model, shared[0], method="bias-score", measure="eod", train=apart).notes[-1].numbers["rows"] > 0
+    assert debias(model, shared[0], method="bias-score", measure="eod", train=apart, recalibrate=False).notes[-1].numbers["rows"] > 0
     narrow = Cohort.from_arrays(train.inputs[:, :7], train.y, train.groups, reference="M")
     with pytest.raises(BadInput, match=facts("(7,)", "(40,)")):
         debias(model, valid, method="bias-score", measure="eod", train=narrow)
@@ -374,7 +374,9 @@ def test_a_train_part_without_the_label_or_without_the_groups():
     rng = np.random.default_rng(3)
     valid, train = _pictures(rng, 160, 0.5), _pictures(rng, 400, 0.5)
     negatives = train.take(np.flatnonzero(train.y == 0))
-    assert debias(_sees_one(), valid, method="bias-score", measure="eod", train=negatives).notes[-1].kind == "training_set"
+    assert (
+        debias(_sees_one(), valid, method="bias-score", measure="eod", train=negatives, recalibrate=False).notes[-1].kind == "training_set"
+    )
     strangers = Cohort.from_arrays(train.inputs, train.y, np.where(train.groups == "M", "X", "Y"), reference="X")
     with pytest.raises(BadInput, match=facts("M, F", "X, Y")):
         debias(_sees_one(), valid, method="bias-score", measure="eod", train=strangers)
@@ -384,7 +386,7 @@ def test_enough_rows_need_no_train_part(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(bias_problem, "FEW", 10)
     rng = np.random.default_rng(3)
     valid, train = _pictures(rng, 160, 0.5), _pictures(rng, 400, 0.5)
-    found = debias(_sees_one(), valid, method="bias-score", measure="eod", train=train)
+    found = debias(_sees_one(), valid, method="bias-score", measure="eod", train=train, recalibrate=False)
     assert found.notes[-1] == Note("training_set", numbers={"rows": 0})
 
 

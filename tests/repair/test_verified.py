@@ -132,7 +132,7 @@ def test_thousands_of_damaged_bytes_in_the_weights_are_refused_before_they_are_p
     assert says(caught.value, "model.onnx", "repaired.safetensors")
 
 
-@pytest.mark.parametrize("name", ["repaired.pt2", "bias_score.safetensors", "model.onnx", "repaired.pt"])
+@pytest.mark.parametrize("name", ["repaired.pt2", "heads.safetensors", "model.onnx", "repaired.pt"])
 def test_a_file_that_is_not_listed_is_refused(folder: Path, name: str):
     (folder / name).write_bytes(b"PK")
     with pytest.raises(BadInput, match=facts(name, "run.json")):

@@ -89,6 +89,9 @@ from .performance import AT_THRESHOLD as AT_THRESHOLD
 from .performance import Ranking as Ranking
 from .permutation import largest_gap_p_value as largest_gap_p_value
 from .permutation import p_values as p_values
+from .recalibration import Calibration as Calibration
+from .recalibration import LogitMap as LogitMap
+from .recalibration import logit_map as logit_map
 from .scanned import audit_scans as audit_scans
 from .score_measures import EVERYONE as EVERYONE
 from .score_measures import OF_ALL as OF_ALL

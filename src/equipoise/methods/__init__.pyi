@@ -5,6 +5,7 @@ from .base import Goal as Goal
 from .base import HeldOut as HeldOut
 from .base import Note as Note
 from .base import Progress as Progress
+from .base import Recalibration as Recalibration
 from .contract import ALL_AT_ONCE as ALL_AT_ONCE
 from .contract import METHODS as METHODS
 from .contract import ONE_BY_ONE as ONE_BY_ONE
@@ -38,6 +39,7 @@ from .outcome import joint_met as joint_met
 from .outcome import joint_outcome as joint_outcome
 from .outcome import judge as judge
 from .outcome import performance_limit as performance_limit
+from .recalibration import recalibrated as recalibrated
 from .reject_option import RejectOption as RejectOption
 from .rules import STRICT as STRICT
 from .rules import Cut as Cut

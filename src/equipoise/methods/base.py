@@ -13,7 +13,7 @@ import pandas as pd
 from torch import nn
 
 from equipoise.errors import pick, raise_all
-from equipoise.measures import AT_THRESHOLD, RATES, FloatArray, Rule, named
+from equipoise.measures import AT_THRESHOLD, RATES, Calibration, FloatArray, LogitMap, Rule, named
 from equipoise.presenting import presenter
 
 if TYPE_CHECKING:
@@ -165,6 +165,27 @@ class HeldOut:
     after: FloatArray  # (n,) of the repaired classifier; probabilities of a positive decision where the rule is randomised
 
 
+@dataclass(frozen=True)
+class Recalibration:
+    """The increasing map of a repaired network's scores that was fitted on the repair set; it changes no decision.
+
+    `after` is cross-fitted: each fold of the patients by a map of the others. On the rows that a map was fitted on it would be perfect.
+    """
+
+    map: LogitMap
+    before: Calibration
+    after: Calibration
+    rows: int  # of the repair set
+    checked: int  # rows on which every decision is the same as before
+    folded: bool  # into the last layer, so that keys and shapes are those of the original
+    rule_before: Rule  # on the scores before
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        told = {"slope": self.map.slope, "intercept": self.map.intercept, "before": self.before.to_dict(), "after": self.after.to_dict()}
+        return {**told, "rows": self.rows, "checked": self.checked, "folded": self.folded, "rule_before": self.rule_before.describe()}
+
+
 @dataclass(frozen=True, eq=False)
 class Candidate:
     """What a method found: a network, a decision rule, the steps it tried on validation data, and what held-out rows say of it.
@@ -189,6 +210,7 @@ class Candidate:
     ran_as: str = ""  # the method whose trace this is, where another one chose it
     held_out: HeldOut | None = None  # with cross-fitted selection; of several labels, each label has its own
     judgement: "Judgement | None" = None  # what the held-out decisions show; of several labels, each label has its own
+    recalibration: Recalibration | None = None  # of the scores of a network that was changed; of several labels, each label has its own
 
     @property
     def outcome(self) -> "Outcome | None":

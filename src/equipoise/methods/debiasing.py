@@ -23,6 +23,7 @@ from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, settin
 from equipoise.methods.cross_fitted import run_cross_fitted
 from equipoise.methods.driver import Job, joined, run
 from equipoise.methods.outcome import judge
+from equipoise.methods.recalibration import recalibrated
 from equipoise.methods.remarks import advice, kept_or_not, remarked
 from equipoise.models import WRAPPED, BiasScore, ChosenOutputs, ManyBiasScores, chosen_outputs
 
@@ -48,6 +49,7 @@ def debias(
     selection: str = "honest",
     max_loss: float | None = None,
     budget: float | None = 600.0,
+    recalibrate: bool = True,
     seed: int = 0,
     train: Cohort | None = None,
     goals: Mapping[str, Goal] | None = None,
@@ -67,6 +69,9 @@ def debias(
     was not tried or cut short (None: no limit; rules and probes that were begun are always finished). Further keywords are the
     method's own settings. `train` is for methods that train from scratch, and for bias-score, which also learns from it what tells
     groups apart where the rows of a label are few.
+
+    `recalibrate`: the scores of a network that was changed are mapped so that they are probabilities again, which changes no decision; see
+    `result.recalibration`.
 
     On a cohort of several labels or classes one repair serves them all, and `result.labels` has what was found for each. `goals` gives a
     label a goal of its own; `outputs` says which output of the network is which label, by number or name.
@@ -89,7 +94,8 @@ def debias(
         network = chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs or {})
     trains = None if train is None else [train]
     limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget}
-    return run_many(method, [network], [cohort], goal, seeds=[seed], trains=trains, **limits)[0]
+    found = run_many(method, [network], [cohort], goal, seeds=[seed], trains=trains, **limits)[0]
+    return recalibrated(found, cohort) if recalibrate else found
 
 
 def goals_of(cohort: Cohort, goal: Goal, goals: Mapping[str, Goal] | None) -> JointGoal:

@@ -51,6 +51,9 @@ from .readings import Reading as Reading
 from .readings import encoding as encoding
 from .readings import features as features
 from .readings import reading_of as reading_of
+from .recalibrated import Recalibrated as Recalibrated
+from .recalibrated import folded_outputs as folded_outputs
+from .recalibrated import recalibrated_network as recalibrated_network
 from .replicated import check as check
 from .replicated import replicas as replicas
 from .score import OUTPUTS as OUTPUTS

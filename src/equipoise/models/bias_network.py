@@ -41,11 +41,13 @@ class BiasScore(nn.Module):
     """A network whose score is P(y=1|x) minus the cost of the groups' posteriors; at 1/2 a positive decision breaks even.
 
     score = sigmoid(4 (P(1|x) - centre - sum over rates and groups of cost * P(label|x) P(group|x, label))), with probes for the
-    probabilities. It returns a logit or a probability, as the network does, and of the same shape.
+    probabilities, until it is recalibrated. It returns a logit or a probability, as the network does, and of the same shape.
     """
 
     cost: Tensor
     centre: Tensor
+    slope: Tensor
+    shift: Tensor
 
     def __init__(self, network: nn.Module, reading: Reading, heads: Heads, cost: FloatArray, output: str) -> None:
         super().__init__()
@@ -57,6 +59,13 @@ class BiasScore(nn.Module):
         self.groups = nn.ModuleList(_linear(probe.weight, probe.bias, like) for probe in heads.groups)
         self.register_buffer("cost", torch.from_numpy(cost).to(like))  # (rates, groups)
         self.register_buffer("centre", torch.tensor(heads.centre).to(like))
+        self.register_buffer("slope", torch.tensor(STEEP).to(like))
+        self.register_buffer("shift", torch.tensor(0.0).to(like))
+
+    def recalibrate(self, slope: float, intercept: float) -> None:
+        """Maps its logit from here on: slope * logit + intercept."""
+        self.shift.copy_(self.shift.double() * slope + intercept)
+        self.slope.copy_(self.slope.double() * slope)
 
     def to_dict(self) -> dict[str, object]:
         """The structure as plain values for JSON; the numbers are in the state dict."""
@@ -88,7 +97,7 @@ class BiasScore(nn.Module):
         for label, head, cost in zip(self.labels, self.groups, self.cost, strict=True):
             share = 1.0 if label is None else chance if label == 1 else 1 - chance
             value = value - share * (F.softmax(head(seen), dim=1) * cost).sum(1)
-        z = (STEEP * value).reshape(raw.shape)
+        z = (self.slope * value + self.shift).reshape(raw.shape)
         return torch.sigmoid(z) if self.output == "probability" else z
 
 
@@ -170,6 +179,11 @@ class ManyBiasScores(nn.Module):
             raise BadInput(f"expected a network of kind 'many-bias-scores'; got {plain.get('kind')!r}")
         heads = {int(column): BiasScore.from_dict(nn.Identity(), head) for column, head in plain["heads"].items()}
         return cls(network, heads, str(plain["output"]))
+
+    @property
+    def heads_by_output(self) -> dict[int, BiasScore]:
+        """The head of each output that has one."""
+        return dict(zip(self.columns, self._heads, strict=True))
 
     @property
     def _heads(self) -> list[BiasScore]:

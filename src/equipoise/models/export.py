@@ -1,9 +1,9 @@
 """Files of a repaired network: weights under the original keys, safetensors, and ONNX that is checked against torch.
 
 Keys and shapes are those of the original, with one exception: switching off single units of a convolution adds a mask to its weights,
-`<layer>.unit_mask`. `MASKED_LOADING` are the five lines that load such weights with only torch; in ONNX the mask is a constant. Heads that
-a repair puts around a network (BiasScore) do not change its weights and have a file of their own, `HEADS`: the structure as JSON in its
-metadata, the numbers as tensors. `load_heads` puts them around the network again; in ONNX they are included.
+`<layer>.unit_mask`. `MASKED_LOADING` are the five lines that load such weights with only torch; in ONNX the mask is a constant. What a
+repair puts around a network (BiasScore, or Recalibrated where no layer can hold the map) has a file of its own, `HEADS`: the structure as
+JSON in its metadata, the numbers as tensors. `load_heads` puts it around the network again; in ONNX it is included.
 """
 
 import copy
@@ -25,13 +25,16 @@ from equipoise.errors import BadInput, EquipoiseError, MissingExtra, raise_all
 from equipoise.models.bias_network import BiasScore
 from equipoise.models.exported import PROGRAM, program_in, quiet, save_exported, weights_of
 from equipoise.models.many_outputs import as_matrix
+from equipoise.models.recalibrated import Recalibrated
 from equipoise.models.score import evaluating
 from equipoise.models.units import MASK
 from equipoise.models.weights import Checkpoint, bare, prefix_of
 
 TOLERANCE = 1e-5  # relative to the largest output, or to 1 if that is larger
 WRAPPED = "inner."  # prefix of the keys of a network inside OneOutput or Repeated; the original weights do not have it
-HEADS = "bias_score.safetensors"  # next to the weights of a network with heads
+HEADS = "heads.safetensors"  # next to the weights of a network with heads
+Around = BiasScore | Recalibrated  # what a repair may put around a network
+KINDS: dict[str, type[BiasScore] | type[Recalibrated]] = {"bias-score": BiasScore, "recalibrated": Recalibrated}
 INSIDE = "network."  # prefix of the keys of the network inside the heads
 ONE_FILE = 2**30  # bytes; the weights of a larger network go into a second file next to the ONNX file
 MASKED_LOADING = """\
@@ -99,9 +102,9 @@ def _unwrapped(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Te
     return own
 
 
-def heads_of(model: nn.Module, original: Mapping[str, Tensor] | None = None) -> BiasScore | None:
+def heads_of(model: nn.Module, original: Mapping[str, Tensor] | None = None) -> Around | None:
     """The heads that a repair has put around a network, with the network inside; None for heads that the original already had."""
-    if not isinstance(model, BiasScore):
+    if not isinstance(model, Around):
         return None
     came = {bare(key) for key in original or ()}
     return None if came >= model.state_dict().keys() else model
@@ -123,7 +126,7 @@ def masks_in(state: Mapping[str, Tensor]) -> list[str]:
 def save_weights(model: nn.Module, folder: Path, came: Checkpoint | None = None) -> list[Path]:
     """Writes `repaired.safetensors`, and a file of the original's kind: `repaired.pt` with the same nesting, or `repaired.pt2`.
 
-    Heads around the network go into `bias_score.safetensors`. Returns the paths.
+    Heads around the network go into `heads.safetensors`. Returns the paths.
     """
     from safetensors.torch import save_file
 
@@ -149,11 +152,11 @@ def save_weights(model: nn.Module, folder: Path, came: Checkpoint | None = None)
     return written
 
 
-def _head_weights(heads: BiasScore) -> dict[str, Tensor]:
+def _head_weights(heads: Around) -> dict[str, Tensor]:
     return {key: value.detach().cpu().contiguous().clone() for key, value in heads.state_dict().items() if not key.startswith(INSIDE)}
 
 
-def load_heads(network: nn.Module, path: str | Path) -> BiasScore:
+def load_heads(network: nn.Module, path: str | Path) -> Around:
     """The network with the heads in a file around it, in eval mode; an error if the file does not fit the network."""
     path = Path(path)
     if not path.is_file():
@@ -161,7 +164,7 @@ def load_heads(network: nn.Module, path: str | Path) -> BiasScore:
     return heads_in(network, path.read_bytes(), str(path))
 
 
-def heads_in(network: nn.Module, content: bytes, path: str) -> BiasScore:
+def heads_in(network: nn.Module, content: bytes, path: str) -> Around:
     """The network with the heads in the bytes of a file around it."""
     from safetensors.torch import load
 
@@ -170,7 +173,7 @@ def heads_in(network: nn.Module, content: bytes, path: str) -> BiasScore:
         plain = json.loads(header["__metadata__"]["heads"])
         state = load(content)
         layers = plain["layers"]
-        found = BiasScore.from_dict(network, plain)
+        found = KINDS[plain["kind"]].from_dict(network, plain)
     except BadInput:
         raise
     except Exception as error:  # another file, or a damaged one: safetensors, JSON and torch each raise their own

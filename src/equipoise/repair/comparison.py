@@ -18,7 +18,7 @@ from torch import nn
 from equipoise.data import Cohort, Images, Scores, check_cohort
 from equipoise.errors import BadInput, EquipoiseError, Misuse, raise_all
 from equipoise.measures import ARGMAX, Gap, Settings, Threshold, choose_rule, gap_values, largest, named, performance_values, tabulate
-from equipoise.methods import ALL_AT_ONCE, METHODS, STANDARD, Candidate, Goal, Note, Progress, check_method, debias
+from equipoise.methods import ALL_AT_ONCE, METHODS, STANDARD, Candidate, Goal, Note, Progress, check_method, debias, recalibrated
 from equipoise.models import chosen_outputs, encoding, predict
 from equipoise.presenting import presenter
 from equipoise.repair.audit_model import trained_rule
@@ -259,9 +259,9 @@ def try_methods(
         asked = goal_arguments(goal) if goals is None else {"goals": goals, "selection": goal.selection}
         with bars(method) as step:
             start = time.perf_counter()
-            result = debias(
-                network, repair, method=method, outputs=outputs or {}, seed=seed, train=train, progress=step, **asked, **settings
-            )
+            named: dict[str, Any] = {"outputs": outputs or {}, "seed": seed, "train": train, "progress": step, "recalibrate": False}
+            result = debias(network, repair, method=method, **named, **asked, **settings)
+            result = recalibrated(result, repair, also=[test])
             seconds = time.perf_counter() - start
         return {label: scored(candidate, *axis[label][1:], seconds, bars) for label, candidate in result.labels.items()}
 

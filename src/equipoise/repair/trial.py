@@ -16,7 +16,7 @@ from torch import nn
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput, pick, raise_all
 from equipoise.measures import FloatArray, gap_values, largest, performance_values, tabulate
-from equipoise.methods import METHODS, Candidate, Goal, Note, Progress, debias, select, settings_of
+from equipoise.methods import METHODS, Candidate, Goal, Note, Progress, debias, recalibrated, select, settings_of
 from equipoise.models import MASKED, ExportedNetwork, output_kind, predict
 
 EQUAL = 0.005  # methods that differ by less count as equally good
@@ -111,12 +111,16 @@ def try_method(
     seed: int = 0,
     train: Cohort | None = None,
     original: Tried | None = None,
+    recalibrate: bool = True,
     bars: Bars = no_bars,
 ) -> Tried:
     """One method on the repair set, and the scores of both sets with what it found."""
     with bars(name) as step:
         start = time.perf_counter()
-        candidate = debias(model, repair, method=name, seed=seed, train=train, progress=step, **goal_arguments(goal), **settings)
+        arguments = {**goal_arguments(goal), "recalibrate": False}  # below, where both sets are at hand to check that no decision changes
+        candidate = debias(model, repair, method=name, seed=seed, train=train, progress=step, **arguments, **settings)
+        if recalibrate:
+            candidate = recalibrated(candidate, repair, also=[test])
         seconds = time.perf_counter() - start
     if original is not None and original.valid is not None and METHODS[name].needs_group:  # the same network with another rule
         return Tried(rescored(candidate, original.valid), original.valid, original.test, seconds)

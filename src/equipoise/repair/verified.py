@@ -167,7 +167,7 @@ class _Run:
     def _complete(self) -> Any:
         if strange := sorted(set(self.files) - set(FILES[:-1])):
             raise ValueError(f"lists files that are never written: {', '.join(strange)}")
-        needed = ["rule.json", "audit.json", "repaired.safetensors", *(["bias_score.safetensors"] if self.heads else [])]
+        needed = ["rule.json", "audit.json", "repaired.safetensors", *(["heads.safetensors"] if self.heads else [])]
         if lacking := [
             name for name in (*needed, *(["repaired.pt2"] if (self.model.load or "").endswith(".pt2") else [])) if name not in self.files
         ]:

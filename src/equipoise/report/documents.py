@@ -6,7 +6,18 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from equipoise.measures import Threshold
-from equipoise.models import HEADS, MASKED_LOADING, Exported, heads_of, masks_in, plain_weights, program_in, state_like, state_prefix
+from equipoise.models import (
+    HEADS,
+    MASKED_LOADING,
+    Exported,
+    Recalibrated,
+    heads_of,
+    masks_in,
+    plain_weights,
+    program_in,
+    state_like,
+    state_prefix,
+)
 from equipoise.repair import WEIGHT_FILES, Comparison, Options, Saved, Serving
 from equipoise.report.card import cards
 from equipoise.report.page import labels_page, report_page
@@ -50,7 +61,8 @@ def readme(
         program="repaired.pt2" if program_in(model) else None,
         file=next(name for name in WEIGHT_FILES[1:] if (place / name).exists()),
         heads=HEADS if heads else None,
-        reading=str(heads.reading) if heads else "",
+        reading="" if heads is None or isinstance(heads, Recalibrated) else str(heads.reading),
+        recalibrated=isinstance(heads, Recalibrated),
         output_name=serving.output_name,
         under=came.under if came is not None else None,
         prefix=state_prefix(original, model),
@@ -76,7 +88,7 @@ def overview(title: str, cases: Mapping[str, Comparison], saved: Mapping[str, Sa
         "",
         f"One network, {len(cases)} {first.kind}, repaired by {method}. Each folder here is complete: the network's weights, the rule for",
         f"its {one}, the audits, the report and the model card. The weights are the same in all of them; heads around the",
-        f"network (bias_score.safetensors), if any, are those of the {one}.",
+        f"network (heads.safetensors), if any, are those of the {one}.",
         "",
         *(f"  {place.name}: {label}; equipoise apply {place} new.csv --trust" for label, place in places.items()),
         "",

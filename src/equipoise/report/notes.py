@@ -224,6 +224,15 @@ PLAIN = {
     "original_kept": "the original network was kept",
     "cross_fitted": "gaps and performance were corrected by how much worse the steps are on held-out rows, in two halves of {rows:,} rows",
     "could_not_run": "{subject} could not be run: {problem}",
+    "recalibrated": "scores are recalibrated on the repair set, which changes no decision: on average {before:.1%} away from the observed "
+    "frequencies before, {after:.1%} after (cross-fitted)",
+    "constant": "a repair that decides the same for everybody in every group was refused",
+}
+NOT_RECALIBRATED = {
+    "no_increasing_map": "no increasing map of them fits the labels of the repair set",
+    "scores_collide": "two scores on either side of the threshold would become equal by rounding",
+    "decisions_differ": "some decisions would change by rounding",
+    "no_layer_for_it": "the network has no last linear layer with a bias for each label",
 }
 MADE: dict[str, Callable[[str, Numbers], str]] = {
     "selected": _selected,
@@ -242,4 +251,5 @@ MADE: dict[str, Callable[[str, Numbers], str]] = {
     "tried": _tried,
     "not_tried": _not_tried,
     "rescored": _rescored,
+    "not_recalibrated": lambda reason, _: f"scores were not recalibrated: {NOT_RECALIBRATED[reason]}",
 }

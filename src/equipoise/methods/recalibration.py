@@ -1,0 +1,198 @@
+"""Recalibration of a repaired network: its scores become probabilities again, and no decision changes.
+
+A repair moves scores until the groups' decisions agree; what a score says of a patient's risk is lost on the way. An increasing map of the
+score that is fitted on the repair set gives it back (see measures.recalibration): ranks are the same, and so are decisions by thresholds
+that are mapped too. The map is part of the last layer of the network where that is possible (models.recalibrated).
+
+That decisions are the same is checked, not believed: the recalibrated network is run on the rows of the repair set, and of other sets
+that are at hand, and a threshold is put between the scores of those above it and those below. Where no threshold is between them, since
+two scores became one by rounding, or where any decision differs, the network stays as it was, with a note. Labels of other sets are not
+used. Classes, which are decided by argmax, are left as they are; and so are networks that a method only fitted a rule to.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from torch import nn
+
+from equipoise.data import Cohort, Scores
+from equipoise.measures import NEVER, Calibration, FloatArray, LabelRules, LogitMap, Rule, Threshold, logit_map, normalised
+from equipoise.methods.base import Candidate, Note, Recalibration
+from equipoise.methods.contract import METHODS, Kind
+from equipoise.methods.equalised_odds import EqualisedOdds, Steps
+from equipoise.methods.group_thresholds import GroupThresholds
+from equipoise.methods.reject_option import RejectOption
+from equipoise.models import OneClass, OneOutput, folded_outputs, folds_of, output_kind, predict, recalibrated_network
+
+FOLDS = 5
+NOT = "not_recalibrated"  # the kind of note that says why: its subject
+Move = Callable[[float, str | None], float]  # a threshold for the rows of a group, or for those without one, on the new scores
+
+
+class _Collision(Exception):
+    """No threshold on the new scores decides as the old one did."""
+
+
+def recalibrated(candidate: Candidate, cohort: Cohort, also: Sequence[Cohort] = ()) -> Candidate:
+    """The candidate with recalibrated scores, every decision on these rows being the same; itself where its scores are the original's.
+
+    `cohort` is the repair set; `also` are further rows on which no decision may change, whose labels are not used.
+    """
+    if not _moved(candidate) or cohort.kind == "classes":
+        return candidate
+    if candidate.labels:
+        return _labels(candidate, cohort, also)
+    fitted = _fitted(predict(candidate.model, cohort), cohort, candidate.seed)
+    if fitted is None:
+        return _not(candidate, "no_increasing_map")
+    found, after = fitted
+    output = output_kind(candidate.model, cohort.inputs)
+    network, folded = recalibrated_network(candidate.model, cohort.inputs, found.slope, found.intercept, output)
+    return _with(candidate, network, found, after, folded, cohort, also)
+
+
+def _moved(candidate: Candidate) -> bool:
+    """Whether the scores are others than the original's."""
+    return candidate.chosen != 0 and METHODS[candidate.ran].kind in (Kind.STEPS, Kind.PROBES)
+
+
+def _fitted(scores: Scores, cohort: Cohort, seed: int) -> tuple[LogitMap, Calibration] | None:
+    """The map of these scores, and the calibration of all rows with maps of other patients; None where no increasing map fits."""
+    weight, folds = normalised(cohort.weight), folds_of(cohort, FOLDS, seed)
+    found, apart = logit_map(scores.score, scores.y, weight), np.empty(len(scores))
+    for fold in range(FOLDS):
+        own = folds == fold
+        other = logit_map(scores.score[~own], scores.y[~own], None if weight is None else weight[~own]) or found
+        if other is None:
+            return None
+        apart[own] = other(scores.score[own])
+    return None if found is None else (found, Calibration.of(apart, scores.y, weight))
+
+
+def _not(candidate: Candidate, reason: str) -> Candidate:
+    return replace(candidate, notes=(*candidate.notes, Note(NOT, reason)))
+
+
+def _with(
+    candidate: Candidate,
+    network: nn.Module,
+    found: LogitMap,
+    after: Calibration,
+    folded: bool,
+    cohort: Cohort,
+    also: Sequence[Cohort],
+) -> Candidate:
+    """The candidate with the recalibrated network and its rule on the new scores; as it was, with a note, where a decision would differ."""
+    sets = [cohort, *also]
+    before, now = ([predict(model, rows) for rows in sets] for model in (candidate.model, network))
+    try:
+        rule = moved(candidate.rule, before, now, found)
+    except _Collision:
+        return _not(candidate, "scores_collide")
+    if any(not np.array_equal(candidate.rule.decide(old), rule.decide(new)) for old, new in zip(before, now, strict=True)):
+        return _not(candidate, "decisions_differ")
+    trace = candidate.trace.copy()
+    if isinstance(rule, Threshold):
+        trace.loc[trace.index[candidate.chosen], "threshold"] = rule.value
+    about = Recalibration(
+        found,
+        Calibration.of(before[0].score, before[0].y, normalised(cohort.weight)),
+        after,
+        len(cohort),
+        sum(map(len, sets)),
+        folded,
+        candidate.rule,
+    )
+    note = Note("recalibrated", numbers={"before": about.before.error, "after": about.after.error})
+    return replace(candidate, model=network, rule=rule, trace=trace, recalibration=about, notes=(*candidate.notes, note))
+
+
+def moved(rule: Rule, before: Sequence[Scores], now: Sequence[Scores], found: LogitMap) -> Rule:
+    """The rule on new scores that decides as the rule on the old ones, row by row."""
+    old, new = (np.concatenate([scores.score for scores in sets]) for sets in (before, now))
+    groups = np.concatenate([_names(scores) for scores in before])
+
+    def move(cut: float, group: str | None) -> float:
+        own = groups == ("" if group is None else group)
+        return _between(cut, old[own], new[own], found)
+
+    if isinstance(rule, Threshold):
+        return replace(rule, value=_between(rule.value, old, new, found))
+    if isinstance(rule, GroupThresholds):
+        cuts = tuple(move(cut, group) for cut, group in zip(rule.thresholds, rule.groups, strict=True))
+        return replace(rule, thresholds=cuts, missing=move(rule.missing, None))
+    if isinstance(rule, RejectOption):  # a band that is even on the old scores is not on the new ones
+        cuts = tuple(move(rule.cuts(group)[0], group) for group in rule.groups)
+        return GroupThresholds(rule.groups, cuts, move(rule.threshold, None), rule.origin)
+    if isinstance(rule, EqualisedOdds):  # a row without a group is decided by all groups' steps
+        each = []
+        for group, steps in zip(rule.groups, rule.steps, strict=True):
+            own = (groups == group) | (groups == "")
+            each.append(Steps(tuple(_between(cut, old[own], new[own], found) for cut in steps.thresholds), steps.probabilities))
+        return replace(rule, steps=tuple(each))
+    raise _Collision
+
+
+def _names(scores: Scores) -> np.ndarray:
+    """The group of each row; empty where it is missing."""
+    return np.array([*scores.attribute.levels, ""], dtype=object)[scores.attribute.codes]
+
+
+def _between(cut: float, old: FloatArray, new: FloatArray, found: LogitMap) -> float:
+    """The threshold on the new scores at the place of `cut` on the old ones: its image, if that is between the same rows."""
+    if not 0.0 < cut < 1.0:
+        return min(max(cut, 0.0), NEVER)
+    above = old >= cut
+    low, high = new[~above].max(initial=-np.inf), new[above].min(initial=np.inf)
+    image = float(found(np.array([cut]))[0])
+    if low < image <= high:
+        return image
+    if not low < high:
+        raise _Collision
+    middle = float(low + (high - low) / 2)
+    return middle if middle > low else float(high)
+
+
+def _labels(candidate: Candidate, cohort: Cohort, also: Sequence[Cohort]) -> Candidate:
+    """All labels of one network, each with a map of its own, which must fit into the network's layers."""
+    network, first = candidate.model, next(iter(candidate.labels.values())).model
+    if isinstance(first, OneClass):
+        return candidate
+    maps: dict[str, tuple[LogitMap, Calibration]] = {}
+    done = dict(candidate.labels)
+    for name, own in candidate.labels.items():
+        part = cohort.labelled(name)
+        fitted = _fitted(predict(own.model, part), part, own.seed) if _moved(own) else None
+        if fitted is not None:
+            maps[name] = fitted
+        elif _moved(own):
+            done[name] = _not(own, "no_increasing_map")
+    while maps:
+        columns = {_column(candidate.labels[name].model): (found.slope, found.intercept) for name, (found, _) in maps.items()}
+        output = output_kind(first, cohort.inputs)
+        changed = folded_outputs(network, cohort.inputs, columns, output)
+        if changed is None:
+            done |= {name: _not(candidate.labels[name], "no_layer_for_it") for name in maps}
+            break
+        tried = {}
+        for name, (found, after) in maps.items():
+            own = candidate.labels[name]
+            view = OneOutput(changed, _column(own.model), output=output) if isinstance(own.model, OneOutput) else changed
+            others = [rows.labelled(name) for rows in also]
+            tried[name] = _with(own, view, found, after, True, cohort.labelled(name), others)
+        refused = [name for name, own in tried.items() if own.recalibration is None]
+        if not refused:
+            for name, own in candidate.labels.items():
+                if name not in tried and isinstance(own.model, OneOutput):
+                    done[name] = replace(done[name], model=OneOutput(changed, _column(own.model), output=output))
+            network, done = changed, done | tried
+            break
+        for name in refused:
+            done[name] = tried[name]
+            del maps[name]
+    return replace(candidate, model=network, rule=LabelRules({name: own.rule for name, own in done.items()}, cohort.kind), labels=done)
+
+
+def _column(view: nn.Module) -> int:
+    return int(view.which) if isinstance(view, OneOutput) else 0
