@@ -178,7 +178,7 @@ def run_case(case: Case) -> list[dict[str, Any]]:
     from equipoise.errors import EquipoiseError
 
     model, repair, test = prepared(case)
-    original = eq.debias(copy.deepcopy(model), repair, method="standard", selection="paper", force=True, recalibrate=False)
+    original = eq.debias(copy.deepcopy(model), repair, method="standard", selection="paper", recalibrate=False)
     gap, performance, before = judged(original, test)
     told = {"part": case.part, "data": case.data, "network": case.network, "rows": len(repair), "seed": case.seed}
     told |= {"test_rows": len(test), "gap_before": gap, "performance_before": performance}

@@ -2,10 +2,19 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 
 class EquipoiseError(Exception):
     """Anything that Equipoise raises on purpose. The command line turns it into one message and exit code 2."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As Python pickles any object, since an error must come back whole from another process, whatever it was made of."""
+        return _made_again, (type(self), self.args), self.__dict__
+
+
+def _made_again(kind: type[EquipoiseError], told: tuple[Any, ...]) -> EquipoiseError:
+    return kind.__new__(kind, *told)
 
 
 class BadInput(EquipoiseError, ValueError):
