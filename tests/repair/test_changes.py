@@ -9,7 +9,7 @@ from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import Paired, Settings, Threshold, paired
 from equipoise.repair import Comparison, Tried
-from equipoise.repair.changes import Affected, affected, same_rows
+from equipoise.repair.changes import Affected, affected, balances, same_rows
 from support.cases import small_case
 
 SETTINGS = Settings()
@@ -153,3 +153,34 @@ def test_changes_of_accuracy_and_balanced_accuracy_are_those_of_the_decisions():
     for name in ("accuracy", "balanced_accuracy", "f1"):
         change = pair.performance_change(name)
         assert change.low < change.value < change.high
+
+
+def test_the_balance_of_each_group_is_counted_by_hand():
+    case = _case([0.1, 0.9, 0.9, 0.9] * 10, [0.9, 0.9, 0.1, 0.9] * 10, [1, 1, 0, 0] * 10, "MMFF" * 10)
+    men, women, everyone = balances(
+        case.original.test, case.original.test.attribute, case.original.decisions(), case.result.decisions(), SETTINGS
+    )
+    assert (men.group, women.group, everyone.group, men.reference, everyone.rows) == ("M", "F", None, True, 40)
+    assert (men.missed_before, men.missed_after, men.alarms_before, men.alarms_after) == (0.5, 0.0, 0.0, 0.0)
+    assert (women.missed_before, women.alarms_before, women.alarms_after) == (0.0, 1.0, 0.5)
+    assert (men.corrected.value, men.spoiled.value, women.alarms.value, everyone.net.value) == (0.5, 0.0, -0.5, 0.5)
+    assert men.missed.value == pytest.approx(-0.5)
+    assert men.missed.low < -0.5 < men.missed.high < 0
+    assert men.spoiled.high > 0.02  # nothing lost in 20 patients does not show that nothing ever is
+
+
+def test_the_balance_is_that_of_the_counts_and_of_the_decisions():
+    case = small_case(rows=500, missing=0.1, chosen=3)  # randomised
+    scores, before, after = case.original.test, case.original.decisions(), case.result.decisions()
+    for row, count in zip(case.found.balances["sex"], (c for c in case.found.affected[0].counts if c.group != ""), strict=True):
+        assert row.group == count.group
+        assert row.corrected.value * row.rows == pytest.approx(count.detected + count.cleared)
+        assert row.spoiled.value * row.rows == pytest.approx(count.missed + count.alarmed)
+    assert case.found.balances["sex"][-1].missed_after == pytest.approx(((1 - after) * scores.y).mean())
+    assert case.found.balances["sex"][-1].alarms_before == pytest.approx((before * (1 - scores.y)).mean())
+
+
+def test_a_group_of_few_patients_has_no_balance():
+    case = _case([0.1, 0.9, 0.2] * 10, [0.9, 0.9, 0.2] * 10, [1, 1, 0] * 10, "M" * 28 + "FF")
+    women = case.found.balances["sex"][1]
+    assert np.isnan([women.net.value, women.missed_before, women.alarms.high]).all()

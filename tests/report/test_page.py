@@ -18,8 +18,8 @@ from equipoise.methods import Goal
 from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import below_limit
 from equipoise.report import why_words, write_page
-from equipoise.report.page import report_page, script_data
-from equipoise.report.text import amount, p_words, span
+from equipoise.report.page import DECISIONS, report_page, script_data
+from equipoise.report.text import amount, p_words, span, thousand
 from equipoise.report.wording import goal_words, share_words, upper_bound_words
 from support.cases import HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case, some_probes
 from support.facts import facts, says
@@ -38,6 +38,7 @@ class Read(HTMLParser):
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.text: dict[str, str] = {}
         self.section = ""
+        self.paragraphs: list[tuple[str, str]] = []  # class and text
         self.feed(html)
         self.close()
 
@@ -47,6 +48,8 @@ class Read(HTMLParser):
             self.open.append(tag)
         if tag == "section":
             self.section = dict(attrs)["id"]
+        if tag == "p":
+            self.paragraphs.append((str(dict(attrs).get("class", "")), ""))
 
     def handle_startendtag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
@@ -59,6 +62,9 @@ class Read(HTMLParser):
 
     def handle_data(self, data):
         self.text[self.section] = self.text.get(self.section, "") + data
+        if "p" in self.open:
+            kind, text = self.paragraphs[-1]
+            self.paragraphs[-1] = (kind, text + data)
 
     @property
     def conclusion(self) -> str | None:
@@ -95,7 +101,7 @@ def test_the_verdict_names_who_got_worse_and_by_how_much():
     read = _read(case)
     fell = next(s for s in case.found.worse if (s.group, s.rate) == ("M", "tpr"))
     lost = amount(fell.before - fell.after, "size")
-    assert says(read.words("verdict"), "M", amount(fell.before), amount(fell.after), f"{lost} points")
+    assert says(read.words("verdict"), "M", amount(fell.before), amount(fell.after))
     assert read.has("levelling")
     assert not read.has("levelling-none")
     assert says(read.words("affected"), f"{lost} points", "M")
@@ -135,7 +141,8 @@ def test_a_repair_that_changes_nothing_is_said():
     same = replace(case.original, candidate=replace(case.original.candidate, method="bias-gda"))
     read = _read(replace(case, candidates=(same,)))
     assert read.conclusion == "unchanged"
-    assert says(read.words("affected"), f"0 of {len(case.result.test):,}")
+    assert says(read.words("verdict"), f"0 of {len(case.result.test):,}")
+    assert not {"gain", "loss"} & {a.get("class") for tag, a in read.tags if tag == "p"}
 
 
 def test_few_patients_are_insufficient_data_not_zero():
@@ -147,11 +154,14 @@ def test_few_patients_are_insufficient_data_not_zero():
     assert _read(small_case(rows=40, shares=(0.95, 0.05), methods=("bias-gda",), seed=3)).conclusion == "insufficient"
 
 
-def test_a_goal_that_is_not_met_is_said_with_the_reason():
+def test_a_goal_that_is_not_reached_is_said_with_the_reason_and_in_grey():
     case = small_case(goal=Goal("eod", min_performance=0.99), methods=("bias-gda",))
-    words = _read(case).words("verdict")
+    read = _read(case)
     assert not case.result.candidate.met_in_sample
-    assert says(words, why_words(case.result.candidate.why), "99.0%")
+    assert why_words(case.result.candidate.why) in read.words("method")
+    trace = case.result.candidate.trace
+    [grey] = [text for kind, text in read.paragraphs if kind == "fitted" and "99.0%" in text]
+    assert says(grey, amount(trace["performance"].iloc[case.result.candidate.chosen]))
 
 
 def test_a_rule_by_lot_that_needs_the_group_is_said():
@@ -201,6 +211,50 @@ def test_tables_hold_the_numbers_of_the_findings():
     assert case.provenance.command in read.words("method")
     assert [limit for limit in case.provenance.limits if not says(read.words("method"), limit)] == []
     assert case.result.candidate.rule.describe() in read.words("method")
+
+
+def test_better_and_worse_are_counted_per_thousand_of_each_group():
+    case = small_case(rows=2000)
+    read, rows = _read(case), case.found.balances["sex"]
+    words = read.words("affected")
+    for row in rows:
+        assert says(
+            words,
+            f"{thousand(row.missed_before)} → {thousand(row.missed_after)}",
+            thousand(row.corrected.value),
+            thousand(row.spoiled.value),
+        )
+    women = next(row for row in rows if row.group == "F")
+    assert women.missed.high < 0
+    [better] = [text for kind, text in read.paragraphs if kind == "gain"]
+    assert says(better, "F", thousand(-women.missed.value), "1,000")
+
+
+def test_what_is_for_engineers_is_folded():
+    html = report_page(small_case(pictures=True), thumbnails=True)
+    order = re.findall(r'<section id="(\w+)"( class="folded")?>', html)
+    assert [name for name, folded in order if folded] == ["explorer", "trajectories", "curves", "images", "method"]
+    assert [name for name, folded in order if not folded] == ["verdict", "affected", "gaps", "groups", "cohort", "signoff", "limits"]
+
+
+def test_a_measure_that_mirrors_another_is_shown_once_under_its_name():
+    words = _read(small_case(rows=300, goal=Goal("fnr_gap", min_performance=0.6), methods=("bias-gda",))).words("gaps")
+    assert says(words, "fnr_gap, mirrored by eod", "fpr_gap, mirrored by tnr_gap")
+    assert words.count("eod") == words.count("tnr_gap") == 1
+
+
+def test_the_words_of_the_user_stand_for_groups_everywhere():
+    case = small_case(rows=300, second=True, methods=("bias-gda",))
+    html = report_page(case, names={"F": "women", "M": "men"})
+    assert "women &amp; 60 and over" in html
+    assert not re.search(r">[FM]( &amp;|<)", html)
+    with pytest.raises(BadInput, match=facts("female", "F")):
+        report_page(case, names={"female": "women"})
+
+
+def test_there_is_a_block_to_sign():
+    words = _read(small_case(rows=200, methods=("bias-gda",))).words("signoff")
+    assert says(words, "Decision", "Date", "Next audit", "Signature", *DECISIONS)
 
 
 def test_every_element_is_closed_and_every_figure_has_words():

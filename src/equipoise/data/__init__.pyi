@@ -6,6 +6,7 @@ from .attribute import IntArray as IntArray
 from .attribute import Varying as Varying
 from .attribute import distinct as distinct
 from .attribute import group_names as group_names
+from .attribute import joined as joined
 from .attribute import patient_codes as patient_codes
 from .attribute import patients_varying as patients_varying
 from .attribute import varying_in as varying_in

@@ -7,6 +7,9 @@ from .auditing import Progress as Progress
 from .auditing import audit_asked as audit_asked
 from .auditing import audit_labels as audit_labels
 from .auditing import audit_scores as audit_scores
+from .baseline import Baseline as Baseline
+from .baseline import Versus as Versus
+from .baseline import versus as versus
 from .bootstrap import BLOCK as BLOCK
 from .bootstrap import bootstrap_cells as bootstrap_cells
 from .bootstrap import by_unit as by_unit
@@ -44,6 +47,7 @@ from .estimates import patients_in_cells as patients_in_cells
 from .functional import AFFINE_PERFORMANCE as AFFINE_PERFORMANCE
 from .functional import HANDFUL as HANDFUL
 from .functional import furthest as furthest
+from .functional import gap_functional as gap_functional
 from .functional import gap_values as gap_values
 from .functional import handful as handful
 from .functional import largest as largest

@@ -85,9 +85,9 @@ class Audit:
         """
         return shrunken_gaps(self.groups, self.gaps, self.settings.level)
 
-    def report(self, path: str | Path) -> Path:
-        """The path of the HTML report of this audit, which is written there."""
-        return Path(presenter("write_audit_page")(self, Path(path)))
+    def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
+        """The path of the HTML report of this audit, which is written there, with the user's words for groups: {"F": "women"}."""
+        return Path(presenter("write_audit_page")(self, Path(path), group_names=group_names))
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON: for each measure, an object with value, low and high under its name; shrunken gaps if asked for."""
@@ -151,9 +151,9 @@ class Audits(Mapping[str, Audit]):
     def __str__(self) -> str:
         return "\n".join(f"{label}: {audit}" for label, audit in self.audits.items())
 
-    def report(self, path: str | Path) -> Path:
+    def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
         """The path of the HTML report of all labels, which is written there; the page of each is in a folder next to it."""
-        return Path(presenter("write_audits_page")(self, Path(path)))
+        return Path(presenter("write_audits_page")(self, Path(path), group_names=group_names))
 
     @property
     def comparisons(self) -> int:

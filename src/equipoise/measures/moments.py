@@ -41,6 +41,8 @@ CHANGES: Columns = {  # of the columns n0, n1, and the decisions gained and lost
     "accuracy": Ratio((0, 0, -1, 1, 1, -1), (1, 1, 0, 0, 0, 0), (0, 0, 1, 1, 1, 1)),
     "true": Ratio((0, 0, 0, 1, 0, -1), (1, 1, 0, 0, 0, 0), (0, 0, 0, 1, 0, 1)),  # of all rows: decided positive, and rightly
     "false": Ratio((0, 0, 1, 0, -1, 0), (1, 1, 0, 0, 0, 0), (0, 0, 1, 0, 1, 0)),
+    "corrected": Ratio((0, 0, 0, 1, 1, 0), (1, 1, 0, 0, 0, 0)),  # of all rows: right now and wrong before
+    "spoiled": Ratio((0, 0, 1, 0, 0, 1), (1, 1, 0, 0, 0, 0)),
 }
 Signed = Mapping[str, float] | Mapping[str, FloatArray]  # ratio: its coefficient, or one per group
 

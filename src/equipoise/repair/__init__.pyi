@@ -1,5 +1,7 @@
 from .audit_model import audit as audit
+from .baseline import baseline as baseline
 from .bundle import Bundle as Bundle
+from .changes import Balance as Balance
 from .comparison import Comparison as Comparison
 from .comparison import Probes as Probes
 from .comparison import Request as Request

@@ -17,11 +17,24 @@ from torch import nn
 
 from equipoise.data import Cohort, Images, Scores, check_cohort
 from equipoise.errors import BadInput, EquipoiseError, Misuse, raise_all
-from equipoise.measures import ARGMAX, Gap, Settings, Threshold, choose_rule, gap_values, largest, named, performance_values, tabulate
+from equipoise.measures import (
+    ARGMAX,
+    Baseline,
+    Gap,
+    Settings,
+    Threshold,
+    choose_rule,
+    gap_values,
+    largest,
+    named,
+    performance_values,
+    tabulate,
+)
 from equipoise.methods import ALL_AT_ONCE, METHODS, STANDARD, Candidate, Goal, Note, Progress, check_method, debias, recalibrated
 from equipoise.models import chosen_outputs, encoding, predict
 from equipoise.presenting import presenter
 from equipoise.repair.audit_model import trained_rule
+from equipoise.repair.baseline import baseline
 from equipoise.repair.findings import Findings, find
 from equipoise.repair.provenance import Provenance, Serving, findable, serving_of
 from equipoise.repair.save import Options, save_all
@@ -56,6 +69,7 @@ class Comparison:
     thumbnails: Mapping[object, npt.NDArray[np.uint8]] = field(default_factory=dict, repr=False)  # id: gray image (h, w)
     probes: Probes | None = None  # on the test set
     serving: Serving | None = None  # how new rows become inputs and the network is built again
+    baseline: Baseline | None = None  # a simple model on the same inputs; None where it was not fitted
     _made: dict[str, Findings] = field(default_factory=dict, init=False, repr=False)
 
     def __repr__(self) -> str:
@@ -106,9 +120,12 @@ class Comparison:
             return None
         return len(set(valid.patients) & set(test.patients))
 
-    def report(self, path: str | Path, *, thumbnails: bool = False) -> Path:
-        """The HTML report, written to this path. Images of patients are included only with `thumbnails`."""
-        return Path(presenter("write_page")(self, Path(path), thumbnails=thumbnails))
+    def report(self, path: str | Path, *, thumbnails: bool = False, group_names: Mapping[str, str] | None = None) -> Path:
+        """The HTML report, written to this path. Images of patients are included only with `thumbnails`.
+
+        `group_names` are words for the groups in the data: {"F": "women", "M": "men"}.
+        """
+        return Path(presenter("write_page")(self, Path(path), thumbnails=thumbnails, group_names=group_names))
 
     def save(self, folder: str | Path, *, model: str | None = None, **options: Any) -> Path:
         """The folder with the bundle of the chosen candidate: weights, rule, preprocessing, audits, report, cards and checksums.
@@ -158,7 +175,10 @@ def compare(
     chosen = choose(candidates, candidates[0].candidate.goal) if len(candidates) > 1 else 0
     settings = Settings(level=level, seed=seed, min_patients=min_patients)
     serving = serving_of(original.candidate.model, cohort)
-    return Comparison(original, tuple(candidates), chosen, title, label, Provenance.now(seed=seed), settings, serving=serving)
+    simple = None if valid is None else _baseline(original, candidates[chosen], cohort, valid, None, settings)
+    return Comparison(
+        original, tuple(candidates), chosen, title, label, Provenance.now(seed=seed), settings, serving=serving, baseline=simple
+    )
 
 
 def _entry(name: str, subject: object, cohort: Cohort, valid: Cohort | None, goal: Goal) -> Tried:
@@ -250,7 +270,7 @@ def try_methods(
                 label: try_method(
                     *(method, settings, view, known, held_out, (goals or {}).get(label, goal)),
                     seed=seed,
-                    train=train.labelled(label) if train is not None and repair.labels else train,
+                    train=_of_label(train, repair, label),
                     original=None if originals is None else originals[label],
                     bars=bars,
                 )
@@ -294,9 +314,24 @@ def try_methods(
             failures,
             most_changed(original.test, found[label][best].test, axis[label][2]) if request.thumbnails else {},
             _probes(original, found[label][best], axis[label][2], request.draws, seed, bars) if request.probe else None,
+            baseline=_baseline(
+                original, found[label][best], axis[label][2], axis[label][1], _of_label(train, repair, label), Settings(seed=seed)
+            ),
         )
         for label, original in originals.items()
     }
+
+
+def _of_label(train: Cohort | None, repair: Cohort, label: str) -> Cohort | None:
+    """The training set with one of the repair set's labels, where it has several."""
+    return train.labelled(label) if train is not None and repair.labels else train
+
+
+def _baseline(original: Tried, result: Tried, test: Cohort, repair: Cohort, train: Cohort | None, settings: Settings) -> Baseline | None:
+    """A simple model on the same inputs, next to the original and to the chosen candidate."""
+    repaired = (result.decisions(), float(result.chosen_row["gap"]))
+    before = (original.test, original.decisions())
+    return baseline(test, before, repair, result.candidate.goal, train=train, repaired=repaired, settings=settings, seed=settings.seed)
 
 
 def _labels(

@@ -31,7 +31,7 @@ from equipoise.measures import (
     upper_bound,
 )
 from equipoise.methods import Goal, Progress
-from equipoise.repair.changes import Affected, affected, all_attributes, same_rows
+from equipoise.repair.changes import Affected, Balance, affected, all_attributes, balances, same_rows
 from equipoise.repair.trial import Tried
 
 RATES_SHOWN = (*GROUP_MEASURES, *SCORE_MEASURES, CALIBRATION_ERROR)
@@ -125,6 +125,7 @@ class Findings:
     gaps: dict[str, tuple[GapRow, ...]]
     cohort: dict[str, tuple[CohortRow, ...]]
     affected: tuple[Affected, ...]
+    balances: dict[str, tuple[Balance, ...]]  # by attribute: who is better and who is worse
     methods: tuple[MethodRow, ...]
     settings: Settings
 
@@ -222,6 +223,7 @@ def find(original: Tried, candidates: Sequence[Tried], chosen: int, settings: Se
         gaps={a.name: _gaps(a, before, after, goal.measure, a.name == attribute.name) for a in all_attributes(test)},
         cohort=_cohort(original.valid, test),
         affected=tuple(affected(test, original.decisions(), result.decisions())),
+        balances={a.name: balances(test, a, original.decisions(), result.decisions(), settings) for a in all_attributes(test)},
         methods=tuple(_method(original, tried, tried is result, goal, found) for tried, found in zip(entries, audits, strict=True)),
         settings=settings,
     )

@@ -34,6 +34,8 @@ from .text import interval as interval
 from .text import p_words as p_words
 from .text import printable as printable
 from .text import short_name as short_name
+from .wording import baseline_words as baseline_words
+from .wording import outcome_words as outcome_words
 from .wording import repair_answer as repair_answer
 from .wording import repair_set_words as repair_set_words
 from .wording import varying_words as varying_words

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -23,13 +23,13 @@ from markupsafe import Markup
 from equipoise import __version__
 from equipoise.data import write_text
 from equipoise.measures import ALMOST, OF_ALL, UPPER_BOUND, Audit, Audits
-from equipoise.methods import ALL_AT_ONCE, METHODS
+from equipoise.methods import ALL_AT_ONCE, METHODS, judge
 from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import Comparison, Saved, folders
 from equipoise.report.explorer import explorer_data
 from equipoise.report.notes import note_words, why_words
 from equipoise.report.panels import PANELS, calibration_panel, decision_panels, roc_panel, score_panel, trajectory_panel
-from equipoise.report.text import amount, count, p_words, percent, plain, sentence, short, span
+from equipoise.report.text import amount, count, p_words, percent, plain, sentence, short, span, thousand
 from equipoise.report.views import (
     Book,
     audit_views,
@@ -46,37 +46,46 @@ from equipoise.report.views import (
 from equipoise.report.wording import (
     PERFORMANCE,
     RATES,
+    attributes_of,
+    balance_words,
+    baseline_words,
     comparison_words,
     conclusion,
     contribution_words,
     gap_words,
     goal_words,
+    group_words,
+    outcome_words,
     rate_title,
-    repair_answer,
     sampled_words,
     share_words,
     upper_bound_words,
 )
 
+Each = TypeVar("Each")
 TEMPLATES = Path(__file__).parent / "templates"
 SCRIPTS = ("select.js", "page.js", "explorer.js")
 COLOURS = 7  # of groups, each with a dash pattern
 DRAWN = 12  # groups with a panel of scores
 MAPS = 24
 SHORT_PATH = 2  # steps, the original and the result, that need no figure
-CONTENTS = {
-    "verdict": "The question and the answer",
-    "cohort": "The patients",
-    "groups": "Each group, before and after",
+CONTENTS = {  # what a committee reads, then what is folded
+    "verdict": "The outcome",
+    "affected": "Who is better, who is worse",
     "gaps": "The differences",
-    "affected": "Who is affected",
+    "groups": "Each group",
+    "cohort": "The patients",
+    "signoff": "Decision",
+    "limits": "Limits",
     "explorer": "The trade-off, to explore",
     "trajectories": "The steps of the methods",
     "curves": "Scores and thresholds",
     "probes": "What the layers encode",
     "images": "Images and units",
-    "method": "Method, settings and limits",
+    "method": "Method and settings",
 }
+DECISIONS = ("use the repaired classifier", "use it under conditions", "keep the original", "use neither")  # to tick on paper
+FINE = 0.01  # where no change is larger than 10 in 1,000, numbers per 1,000 have a decimal place
 LIMITS = (
     "A small difference in one measure does not mean that the classifier is equally good for every group. Other measures may differ, and "
     "some cannot be equal at the same time if the finding is more frequent in one group than in another.",
@@ -89,42 +98,51 @@ LIMITS = (
 )
 
 
-def write_page(case: Comparison, path: Path, *, thumbnails: bool = False) -> Path:
+def write_page(case: Comparison, path: Path, *, thumbnails: bool = False, group_names: Mapping[str, str] | None = None) -> Path:
     """The path of the report, which is written whole or not at all. Images of patients are included only with `thumbnails`."""
-    return write_text(path, report_page(case, thumbnails=thumbnails))
+    return write_text(path, report_page(case, thumbnails=thumbnails, names=group_names))
 
 
-def write_audit_page(audit: Audit, path: Path, *, follow: bool = True) -> Path:
+def write_audit_page(audit: Audit, path: Path, *, follow: bool = True, group_names: Mapping[str, str] | None = None) -> Path:
     """The path of an audit's report, which is written whole or not at all; `follow`: through a link, as fits a path that the user named."""
-    return write_text(path, audit_page(audit), follow=follow)
+    return write_text(path, audit_page(audit, group_names), follow=follow)
 
 
-def write_audits_page(audits: Audits, path: Path) -> Path:
+def write_audits_page(audits: Audits, path: Path, *, group_names: Mapping[str, str] | None = None) -> Path:
     """The path of the overview of several labels, which is written there, and the page of each next to it."""
     places, rows = folders(path.parent, [*audits, ""]), []  # with one name more, so that even one label has a name of its own
     for label, audit in audits.items():
         named = path.with_name(f"{path.stem}-{places[label].name}.html")
-        page = write_audit_page(replace(audit, name=f"{label}, {audits.name}"), named, follow=False)
-        told = {"conclusion": conclusion(audit), "performance": audit.estimates.get("balanced_accuracy")}
+        page = write_audit_page(replace(audit, name=f"{label}, {audits.name}"), named, follow=False, group_names=group_names)
+        names = group_words(group_names, attributes_of(audit))
+        told = {"conclusion": conclusion(audit, names), "performance": audit.estimates.get("balanced_accuracy")}
         rows.append({"label": label, "href": quote(page.name), **told})
     about: dict[str, Any] = {"title": audits.name, "kind": "audit", "kind_words": audits.kind, "rows": rows}
-    about |= {"version": __version__, "book": Book()}
+    first = next(iter(audits.values()))
+    names = group_words(group_names, attributes_of(first))
+    about |= {"version": __version__, "book": Book(), "called": lambda group: names.get(group, group)}
     if audits.no_finding is not None:
         about |= {"no_finding": audits.no_finding, "comparisons": comparison_words(audits.no_finding)}
     about["underdiagnosis"] = [] if audits.no_finding is None else underdiagnosis_rows(audits.no_finding)
-    level = percent(next(iter(audits.values())).settings.level)
+    level = percent(first.settings.level)
     page_of_all = _environment().get_template("audits.html").render(**about, level=level, style=Markup(_read("report.css")))
     return write_text(path, page_of_all)
 
 
-def report_page(case: Comparison, *, thumbnails: bool = False) -> str:
-    """The report of a comparison as HTML."""
-    return _environment().get_template("report.html").render(_context(case, thumbnails))
+def report_page(case: Comparison, *, thumbnails: bool = False, names: Mapping[str, str] | None = None) -> str:
+    """The report of a comparison as HTML; `names` are words for groups, such as {"F": "women"}."""
+    attributes = {a.name: a.levels for a in case.original.test.attributes}
+    return _environment().get_template("report.html").render(_context(case, thumbnails, group_words(names, attributes)))
 
 
-def audit_page(audit: Audit) -> str:
-    """The report of an audit as HTML."""
-    views = audit_views(audit)
+def audit_page(audit: Audit, names: Mapping[str, str] | None = None) -> str:
+    """The report of an audit as HTML; `names` are words for groups, such as {"F": "women"}."""
+    words = group_words(names, attributes_of(audit))
+
+    def called(group: str) -> str:
+        return words.get(group, group)
+
+    views = audit_views(audit, called)
     attributes = [(f"attribute-{k}", f"By {short(view.attribute)}") for k, view in enumerate(views)]
     contents = [("verdict", "The answer"), *attributes, ("method", "Method and limits")]
     return (
@@ -137,7 +155,7 @@ def audit_page(audit: Audit) -> str:
             contents=contents,
             sections={anchor: k + 1 for k, (anchor, _) in enumerate(contents)},
             audit=audit,
-            conclusion=conclusion(audit),
+            conclusion=conclusion(audit, words),
             comparisons=comparison_words(audit),
             sampled=sampled_words(audit),
             clear=[(measure, e) for view in views for measure, rows in view.gaps.items() for e in rows if e.clear],
@@ -149,6 +167,7 @@ def audit_page(audit: Audit) -> str:
             rates=RATES,
             rate_title=rate_title,
             gap_words=gap_words,
+            called=called,
             limits=LIMITS,
             book=Book(),
             style=Markup(_read("report.css")),
@@ -162,13 +181,13 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    for make in (amount, count, p_words, plain, sentence, short, span, upper_bound_words, why_words):
+    for make in (amount, count, p_words, plain, sentence, short, span, thousand, upper_bound_words, why_words):
         environment.filters[make.__name__] = make
     environment.tests["nan"] = math.isnan
     return environment
 
 
-def _context(case: Comparison, thumbnails: bool) -> dict[str, Any]:
+def _context(case: Comparison, thumbnails: bool, names: Mapping[str, str]) -> dict[str, Any]:
     found, candidate, goal = case.found, case.result.candidate, case.goal
     attribute = case.original.test.attribute
     performance = PERFORMANCE[goal.performance]
@@ -179,8 +198,20 @@ def _context(case: Comparison, thumbnails: bool) -> dict[str, Any]:
     absent = {"images": not (pictures or maps), "probes": case.probes is None}
     shown = [anchor for anchor in CONTENTS if not absent.get(anchor)]
     codes = range(min(len(attribute.levels), DRAWN))
-    sides = (("Before", case.original), ("After", case.result))
+    drawn = (("Before", case.original), ("After", case.result))
     valid = case.original.valid
+    sides = (case.original.test, case.original.decisions(), case.result.test, case.result.decisions())
+    judgement = judge(*sides, goal, source="held-out", settings=case.settings)
+    rows, people = found.after.rows, found.after.patients
+
+    def called(group: str) -> str:
+        return names.get(group, group)
+
+    unit = "patients" if people in (None, rows) else "rows"
+    changes = [
+        abs(change.value) for each in found.balances.values() for b in each for change in (b.corrected, b.spoiled, b.missed, b.alarms)
+    ]
+    digits = 0 if max([change for change in changes if not math.isnan(change)], default=0.0) >= FINE else 1
     return {
         "title": case.title,
         "kind": "report",
@@ -191,6 +222,17 @@ def _context(case: Comparison, thumbnails: bool) -> dict[str, Any]:
         "goal": goal,
         "book": Book(),
         "levels": attribute.levels,
+        "called": called,
+        "judgement": judgement,
+        "outcome_words": outcome_words(judgement, names=names),
+        "baseline": case.baseline,
+        "baseline_words": baseline_words(case.baseline, found.settings.level),
+        "unit": unit,
+        "digits": digits,
+        "balances": _main_first(found.balances),
+        "balance_words": balance_words(found.balances[found.main], unit, digits, names),
+        "decisions": DECISIONS,
+        "cohort": _main_first(found.cohort),
         "level": percent(found.settings.level),
         "min_patients": found.settings.min_patients,
         "patients": case.original.test.patients is not None and (valid is None or valid.patients is not None),
@@ -203,25 +245,24 @@ def _context(case: Comparison, thumbnails: bool) -> dict[str, Any]:
         "rate_words": "" if found.rate is None else RATES[found.rate].name,
         "almost": ALMOST,
         "contribution_words": contribution_words,
-        "answer": repair_answer(case),
         "goal_words": goal_words(goal),
         "size_words": _how_many(found.after.rows, found.after.patients, "test"),
         "valid_words": "" if valid is None else _how_many(len(valid), _patients(valid.patients), "repair"),
         "total": found.affected[0].counts[-1],
         "trace_first": case.original.candidate.trace.iloc[0] if valid is not None else candidate.trace.iloc[0],
         "trace_chosen": candidate.trace.iloc[candidate.chosen],
-        "forests": {name: rate_views(blocks) for name, blocks in found.rates.items()},
-        "gap_forests": {name: gap_view(rows) for name, rows in found.gaps.items()},
+        "forests": {name: rate_views(blocks) for name, blocks in _main_first(found.rates).items()},
+        "gap_forests": {name: gap_view(rows) for name, rows in _main_first(found.gaps).items()},
         "widest_change": widest_change(found),
-        "calibration": [calibration_panel(t, r.test, attribute, found.settings.min_patients) for t, r in sides],
-        "roc": [roc_panel(t, r.test, r.decisions(), attribute) for t, r in sides],
+        "calibration": [calibration_panel(t, r.test, attribute, found.settings.min_patients, called) for t, r in drawn],
+        "roc": [roc_panel(t, r.test, r.decisions(), attribute, called) for t, r in drawn],
         "distributions": [
-            score_panel(f"{short(attribute.levels[code])}, {title.lower()}", r.test, r.candidate.rule, attribute, code)
+            score_panel(f"{short(called(attribute.levels[code]))}, {title.lower()}", r.test, r.candidate.rule, attribute, code)
             for code in codes
-            for title, r in sides
+            for title, r in drawn
         ],
         "left_out": max(0, len(attribute.levels) - DRAWN),
-        "decision_curves": decision_panels(attribute.name, (("before", found.before), ("after", found.after))),
+        "decision_curves": decision_panels(attribute.name, (("before", found.before), ("after", found.after)), called),
         "further_panels": {heading: draw(case) for heading, draw in PANELS.items()},
         "trajectories": [trajectory_panel(tried, goal) for tried in case.candidates if len(tried.candidate.trace) > SHORT_PATH],
         "one_step": [tried.name for tried in case.candidates if len(tried.candidate.trace) <= SHORT_PATH],
@@ -246,6 +287,12 @@ def _context(case: Comparison, thumbnails: bool) -> dict[str, Any]:
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         "data": script_data(data),
     }
+
+
+def _main_first(by_attribute: Mapping[str, Each]) -> dict[str, Each]:
+    """The same by attribute, beginning with the one that the goal compares: the last, which is the intersection where there are several."""
+    main = next(reversed(list(by_attribute)))
+    return {main: by_attribute[main], **by_attribute}
 
 
 def labels_page(title: str, cases: Mapping[str, Comparison], saved: Mapping[str, Saved], places: Mapping[str, Path]) -> str:
@@ -287,6 +334,7 @@ def labels_page(title: str, cases: Mapping[str, Comparison], saved: Mapping[str,
             worst=[max(side, key=lambda gap: abs(gap.value)) for side in sides] if all(sides) else [],
             gap_words=gap_words,
             performance=PERFORMANCE[goal.performance],
+            called=str,
             level=percent(first.found.settings.level),
             provenance=first.provenance,
             when=_date(first.provenance.when),

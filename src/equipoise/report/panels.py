@@ -21,6 +21,7 @@ LEFT, RIGHT, TOP, BOTTOM = 48, 18, 12, 38
 POINTS = 240  # of a curve
 BARS = 30  # of a distribution
 BINS = 10  # of a calibration curve
+Called = Callable[[str], str]  # the user's words for a group
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def percents(position: object, low: float = 0.0, high: float = 1.0, count: int =
     return tuple(Tick(place(v, low, high), number(100 * v, 0) + "%") for v in np.linspace(low, high, count))
 
 
-def roc_panel(title: str, scores: Scores, f: FloatArray, attribute: Attribute) -> Panel:
+def roc_panel(title: str, scores: Scores, f: FloatArray, attribute: Attribute, called: Called = str) -> Panel:
     """The ROC curve of every group, and the point at which the rule decides."""
     marks = [Mark("diagonal", line([(along(0, 0, 1), up(0, 0, 1)), (along(1, 0, 1), up(1, 0, 1))]))]
     points, words = [], []
@@ -120,9 +121,9 @@ def roc_panel(title: str, scores: Scores, f: FloatArray, attribute: Attribute) -
             continue
         fpr, tpr = _roc(score, y, w)
         path = line((along(a, 0, 1), up(b, 0, 1)) for a, b in zip(fpr, tpr, strict=True))
-        marks.append(Mark("curve", path, k, short(level)))
+        marks.append(Mark("curve", path, k, short(called(level))))
         at = _mean(f[rows], w, y == 0), _mean(f[rows], w, y == 1)
-        said = f"{short(level)}: sensitivity {amount(at[1])} at a false positive rate of {amount(at[0])}"
+        said = f"{short(called(level))}: sensitivity {amount(at[1])} at a false positive rate of {amount(at[0])}"
         points.append(Mark("at", dot(along(at[0], 0, 1), up(at[1], 0, 1), 4.5), k, said))
         words.append(said)
     says = f"ROC curves by group, {title}. Where the rule decides: {'; '.join(words[:8])}."
@@ -150,7 +151,7 @@ def _roc(score: FloatArray, y: IntArray, weight: FloatArray) -> tuple[FloatArray
     return fpr[keep], tpr[keep]
 
 
-def calibration_panel(title: str, scores: Scores, attribute: Attribute, min_patients: int) -> Panel:
+def calibration_panel(title: str, scores: Scores, attribute: Attribute, min_patients: int, called: Called = str) -> Panel:
     """The share with the finding against the mean score, in bins of the score with enough rows."""
     marks = [Mark("diagonal", line([(along(0, 0, 1), up(0, 0, 1)), (along(1, 0, 1), up(1, 0, 1))]))]
     words = []
@@ -164,14 +165,16 @@ def calibration_panel(title: str, scores: Scores, attribute: Attribute, min_pati
             continue
         mean, share = total[use] / n[use], positives[use] / n[use]
         spots = [(along(a, 0, 1), up(b, 0, 1)) for a, b in zip(mean, share, strict=True)]
-        marks.append(Mark("curve", line(spots), k, short(level)))
+        marks.append(Mark("curve", line(spots), k, short(called(level))))
         marks += [Mark("spot", dot(x, y, 2.5), k) for x, y in spots]
-        words.append(f"{short(level)}: mean score {amount(float(total.sum() / n.sum()))}, share {amount(float(positives.sum() / n.sum()))}")
+        words.append(
+            f"{short(called(level))}: mean score {amount(float(total.sum() / n.sum()))}, share {amount(float(positives.sum() / n.sum()))}"
+        )
     says = f"Calibration by group, {title}: share with the finding against the score. {'; '.join(words[:8])}."
     return Panel(title, says, percents("x"), percents("y"), "mean score", "share with the finding", tuple(marks))
 
 
-def decision_panels(attribute: str, audits: Sequence[tuple[str, Audit]]) -> list[Panel]:
+def decision_panels(attribute: str, audits: Sequence[tuple[str, Audit]], called: Called = str) -> list[Panel]:
     """The decision curve of each group of an attribute, before and after or alone, next to treating all and treating none."""
     frames = [(title, audit.curves[audit.curves["attribute"] == attribute]) for title, audit in audits]
     frames = [(title, frame[frame["net_benefit"].notna()]) for title, frame in frames]
@@ -195,13 +198,13 @@ def decision_panels(attribute: str, audits: Sequence[tuple[str, Audit]]) -> list
             marks.append(Mark("benefit" if k == len(own) - 1 else "benefit before", line(spots), title=title))
         cut, benefit, every = (float(last.iloc[len(last) // 2][name]) for name in ("threshold", "net_benefit", "treat_all"))
         says = (
-            f"Decision curve of {short(group)}: at the threshold {number(cut, 2)} the net benefit is {number(1000 * benefit, 0)} per 1,000 "
-            f"patients; treating all has {number(1000 * every, 0)}."
+            f"Decision curve of {short(called(group))}: at the threshold {number(cut, 2)} the net benefit is {number(1000 * benefit, 0)} "
+            f"per 1,000 patients; treating all has {number(1000 * every, 0)}."
         )
         ticks_x = tuple(Tick(along(v, first, end), number(v, 2)) for v in np.linspace(first, end, 4))
         step = next(size for size in (0.02, 0.05, 0.1, 0.2, 0.5) if (high - low) / size < 5)
         ticks_y = tuple(Tick(up(v, low, high), number(1000 * v, 0)) for v in np.arange(np.ceil(low / step), high / step) * step)
-        panels.append(Panel(short(group), says, ticks_x, ticks_y, "threshold", "net benefit per 1,000", tuple(marks)))
+        panels.append(Panel(short(called(group)), says, ticks_x, ticks_y, "threshold", "net benefit per 1,000", tuple(marks)))
     return panels
 
 

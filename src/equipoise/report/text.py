@@ -159,6 +159,15 @@ def interval(value: float, low: float, high: float, sign: str = "") -> str:
     return f"{value:{sign}.3f} [{', '.join(ends)}]"
 
 
+def thousand(value: float, digits: int = 0, sign: bool = False) -> str:
+    """A share as a number per 1,000.
+
+    >>> thousand(0.0432), thousand(-0.0036, 1, sign=True)
+    ('43', '−3.6')
+    """
+    return INSUFFICIENT if math.isnan(value) else number(1000 * value, digits, sign)
+
+
 def count(value: float, expected: bool = False) -> str:
     """A count; the expected count of a randomised rule has one decimal."""
     return number(value, 1 if expected else 0)

@@ -13,15 +13,17 @@ import pandas as pd
 from PIL import Image
 
 from equipoise.measures import Audit, Estimate, FloatArray, group_estimate
+from equipoise.methods import select
 from equipoise.models import GIVEN
 from equipoise.repair import Comparison, Findings, GapRow, GroupRate, Probes, RateBlock, Tried, below_limit
-from equipoise.report.panels import Panel, Tick, decision_panels, forest_range
+from equipoise.report.panels import Called, Panel, Tick, decision_panels, forest_range
 from equipoise.report.text import LONGEST, number, plain
-from equipoise.report.wording import RATES, crossed, distinct
+from equipoise.report.wording import RATES, crossed, distinct, mirrors
 
 PICTURES = 12
+HEADLINE = ("tpr", "tnr", "ppv", "npv")  # rates that are shown at once; those of the scores are shown on demand
 SHOWN = (  # rates on the pages
-    *("tpr", "tnr", "ppv", "npv", "auroc", "sensitivity_at_specificity", "specificity_at_sensitivity"),
+    *(*HEADLINE, "auroc", "sensitivity_at_specificity", "specificity_at_sensitivity"),
     *("brier", "calibration_in_the_large", "calibration_intercept", "calibration_slope", "calibration_error"),
 )
 
@@ -84,13 +86,19 @@ class RateView:
     scale: Scale
     rows: Sequence[GroupRate]
 
+    @property
+    def headline(self) -> bool:
+        """Whether it is shown at once."""
+        return self.rate in HEADLINE
+
 
 @dataclass(frozen=True)
 class GapView:
-    """All gaps of an attribute on one axis, by measure."""
+    """All gaps of an attribute on one axis, by measure, and the measures that mirror each."""
 
     scale: Scale
     measures: dict[str, list[GapRow]]
+    mirrors: dict[str, list[str]]
 
 
 def rate_views(blocks: Sequence[RateBlock]) -> list[RateView]:
@@ -106,8 +114,10 @@ def rate_views(blocks: Sequence[RateBlock]) -> list[RateView]:
 
 def gap_view(rows: Sequence[GapRow]) -> GapView:
     """The gaps of an attribute by measure. One that mirrors another is not repeated."""
-    measures = {name: [row for row in rows if row.measure == name] for name in distinct(dict.fromkeys(row.measure for row in rows))}
-    return GapView(Scale.of([e for kept in measures.values() for row in kept for e in (row.before, row.after)], "points"), measures)
+    named = list(dict.fromkeys(row.measure for row in rows))
+    measures = {name: [row for row in rows if row.measure == name] for name in distinct(named)}
+    scale = Scale.of([e for kept in measures.values() for row in kept for e in (row.before, row.after)], "points")
+    return GapView(scale, measures, mirrors(named))
 
 
 def widest_change(found: Findings) -> float:
@@ -133,7 +143,7 @@ def choice(tried: Tried, case: Comparison) -> dict[str, Any]:
         "performance": performance,
         "threshold": "—" if math.isnan(threshold) else number(threshold, 3),
         "below": None if valid is None else below_limit(valid, case.goal, gap, performance),
-        "met": tried.candidate.met_in_sample,
+        "reached": select(tried.candidate.trace.iloc[[tried.candidate.chosen]], tried.candidate.goal).met,
         "result": tried is case.result,
     }
 
@@ -289,7 +299,7 @@ class AuditView:
     shrunken: Sequence[Mapping[str, Any]] = ()  # gaps by empirical Bayes, where they were asked for
 
 
-def audit_views(audit: Audit) -> list[AuditView]:
+def audit_views(audit: Audit, called: Called = str) -> list[AuditView]:
     """The tables of an audit, one view per attribute and intersection. A measure that mirrors another is not repeated."""
     views = []
     folded = crossed(list(audit.groups["attribute"].unique()))
@@ -303,7 +313,7 @@ def audit_views(audit: Audit) -> list[AuditView]:
         own = audit.gaps[audit.gaps["attribute"] == name]
         gaps = {m: [Estimate.of_gap(row) for row in own[own["measure"] == m].to_dict("records")] for m in distinct(own["measure"].unique())}
         scale = Scale.of([e for rows in gaps.values() for e in rows], "points")
-        curves = decision_panels(str(name), [("", audit)])
+        curves = decision_panels(str(name), [("", audit)], called)
         views.append(AuditView(str(name), name in folded, groups, rates, scale, gaps, curves, shrunken.get(str(name), ())))
     return views
 

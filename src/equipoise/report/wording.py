@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from equipoise.data import CONFLICTS, Varying
-from equipoise.errors import BadInput
+from equipoise.data import CONFLICTS, Varying, joined
+from equipoise.errors import BadInput, UnknownName, raise_all
 from equipoise.measures import GROUP_MEASURES, MEASURES, SCORE_MEASURES, meaning, signature, terms
-from equipoise.report.text import amount, percent, sentence, short_name
+from equipoise.report.text import amount, percent, sentence, short_name, thousand
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from equipoise.measures import Audit, Contribution, Settings
-    from equipoise.methods import Goal
-    from equipoise.repair import Comparison
+    from equipoise.measures import Audit, Baseline, Contribution, Settings, Versus
+    from equipoise.methods import Goal, Judgement, Note
+    from equipoise.repair import Balance, Comparison
 
 AT_BOUND = 5e-4  # less than this from the upper bound would be printed as 0.0 or 0.1 points
 
@@ -126,6 +127,17 @@ def distinct(measures: Iterable[str]) -> list[str]:
     return list(found.values())
 
 
+def mirrors(measures: Iterable[str]) -> dict[str, list[str]]:
+    """For each measure that is shown, those that mirror it.
+
+    >>> mirrors(["eod", "fpr_gap", "tnr_gap", "fnr_gap"])
+    {'eod': ['fnr_gap'], 'fpr_gap': ['tnr_gap']}
+    """
+    names = list(measures)
+    shown = distinct(names)
+    return {name: [other for other in names if other not in shown and signature(other) == signature(name)] for name in shown}
+
+
 def crossed(attributes: Sequence[str]) -> list[str]:
     """The intersections among the attributes: 'sex & age' next to 'sex' and 'age'."""
     pairs = {f"{a} & {b}" for a in attributes for b in attributes}
@@ -164,12 +176,41 @@ def sampled_words(audit: Audit) -> list[str]:
     return lines + [f"{sentence(' and '.join(names))} of all patients: {note}." for note, names in noted.items()]
 
 
-def conclusion(audit: Audit) -> str:
+def group_words(given: Mapping[str, str] | None, attributes: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """The user's words for groups, for intersections too; raises an error that names every group that the data do not have.
+
+    >>> group_words({"F": "women", "M": "men"}, {"sex": ("M", "F"), "age": ("old",)})
+    {'F': 'women', 'M': 'men', 'M & old': 'men & old', 'F & old': 'women & old'}
+    """
+    levels = [level for own in attributes.values() for level in own]
+    problems = [UnknownName("group", group, levels).problems[0] for group in given or {} if group not in levels]
+    raise_all(problems)
+    words = {group: str(text) for group, text in (given or {}).items()}
+    if words and len(attributes) > 1:
+        for group in product(*attributes.values()):
+            words[joined(list(group))] = joined([words.get(level, level) for level in group])
+    return words
+
+
+def attributes_of(audit: Audit) -> dict[str, list[str]]:
+    """The groups of each attribute of an audit, without intersections."""
+    found = {str(name): [str(group) for group in rows.index] for name, rows in audit.groups.groupby("attribute", sort=False)}
+    return {name: levels for name, levels in found.items() if name not in crossed(list(found))}
+
+
+class Called(dict[str, str]):
+    """The words for groups; a group without words of its own has its name, shortened."""
+
+    def __call__(self, group: object) -> str:
+        return short_name(self.get(str(group), str(group)))
+
+
+def conclusion(audit: Audit, names: Mapping[str, str] | None = None) -> str:
     """The largest finding of an audit in one sentence, and how many of its comparisons are findings after adjustment.
 
     The interval is the simultaneous one, because the gap was selected for its size.
     """
-    row, many = largest_gap(audit.gaps), comparison_words(audit)
+    row, many, called = largest_gap(audit.gaps), comparison_words(audit), Called(names or {})
     if row is None:
         return "No difference could be estimated: insufficient data."
     if not row["clear"]:
@@ -181,7 +222,7 @@ def conclusion(audit: Audit) -> str:
     ends = f"simultaneous {percent(audit.settings.level)} interval {low:.1f} to {high:.1f}"
     return (
         f"{sentence(gap_words(str(row['measure'])))} is {100 * abs(row['value']):.1f} percentage points "
-        f"{'lower' if row['value'] < 0 else 'higher'} in {short_name(row['group'])} than in {short_name(row['reference'])} "
+        f"{'lower' if row['value'] < 0 else 'higher'} in {called(row['group'])} than in {called(row['reference'])} "
         f"({ends}); {found}."
     )
 
@@ -255,6 +296,127 @@ def varying_words(varying: Varying) -> str:
     """How many patients have more than one group, and how they count."""
     have = "patient has" if varying.patients == 1 else "patients have"
     return f"{varying.attribute}: {varying.patients:,} {have} more than one recorded group; {CONFLICTS[varying.rule]} (--conflicts)"
+
+
+def outcome_words(judgement: Judgement, *, details: bool = True, names: Mapping[str, str] | None = None) -> str:
+    """The outcome of a repair in one sentence that begins with its name, harm first; without `details` in as few words as possible.
+
+    `names` are words for groups, such as {"F": "women"}. Page, terminal, cards and README.txt begin with this sentence.
+    """
+    called = Called(names or {})
+    worst = judgement.largest
+    if judgement.outcome == "harm":
+        return f"Harm: {'; '.join(_harm_words(note, judgement, called, details) for note in judgement.harms)}."
+    if worst is None:
+        groups = ", ".join(map(called, judgement.short))
+        return f"Unclear: too few patients for a difference in {gap_words(judgement.measure)} of {groups}{_needed_words(judgement)}."
+    subject, limit = _difference(judgement, called), f"±{amount(judgement.max_gap, 'size')}"
+    first, last = _ends(judgement, called)
+    moved = f"{subject} went from {first} to {last} percentage points"
+    if judgement.outcome == "unchanged":
+        return f"Unchanged: no decision differs{f', so {subject} stays at {first} percentage points' if details else ''}."
+    if judgement.outcome == "closed":
+        return (
+            f"Closed: {moved}, with its interval within {limit}." if details else f"Closed: {subject} is within {limit} percentage points."
+        )
+    if judgement.outcome == "reduced":
+        low = judgement.performance_after.value < judgement.performance_limit
+        lacking = f"{_performance_ends(judgement)}, below its limit of {amount(judgement.performance_limit)}" if low else ""
+        return (
+            f"Reduced: {moved}; {lacking or f'that it is within {limit} is not shown'}." if details else f"Reduced: {subject} is smaller."
+        )
+    moved = f"{subject} is larger, {first} percentage points before and {last} after" if judgement.larger else moved
+    if judgement.short:
+        why = f"too few patients in {', '.join(map(called, judgement.short))}"
+    else:
+        why = f"{judgement.patients:,} patients are too few to tell whether it is {'larger' if judgement.larger else 'smaller'}"
+    return f"Unclear: {moved}; {why}{_needed_words(judgement)}." if details else f"Unclear: {why}."
+
+
+def _difference(judgement: Judgement, called: Called) -> str:
+    """The difference that is judged: between two groups, or the largest from the reference."""
+    one = judgement.gaps[0]
+    if len(judgement.gaps) == 1:
+        return f"the difference in {gap_words(judgement.measure)} between {called(one.group)} and {called(one.reference)}"
+    return f"the largest difference in {gap_words(judgement.measure)} from {called(one.reference)}"
+
+
+def _ends(judgement: Judgement, called: Called) -> list[str]:
+    """The largest difference before and after, in points, with its group where there are several."""
+    known = [gap for gap in judgement.gaps if gap.known]
+    sides = [max(known, key=lambda gap, side=side: abs(getattr(gap, side).value)) for side in ("before", "after")]  # type: ignore[misc]
+    values = [getattr(gap, side).value for gap, side in zip(sides, ("before", "after"), strict=True)]
+    several = len(judgement.gaps) > 1
+    return [amount(value, "points") + (f" ({called(gap.group)})" if several else "") for value, gap in zip(values, sides, strict=True)]
+
+
+def _performance_ends(judgement: Judgement) -> str:
+    what, before, after = performance_words(judgement.performance), judgement.performance_before.value, judgement.performance_after.value
+    return f"{what} {'fell' if after < before else 'went'} from {amount(before)} to {amount(after)}"
+
+
+def _needed_words(judgement: Judgement) -> str:
+    needed = judgement.patients_needed
+    return f"; about {needed:,} patients like these would be needed" if needed is not None else ""
+
+
+def _harm_words(note: Note, judgement: Judgement, called: Called, details: bool) -> str:
+    """One harm in words."""
+    n = note.numbers
+    if note.kind == "performance_below_limit":
+        brief = f"{performance_words(note.subject)} fell below its limit"
+        return f"{_performance_ends(judgement)}, below its limit of {amount(n['limit'])}" if details else brief
+    if note.kind == "larger_gap":
+        subject = f"the difference in {gap_words(judgement.measure)} between {called(note.subject)} and {called(n['reference'])}"
+        if not details:
+            return f"{subject} is larger"
+        return f"{subject} is larger, {amount(n['before'], 'points')} percentage points before and {amount(n['after'], 'points')} after"
+    if note.kind == "rate_worse":
+        brief = f"{rate_words(n['rate'])} of {called(note.subject)} fell"
+        return f"{brief} from {amount(n['before'])} to {amount(n['after'])}, below its limit of {amount(n['limit'])}" if details else brief
+    return f"{note.kind.replace('_', ' ')}: {called(note.subject)}"
+
+
+def balance_words(rows: Iterable[Balance], unit: str, digits: int = 0, names: Mapping[str, str] | None = None) -> dict[str, list[str]]:
+    """Who is clearly better ("gain") and who is clearly worse ("loss"), in missed findings and false alarms per 1,000."""
+    called = Called(names or {})
+    found: dict[str, list[str]] = {"gain": [], "loss": []}
+    for row in rows:
+        for what, change in (("missed findings", row.missed), ("false alarms", row.alarms)):
+            if row.group is None or not (change.high < 0 or change.low > 0):
+                continue
+            size, ends = thousand(abs(change.value), digits), sorted(abs(end) for end in (change.low, change.high))
+            more = "more" if change.value > 0 else "fewer"
+            words = f"{called(row.group)}, {size} {more} {what} per 1,000 {unit} ({' to '.join(thousand(end, digits) for end in ends)})"
+            found["loss" if change.value > 0 else "gain"].append(words)
+    return found
+
+
+def baseline_words(baseline: Baseline | None, level: float = 0.95) -> list[str]:
+    """Where a simple model clearly does better than the network or the repaired classifier, a sentence each; otherwise nothing."""
+    if baseline is None:
+        return []
+    what, found = performance_words(baseline.performance), []
+    seen = "16 x 16 pixels and statistics of each image" if baseline.inputs == "pixels" else "the same inputs"
+    if baseline.beats_original:
+        found.append(
+            f"The model is the limit: a logistic regression on {seen}, fitted to the {baseline.fitted_on}, has a {what} of "
+            f"{_ahead(baseline.original, level)} than the original network on the same {baseline.rows:,} held-out rows."
+        )
+    if baseline.beats_repaired and baseline.repaired is not None:
+        gaps = (amount(gap, "points") for gap in (baseline.repaired.gap, baseline.repaired.other_gap))
+        found.append(
+            f"A logistic regression on {seen} that holds the difference in {gap_words(baseline.measure)} down has a {what} of "
+            f"{_ahead(baseline.repaired, level)} than the repaired classifier, with a difference of {' against '.join(gaps)} points: "
+            "consider another model."
+        )
+    return found
+
+
+def _ahead(other: Versus, level: float) -> str:
+    ends = " to ".join(amount(end, "size") for end in (other.difference.low, other.difference.high))
+    points = amount(other.difference.value, "size")
+    return f"{amount(other.value)}, {points} points ({percent(level)} interval {ends}) more"
 
 
 def repair_answer(comparison: Comparison) -> str:

@@ -5,6 +5,7 @@
   const $ = (id) => document.getElementById(id);
   const plot = $("plot");
   if (!methods.length) return;
+  $("explore").hidden = false;
   const state = { min_performance: data.goal.min_performance, max_gap: data.goal.max_gap };
   const run = { ...state };
   const parked = { min_performance: state.min_performance ?? 0.5, max_gap: state.max_gap ?? 0.05 }; // where a line stands when it is switched on
@@ -178,7 +179,7 @@
       parts.now[k].setAttribute("d", shape(k % 4, geometry.x(Math.abs(m.gap[row])), geometry.y(m.performance[row]), 6));
       parts.now[k].dataset.step = m.steps[row];
       const line = document.querySelector(`#choices tr[data-method="${k}"]`);
-      const values = [m.steps[row].toLocaleString("en"), points(m.gap[row]), percent(m.performance[row]), cut(m.threshold[row]), found.met ? "met" : "not met", versus(m, row)];
+      const values = [m.steps[row].toLocaleString("en"), points(m.gap[row]), percent(m.performance[row]), cut(m.threshold[row]), found.met ? "yes" : "no", versus(m, row)];
       line.querySelectorAll("td").forEach((cell, i) => { cell.textContent = values[i]; });
       line.classList.toggle("moved", row !== m.chosen);
       if (found.met) {
@@ -191,7 +192,7 @@
       state.min_performance !== null ? `${data.goal.performance} of at least ${percent(state.min_performance)}` : null,
       state.max_gap !== null ? `a difference within ${(100 * state.max_gap).toFixed(1)} points` : null,
     ].filter(Boolean).join(" and ");
-    $("explorer-says").textContent = `With ${wish}: ${met} of ${methods.length} methods meet the goal on the repair set.` +
+    $("explorer-says").textContent = `With ${wish}: ${met} of ${methods.length} methods reach it on the repair set, the patients they were fitted to.` +
       (best ? ` The ${state.min_performance === null ? "best performance" : "smallest difference"} is that of ${best.name} at step ${best.step.toLocaleString("en")}: ${points(best.gap)} points with ${percent(best.performance)}.` : "");
   }
 
@@ -266,7 +267,9 @@
   show(methods.findIndex((m) => m.result), methods.find((m) => m.result).chosen);
   parts.shown.setAttribute("d", ""); // the marks of the choice stand there already
   let drawn = plot.clientWidth;
-  addEventListener("resize", () => { if (plot.clientWidth && plot.clientWidth !== drawn) { drawn = plot.clientWidth; draw(); if (shown) show(...shown); } });
+  const redraw = () => { if (plot.clientWidth && plot.clientWidth !== drawn) { drawn = plot.clientWidth; draw(); if (shown) show(...shown); } };
+  addEventListener("resize", redraw);
+  plot.closest("details")?.addEventListener("toggle", redraw); // folded, it has no width
   addEventListener("beforeprint", () => draw(PAPER));
   addEventListener("afterprint", () => draw());
   globalThis.equipoise = { select, data };

@@ -1,0 +1,124 @@
+"""The sentence of an outcome: its name first, the numbers of the judgement, and the user's words for groups."""
+
+from dataclasses import replace
+
+import pytest
+
+from equipoise.measures import Baseline, Estimate, Versus
+from equipoise.methods import JudgedGap, Judgement, Note, Outcome
+from equipoise.repair import Balance
+from equipoise.report import baseline_words, outcome_words
+from equipoise.report.text import MINUS
+from equipoise.report.wording import balance_words
+from support import facts
+
+NAN = float("nan")
+NAMES = {"F": "women", "M": "men"}
+
+
+def says(text: str, *expected: object) -> bool:
+    """Whether a text names every fact, with a true minus."""
+    return facts.says(text, *(str(fact).replace("-", MINUS) for fact in expected))
+
+
+def _estimate(value: float, half: float = 0.02) -> Estimate:
+    return Estimate(value, value - half, value + half, simultaneous_low=value - half, simultaneous_high=value + half)
+
+
+def _gap(group: str, before: float, after: float) -> JudgedGap:
+    return JudgedGap(group, "M", _estimate(before), _estimate(after), _estimate(after - before))
+
+
+def _judgement(outcome: Outcome, *gaps: JudgedGap, **changes: object) -> Judgement:
+    found = Judgement(
+        outcome=outcome,
+        source="held-out",
+        measure="eod",
+        performance="balanced_accuracy",
+        max_gap=0.05,
+        gaps=gaps or (_gap("F", -0.221, -0.008),),
+        performance_before=_estimate(0.598),
+        performance_after=_estimate(0.590),
+        performance_change=_estimate(-0.008),
+        performance_limit=0.578,
+        harms=(),
+        changed=40,
+        patients=300,
+        patients_needed=None,
+        met=None,
+    )
+    return replace(found, **changes)
+
+
+BELOW = Note("performance_below_limit", "balanced_accuracy", {"before": 0.598, "after": 0.527, "limit": 0.578})
+LARGER = Note("larger_gap", "F", {"measure": "eod", "reference": "M", "before": -0.03, "after": -0.09})
+WORSE = Note("rate_worse", "F", {"rate": "tpr", "before": 0.801, "after": 0.702, "limit": 0.801})
+
+
+@pytest.mark.parametrize(
+    ("judgement", "expected"),
+    [
+        (_judgement(Outcome.CLOSED), ("women", "men", "-22.1", "-0.8", "±5.0")),
+        (_judgement(Outcome.REDUCED, _gap("F", -0.221, -0.08)), ("-22.1", "-8.0", "±5.0")),
+        (_judgement(Outcome.UNCLEAR, patients_needed=2400), ("300", "2,400", "-22.1", "-0.8")),
+        (_judgement(Outcome.UNCLEAR, _gap("F", -0.02, -0.03)), ("larger", "-2.0", "-3.0")),
+        (_judgement(Outcome.UNCHANGED, changed=0), ("no decision", "-22.1")),
+        (_judgement(Outcome.HARM, harms=(BELOW,), performance_after=_estimate(0.527)), ("59.8%", "52.7%", "57.8%", "fell")),
+        (_judgement(Outcome.HARM, harms=(LARGER,)), ("women", "men", "-3.0", "-9.0", "larger")),
+        (_judgement(Outcome.HARM, harms=(WORSE,)), ("sensitivity", "women", "80.1%", "70.2%")),
+    ],
+)
+def test_every_outcome_has_a_sentence_with_its_numbers_and_a_short_one(judgement: Judgement, expected: tuple[str, ...]):
+    words, brief = (outcome_words(judgement, details=details, names=NAMES) for details in (True, False))
+    head = judgement.outcome.value.capitalize()
+    assert words.startswith(f"{head}: ")
+    assert brief.startswith(f"{head}: ")
+    assert says(words, *expected)
+    assert len(brief) < len(words)
+    for text in (words, brief):
+        assert text.endswith(".")
+        assert ". " not in text  # one sentence
+
+
+def test_all_harms_are_named_and_nothing_else():
+    words = outcome_words(_judgement(Outcome.HARM, harms=(BELOW, LARGER, WORSE), performance_after=_estimate(0.527)), names=NAMES)
+    assert says(words, "52.7%", "-9.0", "70.2%")
+    assert "losed" not in words
+
+
+def test_of_several_groups_the_largest_before_and_after_are_named():
+    words = outcome_words(_judgement(Outcome.REDUCED, _gap("F", -0.2, -0.01), _gap("X", 0.1, 0.07)))
+    assert says(words, "largest", "M", "-20.0 (F)", "+7.0 (X)")
+
+
+def test_groups_with_too_few_patients_are_named():
+    few = JudgedGap("X", "M", *[Estimate(NAN, NAN, NAN)] * 3)
+    assert says(outcome_words(_judgement(Outcome.UNCLEAR, few, patients_needed=880)), "X", "880")
+    assert says(outcome_words(_judgement(Outcome.UNCLEAR, few, _gap("F", -0.2, -0.1))), "X", "too few", "-20.0")
+
+
+def test_a_network_that_never_had_its_performance_is_not_said_to_be_close_to_done():
+    low = _judgement(Outcome.REDUCED, performance_limit=0.7, performance_before=_estimate(0.6), performance_after=_estimate(0.65))
+    assert says(outcome_words(low), "60.0%", "65.0%", "70.0%")
+
+
+def test_clear_changes_are_counted_for_the_better_and_for_the_worse():
+    men = Balance("M", True, 500, *[_estimate(0.01)] * 3, 0.03, 0.07, _estimate(0.04), 0.1, 0.11, _estimate(0.01))
+    women = Balance("F", False, 500, *[_estimate(0.01)] * 3, 0.15, 0.06, _estimate(-0.09), 0.07, 0.12, _estimate(0.05))
+    found = balance_words([men, women, replace(men, group=None)], "patients", 0, NAMES)
+    [better] = found["gain"]
+    first, second = found["loss"]
+    assert says(better, "women", 90, "missed", "70 to 110")
+    assert says(first, "men", 40, "missed", "20 to 60")
+    assert says(second, "women", 50, "false alarms")
+
+
+def test_a_simple_model_is_mentioned_only_where_it_is_clearly_better():
+    ahead, level = Versus(0.66, 0.62, _estimate(0.04), 0.02, 0.03), Versus(0.62, 0.62, _estimate(0.0), 0.02, 0.03)
+    found = Baseline("table", "repair set", 900, 800, "balanced_accuracy", "eod", ahead, ahead)
+    first, second = baseline_words(found)
+    assert says(first, "66.0%", "4.0 points", "2.0 to 6.0", 800)
+    assert says(second, "66.0%", "+2.0", "+3.0")
+    assert baseline_words(replace(found, original=level, repaired=level)) == []
+    assert baseline_words(replace(found, original=level, repaired=replace(ahead, gap=0.2))) == []  # more performance at a larger gap
+    assert baseline_words(None) == []
