@@ -3,16 +3,18 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.methods import METHODS, Goal, Note, auto, run_many
+from equipoise.methods import METHODS, Goal, HeldOut, Note, auto, run_many
+from equipoise.methods.group_thresholds import GroupThresholds
 from equipoise.models import predict
 from support.facts import says
 from support.networks import trained
 from support.notes import note_of
-from support.published import debias
+from support.published import any_debias, debias
 
 QUICK = {"bias-gda": {"epochs": 4, "learning_rate": 2e-3, "batch": 64}, "pruning": {"steps": 10}}
 METHODS_TRIED = ("standard", "pruning", "bias-gda")
@@ -139,3 +141,59 @@ def test_all_problems_of_a_method_that_cannot_be_run_are_told(problem):
     result = debias(model, cohort, method="auto", measure="spd", min_performance=0.5, methods=("equalised-odds",), allow_group=True)
     [note] = [note.numbers["problem"] for note in result.notes if (note.kind, note.subject) == ("could_not_run", "equalised-odds")]
     assert says(note, "'X'", 0, 20, "'X' (0 positives)", "'F'")
+
+
+def test_with_no_time_left_the_original_comes_back_and_what_was_not_tried_is_named(problem):
+    result = _auto(problem, selection="honest", budget=1e-6)
+    assert result.ran == "standard"
+    late = {note.subject: note.numbers for note in result.notes if note.kind == "no_time"}
+    assert set(late) == {"pruning", "bias-gda"}
+    assert all(numbers["seconds"] > 0 and numbers["left"] == 0 for numbers in late.values())
+    with pytest.raises(BadInput, match="budget"):
+        _auto(problem, budget=0)
+
+
+def test_fine_tuning_ends_with_the_steps_that_it_has_when_its_time_is_up(problem):
+    model, parts = problem
+    free, cut = (
+        debias(model, parts.valid, method="pruning", measure="spd", min_performance=0.5, steps=10, budget=budget) for budget in (None, 1e-6)
+    )
+    assert len(cut.trace) == 2 < len(free.trace)
+    assert [note.numbers["steps"] for note in cut.notes if note.kind == "cut_short"] == [1]
+    assert not any(note.kind == "cut_short" for note in free.notes)
+    np.testing.assert_array_equal(cut.trace["gap"], free.trace["gap"].iloc[:2])
+
+
+def test_of_methods_that_cannot_be_told_apart_the_one_without_a_group_is_taken(problem):
+    model, parts = problem
+    rows = parts.valid
+    standard = debias(model, rows, method="standard", measure="spd", min_performance=0.5, selection="honest")
+    before = standard.held_out.before
+    women = rows.groups == "F"
+    behind = before[~women].mean() - before[women].mean()
+    assert behind > 0.1
+    others, all_of_it = np.flatnonzero(women & (before == 0)), int(behind * women.sum())
+
+    def candidate(found: int, needs_group: bool, performance: float = 0.6, chosen: int = 1):
+        after = before.copy()
+        after[others[:found]] = 1
+        gap = after[women].mean() - after[~women].mean()
+        values = {"gap_honest": [0.0, gap], "gap_se": 0.04, "performance_honest": [0.7, performance], "gap": [0.0, gap], "performance": 0.6}
+        rule = GroupThresholds(("M", "F"), (0.5, 0.4), 0.5) if needs_group else standard.rule
+        return [replace(standard, trace=pd.DataFrame(values), chosen=chosen, held_out=HeldOut(before, after), rule=rule)]
+
+    original, aware, blind = candidate(0, False, chosen=0), candidate(all_of_it, True), candidate(all_of_it - 1, False)
+    assert auto.best_of([original, aware, blind], [rows]) == 2  # one patient more or less is no difference
+    far = candidate(1, False)
+    assert auto.best_of([original, aware, far], [rows]) == 1
+    assert auto.best_of([original, candidate(all_of_it, True, performance=0.4), far], [rows]) == 2  # whose performance does not hold
+    assert auto.best_of([original], [rows]) == 0
+
+
+def test_the_default_repairs_without_a_setting_and_is_judged_without_a_test_set(problem):
+    model, parts = problem
+    result = any_debias(model, parts.valid, measure="spd", settings=QUICK)
+    assert (result.method, result.goal.selection) == ("auto", "honest")
+    assert result.outcome is not None
+    assert result.held_out.after.shape == (len(parts.valid),)
+    assert {note.kind for note in result.notes} >= {"tried", "cross_fitted"}

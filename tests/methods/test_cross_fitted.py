@@ -4,15 +4,17 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from equipoise.data import Cohort
+from equipoise.data import Cohort, Scores, assign_folds, generator
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import at_threshold, bootstrap_cells, gap_values, largest, performance_values
-from equipoise.methods import METHODS, Goal, run_many
-from equipoise.methods.cross_fitted import _halves, choose
+from equipoise.methods import METHODS, Goal, Outcome, run_many
+from equipoise.methods.cross_fitted import _halves, choose, rungs, worthwhile
 from equipoise.methods.evidence import Evidence
+from equipoise.methods.group_thresholds import frontier
 from equipoise.models import predict
 from support.facts import facts
 from support.networks import trained
@@ -280,3 +282,85 @@ def test_a_gap_of_exactly_nothing_is_no_surer_than_others(measure: str):
     assert found.gap_se()[0] == pytest.approx(found.gap_se()[1], rel=0.1)
     if measure == "eod":
         assert found.gap_se()[0] == pytest.approx(np.sqrt(2 * 0.25 / 50), rel=0.02)  # binomial, 25 of 50 in either group
+
+
+def test_held_out_decisions_are_made_by_fits_that_have_not_seen_the_row(problem):
+    """Made again by hand: the rule of the chosen step without one fifth of the rows decides on that fifth."""
+    model, parts = problem
+    result = debias(model, parts.valid, method="group-thresholds", measure="spd", selection="honest", seed=3)
+    assert result.chosen > 0
+    scores, goal = predict(model, parts.valid), Goal("spd", max_loss=0.02)
+    fold = assign_folds(parts.valid, 5, generator(3, "cross-fitted selection"))
+    before, after = np.empty(len(scores)), np.empty(len(scores))
+    for k in range(5):
+        inside, outside = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
+        fitted = frontier(Scores.of(parts.valid.take(inside), scores.score[inside]), goal)
+        held = Scores.of(parts.valid.take(outside), scores.score[outside])
+        before[outside], after[outside] = fitted.steps[0].rule.decide(held), fitted.steps[result.chosen].rule.decide(held)
+    np.testing.assert_array_equal(result.held_out.before, before)
+    np.testing.assert_array_equal(result.held_out.after, after)
+    assert result.judgement.changed == (before != after).sum()
+    assert result.judgement.source == "cross-fitted"
+    assert result.outcome == result.judgement.outcome
+
+
+def test_an_original_that_is_kept_is_unchanged_whatever_its_gap(problem):
+    model, parts = problem
+    result = debias(model, parts.valid, method="group-thresholds", measure="spd", min_performance=0.999, max_gap=1.0, selection="honest")
+    assert result.chosen == 0
+    assert result.outcome == Outcome.UNCHANGED
+    np.testing.assert_array_equal(result.held_out.before, result.held_out.after)
+    published = debias(model, parts.valid, method="group-thresholds", measure="spd")
+    assert (published.held_out, published.judgement, published.outcome, published.met) == (None, None, None, None)
+
+
+def test_a_gap_that_may_be_chance_is_removed_in_part_and_by_no_rule_that_needs_the_group():
+    assert worthwhile(2.9, needs_group=True) == 0
+    assert worthwhile(3.1, needs_group=True) == worthwhile(3.1, needs_group=False) > 0.98
+    women = [0.8 - 0.1 * (1 - share) for share in np.linspace(0, 1, 21)]
+    steps = _steps(*((0.2, 0.8, 0.2, rate) for rate in women), n=400)  # 100 of either: a gap of 1.6 standard errors
+    goal = Goal("eod", min_performance=0.6, selection="honest")
+    places = {needs: choose([steps], range(21), [goal], needs)[1] for needs in (False, True)}
+    assert places[True] == 0
+    assert 15 <= places[False] < 20
+    many = _steps(*((0.2, 0.8, 0.2, rate) for rate in women), n=40_000)
+    assert [choose([many], range(21), [goal], needs)[1] for needs in (False, True)] == [20, 20]
+
+
+def test_in_a_world_without_a_gap_thresholds_per_group_do_not_make_one():
+    """Groups that mean nothing: what group-aware thresholds remove is chance, and would be a true gap on other patients."""
+    rng = np.random.default_rng(0)
+    fitted, honest = [], []
+    for seed in range(25):
+        n = 300
+        y = rng.integers(0, 2, n)
+        score = 1 / (1 + np.exp(-rng.normal(1.2 * (2 * y - 1), 1.5)))
+        inputs = torch.from_numpy(np.log(score / (1 - score))[:, None]).float()
+        cohort = Cohort.from_arrays(inputs, y, np.where(rng.random(n) < 0.5, "F", "M"), reference="M")
+        identity = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Flatten(0))
+        torch.nn.init.ones_(identity[0].weight)
+        torch.nn.init.zeros_(identity[0].bias)
+        grid = np.linspace(0.001, 0.999, 999)
+        share = 1 - np.array([_found(t) for t in grid])  # sensitivity at each threshold, the same in both groups
+        for selection, into in (("paper", fitted), ("honest", honest)):
+            rule = debias(identity, cohort, method="group-thresholds", selection=selection, seed=seed).rule
+            cuts = [rule.cuts("F")[0], rule.cuts("M")[0]] if rule.needs_group else [0.5, 0.5]
+            into.append(abs(np.interp(cuts[0], grid, share) - np.interp(cuts[1], grid, share)))
+    assert np.mean(fitted) > 0.03
+    assert np.mean(honest) < 0.1 * np.mean(fitted)
+
+
+def _found(threshold: float) -> float:
+    """The share of positives below a threshold in the world above."""
+    from scipy.stats import norm
+
+    return float(norm.cdf((np.log(threshold / (1 - threshold)) - 1.2) / 1.5))
+
+
+def test_steps_stand_for_shares_of_the_original_gap():
+    trace = pd.DataFrame({"gap": [-0.2, -0.15, -0.1, 0.05, 0.0, np.nan], "performance": [0.8, 0.79, 0.795, 0.7, 0.6, 0.9]})
+    found = rungs(trace)
+    assert len(found) == 1 + 20 + 1
+    assert [found[k] for k in (0, 1, 5, 10, 11, 15, 16, 20, 21)] == [0, 2, 2, 2, 3, 3, 4, 4, 4]  # 0.1 performs better than 0.15
+    assert rungs(trace.iloc[:1]) == [0]
+    assert rungs(trace.iloc[:2]) == [0, *[1] * 5, 1]

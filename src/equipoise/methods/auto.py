@@ -2,8 +2,8 @@
 
 Each method is tried on the same rows with the same goal and selection. With cross-fitted selection, the default, what they found is
 compared by decisions on rows that no fit has seen (`best_of`): of those whose performance holds, the smallest upper limit of |gap|. Of all
-that cannot be told from it, since the paired difference of |gap| is within one standard error, a deterministic rule comes before a
-randomised one, a rule that needs no group before one that needs each patient's, and a cheap method before a costly one. With
+that cannot be told from it (the paired difference of |gap| is within one standard error, or small next to the error of the gap itself), a
+deterministic rule comes before a randomised one, a rule that needs no group before one that needs each patient's, and a cheap method before a costly one. With
 selection="paper" in-sample values decide.
 
 Costly methods are left out once there is nothing left that they could improve: a rule that needs no group, whose |gap| is within one
@@ -33,6 +33,7 @@ from equipoise.methods.remarks import kept_or_not
 from equipoise.models import ChosenOutputs, predict
 
 NAME = "auto"
+SAME = 0.5  # standard errors of a gap: what two methods differ by less than that is small next to what the patients leave open
 ENOUGH = 0.2  # of the most that fine-tuning may take: with less time it is not begun
 
 
@@ -228,9 +229,9 @@ def _reaches(candidate: Candidate) -> bool:
 def best_of(found: Sequence[Sequence[Candidate]], parts: Sequence[Cohort | Scores]) -> int:
     """The position of the best of several candidates by their cross-fitted values. Each has one entry per label, as have the rows.
 
-    Of those whose performance holds, the smallest upper limit of the largest |gap|. Those whose paired difference of |gap| from it is
-    within one standard error count as equally good, and of these a deterministic rule comes first, then one that needs no group, then
-    the first of the list. The original is taken only where no other candidate changes anything.
+    Of those whose performance holds, the smallest upper limit of the largest |gap|. Those whose difference of |gap| from it is within one
+    standard error of that difference, or half of one of the gap itself, count as equally good. Of these a deterministic rule comes first,
+    then one that needs no group, then the first of the list. The original is taken only where no other candidate changes anything.
     """
     rows = [[own.trace.iloc[own.chosen] for own in each] for each in found]
     size = np.array([max(_size(row["gap_honest"]) for row in each) for each in rows])
@@ -242,7 +243,10 @@ def best_of(found: Sequence[Sequence[Candidate]], parts: Sequence[Cohort | Score
         return int(lost.argmax())
     pool = holds & changed if (holds & changed).any() else holds
     best = int(np.where(pool, upper, np.inf).argmin())
-    level = [k for k in np.flatnonzero(pool).tolist() if size[k] - size[best] <= SURE * _apart(found[k], found[best], parts) + NOISE]
+    small = SAME * (upper[best] - size[best]) / SURE
+    level = [
+        k for k in np.flatnonzero(pool).tolist() if size[k] - size[best] <= max(SURE * _apart(found[k], found[best], parts), small) + NOISE
+    ]
     rules = [[own.rule for own in each] for each in found]
     return min(level, key=lambda k: (any(r.randomised for r in rules[k]), any(r.needs_group for r in rules[k]), k))
 

@@ -198,7 +198,11 @@ def _rescored(measure: str, n: Numbers) -> str:
 
 
 def _not_tried(method: str, n: Numbers) -> str:
-    return f"not tried, since {method} meets the goal with room: {', '.join(n['methods'])}"
+    return f"not tried, since {method} leaves nothing to improve that these patients could show: {', '.join(n['methods'])}"
+
+
+def _no_time(method: str, n: Numbers) -> str:
+    return f"{method} was not tried: it would take about {n['seconds']:,.0f} s, and {n['left']:,.0f} s of the budget were left"
 
 
 CORRECTED = "{subject} {gap:+.3f} (standard error {error:.3f}) after correction by held-out rows"
@@ -222,7 +226,8 @@ PLAIN = {
     "not_its_target": "equalises sensitivity and false positive rate; {subject} is not its target and need not shrink",
     "frozen_parameters": "{frozen} of {of} parameter tensors are frozen and stay as they are",
     "original_kept": "the original network was kept",
-    "cross_fitted": "gaps and performance were corrected by how much worse the steps are on held-out rows, in two halves of {rows:,} rows",
+    "cross_fitted": "gaps and performance were corrected by how much worse steps are on rows not used for fitting, among {rows:,} rows",
+    "cut_short": "{subject} ended after {steps:,} steps, when its share of the budget was used up",
     "could_not_run": "{subject} could not be run: {problem}",
     "recalibrated": "scores are recalibrated on the repair set, which changes no decision: on average {before:.1%} away from the observed "
     "frequencies before, {after:.1%} after (cross-fitted)",
@@ -250,6 +255,7 @@ MADE: dict[str, Callable[[str, Numbers], str]] = {
     "small_cells": _small_cells,
     "tried": _tried,
     "not_tried": _not_tried,
+    "no_time": _no_time,
     "rescored": _rescored,
     "not_recalibrated": lambda reason, _: f"scores were not recalibrated: {NOT_RECALIBRATED[reason]}",
 }
