@@ -12,7 +12,7 @@ from equipoise.data import Cohort, Scores, assign_folds, generator
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import at_threshold, bootstrap_cells, gap_values, largest, performance_values
 from equipoise.methods import METHODS, Goal, Outcome, run_many
-from equipoise.methods.cross_fitted import _halves, choose, rungs, worthwhile
+from equipoise.methods.cross_fitted import _halves, aligned, choose, rungs, worthwhile
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.group_thresholds import frontier
 from equipoise.models import predict
@@ -364,3 +364,14 @@ def test_steps_stand_for_shares_of_the_original_gap():
     assert [found[k] for k in (0, 1, 5, 10, 11, 15, 16, 20, 21)] == [0, 2, 2, 2, 3, 3, 4, 4, 4]  # 0.1 performs better than 0.15
     assert rungs(trace.iloc[:1]) == [0]
     assert rungs(trace.iloc[:2]) == [0, *[1] * 5, 1]
+
+
+def test_steps_of_two_halves_meet_at_the_same_share_or_as_far_as_they_got():
+    whole, far, near = (pd.DataFrame({"step": steps}) for steps in ([0, 3, 9, 20], [0, 4, 8, 12, 20, 23], [0, 2]))
+    shares, rows = aligned([far, near, whole], numbered=True)
+    assert shares == [0, 3, 9, 20]
+    assert rows == [[0, 0, 2, 4], [0, 1, 1, 1], [0, 1, 2, 3]]
+    gaps = [pd.DataFrame({"gap": gap, "performance": 0.5}) for gap in ([-0.2, -0.1, 0.0], [0.1, 0.09], [-0.1, -0.05, 0.0])]
+    shares, rows = aligned(gaps, numbered=False)
+    assert shares == [0, 1, 11]
+    assert rows == [[0, 1, 2], [0, 1, 1], [0, 1, 2]]

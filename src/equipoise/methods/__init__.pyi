@@ -1,3 +1,4 @@
+from .auto import best_of as best_of
 from .base import BEFORE as BEFORE
 from .base import SELECTIONS as SELECTIONS
 from .base import Candidate as Candidate

@@ -3,8 +3,8 @@
 Each method is tried on the same rows with the same goal and selection. With cross-fitted selection, the default, what they found is
 compared by decisions on rows that no fit has seen (`best_of`): of those whose performance holds, the smallest upper limit of |gap|. Of all
 that cannot be told from it (the paired difference of |gap| is within one standard error, or small next to the error of the gap itself), a
-deterministic rule comes before a randomised one, a rule that needs no group before one that needs each patient's, and a cheap method before a costly one. With
-selection="paper" in-sample values decide.
+deterministic rule comes before a randomised one, a rule that needs no group before one that needs each patient's, and a cheap method before
+a costly one. With selection="paper" in-sample values decide.
 
 Costly methods are left out once there is nothing left that they could improve: a rule that needs no group, whose |gap| is within one
 standard error of zero and within half of the maximum gap. With a budget, a method whose own cost model promises to take longer than what is

@@ -203,7 +203,7 @@ def _stepped(job: Job, goals: Sequence[Goal]) -> list[Candidate]:
         raise PartTooSmall(*error.problems) from error
     everything = [Half(cohort, np.arange(len(cohort)), np.empty(0, np.int64)) for cohort in whole]
     found = run(_some(job.within(ALL_ROWS), count, everything))
-    seen = [_seen(job.models[k], whole[k], pairs[k], halves[2 * k : 2 * k + 2], found[k], goals) for k in count]
+    seen = [_seen(job.models[k], whole[k], pairs[k], halves[2 * k : 2 * k + 2], found[k], goals, adaptive(job.settings)) for k in count]
     numbers = [[0, *found[k].record.steps] for k in count]  # of the rows of the trace
     choices = [
         choose([label.evidence for label in own.labels], [numbers[k][row] for row in own.rows], goals, job.method.needs_group)
@@ -270,11 +270,27 @@ def rungs(trace: pd.DataFrame) -> list[int]:
     return [0, *(1 + row for row in found), 1 + int(np.lexsort((-performance, size))[0])]
 
 
-def _seen(model: nn.Module, cohort: Cohort, halves: Sequence[Half], tried: Sequence[Run], whole: Run, goals: Sequence[Goal]) -> Seen:
+def aligned(traces: Sequence[pd.DataFrame], numbered: bool) -> tuple[list[int], list[list[int]]]:
+    """The shares to choose among, and for each trace the rows that stand for them. The last trace, that of all rows, says which there are.
+
+    The steps of a method that controls them are numbered by the share that they remove; of others, `rungs` are taken. Where a run does not
+    get as far, its furthest step stands for the rest.
+    """
+    if numbered:
+        numbers = [trace["step"].to_numpy() for trace in traces]
+        shares = numbers[-1].tolist()
+        return shares, [[int(np.flatnonzero(own <= share)[-1]) for share in shares] for own in numbers]
+    each = [rungs(trace) for trace in traces]
+    whole, last = each[-1], len(each[-1]) - 1
+    shares = [k for k, row in enumerate(whole) if k == 0 or row != whole[k - 1]]  # the smallest share of a row that stands for several
+    return shares, [[own[-1] if k == last else own[min(k, len(own) - 1)] for k in shares] for own in each]
+
+
+def _seen(
+    model: nn.Module, cohort: Cohort, halves: Sequence[Half], tried: Sequence[Run], whole: Run, goals: Sequence[Goal], numbered: bool
+) -> Seen:
     """The corrected decisions of the steps of the whole set that can be chosen."""
-    every = rungs(whole.candidate.trace)
-    shares = [k for k, row in enumerate(every) if k == 0 or row != every[k - 1]]  # the smallest share of a row that stands for several
-    last = len(every) - 1
+    shares, rows = aligned([one.candidate.trace for one in (*tried, whole)], numbered)
     labels = []
     for at, goal in enumerate(goals):
         name = "" if cohort.targets is None else cohort.labels[at]
@@ -282,17 +298,13 @@ def _seen(model: nn.Module, cohort: Cohort, halves: Sequence[Half], tried: Seque
         part = cohort if cohort.targets is None else cohort.labelled(name)
         view = model.view(at) if isinstance(model, ChosenOutputs) else model
         scores = predict(view, part).score
-        made = []
-        for one in (*tried, whole):
-            own = every if one is whole else rungs(one.candidate.trace)
-            rows = [own[-1] if k == last else own[min(k, len(own) - 1)] for k in shares]  # the last stands for all that it does not reach
-            made.append(_step_decisions(scores, places, at, one, rows))
+        made = [_step_decisions(scores, places, at, one, own) for one, own in zip((*tried, whole), rows, strict=True)]
         held, tuned = np.empty_like(made[2]), np.empty_like(made[2])
         for k, half in enumerate(halves):
             outside = np.isin(places, half.held)  # the other half was tuned on these rows
             held[:, outside], tuned[:, outside] = made[k][:, outside], made[1 - k][:, outside]
         labels.append(SeenLabel(name, part, Evidence.of(believed(made[2], held, tuned, 2, shares, grows=True), part, goal), held))
-    return Seen(tuple(labels), tuple(every[k] for k in shares))
+    return Seen(tuple(labels), tuple(rows[-1]))
 
 
 def _step_decisions(scores: FloatArray, places: IntArray, at: int, tried: Run, rows: Sequence[int]) -> FloatArray:
