@@ -40,8 +40,8 @@ def gaps_together(scores: Scores, f: FloatArray, measure: str, settings: Setting
         estimate = Estimate(np.nan, np.nan, np.nan, INSUFFICIENT)
         if known[k]:
             wide = together[float(levels[k])]
-            ends = {"simultaneous_low": float(wide[0][k]), "simultaneous_high": float(wide[1][k])}
-            estimate = Estimate(float(value[k]), float(low[k]), float(high[k]), few=bool(patients[k] < FEW), **ends)
+            own = Estimate(float(value[k]), float(low[k]), float(high[k]), few=bool(patients[k] < FEW))
+            estimate = replace(own, simultaneous_low=float(wide[0][k]), simultaneous_high=float(wide[1][k]))
         found.append(replace(estimate, group=group, reference=attribute.reference, patients=int(patients[k])))
     return found
 
