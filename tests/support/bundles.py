@@ -40,7 +40,7 @@ def document(model: str, files: dict[str, str]) -> dict[str, Any]:
     about = None if code is None else {"path": str(code.path), "sha256": code.sha256}
     return {
         "schema": "equipoise.repaired",
-        "schema_version": 4,
+        "schema_version": 5,
         "title": "Tiny",
         "label": "sick",
         "command": "equipoise debias",
@@ -58,6 +58,7 @@ def document(model: str, files: dict[str, str]) -> dict[str, Any]:
         "settings": {},
         "methods": ["standard"],
         "goal": {"words": "small", "measure": "eod"},
+        "outcome": "closed",
         "met": True,
         "sets": {"repair": {"rows": 4, "patients": None}, "test": {"rows": 4, "patients": 4}},
         "onnx": None,
@@ -73,7 +74,8 @@ def write(folder: Path, *, rule: Rule = Threshold(0.5), seed: int = 0, **more: b
     code.write_text(CODE)
     save_file(network(seed).state_dict(), folder / "repaired.safetensors")
     (folder / "rule.json").write_text(json.dumps(rule_to_dict(rule), indent=2))
-    audits = {"schema": "equipoise.debias", "schema_version": 4, "chosen": "standard", "met": True, "why": [], "goal": {}}
+    judged = {"outcome": "closed", "met": None, "judgement": {}}
+    audits = {"schema": "equipoise.debias", "schema_version": 5, **judged, "chosen": "standard", "why": [], "goal": {}}
     (folder / "audit.json").write_text(json.dumps({**audits, "before": AUDIT, "after": AUDIT, "limit": None, "methods": {}}))
     (folder / "report.html").write_text("<html></html>")
     for name, content in more.items():

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from equipoise.measures import Estimate
     from equipoise.repair import Comparison, RepairEstimate, Saved
 
+STYLES = {"harm": "bold red", "closed": "bold green", "reduced": "bold", "unclear": "bold yellow", "unchanged": "bold yellow"}
 UPPER_BOUND = (
     "upper bound: performance above (+) or below (-) the group-aware upper bound (linear program), computed on these rows with the "
     "original scores, at the same |gap|."
@@ -78,11 +79,12 @@ def result_json(folder: Path, saved: Mapping[str, Saved], left_out: Mapping[str,
 
 
 def _print_result(case: Comparison, saved: Saved, remarks: list[str], verbose: bool) -> None:
-    out.print(Text(report.repair_answer(case), style="bold"), soft_wrap=True)
-    out.print(Text(report.printable(report.repair_set_words(case))), soft_wrap=True)
-    if not case.result.candidate.met_in_sample:
-        why = report.why_words(case.result.candidate.why)
-        out.print(Text(f"The goal was NOT met: {report.printable(why)}.", style="bold yellow"), soft_wrap=True)
+    out.print(Text(report.printable(report.repair_answer(case)), style=STYLES[str(case.outcome)]), soft_wrap=True)
+    for line in (report.met_words(case.judgement), report.repair_set_words(case)):
+        if line:
+            out.print(Text(report.printable(line)), soft_wrap=True)
+    why = report.why_words(case.result.candidate.why)
+    out.print(Text(f"Chosen: {report.printable(why)}."), soft_wrap=True)
     out.print(_methods_table(case))
     if verbose:
         out.print(_test_table(case))
@@ -102,12 +104,12 @@ def _methods_table(case: Comparison) -> Table:
     others, reference = attribute.others, report.short_name(attribute.reference)
     what = f"{report.short_name(others[0]) if len(others) == 1 else f'the largest of {len(others)} groups'} minus {reference}"
     title = f"The {len(case.result.test):,} held-out rows: {what}, with 95% intervals"
-    table = _plain_table(title, "", goal.measure, goal.performance.replace("_", " "), "goal", "needs the group")
+    table = _plain_table(title, "", goal.measure, goal.performance.replace("_", " "), "outcome", "needs the group")
     table.columns[-1].max_width = len("needs")
     for k, row in enumerate(case.found.methods):
-        met, needs = "" if not k else "met" if row.met else "NOT met", "yes" if k and row.needs_group else "no"
+        outcome, needs = "" if row.judgement is None else str(row.judgement.outcome), "yes" if k and row.needs_group else "no"
         table.add_row(
-            _head(row, k), _interval(row.gap, "+"), _interval(row.performance, ""), met, needs, style="bold" if row.chosen else ""
+            _head(row, k), _interval(row.gap, "+"), _interval(row.performance, ""), outcome, needs, style="bold" if row.chosen else ""
         )
     return table
 

@@ -69,6 +69,7 @@ class Goal:
     keep: Mapping[str, float | str] = field(default_factory=dict, hash=False)
     selection: str = "paper"
     max_loss: float | None = None
+    original: float | None = field(default=None, compare=False)  # the original's performance, where `min_performance` follows from it
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "measure", named(self.measure))
@@ -107,7 +108,7 @@ class Goal:
     def settled(self, original: float) -> "Goal":
         """The goal with its minimum performance: the one given, or the original's performance less what may be lost."""
         if self.min_performance is None and self.keeps_performance:
-            return replace(self, min_performance=max(0.0, original - self.allowed_loss), max_loss=None)
+            return replace(self, min_performance=max(0.0, original - self.allowed_loss), max_loss=None, original=original)
         return self
 
     def for_steps(self) -> "Goal":

@@ -220,9 +220,11 @@ def judge(
 
 def performance_limit(goal: Goal, original: float) -> float:
     """The least performance by a goal: its minimum, or this performance of the original on the same rows less what may be lost."""
-    if goal.min_performance is not None and goal.max_loss is None:
+    if goal.min_performance is None:
+        return max(0.0, original - goal.allowed_loss)
+    if goal.original is None:
         return goal.min_performance
-    return max(0.0, original - goal.allowed_loss)
+    return max(0.0, original - (goal.original - goal.min_performance))  # a minimum that was derived on other rows
 
 
 def joint_outcome(outcomes: Iterable[Outcome]) -> Outcome:

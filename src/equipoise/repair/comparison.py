@@ -30,7 +30,20 @@ from equipoise.measures import (
     performance_values,
     tabulate,
 )
-from equipoise.methods import ALL_AT_ONCE, METHODS, STANDARD, Candidate, Goal, Note, Progress, check_method, debias, recalibrated
+from equipoise.methods import (
+    ALL_AT_ONCE,
+    METHODS,
+    STANDARD,
+    Candidate,
+    Goal,
+    Judgement,
+    Note,
+    Outcome,
+    Progress,
+    check_method,
+    debias,
+    recalibrated,
+)
 from equipoise.models import chosen_outputs, encoding, predict
 from equipoise.presenting import presenter
 from equipoise.repair.audit_model import trained_rule
@@ -70,6 +83,7 @@ class Comparison:
     probes: Probes | None = None  # on the test set
     serving: Serving | None = None  # how new rows become inputs and the network is built again
     baseline: Baseline | None = None  # a simple model on the same inputs; None where it was not fitted
+    together: int = 1  # labels that were repaired together: simultaneous intervals hold over all of them
     _made: dict[str, Findings] = field(default_factory=dict, init=False, repr=False)
 
     def __repr__(self) -> str:
@@ -77,7 +91,7 @@ class Comparison:
         return f"Comparison({names}; {len(self.original.test):,} held-out rows; chosen: {self.result.name})"
 
     def __str__(self) -> str:
-        lines = [f"{self.title}: {len(self.original.test):,} held-out rows"]
+        lines = [f"{self.title}: {self.outcome} on {len(self.original.test):,} held-out rows"]
         for row in self.found.methods:
             chosen = " (chosen)" if row.chosen else ""
             lines.append(
@@ -109,8 +123,23 @@ class Comparison:
     def measured(self, progress: Progress | None = None) -> Findings:
         """The same, with progress."""
         if "found" not in self._made:
-            self._made["found"] = find(self.original, self.candidates, self.chosen, self.settings, progress)
+            self._made["found"] = find(self.original, self.candidates, self.chosen, self.settings, self.together, progress)
         return self._made["found"]
+
+    @property
+    def judgement(self) -> Judgement:
+        """What the held-out rows show of the chosen candidate, with the numbers that the outcome rests on."""
+        return self.found.judgement
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the repair achieved on the held-out rows: closed, reduced, unclear, harm or unchanged."""
+        return self.judgement.outcome
+
+    @property
+    def met(self) -> bool | None:
+        """Whether every limit of the goal is kept on the held-out rows; None for a goal without a maximum gap."""
+        return self.judgement.met
 
     @property
     def shared_patients(self) -> int | None:
@@ -317,6 +346,7 @@ def try_methods(
             baseline=_baseline(
                 original, found[label][best], axis[label][2], axis[label][1], _of_label(train, repair, label), Settings(seed=seed)
             ),
+            together=len(axis),
         )
         for label, original in originals.items()
     }

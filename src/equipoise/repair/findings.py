@@ -30,7 +30,7 @@ from equipoise.measures import (
     paired,
     upper_bound,
 )
-from equipoise.methods import Goal, Progress
+from equipoise.methods import Goal, Judgement, Progress, judge
 from equipoise.repair.changes import Affected, Balance, affected, all_attributes, balances, same_rows
 from equipoise.repair.trial import Tried
 
@@ -93,7 +93,7 @@ class MethodRow:
 
     name: str
     chosen: bool
-    met: bool
+    judgement: Judgement | None  # of its decisions on the test set; None for the original
     valid_gap: float
     valid_performance: float
     gap: Estimate
@@ -127,6 +127,7 @@ class Findings:
     affected: tuple[Affected, ...]
     balances: dict[str, tuple[Balance, ...]]  # by attribute: who is better and who is worse
     methods: tuple[MethodRow, ...]
+    judgement: Judgement  # of the chosen candidate, from its decisions on the test set
     settings: Settings
 
     @property
@@ -189,8 +190,13 @@ class Findings:
         return MEASURES[targets[0]].rate or None if targets and targets[0] in MEASURES else None
 
 
-def find(original: Tried, candidates: Sequence[Tried], chosen: int, settings: Settings, progress: Progress | None = None) -> Findings:
-    """The findings on the test set: the original and each candidate audited once, in that order."""
+def find(
+    original: Tried, candidates: Sequence[Tried], chosen: int, settings: Settings, labels: int = 1, progress: Progress | None = None
+) -> Findings:
+    """The findings on the test set: the original and each candidate audited once, in that order, and each candidate judged.
+
+    `labels` is how many labels were repaired together, over which simultaneous intervals hold.
+    """
     entries, result = (original, *candidates), candidates[chosen]
     for tried in candidates:
         same_rows(original.test, tried.test)
@@ -203,6 +209,7 @@ def find(original: Tried, candidates: Sequence[Tried], chosen: int, settings: Se
     goal, test, attribute = result.candidate.goal, original.test, original.test.attribute
     before, after = audits[0], audits[1 + chosen]
     pair = paired(test, original.decisions(), result.decisions(), settings)
+    judgements = [judged(original, tried, settings, labels) for tried in candidates]
     gap_before, gap_after = (headline(found, goal.measure, attribute.name) for found in (before, after))
     furthest = gap_before.group if not np.isnan(gap_before.value) else ""
     return Findings(
@@ -224,9 +231,20 @@ def find(original: Tried, candidates: Sequence[Tried], chosen: int, settings: Se
         cohort=_cohort(original.valid, test),
         affected=tuple(affected(test, original.decisions(), result.decisions())),
         balances={a.name: balances(test, a, original.decisions(), result.decisions(), settings) for a in all_attributes(test)},
-        methods=tuple(_method(original, tried, tried is result, goal, found) for tried, found in zip(entries, audits, strict=True)),
+        methods=tuple(
+            _method(original, tried, own, tried is result, goal, found)
+            for tried, own, found in zip(entries, (None, *judgements), audits, strict=True)
+        ),
+        judgement=judgements[chosen],
         settings=settings,
     )
+
+
+def judged(original: Tried, tried: Tried, settings: Settings, labels: int = 1) -> Judgement:
+    """The judgement of a candidate's decisions on the test set, by its goal."""
+    before, after = original.decisions(), tried.decisions()
+    goal = tried.candidate.goal
+    return judge(original.test, before, tried.test, after, goal, source="held-out", settings=settings, labels=labels)
 
 
 def headline(found: Audit, measure: str, attribute: str) -> Estimate:
@@ -283,14 +301,14 @@ def _size(scores: Scores | None, attribute: Attribute | None, group: str | None)
     return Size(int(rows.sum()), patients, positives, int(rows.sum()) - positives)
 
 
-def _method(original: Tried, tried: Tried, chosen: bool, goal: Goal, found: Audit) -> MethodRow:
+def _method(original: Tried, tried: Tried, judgement: Judgement | None, chosen: bool, goal: Goal, found: Audit) -> MethodRow:
     gap = headline(found, goal.measure, original.test.attribute.name)
     among = with_enough_data(original.test.attribute, found, goal.measure)
     before, after = original.decisions(), tried.decisions()
     return MethodRow(
         tried.name,
         chosen,
-        tried.candidate.met_in_sample,
+        judgement,
         float(tried.chosen_row["gap"]),
         float(tried.chosen_row["performance"]),
         gap,

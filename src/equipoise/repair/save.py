@@ -17,7 +17,7 @@ from torch import nn
 from equipoise.data import naming, write_text
 from equipoise.errors import BadInput, EquipoiseError
 from equipoise.measures import UPPER_BOUND, Audit, Settings, Threshold
-from equipoise.methods import Progress, rule_to_dict
+from equipoise.methods import Judgement, Progress, joint_met, joint_outcome, rule_to_dict
 from equipoise.models import HEADS, Exported, code_of, heads_of, plain_weights, save_weights, to_onnx
 from equipoise.presenting import presenter
 from equipoise.repair.findings import Findings, MethodRow
@@ -26,8 +26,8 @@ from equipoise.repair.provenance import OWN_NETWORK, Provenance, Serving, sha256
 from equipoise.repair.trial import Bars, Tried, no_bars
 from equipoise.repair.verified import RUN, SCHEMA, SCHEMA_VERSION, sealed
 
-AUDITS, AUDITS_VERSION = "equipoise.debias", 4
-LABELS_VERSION = 1
+AUDITS, AUDITS_VERSION = "equipoise.debias", 5
+LABELS_VERSION = 2
 
 
 class Compared(Protocol):
@@ -53,6 +53,8 @@ class Compared(Protocol):
     def failures(self) -> Mapping[str, str]: ...
     @property
     def probes(self) -> Any: ...
+    @property
+    def judgement(self) -> Judgement: ...
     def measured(self, progress: Progress | None = None) -> Findings: ...
 
 
@@ -110,7 +112,8 @@ def _write_overview(
         "schema_version": LABELS_VERSION,
         "kind": next(iter(comparisons.values())).kind,
         "chosen": next(iter(comparisons.values())).result.name,
-        "met": all(case.result.candidate.met_in_sample for case in comparisons.values()),
+        "outcome": str(joint_outcome(case.judgement.outcome for case in comparisons.values())),
+        "met": joint_met(case.judgement.met for case in comparisons.values()),
         "folders": {label: path.name for label, path in places.items()},
         "labels": {label: _finite(one.document) for label, one in saved.items()},
     }
@@ -187,8 +190,10 @@ def audit_document(case: Compared, found: Findings) -> dict[str, object]:
     return {
         "schema": AUDITS,
         "schema_version": AUDITS_VERSION,
+        "outcome": str(found.judgement.outcome),
+        "met": found.judgement.met,
+        "judgement": found.judgement.to_dict(),
         "chosen": case.result.name,
-        "met": candidate.met_in_sample,
         "why": [note.to_dict() for note in candidate.why],
         "goal": {"words": candidate.goal.describe(), **vars(candidate.goal)},
         "before": found.before.to_dict(),
@@ -225,8 +230,12 @@ def _records(frame: pd.DataFrame) -> list[dict[str, object]]:
 def _method(tried: Tried, found: Audit, shown: MethodRow) -> dict[str, object]:
     candidate, row = tried.candidate, tried.chosen_row
     rows = None if tried.valid is None else len(tried.valid)
+    judgement = shown.judgement
+    assert judgement is not None  # every candidate is judged; only the original is not
     return {
-        "met": candidate.met_in_sample,
+        "outcome": str(judgement.outcome),
+        "met": judgement.met,
+        "judgement": judgement.to_dict(),
         "why": [note.to_dict() for note in candidate.why],
         "step": int(row["step"]),
         "repair_set": {"gap": float(row["gap"]), "performance": float(row["performance"]), "rows": rows},
@@ -277,7 +286,8 @@ def _run(
         "settings": dict(candidate.settings),
         "methods": [tried.name for tried in case.candidates],
         "goal": {"words": candidate.goal.describe(), **vars(candidate.goal)},
-        "met": candidate.met_in_sample,
+        "outcome": str(case.judgement.outcome),
+        "met": case.judgement.met,
         "sets": {"repair": _size(case.result.valid), "test": _size(case.result.test)},
         "onnx": None if onnx is None else {"max_difference": onnx.max_difference, "opset": onnx.opset, "rows": onnx.rows},
         "failures": dict(failures),

@@ -22,7 +22,7 @@ from equipoise.models import HEADS, PROGRAM, Code, code_of
 from equipoise.repair.folder import FILES, recover
 from equipoise.repair.provenance import OWN_NETWORK, sha256_of
 
-SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 4
+SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 5
 RUN, DIGEST = "run.json", "digest"
 WEIGHTS = "repaired.safetensors"
 REPAIRED_PROGRAM = f"repaired{PROGRAM}"
@@ -128,6 +128,9 @@ class _Set:
     patients: Count | None
 
 
+OutcomeName = Literal["closed", "reduced", "unclear", "harm", "unchanged"]
+
+
 @checked(config=STRICT, kw_only=True)
 class _Onnx:
     max_difference: Finite
@@ -138,7 +141,7 @@ class _Onnx:
 @checked(config=STRICT, kw_only=True)
 class _Run:
     schema: Literal["equipoise.repaired"]
-    schema_version: Literal[4]
+    schema_version: Literal[5]
     title: str
     label: str
     command: str
@@ -156,7 +159,8 @@ class _Run:
     settings: dict[str, Any]
     methods: list[str]
     goal: dict[str, Any]
-    met: bool
+    outcome: OutcomeName
+    met: bool | None
     sets: dict[Literal["repair", "test"], _Set | None]
     onnx: _Onnx | None
     failures: dict[str, str]
@@ -192,8 +196,10 @@ class _Audit:
 class _Audits:
     schema: Literal["equipoise.debias"]
     schema_version: int
+    outcome: OutcomeName
+    met: bool | None
+    judgement: dict[str, Any]
     chosen: str
-    met: bool
     why: list[dict[str, Any]]
     goal: dict[str, Any]
     before: _Audit
@@ -235,7 +241,7 @@ def parsed_json(content: bytes, path: Path, kind: str) -> dict[str, Any]:
             raise BadInput(f"{path} does not describe a repaired network (schema {SCHEMA!r}). {WHERE}")
         if document.get("schema_version") != SCHEMA_VERSION:
             version = document.get("schema_version")
-            todo = "Run `equipoise debias` again." if version in (1, 2, 3) else "Use the version of Equipoise that wrote it."
+            todo = "Run `equipoise debias` again." if version in (1, 2, 3, 4) else "Use the version of Equipoise that wrote it."
             raise BadInput(f"{path} has schema_version {version!r}; this version of Equipoise reads {SCHEMA_VERSION}. {todo}")
     problems = []
     try:

@@ -207,7 +207,7 @@ def _fairness(case: Comparison) -> dict[str, Any]:
                 value = audit.groups.iloc[place]
                 numbers = (value[rate], value[f"{rate}_low"], value[f"{rate}_high"])
                 results.append((f"{rate_words(rate)}, {name(row['attribute'])} {name(group)}, {when}", value_json(*numbers, level)))
-    interpretation = words.joined(words.answer(case), words.goal_met(case), words.who_got_worse(case))
+    interpretation = words.joined(words.answer(case), words.outcome(case), words.who_got_worse(case))
     return {
         "element": "FairnessEquity",
         "goal": f"{sentence(line(goal_words(case.goal)))}.",

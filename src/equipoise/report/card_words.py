@@ -11,8 +11,9 @@ from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
 from equipoise.report.notes import note_words, why_words
 from equipoise.report.text import INSUFFICIENT, interval, line, name, percent
-from equipoise.report.wording import goal_words, lacking_words, performance_words, rate_words
+from equipoise.report.wording import goal_words, lacking_words, met_words, outcome_words, performance_words, rate_words
 
+SAME = 1e-9  # rates that differ by less are the same
 LISTED = 12  # worse rates that a paragraph names; the table has all
 HELD_OUT = "Recorded data of held-out patients: a test set used neither for the repair nor for any choice."
 
@@ -83,17 +84,15 @@ def answer(case: Comparison) -> str:
     return " ".join(sentences)
 
 
-def goal_met(case: Comparison) -> str:
-    """Whether the goal was met on the repair set, and whether the test set agrees."""
-    candidate, asked, found = case.result.candidate, case.goal, case.found
-    sentences = [f"On the repair set the goal was {'met' if candidate.met_in_sample else 'NOT met'}: {line(why_words(candidate.why))}."]
+def outcome(case: Comparison) -> str:
+    """The outcome on the test set, and each limit of the goal against it."""
+    asked, found = case.goal, case.found
+    sentences = [f"**{line(outcome_words(case.judgement))}**", *filter(None, [met_words(case.judgement)])]
     gap, performance = found.gap_after, found.performance_after
-    if asked.min_performance is not None:
-        inside = performance.value >= asked.min_performance
-        side = "at or above" if inside else "BELOW"
-        whole = performance.low >= asked.min_performance or performance.high < asked.min_performance
-        what = f"the {performance_words(asked.performance)}"
-        sentences.append(_against(what, performance, f"{side} the minimum of {asked.min_performance:.3g}", whole))
+    least = case.judgement.performance_limit
+    side = "at or above" if performance.value >= least - SAME else "BELOW"
+    whole = performance.low >= least or performance.high < least
+    sentences.append(_against(f"the {performance_words(asked.performance)}", performance, f"{side} its limit of {least:.3g}", whole))
     if asked.max_gap is not None:
         largest, crosses = max(abs(gap.low), abs(gap.high)), gap.low <= 0 <= gap.high
         smallest = 0.0 if crosses else min(abs(gap.low), abs(gap.high))

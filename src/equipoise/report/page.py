@@ -200,8 +200,7 @@ def _context(case: Comparison, thumbnails: bool, names: Mapping[str, str]) -> di
     codes = range(min(len(attribute.levels), DRAWN))
     drawn = (("Before", case.original), ("After", case.result))
     valid = case.original.valid
-    sides = (case.original.test, case.original.decisions(), case.result.test, case.result.decisions())
-    judgement = judge(*sides, goal, source="held-out", settings=case.settings)
+    judgement = case.judgement
     rows, people = found.after.rows, found.after.patients
 
     def called(group: str) -> str:

@@ -420,31 +420,25 @@ def _ahead(other: Versus, level: float) -> str:
 
 
 def repair_answer(comparison: Comparison) -> str:
-    """What the repair did to the difference on held-out patients, in one sentence: the first of the page, README.txt and the terminal."""
-    found = comparison.found
-    old, new = found.gap_before, found.gap_after
-    if found.seen == "insufficient":
-        return "There are too few test patients for an answer."
-    two = len(comparison.result.test.attribute.levels) == 2
-    between = f"between {short_name(old.group)} and {short_name(old.reference)}" if two else f"from {short_name(old.reference)}"
-    subject = f"the {'' if two else 'largest '}difference in {gap_words(comparison.goal.measure)} {between}"
-    first, last = (amount(gap.value, "points") + ("" if two else f" ({short_name(gap.group)})") for gap in (old, new))
-    if found.seen == "unchanged":
-        return f"The repair changes no decision on the held-out patients: {subject} stays at {first} percentage points."
-    if found.seen == "larger":
-        return f"On held-out patients {subject} did not get smaller: {first} percentage points before the repair, {last} after."
-    chance = ", which chance may explain" if found.seen == "unclear" else ""
-    return f"On held-out patients {subject} went from {first} to {last} percentage points{chance}."
+    """What the repair achieved on held-out patients, in one sentence: the first of README.txt, the cards and the terminal."""
+    return outcome_words(comparison.judgement)
+
+
+def met_words(judgement: Judgement) -> str:
+    """Whether the goal's limits are kept on held-out rows; empty for a goal without a maximum gap."""
+    if judgement.met is None:
+        return ""
+    return f"Every limit of the goal is{'' if judgement.met else ' NOT'} kept by the decisions on these rows."
 
 
 def repair_set_words(comparison: Comparison) -> str:
-    """One sentence on the repair set: the method, the gap before and after, and whether the goal was met."""
+    """One sentence on the repair set: the method, and the gap before and after on the rows that it was fitted to."""
     candidate = comparison.result.candidate
     gaps = [candidate.trace.iloc[at]["gap"] for at in (0, candidate.chosen)]
     first, last = (amount(float(gap), "points") for gap in gaps)
     rows = "" if comparison.result.valid is None else f" ({len(comparison.result.valid):,} rows)"
     name = comparison.result.name if candidate.ran == candidate.method else f"{comparison.result.name} ({candidate.ran})"
     return (
-        f"On the repair set{rows}, {name} changed it from {first} to {last} points; "
-        f"the goal ({goal_words(candidate.goal)}) was {'met' if candidate.met_in_sample else 'NOT met'} there."
+        f"On the repair set{rows}, to which it was fitted, {name} changed it from {first} to {last} points. "
+        f"Goal: {goal_words(candidate.goal)}."
     )
