@@ -208,7 +208,7 @@ def judge(
         return found
     if found.harms:
         return replace(found, outcome=Outcome.HARM)
-    level = 1 - 2 * (1 - settings.level) / (labels * max(len(gaps), 1))  # one-sided, shared by groups and labels
+    level = max(1 - 2 * (1 - settings.level) / (labels * max(len(gaps), 1)), 0.5)  # one-sided, shared by groups and labels
     pooled = pooled_gaps(scores, before, after, goal.measure, level)
     if not found.short:
         if kept and all(_within(gap.after, found.max_gap) for gap in gaps):
