@@ -4,7 +4,7 @@
 set, or all rows of the repair set with cross-fitted decisions. In this order:
 
 - unchanged: no decision differs.
-- harm: performance is below its limit and below the original's; or a gap is larger and the interval of its change excludes zero; or a rate
+- harm: performance is below its limit (of an original that is below it too: more than what may be lost below the original's); or a gap is larger and the interval of its change excludes zero; or a rate
   that the goal keeps is clearly below what it asks for.
 - closed: the simultaneous interval of every gap lies within ±max_gap (0.05 unless the goal names one), and performance has its limit.
 - reduced: the largest gap is clearly smaller: the interval of its change excludes zero, and the mean of the gaps before and after is
@@ -279,8 +279,9 @@ def _at_level(pair: Paired, claims: int) -> Paired:
 
 
 def _performance_harm(goal: Goal, was: Estimate, now: Estimate, change: Estimate, limit: float) -> list[Note]:
-    """Performance that is below its limit, and below the original's: a repair of a network that never had it does no harm."""
-    if not (now.value < limit - NOISE and now.value < was.value - NOISE):
+    """Performance that is below its limit; of a network that never reached it, below the original's less what may be lost."""
+    least = min(limit, was.value if was.value >= limit else was.value - goal.allowed_loss)
+    if now.value >= least - NOISE:
         return []
     numbers = {"before": was.value, "after": now.value, "limit": limit, "change": change.value, "low": change.low, "high": change.high}
     return [Note("performance_below_limit", goal.performance, numbers)]
