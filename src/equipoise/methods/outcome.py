@@ -4,8 +4,8 @@
 set, or all rows of the repair set with cross-fitted decisions. In this order:
 
 - unchanged: no decision differs.
-- harm: performance is below its limit (of an original that is below it too: more than what may be lost below the original's); or a gap is larger and the interval of its change excludes zero; or a rate
-  that the goal keeps is clearly below what it asks for.
+- harm: performance is below its limit (of an original that is below it too: by more than may be lost below the original's); or a gap is
+  larger and the interval of its change excludes zero; or a rate that the goal keeps is clearly below what it asks for.
 - closed: the simultaneous interval of every gap lies within ±max_gap (0.05 unless the goal names one), and performance has its limit.
 - reduced: the largest gap is clearly smaller: the interval of its change excludes zero, and the mean of the gaps before and after is
   clearly on the side of zero that the gap came from, so that it has not merely changed sides.
