@@ -23,7 +23,7 @@ from markupsafe import Markup
 from equipoise import __version__
 from equipoise.data import write_text
 from equipoise.measures import ALMOST, OF_ALL, UPPER_BOUND, Audit, Audits
-from equipoise.methods import ALL_AT_ONCE, METHODS, judge
+from equipoise.methods import ALL_AT_ONCE, METHODS
 from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import Comparison, Saved, folders
 from equipoise.report.explorer import explorer_data
