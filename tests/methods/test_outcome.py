@@ -198,6 +198,13 @@ def test_labels_judged_together_need_more_evidence():
     assert among.change.low == alone.change.low
 
 
+def test_rows_of_one_label_have_no_performance_and_do_no_harm():
+    scores = rows_of(np.zeros(400), [0, 1] * 200)
+    before, after = (np.arange(400) % 5 == 0) * 1.0, (np.arange(400) % 7 == 0) * 1.0
+    found = judge(scores, before, scores, after, Goal("spd", max_gap=0.05), source="held-out")
+    assert (found.outcome, found.harms, found.met) == (Outcome.UNCLEAR, (), False)
+
+
 def test_rows_must_be_the_same_and_have_one_decision_each():
     scores, old, new = world(np.random.default_rng(3), 100, (0.8, 0.6), (0.8, 0.75))
     with pytest.raises(BadInput, match="same rows"):

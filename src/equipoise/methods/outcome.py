@@ -281,7 +281,7 @@ def _at_level(pair: Paired, claims: int) -> Paired:
 def _performance_harm(goal: Goal, was: Estimate, now: Estimate, change: Estimate, limit: float) -> list[Note]:
     """Performance that is below its limit; of a network that never reached it, below the original's less what may be lost."""
     least = min(limit, was.value if was.value >= limit else was.value - goal.allowed_loss)
-    if now.value >= least - NOISE:
+    if not now.value < least - NOISE:  # nor where there is no value
         return []
     numbers = {"before": was.value, "after": now.value, "limit": limit, "change": change.value, "low": change.low, "high": change.high}
     return [Note("performance_below_limit", goal.performance, numbers)]
