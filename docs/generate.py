@@ -47,9 +47,9 @@ def write_pages(folder: Path) -> None:
 
 def commands() -> str:
     """The reference of the command line as Markdown, from the options themselves."""
-    from equipoise.cli.app import app
+    from equipoise.cli.app import command_line
 
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(command_line())
     with typer.Context(command, info_name="equipoise") as context:
         text = get_docs_for_click(obj=command, ctx=context, name="equipoise")
     text = re.sub(

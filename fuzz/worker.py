@@ -30,6 +30,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")  # the pipe to the parent; 1 and 2 are about to be the input's own
     for module in (
         "equipoise.cli.app",
+        *(f"equipoise.cli.{name}" for name in ("audit", "debias", "apply", "demo", "data", "study")),
         "equipoise.repair.bundle",
         "equipoise.repair.save",
         "equipoise.study.results",

@@ -19,7 +19,7 @@ from markdown_it import MarkdownIt
 from pages import blocks, command_lines, follow
 
 import equipoise
-from equipoise.cli.app import app
+from equipoise.cli.app import command_line
 from equipoise.data import CATALOGUE
 from equipoise.measures import GAPS
 from equipoise.methods import METHODS
@@ -46,7 +46,7 @@ def inline_commands(path: Path) -> list[str]:
 
 def parsed(line: str) -> list[str]:
     """What is wrong with a command line, by the command's own parser."""
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(command_line())
     arguments = shlex.split(line, comments=True)[1:]
     try:
         while hasattr(command, "commands"):
@@ -59,7 +59,7 @@ def parsed(line: str) -> list[str]:
 
 def known(line: str) -> list[str]:
     """What a command in running text names that does not exist; it may leave things out, and list several with a bar or a slash."""
-    command, unknown = typer.main.get_command(app), []
+    command, unknown = typer.main.get_command(command_line()), []
     for word in shlex.split(line)[1:]:
         if hasattr(command, "commands"):
             if word not in command.commands:
@@ -139,7 +139,7 @@ def test_the_reference_has_every_public_name_command_and_setting(built):
     anchors = Sources((built / "reference" / "api.html").read_text(encoding="utf-8")).anchors
     assert [name for name in equipoise.__all__ if name != "__version__" and f"equipoise.{name}" not in anchors] == []
     text = re.sub(r"<[^>]+>", "", (built / "reference" / "commands.html").read_text(encoding="utf-8"))
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(command_line())
     assert [name for name in command.commands if f"equipoise {name}" not in text] == []
     options = [
         option.opts[0]

@@ -8,7 +8,7 @@ import typer
 
 import equipoise as eq
 from equipoise import data, repair, study
-from equipoise.cli.app import app
+from equipoise.cli.app import command_line
 
 CALLS: dict[str, Callable[..., Any]] = {
     "audit": eq.audit,  # of data.read_cohort(...) or data.read_scores(...) where the rows are in a file
@@ -33,7 +33,7 @@ def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, A
         yield from _commands(own, (*path, name))
 
 
-COMMANDS = dict(_commands(typer.main.get_command(app)))
+COMMANDS = dict(_commands(typer.main.get_command(command_line())))
 
 
 def test_every_command_has_a_call():

@@ -71,7 +71,7 @@ def test_a_library_that_makes_another_error_of_it_changes_nothing(monkeypatch, c
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         monkeypatch.setattr("equipoise.cli.app.run", interrupted)
-        assert cli.run(["--version"]) == 130
+        assert cli.run(["--help"]) == 130
         assert capsys.readouterr().err == "Stopped.\n"
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
@@ -84,7 +84,7 @@ def test_an_error_without_an_interruption_stays_one(monkeypatch):
 
     monkeypatch.setattr("equipoise.cli.app.run", broken)
     with pytest.raises(SystemError):
-        cli.run(["--version"])
+        cli.run(["--help"])
 
 
 def test_where_it_is_ignored_the_command_goes_on():
@@ -98,7 +98,7 @@ def test_where_it_is_ignored_the_command_goes_on():
 
 def test_a_command_in_another_thread_leaves_signals_alone():
     codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(cli.run(["--version"])))
+    thread = threading.Thread(target=lambda: codes.append(cli.run(["--help"])))
     thread.start()
     thread.join()
     assert codes == [0]

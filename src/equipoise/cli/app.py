@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 from typing import Annotated
 
@@ -9,41 +10,46 @@ import typer
 from rich.text import Text
 
 from equipoise import __version__, report
-from equipoise.cli.apply import apply
-from equipoise.cli.audit import audit
 from equipoise.cli.console import err, forget_stopped, out, say_stopped
-from equipoise.cli.data import data_app
-from equipoise.cli.debias import debias
-from equipoise.cli.demo import demo
-from equipoise.cli.study import study_app
 from equipoise.errors import EquipoiseError
 
-app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="""Audit a trained classifier for group bias and repair it after training.
+COMMANDS = {"audit": "audit", "debias": "debias", "apply": "apply", "demo": "demo", "data": "data_app", "study": "study_app"}
+"""Each command's file in this room, and what it is called there: a function, or an app of several commands."""
+ABOUT = """Audit a trained classifier for group bias and repair it after training.
 
     [bold]Example:[/bold] equipoise audit scores.csv --label y --score p --group sex
 
     [bold]Then:[/bold] equipoise debias local.csv --images xrays/ --label pneumonia --group sex --reference M --patient patient_id
     --model my_model.py:build --weights net.safetensors --out repaired/
 
-    [bold]Try it without data:[/bold] equipoise demo""",
-)
-app.command()(audit)
-app.command()(debias)
-app.command()(apply)
-app.command()(demo)
-app.add_typer(data_app, name="data")
-app.add_typer(study_app, name="study")
+    [bold]Try it without data:[/bold] equipoise demo"""
+
+
+def command_line(*names: str) -> typer.Typer:
+    """The command line with these commands, or with all. Reading the options of one takes as long as its file does to import."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help=ABOUT,
+    )
+    for name in names or COMMANDS:
+        found = getattr(importlib.import_module(f"equipoise.cli.{name}"), COMMANDS[name])
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command()(found)
+    app.callback(invoke_without_command=True)(_version)
+    return app
 
 
 def run(arguments: list[str]) -> int:
     """The exit code of one command: 0 on success, 2 on bad input; typer adds 130 for an interruption, reported in one line."""
     forget_stopped()
     try:
+        named = [name for name in arguments[:1] if name in COMMANDS]  # an unknown one is compared with all
+        app = command_line(*named)
         app(arguments, prog_name="equipoise", standalone_mode=True, obj=arguments)  # a command may record its arguments
     except SystemExit as stop:
         if stop.code == 128 + signal.SIGINT:
@@ -62,8 +68,7 @@ def _complain(message: str) -> None:
     err.print(Text.assemble(("error: ", "bold red"), report.printable(message)), soft_wrap=True)
 
 
-@app.callback(invoke_without_command=True)
-def version(show: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def _version(show: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     if show:
         out.print(__version__)
         raise typer.Exit

@@ -121,6 +121,9 @@ def audit(
     )
     given.collected(problems, lambda: measures.read_range(thresholds))
     raise_all(problems)
+    for path in (file, valid):  # before pandas is imported
+        if path is not None and not path.exists():
+            raise data.no_such_file(path)
     reading = inputs.reading
     output = "auto" if model is None else pick("--output-type", output_type or "auto", models.OUTPUTS)
     for place in (save, figures and figures / "rates.png"):

@@ -238,7 +238,8 @@ class Inputs:
             for name in dict.fromkeys(columns)
             if name not in groups
         ]
-        collected(found, lambda: pick("value of --conflicts", conflicts, data.CONFLICTS))
+        if conflicts != "row":  # looking at the others imports pandas
+            collected(found, lambda: pick("value of --conflicts", conflicts, data.CONFLICTS))
         if conflicts != "row" and self.options["patient"] is None:
             found.append(f"--conflicts {conflicts} requires patient ids. Give their column with --patient.")
         return found

@@ -35,6 +35,7 @@ from .files import LIMIT_VARIABLE as LIMIT_VARIABLE
 from .files import MAX_TABLE_BYTES as MAX_TABLE_BYTES
 from .files import check_writable as check_writable
 from .files import naming as naming
+from .files import no_such_file as no_such_file
 from .files import replacing as replacing
 from .files import sha256 as sha256
 from .files import uninterrupted as uninterrupted

@@ -13,7 +13,8 @@ from urllib.parse import unquote
 
 import pandas as pd
 
-from equipoise.data.table_files import CHUNK, arrow_values, check_no_workbook, csv_format, is_parquet, no_such_file
+from equipoise.data.files import no_such_file
+from equipoise.data.table_files import CHUNK, arrow_values, check_no_workbook, csv_format, is_parquet
 from equipoise.errors import BadInput, did_you_mean
 
 if TYPE_CHECKING:

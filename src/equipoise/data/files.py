@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from equipoise.errors import BadInput
+from equipoise.errors import BadInput, did_you_mean
 
 MAX_TABLE_BYTES = 2**28  # of a table once it is unzipped: 256 MiB; reading a CSV takes up to ten times that in memory
 LIMIT_VARIABLE = "EQUIPOISE_MAX_TABLE_BYTES"
@@ -34,6 +34,16 @@ def too_large(path: Path, size: int | None, limit: int) -> BadInput:
         f"{path} {is_size} once it is unzipped; the limit is {limit:,}. If the file is what it should be, raise the limit: "
         f"--max-table-bytes, or the environment variable {LIMIT_VARIABLE}."
     )
+
+
+def no_such_file(path: Path) -> BadInput:
+    """The error where there is no file of this name."""
+    return BadInput(f"no such file: {path}.{_neighbour(path)} Check the name and the folder, {path.absolute().parent}.")
+
+
+def _neighbour(path: Path) -> str:
+    folder = path.absolute().parent
+    return did_you_mean(path.name, [p.name for p in folder.iterdir()], cutoff=0.75) if folder.is_dir() else ""
 
 
 def read_bytes(path: Path, limit: int | None = None) -> bytes:

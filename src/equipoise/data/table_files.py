@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 import pandas as pd
 
 from equipoise.data.attribute import inexact, level_name
-from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, max_table_bytes, read_bytes, too_large
-from equipoise.errors import BadInput, did_you_mean
+from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, max_table_bytes, no_such_file, read_bytes, too_large
+from equipoise.errors import BadInput
 
 log = logging.getLogger(__name__)
 
@@ -65,16 +65,6 @@ def as_parsed(column: "pd.Series[Any]") -> "pd.Series[Any]":
         return column
     quoted = io.StringIO("x\n" + "\n".join('""' if pd.isna(v) else '"' + str(v).replace('"', '""') + '"' for v in column))
     return pd.read_csv(quoted, skip_blank_lines=False)["x"].set_axis(column.index).rename(column.name)
-
-
-def no_such_file(path: Path) -> BadInput:
-    """The error where there is no file of this name."""
-    return BadInput(f"no such file: {path}.{_neighbour(path)} Check the name and the folder, {path.absolute().parent}.")
-
-
-def _neighbour(path: Path) -> str:
-    folder = path.absolute().parent
-    return did_you_mean(path.name, [p.name for p in folder.iterdir()], cutoff=0.75) if folder.is_dir() else ""
 
 
 def is_parquet(path: Path) -> bool:

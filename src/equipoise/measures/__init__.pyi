@@ -80,8 +80,6 @@ from .moments import moments_of_change as moments_of_change
 from .multiplicity import comparisons_of as comparisons_of
 from .multiplicity import holm as holm
 from .net_benefit import CURVES as CURVES
-from .net_benefit import USUAL as USUAL
-from .net_benefit import read_range as read_range
 from .no_finding import DERIVED as DERIVED
 from .no_finding import NO_FINDING as NO_FINDING
 from .paired_changes import ALMOST as ALMOST
@@ -102,6 +100,8 @@ from .score_measures import OF_ALL as OF_ALL
 from .score_measures import SCORE_MEASURES as SCORE_MEASURES
 from .target_gaps import gaps_together as gaps_together
 from .target_gaps import pooled_gaps as pooled_gaps
+from .threshold_range import USUAL as USUAL
+from .threshold_range import read_range as read_range
 from .threshold_sweep import Sweep as Sweep
 from .threshold_sweep import at_threshold as at_threshold
 from .threshold_sweep import sweep as sweep

@@ -17,9 +17,9 @@ from equipoise.measures.decision import Rule, choose_rule
 from equipoise.measures.estimates import Settings
 from equipoise.measures.functional import gap_values, predictive, require_cells
 from equipoise.measures.gaps import GAPS, QUOTIENTS, Gap, is_quotient, named
-from equipoise.measures.net_benefit import thresholds_of
 from equipoise.measures.performance import PERFORMANCE
 from equipoise.measures.score_measures import OF_ALL
+from equipoise.measures.threshold_range import thresholds_of
 
 PLAIN = (*PERFORMANCE, *OF_ALL)  # measures of all rows together
 

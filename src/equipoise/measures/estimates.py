@@ -15,8 +15,8 @@ from equipoise.measures.cells import FloatArray, grouped, sums_at
 from equipoise.measures.gaps import MEASURES, is_quotient, labels_needed, terms
 from equipoise.measures.intervals import auroc_interval, detectable_gap, fewer_clusters, wilson
 from equipoise.measures.moments import Moments, moments_of
-from equipoise.measures.net_benefit import USUAL, read_range
 from equipoise.measures.performance import Ranking
+from equipoise.measures.threshold_range import USUAL, read_range
 
 INSUFFICIENT = "insufficient data"
 GROUP_MEASURES = ("selection_rate", "tpr", "fpr", "tnr", "fnr", "ppv", "npv", "auroc")
