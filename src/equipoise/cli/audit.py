@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,6 +46,13 @@ def audit(
             "empty cells; repeat it for more."
         ),
     ] = None,
+    train: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the training set in the same columns: a logistic regression on the same inputs is fitted to it, and reported "
+            "where it clearly does better than the --model."
+        ),
+    ] = None,
     shrink: Annotated[
         bool,
         typer.Option(
@@ -78,6 +86,7 @@ def audit(
         Path | None,
         typer.Option("--out", help="Also write the result to this file: a page for people if it ends in .html, JSON otherwise."),
     ] = None,
+    group_name: given.GroupNameOption = None,
     figures: Annotated[Path | None, typer.Option(help="Also write figures (PNG and SVG) into this folder.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every group, rate and gap instead of one screen.")] = False,
     as_json: JsonOption = False,
@@ -107,6 +116,7 @@ def audit(
         "--output-name": output_name,
         "--images": images,
         "--probe": probe,
+        "--train": train,
         "--class": classes,
     }
     probe_draws = 1000 if draws is None else draws
@@ -146,6 +156,7 @@ def audit(
         in_batches = network is None and data.is_large(file, reading.max_table_bytes)
         scores = {} if in_batches else read(file)
         on = read(valid) if valid else {}
+        names = given.group_names_of(group_name, next(iter(scores.values()), None))
         options: measures.AuditOptions = {"threshold": threshold, "measures": measure or None, "level": level, "seed": seed}
         options |= {"min_patients": min_patients, "specificity": specificity, "sensitivity": sensitivity, "thresholds": thresholds}
         options |= {"shrink": shrink, "no_finding": no_finding}
@@ -159,6 +170,12 @@ def audit(
             else:
                 asked = {name: measures.Asked.of(options).decided(on.get(name)) for name in scores}
                 every = measures.audit_labels(scores, asked, reading.kind, file.name, _in_turn(step, list(scores)))
+        if train is not None and network is not None:
+            cohort = opened[file].cohort
+            known = given.cohort_of(train, reading.with_bins_of(cohort)).cohort
+            with bar("simple model"):
+                simple = {name: _with_baseline(name, result, scores[name], cohort, known) for name, result in every.items()}
+            every = replace(every, audits=simple)
         results, clear = every.audits, every.no_finding
         layers = None
         if probe and network is not None:
@@ -173,7 +190,7 @@ def audit(
         told |= opened[file].counts()
         told |= {f"valid_{key}": value for key, value in opened[valid].counts().items()} if valid else {}
     if save and save.suffix.lower() in PAGES:
-        (results[label[0]] if one else every).report(save)
+        (results[label[0]] if one else every).report(save, group_names=names)
     elif save:  # may be shared, so it names no rows
         data.write_text(save, json.dumps(told, indent=2, allow_nan=False) + "\n")
     if images:
@@ -206,6 +223,12 @@ def audit(
     for name, place in (("result", save), ("figures", figures)):
         if place:
             out.print(Text(f"{name}: {place}"), soft_wrap=True)
+
+
+def _with_baseline(name: str, audit: measures.Audit, scores: data.Scores, cohort: data.Cohort, train: data.Cohort) -> measures.Audit:
+    """The audit of a label with a simple model that is fitted to the training set."""
+    both = (each.labelled(name) if each.targets is not None else each for each in (cohort, train))
+    return repair.with_baseline(audit, scores, *both)
 
 
 def _in_turn(step: Callable[[int, int], None], labels: list[str]) -> Callable[[str], Callable[[int, int], None]]:

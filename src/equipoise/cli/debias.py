@@ -96,6 +96,7 @@ def debias(
         bool,
         typer.Option("--probe", help="Report how well the group can be predicted from each layer; that does not show that it is used."),
     ] = False,
+    group_name: given.GroupNameOption = None,
     card: Annotated[Path | None, typer.Option(help="TOML file with facts for the model card.")] = None,
     onnx: Annotated[bool, typer.Option(help="Also write model.onnx.")] = True,
     onnx_rule: Annotated[
@@ -181,6 +182,7 @@ def debias(
     check_methods(network, methods, train is not None)
     with notes():
         opened = given.cohort_of(file, reading)
+        words = given.group_names_of(group_name, opened.cohort)
         trained = None if train is None else given.cohort_of(train, reading.with_bins_of(opened.cohort)).cohort
         repair, test = hold_out(opened.cohort, test_fraction, seed=seed)
         shared = [] if one else [f"the network was repaired for {len(label)} {kind} at once: {', '.join(label)}; each has its own report"]
@@ -214,7 +216,7 @@ def debias(
         cases = try_methods(
             network, repair, test, methods, goal, request=request, outputs=outputs, goals=goals, seed=seed, train=trained, bars=bar
         )
-        options = Options(onnx=onnx, onnx_rule=onnx_rule, thumbnails=thumbnails, card=card, overwrite=overwrite)
+        options = Options(onnx=onnx, onnx_rule=onnx_rule, thumbnails=thumbnails, card=card, overwrite=overwrite, group_names=words)
         overview = title or f"{len(label)} {kind} of {without_folders(model)}"
         done = save_all(cases, folder, serving, options, title=overview, bars=bar)
     if as_json:

@@ -45,6 +45,12 @@ OutputNameOption = Annotated[
         rich_help_panel="Network",
     ),
 ]
+GroupNameOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Words for a group in the report, VALUE=WORDS, as in F=women; repeat it for each group.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -360,6 +366,24 @@ def scores_of(network: nn.Module, cohort: data.Cohort, output: str) -> data.Scor
         if not advice:
             raise
         raise BadInput(" ".join((*error.problems, advice))) from error
+
+
+def group_names_of(texts: list[str] | None, cohort: data.Cohort | data.Scores | None = None) -> dict[str, str]:
+    """The words for groups; with a cohort, an error where it has no such group.
+
+    >>> group_names_of(["F=women", ">=60=older"])
+    {'F': 'women', '>=60': 'older'}
+    """
+    found, problems = {}, []
+    for text in texts or []:
+        group, equals, words = (piece.strip() for piece in text.rpartition("="))
+        if not equals or not group or not words:
+            problems.append(f"--group-name must be VALUE=WORDS, as in F=women; got {text!r}")
+        found[group] = words
+    raise_all(problems)
+    if cohort is not None:
+        report.group_words(found, {a.name: a.levels for a in cohort.attributes})
+    return found
 
 
 def outputs_of(names: list[str] | None, labels: list[str]) -> dict[str, int | str]:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from equipoise.data import CONFLICTS, Varying
 from equipoise.errors import BadInput, UnknownName
+from equipoise.measures.baseline import Baseline
 from equipoise.measures.decision import Rule, Threshold
 from equipoise.measures.estimates import Estimate, Settings
 from equipoise.measures.gaps import Gap, named
@@ -46,6 +47,7 @@ class Audit:
     curves: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=CURVES))  # decision curves: one row per group and threshold
     weighted: bool = False  # by sample weights
     shrink: bool = False  # whether shrunken gaps are reported
+    baseline: Baseline | None = None  # a simple model on the inputs of the network; None where none was fitted
 
     def __getitem__(self, measure: Gap) -> Estimate:
         name = measure if isinstance(measure, str) and measure in self.estimates else _named(measure)
@@ -117,6 +119,7 @@ class Audit:
             "comparisons": self.comparisons,
             "own_comparisons": self.own_comparisons,
             "findings": self.findings,
+            **({} if self.baseline is None else {"baseline": self.baseline.to_dict()}),
             **{name: estimate.to_dict() for name, estimate in self.estimates.items()},
             "groups": _records(self.groups.rename_axis("group").reset_index()),
             "gaps": _records(self.gaps),

@@ -1,4 +1,5 @@
 from .audit_model import audit as audit
+from .audit_model import with_baseline as with_baseline
 from .baseline import baseline as baseline
 from .bundle import Bundle as Bundle
 from .changes import Balance as Balance

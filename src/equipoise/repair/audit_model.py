@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any, Unpack, cast, overload
 
-from equipoise.data import Cohort, Scan, Scores, check_cohort
+from equipoise.data import Cohort, Scan, Scores, Table, check_cohort
 from equipoise.errors import BadInput, Misuse
 from equipoise.measures import (
     ARGMAX,
@@ -75,6 +75,7 @@ def audit(
     cohort: Cohort | None = ...,
     *,
     valid: Cohort | Scores | Mapping[str, Scores] | None = ...,
+    train: Cohort | None = ...,
     output: str = ...,
     outputs: Mapping[str, int | str] | None = ...,
     progress: Progress | None = ...,
@@ -88,6 +89,7 @@ def audit(
     cohort: Cohort | None = None,
     *,
     valid: Cohort | Scores | Mapping[str, Scores] | None = None,
+    train: Cohort | None = None,
     output: str = "auto",
     outputs: Mapping[str, int | str] | None = None,
     progress: Progress | None = None,
@@ -108,6 +110,9 @@ def audit(
     means so, or is "derived" (none of the labels): `audit(...).no_finding.underdiagnosis`. Several labels are one family of comparisons:
     p-values and simultaneous intervals are adjusted for all of them together.
 
+    With `train`, the training set, a logistic regression on the same inputs is fitted to it and judged on the same rows as the network:
+    `audit(...).baseline`. Where it clearly does better, the network is what limits any repair.
+
     >>> scores = Scores.from_arrays([1, 0, 1, 0] * 50, [0.9, 0.2, 0.4, 0.3] * 50, ["F", "F", "M", "M"] * 50, reference="M")
     >>> audit(scores, threshold=0.5)["eod"].value
     1.0
@@ -125,6 +130,8 @@ def audit(
             return audit_scans(subject, valid=on_each, progress=_shared(progress), **options)
         each = {str(label): asked.decided(on_each.get(label)) for label in subject}
         return audit_labels(subject, each, "labels", next(iter(subject.values())).name, _shared(progress))
+    if train is not None and (not isinstance(cohort, Cohort) or not isinstance(train, Cohort)):
+        raise BadInput("train is a cohort, and goes with a network and a cohort: eq.audit(model, parts.test, train=parts.train)")
     several = isinstance(cohort, Cohort) and cohort.targets is not None
     if asked.no_finding is not None and not several:
         raise BadInput("no_finding is for the labels of one model: a cohort with label=[...], or a mapping of labels to scores")
@@ -142,17 +149,38 @@ def audit(
         known = _labels(subject, cohort, asked, valid, outputs)
         by_label = {label: replace(asked, rule=rule, threshold=None, also=(*asked.also, *goal)) for label, (_, rule, goal) in known.items()}
         scores = {label: own[0] for label, own in known.items()}
-        return audit_labels(scores, by_label, cohort.kind, cohort.name, _shared(progress))
+        every = audit_labels(scores, by_label, cohort.kind, cohort.name, _shared(progress))
+        if train is None:
+            return every
+        with_each = {
+            label: with_baseline(own, scores[label], cohort.labelled(label), train.labelled(label)) for label, own in every.items()
+        }
+        return replace(every, audits=with_each)
     if isinstance(subject, Candidate):
         if asked.threshold is not None:
             raise BadInput("a debiasing result has a decision rule of its own; do not give a threshold as well")
         more = (*asked.also, *_goal(subject)) if asked.measures is None else asked.also
-        return audit_asked(_predicted(subject.model, cohort, output), replace(asked, rule=subject.rule, also=more), progress)
+        found = _predicted(subject.model, cohort, output)
+        return with_baseline(audit_asked(found, replace(asked, rule=subject.rule, also=more), progress), found, cohort, train)
     found = _predicted(subject, cohort, output)
     if asked.rule is None and asked.threshold is None and valid is None:
         asked = replace(asked, rule=trained_rule(subject))
     on = valid if valid is None or isinstance(valid, Scores) else _predicted(subject, cast(Cohort, valid), output, "valid of eq.audit")
-    return audit_asked(found, asked.decided(on), progress)
+    return with_baseline(audit_asked(found, asked.decided(on), progress), found, cohort, train)
+
+
+def with_baseline(audit: Audit, scores: Scores, cohort: Cohort | None, train: Cohort | None) -> Audit:
+    """The audit of a network on a cohort with a simple model that is fitted to the training set; without one, the audit itself."""
+    if train is None or cohort is None:
+        return audit
+    from equipoise.methods import Goal
+    from equipoise.repair.baseline import baseline
+
+    if isinstance(train.source, Table) and isinstance(cohort.source, Table):
+        train = train.encoded_by(cohort.source.fitted())
+    before, goal = (scores, audit.rule.decide(scores)), Goal()
+    made = baseline(cohort, before, train, goal, fitted_on="training set", settings=audit.settings, seed=audit.settings.seed)
+    return replace(audit, baseline=made)
 
 
 def _shared(progress: Progress | None) -> Callable[[str], Progress] | None:

@@ -54,13 +54,15 @@ def baseline(
     *,
     train: Cohort | None = None,
     repaired: tuple[FloatArray, float] | None = None,
+    fitted_on: str = "repair set",
     settings: Settings = Settings(),
     seed: int = 0,
 ) -> Baseline | None:
     """The baseline on held-out rows; None where the inputs are neither a table nor images, or there are too few rows.
 
     `original` has the network's scores of the test rows and its decisions; `repaired` the decisions of the repaired classifier, and its gap
-    on `known`, the rows on which thresholds are chosen. Without `train` it is fitted to `known`, and chosen by held-out folds of it.
+    on `known`, the rows on which thresholds are chosen. Without `train` it is fitted to `known`, whose name is `fitted_on`, and chosen by
+    held-out folds of it.
     """
     rng = generator(seed, "baseline")
     fit = known if train is None else train
@@ -89,7 +91,7 @@ def baseline(
     if repaired is not None and len(fit.attribute.levels) == 2 and not is_quotient(goal.measure) and goal.performance in AFFINE_PERFORMANCE:
         found = _fair(model, unseen, fit, chosen_on, goal, max(abs(repaired[1]), NEAR))
         fair = None if found is None else judged(found[0], repaired[0], choose_rule(found[1]))
-    source = "repair set" if train is None else "training set"
+    source = fitted_on if train is None else "training set"
     return Baseline(kind, source, len(fit), len(tests), goal.performance, goal.measure, plain, fair)
 
 

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -67,6 +67,7 @@ class Options:
     thumbnails: bool = False
     card: Path | None = None
     overwrite: bool = False
+    group_names: Mapping[str, str] = field(default_factory=dict)  # words for groups in the report
 
 
 @dataclass(frozen=True, eq=False)

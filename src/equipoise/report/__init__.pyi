@@ -35,6 +35,7 @@ from .text import p_words as p_words
 from .text import printable as printable
 from .text import short_name as short_name
 from .wording import baseline_words as baseline_words
+from .wording import group_words as group_words
 from .wording import met_words as met_words
 from .wording import outcome_words as outcome_words
 from .wording import repair_answer as repair_answer

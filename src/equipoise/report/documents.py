@@ -30,7 +30,7 @@ def pages(case: Comparison, options: Options) -> dict[str, Callable[[], dict[str
     """What is written about a comparison, by name: a function that makes the texts of its files."""
     return {
         CARDS: lambda: cards(case, options.card),
-        "report.html": lambda: {"report.html": report_page(case, thumbnails=options.thumbnails)},
+        "report.html": lambda: {"report.html": report_page(case, thumbnails=options.thumbnails, names=options.group_names)},
     }
 
 

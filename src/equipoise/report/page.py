@@ -156,6 +156,7 @@ def audit_page(audit: Audit, names: Mapping[str, str] | None = None) -> str:
             sections={anchor: k + 1 for k, (anchor, _) in enumerate(contents)},
             audit=audit,
             conclusion=conclusion(audit, words),
+            baseline_words=baseline_words(audit.baseline, audit.settings.level),
             comparisons=comparison_words(audit),
             sampled=sampled_words(audit),
             clear=[(measure, e) for view in views for measure, rows in view.gaps.items() for e in rows if e.clear],

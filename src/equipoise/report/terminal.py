@@ -27,6 +27,7 @@ from equipoise.report.text import amount, interval, p_words, percent, printable,
 from equipoise.report.wording import (
     PERFORMANCE,
     RATES,
+    baseline_words,
     comparison_words,
     conclusion,
     crossed,
@@ -381,7 +382,8 @@ def _headline(audit: Audit) -> list[RenderableType]:
     """What was audited, and the conclusion."""
     unit = f"{audit.rows:,} rows" + (f" of {audit.patients:,} patients" if audit.patients is not None else "")
     head = Text.assemble("Audit of ", (short_name(audit.name), "bold"), f": {unit}. Positive if {printable(audit.rule.describe())}.")
-    return [head, Text(conclusion(audit), style="bold")] if len(audit.gaps) else [head]
+    simple = [Text(line) for line in baseline_words(audit.baseline, audit.settings.level)]
+    return [head, *([Text(conclusion(audit), style="bold")] if len(audit.gaps) else []), *simple]
 
 
 def _about_rows(audit: Audit) -> Iterator[str]:
