@@ -12,10 +12,10 @@ from torch import nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import GAPS, RATES, gap_values, performance_functional, tabulate, terms
-from equipoise.methods import Goal, Note, bias_problem, bias_programs, settings_of
+from equipoise.methods import METHODS, Goal, Note, Rng, bias_problem, bias_programs, settings_of
 from equipoise.methods.bias_problem import Posteriors, Problem, _group_probe, probed
 from equipoise.methods.bias_score import path
-from equipoise.models import BiasScore, Heads, Probe, fit_probe, folds_of, predict, probes, reading_of
+from equipoise.models import BiasScore, Heads, Probe, fit_probe, folds_of, predict, probes, reading_of, to_onnx
 from equipoise.repair import audit
 from support.facts import facts
 from support.networks import trained
@@ -396,3 +396,54 @@ def test_the_train_part_goes_through_auto_and_honest_selection(more: dict):
     valid, train = _pictures(rng, 300, 0.5), _pictures(rng, 600, 0.25)
     found = debias(_sees_one(), valid, measure="eod", train=train, **more)
     assert any(note.kind == "training_set" and note.numbers["rows"] for note in found.notes)
+
+
+# as delivered
+
+
+def _gray(n: int = 240, seed: int = 0) -> Cohort:
+    """Images with few levels of gray, as files have them: sex is in one corner, the finding in the middle; a border that hardly varies."""
+    rng = np.random.default_rng(seed)
+    a = rng.integers(0, 2, n)
+    y = (rng.random(n) < 0.35 + 0.3 * a).astype(int)
+    x = np.round(rng.random((n, 1, 20, 20)) * 3) / 3
+    x[:, 0, 7:12, 7:12] += 2.0 * y[:, None, None] / 3
+    x[:, 0, 14:, 14:] += 1.0 * a[:, None, None] / 3
+    x[:, 0, :3, :3] = 0.5 + 3e-6 * a[:, None, None]  # what rounding would leave there
+    return Cohort.from_arrays(torch.from_numpy(x.astype(np.float32)), y, np.where(a == 1, "M", "F"), reference="M")
+
+
+def _small_cnn(cohort: Cohort) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(5), nn.Flatten(), nn.Linear(75, 1))
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(30):
+        loss = nn.functional.binary_cross_entropy_with_logits(model(cohort.inputs)[:, 0], torch.from_numpy(cohort.y).float())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return model.eval()
+
+
+def test_pixels_that_differ_by_rounding_have_the_same_logit_and_onnx_agrees(tmp_path):
+    pytest.importorskip("onnxscript")
+    cohort = _gray()
+    found = debias(_small_cnn(cohort), cohort, method="bias-score", measure="spd", max_loss=0.2, folds=3, steps=6, recalibrate=False)
+    assert isinstance(found.model, BiasScore)
+    noise = torch.from_numpy(np.random.default_rng(1).choice([-2e-7, 2e-7], cohort.inputs.shape).astype(np.float32))
+    with torch.no_grad():
+        assert (found.model(cohort.inputs + noise) - found.model(cohort.inputs)).abs().max() < 1e-4
+    assert to_onnx(found.model, cohort.inputs, tmp_path / "model.onnx").max_difference < 1e-5
+
+
+def test_the_trace_has_the_values_of_the_networks_that_would_be_delivered():
+    cohort = _cohort(900, seed=4)
+    model = Plain(3)
+    fit = METHODS["bias-score"].run(model, cohort, Goal("spd", max_loss=0.1), settings_of("bias-score", {"steps": 6}), Rng((0,)), None)
+    assert len(fit.steps) == len(fit.trace)
+    for step, row in zip(fit.steps, fit.trace.itertuples(), strict=True):
+        scores = predict(model if step.model is None else step.model, cohort)
+        cells = tabulate(step.rule.decide(scores), scores.y, scores.attribute)
+        assert gap_values("spd", cells)[0] == pytest.approx(row.gap, abs=1e-12)
+        assert step.rule.value == row.threshold

@@ -23,6 +23,7 @@ from equipoise.measures import (
 from equipoise.methods.base import Goal
 from equipoise.models import BoolArray, Heads, Probe, Reading, features, fit_probe, log_loss, value_of
 
+FAINT = 0.01  # of the usual spread of an image's features, which have one unit: one that varies by less tells rounding, not patients
 FEW = 2_000  # rows with a label, up to which a probe of all rows, and of the training set, is tried for them
 
 
@@ -127,11 +128,12 @@ def probed(model: nn.Module, cohort: Cohort, goal: Goal, reading: Reading, folds
     logit, x = features(model, cohort.inputs, reading)
     y, codes, groups = cohort.y, cohort.attribute.codes, len(cohort.attribute.levels)
     read = np.column_stack([x, logit])
-    task = fit_probe(read, y, 2, folds, free=1)
+    finest = FAINT * float(np.median(x.std(0))) if len(cohort.inputs.shape) > 2 else 0.0
+    task = fit_probe(read, y, 2, folds, free=1, finest=finest)
     labels = (1, 0) if is_quotient(goal.measure) else tuple(RATES[rate] for rate in terms(goal.measure))
     rows = [(codes >= 0) & ((y == label) if label is not None else True) for label in labels]
     more = None if train is None or min(here.sum() for here in rows) > FEW else Train.of(model, train, cohort, reading)
-    probes = tuple(_group_probe(x, codes, groups, folds, here, label, more) for here, label in zip(rows, labels, strict=True))
+    probes = tuple(_group_probe(x, codes, groups, folds, here, label, more, finest) for here, label in zip(rows, labels, strict=True))
     held_out = Posteriors(task.held_out[:, 1], tuple(probe.held_out for probe in probes))
     fitted = Posteriors(task(read)[:, 1], tuple(probe(x) for probe in probes))
     slope, centre = _line(goal.performance, held_out.chance, cohort)
@@ -139,21 +141,28 @@ def probed(model: nn.Module, cohort: Cohort, goal: Goal, reading: Reading, folds
 
 
 def _group_probe(
-    x: FloatArray, codes: IntArray, groups: int, folds: IntArray, rows: BoolArray, label: int | None, train: Train | None = None
+    x: FloatArray,
+    codes: IntArray,
+    groups: int,
+    folds: IntArray,
+    rows: BoolArray,
+    label: int | None,
+    train: Train | None = None,
+    finest: float = 0.0,
 ) -> Probe:
     """The posterior of the group given x among the rows with a label.
 
     Where they are few, a probe of all rows, with any label, may know it better: given x, the label tells little more of the group. So may
     one that learns from the training set too. That one is taken which has the smallest log loss on the rows with the label, held out.
     """
-    found = [fit_probe(x, codes, groups, folds, rows)]
+    found = [fit_probe(x, codes, groups, folds, rows, finest=finest)]
     if rows.sum() <= FEW:
         known = codes >= 0
         others = [] if (rows == known).all() else [(known, None)]
-        found += [fit_probe(x, codes, groups, folds, here) for here, _ in others]
+        found += [fit_probe(x, codes, groups, folds, here, finest=finest) for here, _ in others]
         if train is not None:
             more = [(here, train.having(which)) for here, which in [(rows, label), *others]]
-            found += [fit_probe(x, codes, groups, folds, here, more=given) for here, given in more if len(given[1])]
+            found += [fit_probe(x, codes, groups, folds, here, more=given, finest=finest) for here, given in more if len(given[1])]
     return min(found, key=lambda probe: log_loss(probe.held_out[rows], codes[rows]))
 
 

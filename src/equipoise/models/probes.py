@@ -58,11 +58,13 @@ def fit_probe(
     rows: BoolArray | None = None,
     free: int = 0,
     more: tuple[FloatArray, IntArray] | None = None,
+    finest: float = 0.0,
 ) -> Probe:
     """The probe of a target in 0..classes-1 from features (n, d), fitted to some of the rows and applied to all.
 
     The penalty is the one with the best held-out log loss. The last `free` features are hardly penalised. `more` holds features and
-    targets of additional rows for the fit, weighted so that each class keeps the share that it has here.
+    targets of additional rows for the fit, weighted so that each class keeps the share that it has here. A feature that varies by no more
+    than `finest` is not used: standardised, it would be rounding that the probe reads.
     """
     n = len(x)
     known = np.ones(n, bool) if rows is None else rows
@@ -72,7 +74,7 @@ def fit_probe(
         x, target = np.concatenate([x, more[0]]), np.concatenate([target, more[1]])
         known, folds = np.concatenate([known, np.ones(len(more[1]), bool)]), np.concatenate([folds, np.full(len(more[1]), NEVER)])
     mean, spread = x[known].mean(0), x[known].std(0)
-    scale = np.where(spread > 1e-6 * (1 + np.abs(mean)), spread, np.inf)  # a constant carries no information
+    scale = np.where(spread > np.maximum(1e-6 * (1 + np.abs(mean)), finest), spread, np.inf)  # a constant carries no information
     if free:
         scale[-free:] /= FREE
     z = (x - mean) / scale

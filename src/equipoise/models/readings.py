@@ -36,6 +36,7 @@ EDGE = 1e-6  # probabilities are clipped to [EDGE, 1 - EDGE], so that their logi
 PIXELS = 16  # approximate side of the small picture
 PLACES = 8  # approximate side of the grid of edge strengths
 SOBEL = ((-1.0, 0.0, 1.0), (-2.0, 0.0, 2.0), (-1.0, 0.0, 1.0))  # brightness gradient to the right; its transpose: downwards
+ROOT_2 = 2.0**0.5
 READ_IS_NOT_USED = "What a layer holds is not necessarily used: the gaps describe the decisions, this table describes the layers."
 CHANCE = 0.5  # of an AUROC, whatever the sizes of the groups
 GIVEN: dict[str, int | None] = {"auroc": None, "auroc_positives": 1, "auroc_negatives": 0}  # column: the label of the rows that it is of
@@ -180,14 +181,18 @@ def picture(x: Tensor) -> Tensor:
 
 
 def _edges(gray: Tensor) -> Tensor:
-    """Edge strength at each position, in one of eight channels by direction (rows, 8, height - 2, width - 2)."""
+    """Edge strength at each position in eight directions (rows, 8, height - 2, width - 2).
+
+    A brightness gradient is the sum of a part along the nearest axis and one along the nearest diagonal: (3, 1) is 2 to the right and 1
+    diagonally. Both are continuous, so that rounding moves none of them: in images with few levels of gray, gradients lie exactly along
+    axes and diagonals, where one direction ends and the next begins.
+    """
     kernel = gray.new_tensor(SOBEL)
     slopes = F.conv2d(gray, torch.stack([kernel, kernel.T])[:, None] / 8)
     across, down = slopes[:, :1], slopes[:, 1:]
-    strength = (across * across + down * down).sqrt()
-    right, below, flat = across > 0, down > 0, across.abs() > down.abs()
-    eighths = [a & b & c for a in (right, ~right) for b in (below, ~below) for c in (flat, ~flat)]
-    return torch.cat([strength * eighth for eighth in eighths], dim=1)
+    axes = [F.relu(along - other.abs()) for along, other in ((across, down), (-across, down), (down, across), (-down, across))]
+    diagonals = [ROOT_2 * torch.minimum(F.relu(a), F.relu(b)) for a in (across, -across) for b in (down, -down)]
+    return torch.cat([*axes, *diagonals], dim=1)
 
 
 def _averaged(x: Tensor, places: int) -> Tensor:
