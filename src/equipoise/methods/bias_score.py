@@ -34,10 +34,11 @@ from torch import nn
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, pick
-from equipoise.measures import QUOTIENTS, FloatArray, furthest, is_quotient, performance_values, tabulate_codes, terms
+from equipoise.measures import QUOTIENTS, FloatArray, furthest, is_quotient, performance_values, terms
 from equipoise.methods.base import Goal, Note
 from equipoise.methods.bias_problem import Problem, probed
 from equipoise.methods.bias_programs import parity_path, path
+from equipoise.methods.constant import refused
 from equipoise.methods.contract import ONE_BY_ONE, Fit, FitStep, Kind, Rng, Task, Work, method
 from equipoise.methods.evaluation import Found, Label, frame, limits_of, spare, trace_row
 from equipoise.methods.papers import MENON
@@ -144,25 +145,30 @@ def bias_score(model: nn.Module, cohort: Cohort, goal: Goal, settings: Settings,
         told = [{"multipliers": dict(zip(cohort.attribute.others, m.tolist(), strict=True))} for m in multipliers]
     steps = [evaluate(problem.priced(problem.held_out, prices), max_gap) for max_gap, prices in zip(bounds, costs, strict=True)]
     held_out = frame([trace_row(number, found, 0) for number, found in enumerate([start, *steps])])
-    selection = select(held_out, settled)
-    why = (*selection.why, Note("held_out_rows_decide"))  # the chosen row's own values, on the rows it was fitted on, may differ
-
     # What each step would deliver is a network of its own, and its values are those of that network: of its forward pass, in its precision.
     network, kind = copy.deepcopy(model), output_kind(model, cohort.inputs)
     networks = [BiasScore(network, reading, problem.heads, prices, kind).eval() for prices in costs]
     scores = bias_scores(networks, cohort.inputs) if networks else []
+    made = np.stack([own >= t for own, t in zip([original[0], *scores], held_out["threshold"], strict=True)])
+    refusals = refused(made.astype(np.float64), cohort.attribute.codes)
+    choosable = held_out.copy()
+    choosable.loc[refusals, ["gap", "performance"]] = [np.nan, -1.0]  # what decides the same for everybody qualifies for nothing
+    selection = select(choosable, settled)
+    why = (*selection.why, Note("held_out_rows_decide"))  # the chosen row's own values, on the rows it was fitted on, may differ
+
     trace = held_out.rename(columns={"gap": "held_out_gap", "performance": "held_out_performance"})
-    fitted = [_at(label, own, t) for own, t in zip(scores, trace["threshold"].iloc[1:], strict=True)]
-    values = np.array([(float(start.gap[0]), float(start.performance[0])), *fitted])
-    trace["gap"], trace["performance"] = values.T
+    cells = label.cells(made.astype(np.float64)[:, None])  # (steps, 1, ...)
+    trace["gap"], trace["performance"] = furthest(goal.measure, cells)[:, 0], performance_values(goal.performance, cells)[:, 0]
     trace["max_gap"] = [np.nan, *bounds]
     trace = trace[[*COLUMNS, *(name for name in trace.columns if name not in COLUMNS)]]
     rules = [plain_rule(NAME, trace, row, cohort, settled) for row in range(len(trace))]
     words = [_notes(plain, reading, told[row - 1], held_out.iloc[row], goal, settings.folds) for row in range(1, len(trace))]
     deliveries = [FitStep(rules[0], None, (Note("original_kept"),)), *map(FitStep, rules[1:], networks, words)]
     chosen, notes = selection.row, () if train is None else (_learnt(problem.heads),)
-    delivered = deliveries[chosen]
-    return Fit(delivered.rule, trace, chosen, why, selection.met, settled, notes, delivered.model, tuple(deliveries))
+    delivered, met = deliveries[chosen], selection.met and select(trace.iloc[[chosen]], settled).met
+    if selection.met and not met:
+        why = (*why, Note("final_network_misses"))
+    return Fit(delivered.rule, trace, chosen, why, met, settled, notes, delivered.model, tuple(deliveries))
 
 
 def finest(problem: Problem) -> float:
@@ -173,12 +179,6 @@ def finest(problem: Problem) -> float:
         counts = np.bincount(attribute.codes[decided & (attribute.codes >= 0)], minlength=len(attribute.levels))
         return max(FINEST, float(1 / max(counts.min(), 1)))
     return max(FINEST, float(np.abs(problem.stakes).max() / (problem.cohort.attribute.codes >= 0).sum()))
-
-
-def _at(label: Label, scores: FloatArray, threshold: float) -> tuple[float, float]:
-    """Gap and performance of scores (n,) at a threshold."""
-    cells = tabulate_codes((scores >= threshold).astype(np.float64), label.y[0], label.codes[0], label.levels)
-    return float(furthest(label.measure, cells)), float(performance_values(label.performance, cells))
 
 
 def _notes(plain: float, reading: Reading, told: Mapping[str, Any], row: "pd.Series[float]", goal: Goal, folds: int) -> tuple[Note, ...]:

@@ -44,6 +44,7 @@ from equipoise.data import UNKNOWN, Cohort, IntArray, Scores, assign_folds, gene
 from equipoise.errors import EmptyCell
 from equipoise.measures import FloatArray
 from equipoise.methods.base import BEFORE, Candidate, Goal, HeldOut, Note, Why
+from equipoise.methods.constant import refused
 from equipoise.methods.contract import Fit, FitStep, Kind, Rng, adaptive, parts_of
 from equipoise.methods.driver import Half, Job, Run, Verdict, joined, run
 from equipoise.methods.evaluation import Data
@@ -91,6 +92,7 @@ class Seen:
 
     labels: tuple[SeenLabel, ...]
     rows: tuple[int, ...]  # the first is 0, the original
+    refused: BoolArray  # steps that decide the same for everybody
 
 
 def believed(whole: FloatArray, held: FloatArray, tuned: FloatArray, parts: int, at: Sequence[float], grows: bool) -> FloatArray:
@@ -143,8 +145,8 @@ def _fitted(job: Job, goal: Goal) -> Candidate:
     made = _decisions(job, steps, whole, scores)
     grows = job.method.kind == Kind.PROBES  # as coefficients are fitted to the groups; a few thresholds always have as much room
     evidence = Evidence.of(believed(made, held, tuned, parts, range(len(steps)), grows), whole, goal)
-    seen = Seen((SeenLabel("", cohort, evidence, held),), rows)
-    verdict, at = choose([evidence], range(len(rows)), [goal], job.method.needs_group)
+    seen = Seen((SeenLabel("", cohort, evidence, held),), rows, refused(made, whole.attribute.codes))
+    verdict, at = choose([evidence], range(len(rows)), [goal], job.method.needs_group, seen.refused)
     step = steps[at]
     candidate = Candidate(
         *(job.method.name, copy.deepcopy(model) if step.model is None else step.model, step.rule, fit.trace, rows[at]),
@@ -206,7 +208,7 @@ def _stepped(job: Job, goals: Sequence[Goal]) -> list[Candidate]:
     seen = [_seen(job.models[k], whole[k], pairs[k], halves[2 * k : 2 * k + 2], found[k], goals, adaptive(job.settings)) for k in count]
     numbers = [[0, *found[k].record.steps] for k in count]  # of the rows of the trace
     choices = [
-        choose([label.evidence for label in own.labels], [numbers[k][row] for row in own.rows], goals, job.method.needs_group)
+        choose([label.evidence for label in own.labels], [numbers[k][row] for row in own.rows], goals, job.method.needs_group, own.refused)
         for k, own in enumerate(seen)
     ]
     again = [k for k in count if choices[k][1]]  # the network of the chosen step is needed once more
@@ -291,7 +293,7 @@ def _seen(
 ) -> Seen:
     """The corrected decisions of the steps of the whole set that can be chosen."""
     shares, rows = aligned([one.candidate.trace for one in (*tried, whole)], numbered)
-    labels = []
+    labels, same = [], []
     for at, goal in enumerate(goals):
         name = "" if cohort.targets is None else cohort.labels[at]
         places = np.arange(len(cohort)) if cohort.targets is None else np.flatnonzero(cohort.targets[:, at] != UNKNOWN)
@@ -304,7 +306,8 @@ def _seen(
             outside = np.isin(places, half.held)  # the other half was tuned on these rows
             held[:, outside], tuned[:, outside] = made[k][:, outside], made[1 - k][:, outside]
         labels.append(SeenLabel(name, part, Evidence.of(believed(made[2], held, tuned, 2, shares, grows=True), part, goal), held))
-    return Seen(tuple(labels), tuple(rows[-1]))
+        same.append(refused(made[2], part.attribute.codes) & (cohort.kind != "classes"))  # a class may well be nobody's
+    return Seen(tuple(labels), tuple(rows[-1]), np.logical_or.reduce(same))
 
 
 def _step_decisions(scores: FloatArray, places: IntArray, at: int, tried: Run, rows: Sequence[int]) -> FloatArray:
@@ -317,14 +320,17 @@ def _step_decisions(scores: FloatArray, places: IntArray, at: int, tried: Run, r
 # The choice.
 
 
-def choose(each: Sequence[Evidence], steps: Sequence[int], goals: Sequence[Goal], needs_group: bool = False) -> tuple[Verdict, int]:
-    """The step to keep by what is to be believed of all of them, and its place; the first is the original."""
+def choose(
+    each: Sequence[Evidence], steps: Sequence[int], goals: Sequence[Goal], needs_group: bool = False, without: BoolArray | None = None
+) -> tuple[Verdict, int]:
+    """The step to keep by what is to be believed of all of them, and its place; the first is the original; not one of `without`."""
     settled = [goal.settled(float(own.performance[0])) for own, goal in zip(each, goals, strict=True)]
     errors, sizes = [own.gap_se() for own in each], [np.abs(own.gap) for own in each]
     uppers = [size + SURE * error for size, error in zip(sizes, errors, strict=True)]
     enough = [_enough(own, goal) for own, goal in zip(each, settled, strict=True)]
     kept = [_kept(own, goal) for own, goal in zip(each, goals, strict=True)]
     fine = _all(a & b & ~np.isnan(size) for a, b, size in zip(enough, kept, sizes, strict=True))  # no value is not a small gap
+    fine = fine if without is None else fine & ~without
     if not fine.any():
         why = tuple((_lacking(*own),) for own in zip(each, settled, enough, kept, strict=True))
         return Verdict(steps[0], why, (False,) * len(each), tuple(settled)), 0

@@ -19,6 +19,7 @@ from equipoise.data import Cohort, Scores, check_cohort
 from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
 from equipoise.measures import Gap, named
 from equipoise.methods.base import Candidate, Goal, JointGoal, Note, Progress
+from equipoise.methods.constant import not_constant
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, settings_of, takes
 from equipoise.methods.cross_fitted import run_cross_fitted
 from equipoise.methods.driver import Job, joined, run
@@ -95,6 +96,8 @@ def debias(
     trains = None if train is None else [train]
     limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget}
     found = run_many(method, [network], [cohort], goal, seeds=[seed], trains=trains, **limits)[0]
+    if selection == "paper":  # cross-fitted selection refuses constant decisions as steps
+        found = not_constant(found, network, cohort)
     return recalibrated(found, cohort) if recalibrate else found
 
 

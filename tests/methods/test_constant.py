@@ -1,0 +1,72 @@
+"""A classifier that decides the same for everybody has no gap; no repair may end in one."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from equipoise.measures import NEVER, Threshold
+from equipoise.methods import METHODS, Fit, FitStep, Goal, GroupThresholds, Kind, Method, Rng, debias, settings_of, step_decisions
+from equipoise.methods.constant import constant, refused
+from equipoise.methods.contract import NoSettings
+from equipoise.methods.group_thresholds import KIND
+from equipoise.models import predict
+from support.networks import biased_cohort, trained
+from support.notes import note_of
+
+
+def test_the_same_for_everybody_or_for_every_group_is_constant():
+    codes = np.array([0, 0, 0, 1, 1, -1])
+    rows = np.array([[0, 0, 0, 0, 0, 0], [1, 1, 1, 0, 0, 1], [0, 0, 1, 1, 1, 0], [0, 0, 0, 0, 0.5, 0], [0.3, 0.3, 0.3, 0.7, 0.7, 0.5]])
+    assert constant(rows, codes).tolist() == [True, True, False, False, True]
+    assert refused(rows[[2, 0, 1, 3]], codes).tolist() == [False, True, True, False]
+    assert not refused(rows[[1, 0, 2]], codes).any()  # the original was constant itself
+
+
+def _always(kind: str):
+    """A method whose only rule decides the same for everybody, or by the group only."""
+
+    def run(scores, goal: Goal, _settings: NoSettings) -> Fit:
+        own = METHODS[KIND].run(scores, goal, NoSettings())
+        original = Threshold(float(own.trace["threshold"].iloc[0]))
+        levels = scores.attribute.levels
+        rule = Threshold(NEVER) if kind == "never" else GroupThresholds(levels, (0.0, *[NEVER] * (len(levels) - 1)), 0.0)
+        trace = pd.DataFrame(
+            {"step": [0, 1], "gap": [own.trace["gap"].iloc[0], 0.0], "performance": [0.7, 0.7], "threshold": [original.value, np.nan]}
+        )
+        return Fit(rule, trace, 1, (), True, replace(own.goal, min_performance=0.1), (), None, (FitStep(original), FitStep(rule)))
+
+    return run
+
+
+@pytest.fixture(params=["never", "by group"])
+def always(request) -> Iterator[str]:
+    METHODS["always"] = Method("always", _always(request.param), NoSettings, "constant", kind=Kind.RULE, rules=(GroupThresholds,))
+    yield "always"
+    del METHODS["always"]
+
+
+@pytest.mark.parametrize("selection", ["paper", "honest"])
+def test_what_a_method_delivers_is_never_constant(always: str, selection: str):
+    model, parts = trained("mlp")
+    found = debias(model, parts.valid, method=always, measure="spd", min_performance=0.1, selection=selection)
+    assert found.chosen == 0
+    decisions = found.rule.decide(predict(found.model, parts.valid))
+    assert not constant(decisions, parts.valid.attribute.codes)
+    original = predict(model, parts.valid)
+    assert np.array_equal(decisions, original.score >= found.trace["threshold"].iloc[0])
+    if selection == "paper":
+        assert note_of(found.notes, "constant")
+
+
+@pytest.mark.parametrize("rows", [24, 40])
+def test_bias_score_never_chooses_a_step_that_is_constant(rows: int):
+    """Few rows, hardly anything to tell, and a minimum performance that any decision has: step 1, or 6, would decide the same for all."""
+    cohort, model = biased_cohort(rows, 0), trained("mlp")[0]
+    settings = settings_of("bias-score", {"folds": 2, "steps": 6})
+    found = METHODS["bias-score"].run(model, cohort, Goal("spd", min_performance=0.0), settings, Rng((0,)), None)
+    made = found.rule.decide(predict(model if found.model is None else found.model, cohort))
+    assert not constant(made, cohort.attribute.codes)
+    assert constant(step_decisions(found.steps, model, cohort), cohort.attribute.codes).any()
