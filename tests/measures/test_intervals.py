@@ -7,7 +7,7 @@ import sklearn.metrics as sk
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
-from scipy.stats import binomtest, chi2, norm, t
+from scipy.stats import binom, binomtest, chi2, norm, t
 
 from equipoise.data import Scores
 from equipoise.measures import Settings, audit_scores, gap_values, paired
@@ -197,24 +197,44 @@ def test_influence_equals_the_derivative_by_the_weight_of_a_row():
                 assert own == pytest.approx(slope, abs=1e-8)
 
 
-def test_the_detectable_gap_solves_its_equation_in_the_less_favourable_direction():
-    p0, n0, n1 = 0.6, 80.0, 40.0
-    found = float(detectable_gap([1.0], np.array([p0]), np.array([n0]), np.array([n1])))
-    p = (p0 * n0 + 1) / (n0 + 2)
+@pytest.mark.parametrize(("rate", "n0", "n1"), [(0.6, 80, 40), (0.97, 60, 60), (0.15, 100, 190), (0.5, 30, 30), (0.02, 200, 30)])
+def test_the_detectable_gap_has_the_power_that_it_states(rate: float, n0: int, n1: int) -> None:
+    """The share of all outcomes whose interval excludes zero, by the binomial distributions of both groups."""
+    d = float(detectable_gap([1.0], np.array([rate]), np.array([float(n0)]), np.array([float(n1)])))
+    x0, x1 = np.arange(n0 + 1)[:, None], np.arange(n1 + 1)
+    rates = np.stack(np.broadcast_arrays(x1 / n1, x0 / n0), axis=-1)
+    _, low, high = combined([1.0, -1.0], rates, *wilson(rates, np.array([n1, n0])))
+    p0 = (rate * n0 + 1) / (n0 + 2)
+    power = []
+    for p1 in (p0 - d, p0 + d):
+        if 0 <= p1 <= 1:
+            chance = binom.pmf(x0, n0, p0) * binom.pmf(x1, n1, p1)
+            power.append(chance[(low > 0) | (high < 0)].sum())
+    assert 0.75 < min(power) < 0.88
 
-    def lacking(d: float, sign: int) -> float:
-        q = p + sign * d
-        null, real = np.sqrt(p * (1 - p) * (1 / n0 + 1 / n1)), np.sqrt(p * (1 - p) / n0 + q * (1 - q) / n1)
-        return d - Z * max(null, real) - quantile(0.6) * real
 
-    assert found == pytest.approx(max(brentq(lacking, 0, 1 - p, args=(1,)), brentq(lacking, 0, p, args=(-1,))), abs=1e-6)
-    for rate, few, many in ((0.02, 30.0, 500.0), (0.97, 400.0, 9.0), (0.5, 25.0, 25.0)):
-        p, n0, n1 = (rate * many + 1) / (many + 2), many, few
-        found = float(detectable_gap([1.0], np.array([rate]), np.array([n0]), np.array([n1])))
-        ends = [(sign, 1 - p if sign > 0 else p) for sign in (1, -1)]
-        roots = [brentq(lacking, 0, end, args=(sign,)) for sign, end in ends if lacking(end, sign) >= 0]
-        assert found == pytest.approx(max(roots), abs=1e-6)
+def test_where_no_gap_is_large_enough_there_is_no_detectable_one() -> None:
     assert np.isnan(detectable_gap([1.0], np.array([0.5]), np.array([5.0]), np.array([5.0])))
+    both = detectable_gap([0.5, 0.5], np.array([0.5, 0.5]), np.array([200.0, 200.0]), np.array([100.0, 100.0]))
+    assert float(both) < float(detectable_gap([1.0], np.array([0.5]), np.array([200.0]), np.array([100.0])))
+
+
+def test_the_p_value_of_an_interval_is_where_it_ends_at_zero() -> None:
+    rng = np.random.default_rng(9)
+    units = np.repeat(np.arange(240), 3)
+    codes, y = units % 4, rng.integers(0, 2, 720)
+    f = (rng.random(720) < 0.3 + 0.3 * y + 0.1 * codes).astype(float)
+    sums = moments_of(f, y, codes, 4, units)
+    for signed in ({"tpr": 1.0}, {"tpr": 0.5, "fpr": 0.5}, {"ppv": 1.0}):
+        p = sums.gap_p_values(signed)
+        assert ((p > 0) & (p < 1)).all()
+        for k in range(3):
+            for close, inside in ((0.98, True), (1.02, False)):
+                _, low, high = sums.gaps(signed, 1 - close * p[k])
+                assert (low[k] <= 0 <= high[k]) == inside
+    same = moments_of(np.ones(20), np.ones(20), np.arange(20) % 2, 2, np.arange(20))
+    assert same.gap_p_values({"tpr": 1.0}).tolist() == [1.0]
+    assert np.isnan(same.gap_p_values({"fpr": 1.0})).all()
 
 
 def test_few_patients_are_marked_in_frames_and_json():

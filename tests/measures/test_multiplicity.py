@@ -92,7 +92,7 @@ def test_without_a_gap_few_data_sets_have_a_finding_or_an_interval_that_misses_z
     chance = 0.05 + 2.6 * np.sqrt(0.05 * 0.95 / sets)  # 0.123; the seed is fixed, and the benchmark of coverage has more data sets
     assert found / sets <= chance
     assert missed / sets <= chance
-    assert alone / sets > 0.3  # what is prevented
+    assert alone / sets > 0.2  # what is prevented
 
 
 def test_a_gap_that_is_there_is_found_and_its_mirror_with_it() -> None:

@@ -367,8 +367,9 @@ def simultaneous(gaps: pd.DataFrame, sums: Sequence[Moments], levels: FloatArray
 
 def detectable_gaps(sums: Moments, signed: Mapping[str, float], level: float) -> FloatArray:
     """The minimum detectable gap of every group but the reference, for a signed sum of ratios (groups - 1,)."""
-    value = np.stack([sums.value(name) for name in signed], axis=-1)
-    sizes = [fewer_clusters(sums.size(name), sums.degrees(name), level) for name in signed]
-    stacked = np.stack(sizes, axis=-1)
-    size = np.where(stacked > 0, stacked, np.nan)
-    return detectable_gap(list(signed.values()), np.broadcast_to(value[:1], value[1:].shape), size[:1], size[1:], level)
+    value, size = (np.stack([of(name) for name in signed], axis=-1) for of in (sums.value, sums.size))
+    degrees = np.stack([sums.degrees(name) for name in signed], axis=-1)
+    size = np.where(size > 0, size, np.nan)
+    fewer = fewer_clusters(size, degrees, level)
+    rate, own, own_fewer = (np.broadcast_to(x[:1], x[1:].shape) for x in (value, size, fewer))
+    return detectable_gap(list(signed.values()), rate, own, size[1:], level, fewer=(own_fewer, fewer[1:]))

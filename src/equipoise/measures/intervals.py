@@ -10,7 +10,7 @@ effective sample size, so that several rows of one patient count for no more tha
 - AUROC: Newcombe 2006 (Stat Med 25:559), method 5
 """
 
-from math import gamma, log
+from math import gamma
 from statistics import NormalDist
 
 import numpy as np
@@ -33,24 +33,30 @@ def quantile(level: float) -> float:
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
-def fewer_clusters(n: npt.ArrayLike, degrees: npt.ArrayLike, level: float) -> FloatArray:
+def _quantiles(level: float | FloatArray) -> FloatArray:
+    """The same for one level or an array of levels."""
+    each = np.asarray(level, dtype=np.float64)
+    return np.reshape([quantile(float(one)) for one in each.ravel()], each.shape).astype(np.float64)
+
+
+def fewer_clusters(n: npt.ArrayLike, degrees: npt.ArrayLike, level: float | FloatArray) -> FloatArray:
     """The effective sample size n, reduced because its variance was estimated from few clusters (Korn and Graubard 1998).
 
     >>> fewer_clusters(100.0, [4, np.inf], 0.95).round(1).tolist()
     [49.8, 100.0]
     """
-    reduced: FloatArray = np.asarray(n, dtype=np.float64) * (quantile(level) / student(degrees, level)) ** 2
+    reduced: FloatArray = np.asarray(n, dtype=np.float64) * (_quantiles(level) / student(degrees, level)) ** 2
     return reduced
 
 
-def student(degrees: npt.ArrayLike, level: float) -> FloatArray:
+def student(degrees: npt.ArrayLike, level: float | FloatArray) -> FloatArray:
     """The same for Student's t distribution (Hill 1970, algorithm 396; SciPy would take longer to import than an audit takes).
 
     >>> student([1, 2, 10, np.inf], 0.95).round(3).tolist()
     [12.706, 4.303, 2.228, 1.96]
     """
     df = np.asarray(degrees, dtype=np.float64)
-    tails, z = 1 - level, quantile(level)
+    tails, z = 1 - np.asarray(level, dtype=np.float64), _quantiles(level)
     n = np.where(np.isfinite(df), np.maximum(df, 3.0), 3.0)
     a = 1 / (n - 0.5)
     b = 48 / a**2
@@ -67,14 +73,14 @@ def student(degrees: npt.ArrayLike, level: float) -> FloatArray:
     return np.where(np.isfinite(df), found, z)
 
 
-def wilson(value: npt.ArrayLike, n: npt.ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
+def wilson(value: npt.ArrayLike, n: npt.ArrayLike, level: float | FloatArray = 0.95) -> tuple[FloatArray, FloatArray]:
     """The lower and the upper limit of proportions of n patients; NaN where there are none.
 
     >>> [end.round(3).tolist() for end in wilson([1.0, 0.3], [10, 10])]
     [[0.722, 0.108], [1.0, 0.603]]
     """
     p, size = np.broadcast_arrays(np.asarray(value, dtype=np.float64), np.asarray(n, dtype=np.float64))
-    z = quantile(level)
+    z = _quantiles(level)
     with np.errstate(invalid="ignore", divide="ignore"):
         known = ~np.isnan(p) & (size > 0)
         size = np.where(known, size, np.nan)
@@ -86,7 +92,7 @@ def wilson(value: npt.ArrayLike, n: npt.ArrayLike, level: float = 0.95) -> tuple
     return np.where(known, np.clip(low, 0.0, p), np.nan), np.where(known, np.clip(high, p, 1.0), np.nan)
 
 
-def _poisson(p: FloatArray, n: FloatArray, level: float) -> FloatArray:
+def _poisson(p: FloatArray, n: FloatArray, level: float | FloatArray) -> FloatArray:
     """The lower limit of a proportion with one to three events, where Wilson's is too high; 1 elsewhere."""
     events = p * n
     few, more, size = NEAR_END
@@ -95,11 +101,12 @@ def _poisson(p: FloatArray, n: FloatArray, level: float) -> FloatArray:
     k = np.maximum(events[close], 1.0)
     if len(k):  # the mean of a Poisson distribution in whose upper tail, with probability 1 - level, k lies
         inverse = 1 / np.array([gamma(each + 1) for each in k])
-        mean = ((1 - level) / inverse) ** (1 / k)  # too small; Newton's steps in logarithms increase to the solution
+        tails = np.broadcast_to(1 - np.asarray(level), p.shape)[close]
+        mean = (tails / inverse) ** (1 / k)  # too small; Newton's steps in logarithms increase to the solution
         for _ in range(NEWTON):
             tail = _gamma_tail(k, mean, inverse)
             slope = k * np.exp(k * np.log(mean) - mean) * inverse / tail
-            mean = mean * np.exp((log(1 - level) - np.log(tail)) / slope)
+            mean = mean * np.exp((np.log(tails) - np.log(tail)) / slope)
         limit[close] = mean / n[close]
     return limit
 
@@ -202,42 +209,53 @@ def auroc_interval(value: npt.ArrayLike, m: npt.ArrayLike, n: npt.ArrayLike, lev
 
 
 def detectable_gap(
-    coefficients: npt.ArrayLike, reference: FloatArray, n_reference: FloatArray, n_group: FloatArray, level: float = 0.95
+    coefficients: npt.ArrayLike,
+    reference: FloatArray,
+    n_reference: FloatArray,
+    n_group: FloatArray,
+    level: float = 0.95,
+    *,
+    fewer: tuple[FloatArray, FloatArray] | None = None,
 ) -> FloatArray:
     """The smallest gap, in the less favourable direction, that an interval shows with 80 % power; NaN where no possible gap is so large.
 
-    With p0 the rates (..., k) of the reference and p1 those of a group whose gap is d, it solves d = z SE + 0.84 SE(p0, p1) for p1 above
-    and below p0. SE is that without a gap, SE(p0, p0), or SE(p0, p1) where it is larger: the interval that is to exclude zero is then the
-    wider one. A direction without a solution, as above a rate of 0.98, is left out. The sizes are effective ones.
+    With p0 the rates (..., k) of the reference and p1 those of a group whose gap is d, an estimated gap is smaller than d by 0.84 standard
+    errors or more in 20 % of samples. Of those samples the likeliest is the one in which each rate is off in proportion to its variance;
+    d is such that the interval of that sample ends at zero, for p1 above and below p0. A direction without a solution, as above a rate of
+    0.98, is left out. The sizes are effective ones; intervals use `fewer`, if given, as they do where few clusters are known.
 
     >>> rate, size = np.array([[0.5], [0.9], [0.5]]), np.array([[200.0], [50.0], [4.0]])
     >>> detectable_gap([1.0], rate, size, size).round(3).tolist()
-    [0.139, 0.227, nan]
+    [0.138, 0.231, nan]
     """
     c = np.asarray(coefficients, dtype=np.float64)
     used = c != 0
     c, p0, n0, n1 = c[used], *(x[..., used] for x in (reference, n_reference, n_group))
-    z, z_power = quantile(level), NormalDist().inv_cdf(POWER)
+    sizes = np.concatenate(np.broadcast_arrays(*((x[..., used] for x in fewer[::-1]) if fewer else (n1, n0))), axis=-1)
+    z_power = NormalDist().inv_cdf(POWER)
     middle = (p0 * n0 + 1) / (n0 + 2)  # an observed 0 or 1 is no certainty
     step = c / (c**2).sum()  # the change of each rate in a gap of size 1
-    flat = middle * (1 - middle)
-    null = z * np.sqrt((c**2 * flat * (1 / n0 + 1 / n1)).sum(-1))
-    own = (c**2 * flat / n0).sum(-1)
+    own = middle * (1 - middle) / n0
+    signs = np.concatenate([c, -c])
+
+    def shown(d: FloatArray, direction: float) -> npt.NDArray[np.bool_]:
+        p1 = np.clip(middle + direction * d[..., None] * step, 0.0, 1.0)
+        spread = p1 * (1 - p1) / n1
+        off = direction * z_power / np.sqrt((c**2 * (own + spread)).sum(-1, keepdims=True))
+        rates = np.concatenate([np.clip(p1 - off * c * spread, 0.0, 1.0), np.clip(middle + off * c * own, 0.0, 1.0)], axis=-1)
+        _, below, above = combined(signs, rates, *wilson(rates, sizes, level))
+        excluded: npt.NDArray[np.bool_] = (below > 0) if direction > 0 else (above < 0)
+        return excluded
+
     found = []
     for direction in (1.0, -1.0):
         most = (np.where(direction * step > 0, 1 - middle, middle) / np.abs(step)).min(-1)
-        roots = []
-        for fixed, factor in ((null, z_power), (0.0, z + z_power)):  # d = z SE(p0, p0) + 0.84 SE(p0, p1), and d = (z + 0.84) SE(p0, p1)
-            d = most
-            for k in range(NEWTON):  # the difference of both sides is convex in d: from the largest d, Newton's steps decrease to the root
-                p1 = np.clip(middle + direction * d[..., None] * step, 0.0, 1.0)
-                spread = np.sqrt(own + (c**2 * p1 * (1 - p1) / n1).sum(-1))
-                beyond = d - fixed - factor * spread
-                if k == 0:
-                    possible = beyond >= 0
-                slope = 1 - factor * (c**2 * (1 - 2 * p1) * direction * step / n1).sum(-1) / (2 * spread)
-                d = np.clip(d - beyond / slope, 0.0, most)
-            roots.append(np.where(possible, d, np.nan))
-        found.append(np.maximum(roots[0], roots[1]))
+        low, high = np.zeros_like(most), most
+        possible = shown(most, direction)
+        for _ in range(HALVINGS // 2):
+            d = (low + high) / 2
+            enough = shown(d, direction)
+            low, high = np.where(enough, low, d), np.where(enough, d, high)
+        found.append(np.where(possible, high, np.nan))
     larger: FloatArray = np.fmax(found[0], found[1])
     return larger

@@ -7,6 +7,7 @@ moments of the sums. From that follows its effective sample size: the number of 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import erf, erfc, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +45,7 @@ CHANGES: Columns = {  # of the columns n0, n1, and the decisions gained and lost
     "corrected": Ratio((0, 0, 0, 1, 1, 0), (1, 1, 0, 0, 0, 0)),  # of all rows: right now and wrong before
     "spoiled": Ratio((0, 0, 1, 0, 0, 1), (1, 1, 0, 0, 0, 0)),
 }
+FURTHEST, STEPS = 7.0, 9  # standard errors at which the search for a p-value ends (2.6e-12), and its steps
 Signed = Mapping[str, float] | Mapping[str, FloatArray]  # ratio: its coefficient, or one per group
 
 
@@ -164,8 +166,8 @@ class Moments:
         if level not in self._limits_by_level:
             sizes = fewer_clusters(self._sizes, self._degrees, level)
             if any(each.either is not None for each in self.ratios.values()):
-                sides = ((self._either + sign * self._values) / 2 for sign in (1, -1))
-                self._limits_by_level[level] = tango(*sides, sizes, level)
+                gained, lost = (self._either + self._values) / 2, (self._either - self._values) / 2
+                self._limits_by_level[level] = tango(gained, lost, sizes, level)
             else:
                 self._limits_by_level[level] = wilson(self._values, sizes, level)
         low, high = self._limits_by_level[level]
@@ -186,12 +188,49 @@ class Moments:
         """
         names = tuple(coefficients)
         k = len(names)
-        value, low, high = (np.concatenate([x[1:], np.broadcast_to(x[:1], x[1:].shape)], axis=-1) for x in self._limits(names, level))
+        value, low, high = (_with_first(x) for x in self._limits(names, level))
         own = self.correlation(names)
         both = np.zeros((len(own) - 1, 2 * k, 2 * k))
         both[:, :k, :k], both[:, k:, k:] = own[1:], own[:1]
         signs = self._signs(coefficients)
         return combined(np.concatenate([signs[1:], np.broadcast_to(-signs[:1], signs[1:].shape)], axis=-1), value, low, high, both)
+
+    def gap_p_values(self, coefficients: Signed) -> FloatArray:
+        """The p-value of the gap of every group but the first (groups - 1,): one minus the level at which its interval ends at zero.
+
+        >>> rows = moments_of(np.repeat([1, 0, 1, 0], [90, 10, 70, 30]), np.ones(200), np.arange(200) // 100, 2, np.arange(200))
+        >>> low, high = (float(end[0]) for end in rows.gaps({"tpr": 1.0}, 1 - float(rows.gap_p_values({"tpr": 1.0})[0]))[1:])
+        >>> low < 0.0, abs(high) < 1e-4
+        (True, True)
+        """
+        names = tuple(coefficients)
+        places = [self._place(name) for name in names]
+        signs, own = self._signs(coefficients), self.correlation(names)
+        k = len(names)
+        both = np.zeros((len(own) - 1, 2 * k, 2 * k))
+        both[:, :k, :k], both[:, k:, k:] = own[1:], own[:1]
+        pairs = [_with_first(x[:, places]) for x in (self._values, self._sizes, self._degrees)]
+        factors = np.concatenate([signs[1:], np.broadcast_to(-signs[:1], signs[1:].shape)], axis=-1)
+        total = (factors * pairs[0]).sum(-1)
+
+        def end(z: FloatArray) -> FloatArray:
+            """The end of the interval of z standard errors that is closer to zero, positive where zero is outside."""
+            level = np.array([erf(max(each, 1e-6) / sqrt(2)) for each in z])[:, None]
+            limits = wilson(pairs[0], fewer_clusters(pairs[1], pairs[2], level), level)
+            _, below, above = combined(factors, pairs[0], *limits, both)
+            return np.where(total > 0, below, -above)
+
+        inner, outer = np.zeros(len(both)), np.full(len(both), FURTHEST)
+        there, beyond = np.abs(total), end(outer)
+        for _ in range(STEPS):  # the end is nearly linear in z: regula falsi, halving the weight of an end that stays
+            with np.errstate(invalid="ignore", divide="ignore"):
+                z = np.clip(np.nan_to_num(inner + (outer - inner) * there / (there - beyond)), inner, outer)
+            reached = end(z)
+            outside = reached > 0
+            there, beyond = np.where(outside, reached, there / 2), np.where(outside, beyond / 2, reached)
+            inner, outer = np.where(outside, z, inner), np.where(outside, outer, z)
+        found = np.array([erfc(each / sqrt(2)) for each in z])
+        return np.where(np.isnan(total), np.nan, np.where(total == 0, 1.0, found))
 
     def _signs(self, coefficients: Signed) -> FloatArray:
         """The coefficients of each group (groups, names)."""
@@ -218,6 +257,11 @@ class Moments:
         ends = [self.interval(name, level) for name in names]
         low, high = (np.stack([end[side] for end in ends], axis=-1) for side in (0, 1))
         return np.stack([self.value(name) for name in names], axis=-1), low, high
+
+
+def _with_first(values: FloatArray) -> FloatArray:
+    """The values (groups, k) of every group but the first, next to those of the first (groups - 1, 2 k)."""
+    return np.concatenate([values[1:], np.broadcast_to(values[:1], values[1:].shape)], axis=-1)
 
 
 def moments_of(
