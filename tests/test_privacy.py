@@ -127,7 +127,7 @@ def _commands(patch: pytest.MonkeyPatch) -> dict[str, tuple[str, str]]:
         ],
         "apply": ["apply", "table", f"{place}/new.csv", "--out", "decisions.csv", *TRUST],
         "apply to images": ["apply", "images", f"{place}/images.csv", "--images", f"{place}/xrays", "--skip-broken", *TRUST],
-        "study": ["study", "run", "mine.toml", "--out", "study", "--workers", "1"],
+        "study": ["study", "run", "mine.toml", "--out", "study", "--runner", "serial"],
     }
     said = {}
     for name, arguments in commands.items():

@@ -166,6 +166,7 @@ def test_outputs_are_named_and_methods_compared(place, tmp_path, capsys):
         "spd",
         "--draws",
         "50",
+        "--no-onnx",
     ]
     assert run([*asked, *which, "--out", str(out), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -187,7 +188,20 @@ def test_outputs_are_named_and_methods_compared(place, tmp_path, capsys):
 
 def test_heads_of_each_label_are_in_its_folder(place, tmp_path, capsys):
     out = tmp_path / "out"
-    asked = ["debias", *_options(place), "--method", "bias-score", "--measure", "spd", "--draws", "50", "--out", str(out), "--json"]
+    asked = [
+        "debias",
+        *_options(place),
+        "--method",
+        "bias-score",
+        "--measure",
+        "spd",
+        "--draws",
+        "50",
+        "--no-onnx",
+        "--out",
+        str(out),
+        "--json",
+    ]
     assert run(asked) == 0
     told = json.loads(capsys.readouterr().out)
     x = torch.tensor(pd.read_csv(place / "local.csv")[SIGNS].to_numpy()).float()

@@ -1,5 +1,8 @@
 """Rows reach the network as they are, on any device; memory that is too small is named or worked around."""
 
+import logging
+from itertools import count
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +10,7 @@ from torch import nn
 
 from equipoise.data import Cohort, Images
 from equipoise.errors import BadInput
-from equipoise.models import Training, compute_device, outputs, train
+from equipoise.models import Training, compute_device, outputs, score, train
 from equipoise.models.devices import Feed
 from equipoise.models.single import SingleReplica
 from support.facts import facts, says
@@ -65,18 +68,22 @@ def test_the_workplace_is_the_networks_own_device_unless_told(monkeypatch: pytes
     assert compute_device(nn.Conv2d(1, 1, 3), pictures()) == CPU
 
 
-def test_scores_come_in_smaller_pieces_where_memory_is_too_small(caplog: pytest.LogCaptureFixture):
+def test_scores_come_in_smaller_pieces_where_memory_is_too_small(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(score, "_halvings", count())
     images, model = pictures(), Greedy(8)
     found = outputs(model, images)
     assert max(model.seen) == 60
     assert all(rows <= 8 for rows in model.seen[-8:])
     assert torch.allclose(found, model.layer(images[:].flatten(1)).reshape(-1), atol=1e-6)
-    assert says(caplog.text, "memory")
+    assert says(caplog.text, "memory", 60, 30)
+    assert len(caplog.records) == 1  # 60 to 30, 15 and 7 rows: a warning once per process
     with pytest.raises(BadInput, match="row"):
         outputs(Greedy(0), images)
+    assert len(caplog.records) == 1
 
 
 def test_a_batch_that_was_too_large_is_not_tried_again(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG, "equipoise.models.score")
     replica = SingleReplica(Greedy(8), pictures())
     first, second = replica.evaluate(), replica.evaluate()
     assert (first == second).all()

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from equipoise.study import Folder, Plan, make_plan, read_rows, read_traces, run_study
+from equipoise.study import Event, Folder, Plan, make_plan, read_rows, read_traces, run_study
 from equipoise.study.rows import TIMINGS
 from support.xray_trees import network, write_mimic_cxr, write_nih
 
@@ -44,9 +44,16 @@ def everything() -> Callable[[Folder], pd.DataFrame]:
 
 
 @pytest.fixture(scope="session")
-def serial(tiny: Made, everything: Callable[[Folder], pd.DataFrame], tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+def calm(tiny: Made, tmp_path_factory: pytest.TempPathFactory) -> tuple[Folder, list[Event]]:
+    """The tiny study without any other process, and what was reported on the way."""
+    events: list[Event] = []
+    return run_study(tiny(), tmp_path_factory.mktemp("serial"), runner="serial", device="cpu", progress=events.append), events
+
+
+@pytest.fixture(scope="session")
+def serial(calm: tuple[Folder, list[Event]], everything: Callable[[Folder], pd.DataFrame]) -> pd.DataFrame:
     """What the tiny study finds without any other process."""
-    return everything(run_study(tiny(), tmp_path_factory.mktemp("serial"), runner="serial"))
+    return everything(calm[0])
 
 
 @pytest.fixture

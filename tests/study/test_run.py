@@ -53,11 +53,12 @@ def test_killed_in_the_middle_of_a_task_it_ends_with_the_same_rows(tiny, everyth
 
 
 def test_an_interrupt_ends_the_workers_too(tiny, tmp_path: Path) -> None:
-    plan = tiny(methods=[{"method": "bias-gda", "settings": {"epochs": 100_000, "stop_below": 0.0}}])  # nobody waits for that
+    endless = {"method": "bias-gda", "settings": {"epochs": 100_000, "stop_below": 0.0, "schedule": "paper"}}  # nobody waits for that
+    plan = tiny(methods=[endless], data=[{"source": "loh", "options": {"n": 400}}], splits=2, stack=1)
     with start(plan, tmp_path / "out", "processes", tmp_path / "script.py") as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        while process.stdout.readline().split()[:1] != ["4"]:  # the trainings are done, so both workers are up
+        while process.stdout.readline().split()[:1] != ["2"]:  # the trainings are done, so both workers are up
             pass
         workers = _workers(process.pid)
         process.send_signal(signal.SIGINT)
@@ -70,7 +71,7 @@ def test_an_interrupt_ends_the_workers_too(tiny, tmp_path: Path) -> None:
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
     assert said.count("Traceback") == 1  # the parent's own, which the command line turns into a message
     assert "KeyboardInterrupt" in said
-    assert len(list((tmp_path / "out/models").iterdir())) == 4
+    assert len(list((tmp_path / "out/models").iterdir())) == 2
 
 
 def _workers(pid: int) -> list[int]:
@@ -124,20 +125,17 @@ def test_a_device_that_is_not_there_is_refused_before_anything_runs(tiny, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_rows_name_the_device_that_was_asked_for(tiny, tmp_path: Path) -> None:
-    rows = read_rows(run_study(tiny(splits=1), tmp_path / "out", runner="serial", device="cpu"))
-    assert set(rows["device"]) == {"cpu"}
+def test_rows_name_the_device_that_was_asked_for(calm) -> None:
+    assert set(read_rows(calm[0])["device"]) == {"cpu"}
 
 
-def test_progress_tells_how_far_it_is(tiny, tmp_path: Path) -> None:
-    events: list[Event] = []
-    plan = tiny()
-    run_study(plan, tmp_path / "out", runner="serial", progress=events.append)
+def test_progress_tells_how_far_it_is(tiny, calm) -> None:
+    folder, events = calm
     shares = [event.share for event in events]
     assert shares == sorted(shares)
     assert (shares[0], shares[-1]) == (0, 1)
     assert events[0].left is None
     assert events[-1].left == 0
-    assert [e.done for e in events] == list(range(len(tasks_of(plan)) + 1))
+    assert [e.done for e in events] == list(range(len(tasks_of(tiny())) + 1))
     assert events[0].running == ("loh, splits 0-1: training",)
-    assert json.loads((tmp_path / "out/study.json").read_text())["fingerprint"]
+    assert json.loads((folder.path / "study.json").read_text())["fingerprint"]

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import os
 import sys
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pandas as pd
@@ -23,10 +24,21 @@ def test_processes_give_the_same_rows(tiny, everything, serial, tmp_path: Path) 
     pd.testing.assert_frame_equal(serial, everything(spawned), check_exact=True)
 
 
-def test_a_killed_process_is_reported_and_its_task_done_again(tiny, everything, mortal, tmp_path: Path) -> None:
-    plan, events = tiny(**mortal()), list[Event]()
+def test_workers_that_are_killed_at_work_or_idle_are_reported_and_replaced(tiny, everything, mortal, tmp_path: Path, monkeypatch) -> None:
+    plan, events, original, killed = tiny(**mortal()), list[Event](), Processes.next, list[BaseProcess]()
+
+    def kill_the_first_idle(self: Processes) -> object:
+        found = original(self)
+        for worker in self._idle if not killed else ():
+            worker.process.kill()
+            worker.process.join()
+            killed.append(worker.process)
+        return found
+
+    monkeypatch.setattr(Processes, "next", kill_the_first_idle)
     survived = run_study(plan, tmp_path / "killed", runner="processes", workers=1, progress=events.append)
-    assert any(says(event.note, "-9") for event in events)
+    assert killed
+    assert sum(says(event.note, "-9") for event in events) == 2  # the one at work, and the idle one when it is given a task
     calm = run_study(plan, tmp_path / "calm", runner="serial")
     pd.testing.assert_frame_equal(everything(calm), everything(survived), check_exact=True)
 
@@ -52,27 +64,9 @@ def test_a_task_that_always_kills_its_worker_ends_the_run(tiny, mortal, tmp_path
         run_study(tiny(**settings), tmp_path / "out", runner="processes", workers=1)
 
 
-def test_idle_workers_that_die_are_replaced(tiny, everything, tmp_path: Path) -> None:
-    made: list[Processes] = []
-
-    def kill_the_idle(event: Event) -> None:
-        for worker in made[0]._idle if event.done == 3 and made else ():
-            worker.process.kill()
-            worker.process.join()
-
-    original = Processes.__init__
-
-    def remembered(self: Processes, workers: int | None) -> None:
-        original(self, workers)
-        made.append(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Processes, "__init__", remembered)
-        found = run_study(tiny(splits=2), tmp_path / "a", runner="processes", workers=1, progress=kill_the_idle)
-    assert len(everything(found)) == len(everything(run_study(tiny(splits=2), tmp_path / "b", runner="serial")))
-
-
-def test_a_worker_whose_task_failed_is_replaced() -> None:
+def test_a_worker_whose_task_failed_is_replaced_and_none_imports_from_the_current_folder(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "types.py").write_text("open('it_ran', 'w')\nraise SystemExit(3)\n")  # which Python itself imports as it starts
+    monkeypatch.chdir(tmp_path)
     workforce = Processes(1)
     try:
         for _ in range(2):
@@ -84,6 +78,8 @@ def test_a_worker_whose_task_failed_is_replaced() -> None:
             assert not worker.process.is_alive()
     finally:
         workforce.close()
+    assert not (tmp_path / "it_ran").exists()
+    assert "PYTHONSAFEPATH" not in os.environ
 
 
 def test_ray_is_asked_for_by_its_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,20 +99,3 @@ def test_ray_is_asked_for_by_its_pip_command(monkeypatch: pytest.MonkeyPatch) ->
 def test_bad_arguments(arguments: tuple[object, ...], said: str) -> None:
     with pytest.raises(BadInput, match=said), started(*arguments):
         pass
-
-
-def test_a_worker_imports_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "types.py").write_text("open('it_ran', 'w')\nraise SystemExit(3)\n")  # which Python itself imports as it starts
-    monkeypatch.chdir(tmp_path)
-    worker = Processes(1)._start()
-    try:
-        assert worker.process.is_alive()
-        worker.pipe.send((None, None, None))  # no task, but it has to be there to say so
-        assert worker.pipe.poll(60)
-        assert worker.pipe.recv() is not None
-        assert not (tmp_path / "it_ran").exists()
-        assert "PYTHONSAFEPATH" not in os.environ
-    finally:
-        worker.process.kill()
-        worker.process.join()
-        worker.pipe.close()

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from itertools import count
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from equipoise.models.devices import Feed, compute_device, mixed_precision, on_d
 Convolve = Callable[..., Tensor]  # input, weight, bias, stride, padding, dilation, groups -> the ReLU of the convolution
 Layers = list[Callable[[Tensor], Tensor]]
 log = logging.getLogger(__name__)
+_halvings = count()  # of batches that were too large, in this process
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # their outputs are sums, not probabilities
 OUTPUTS = ("auto", "logit", "probability")
 Taken = Callable[[object, int], Tensor]  # a network's output and the number of rows -> the part that is used
@@ -158,7 +160,8 @@ def smaller(batch: int, error: torch.OutOfMemoryError) -> int:
             "device, or the CPU (EQUIPOISE_DEVICE=cpu)."
         ) from error
     torch.cuda.empty_cache()
-    log.warning("the device's memory is too small for %s rows at a time; continuing with %s", batch, batch // 2)
+    level = logging.DEBUG if next(_halvings) else logging.WARNING  # a warning once per process: every pass over the rows may come here
+    log.log(level, "the device's memory is too small for %s rows at a time; continuing with %s", batch, batch // 2)
     return batch // 2
 
 
