@@ -1,249 +1,140 @@
-"""Every capability of a source tree as JSON, and the table that compares two of them.
+"""Every capability of the code as JSON, and the table that compares it with the code before the redesign.
 
-    PYTHONPATH=OLD/src:tests python results/redesign/inventory.py make results/redesign/before.json
-    PYTHONPATH=src:tests python results/redesign/inventory.py make results/redesign/after.json
-    python results/redesign/inventory.py table           # rewrites the generated blocks of results/redesign/README.md
-    python results/redesign/inventory.py table --check   # fails where a block is older than its files or an item has no successor
+    PYTHONPATH=src:tests python results/redesign/inventory.py make       # writes after.json
+    python results/redesign/inventory.py table                           # rewrites the generated blocks of README.md
+    python results/redesign/inventory.py table --check                   # fails where a block is older than its files or an item is lost
 
-`make` reads commands and options from the command line itself, methods, settings and measures from their tables, data sets and presets from
-`data list` and `study list`, and output files by running every command that writes some. Nothing is typed in by hand but `renamed.toml`,
-which says what an item of the old code is called today, or why it is gone.
+Commands and options come from the command line itself, methods, settings and measures from their tables, data sets and presets from
+`data list` and `study list`, output files from a run of every command that writes some. `before.json` was made in the same way from commit
+bb3baa5. Nothing is typed in by hand but `renamed.toml`, which says what an item is called today, or why it is gone.
 """
 
 import argparse
 import contextlib
 import csv
 import dataclasses
-import importlib
 import inspect
 import io
 import json
-import pkgutil
+import re
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-KINDS = (
-    "commands",
-    "options",
-    "methods",
-    "settings",
-    "measures",
-    "rates",
-    "data sets",
-    "presets",
-    "Python names",
-    "goal parameters",
-    "output files",
-)
+KINDS = ("commands", "options", "methods", "settings", "measures", "rates", "data sets", "presets", "Python names", "goal parameters",
+         "output files")  # fmt: skip
+STUDY = """
+name = "tiny"
+methods = ["standard"]
+measures = ["spd"]
+splits = 1
+data = [{ source = "loh", options = { n = 200 } }]
+training = { epochs = 1 }
+"""
 
 
-def modules(package: str) -> Iterator[Any]:
-    """Every module of a package."""
-    whole = importlib.import_module(package)
-    yield whole
-    for found in pkgutil.walk_packages(whole.__path__, f"{package}."):
-        if found.name.endswith("__main__"):
-            continue
-        with contextlib.suppress(ImportError):  # of an extra that is not installed
-            yield importlib.import_module(found.name)
-
-
-def command_tree() -> dict[str, dict[str, None]]:
-    """The options and arguments of every command, in their order."""
+def command_tree() -> dict[str, list[str]]:
+    """The options and arguments of every command."""
     import typer
 
-    apps = [value for module in modules("equipoise.cli") for value in vars(module).values() if isinstance(value, typer.Typer)]
-    root = max(apps, key=lambda app: len(app.registered_commands) + 10 * len(app.registered_groups))
-    found: dict[str, dict[str, None]] = {}
+    from equipoise.cli.app import app
+
+    found: dict[str, list[str]] = {}
 
     def walk(command: Any, name: str) -> None:
         if hasattr(command, "commands"):
             for child, own in command.commands.items():
                 walk(own, f"{name} {child}".strip())
             if not name:
-                found["(root)"] = dict.fromkeys(option for p in command.params for option in p.opts)
+                found["(root)"] = [option for p in command.params for option in p.opts]
             return
-        found[name] = dict.fromkeys(
-            option if p.param_type_name == "option" else f"<{p.name}>" for p in command.params for option in (*p.opts, *p.secondary_opts)
-        )
+        given = [(p, option) for p in command.params for option in (*p.opts, *p.secondary_opts)]
+        found[name] = [option if p.param_type_name == "option" else f"<{p.name}>" for p, option in given]
 
-    walk(typer.main.get_command(root), "")
+    walk(typer.main.get_command(app), "")
     return found
 
 
-def table_named(package: str, *names: str) -> Any:
-    """The first table of one of these names in a package."""
-    for name in names:
-        for module in modules(package):
-            if hasattr(module, name):
-                return getattr(module, name)
-    raise SystemExit(f"{package} has none of {', '.join(names)}")
-
-
-def settings_of(method: Any) -> list[str]:
-    """The names of a method's settings, wherever its registration keeps them."""
-    kind = getattr(method, "settings", None) or getattr(method, "Settings", None)
-    if kind is None:
-        kind = importlib.import_module(method.module).Settings
-    return [f.name for f in dataclasses.fields(kind)]
-
-
-def run(*arguments: str) -> str:
+def run(*arguments: object) -> str:
     """What a command prints. An error with what it complains of where it fails."""
     from equipoise.cli import run as run_command
 
-    out, err = io.StringIO(), io.StringIO()
+    words, out, err = list(map(str, arguments)), io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run_command(list(arguments))
+        code = run_command(words)
     if code:
-        raise SystemExit(f"equipoise {' '.join(arguments)}: exit code {code}\n{out.getvalue()}{err.getvalue()}")
+        raise SystemExit(f"equipoise {' '.join(words)}: exit code {code}\n{out.getvalue()}{err.getvalue()}")
     return out.getvalue()
 
 
-def output_files(commands: dict[str, dict[str, None]]) -> dict[str, list[str]]:
+def listed(folder: Path) -> list[str]:
+    """The files in a folder, with numbers and hashes left open."""
+    names = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return sorted({re.sub(r"\d+", "N", re.sub(r"\b[0-9a-f]{8,}\b", "HASH", name)) for name in names})
+
+
+def output_files(home: Path) -> dict[str, list[str]]:
     """The files that each command writes, from a run of it on a tiny hospital."""
-    from support import hospital
-
-    found: dict[str, list[str]] = {}
-
-    def listed(folder: Path) -> list[str]:
-        return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-    with tempfile.TemporaryDirectory() as name:
-        home = Path(name)
-        hospital.table(home)
-        frame = __import__("pandas").read_csv(home / "local.csv")
-        frame.assign(p=(frame["a"].rank() / len(frame)).round(3)).to_csv(home / "scores.csv", index=False)
-        roles = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid"]
-        run(
-            "audit",
-            str(home / "scores.csv"),
-            *roles,
-            "--score",
-            "p",
-            "--draws",
-            "10",
-            "--out",
-            str(home / "audit" / "audit.json"),
-            "--figures",
-            str(home / "audit" / "figures"),
-        )
-        found["audit"] = listed(home / "audit")
-        features = [part for f in "abc" for part in ("--feature", f)]
-        network = [*features, "--model", f"{home / 'net.py'}:build", "--weights", str(home / "net.safetensors")]
-        run(
-            "debias",
-            str(home / "local.csv"),
-            *roles,
-            *network,
-            "--method",
-            "group-thresholds",
-            "--draws",
-            "10",
-            "--out",
-            str(home / "one"),
-            "--probe",
-        )
-        found["debias"] = listed(home / "one")
-        run("apply", str(home / "one"), str(home / "new.csv"), "--trust", "--out", str(home / "applied" / "decisions.csv"))
-        found["apply"] = [f"{path}: {','.join(_header(home / 'applied' / path))}" for path in listed(home / "applied")]
-        frame.assign(ill=1 - frame["sick"]).to_csv(home / "labels.csv", index=False)
-        (home / "two.py").write_text("from torch import nn\ndef build():\n    return nn.Linear(3, 2)\n")
-        _two(home / "two.safetensors")
-        two = [*features, "--model", f"{home / 'two.py'}:build", "--weights", str(home / "two.safetensors")]
-        run(
-            "debias",
-            str(home / "labels.csv"),
-            "--label",
-            "sick",
-            "--label",
-            "ill",
-            *roles[2:],
-            *two,
-            "--method",
-            "group-thresholds",
-            "--draws",
-            "10",
-            "--out",
-            str(home / "both"),
-        )
-        found["debias, two labels"] = listed(home / "both")
-        (home / "tiny.toml").write_text(
-            'name = "tiny"\nmethods = ["standard"]\nmeasures = ["spd"]\nsplits = 1\n'
-            '[[data]]\nsource = "loh"\noptions = {n = 200}\n[training]\nepochs = 1\n'
-        )
-        run("study", "run", str(home / "tiny.toml"), "--out", str(home / "study"), "--runner", "serial")
-        show = ["study", "show", str(home / "study")]
-        if "--figures" in commands["study show"]:
-            show += ["--figures", str(home / "study" / "figures")]
-        run(*show)
-        found["study"] = sorted({_shape(path) for path in listed(home / "study")})
-        run("demo", "--out", str(home / "demo"), "--rows", "600", "--epochs", "1", "--draws", "10")
-        found["demo"] = sorted({_shape(path) for path in listed(home / "demo")})
-    return found
-
-
-def _header(path: Path) -> list[str]:
-    return path.read_text().splitlines()[0].split(",")
-
-
-def _two(path: Path) -> None:
+    import pandas as pd
     import torch
     from safetensors.torch import save_file
 
+    from support import hospital
+
+    hospital.table(home)
+    frame = pd.read_csv(home / "local.csv")
+    frame.assign(p=(frame["a"].rank() / len(frame)).round(3)).to_csv(home / "scores.csv", index=False)
+    frame.assign(ill=1 - frame["sick"]).to_csv(home / "labels.csv", index=False)
+    (home / "two.py").write_text("from torch import nn\ndef build():\n    return nn.Linear(3, 2)\n")
     torch.manual_seed(0)
-    save_file(torch.nn.Linear(3, 2).state_dict(), path)
-
-
-def _shape(path: str) -> str:
-    """A file's path with numbers and hashes left open."""
-    import re
-
-    return re.sub(r"\d+", "N", re.sub(r"\b[0-9a-f]{8,}\b", "HASH", path))
+    save_file(torch.nn.Linear(3, 2).state_dict(), home / "two.safetensors")
+    (home / "tiny.toml").write_text(STUDY)
+    roles = ["--group", "sex", "--reference", "M", "--patient", "pid"]
+    quick = [*(part for f in "abc" for part in ("--feature", f)), "--method", "group-thresholds", "--selection", "paper", "--draws", 10]
+    one = ["--label", "sick", "--model", f"{home / 'net.py'}:build", "--weights", home / "net.safetensors", "--probe"]
+    two = ["--label", "sick", "--label", "ill", "--model", f"{home / 'two.py'}:build", "--weights", home / "two.safetensors"]
+    run("audit", home / "scores.csv", "--label", "sick", "--score", "p", *roles, "--out", home / "audit" / "audit.json",
+        "--figures", home / "audit" / "figures")  # fmt: skip
+    run("debias", home / "local.csv", *one, *roles, *quick, "--out", home / "one")
+    run("apply", home / "one", home / "new.csv", "--trust", "--out", home / "applied" / "decisions.csv")
+    run("debias", home / "labels.csv", *two, *roles, *quick, "--out", home / "both")
+    run("study", "run", home / "tiny.toml", "--out", home / "study", "--runner", "serial")
+    run("study", "show", home / "study", "--figures", home / "study" / "figures")
+    run("demo", "--out", home / "demo", "--rows", 600, "--epochs", 1, "--draws", 10)
+    header = (home / "applied" / "decisions.csv").read_text().splitlines()[0]
+    folders = {"audit": "audit", "debias": "one", "debias, two labels": "both", "study": "study", "demo": "demo"}
+    return {"apply": [f"decisions.csv: {header}"], **{command: listed(home / folder) for command, folder in folders.items()}}
 
 
 def make() -> dict[str, Any]:
     """The inventory of the equipoise that is imported."""
-    import equipoise as eq
-
-    commands = command_tree()
-    methods = table_named("equipoise.methods", "METHODS")
-    gaps = list(table_named("equipoise.measures", "GAPS", "MEASURES"))
-    quotients = list(table_named("equipoise.measures", "QUOTIENTS", "GAPS", "MEASURES"))
-    audited = _audit()
-    return {
-        "commands": sorted(commands),
-        "options": sorted(f"{command} {option}" for command, own in commands.items() for option in own),
-        "methods": sorted(methods),
-        "settings": sorted(f"{name}.{setting}" for name, method in methods.items() for setting in settings_of(method)),
-        "measures": sorted({*gaps, *quotients}),
-        "rates": sorted({key for row in audited["groups"] for key, value in row.items() if isinstance(value, (dict, float))}),
-        "data sets": sorted(
-            row["name"] + ("" if not row["options"] else f" ({', '.join(sorted(row['options']))})")
-            for row in json.loads(run("data", "list", "--json"))
-        ),
-        "presets": sorted(
-            f"{row['name']}: {len(row['data'])} data, {len(row['methods'])} methods, {row['splits']} splits"
-            for row in json.loads(run("study", "list", "--json"))
-        ),
-        "Python names": sorted(eq.__all__),
-        "goal parameters": sorted(name for name, p in inspect.signature(eq.debias).parameters.items() if p.kind is not p.VAR_KEYWORD),
-        "output files": sorted(f"{command}: {path}" for command, paths in output_files(commands).items() for path in paths),
-    }
-
-
-def _audit() -> dict[str, Any]:
     import numpy as np
 
     import equipoise as eq
+    from equipoise.measures import GAPS
+    from equipoise.methods import METHODS
 
-    rng = np.random.default_rng(0)
-    return eq.audit(eq.Scores.from_arrays(rng.integers(0, 2, 200), rng.random(200), rng.choice(["F", "M"], 200))).to_dict()
+    commands, rng = command_tree(), np.random.default_rng(0)
+    audited = eq.audit(eq.Scores.from_arrays(rng.integers(0, 2, 200), rng.random(200), rng.choice(["F", "M"], 200))).to_dict()
+    data, presets = (json.loads(run(what, "list", "--json")) for what in ("data", "study"))
+    with tempfile.TemporaryDirectory() as home:
+        files = output_files(Path(home))
+    return {
+        "commands": sorted(commands),
+        "options": sorted(f"{command} {option}" for command, own in commands.items() for option in dict.fromkeys(own)),
+        "methods": sorted(METHODS),
+        "settings": sorted(f"{name}.{field.name}" for name, method in METHODS.items() for field in dataclasses.fields(method.settings)),
+        "measures": sorted(GAPS),
+        "rates": sorted({key for row in audited["groups"] for key, value in row.items() if isinstance(value, (dict, float))}),
+        "data sets": sorted(row["name"] + (f" ({', '.join(sorted(row['options']))})" if row["options"] else "") for row in data),
+        "presets": sorted(f"{p['name']}: {len(p['data'])} data, {len(p['methods'])} methods, {p['splits']} splits" for p in presets),
+        "Python names": sorted(eq.__all__),
+        "goal parameters": sorted(name for name, p in inspect.signature(eq.debias).parameters.items() if p.kind is not p.VAR_KEYWORD),
+        "output files": sorted(f"{command}: {path}" for command, paths in files.items() for path in paths),
+    }
 
 
 def compared(before: dict[str, Any], after: dict[str, Any], renamed: dict[str, dict[str, str]]) -> tuple[str, list[str]]:
@@ -286,11 +177,10 @@ def filled(page: str, name: str, content: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("make", "table"))
-    parser.add_argument("out", nargs="?", type=Path)
     parser.add_argument("--check", action="store_true")
     given = parser.parse_args()
     if given.what == "make":
-        given.out.write_text(json.dumps(make(), indent=1) + "\n", encoding="utf-8")
+        (HERE / "after.json").write_text(json.dumps(make(), indent=1) + "\n", encoding="utf-8")
         return
     before, after = (json.loads((HERE / name).read_text()) for name in ("before.json", "after.json"))
     table, lost = compared(before, after, tomllib.loads((HERE / "renamed.toml").read_text()))
