@@ -6,7 +6,7 @@ CHECKED := src tests benchmarks docs examples fuzz
 # One compute thread a process: two that spin against a busy neighbour cost ten times the time.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint docs pictures bench clean install browser kills fuzz
+.PHONY: demo test tests lint docs pictures bench clean install browser kills fuzz
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -19,7 +19,11 @@ install: $(VENV)/.installed
 demo: install
 	$(BIN)/equipoise demo --out demo-output --overwrite
 
-test: install lint browser
+# The checks run next to the tests, since mypy keeps one core busy for half a minute.
+test: install browser
+	$(MAKE) --no-print-directory --jobs 2 lint tests
+
+tests: install
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --quiet --durations=20
 
 # Chromium for the tests of the report in a browser; where it cannot be installed they are skipped, and say why.
