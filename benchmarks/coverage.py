@@ -54,6 +54,13 @@ class Design:
     per_patient: float = 1.0
     correlation: float = 0.0
     positives: float = 0.0  # in all groups together, instead of the prevalence, which then depends on the rows
+    in_group: tuple[float, ...] = ()  # rows per patient of each group, where groups differ; patients then have rows of both labels
+
+    @property
+    def mix(self) -> FloatArray:
+        """The share of each group of the rows."""
+        rows = np.asarray(self.share) * (self.in_group or (self.per_patient,) * len(self.share))
+        return np.asarray(rows / rows.sum())
 
     def at(self, rows: int) -> "Design":
         """The design for this many rows."""
@@ -67,6 +74,18 @@ DESIGNS = (
     Design("extreme", (0.5, 0.35, 0.15), (0.5, 0.5, 0.5), (0.98, 0.95, 0.99), (0.02, 0.04, 0.01), (100, 1000, 5000)),
     Design("no gap", (0.3, 0.3, 0.2, 0.2), (0.4,) * 4, (0.8,) * 4, (0.15,) * 4, (300,)),
     Design("no gap, clustered", (0.3, 0.3, 0.2, 0.2), (0.4,) * 4, (0.8,) * 4, (0.15,) * 4, (1000,), 4.0, 0.5),
+    Design(
+        "no gap, 2 and 10 rows per patient",
+        (0.7, 0.15, 0.15),
+        (0.4,) * 3,
+        (0.8,) * 3,
+        (0.15,) * 3,
+        (1000,),
+        4.4,
+        0.7,
+        0.0,
+        (2.0, 10.0, 10.0),
+    ),
     Design("no gap, prevalence 50 % and 5 %", (0.5, 0.5), (0.5, 0.05), (0.8, 0.8), (0.15, 0.15), (400,)),
 )
 
@@ -117,20 +136,24 @@ class World:
     def sample(self, rows: int, rng: np.random.Generator) -> "Sample":
         """Rows of patients, with the decisions before and after a change of the thresholds of groups other than the reference."""
         design = self.design
-        if design.per_patient > 1:
-            count = round(rows / design.per_patient)
-            size = 1 + rng.poisson(design.per_patient - 1, count)
-        else:
-            count, size = rows, np.ones(rows, np.int64)
+        count = round(rows / design.per_patient)
         group = rng.choice(len(design.share), count, p=design.share)
-        y = (rng.random(count) < np.asarray(design.prevalence)[group]).astype(np.int64)
+        size = 1 + rng.poisson(np.asarray(design.in_group or (design.per_patient,) * len(design.share))[group] - 1)
         unit = np.repeat(np.arange(count), size)
+        chance = rng.random(len(unit)) if design.in_group else rng.random(count)[unit]
+        y = (chance < np.asarray(design.prevalence)[group][unit]).astype(np.int64)
         own, noise = rng.standard_normal(count), rng.standard_normal(len(unit))
-        x = sqrt(design.correlation) * own[unit] + sqrt(1 - design.correlation) * noise + self.means[group, y][unit]
+        x = sqrt(design.correlation) * own[unit] + sqrt(1 - design.correlation) * noise + self.means[group[unit], y]
         before = (x >= 0).astype(np.float64)
         other = rng.standard_normal(len(unit))
         network, threshold = ((x + noise * other >= np.where(group[unit] > 0, -MOVED, 0.0)).astype(np.float64) for noise in NOISE.values())
-        return Sample(y[unit], self.score(x), group[unit], unit, before, network, threshold)
+        return Sample(y, self.score(x), group[unit], unit, before, network, threshold)
+
+    def decisions(self, sample: "Sample", rng: np.random.Generator) -> FloatArray:
+        """Other decisions on the patients of a sample, with their labels and groups."""
+        own, noise = rng.standard_normal(int(sample.unit.max()) + 1)[sample.unit], rng.standard_normal(len(sample.unit))
+        rho = self.design.correlation
+        return (sqrt(rho) * own + sqrt(1 - rho) * noise + self.means[sample.group, sample.y] >= 0).astype(np.float64)
 
     @cache  # noqa: B019 (one world per piece)
     def rates(self, cut: float, group: int | None = None, noise: float = 0.0) -> dict[str, float]:
@@ -139,7 +162,7 @@ class World:
         for k in range(len(self.design.share)) if group is None else [group]:
             negative, positive = CDF((self.means[k] - (cut if k or group is not None else 0.0)) / sqrt(1 + noise**2))
             p = self.design.prevalence[k]
-            weight = self.design.share[k] if group is None else 1.0
+            weight = self.design.mix[k] if group is None else 1.0
             found.append(weight * np.array([p * positive, p * (1 - positive), (1 - p) * negative, (1 - p) * (1 - negative)]))
         tp, fn, fp, tn = np.sum(found, axis=0)
         rates = {"selection_rate": tp + fp, "tpr": tp / (tp + fn), "fpr": fp / (fp + tn), "ppv": tp / (tp + fp), "npv": tn / (tn + fn)}
@@ -179,7 +202,7 @@ class World:
     @cache  # noqa: B019 (one world per piece)
     def everyone(self) -> dict[str, float]:
         """The true performance over all rows."""
-        share, p = np.asarray(self.design.share), np.asarray(self.design.prevalence)
+        share, p = self.design.mix, np.asarray(self.design.prevalence)
         sick, well = share * p / (share * p).sum(), share * (1 - p) / (share * (1 - p)).sum()
         means = self.means
         apart = CDF((means[:, 1][:, None] - means[:, 0]) / sqrt(2))
@@ -214,7 +237,7 @@ def _offset(weight: FloatArray, chance: FloatArray, logit: FloatArray) -> float:
     return low
 
 
-Hit = tuple[str, str, str, float, float, float]  # kind, measure, group, truth, low, high
+Hit = tuple[str, str, str, float, float, float, float]  # kind, measure, group, truth, low, high, expected number of the rarer outcome
 
 
 def hits_of(samples: Sequence[Sample], world: World) -> Iterator[Hit]:
@@ -234,56 +257,76 @@ def hits_of(samples: Sequence[Sample], world: World) -> Iterator[Hit]:
     sums = moments_of(whole.before, whole.y, whole.group, many, whole.unit)
     for name in RATES:
         low, high = sums.interval(name)
+        events = _events(sums, name, world)
         for k in np.flatnonzero(sums.patients(name) >= settings.min_patients):
-            yield "rate of a group", name, NAMES[k % groups], world.group(k % groups)[name], low[k], high[k]
+            yield "rate of a group", name, NAMES[k % groups], world.group(k % groups)[name], low[k], high[k], events[k]
+    rarer = np.minimum(*(sums.rows[:, list(sums.ratios).index(name)] for name in ("tpr", "fpr")))
+    wrong = rarer * np.array([1 - world.group(k % groups)["auroc"] for k in range(many)])  # of the rarer label, on the wrong side of others
     area = aurocs(scores, attribute, whole.unit, settings.level)
     for k in np.flatnonzero(area.patients >= settings.min_patients):
-        yield "rate of a group", "auroc", NAMES[k % groups], world.group(k % groups)["auroc"], area.low[k], area.high[k]
+        yield "rate of a group", "auroc", NAMES[k % groups], world.group(k % groups)["auroc"], area.low[k], area.high[k], wrong[k]
     scored = estimate_scores(scores, attribute, whole.unit, settings)
     for name, limits in scored.limits.items():
         for k in np.flatnonzero(~np.isnan(limits.value)):
-            yield "score of a group", name, NAMES[k % groups], world.group(k % groups)[name], limits.low[k], limits.high[k]
+            yield "score of a group", name, NAMES[k % groups], world.group(k % groups)[name], limits.low[k], limits.high[k], wrong[k]
     for k in range(0, many, groups):  # the reference is calibrated
         error = scored.error
         if not np.isnan(error.value[k]):
-            yield "band of a calibrated model", "calibration_error", "a", error.value[k], error.low[k], error.high[k]
+            yield "band of a calibrated model", "calibration_error", "a", error.value[k], error.low[k], error.high[k], wrong[k]
     for row in scored.curves.itertuples():
         if not np.isnan(row.net_benefit):
-            k = int(row.group) % groups
-            yield "decision curve", f"net benefit at {row.threshold:g}", NAMES[k], world.net_benefit(k, row.threshold), row.low, row.high
+            k, truth = int(row.group) % groups, world.net_benefit(int(row.group) % groups, row.threshold)
+            yield "decision curve", f"net benefit at {row.threshold:g}", NAMES[k], truth, row.low, row.high, wrong[int(row.group)]
     for k, sample in enumerate(samples):
         mine = sample.scores(groups)
         for name, estimate in estimate_performance(mine, sample.before, PERFORMANCE, settings).items():
             if not np.isnan(estimate.value):
-                yield "performance", name, "", world.everyone()[name], estimate.low, estimate.high
+                few = min(sample.y.sum(), (1 - sample.y).sum()) * (1 - world.everyone()["auroc" if name in RANKED else "balanced_accuracy"])
+                yield "performance", name, "", world.everyone()[name], estimate.low, estimate.high, few
         part = slice(groups * k, groups * (k + 1))
         own = Moments(sums.ratios, sums.total[part], sums.second[part], sums.rows[part], sums.units[part])
         for measure in (*GAPS, *ALSO):
             signed = coefficients(measure)
             _, low, high = own.gaps(signed)
             patients = np.min([own.patients(name) for name in signed], axis=0)
+            events = np.min([_events(own, name, world) for name in signed], axis=0)
             for g in range(1, groups):
                 if min(patients[0], patients[g]) >= settings.min_patients:
-                    yield "gap", measure, NAMES[g], world.gap(measure, g), low[g - 1], high[g - 1]
+                    yield "gap", measure, NAMES[g], world.gap(measure, g), low[g - 1], high[g - 1], min(events[0], events[g])
         for repair in NOISE:
             yield from changes_of(mine, sample.before, getattr(sample, repair), repair, world, settings)
+
+
+RANKED = ("auroc", "average_precision")
+
+
+def _events(sums: Moments, name: str, world: World) -> FloatArray:
+    """The expected number of rows with the rarer outcome of a rate, of each group."""
+    groups = len(world.design.share)
+    rates = np.array([world.group(k % groups)[name] for k in range(len(sums.total))])
+    return np.asarray(sums.rows[:, list(sums.ratios).index(name)] * np.minimum(rates, 1 - rates))
 
 
 def changes_of(scores: Scores, before: FloatArray, after: FloatArray, repair: str, world: World, settings: Settings) -> Iterator[Hit]:
     """Every paired interval of a change of the decisions."""
     pair, noise = paired(scores, before, after, settings), NOISE[repair]
+    flips = np.zeros((len(scores.attribute.levels), 2))  # changed decisions, by group and label
+    np.add.at(flips, (scores.attribute.codes, scores.y), np.abs(after - before))
     for shift in pair.shifts():
         k = NAMES.index(shift.group)
         truth = world.rates(-MOVED if k else 0.0, k, noise)[shift.rate] - world.rates(0.0, k)[shift.rate]
-        yield f"change of a rate, {repair}", shift.rate, shift.group, truth, shift.change.low, shift.change.high
+        events = flips[k, int(shift.rate == "tpr")]
+        yield f"change of a rate, {repair}", shift.rate, shift.group, truth, shift.change.low, shift.change.high, events
     for k, group in enumerate(scores.attribute.others, 1):
         for measure in ("spd", "eod", "aod", "fpr_gap", "ppv_gap"):
             change, truth = pair.gap_change(measure, group), world.gap(measure, k, -MOVED, noise) - world.gap(measure, k)
+            used = {"eod": [1], "fpr_gap": [0]}.get(measure, [0, 1])
+            events = flips[np.ix_([0, k], used)].min()
             if not np.isnan(change.value):
-                yield f"change of a gap, {repair}", measure, group, truth, change.low, change.high
+                yield f"change of a gap, {repair}", measure, group, truth, change.low, change.high, events
     for name in ("balanced_accuracy", "accuracy", "f1"):
         change, truth = pair.performance_change(name), world.rates(-MOVED, None, noise)[name] - world.rates(0.0)[name]
-        yield f"change of performance, {repair}", name, "", truth, change.low, change.high
+        yield f"change of performance, {repair}", name, "", truth, change.low, change.high, flips.sum(0).min()
 
 
 def tests_of(sample: Sample, world: World, seed: int) -> Iterator[tuple[str, float]]:
@@ -303,19 +346,19 @@ def piece(design: Design, rows: int, first: int, repetitions: int) -> tuple[pd.D
     world = World(design.at(rows))
     numbers = range(first, first + repetitions)
     samples = [world.sample(rows, np.random.default_rng([k, rows, *design.name.encode()])) for k in numbers]
-    seen: dict[tuple[str, str, str], list[tuple[bool, bool, float]]] = {}
-    for kind, measure, group, truth, low, high in hits_of(samples, world):
-        seen.setdefault((kind, measure, group), []).append((truth < low - 1e-12, truth > high + 1e-12, high - low))
+    seen: dict[tuple[str, str, str], list[tuple[bool, bool, float, float]]] = {}
+    for kind, measure, group, truth, low, high, events in hits_of(samples, world):
+        seen.setdefault((kind, measure, group), []).append((truth < low - 1e-12, truth > high + 1e-12, high - low, float(events)))
     lines = [
         {"kind": kind, "measure": measure, "group": group, "repetitions": len(each)}
         | {"below": sum(x[0] for x in each), "above": sum(x[1] for x in each), "width": sum(x[2] for x in each)}
+        | {"events": sum(x[3] for x in each)}
         for (kind, measure, group), each in seen.items()
     ]
     tests = [("samples", 1.0) for _ in samples]
     for k, sample in zip(numbers, samples, strict=True):
-        sums = moments_of(sample.before, sample.y, sample.group, len(design.share), sample.unit)
         for measure in POWERED:
-            tests.append((f"detectable {measure}", float(detectable_gaps(sums, coefficients(measure), 0.95)[0])))
+            tests += power_of(sample, world, measure, k)
         if rows in TESTED.get(design.name, ()):
             tests += tests_of(sample, world, k)
     return pd.DataFrame(lines), pd.DataFrame(tests, columns=["what", "value"])
@@ -326,6 +369,7 @@ THRESHOLDS = (0.1, 0.3, 0.5)
 TESTED = {  # designs and rows of which whole audits are made
     "no gap": (300,),
     "no gap, clustered": (1000,),
+    "no gap, 2 and 10 rows per patient": (1000,),
     "no gap, prevalence 50 % and 5 %": (400,),
     "rare": (1000,),
 }
@@ -333,20 +377,24 @@ WRONG, MISSED = "a gap that is none is highlighted", "a simultaneous interval mi
 POWERED = ("eod", "fpr_gap")
 
 
-def power(design: Design, rows: int, measure: str, gap: float, repetitions: int) -> float:
-    """How often a gap of that size has an interval that excludes zero, in the direction in which it does so less often."""
-    shares = []
-    for sign in (-1, 1):
-        moved = _with_gap(design, measure, sign * gap)
+def power_of(sample: Sample, world: World, measure: str, seed: int) -> Iterator[tuple[str, float]]:
+    """The printed minimum detectable gap of group b, and whether a gap of that size is shown in other scores of the same patients.
+
+    The power is stated for these cells, so patients, labels and groups stay as they are.
+    """
+    groups, signed = len(world.design.share), coefficients(measure)
+    sums = moments_of(sample.before, sample.y, sample.group, groups, sample.unit)
+    if min(sums.patients(name)[:2].min() for name in signed) < Settings().min_patients:
+        return
+    gap = float(detectable_gaps(sums, signed, 0.95)[0])
+    yield f"detectable {measure}", gap
+    for sign, way in ((-1, "below"), (1, "above")):
+        moved = None if np.isnan(gap) else _with_gap(world.design, measure, sign * gap)
         if moved is None:
             continue
-        world, shown = World(moved), 0
-        for k in range(repetitions):
-            drawn = world.sample(rows, np.random.default_rng([k, rows, sign + 1, *measure.encode()]))
-            _, low, high = moments_of(drawn.before, drawn.y, drawn.group, len(design.share), drawn.unit).gaps(coefficients(measure))
-            shown += bool(low[0] > 0 or high[0] < 0)
-        shares.append(shown / repetitions)
-    return min(shares, default=float("nan"))
+        drawn = World(moved).decisions(sample, np.random.default_rng([seed, len(sample.y), sign + 1, *measure.encode()]))
+        _, low, high = moments_of(drawn, sample.y, sample.group, groups, sample.unit).gaps(signed)
+        yield f"shown {way} {measure}", float(low[0] > 0 or high[0] < 0)
 
 
 def _with_gap(design: Design, measure: str, d: float) -> Design | None:
@@ -386,27 +434,35 @@ def collected(out: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     tests = pd.concat([pd.read_csv(path) for path in files if path.stem.endswith("-tests")])
     order = {design.name: k for k, design in enumerate(DESIGNS)}
     audits = tests[tests["what"] == "samples"].groupby(["design", "rows"]).size()
-    sums = lines.groupby(["design", "rows", "kind", "measure", "group"], sort=False)[["repetitions", "below", "above", "width"]].sum()
+    sums = lines.groupby(["design", "rows", "kind", "measure", "group"], sort=False)[
+        ["repetitions", "below", "above", "width", "events"]
+    ].sum()
     found = sums.reset_index()
     total = found.set_index(["design", "rows"]).index.map(audits).to_numpy()
     found = found[found["repetitions"] >= total / 2]  # with fewer, the estimate is mostly insufficient data, and the rest are a selection
-    for name in ("below", "above", "width"):
+    for name in ("below", "above", "width", "events"):
         found[name] /= found["repetitions"]
     found.insert(6, "coverage", 1 - found["below"] - found["above"])
     found = found.sort_values(["design", "rows"], key=lambda c: c.map(order) if c.name == "design" else c, kind="stable")
     shares = []
-    for (name, rows, what), values in tests.groupby(["design", "rows", "what"])["value"]:
-        if what == "samples":
-            continue
-        gap, share = float("nan"), float(values.mean())
-        if what.startswith("detectable"):
-            measure, design = what.split()[1], next(each for each in DESIGNS if each.name == name)
-            gap = float(values.fillna(2.0).median())
-            share = power(design.at(rows), rows, measure, gap, len(values))
-            what = f"power at the detectable {measure}"
-        if not np.isnan(share):
-            shares.append({"design": name, "rows": rows, "what": what, "repetitions": len(values), "gap": gap, "share": share})
-    whole = pd.DataFrame(shares).sort_values(["what", "design", "rows"], key=lambda c: c.map(order) if c.name == "design" else c)
+    for (name, rows), mine in tests.groupby(["design", "rows"]):
+        values = {what: each["value"] for what, each in mine.groupby("what")}
+        for what in (WRONG, MISSED):
+            if what in values:
+                shares.append({"what": what, "repetitions": len(values[what]), "gap": np.nan, "share": values[what].mean()})
+        for measure in POWERED:
+            gaps = values.get(f"detectable {measure}", pd.Series(dtype=float))
+            ways = [values.get(f"shown {way} {measure}", pd.Series(dtype=float)) for way in ("below", "above")]
+            ways = [each for each in ways if len(each) >= max(len(gaps) / 2, 1)]  # possible in most samples
+            if ways and len(gaps) >= len(values["samples"]) / 2:
+                shown = min(ways, key=lambda each: each.mean())
+                line = {"repetitions": len(shown), "gap": gaps.median(), "share": shown.mean(), "none": gaps.isna().mean()}
+                shares.append({"what": f"power at the detectable {measure}", **line})
+        for line in shares:
+            line.setdefault("design", name)
+            line.setdefault("rows", rows)
+    whole = pd.DataFrame(shares, columns=["design", "rows", "what", "repetitions", "gap", "share", "none"])
+    whole = whole.sort_values(["what", "design", "rows"], key=lambda c: c.map(order) if c.name == "design" else c)
     return found, whole
 
 

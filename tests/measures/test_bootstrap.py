@@ -5,7 +5,20 @@ import pandas as pd
 import pytest
 
 from equipoise.data import Attribute, Scores
-from equipoise.measures import bootstrap, bootstrap_cells, gap_values, interval, multiplicities, tabulate, units_of
+from equipoise.measures import (
+    Ranking,
+    bootstrap,
+    bootstrap_cells,
+    coefficients,
+    gap_values,
+    interval,
+    moments_of,
+    multiplicities,
+    tabulate,
+    units_of,
+)
+from equipoise.measures.estimates import aurocs
+from equipoise.measures.permutation import MANY
 from equipoise.repair import audit
 
 
@@ -69,3 +82,30 @@ def test_interval_is_nan_where_the_value_is_and_skips_empty_draws():
     assert high[0] == pytest.approx(3.95)
     assert np.isnan(low[1])
     assert np.isnan(high[1])
+
+
+def test_intervals_from_sums_agree_with_resampling_patients_in_large_cells() -> None:
+    """Cells of 500 patients with 50 events and 50 non-events or more, two to four rows per patient: within a tenth of the width."""
+    rng = np.random.default_rng(5)
+    patients = 2400
+    units = np.repeat(np.arange(patients), rng.integers(2, 5, patients))
+    codes = (np.arange(patients) % 2)[units]
+    y = (rng.random(patients) < 0.5).astype(np.int64)[units]
+    x = 1.5 * y + 0.3 * codes + rng.normal(size=patients)[units] + rng.normal(size=len(units))
+    f = (x > 1.2).astype(float)
+    sums = moments_of(f, y, codes, 2, units)
+    assert min(sums.patients(name).min() for name in ("tpr", "fpr")) >= MANY
+    drawn = bootstrap_cells(f, y, codes, ("M", "F"), units, draws=2000)
+    for measure in ("spd", "eod", "aod", "fpr_gap", "ppv_gap", "npv_gap"):
+        value, low, high = (float(end[0]) for end in sums.gaps(coefficients(measure)))
+        resampled = interval(gap_values(measure, drawn), np.array([value]))
+        for end, other in zip((low, high), resampled, strict=True):
+            assert abs(end - float(other[0])) < 0.1 * (high - low), measure
+    scores = Scores(y, x, (Attribute("sex", ("M", "F"), codes),), units.astype(object), units.astype(object), "simulated")
+    area = aurocs(scores, scores.attribute, units, 0.95)
+    for k in (0, 1):
+        own = codes == k
+        ranking = Ranking(x[own], y[own])
+        times = np.concatenate(list(multiplicities(patients, 400, 0)))
+        ends = np.quantile([ranking.auroc(each[units[own]]) for each in times], [0.025, 0.975])
+        assert np.abs(ends - [area.low[k], area.high[k]]).max() < 0.15 * (area.high[k] - area.low[k])  # 400 draws

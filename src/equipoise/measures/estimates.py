@@ -11,7 +11,7 @@ import pandas as pd
 from equipoise.data import Attribute, IntArray, Scores, distinct
 from equipoise.errors import raise_all
 from equipoise.measures.bootstrap import units_of
-from equipoise.measures.cells import FloatArray, grouped, sums_at
+from equipoise.measures.cells import FloatArray, grouped, ratio, sums_at
 from equipoise.measures.gaps import MEASURES, is_quotient, labels_needed, terms
 from equipoise.measures.intervals import auroc_interval, detectable_gap, fewer_clusters, wilson
 from equipoise.measures.moments import Moments, moments_of
@@ -366,10 +366,14 @@ def simultaneous(gaps: pd.DataFrame, sums: Sequence[Moments], levels: FloatArray
 
 
 def detectable_gaps(sums: Moments, signed: Mapping[str, float], level: float) -> FloatArray:
-    """The minimum detectable gap of every group but the reference, for a signed sum of ratios (groups - 1,)."""
-    value, size = (np.stack([of(name) for name in signed], axis=-1) for of in (sums.value, sums.size))
-    degrees = np.stack([sums.degrees(name) for name in signed], axis=-1)
+    """The minimum detectable gap of every group but the reference, for a signed sum of ratios (groups - 1,).
+
+    The design effect of a few patients with several rows is itself uncertain: that of the group or that of all groups together is used,
+    whichever is larger.
+    """
+    value, own, degrees = (np.stack([of(name) for name in signed], axis=-1) for of in (sums.value, sums.size, sums.degrees))
+    rows = np.stack([sums.rows[:, list(sums.ratios).index(name)] for name in signed], axis=-1)
+    pooled = ratio((rows * np.nan_to_num(ratio(rows, own), nan=1.0)).sum(0), rows.sum(0))
+    size = fewer_clusters(np.fmin(own, ratio(rows, np.broadcast_to(pooled, rows.shape))), degrees, level)
     size = np.where(size > 0, size, np.nan)
-    fewer = fewer_clusters(size, degrees, level)
-    rate, own, own_fewer = (np.broadcast_to(x[:1], x[1:].shape) for x in (value, size, fewer))
-    return detectable_gap(list(signed.values()), rate, own, size[1:], level, fewer=(own_fewer, fewer[1:]))
+    return detectable_gap(list(signed.values()), np.broadcast_to(value[:1], value[1:].shape), size[:1], size[1:], level)

@@ -209,20 +209,14 @@ def auroc_interval(value: npt.ArrayLike, m: npt.ArrayLike, n: npt.ArrayLike, lev
 
 
 def detectable_gap(
-    coefficients: npt.ArrayLike,
-    reference: FloatArray,
-    n_reference: FloatArray,
-    n_group: FloatArray,
-    level: float = 0.95,
-    *,
-    fewer: tuple[FloatArray, FloatArray] | None = None,
+    coefficients: npt.ArrayLike, reference: FloatArray, n_reference: FloatArray, n_group: FloatArray, level: float = 0.95
 ) -> FloatArray:
     """The smallest gap, in the less favourable direction, that an interval shows with 80 % power; NaN where no possible gap is so large.
 
     With p0 the rates (..., k) of the reference and p1 those of a group whose gap is d, an estimated gap is smaller than d by 0.84 standard
     errors or more in 20 % of samples. Of those samples the likeliest is the one in which each rate is off in proportion to its variance;
     d is such that the interval of that sample ends at zero, for p1 above and below p0. A direction without a solution, as above a rate of
-    0.98, is left out. The sizes are effective ones; intervals use `fewer`, if given, as they do where few clusters are known.
+    0.98, is left out. The sizes are effective ones.
 
     >>> rate, size = np.array([[0.5], [0.9], [0.5]]), np.array([[200.0], [50.0], [4.0]])
     >>> detectable_gap([1.0], rate, size, size).round(3).tolist()
@@ -231,7 +225,7 @@ def detectable_gap(
     c = np.asarray(coefficients, dtype=np.float64)
     used = c != 0
     c, p0, n0, n1 = c[used], *(x[..., used] for x in (reference, n_reference, n_group))
-    sizes = np.concatenate(np.broadcast_arrays(*((x[..., used] for x in fewer[::-1]) if fewer else (n1, n0))), axis=-1)
+    sizes = np.concatenate(np.broadcast_arrays(n1, n0), axis=-1)
     z_power = NormalDist().inv_cdf(POWER)
     middle = (p0 * n0 + 1) / (n0 + 2)  # an observed 0 or 1 is no certainty
     step = c / (c**2).sum()  # the change of each rate in a gap of size 1
