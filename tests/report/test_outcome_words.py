@@ -9,7 +9,7 @@ from equipoise.methods import JudgedGap, Judgement, Note, Outcome
 from equipoise.repair import Balance
 from equipoise.report import baseline_words, outcome_words
 from equipoise.report.text import MINUS
-from equipoise.report.wording import balance_words
+from equipoise.report.wording import balance_words, outcomes_words
 from support import facts
 
 NAN = float("nan")
@@ -122,3 +122,14 @@ def test_a_simple_model_is_mentioned_only_where_it_is_clearly_better():
     assert baseline_words(replace(found, original=level, repaired=level)) == []
     assert baseline_words(replace(found, original=level, repaired=replace(ahead, gap=0.2))) == []  # more performance at a larger gap
     assert baseline_words(None) == []
+
+
+def test_several_labels_are_one_sentence_with_harm_first():
+    found = {"Mass": _judgement(Outcome.CLOSED), "Edema": _judgement(Outcome.HARM, harms=(BELOW,)), "Nodule": _judgement(Outcome.CLOSED)}
+    assert says(outcomes_words(found), "Harm", "1 of 3", "Edema", "closed in 2")
+    assert says(outcomes_words({"Mass": found["Mass"], "Nodule": found["Nodule"]}, "classes"), "Closed", "all 2 classes")
+
+
+def test_few_patients_and_no_changed_decision_are_unchanged():
+    few = JudgedGap("X", "M", *[Estimate(NAN, NAN, NAN)] * 3)
+    assert outcome_words(_judgement(Outcome.UNCHANGED, few, changed=0)).startswith("Unchanged: ")

@@ -16,7 +16,7 @@ from torch import nn
 
 from equipoise.data import naming, write_text
 from equipoise.errors import BadInput, EquipoiseError
-from equipoise.measures import UPPER_BOUND, Audit, Settings, Threshold
+from equipoise.measures import UPPER_BOUND, Audit, Baseline, Settings, Threshold
 from equipoise.methods import Judgement, Progress, joint_met, joint_outcome, rule_to_dict
 from equipoise.models import HEADS, Exported, code_of, heads_of, plain_weights, save_weights, to_onnx
 from equipoise.presenting import presenter
@@ -53,6 +53,8 @@ class Compared(Protocol):
     def failures(self) -> Mapping[str, str]: ...
     @property
     def probes(self) -> Any: ...
+    @property
+    def baseline(self) -> Baseline | None: ...
     @property
     def judgement(self) -> Judgement: ...
     def measured(self, progress: Progress | None = None) -> Findings: ...
@@ -100,12 +102,17 @@ def save_all(
         for label, shown in places.items():
             (place / shown.name).mkdir()
             saved[label] = write_files(comparisons[label], place / shown.name, shown, serving[label], options, bars=bars)
-        _write_overview(place, comparisons, saved, places, title)
+        _write_overview(place, comparisons, saved, places, title, options)
     return saved
 
 
 def _write_overview(
-    place: Path, comparisons: Mapping[str, Compared], saved: Mapping[str, Saved], places: Mapping[str, Path], title: str
+    place: Path,
+    comparisons: Mapping[str, Compared],
+    saved: Mapping[str, Saved],
+    places: Mapping[str, Path],
+    title: str,
+    options: Options,
 ) -> None:
     """The files about all labels: audit.json, report.html and README.txt."""
     document = {
@@ -119,7 +126,7 @@ def _write_overview(
         "labels": {label: _finite(one.document) for label, one in saved.items()},
     }
     _json(place / "audit.json", document)
-    for file, text in presenter("overview")(title, comparisons, saved, places).items():
+    for file, text in presenter("overview")(title, comparisons, saved, places, options).items():
         write_text(place / file, text)
 
 
@@ -205,6 +212,7 @@ def audit_document(case: Compared, found: Findings) -> dict[str, object]:
             for tried, own, row in zip(case.candidates, found.audits[1:], found.methods[1:], strict=True)
         },
         "change": _change(found),
+        **({} if case.baseline is None else {"baseline": case.baseline.to_dict()}),
         **({} if case.probes is None else {"encoding": {side: _records(frame) for side, frame in vars(case.probes).items()}}),
     }
 

@@ -79,7 +79,9 @@ def readme(
     )
 
 
-def overview(title: str, cases: Mapping[str, Comparison], saved: Mapping[str, Saved], places: Mapping[str, Path]) -> dict[str, str]:
+def overview(
+    title: str, cases: Mapping[str, Comparison], saved: Mapping[str, Saved], places: Mapping[str, Path], options: Options = Options()
+) -> dict[str, str]:
     """The report.html and README.txt above the folders of several labels."""
     first = next(iter(cases.values()))
     method, one = first.result.name, "class" if first.kind == "classes" else "label"
@@ -95,4 +97,4 @@ def overview(title: str, cases: Mapping[str, Comparison], saved: Mapping[str, Sa
         f"report.html links to the report of each {one}; audit.json holds the audits of all.",
         "",
     ]
-    return {"report.html": labels_page(title, cases, saved, places), "README.txt": "\n".join(lines)}
+    return {"report.html": labels_page(title, cases, saved, places, options.group_names), "README.txt": "\n".join(lines)}

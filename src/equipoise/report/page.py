@@ -13,7 +13,6 @@ from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -23,7 +22,7 @@ from markupsafe import Markup
 from equipoise import __version__
 from equipoise.data import write_text
 from equipoise.measures import ALMOST, OF_ALL, UPPER_BOUND, Audit, Audits
-from equipoise.methods import ALL_AT_ONCE, METHODS
+from equipoise.methods import ALL_AT_ONCE, METHODS, joint_outcome
 from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import Comparison, Saved, folders
 from equipoise.report.explorer import explorer_data
@@ -55,7 +54,9 @@ from equipoise.report.wording import (
     gap_words,
     goal_words,
     group_words,
+    met_words,
     outcome_words,
+    outcomes_words,
     rate_title,
     sampled_words,
     share_words,
@@ -225,6 +226,7 @@ def _context(case: Comparison, thumbnails: bool, names: Mapping[str, str]) -> di
         "called": called,
         "judgement": judgement,
         "outcome_words": outcome_words(judgement, names=names),
+        "met_words": met_words(judgement),
         "baseline": case.baseline,
         "baseline_words": baseline_words(case.baseline, found.settings.level),
         "unit": unit,
@@ -295,9 +297,16 @@ def _main_first(by_attribute: Mapping[str, Each]) -> dict[str, Each]:
     return {main: by_attribute[main], **by_attribute}
 
 
-def labels_page(title: str, cases: Mapping[str, Comparison], saved: Mapping[str, Saved], places: Mapping[str, Path]) -> str:
-    """The overview that links to the reports of several labels, as HTML."""
+def labels_page(
+    title: str,
+    cases: Mapping[str, Comparison],
+    saved: Mapping[str, Saved],
+    places: Mapping[str, Path],
+    given: Mapping[str, str] | None = None,
+) -> str:
+    """The overview that links to the reports of several labels, as HTML; `given` are words for groups."""
     first = next(iter(cases.values()))
+    names = group_words(given, {a.name: a.levels for a in first.original.test.attributes})
     goal, attribute, method = first.goal, first.original.test.attribute, first.result.name
     rows: list[dict[str, Any]] = [
         {
@@ -305,14 +314,12 @@ def labels_page(title: str, cases: Mapping[str, Comparison], saved: Mapping[str,
             "href": f"{quote(places[label].name)}/report.html" if "report.html" in saved[label].files else "",
             "gap": [case.found.gap_before, case.found.gap_after],
             "performance": [case.found.performance_before, case.found.performance_after],
-            "met": case.result.candidate.met_in_sample,
-            "goal": goal_words(case.goal),
+            "outcome": case.outcome,
+            "words": outcome_words(case.judgement, names=names),
         }
         for label, case in cases.items()
     ]
-    sides = [[SimpleNamespace(label=row["label"], value=row["gap"][k].value) for row in rows] for k in (0, 1)]
-    sides = [[gap for gap in side if not math.isnan(gap.value)] for side in sides]
-    unmet = [(label, why_words(case.result.candidate.why)) for label, case in cases.items() if not case.result.candidate.met_in_sample]
+    judgements = {label: case.judgement for label, case in cases.items()}
     return (
         _environment()
         .get_template("labels.html")
@@ -323,18 +330,17 @@ def labels_page(title: str, cases: Mapping[str, Comparison], saved: Mapping[str,
             one="class" if first.kind == "classes" else "label",
             version=first.provenance.versions.get("equipoise", ""),
             rows=rows,
-            unmet=unmet,
-            met=sum(case.result.candidate.met_in_sample for case in cases.values()),
+            outcome=joint_outcome(case.outcome for case in cases.values()),
+            outcomes_words=outcomes_words(judgements, first.kind),
             method=method,
             together=METHODS[first.result.candidate.method].labels == ALL_AT_ONCE,
             attribute=attribute.name,
             reference=attribute.reference,
             more=len(attribute.levels) > 2,
             goal=goal,
-            worst=[max(side, key=lambda gap: abs(gap.value)) for side in sides] if all(sides) else [],
             gap_words=gap_words,
             performance=PERFORMANCE[goal.performance],
-            called=str,
+            called=lambda group: names.get(group, group),
             level=percent(first.found.settings.level),
             provenance=first.provenance,
             when=_date(first.provenance.when),

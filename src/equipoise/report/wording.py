@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from equipoise.methods import Goal, Judgement, Note
     from equipoise.repair import Balance, Comparison
 
+OUTCOMES = ("harm", "unclear", "reduced", "closed", "unchanged")  # as they are told of several labels
 AT_BOUND = 5e-4  # less than this from the upper bound would be printed as 0.0 or 0.1 points
 
 
@@ -307,6 +308,8 @@ def outcome_words(judgement: Judgement, *, details: bool = True, names: Mapping[
     worst = judgement.largest
     if judgement.outcome == "harm":
         return f"Harm: {'; '.join(_harm_words(note, judgement, called, details) for note in judgement.harms)}."
+    if worst is None and judgement.outcome == "unchanged":
+        return "Unchanged: no decision differs."
     if worst is None:
         groups = ", ".join(map(called, judgement.short))
         return f"Unclear: too few patients for a difference in {gap_words(judgement.measure)} of {groups}{_needed_words(judgement)}."
@@ -331,6 +334,19 @@ def outcome_words(judgement: Judgement, *, details: bool = True, names: Mapping[
     else:
         why = f"{judgement.patients:,} patients are too few to tell whether it is {'larger' if judgement.larger else 'smaller'}"
     return f"Unclear: {moved}; {why}{_needed_words(judgement)}." if details else f"Unclear: {why}."
+
+
+def outcomes_words(judgements: Mapping[str, Judgement], kind: str = "labels") -> str:
+    """The outcomes of several labels in one sentence, harm first, with the labels that have it."""
+    found = [str(judgement.outcome) for judgement in judgements.values()]
+    order = [name for name in OUTCOMES if name in found]
+    head, rest = order[0], order[1:]
+    if not rest:
+        return f"{sentence(head)}: in all {len(found)} {kind}."
+    named = ", ".join(short_name(label) for label, own in zip(judgements, found, strict=True) if own == head)
+    return (
+        f"{sentence(head)}: in {found.count(head)} of {len(found)} {kind} ({named}); {', '.join(f'{o} in {found.count(o)}' for o in rest)}."
+    )
 
 
 def _difference(judgement: Judgement, called: Called) -> str:
