@@ -166,6 +166,7 @@ def test_the_balance_of_each_group_is_counted_by_hand():
     assert (men.corrected.value, men.spoiled.value, women.alarms.value, everyone.net.value) == (0.5, 0.0, -0.5, 0.5)
     assert men.missed.value == pytest.approx(-0.5)
     assert men.missed.low < -0.5 < men.missed.high < 0
+    assert men.spoiled.low == 0 < men.corrected.low < 0.5 < men.corrected.high  # shares, never below zero
     assert men.spoiled.high > 0.02  # nothing lost in 20 patients does not show that nothing ever is
 
 

@@ -165,11 +165,12 @@ class Moments:
         """The limits of a ratio of each group (groups,)."""
         if level not in self._limits_by_level:
             sizes = fewer_clusters(self._sizes, self._degrees, level)
-            if any(each.either is not None for each in self.ratios.values()):
+            paired = np.array([each.either is not None for each in self.ratios.values()])
+            low, high = wilson(np.where(paired, 0.0, self._values), sizes, level)
+            if paired.any():
                 gained, lost = (self._either + self._values) / 2, (self._either - self._values) / 2
-                self._limits_by_level[level] = tango(gained, lost, sizes, level)
-            else:
-                self._limits_by_level[level] = wilson(self._values, sizes, level)
+                low, high = (np.where(paired, *ends) for ends in zip(tango(gained, lost, sizes, level), (low, high), strict=True))
+            self._limits_by_level[level] = low, high
         low, high = self._limits_by_level[level]
         place = self._place(name)
         return low[:, place], high[:, place]

@@ -416,7 +416,7 @@ def baseline_words(baseline: Baseline | None, level: float = 0.95) -> list[str]:
     seen = "16 x 16 pixels and statistics of each image" if baseline.inputs == "pixels" else "the same inputs"
     if baseline.beats_original:
         found.append(
-            f"The model is the limit: a logistic regression on {seen}, fitted to the {baseline.fitted_on}, has a {what} of "
+            f"The model may be the limit: a logistic regression on {seen}, fitted to the {baseline.fitted_on}, has a {what} of "
             f"{_ahead(baseline.original, level)} than the original network on the same {baseline.rows:,} held-out rows."
         )
     if baseline.beats_repaired and baseline.repaired is not None:
@@ -444,7 +444,7 @@ def met_words(judgement: Judgement) -> str:
     """Whether the goal's limits are kept on held-out rows; empty for a goal without a maximum gap."""
     if judgement.met is None:
         return ""
-    return f"Every limit of the goal is{'' if judgement.met else ' NOT'} kept by the decisions on these rows."
+    return "All limits of the goal are kept on these rows." if judgement.met else "Not all limits of the goal are kept on these rows."
 
 
 def repair_set_words(comparison: Comparison) -> str:
