@@ -24,11 +24,11 @@ from .study_tables import save_latex as save_latex
 from .study_tables import study_text as study_text
 from .study_tables import study_view as study_view
 from .terminal import audit_summary as audit_summary
-from .terminal import audit_view as audit_view
 from .terminal import audits_summary as audits_summary
-from .terminal import encoding_view as encoding_view
-from .terminal import shrunken_view as shrunken_view
-from .terminal import underdiagnosis_view as underdiagnosis_view
+from .terminal_details import audit_view as audit_view
+from .terminal_details import encoding_view as encoding_view
+from .terminal_details import shrunken_view as shrunken_view
+from .terminal_details import underdiagnosis_view as underdiagnosis_view
 from .text import duration as duration
 from .text import interval as interval
 from .text import p_words as p_words
