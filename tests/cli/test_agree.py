@@ -235,7 +235,14 @@ def _check_card(markdown: str, document: dict[str, Any]) -> int:
                 if header[0] == "measure" and header[-1].startswith("minimum"):
                     key = (row[0].replace("\\", ""), row[1], *row[2].split(" minus "))
                     [known] = [r for r in document[side]["gaps"] if (r["measure"], r["attribute"], r["group"], r["reference"]) == key]
-                    assert _is(_found(row[place - 1]), _ends(known)), key
+                    assert _is(_found(row[place - 3]), _ends(known)), key
+                    if side == "after" and known["value"] is not None:
+                        low, high = row[-3].split(" to ")
+                        assert _near(low, known["simultaneous_low"]), key
+                        assert _near(high, known["simultaneous_high"]), key
+                        p, _, clear = row[-2].partition(" ")
+                        assert known["p_adjusted"] < 0.001 if p == "<0.001" else _near(p, known["p_adjusted"]), key
+                        assert bool(clear) == known["clear"], key
                 elif header[0] == "measure":
                     assert _is(_found(row[place]), _ends(document[side][performance.get(row[0], row[0].lower())])), row
                 elif header[:3] == ["attribute", "group", "rate"]:
@@ -282,14 +289,22 @@ def _check_xml(root: ET.Element, document: dict[str, Any]) -> int:
     for result in root.iter("{https://mc.chai.org/v0.2/schema.xsd}MetricResult"):
         label, value = (str(part.text) for part in result)
         found = json.loads(value)
+        side, together = label.rpartition(", ")[2], ", simultaneous interval" in label
+        label = label.replace(", simultaneous interval", "")
+        if adjusted := re.fullmatch(
+            r"(\S+) by (.+), (.+) minus (.+), adjusted p-value of (\d+) comparisons .Holm., (?:before|after)", label
+        ):
+            key = (adjusted[1].replace("\\", ""), *adjusted.groups()[1:4])
+            [known] = [r for r in document[side]["gaps"] if (r["measure"], r["attribute"], r["group"], r["reference"]) == key]
+            assert (found["value"], int(adjusted[5])) == (known["p_adjusted"], document[side]["comparisons"]), label
+            continue
         if found["kind"] != "estimate_ci":
             continue
-        side = label.rpartition(", ")[2]
         if " minus " in label:
             measure, attribute, group, reference = re.fullmatch(r"(\S+) by (.+), (.+) minus (.+), (?:before|after)", label).groups()
             key = (measure.replace("\\", ""), attribute, group, reference)
             [known] = [r for r in document[side]["gaps"] if (r["measure"], r["attribute"], r["group"], r["reference"]) == key]
-            expected = _ends(known)
+            expected = (known["value"], known["simultaneous_low"], known["simultaneous_high"]) if together else _ends(known)
         elif label.startswith(("sensitivity, ", "specificity, ")):
             rate, who, _ = label.split(", ")
             [known] = [r for r in document[side]["groups"] if f"{r['attribute']} {r['group']}" == who]

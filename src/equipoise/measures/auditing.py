@@ -180,7 +180,7 @@ def _tested(scores: Scores, f: FloatArray, attribute: Attribute, gaps: Sequence[
 def concluded(each: Mapping[str, Measured]) -> dict[str, Audit]:
     """The audits of all labels: gaps with adjusted tests and simultaneous intervals, over all labels together, and their headlines."""
     level = next(iter(each.values())).audit.settings.level
-    gaps = pd.concat([own.audit.gaps.assign(label=label) for label, own in each.items()], ignore_index=True)
+    gaps = pd.concat([own.audit.gaps.assign(label=k) for k, own in enumerate(each.values())], ignore_index=True)
     comparisons = int(comparisons_of(gaps).max(initial=-1)) + 1
     p = np.concatenate([np.zeros(0), *(p for own in each.values() for p in own.tested(comparisons))])
     gaps = adjusted(gaps.assign(p_value=np.where(gaps["value"].notna(), p, np.nan)), level)

@@ -19,7 +19,7 @@ from equipoise.measures import Estimate, group_estimate
 from equipoise.repair import Comparison
 from equipoise.report import card_words as words
 from equipoise.report.card_facts import NOT_PROVIDED, Facts, Result, read_facts
-from equipoise.report.text import INSUFFICIENT, clean, count, fenced, interval, line, name, percent, sentence
+from equipoise.report.text import INSUFFICIENT, clean, count, fenced, interval, line, name, p_words, percent, sentence
 from equipoise.report.wording import PERFORMANCE, goal_words, rate_title, rate_words
 from equipoise.report.wording import performance_words as performance_name
 
@@ -132,7 +132,10 @@ def _measures_shown(case: Comparison) -> list[str]:
 
 
 def _gap_rows(case: Comparison) -> list[tuple[str, ...]]:
-    """Measure, attribute, groups, before, after and the minimum detectable gap; the goal's measure first."""
+    """Measure, attribute, groups, before, after, its simultaneous interval and adjusted p-value, and the minimum detectable gap.
+
+    The goal's measure is first.
+    """
     before, after = case.found.before, case.found.after
     rows = []
     for measure in _measures_shown(case):
@@ -140,7 +143,9 @@ def _gap_rows(case: Comparison) -> list[tuple[str, ...]]:
             ends = [_row_interval(audit.gaps.loc[place], "value", "low", "high", "+") for audit in (before, after)]
             detectable = "" if np.isnan(row["value"]) else "none" if np.isnan(row["detectable"]) else f"{row['detectable']:.3f}"
             between = f"{name(row['group'])} minus {name(row['reference'])}"
-            rows.append((name(measure), name(row["attribute"]), between, *ends, detectable))
+            together = "" if np.isnan(row["value"]) else f"{row['simultaneous_low']:+.3f} to {row['simultaneous_high']:+.3f}"
+            adjusted = f"{p_words(row['p_adjusted'])}{' (clear)' if row['clear'] else ''}"
+            rows.append((name(measure), name(row["attribute"]), between, *ends, together, adjusted, detectable))
     return rows
 
 
@@ -201,6 +206,11 @@ def _fairness(case: Comparison) -> dict[str, Any]:
         for when, audit in sides:
             value = audit.gaps.loc[place]
             results.append((f"{label}, {when}", value_json(value["value"], value["low"], value["high"], level, str(value["note"]))))
+            if not np.isnan(value["value"]):
+                ends = value["simultaneous_low"], value["simultaneous_high"]
+                results.append((f"{label}, simultaneous interval, {when}", value_json(value["value"], *ends, level)))
+                p = json.dumps({"kind": "single", "value": float(value["p_adjusted"])})
+                results.append((f"{label}, adjusted p-value of {audit.comparisons} comparisons (Holm), {when}", p))
     for place, (group, row) in enumerate(found.after.groups.iterrows()):
         for rate in XML_RATES:
             for when, audit in sides:

@@ -172,7 +172,8 @@ def limits(case: Comparison) -> list[str]:
         lines.append("The decision depends on each patient's group. Whether that is lawful and acceptable is for the user to decide.")
     lines += [
         "Intervals cover the sampling of patients, not wrong labels, other hospitals, or change over time.",
-        "Several measures and groups are compared; their intervals are not widened for that.",
+        f"{after.comparisons} differences are compared. Adjusted p-values (Holm) and simultaneous intervals hold for all of them together, "
+        "other intervals each for itself.",
         "An equal rate by these measures means neither that care is equal, nor that other groups or measures are free of gaps.",
     ]
     return lines
