@@ -47,9 +47,7 @@ def audits_summary(audits: Audits) -> RenderableType:
     for label, audit in audits.items():
         estimate = audit.estimates.get("balanced_accuracy")
         row = largest_gap(audit.gaps)
-        cells: list[RenderableType] = (
-            [] if row is None else [_between(row, f"{gap_words(str(row['measure']))}: "), points(row), marks(row)]
-        )
+        cells: list[RenderableType] = [] if row is None else [_between(row, f"{gap_words(str(row['measure']))}: "), points(row), marks(row)]
         table.add_row(Text(short_name(label)), f"{audit.rows:,}", "" if estimate is None else f"{100 * estimate.value:.1f}", *cells)
     first = next(iter(audits.values()))
     clear = f"{CLEAR_MARK}: clear of 0 after adjustment for {comparison_words(first)} of all {audits.kind} (Holm)."
