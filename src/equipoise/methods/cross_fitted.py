@@ -16,18 +16,18 @@ rule of a few thresholds is as optimistic at every share, and the mean over all 
 share, and a line is. The decisions not fitted to their row are kept as `HeldOut`, by which the outcome is judged without a test set.
 
 A step qualifies if its performance, so estimated, reaches the minimum, which is counted from the original's where it is relative: the
-original at the threshold of a part, on rows that this threshold was not chosen on. Rates that are kept must be kept less one standard
-error. Of the steps that qualify the one with the smallest upper limit, |gap| plus one standard error, would be taken; with "one-se" the
-best performing of all steps whose |gap| does not differ from it by more than the standard error of the difference.
+original at the threshold of a part, on rows that this threshold was not chosen on. Before smoothing it must do so as well, since that is
+what the outcome will be judged by. Rates that are kept must be kept less one standard error. Of the steps that qualify, the one with the
+smallest upper limit, |gap| plus one standard error, is the full repair; with "one-se" the best performing of all steps whose |gap| does not
+differ from it by more than the standard error of the difference. Where its |gap| is not surely smaller than the original's, the original
+stays, and `why` gives the reason.
 
-Where its |gap| is not surely smaller than the original's, the original stays, and `why` gives the reason.
-
-With few patients that is too much. A fit that removes the share s of an observed gap g + e, of which e is chance, leaves (1 - s) g - s e,
-and cross-fitting cannot tell: whatever rows are left out, the errors of the parts cancel in the sum. The squared error
+With few patients a full repair is too much. A fit that removes the share s of an observed gap g + e, of which e is chance, leaves
+(1 - s) g - s e, and cross-fitting cannot tell: whatever rows are left out, the errors of the parts cancel in the sum. The squared error
 (1 - s)^2 g^2 + s^2 var(e) is smallest at s = g^2 / (g^2 + var(e)). So the share is shrunk towards the original by what is known of g,
-instead of all or nothing (`shrunk`); a rule that needs each patient's group moves every decision by the chance in the observed gap, a rule
-that does not only as far as the inputs tell the groups apart, so that they are shrunk by different amounts. With several labels
-a step must qualify for every label; the largest upper limit of any label counts, and the mean performance.
+instead of all or nothing (`worthwhile`). A rule that needs each patient's group turns all of e into a gap of its own, a rule that does not
+only as far as the inputs tell the groups apart, so that the former asks for a gap that is surely there. With several labels a step must
+qualify for every label; the largest upper limit of any label counts, and the mean performance.
 """
 
 import copy
@@ -146,7 +146,7 @@ def _fitted(job: Job, goal: Goal) -> Candidate:
     grows = job.method.kind == Kind.PROBES  # as coefficients are fitted to the groups; a few thresholds always have as much room
     evidence = Evidence.of(believed(made, held, tuned, parts, range(len(steps)), grows), whole, goal)
     seen = Seen((SeenLabel("", cohort, evidence, held),), rows, refused(made, whole.attribute.codes))
-    verdict, at = choose([evidence], range(len(rows)), [goal], job.method.needs_group, seen.refused)
+    verdict, at = choose([evidence], range(len(rows)), [goal], job.method.needs_group, seen.refused, [held])
     step = steps[at]
     candidate = Candidate(
         *(job.method.name, copy.deepcopy(model) if step.model is None else step.model, step.rule, fit.trace, rows[at]),
@@ -208,7 +208,14 @@ def _stepped(job: Job, goals: Sequence[Goal]) -> list[Candidate]:
     seen = [_seen(job.models[k], whole[k], pairs[k], halves[2 * k : 2 * k + 2], found[k], goals, adaptive(job.settings)) for k in count]
     numbers = [[0, *found[k].record.steps] for k in count]  # of the rows of the trace
     choices = [
-        choose([label.evidence for label in own.labels], [numbers[k][row] for row in own.rows], goals, job.method.needs_group, own.refused)
+        choose(
+            [label.evidence for label in own.labels],
+            [numbers[k][row] for row in own.rows],
+            goals,
+            job.method.needs_group,
+            own.refused,
+            [label.held for label in own.labels],
+        )
         for k, own in enumerate(seen)
     ]
     again = [k for k in count if choices[k][1]]  # the network of the chosen step is needed once more
@@ -321,13 +328,23 @@ def _step_decisions(scores: FloatArray, places: IntArray, at: int, tried: Run, r
 
 
 def choose(
-    each: Sequence[Evidence], steps: Sequence[int], goals: Sequence[Goal], needs_group: bool = False, without: BoolArray | None = None
+    each: Sequence[Evidence],
+    steps: Sequence[int],
+    goals: Sequence[Goal],
+    needs_group: bool = False,
+    without: BoolArray | None = None,
+    held: Sequence[FloatArray] | None = None,
 ) -> tuple[Verdict, int]:
-    """The step to keep by what is to be believed of all of them, and its place; the first is the original; not one of `without`."""
+    """The step to keep by what is to be believed of all of them, and its place; the first is the original; not one of `without`.
+
+    `held` are decisions (steps, n) of each label that were not fitted to their rows, by which the outcome will be judged.
+    """
     settled = [goal.settled(float(own.performance[0])) for own, goal in zip(each, goals, strict=True)]
     errors, sizes = [own.gap_se() for own in each], [np.abs(own.gap) for own in each]
     uppers = [size + SURE * error for size, error in zip(sizes, errors, strict=True)]
     enough = [_enough(own, goal) for own, goal in zip(each, settled, strict=True)]
+    if held is not None:
+        enough = [a & _holds(replace(own, f=f), goal) for a, own, f, goal in zip(enough, each, held, goals, strict=True)]
     kept = [_kept(own, goal) for own, goal in zip(each, goals, strict=True)]
     fine = _all(a & b & ~np.isnan(size) for a, b, size in zip(enough, kept, sizes, strict=True))  # no value is not a small gap
     fine = fine if without is None else fine & ~without
@@ -420,6 +437,14 @@ def _enough(evidence: Evidence, goal: Goal) -> BoolArray:
     settled = goal.settled(float(evidence.performance[0]))
     assert settled.min_performance is not None  # cross-fitted selection always keeps performance
     reached: BoolArray = evidence.performance >= settled.min_performance - NOISE
+    return reached
+
+
+def _holds(held: Evidence, goal: Goal) -> BoolArray:
+    """Which steps do no harm to performance on rows that they were not fitted to: they reach the limit, or what the original has."""
+    least = goal.settled(float(held.performance[0])).min_performance
+    assert least is not None  # cross-fitted selection always keeps performance
+    reached: BoolArray = held.performance >= min(least, float(held.performance[0])) - NOISE
     return reached
 
 

@@ -232,7 +232,7 @@ def nearness(candidate: Candidate, goal: Goal) -> Note | None:
     """How near the steps of a candidate came to a goal that the chosen one misses; None where it has all that the trace tells.
 
     For each demand of the goal: how many steps have it, and how near the nearest of these comes to the others. `goal` is the goal as it
-    was given. With honest selection values are confidence bounds, as the steps were chosen by them.
+    was given. With cross-fitted selection values are what the steps were chosen by: upper limits of |gap|, and estimates of performance.
     """
     honest = "gap_honest" in candidate.trace
     asked = goal if honest else candidate.goal  # with its minimum performance, where none was given; honest selection has none
@@ -260,7 +260,7 @@ def _demands(candidate: Candidate, goal: Goal, honest: bool) -> tuple[list[Deman
     if honest:
         trace = trace[trace["gap_honest"].notna() | (np.arange(len(trace)) == candidate.chosen)]
         size = (trace["gap_honest"].abs() + SURE * trace["gap_se"]).to_numpy()
-        performance = (trace["performance_honest"] - SURE * trace["performance_se"]).to_numpy()
+        performance = trace["performance_honest"].to_numpy()
     else:
         size, performance = trace["gap"].abs().to_numpy(), trace["performance"].to_numpy()  # NaN where a quotient has no value
     found = []

@@ -108,7 +108,7 @@ def _reached(what: str, value: float, n: Numbers) -> str:
         return "all rates kept" if value >= -TINY else f"a rate {-value:.3f} too low"
     if what == "gap":
         return f"no {n['measure']}" if math.isnan(value) else f"|{n['measure']}| {'at most ' if n['surely'] else ''}{value:.3f}"
-    return f"{performance_words(n['performance'])} {'at least ' if n['surely'] else ''}{value:.3f}"
+    return f"{performance_words(n['performance'])} {value:.3f}"
 
 
 def _not_surely_within(measure: str, n: Numbers) -> str:
@@ -121,11 +121,11 @@ def _none_surely(performance: str, n: Numbers) -> str:
         performance_words(performance) if n["min_performance"] is None else f"{performance_words(performance)} {n['min_performance']:.3g}"
     )
     if n["enough"] and n["kept"]:
-        both = f"{n['enough']:,} steps surely reach {reach}, {n['kept']:,} surely keep {_kept(n)} in every group, but none does both"
+        both = f"{n['enough']:,} steps reach {reach}, {n['kept']:,} surely keep {_kept(n)} in every group, but none does both"
         return f"{both}; the original was kept"
     lacking = [] if n["enough"] else [f"reaches {reach} (the best has {n['best']:.3f}, standard error {n['error']:.3f})"]
-    lacking += [] if n["kept"] else [f"keeps {_kept(n)} in every group"]
-    return f"no step of {n['of']:,} surely {', nor surely '.join(lacking)}; the original was kept"
+    lacking += [] if n["kept"] else [f"surely keeps {_kept(n)} in every group"]
+    return f"no step of {n['of']:,} {', nor '.join(lacking)}; the original was kept"
 
 
 def _best_of_methods(method: str, n: Numbers) -> str:
@@ -215,7 +215,7 @@ PLAIN = {
     "final_network_misses": "the final network misses the goal",
     "too_large": "its |{subject}| {value:.3f} is above {most:g}",
     "equal_odds": "best {subject} with equal sensitivity and false positive rate in all {groups} groups",
-    "cross_fitted_choice": f"cross-fitted choice among {{of:,}} steps, {{qualified:,}} of which surely keep what was asked: {CORRECTED}",
+    "cross_fitted_choice": f"cross-fitted choice among {{of:,}} steps, {{qualified:,}} of which keep what was asked: {CORRECTED}",
     "original_within": f"the original network is surely within the maximum gap {{max_gap:g}} already: {CORRECTED}",
     "nothing_to_repair": f"no gap that these {{rows:,}} rows can tell from chance: the original network has {CORRECTED}",
     "declined": f"no step has a surely smaller |{{subject}}| than the original network, which has {CORRECTED}; the original was kept",
