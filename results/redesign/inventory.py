@@ -40,7 +40,7 @@ def command_tree() -> dict[str, list[str]]:
     """The options and arguments of every command."""
     import typer
 
-    from equipoise.cli.app import app
+    from equipoise.cli.app import command_line
 
     found: dict[str, list[str]] = {}
 
@@ -54,7 +54,7 @@ def command_tree() -> dict[str, list[str]]:
         given = [(p, option) for p in command.params for option in (*p.opts, *p.secondary_opts)]
         found[name] = [option if p.param_type_name == "option" else f"<{p.name}>" for p, option in given]
 
-    walk(typer.main.get_command(app), "")
+    walk(typer.main.get_command(command_line()), "")
     return found
 
 

@@ -48,7 +48,7 @@ def run(arguments: list[str]) -> int:
     """The exit code of one command: 0 on success, 2 on bad input; typer adds 130 for an interruption, reported in one line."""
     forget_stopped()
     try:
-        named = [name for name in arguments[:1] if name in COMMANDS]  # an unknown one is compared with all
+        named = [name for name in arguments[:1] if name in COMMANDS and name != "demo"]  # the demo runs others
         app = command_line(*named)
         app(arguments, prog_name="equipoise", standalone_mode=True, obj=arguments)  # a command may record its arguments
     except SystemExit as stop:
