@@ -45,7 +45,7 @@ CHANGES: Columns = {  # of the columns n0, n1, and the decisions gained and lost
     "corrected": Ratio((0, 0, 0, 1, 1, 0), (1, 1, 0, 0, 0, 0)),  # of all rows: right now and wrong before
     "spoiled": Ratio((0, 0, 1, 0, 0, 1), (1, 1, 0, 0, 0, 0)),
 }
-FURTHEST, STEPS = 7.0, 9  # standard errors at which the search for a p-value ends (2.6e-12), and its steps
+FURTHEST, STEPS = 7.0, 14  # standard errors at which the search for a p-value ends (2.6e-12), and its steps
 Signed = Mapping[str, float] | Mapping[str, FloatArray]  # ratio: its coefficient, or one per group
 
 
