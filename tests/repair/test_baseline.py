@@ -9,7 +9,7 @@ import torch
 from equipoise.data import Attribute, Cohort, Images, Scores
 from equipoise.measures import Baseline, FloatArray
 from equipoise.methods import Goal
-from equipoise.repair import baseline
+from equipoise.repair import fit_baseline
 from equipoise.repair.baseline import HELD_OUT, SMALL, STATISTICS, _features, _sampled
 
 GOAL = Goal("eod")
@@ -27,7 +27,7 @@ def _table(rows: int, seed: int, bias: float = 0.0) -> Cohort:
 def _against(score: Callable[[FloatArray], FloatArray], **options: object) -> Baseline:
     known, test = _table(1500, 0), _table(1500, 1)
     scores = Scores.of(test, score(test.inputs.numpy().astype(float)))
-    found = baseline(test, (scores, (scores.score >= 0.5).astype(float)), known, GOAL, **options)
+    found = fit_baseline(test, (scores, (scores.score >= 0.5).astype(float)), known, GOAL, **options)
     assert found is not None
     return found
 
@@ -53,7 +53,7 @@ def test_it_is_seldom_found_better_than_an_equal_model():
     for seed in range(40):
         known, test = _table(400, 100 + seed), _table(400, 200 + seed)
         scores = Scores.of(test, _logistic(1.5 * (test.inputs[:, 0].numpy().astype(float) - 0.75)))
-        made = baseline(test, (scores, (scores.score >= 0.5).astype(float)), known, GOAL, seed=seed)
+        made = fit_baseline(test, (scores, (scores.score >= 0.5).astype(float)), known, GOAL, seed=seed)
         assert made is not None
         found += made.beats_original
     assert found <= 3
@@ -70,14 +70,14 @@ def test_it_holds_the_gap_down_without_the_group_and_beats_a_repair_that_wastes_
     scores = Scores.of(test, _logistic(test.inputs[:, 0].numpy().astype(float) - 0.5))
     before = (scores.score >= 0.5).astype(float)
     wasted = np.random.default_rng(6).integers(0, 2, len(test)).astype(float)  # no gap, and no use
-    found = baseline(test, (scores, before), known, GOAL, repaired=(wasted, 0.0))
+    found = fit_baseline(test, (scores, before), known, GOAL, repaired=(wasted, 0.0))
     assert found is not None
     assert found.repaired is not None
     assert abs(found.original.other_gap) > 0.25
     assert abs(found.repaired.gap) < 0.05
     assert found.repaired.value > 0.7
     assert found.beats_repaired
-    good = baseline(test, (scores, before), known, GOAL, repaired=((test.y == 1).astype(float), 0.0))
+    good = fit_baseline(test, (scores, before), known, GOAL, repaired=((test.y == 1).astype(float), 0.0))
     assert good is not None
     assert not good.beats_repaired
 
@@ -86,7 +86,7 @@ def test_a_smaller_performance_or_a_larger_gap_is_no_win():
     known, test = _table(1500, 7, bias=1.0), _table(1500, 8, bias=1.0)
     scores = Scores.of(test, np.full(len(test), 0.5))
     perfect = test.y.astype(float)
-    found = baseline(test, (scores, perfect), known, GOAL, repaired=(perfect, 0.0))
+    found = fit_baseline(test, (scores, perfect), known, GOAL, repaired=(perfect, 0.0))
     assert found is not None
     assert not found.beats_original
     assert not found.beats_repaired
@@ -102,7 +102,7 @@ def test_images_are_seen_as_small_pixels_and_statistics():
     assert seen.shape == (300, SMALL * SMALL + STATISTICS)
     assert seen[:, SMALL * SMALL] == pytest.approx(pixels.mean((1, 2)) / 255)
     scores = Scores.of(cohort, rng.random(300))
-    found = baseline(
+    found = fit_baseline(
         cohort.take(range(150)), (Scores.of(cohort.take(range(150)), scores.score[:150]), np.ones(150)), cohort.take(range(150, 300)), GOAL
     )
     assert found is not None
@@ -113,9 +113,9 @@ def test_images_are_seen_as_small_pixels_and_statistics():
 def test_it_is_not_made_of_few_rows_or_of_inputs_it_cannot_see():
     few, test = _table(60, 0), _table(200, 1)
     scores = Scores.of(test, np.full(200, 0.5))
-    assert baseline(test, (scores, np.ones(200)), few, GOAL) is None
+    assert fit_baseline(test, (scores, np.ones(200)), few, GOAL) is None
     series = Cohort(torch.zeros(200, 3, 4), test.y, test.attributes)
-    assert baseline(series, (scores, np.ones(200)), series, GOAL) is None
+    assert fit_baseline(series, (scores, np.ones(200)), series, GOAL) is None
 
 
 def test_patients_are_sampled_whole_where_there_are_many_rows():

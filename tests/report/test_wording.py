@@ -5,8 +5,8 @@ import math
 import pytest
 
 from equipoise.measures import GAPS, MEASURES, QUOTIENTS
+from equipoise.report.measure_words import gap_words, share_words
 from equipoise.report.text import LONGEST, MINUS, amount, count, number, plain, short, span
-from equipoise.report.wording import gap_words, share_words
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 from .audit_model import audit as audit
 from .audit_model import with_baseline as with_baseline
-from .baseline import baseline as baseline
+from .baseline import fit_baseline as fit_baseline
 from .bundle import Bundle as Bundle
 from .changes import Balance as Balance
 from .comparison import Comparison as Comparison

@@ -174,12 +174,12 @@ def with_baseline(audit: Audit, scores: Scores, cohort: Cohort | None, train: Co
     if train is None or cohort is None:
         return audit
     from equipoise.methods import Goal
-    from equipoise.repair.baseline import baseline
+    from equipoise.repair.baseline import fit_baseline
 
     if isinstance(train.source, Table) and isinstance(cohort.source, Table):
         train = train.encoded_by(cohort.source.fitted())
     before, goal = (scores, audit.rule.decide(scores)), Goal()
-    made = baseline(cohort, before, train, goal, fitted_on="training set", settings=audit.settings, seed=audit.settings.seed)
+    made = fit_baseline(cohort, before, train, goal, fitted_on="training set", settings=audit.settings, seed=audit.settings.seed)
     return replace(audit, baseline=made)
 
 

@@ -46,7 +46,7 @@ NEAR = 0.01  # a gap on the repair set that counts as none
 EXTREME = 1e-6  # nearest that a probability comes to 0 or 1 in the log loss
 
 
-def baseline(
+def fit_baseline(
     test: Cohort,
     original: tuple[Scores, FloatArray],
     known: Cohort,

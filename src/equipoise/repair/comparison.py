@@ -47,7 +47,7 @@ from equipoise.methods import (
 from equipoise.models import chosen_outputs, encoding, predict
 from equipoise.presenting import presenter
 from equipoise.repair.audit_model import trained_rule
-from equipoise.repair.baseline import baseline
+from equipoise.repair.baseline import fit_baseline
 from equipoise.repair.findings import Findings, find
 from equipoise.repair.provenance import Provenance, Serving, findable, serving_of
 from equipoise.repair.save import Options, save_all
@@ -361,7 +361,7 @@ def _baseline(original: Tried, result: Tried, test: Cohort, repair: Cohort, trai
     """A simple model on the same inputs, next to the original and to the chosen candidate."""
     repaired = (result.decisions(), float(result.chosen_row["gap"]))
     before = (original.test, original.decisions())
-    return baseline(test, before, repair, result.candidate.goal, train=train, repaired=repaired, settings=settings, seed=settings.seed)
+    return fit_baseline(test, before, repair, result.candidate.goal, train=train, repaired=repaired, settings=settings, seed=settings.seed)
 
 
 def _labels(

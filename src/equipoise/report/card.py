@@ -19,9 +19,10 @@ from equipoise.measures import Estimate, group_estimate
 from equipoise.repair import Comparison
 from equipoise.report import card_words as words
 from equipoise.report.card_facts import NOT_PROVIDED, Facts, Result, read_facts
+from equipoise.report.measure_words import PERFORMANCE, rate_title, rate_words
+from equipoise.report.measure_words import performance_words as performance_name
 from equipoise.report.text import INSUFFICIENT, clean, count, fenced, interval, line, name, p_words, percent, sentence
-from equipoise.report.wording import PERFORMANCE, goal_words, rate_title, rate_words
-from equipoise.report.wording import performance_words as performance_name
+from equipoise.report.wording import goal_words
 
 GAPS_SHOWN = ("spd", "eod", "aod", "fpr_gap")  # the others are these with the sign reversed
 RATES_SHOWN = ("selection_rate", "tpr", "tnr", "ppv", "npv", "auroc", "brier", "calibration_in_the_large", "calibration_slope")

@@ -9,9 +9,10 @@ from equipoise.measures import Audit, Estimate, Shift, meaning
 from equipoise.methods import METHODS
 from equipoise.repair import Comparison
 from equipoise.report.card_facts import NOT_PROVIDED, Facts
+from equipoise.report.measure_words import lacking_words, performance_words, rate_words
 from equipoise.report.notes import note_words, why_words
 from equipoise.report.text import INSUFFICIENT, interval, line, name, percent
-from equipoise.report.wording import goal_words, lacking_words, met_words, outcome_words, performance_words, rate_words
+from equipoise.report.wording import goal_words, met_words, outcome_words
 
 SAME = 1e-9  # rates that differ by less are the same
 LISTED = 12  # worse rates that a paragraph names; the table has all

@@ -17,8 +17,8 @@ from equipoise.errors import BadInput
 from equipoise.measures import EVERYONE, Audit, Threshold, group_estimate, sweep
 from equipoise.methods import METHODS
 from equipoise.repair import with_enough_data
+from equipoise.report.measure_words import RATES
 from equipoise.report.text import percent, short_name
-from equipoise.report.wording import RATES
 from equipoise.study import Plan
 
 FORMATS = ("png", "svg", "html")

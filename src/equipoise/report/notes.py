@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from equipoise.report.wording import performance_words
+from equipoise.report.measure_words import performance_words
 
 if TYPE_CHECKING:
     from equipoise.methods import Note

@@ -26,6 +26,7 @@ from equipoise.methods import ALL_AT_ONCE, METHODS, joint_outcome
 from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import Comparison, Saved, folders
 from equipoise.report.explorer import explorer_data
+from equipoise.report.measure_words import PERFORMANCE, RATES, gap_words, rate_title, share_words, upper_bound_words
 from equipoise.report.notes import note_words, why_words
 from equipoise.report.panels import PANELS, calibration_panel, decision_panels, roc_panel, score_panel, trajectory_panel
 from equipoise.report.text import amount, count, p_words, percent, plain, sentence, short, span, thousand
@@ -43,24 +44,18 @@ from equipoise.report.views import (
     widest_change,
 )
 from equipoise.report.wording import (
-    PERFORMANCE,
-    RATES,
     attributes_of,
     balance_words,
     baseline_words,
     comparison_words,
     conclusion,
     contribution_words,
-    gap_words,
     goal_words,
     group_words,
     met_words,
     outcome_words,
     outcomes_words,
-    rate_title,
     sampled_words,
-    share_words,
-    upper_bound_words,
 )
 
 Each = TypeVar("Each")
@@ -227,6 +222,7 @@ def _context(case: Comparison, thumbnails: bool, names: Mapping[str, str]) -> di
         "judgement": judgement,
         "outcome_words": outcome_words(judgement, names=names),
         "met_words": met_words(judgement),
+        "cross_fitted": "" if candidate.judgement is None else outcome_words(candidate.judgement, names=names),
         "baseline": case.baseline,
         "baseline_words": baseline_words(case.baseline, found.settings.level),
         "unit": unit,

@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.measures import Audit, Audits
+from equipoise.report.measure_words import PERFORMANCE, RATES, crossed, distinct, gap_words
 from equipoise.report.terminal_pieces import CLEAR_MARK, about_rows, headline, how_sampled, marks, points, share, table_of
 from equipoise.report.text import amount, percent, sentence, short_name, span
-from equipoise.report.wording import PERFORMANCE, RATES, comparison_words, crossed, distinct, gap_words, largest_gap
+from equipoise.report.wording import comparison_words, largest_gap
 
 MOST_GROUPS, MOST_GAPS = 10, 9  # rows of each table on one screen
 SHARES = ("balanced_accuracy", "accuracy", "f1")  # performance that is printed as a percentage

@@ -10,9 +10,10 @@ from rich.text import Text
 
 from equipoise import models
 from equipoise.measures import CALIBRATION_ERROR, EVERYONE, GROUP_MEASURES, OF_ALL, SCORE_MEASURES, Audit, group_estimate, meaning
+from equipoise.report.measure_words import PERFORMANCE, RATES, distinct, gap_words, lacking_words, rate_title
 from equipoise.report.terminal_pieces import CLEAR_MARK, FEW_MARK, about_rows, headline, how_sampled, marks, points, share, table_of
 from equipoise.report.text import interval, p_words, percent, printable, short_name
-from equipoise.report.wording import PERFORMANCE, RATES, comparison_words, distinct, gap_words, lacking_words, rate_title
+from equipoise.report.wording import comparison_words
 
 WIDE = 110  # columns of a terminal below which simultaneous intervals are left out
 GIVEN_NAMES = {None: "all patients", 1: "positives", 0: "negatives"}

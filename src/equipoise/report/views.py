@@ -16,9 +16,9 @@ from equipoise.measures import Audit, Estimate, FloatArray, group_estimate
 from equipoise.methods import select
 from equipoise.models import GIVEN
 from equipoise.repair import Comparison, Findings, GapRow, GroupRate, Probes, RateBlock, Tried, below_limit
+from equipoise.report.measure_words import RATES, crossed, distinct, mirrors
 from equipoise.report.panels import Called, Panel, Tick, decision_panels, forest_range
 from equipoise.report.text import LONGEST, number, plain
-from equipoise.report.wording import RATES, crossed, distinct, mirrors
 
 PICTURES = 12
 HEADLINE = ("tpr", "tnr", "ppv", "npv")  # rates that are shown at once; those of the scores are shown on demand

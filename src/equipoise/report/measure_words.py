@@ -1,0 +1,170 @@
+"""Measures, rates and performance in words: their names, what they compare, and which of them are one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from equipoise.errors import BadInput
+from equipoise.measures import GROUP_MEASURES, MEASURES, SCORE_MEASURES, meaning, signature, terms
+from equipoise.report.text import percent
+
+if TYPE_CHECKING:
+    from equipoise.measures import Settings
+
+AT_BOUND = 5e-4  # less than this from the upper bound would be printed as 0.0 or 0.1 points
+
+
+class Rate(NamedTuple):
+    """A rate of a group in words; a page prints it as a share (percent), an area (three decimals), points or the size of a difference."""
+
+    name: str
+    means: str
+    kind: str = "share"
+
+
+RATES = {
+    "selection_rate": Rate("share flagged", "of all patients, the share that is decided positive"),
+    "tpr": Rate("sensitivity", "of those who have the finding, the share that is detected"),
+    "fpr": Rate("false positive rate", "of those who do not have it, the share that is flagged"),
+    "tnr": Rate("specificity", "of those who do not have it, the share that is cleared"),
+    "fnr": Rate("miss rate", "of those who have the finding, the share that is missed"),
+    "ppv": Rate("PPV", "positive predictive value: of those flagged, the share who have the finding"),
+    "npv": Rate("NPV", "negative predictive value: of those cleared, the share who do not have it"),
+    "auroc": Rate("AUROC", "the probability that a patient with the finding scores higher than one without; 0.5 is chance", "area"),
+    "calibration_in_the_large": Rate(
+        "calibration in the large",
+        "mean score minus the share who have the finding, in points; above zero the scores are too high",
+        "points",
+    ),
+    "calibration_intercept": Rate(
+        "calibration intercept",
+        "on the logit scale, with the slope at 1; above zero the finding is more frequent than the scores say",
+        "signed",
+    ),
+    "calibration_slope": Rate(
+        "calibration slope", "of the label on the logit of the score; below 1 the scores are too extreme, above 1 too moderate", "number"
+    ),
+    "calibration_error": Rate(
+        "calibration error",
+        "mean distance of the score from the share who have the finding, over 10 bins, in points; bar: range of a calibrated model",
+        "size",
+    ),
+    "brier": Rate("Brier score", "mean squared difference of score and label; 0 is perfect", "area"),
+    "sensitivity_at_specificity": Rate(
+        "sensitivity at fixed specificity", "at a threshold of the group's own, with the same specificity in every group"
+    ),
+    "specificity_at_sensitivity": Rate(
+        "specificity at fixed sensitivity", "at a threshold of the group's own, with the same sensitivity in every group"
+    ),
+}
+
+
+PERFORMANCE = {
+    "balanced_accuracy": "balanced accuracy",
+    "accuracy": "accuracy",
+    "f1": "F1",
+    "auroc": "AUROC",
+    "average_precision": "average precision",
+}
+
+
+def upper_bound_words(below: float | None, performance: str = "") -> str:
+    """The distance from the group-aware upper bound in points: '1.2 below', '0.3 above', 'at it'; with the performance measure named.
+
+    >>> [upper_bound_words(below) for below in (0.0123, -0.003, 0.0, None)], upper_bound_words(0.0123, "accuracy")
+    (['1.2 below', '0.3 above', 'at it', '—'], '1.2 points of accuracy below it')
+    """
+    if below is None or math.isnan(below):
+        return "—"
+    if abs(below) < AT_BOUND:
+        return "at it"
+    where, size = "below" if below > 0 else "above", f"{100 * abs(below):.1f}"
+    return f"{size} points of {performance} {where} it" if performance else f"{size} {where}"
+
+
+def share_words(measure: str) -> tuple[str, str]:
+    """What a measure compares, before and after the name of the finding; a sum of rates is spelled out, anything else has its own name.
+
+    >>> "pneumonia".join(share_words("eod"))
+    'of the patients who have pneumonia, the share that is detected'
+    """
+    return MEASURES[measure].question if measure in MEASURES else (f"{_spelled(measure)}, in the detection of ", "")
+
+
+def gap_words(measure: str) -> str:
+    """A measure in a few words.
+
+    >>> gap_words("tpr-0.5fpr")
+    'sensitivity - 0.5 times false positive rate'
+    """
+    return MEASURES[measure].short if measure in MEASURES else _spelled(measure)
+
+
+def _spelled(measure: str) -> str:
+    """A signed sum of rates in words; the name itself where it is none."""
+    try:
+        terms(measure)
+    except BadInput:
+        return measure
+    return meaning(measure).removeprefix("difference in ")
+
+
+def distinct(measures: Iterable[str]) -> list[str]:
+    """The measures without those that mirror an earlier one, as fnr_gap mirrors eod.
+
+    >>> distinct(["spd", "eod", "aod", "fpr_gap", "tnr_gap", "fnr_gap", "ppv_gap"])
+    ['spd', 'eod', 'aod', 'fpr_gap', 'ppv_gap']
+    """
+    found: dict[tuple[object, ...], str] = {}
+    for name in measures:
+        found.setdefault(signature(name), name)
+    return list(found.values())
+
+
+def mirrors(measures: Iterable[str]) -> dict[str, list[str]]:
+    """For each measure that is shown, those that mirror it.
+
+    >>> mirrors(["eod", "fpr_gap", "tnr_gap", "fnr_gap"])
+    {'eod': ['fnr_gap'], 'fpr_gap': ['tnr_gap']}
+    """
+    names = list(measures)
+    shown = distinct(names)
+    return {name: [other for other in names if other not in shown and signature(other) == signature(name)] for name in shown}
+
+
+def crossed(attributes: Sequence[str]) -> list[str]:
+    """The intersections among the attributes: 'sex & age' next to 'sex' and 'age'."""
+    pairs = {f"{a} & {b}" for a in attributes for b in attributes}
+    return [name for name in attributes if name in pairs]
+
+
+def rate_title(rate: str, settings: Settings) -> str:
+    """The name of a rate of a group, with the value at which an operating point is read: 'sensitivity at 90% specificity'."""
+    fixed = {"sensitivity_at_specificity": settings.specificity, "specificity_at_sensitivity": settings.sensitivity}
+    return RATES[rate].name.replace("fixed", percent(fixed[rate])) if rate in fixed else RATES[rate].name
+
+
+def lacking_words(note: str) -> str:
+    """What is insufficient in a group, with the names of rates; all of them are 'everything'."""
+    return "; ".join(_lacking(part) for part in note.split("; "))
+
+
+def _lacking(note: str) -> str:
+    before, separator, after = note.partition(": ")
+    measures = after.split(", ")
+    if set(measures) >= {*GROUP_MEASURES, *SCORE_MEASURES}:
+        return f"{before}: everything"
+    named = (m.partition(" (") for m in measures)
+    return before + separator + ", ".join(f"{RATES[m].name if m in RATES else m}{gap}{why}" for m, gap, why in named)
+
+
+def rate_words(rate: str) -> str:
+    """The name of a rate of a group, or of a rate that a measure is a sum of."""
+    return RATES["selection_rate" if rate == "selection" else rate].name
+
+
+def performance_words(measure: str) -> str:
+    """A performance measure in words."""
+    return PERFORMANCE.get(measure, measure.replace("_", " "))
