@@ -44,6 +44,10 @@ class EmptyCell(BadInput):
     """A measure needs samples in a cell (group, label) that has none."""
 
 
+class TooFewPatients(EmptyCell):
+    """A cell (group, label) that a goal needs has too few patients for any claim."""
+
+
 class UnknownName(BadInput):
     """A name that is not in a closed list: a measure, a method, a data set, a group."""
 

@@ -42,7 +42,10 @@ def debias(
     inputs: given.Inputs,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the repaired network, the rule, the audits and the report.")],
     method: Annotated[
-        list[str] | None, typer.Option(help="A method to try; repeat the option to compare several.", show_default="bias-gda")
+        list[str] | None,
+        typer.Option(
+            help="A method to try; repeat the option to compare several.", show_default="auto: all that are worth it, within --budget"
+        ),
     ] = None,
     measure: Annotated[
         str, typer.Option(help="Gap to reduce: eod, spd, aod, fpr_gap, ppv_gap, ... or a sum of rates: tpr-fpr, 0.5*tpr+0.5*selection.")
@@ -51,14 +54,12 @@ def debias(
         str, typer.Option(help="Performance measure to preserve: balanced_accuracy, accuracy or f1.")
     ] = "balanced_accuracy",
     min_performance: Annotated[
-        float | None, typer.Option(help="Minimum performance.", show_default="none; without --max-gap, the original's minus --max-loss")
+        float | None, typer.Option(help="Minimum performance.", show_default="the original's minus --max-loss")
     ] = None,
     max_gap: Annotated[float | None, typer.Option(help="Maximum |gap|.", show_default="none: as small as possible")] = None,
     max_loss: Annotated[
         float | None,
-        typer.Option(
-            help="Maximum loss of performance compared with the original, without --min-performance and --max-gap.", show_default="0.02"
-        ),
+        typer.Option(help="Maximum loss of performance compared with the original, without --min-performance.", show_default="0.02"),
     ] = None,
     no_group_worse: Annotated[
         bool, typer.Option("--no-group-worse", help="No group's sensitivity may fall below its original value.")
@@ -67,15 +68,35 @@ def debias(
         list[str] | None, typer.Option(help="Minimum rate in every group, as in tpr=0.8; repeat it for more.", show_default="none")
     ] = None,
     selection: Annotated[
-        str, typer.Option(help="How a step is chosen: paper, on the rows it was tuned on; honest or one-se, corrected on held-out rows.")
-    ] = "paper",
+        str, typer.Option(help="How a step is chosen: honest or one-se, by cross-fitted values; paper, on the rows it was tuned on.")
+    ] = "honest",
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Threshold in use today: the original decides by it.", show_default="that of best performance on the repair set"),
+    ] = None,
+    no_group_rules: Annotated[
+        bool, typer.Option("--no-group-rules", help="Leave out rules that need each patient's group, in --method auto.")
+    ] = False,
+    budget: Annotated[float, typer.Option(help="Minutes that all methods together may take, about; 0 for no limit.")] = 10.0,
+    recalibrate: Annotated[
+        bool,
+        typer.Option("--recalibrate/--no-recalibrate", help="Recalibrate the scores of a network that was changed; changes no decision."),
+    ] = True,
+    force: Annotated[
+        bool, typer.Option("--force", help="Go on with too few patients in a cell; the outcome can then only be unclear or harm.")
+    ] = False,
     label_goal: Annotated[
         list[str] | None,
         typer.Option(
             "--goal", help="Goal of one of several labels, as in Mass.min_performance=0.8 or Mass.measure=spd; repeat it for more."
         ),
     ] = None,
-    test_fraction: Annotated[float, typer.Option(help="Share of the patients held out for evaluation.")] = 0.3,
+    test_fraction: Annotated[
+        float | None, typer.Option(help="Share of the patients held out for evaluation.", show_default="0.3; none with --test")
+    ] = None,
+    test_file: Annotated[
+        Path | None, typer.Option("--test", help="File with the test set in the same columns, of other patients; then none are held out.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     settings: Annotated[
         list[str] | None,
@@ -115,13 +136,16 @@ def debias(
     """Repair a network on local patients, evaluate it on held-out patients and write a folder ready to serve.
 
     [bold]Example:[/bold] equipoise debias local.csv --images xrays/ --label pneumonia --group sex --reference M --patient patient_id
-    --model my_model.py:build --weights net.safetensors --method bias-gda --method pruning --min-performance 0.75 --out repaired/
+    --model my_model.py:build --weights net.safetensors --threshold 0.4 --max-gap 0.05 --out repaired/
+
+    [bold]Official test set:[/bold] equipoise debias local.csv --test official.csv --label pneumonia --group sex --model my_model.py:build
+    --weights net.safetensors --method bias-score --method pruning --min-performance 0.75 --out repaired/
 
     [bold]Multi-label:[/bold] --label Effusion --label Mass ...: one repair of a network with one output per label, one folder per label.
 
     [bold]Classes:[/bold] --label finding --class none --class pneumonia --class effusion ...: decided by argmax, one folder per class.
     """
-    from equipoise.data import hold_out
+    from equipoise.data import hold_out, same_groups
     from equipoise.methods import Goal
     from equipoise.models import OUTPUTS, code_of
     from equipoise.repair import (
@@ -147,14 +171,24 @@ def debias(
 
     label, images = inputs.options["classes"] or inputs.options["labels"], inputs.options["images"]
     kind = "classes" if inputs.options["classes"] else "labels"
-    methods = _methods_of(method or ["bias-gda"], settings or [])
-    problems = inputs.problems() + number_problems(test_fraction=test_fraction, draws=draws, seed=seed)
+    methods = _methods_of(method or ["auto"], settings or [])
+    share = 0.3 if test_fraction is None else test_fraction
+    problems = inputs.problems() + number_problems(test_fraction=share, draws=draws, seed=seed)
+    if test_fraction is not None and test_file is not None:
+        problems.append("--test-fraction holds out patients of the data file, --test is a test set of its own; use one of them")
+    if budget < 0:
+        problems.append(f"--budget must be a number of minutes, or 0 for no limit; got {budget:g}")
+    if no_group_rules:
+        problems += _without_groups(methods)
+    if threshold is not None and kind == "classes":
+        problems.append("--threshold has no meaning for classes, which are decided by argmax. Omit it.")
     if thumbnails and images is None:
         problems.append("--thumbnails requires --images. Omit it.")
     if weights is not None and not weights.is_file():
         problems.append(f"no such file: {weights}. Give the file with the weights.")
     goal = collected(
-        problems, lambda: Goal(measure, performance, min_performance, max_gap, _kept(no_group_worse, min_rate or []), selection, max_loss)
+        problems,
+        lambda: Goal(measure, performance, min_performance, max_gap, _kept(no_group_worse, min_rate or []), selection, max_loss, threshold),
     )
     collected(problems, lambda: check_methods(None, methods, train is not None))
     collected(problems, lambda: pick("--output-type", output_type or "auto", OUTPUTS))
@@ -184,13 +218,17 @@ def debias(
         opened = given.cohort_of(file, reading)
         words = given.group_names_of(group_name, opened.cohort)
         trained = None if train is None else given.cohort_of(train, reading.with_bins_of(opened.cohort)).cohort
-        repair, test = hold_out(opened.cohort, test_fraction, seed=seed)
+        if test_file is None:
+            repair, test = hold_out(opened.cohort, share, seed=seed)
+        else:
+            repair = opened.cohort
+            test = same_groups(repair, given.cohort_of(test_file, reading.as_for(repair)).cohort)
         shared = [] if one else [f"the network was repaired for {len(label)} {kind} at once: {', '.join(label)}; each has its own report"]
         origin = Provenance.now(
             arguments=["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])],
             model=model,
             seed=seed,
-            files=[path for path in (file, weights, train) if path is not None],
+            files=[path for path in (file, weights, train, test_file) if path is not None],
             cohort=opened.cohort,
             limits=[*opened.summary(), *remarks, *shared],
         )
@@ -202,7 +240,7 @@ def debias(
             set_output(network, output)
     if dry_run:
         with notes():
-            found = estimate(network, repair, test, methods, goal, trained, draws if probe else None, outputs)
+            found = estimate(network, repair, test, methods, goal, trained, draws if probe else None, outputs, 60 * budget or None)
         print_plan(found, folder, as_json)
         return
     with notes():
@@ -213,9 +251,9 @@ def debias(
         served = Serving(findable(model), output, test.inputs[: min(len(test), ROWS_CHECKED)], read, which, came, code)
         serving = servings(network, repair, label[0], outputs, served)
         request = Request(label[0], title, origin, draws, thumbnails, probe)
-        cases = try_methods(
-            network, repair, test, methods, goal, request=request, outputs=outputs, goals=goals, seed=seed, train=trained, bars=bar
-        )
+        limits: dict[str, Any] = {"budget": 60 * budget or None, "recalibrate": recalibrate, "force": force}
+        named: dict[str, Any] = {"request": request, "outputs": outputs, "goals": goals, "seed": seed, "train": trained}
+        cases = try_methods(network, repair, test, methods, goal, **named, **limits, bars=bar)
         options = Options(onnx=onnx, onnx_rule=onnx_rule, thumbnails=thumbnails, card=card, overwrite=overwrite, group_names=words)
         overview = title or f"{len(label)} {kind} of {without_folders(model)}"
         done = save_all(cases, folder, serving, options, title=overview, bars=bar)
@@ -250,6 +288,17 @@ def _methods_of(names: list[str], settings: list[str]) -> dict[str, dict[str, An
         methods[name][key] = collected(problems, partial(_value, name, key, values))
     raise_all(problems)
     return methods
+
+
+def _without_groups(methods: dict[str, dict[str, Any]]) -> list[str]:
+    """What is wrong with leaving out rules that need the group; `auto` is told to."""
+    from equipoise.methods import METHODS
+
+    asked = [name for name in methods if name in METHODS and METHODS[name].needs_group]
+    for name, settings in methods.items():
+        if name in METHODS and METHODS[name].runs_others:
+            settings["allow_group"] = False
+    return [f"--no-group-rules leaves out rules that need each patient's group; --method {name} is one. Omit it." for name in asked]
 
 
 def _value(method: str, key: str, given: list[str]) -> Any:
@@ -288,13 +337,15 @@ def _goals_of(texts: list[str], labels: list[str], goal: Goal) -> dict[str, Goal
             problems += UnknownName("label in --goal", label, labels).problems
         elif key in ("measure", "performance"):
             given[label][key] = value
-        elif key in ("min_performance", "max_gap", "max_loss"):
+        elif key in ("min_performance", "max_gap", "max_loss", "threshold"):
             try:
                 given[label][key] = float(value)
             except ValueError:
                 problems.append(f"invalid value {value!r} for --goal {place}: expected a number")
         else:
-            problems += UnknownName("key in --goal", key, ("measure", "performance", "min_performance", "max_gap", "max_loss")).problems
+            problems += UnknownName(
+                "key in --goal", key, ("measure", "performance", "min_performance", "max_gap", "max_loss", "threshold")
+            ).problems
     raise_all(problems)
     return {label: replace(goal, **own) for label, own in given.items()} if texts else None
 

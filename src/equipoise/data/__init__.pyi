@@ -77,6 +77,7 @@ from .splits import balanced_parts as balanced_parts
 from .splits import check_cohort as check_cohort
 from .splits import fold_parts as fold_parts
 from .splits import hold_out as hold_out
+from .splits import same_groups as same_groups
 from .splits import split as split
 from .stored import Stored as Stored
 from .stored import mixed as mixed

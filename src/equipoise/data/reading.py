@@ -84,6 +84,10 @@ class Reading:
         """The same for another file, with the bins of this cohort, so that both have groups of the same names."""
         return replace(self, bins={a.name: a.bins for a in cohort.attributes if a.bins is not None})
 
+    def as_for(self, cohort: Cohort) -> "Reading":
+        """The same for another file of this cohort's patients' kind: with its bins and its references."""
+        return replace(self.with_bins_of(cohort), reference=[attribute.reference for attribute in cohort.attributes])
+
     @property
     def view(self) -> str | None:
         """The column that marks frontal views, the only ones used; None where all rows are."""

@@ -9,7 +9,7 @@ of one assignment are pooled, so that every patient is in a test set once, for a
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -88,16 +88,16 @@ def parted(cohort: Cohort, part: IntArray) -> Parts:
 
 
 def hold_out(cohort: Cohort, fraction: float = 0.3, *, seed: int = 0) -> tuple[Cohort, Cohort]:
-    """The repair set of a cohort, and this fraction of it held out as the test set.
+    """The repair set of a cohort, and this fraction of its patients held out as the test set.
 
-    By patient and stratified, as `split`. Nothing is learned from either set: a table keeps the encoding that it has, because the network
-    was trained elsewhere.
+    By patient and stratified, as `split`; where patients have different numbers of rows, the fraction is one of patients. Nothing is
+    learned from either set: a table keeps the encoding that it has, because the network was trained elsewhere.
     """
     if not 0 < fraction < 1:
         raise BadInput(f"the fraction to hold out must lie between 0 and 1; got {fraction}")
     unit = _units(cohort)
     shares = np.array([1 - fraction, fraction, 0.0])
-    part = _assign(_strata(cohort, unit), np.bincount(unit), shares, generator(seed, "keep aside"))[unit]
+    part = _assign(_strata(cohort, unit), np.ones(unit.max() + 1, np.int64), shares, generator(seed, "keep aside"))[unit]
     if isinstance(cohort.source, Table):
         cohort = cohort.encoded_by(cohort.source.fitted())
     repair, test = (cohort.take(np.flatnonzero(part == k), f"{cohort.name}/{name}") for k, name in ((0, "repair"), (1, "test")))
@@ -106,6 +106,29 @@ def hold_out(cohort: Cohort, fraction: float = 0.3, *, seed: int = 0) -> tuple[C
         raise BadInput(f"{unit.max() + 1:,} {what} of {cohort.name!r} are too few to hold out {fraction:g} of them. Use more data.")
     _check_disjoint(repair, test)
     return repair, test
+
+
+def same_groups(repair: Cohort, test: Cohort) -> Cohort:
+    """The test set with its groups numbered as those of the repair set; an error where groups are new or patients are in both."""
+    problems = []
+    for kind, mine, theirs in (("patients", repair.patients, test.patients),):
+        if mine is not None and theirs is not None and (both := len(set(mine) & set(theirs))):
+            problems.append(
+                f"{both:,} of {len(set(theirs)):,} {kind} of {test.name!r} are also in {repair.name!r}; a test set is of other patients. "
+                "Remove their rows from one of the files, or omit --test, which holds out patients of the first file"
+            )
+    attributes = []
+    for own, other in zip(repair.attributes, test.attributes, strict=True):
+        if new := [level for level in other.levels if level not in own.levels]:
+            known = ", ".join(map(repr, own.levels))
+            problems.append(
+                f"{test.name!r} has groups of {own.name!r} that {repair.name!r} has not: {', '.join(map(repr, new))}; known: {known}"
+            )
+            continue
+        codes = np.array([*(own.levels.index(level) for level in other.levels), MISSING])
+        attributes.append(replace(other, levels=own.levels, codes=codes[other.codes]))
+    raise_all(problems)
+    return replace(test, attributes=tuple(attributes))
 
 
 def assign_folds(cohort: Cohort, folds: int, rng: np.random.Generator) -> IntArray:

@@ -102,6 +102,7 @@ from .target_gaps import gaps_together as gaps_together
 from .target_gaps import pooled_gaps as pooled_gaps
 from .threshold_range import USUAL as USUAL
 from .threshold_range import read_range as read_range
+from .threshold_sweep import Choice as Choice
 from .threshold_sweep import Sweep as Sweep
 from .threshold_sweep import at_threshold as at_threshold
 from .threshold_sweep import sweep as sweep

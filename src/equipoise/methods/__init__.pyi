@@ -42,9 +42,11 @@ from .outcome import judge as judge
 from .outcome import performance_limit as performance_limit
 from .recalibration import recalibrated as recalibrated
 from .reject_option import RejectOption as RejectOption
+from .remarks import check_cells as check_cells
 from .rules import STRICT as STRICT
 from .rules import Cut as Cut
 from .rules import described as described
 from .rules import rule_in as rule_in
 from .rules import rule_to_dict as rule_to_dict
+from .selection import IN_USE as IN_USE
 from .selection import select as select

@@ -57,6 +57,7 @@ class Goal:
     that held-out rows have corrected; "one-se", as honest, but of all steps within a standard error of the best the best performing one.
     Performance is kept at `min_performance`, or at the original's less `max_loss`, which is 0.02 unless given. Only with "paper", as
     published, a goal with nothing but `max_gap` keeps no performance: it asks for the best performance with |gap| <= `max_gap`.
+    `threshold` is the one in use today, at which the original decides; left out, the original has the threshold of best performance.
 
     >>> Goal("eod", max_gap=0.05, keep={"tpr": 0.8}).describe()
     '|eod| <= 0.05 with tpr >= 0.8 in every group'
@@ -69,6 +70,7 @@ class Goal:
     keep: Mapping[str, float | str] = field(default_factory=dict, hash=False)
     selection: str = "paper"
     max_loss: float | None = None
+    threshold: float | None = None
     original: float | None = field(default=None, compare=False)  # the original's performance, where `min_performance` follows from it
 
     def __post_init__(self) -> None:
@@ -76,7 +78,7 @@ class Goal:
         pick("performance measure", self.performance, AT_THRESHOLD)
         pick("selection", self.selection, SELECTIONS)
         problems = []
-        for name in ("min_performance", "max_gap", "max_loss"):
+        for name in ("min_performance", "max_gap", "max_loss", "threshold"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
                 problems.append(f"{name} must be between 0 and 1; got {value}")

@@ -118,7 +118,7 @@ def bias_score(model: nn.Module, cohort: Cohort, goal: Goal, settings: Settings,
     """The network with probes next to it. What tells the groups apart may be learnt from the training set too."""
     label = Label.of([cohort], goal)
     original = predict(model, cohort).score[None]
-    start = label.evaluate(original)
+    start = label.original(original)
     least = None
     if goal.keep:
         before = label.rates(original, start.threshold)

@@ -25,7 +25,7 @@ from equipoise.methods.cross_fitted import run_cross_fitted
 from equipoise.methods.driver import Job, joined, run
 from equipoise.methods.outcome import judge
 from equipoise.methods.recalibration import recalibrated
-from equipoise.methods.remarks import advice, kept_or_not, remarked
+from equipoise.methods.remarks import advice, check_cells, kept_or_not, remarked
 from equipoise.models import WRAPPED, BiasScore, ChosenOutputs, ManyBiasScores, chosen_outputs
 
 NO_NETWORK = {  # what is given in place of a network, and what to do
@@ -51,6 +51,8 @@ def debias(
     max_loss: float | None = None,
     budget: float | None = 600.0,
     recalibrate: bool = True,
+    threshold: float | None = None,
+    force: bool = False,
     seed: int = 0,
     train: Cohort | None = None,
     goals: Mapping[str, Goal] | None = None,
@@ -74,6 +76,10 @@ def debias(
     `recalibrate`: the scores of a network that was changed are mapped so that they are probabilities again, which changes no decision; see
     `result.recalibration`.
 
+    `threshold` is the one in use today: the original then decides by it; without it, by the threshold of best performance on the cohort.
+    A cohort with fewer than 5 patients in a cell (group, label) that the measure needs is an error; `force=True` goes on, and the outcome
+    can then only be unclear or harm.
+
     On a cohort of several labels or classes one repair serves them all, and `result.labels` has what was found for each. `goals` gives a
     label a goal of its own; `outputs` says which output of the network is which label, by number or name.
     """
@@ -82,7 +88,7 @@ def debias(
     if cohort is None:
         raise BadInput("eq.debias takes a network and a cohort of patients to repair it on: eq.debias(model, parts.valid)")
     check_cohort("eq.debias, after the network,", cohort)
-    goal = Goal(named(measure), performance, min_performance, max_gap, keep or {}, selection, max_loss)
+    goal = Goal(named(measure), performance, min_performance, max_gap, keep or {}, selection, max_loss, threshold)
     if cohort.targets is None and (goals is not None or outputs is not None):
         given = " and ".join(name for name, value in (("goals", goals), ("outputs", outputs)) if value is not None)
         raise BadInput(
@@ -91,8 +97,12 @@ def debias(
     network = model
     if cohort.targets is not None:
         check_method(method, cohort.kind, cohort.labels[0])
+        if threshold is not None and cohort.kind == "classes":
+            raise BadInput(f"classes are decided by argmax, which has no threshold; got threshold={threshold}. Leave it out")
         goal = goals_of(cohort, goal, goals)
         network = chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs or {})
+    if not force:
+        check_cells({"the repair set": cohort}, goal.each)
     trains = None if train is None else [train]
     limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget}
     found = run_many(method, [network], [cohort], goal, seeds=[seed], trains=trains, **limits)[0]

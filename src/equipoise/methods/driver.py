@@ -21,7 +21,7 @@ from equipoise.errors import BadInput
 from equipoise.measures import ARGMAX, LabelRules, Rule, Threshold
 from equipoise.methods.base import Candidate, Goal, JointGoal, Note, Progress, Why
 from equipoise.methods.contract import Fit, Kind, Method, Rng, Step, Steps
-from equipoise.methods.evaluation import HALF, Data, Evaluation, Found, Limits, decided_at, frame, trace_row
+from equipoise.methods.evaluation import HALF, Data, Evaluation, Found, Limits, decided_at, frame, spare, trace_row
 from equipoise.methods.selection import Merit, lacking, merit, plain_rule, select, selected_for_all, too_low
 from equipoise.models import MLP, ChosenOutputs, check, predict, replicas
 
@@ -191,7 +191,7 @@ class _Search:
 
     def _begin(self) -> Evaluation:
         """The original networks, step 0."""
-        now = self.data.evaluate(self.original.evaluate())
+        now = self.data.original(self.original.evaluate())
         if any(goal.keep for goal in self.goals):
             self.limits, now = self.data.limits(now, self.goals)
         for r in range(len(self.active)):
@@ -275,14 +275,14 @@ class _Search:
             views = [whole.view(at) for at in range(len(self.goals))]
         found = self.found[r][row]
         if self.network.reduced or self.data.classes:
-            found = tuple(self._again(r, at, view) for at, view in enumerate(views))
+            found = tuple(self._again(r, at, view, row) for at, view in enumerate(views))
         each = [self._labelled(r, at, row, view, own) for at, (view, own) in enumerate(zip(views, found, strict=True))]
         if not self.data.several:
             return each[0]
         named = {label.name: own for label, own in zip(self.data.labels, each, strict=True)}
         return joined(model, named, pd.DataFrame(self.joint[r]), row, (self._why(r, row),), self.job.cohorts[r].kind)
 
-    def _again(self, r: int, at: int, view: nn.Module) -> Found:
+    def _again(self, r: int, at: int, view: nn.Module, row: int) -> Found:
         """The chosen step evaluated once more in full precision, on the network as it will be used."""
         label, limit = self.data.labels[at].only(r), None
         if self.limits is not None and (own := self.limits[at]) is not None:
@@ -290,6 +290,10 @@ class _Search:
         scores = predict(view, self._part(r, at)).score[None]
         if self.data.classes:
             found = label.decided(decided_at(scores, np.full(1, HALF)), limit)
+        elif row == 0 and label.threshold is not None:
+            found = label.original(scores)
+            if limit is not None:
+                found = replace(found, spare=spare(label.rates(scores, found.threshold), limit))
         else:
             found = label.evaluate(scores, self.within, limit)
         return found.at(r, len(self.active))

@@ -46,6 +46,7 @@ from equipoise.measures import (
 )
 from equipoise.methods.base import Goal, Note
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
+from equipoise.methods.evaluation import in_use
 from equipoise.methods.frontier import SHARES, along
 from equipoise.methods.papers import HARDT
 from equipoise.methods.rules import Cut, Groups, Share, of_every_group, plain_values, repeated
@@ -189,7 +190,7 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     _require(scores)
     attribute, weight = scores.attribute, normalised(scores.weight)
     swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance), weight=weight)
-    start = swept.best(goal.performance)
+    start = in_use(scores, goal) or swept.best(goal.performance)
     original = (0, float(start.values[goal.measure]), float(start.values[goal.performance]), float(start.threshold))
     settled = goal.settled(original[2])
 

@@ -21,9 +21,11 @@ from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import (
     RATES,
     Cells,
+    Choice,
     FloatArray,
     IntArray,
     Sweep,
+    at_threshold,
     furthest,
     gap_values,
     is_quotient,
@@ -57,6 +59,7 @@ class Label:
     performance: str
     keep: Keep = field(default_factory=dict)
     weight: FloatArray | None = None  # (R, n) sample weights
+    threshold: float | None = None  # in use today; None: that of best performance
 
     @classmethod
     def of(cls, cohorts: Sequence[Cohort | Scores], goal: Goal, name: str = "") -> "Label":
@@ -79,7 +82,7 @@ class Label:
         y, codes = np.stack([c.y for c in cohorts]), np.stack([c.attribute.codes for c in cohorts])
         weights = [normalised(c.weight) for c in cohorts]
         weight = None if any(w is None for w in weights) else np.stack([w for w in weights if w is not None])
-        return cls(name, y, codes, levels, goal.measure, goal.performance, goal.keep, weight)
+        return cls(name, y, codes, levels, goal.measure, goal.performance, goal.keep, weight, goal.threshold)
 
     def only(self, network: int) -> "Label":
         """The label of one network of a stack."""
@@ -101,6 +104,13 @@ class Label:
         choice = swept.best(self.performance, gap=self.measure if counts else None, max_gap=max_gap)
         left = None if least is None else spare(self.rates(scores, choice.threshold), least)
         return Found(choice.values[self.measure], choice.values[self.performance], choice.threshold, left)
+
+    def original(self, scores: FloatArray) -> "Found":
+        """The same of the original networks: at the threshold in use, or without one at that of best performance."""
+        if self.threshold is None:
+            return self.evaluate(scores)
+        cut = np.full(len(scores), self.threshold)
+        return replace(self.decided(decided_at(scores, cut)), threshold=cut)
 
     def decided(self, decisions: FloatArray, least: FloatArray | None = None) -> "Found":
         """The same of decisions (R, n) that are made already, as those of a class are."""
@@ -135,6 +145,18 @@ class Label:
             affine = linearised(self.measure, Cells(self.levels, cells.n[r], cells.s[r]), int(group))
             offsets[r], rows[r] = affine.offset, affine.weights(self.y[r], self.codes[r])
         return offsets, rows
+
+
+def in_use(scores: Scores, goal: Goal) -> Choice | None:
+    """The threshold in use with its gap and performance on these scores; None where the goal names none."""
+    if goal.threshold is None:
+        return None
+    cells = tabulate(at_threshold(scores.score, goal.threshold), scores.y, scores.attribute, normalised(scores.weight))
+    values = {
+        goal.measure: np.asarray(furthest(goal.measure, cells)),
+        goal.performance: np.asarray(performance_values(goal.performance, cells)),
+    }
+    return Choice(np.asarray(goal.threshold), values, np.asarray(True))
 
 
 def decided_at(scores: FloatArray, thresholds: FloatArray) -> FloatArray:
@@ -232,11 +254,17 @@ class Data:
         """Whether the weights of the gap change with the decisions, as they do wherever there is more than one gap."""
         return len(self.labels) > 1 or self.labels[0].moving
 
-    def evaluate(self, scores: FloatArray, max_gap: float | None = None, least: "Limits | None" = None) -> Evaluation:
+    def original(self, scores: FloatArray) -> Evaluation:
+        """The evaluation of the original networks from their scores (R, rows), by the threshold in use where there is one."""
+        return self.evaluate(scores, original=True)
+
+    def evaluate(
+        self, scores: FloatArray, max_gap: float | None = None, least: "Limits | None" = None, *, original: bool = False
+    ) -> Evaluation:
         """The evaluation of scores (R, rows): the best threshold of each label, within a maximum |gap| if one is given."""
         limits = least or [None] * len(self.labels)
         if not self.several:
-            found = self.labels[0].evaluate(scores, max_gap, limits[0])
+            found = self.labels[0].original(scores) if original else self.labels[0].evaluate(scores, max_gap, limits[0])
             return Evaluation(scores, found.gap, found.performance, found.threshold, (found,))
         thresholds: FloatArray = np.full(scores.shape, HALF)
         each: list[Found] = []
@@ -246,7 +274,7 @@ class Data:
             if self.classes:
                 each.append(label.decided(decided_at(scores, thresholds)[:, rows], limit))
             else:
-                each.append(label.evaluate(scores[:, rows], max_gap, limit))
+                each.append(label.original(scores[:, rows]) if original else label.evaluate(scores[:, rows], max_gap, limit))
                 thresholds[:, rows] = each[-1].threshold[:, None]
         recall = None
         if self.classes:

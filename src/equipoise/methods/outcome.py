@@ -160,11 +160,12 @@ def judge(
     source: Source,
     settings: Settings = Settings(),
     labels: int = 1,
+    forced: bool = False,
 ) -> Judgement:
     """The judgement of decisions before and after a repair on the same rows, which must not have been used to fit either.
 
     Decisions are 0 or 1, or probabilities of a randomised 1. `labels` is how many labels were repaired together: each claim then has its
-    share of the error.
+    share of the error. A repair that was `forced` with too few patients is never called closed or reduced.
 
     >>> import numpy as np
     >>> y, groups = np.array([1, 1, 0, 0] * 1000), np.array(["F", "M"] * 2000)
@@ -210,7 +211,7 @@ def judge(
         return replace(found, outcome=Outcome.HARM)
     level = max(1 - 2 * (1 - settings.level) / (labels * max(len(gaps), 1)), 0.5)  # one-sided, shared by groups and labels
     pooled = pooled_gaps(scores, before, after, goal.measure, level)
-    if not found.short:
+    if not found.short and not forced:
         if kept and all(_within(gap.after, found.max_gap) for gap in gaps):
             return replace(found, outcome=Outcome.CLOSED)
         if _reduced(found, pooled):

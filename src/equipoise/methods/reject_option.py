@@ -44,6 +44,7 @@ from equipoise.measures import (
 )
 from equipoise.methods.base import Goal, Note
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
+from equipoise.methods.evaluation import in_use
 from equipoise.methods.frontier import SHARES, along, half_rows, windows
 from equipoise.methods.papers import KAMIRAN
 from equipoise.methods.rules import Cut, Groups, Share, plain_values, repeated, unknown
@@ -164,7 +165,7 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     """The best threshold and margin for these scores, which should be validation scores."""
     attribute, weight = scores.attribute, normalised(scores.weight)
     swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance), weight=weight)
-    start = swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
+    start = in_use(scores, goal) or swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
     original = (0, float(start.values[goal.measure]), float(start.values[goal.performance]), float(start.threshold), 0.0)
     settled = goal.settled(original[2])
     max_gap = settings.max_gap if goal.max_gap is None else goal.max_gap

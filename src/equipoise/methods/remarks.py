@@ -5,13 +5,14 @@ noise. So every candidate's notes name such cells, with the standard error of th
 gap, and the same advice stands in the error. Rows without a group count for performance and never for a gap, which is said as well.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import nn
 
 from equipoise.data import FEW, MISSING, Cohort
+from equipoise.errors import TooFewPatients
 from equipoise.measures import (
     QUOTIENTS,
     RATES,
@@ -33,6 +34,7 @@ from equipoise.methods.selection import too_low
 from equipoise.models import predict
 
 SHOWN = 6  # cells, before the rest is only counted
+MIN_PATIENTS = 5  # in a cell, without which there is no repair unless it is forced
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,48 @@ def advice(cohorts: Iterable[Cohort], goal: Goal) -> list[str]:
             if small:
                 return [f"too few in {cohort.name}: {_listed(small)}. {merging(cohort, cells)}"]
     return []
+
+
+def check_cells(sets: Mapping[str, Cohort], goals: Sequence[Goal], least: int = MIN_PATIENTS) -> None:
+    """Raises TooFewPatients with a table of counts where a cell that a goal needs has fewer patients than any claim would need.
+
+    `sets` are the repair set and the test set by name; of several labels there is one goal each.
+    """
+    problems: list[str] = []
+    first = next(iter(sets.values()))
+    for at, goal in enumerate(goals):
+        name = first.labels[at] if first.targets is not None else ""
+        parts = {key: cohort.labelled(name) if name else cohort for key, cohort in sets.items()}
+        problems += _too_few(parts, goal, name, least)
+    if problems:
+        raise TooFewPatients(*problems)
+
+
+def _too_few(parts: Mapping[str, Cohort], goal: Goal, label: str, least: int) -> list[str]:
+    """The problem of one label: the counts of every cell that is too small in some set, in all sets, and what to do."""
+    counts: dict[tuple[str, int | None], dict[str, int]] = {}
+    unit = "rows"
+    for key, cohort in parts.items():
+        for cell in cells_of(cohort, _rates(goal)):
+            counts.setdefault((cell.group, cell.label), {})[key] = cell.count
+            unit = cell.unit
+    short = {cell: own for cell, own in counts.items() if any(own.get(key, 0) < least for key in parts)}
+    if not short:
+        return []
+    words = {None: "", 0: " negative", 1: " positive"}
+    lines = [
+        f"  {group!r}{words[y]}: {', '.join(f'{own.get(key, 0):,} in {key}' for key in parts)}"
+        for (group, y), own in list(short.items())[:SHOWN]
+    ]
+    lines += [f"  and {len(short) - SHOWN} more cells"] if len(short) > SHOWN else []
+    worst = min(parts.values(), key=lambda cohort: min(cell.count for cell in cells_of(cohort, _rates(goal))))
+    todo = merging(worst, cells_of(worst, _rates(goal)), goal.measure)
+    head = f"{f'{label}: ' if label else ''}{goal.measure} needs at least {least} {unit} in every cell of group and label that it compares"
+    return [
+        "\n".join(
+            [f"{head}; too few are:", *lines, f"  {todo}", "  --force (force=True) goes on; the outcome can then only be unclear or harm."]
+        )
+    ]
 
 
 def cells_of(cohort: Cohort, rates: Sequence[str]) -> list[Cell]:

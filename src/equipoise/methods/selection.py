@@ -11,6 +11,8 @@ from equipoise.measures import Threshold
 from equipoise.methods.base import Goal, Note, Why
 from equipoise.methods.evaluation import NOISE, Found
 
+IN_USE = "in use today, as given"  # where a threshold comes from that was not chosen
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -123,6 +125,8 @@ def select(trace: pd.DataFrame, goal: Goal) -> Selection:
 
 
 def plain_rule(method: str, trace: pd.DataFrame, row: int, cohort: Cohort | Scores, goal: Goal) -> Threshold:
-    """The threshold of the chosen step."""
+    """The threshold of the chosen step; that of the original where it is the one in use."""
+    if row == 0 and goal.threshold is not None:
+        return Threshold(goal.threshold, IN_USE)
     origin = f"chosen by {method} with {goal.describe()} on {len(cohort):,} rows of {cohort.name}"
     return Threshold(float(trace["threshold"].iloc[row]), origin)

@@ -21,7 +21,7 @@ from equipoise.methods.selection import plain_rule, select
 )
 def standard(scores: Scores, goal: Goal, _settings: NoSettings) -> Fit:
     """The threshold of best performance."""
-    found = Label.of([scores], goal).evaluate(scores.score[None])
+    found = Label.of([scores], goal).original(scores.score[None])
     trace = frame([trace_row(0, found, 0)])
     settled = goal.settled(float(found.performance[0]))
     selection = select(trace, settled)

@@ -16,11 +16,12 @@ import pandas as pd
 from torch import nn
 
 from equipoise.data import Cohort, Images, Scores, check_cohort
-from equipoise.errors import BadInput, EquipoiseError, Misuse, raise_all
+from equipoise.errors import BadInput, EquipoiseError, Misuse, TooFewPatients, raise_all
 from equipoise.measures import (
     ARGMAX,
     Baseline,
     Gap,
+    Rule,
     Settings,
     Threshold,
     choose_rule,
@@ -32,6 +33,7 @@ from equipoise.measures import (
 )
 from equipoise.methods import (
     ALL_AT_ONCE,
+    IN_USE,
     METHODS,
     STANDARD,
     Candidate,
@@ -40,6 +42,7 @@ from equipoise.methods import (
     Note,
     Outcome,
     Progress,
+    check_cells,
     check_method,
     debias,
     recalibrated,
@@ -51,7 +54,7 @@ from equipoise.repair.baseline import fit_baseline
 from equipoise.repair.findings import Findings, find
 from equipoise.repair.provenance import Provenance, Serving, findable, serving_of
 from equipoise.repair.save import Options, save_all
-from equipoise.repair.trial import Bars, Tried, check_methods, choose, choose_for_all, goal_arguments, no_bars, scored, try_method
+from equipoise.repair.trial import Bars, Tried, check_methods, choose, choose_for_all, goal_arguments, left, no_bars, scored, try_method
 
 SHOWN = 24  # thumbnails of the patients whose score changed most
 
@@ -84,6 +87,7 @@ class Comparison:
     serving: Serving | None = None  # how new rows become inputs and the network is built again
     baseline: Baseline | None = None  # a simple model on the same inputs; None where it was not fitted
     together: int = 1  # labels that were repaired together: simultaneous intervals hold over all of them
+    forced: bool = False  # a cell has too few patients for any claim, and the repair was made all the same
     _made: dict[str, Findings] = field(default_factory=dict, init=False, repr=False)
 
     def __repr__(self) -> str:
@@ -123,7 +127,7 @@ class Comparison:
     def measured(self, progress: Progress | None = None) -> Findings:
         """The same, with progress."""
         if "found" not in self._made:
-            self._made["found"] = find(self.original, self.candidates, self.chosen, self.settings, self.together, progress)
+            self._made["found"] = find(self.original, self.candidates, self.chosen, self.settings, self.together, self.forced, progress)
         return self._made["found"]
 
     @property
@@ -218,7 +222,9 @@ def _entry(name: str, subject: object, cohort: Cohort, valid: Cohort | None, goa
     if not isinstance(subject, nn.Module):
         raise Misuse("eq.compare", "networks (torch.nn.Module) and results of eq.debias", subject)
     known = None if valid is None else predict(subject, valid)
-    rule = (trained_rule(subject) if known is None else None) or choose_rule(valid=known, optimise=goal.performance)
+    rule: Rule = (trained_rule(subject) if known is None else None) or choose_rule(valid=known, optimise=goal.performance)
+    if goal.threshold is not None:
+        rule = Threshold(goal.threshold, IN_USE)
     trace = pd.DataFrame([_evaluated(known, rule, goal)])
     candidate = Candidate(name, subject, rule, trace, 0, (Note("as_given"),), True, goal, 0)
     return Tried(candidate, known, predict(subject, cohort), called=name)
@@ -278,17 +284,30 @@ def try_methods(
     goals: Mapping[str, Goal] | None = None,
     seed: int = 0,
     train: Cohort | None = None,
+    budget: float | None = 600.0,
+    recalibrate: bool = True,
+    force: bool = False,
     bars: Bars = no_bars,
 ) -> dict[str, Comparison]:
     """The comparison of each label: every method on the repair set, the best by the goal, and the scores of the test set with each.
 
     `methods` maps a name to its settings. A method that cannot be run is in `failures`; if none can, that is an error. With several
-    labels one method is chosen for all of them; `goals` gives each of them a goal of its own, in place of `goal`.
+    labels one method is chosen for all of them; `goals` gives each of them a goal of its own, in place of `goal`. All methods together
+    end within about `budget` seconds. Too few patients in a cell that a goal needs are an error before any work, unless `force`d.
     """
     check_methods(network, methods, train is not None)
     if repair.labels:
         check_labels(list(methods), repair.labels, repair.kind)
+    each_goal = [goal] if repair.targets is None else [(goals or {}).get(label, goal) for label in repair.labels]
+    forced = False
+    try:
+        check_cells({"the repair set": repair, "the test set": test}, each_goal)
+    except TooFewPatients:
+        if not force:
+            raise
+        forced = True
     axis = _labels(network, repair, test, request.label, outputs or {})
+    deadline = None if budget is None else time.monotonic() + budget
 
     def tried(method: str, settings: Mapping[str, Any], originals: Mapping[str, Tried] | None = None) -> dict[str, Tried]:
         """A method for every label: one repair for all of them, or one label after another."""
@@ -301,6 +320,8 @@ def try_methods(
                     seed=seed,
                     train=_of_label(train, repair, label),
                     original=None if originals is None else originals[label],
+                    recalibrate=recalibrate,
+                    budget=left(deadline),
                     bars=bars,
                 )
                 for label, (view, known, held_out) in axis.items()
@@ -308,9 +329,10 @@ def try_methods(
         asked = goal_arguments(goal) if goals is None else {"goals": goals, "selection": goal.selection}
         with bars(method) as step:
             start = time.perf_counter()
-            named: dict[str, Any] = {"outputs": outputs or {}, "seed": seed, "train": train, "progress": step, "recalibrate": False}
-            result = debias(network, repair, method=method, **named, **asked, **settings)
-            result = recalibrated(result, repair, also=[test])
+            named: dict[str, Any] = {"outputs": outputs or {}, "seed": seed, "train": train, "progress": step}
+            limits: dict[str, Any] = {"recalibrate": False, "force": True, "budget": left(deadline)}  # cells were checked above
+            result = debias(network, repair, method=method, **named, **limits, **asked, **settings)
+            result = recalibrated(result, repair, also=[test]) if recalibrate else result
             seconds = time.perf_counter() - start
         return {label: scored(candidate, *axis[label][1:], seconds, bars) for label, candidate in result.labels.items()}
 
@@ -347,6 +369,7 @@ def try_methods(
                 original, found[label][best], axis[label][2], axis[label][1], _of_label(train, repair, label), Settings(seed=seed)
             ),
             together=len(axis),
+            forced=forced,
         )
         for label, original in originals.items()
     }

@@ -191,11 +191,18 @@ class Findings:
 
 
 def find(
-    original: Tried, candidates: Sequence[Tried], chosen: int, settings: Settings, labels: int = 1, progress: Progress | None = None
+    original: Tried,
+    candidates: Sequence[Tried],
+    chosen: int,
+    settings: Settings,
+    labels: int = 1,
+    forced: bool = False,
+    progress: Progress | None = None,
 ) -> Findings:
     """The findings on the test set: the original and each candidate audited once, in that order, and each candidate judged.
 
-    `labels` is how many labels were repaired together, over which simultaneous intervals hold.
+    `labels` is how many labels were repaired together, over which simultaneous intervals hold; `forced` says that a cell has too few
+    patients for any claim.
     """
     entries, result = (original, *candidates), candidates[chosen]
     for tried in candidates:
@@ -209,7 +216,7 @@ def find(
     goal, test, attribute = result.candidate.goal, original.test, original.test.attribute
     before, after = audits[0], audits[1 + chosen]
     pair = paired(test, original.decisions(), result.decisions(), settings)
-    judgements = [judged(original, tried, settings, labels) for tried in candidates]
+    judgements = [judged(original, tried, settings, labels, forced) for tried in candidates]
     gap_before, gap_after = (headline(found, goal.measure, attribute.name) for found in (before, after))
     furthest = gap_before.group if not np.isnan(gap_before.value) else ""
     return Findings(
@@ -240,11 +247,11 @@ def find(
     )
 
 
-def judged(original: Tried, tried: Tried, settings: Settings, labels: int = 1) -> Judgement:
+def judged(original: Tried, tried: Tried, settings: Settings, labels: int = 1, forced: bool = False) -> Judgement:
     """The judgement of a candidate's decisions on the test set, by its goal."""
     before, after = original.decisions(), tried.decisions()
     goal = tried.candidate.goal
-    return judge(original.test, before, tried.test, after, goal, source="held-out", settings=settings, labels=labels)
+    return judge(original.test, before, tried.test, after, goal, source="held-out", settings=settings, labels=labels, forced=forced)
 
 
 def headline(found: Audit, measure: str, attribute: str) -> Estimate:

@@ -55,6 +55,7 @@ class Compared(Protocol):
     def probes(self) -> Any: ...
     @property
     def baseline(self) -> Baseline | None: ...
+    def forced(self) -> bool: ...
     @property
     def judgement(self) -> Judgement: ...
     def measured(self, progress: Progress | None = None) -> Findings: ...
@@ -201,6 +202,8 @@ def audit_document(case: Compared, found: Findings) -> dict[str, object]:
         "outcome": str(found.judgement.outcome),
         "met": found.judgement.met,
         "judgement": found.judgement.to_dict(),
+        "original": {"rule": case.original.candidate.rule.describe(), "in_use": candidate.goal.threshold is not None},
+        "forced": case.forced,
         "chosen": case.result.name,
         "why": [note.to_dict() for note in candidate.why],
         "goal": {"words": candidate.goal.describe(), **vars(candidate.goal)},

@@ -16,7 +16,7 @@ from torch import nn
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput, pick, raise_all
 from equipoise.measures import FloatArray, gap_values, largest, performance_values, tabulate
-from equipoise.methods import METHODS, Candidate, Goal, Note, Progress, debias, recalibrated, select, settings_of
+from equipoise.methods import METHODS, Candidate, Goal, Note, Progress, best_of, debias, recalibrated, select, settings_of
 from equipoise.models import MASKED, ExportedNetwork, output_kind, predict
 
 EQUAL = 0.005  # methods that differ by less count as equally good
@@ -112,12 +112,14 @@ def try_method(
     train: Cohort | None = None,
     original: Tried | None = None,
     recalibrate: bool = True,
+    budget: float | None = None,
     bars: Bars = no_bars,
 ) -> Tried:
     """One method on the repair set, and the scores of both sets with what it found."""
     with bars(name) as step:
         start = time.perf_counter()
         arguments = {**goal_arguments(goal), "recalibrate": False}  # below, where both sets are at hand to check that no decision changes
+        arguments |= {"force": True, "budget": budget}  # the caller has checked the cells of both sets
         candidate = debias(model, repair, method=name, seed=seed, train=train, progress=step, **arguments, **settings)
         if recalibrate:
             candidate = recalibrated(candidate, repair, also=[test])
@@ -127,9 +129,14 @@ def try_method(
     return scored(candidate, repair, test, seconds, bars)
 
 
+def left(deadline: float | None) -> float | None:
+    """The seconds that are left of a budget, at least one; None without one."""
+    return None if deadline is None else max(1.0, deadline - time.monotonic())
+
+
 def goal_arguments(goal: Goal) -> dict[str, Any]:
     """A goal as the keywords of `debias`."""
-    names = ("measure", "performance", "min_performance", "max_gap", "selection", "max_loss", "keep")
+    names = ("measure", "performance", "min_performance", "max_gap", "selection", "max_loss", "keep", "threshold")
     return {name: getattr(goal, name) for name in names}
 
 
@@ -163,11 +170,14 @@ def rescored(candidate: Candidate, scores: Scores) -> Candidate:
 
 
 def choose(tried: Sequence[Tried], goal: Goal) -> int:
-    """The position of the best candidate by a settled goal, on the repair set only.
+    """The position of the best candidate by a settled goal, on the repair set only: by cross-fitted values where all have them.
 
-    Those that meet the goal come first: with a minimum performance by the smallest |gap|, with only a maximum gap by the best performance.
-    If none does, the best performance (minimum) or the smallest |gap| (maximum gap). Within 0.005 of the best, a rule that needs no group.
+    Otherwise those that meet the goal come first: with a minimum performance by the smallest |gap|, with only a maximum gap by the best
+    performance. If none does, the best performance (minimum) or the smallest |gap| (maximum gap). Within 0.005 of the best, a rule that
+    needs no group.
     """
+    if all(each.candidate.held_out is not None for each in tried) and tried[0].valid is not None:
+        return best_of([(each.candidate,) for each in tried], [tried[0].valid])
     rows = [each.chosen_row for each in tried]
     gap = np.array([abs(float(row["gap"])) for row in rows])
     performance = np.array([float(row["performance"]) for row in rows])
@@ -187,8 +197,12 @@ def choose(tried: Sequence[Tried], goal: Goal) -> int:
 def choose_for_all(tried: Sequence[Sequence[Tried]]) -> int:
     """The position of the method that is best for all labels, from the candidates of each label in the same order.
 
-    Most labels whose goal is met, then the smallest largest |gap|, on the repair set; within 0.005 of that, a rule that needs no group.
+    By cross-fitted values where all have them. Otherwise most labels whose goal is met, then the smallest largest |gap|, on the repair
+    set; within 0.005 of that, a rule that needs no group.
     """
+    parts = [each[0].valid for each in tried if each[0].valid is not None]
+    if len(parts) == len(tried) and all(one.candidate.held_out is not None for each in tried for one in each):
+        return best_of([[one.candidate for one in same] for same in zip(*tried, strict=True)], parts)
     met = [sum(one.candidate.met_in_sample for one in same) for same in zip(*tried, strict=True)]
     worst = []
     for same in zip(*tried, strict=True):
