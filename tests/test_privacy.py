@@ -44,7 +44,20 @@ CHANGES = [
     "--min-performance",
     "0",
 ]
-QUICK = ["--draws", "10", "--set", "bias-gda.epochs=2", "--set", "bias-gda.learning_rate=0.05", "--min-performance", "0.5"]
+QUICK = [
+    "--method",
+    "bias-gda",
+    "--selection",
+    "paper",
+    "--draws",
+    "10",
+    "--set",
+    "bias-gda.epochs=2",
+    "--set",
+    "bias-gda.learning_rate=0.05",
+    "--min-performance",
+    "0.5",
+]
 STUDY = """
 splits = 2
 training = { epochs = 1 }

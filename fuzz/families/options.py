@@ -138,9 +138,10 @@ def _debias(base: Path, rng: np.random.Generator) -> Case:
         "--max-gap": (NUMBERS, lambda t: (_real(t) or 0.0) >= 0 and _real(t) is not None and _real(t) == _real(t)),
         "--test-fraction": (NUMBERS, _between(0, 1, open_ends=True)),
         "--seed": (NUMBERS, _whole(0)),
-        "--set": (["bias-gda.epochs=1", "bias-gda.epochs=-1", "bias-gda.epochs", "x.y=1", "=", "bias-gda.learning_rate=nan",
-                   "bias-gda.nope=1"],
-                  lambda t: t == "bias-gda.epochs=1"),
+        "--set": (["auto.allow_group=false", "auto.allow_group=maybe", "auto.allow_group", "x.y=1", "=", "bias-gda.learning_rate=nan",
+                   "auto.nope=1"],
+                  lambda t: t == "auto.allow_group=false"),
+        "--threshold": (NUMBERS, _between(0, 1)),
         "--feature": (TEXTS, lambda t: t in ("a", "p", "patient")),  # columns of numbers; two of them are what the network takes
         "--selection": (["paper", "honest", "one-se", "", "best"], lambda t: t in ("paper", "honest", "one-se")),
         "--min-rate": (["tpr=0.5", "tpr", "tpr=2", "=0.5", "tpr=nan", "fpr=0.1"], lambda t: t in ("tpr=0.5", "fpr=0.1")),

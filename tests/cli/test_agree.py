@@ -41,7 +41,7 @@ METHODS = [
     "0.5",
 ]
 COMMON = ["--reference", "M", "--feature", "a", "--feature", "b", "--feature", "c"]
-COMMON += ["--no-onnx", "--verbose", "--seed", "7", "--draws", "40", "--out", "repaired"]
+COMMON += ["--selection", "paper", "--no-onnx", "--verbose", "--seed", "7", "--draws", "40", "--out", "repaired"]
 NUMBER = r"[+\u2212-]?\d+(?:\.\d+)?"
 SHOWN = re.compile(rf"({NUMBER}) \[({NUMBER}), ({NUMBER})\]")  # as in cards and on the terminal
 RATES = {

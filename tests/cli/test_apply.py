@@ -49,7 +49,22 @@ def folders(tmp_path_factory) -> dict[str, Path]:
             made[method] = tmp_path_factory.mktemp(method)
             hospital.table(made[method])
             patch.chdir(made[method])
-            _made(made[method], "debias", "local.csv", *ROLES, "--id", "id", *NETWORK, "--method", method, *given, "--out", "repaired")
+            _made(
+                made[method],
+                "debias",
+                "local.csv",
+                *ROLES,
+                "--id",
+                "id",
+                *NETWORK,
+                "--method",
+                method,
+                "--selection",
+                "paper",
+                *given,
+                "--out",
+                "repaired",
+            )
         made["images"] = tmp_path_factory.mktemp("images")
         hospital.images(made["images"])
         patch.chdir(made["images"])
@@ -61,6 +76,8 @@ def folders(tmp_path_factory) -> dict[str, Path]:
             "pruning.steps=4",
             "--set",
             "pruning.stop_below=0",
+            "--selection",
+            "paper",
             "--measure",
             "spd",
             "--min-performance",

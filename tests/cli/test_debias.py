@@ -440,3 +440,75 @@ def test_probes_go_into_the_report_and_the_audit(table):
         assert rows[0]["layer"] == "inputs"
         assert rows[-1]["layer"] == "output"
         assert all(0 <= row["auroc"] <= 1 for row in rows)
+
+
+# the rule in use, an official test set, and too few patients
+
+
+FEW = ["--method", "group-thresholds", "--no-onnx"]
+
+
+def test_the_original_decides_by_the_threshold_in_use(table):
+    code, out, _ = table(*TABLE, *FEW, "--threshold", 0.3, "--json")
+    assert code == 0
+    found, trace = json.loads(out), pd.read_csv("repaired/trace.csv")
+    assert found["before"]["threshold"] == 0.3
+    assert found["original"]["in_use"] is True
+    assert trace.groupby("method")["threshold"].first().to_dict() == {"standard": 0.3, "group-thresholds": 0.3}
+    assert table(*TABLE, *FEW, "--threshold", 1.3, "--overwrite").code == 2
+
+
+def test_an_official_test_set_is_used_as_it_is(table, tmp_path):
+    frame = pd.read_csv("local.csv")
+    test = frame["pid"] >= frame["pid"].max() - 40
+    frame[test].to_csv("official.csv", index=False)
+    frame[~test].to_csv("first.csv", index=False)
+    command = ["debias", "first.csv", *TABLE[2:], *FEW, "--test", "official.csv"]
+    assert table(*command).code == 0
+    run = json.loads(Path("repaired/run.json").read_text())
+    assert run["sets"] == {
+        "repair": {"rows": int((~test).sum()), "patients": int(frame.loc[~test, "pid"].nunique())},
+        "test": {"rows": int(test.sum()), "patients": int(frame.loc[test, "pid"].nunique())},
+    }
+    assert "official.csv" in run["hashes"]
+    code, _, err = table(*command, "--test-fraction", 0.2, "--overwrite")
+    assert (code, says(err, "--test-fraction")) == (2, True)
+    both = ["debias", "local.csv", *TABLE[2:], *FEW, "--test", "official.csv", "--overwrite"]
+    code, _, err = table(*both)
+    shared = frame.loc[test, "pid"].nunique()
+    assert (code, says(err, f"{shared} of {shared}")) == (2, True)
+    other = frame[test].assign(sex=lambda rows: rows["sex"].where(rows.index % 9 > 0, "X"))
+    other.to_csv("official.csv", index=False)
+    code, _, err = table(*command, "--overwrite")
+    assert (code, says(err, "'X'", "sex")) == (2, True)
+
+
+def test_too_few_patients_stop_it_with_counts_unless_forced(table):
+    frame = pd.read_csv("local.csv")
+    kept = (
+        (frame["sex"] != "F")
+        | (frame["sick"] == 0)
+        | frame["pid"].isin(frame.loc[(frame["sex"] == "F") & (frame["sick"] == 1), "pid"].unique()[:6])
+    )
+    frame[kept].to_csv("local.csv", index=False)
+    code, _, err = table(*TABLE, *FEW)
+    assert code == 2
+    assert says(err, "'F' positive", "in the repair set", "in the test set", "--force", "spd")
+    assert not Path("repaired").exists()
+    code, out, _ = table(*TABLE, *FEW, "--force", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["forced"] is True
+    assert found["outcome"] in ("unclear", "harm", "unchanged")
+
+
+def test_the_default_is_honest_and_tells_what_was_tried(table):
+    code, out, _ = table(*TABLE, "--selection", "honest", "--no-onnx", "--no-group-rules", "--budget", 0.2, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["chosen"] == "auto"
+    assert not found["methods"]["auto"]["needs_group"]
+    assert found["goal"]["selection"] == "honest"
+    assert found["outcome"] == found["judgement"]["outcome"]
+    code, _, err = table(*TABLE, *FEW, "--no-group-rules", "--overwrite")
+    assert (code, says(err, "group-thresholds")) == (2, True)

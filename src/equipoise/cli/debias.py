@@ -176,7 +176,7 @@ def debias(
     problems = inputs.problems() + number_problems(test_fraction=share, draws=draws, seed=seed)
     if test_fraction is not None and test_file is not None:
         problems.append("--test-fraction holds out patients of the data file, --test is a test set of its own; use one of them")
-    if budget < 0:
+    if not 0 <= budget < float("inf"):
         problems.append(f"--budget must be a number of minutes, or 0 for no limit; got {budget:g}")
     if no_group_rules:
         problems += _without_groups(methods)
