@@ -13,8 +13,8 @@ from torch import nn
 
 from equipoise import Cohort, cli
 from equipoise.data import MISSING, Parts
-from equipoise.errors import BadInput, EmptyCell
-from equipoise.methods import METHODS, Candidate, settings_of
+from equipoise.errors import BadInput, EmptyCell, TooFewPatients
+from equipoise.methods import METHODS, Candidate, Goal, check_cells, settings_of
 from equipoise.models import predict
 from support import hospital
 from support.facts import facts, says
@@ -55,7 +55,7 @@ def _split_off(part: Cohort, **sizes: tuple[int, int]) -> Cohort:
 def _run(method: str, model: nn.Module, cohort: Cohort, train: Cohort, measure: str = "eod", **goal: object) -> Candidate:
     extra = {"train": train} if METHODS[method].needs_train else {}
     goal = goal or {"min_performance": 0.5}
-    return debias(model, cohort, method=method, measure=measure, seed=3, **goal, **extra, **QUICK.get(method, {}))
+    return debias(model, cohort, method=method, measure=measure, seed=3, force=True, **goal, **extra, **QUICK.get(method, {}))
 
 
 def _by_hand(candidate: Candidate, cohort: Cohort) -> tuple[float, float]:
@@ -168,6 +168,19 @@ def test_honest_selection_gives_the_same_advice(selection: str, problem):
         _run("bias-gda", model, _split_off(parts.valid, X=(20, 1)), parts.train, min_performance=0.5, selection=selection)
 
 
+def test_too_few_patients_in_a_cell_stop_a_repair_unless_it_is_forced(problem):
+    model, parts = problem
+    few, enough = (_split_off(parts.valid, X=(20, positives)) for positives in (4, 5))
+    with pytest.raises(TooFewPatients) as caught:
+        debias(model, few, method="standard")
+    assert says(caught.value, "eod", 5, "'X' positives: 4", "force=True", "spd")
+    assert debias(model, few, method="standard", force=True).chosen == 0
+    assert debias(model, enough, method="standard").chosen == 0
+    assert debias(model, few, method="standard", measure="spd").chosen == 0  # needs no positives
+    with pytest.raises(TooFewPatients, match="4 in the repair set, 5 in the test set"):
+        check_cells({"the repair set": few, "the test set": enough}, [Goal()])
+
+
 # demands that exclude each other
 
 
@@ -223,7 +236,7 @@ def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
     def call(*arguments: object, group: str = "sex", **columns: object) -> tuple[int, str, str]:
         frame.assign(**columns).to_csv("local.csv", index=False)
         given = ["debias", "local.csv", "--label", "sick", "--group", group, "--patient", "pid", "--id", "id", "--model", "net.py:build"]
-        given += ["--weights", "net.safetensors", "--out", "repaired", "--no-onnx", "--draws", 20, "--json"]
+        given += ["--weights", "net.safetensors", "--out", "repaired", "--no-onnx", "--draws", 20, "--selection", "paper", "--json"]
         given += [text for name in "abc" for text in ("--feature", name)]
         capsys.readouterr()
         code = cli.run([str(a) for a in [*given, *arguments]])
@@ -252,7 +265,7 @@ def test_auto_that_meets_nothing_is_told_and_is_no_error(typed):
     assert code == 0
     assert found["met"] is False
     reached = next(note for note in found["why"] if note["kind"] == "best_of_methods")["reached"]
-    assert list(reached) == ["standard", "bias-score", "pruning", "constrained", "bias-gda"]
+    assert list(reached) == ["standard", "bias-score", "group-thresholds", "pruning", "constrained", "bias-gda"]
     assert {own["measure"] for own in reached.values()} == {"eod"}
 
 

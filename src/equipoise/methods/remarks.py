@@ -106,7 +106,7 @@ def _too_few(parts: Mapping[str, Cohort], goal: Goal, label: str, least: int) ->
     short = {cell: own for cell, own in counts.items() if any(own.get(key, 0) < least for key in parts)}
     if not short:
         return []
-    words = {None: "", 0: " negative", 1: " positive"}
+    words = {None: "", 0: " negatives", 1: " positives"}
     lines = [
         f"  {group!r}{words[y]}: {', '.join(f'{own.get(key, 0):,} in {key}' for key in parts)}"
         for (group, y), own in list(short.items())[:SHOWN]
