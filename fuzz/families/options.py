@@ -57,7 +57,7 @@ def _whole(least: int) -> Callable[[str], bool]:
 
 VALID: dict[str, tuple[list[str], Callable[[str], bool]]] = {
     "--threshold": (NUMBERS, _between(0, 1)),
-    "--level": (NUMBERS, _between(0, 1, open_ends=True)),
+    "--level": (NUMBERS, _between(0.01, 0.9999)),
     "--seed": (NUMBERS, _whole(0)),
     "--min-patients": (NUMBERS, _whole(1)),
     "--label": (TEXTS, lambda text: text == "y"),

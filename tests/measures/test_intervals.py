@@ -1,5 +1,7 @@
 """Intervals: textbook formulas written again, known cases, clusters, and no interval that is a point."""
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,10 +12,12 @@ from scipy.optimize import brentq
 from scipy.stats import binom, binomtest, chi2, norm, t
 
 from equipoise.data import Scores
+from equipoise.errors import BadInput
 from equipoise.measures import Settings, audit_scores, gap_values, paired
 from equipoise.measures.intervals import auroc_interval, combined, detectable_gap, quantile, student, tango, wilson
 from equipoise.measures.moments import moments_of, moments_of_change
 from equipoise.measures.performance import Ranking
+from support.facts import facts
 
 Z = quantile(0.95)
 
@@ -305,3 +309,9 @@ def test_changes_of_quotients_equal_their_differences_and_are_no_points() -> Non
     same = paired(scores, before, before, Settings()).performance_change("f1")
     assert same.value == 0
     assert same.low < 0 < same.high
+
+
+@pytest.mark.parametrize("level", [0.0, 1e-300, 1 - 1e-16, 1.0, math.nan])
+def test_a_level_whose_quantile_is_zero_or_infinite_is_refused(level: float):
+    with pytest.raises(BadInput, match=facts("level", level)):
+        Settings(level=level)

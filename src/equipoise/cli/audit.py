@@ -68,7 +68,7 @@ def audit(
         ),
     ] = False,
     draws: Annotated[int | None, typer.Option(help="Number of bootstrap resamples of --probe.", show_default="1000")] = None,
-    level: Annotated[float, typer.Option(help="Confidence level of the intervals, between 0 and 1.")] = 0.95,
+    level: Annotated[float, typer.Option(help="Confidence level of the intervals, at most 0.9999.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of permutations, resamples and the band of a calibrated model.")] = 0,
     min_patients: Annotated[int, typer.Option(help="Cells with fewer patients are reported as 'insufficient data'.")] = 5,
     specificity: Annotated[float, typer.Option(help="Specificity at which the sensitivity of each group is reported (--verbose).")] = 0.9,

@@ -176,7 +176,7 @@ def reads_data(*names: str) -> Callable[[Callable[..., None]], Callable[..., Non
 NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {  # by option: what is allowed, in words and as a check
     "threshold": ("between 0 and 1", lambda x: 0 <= x <= 1),
     "test_fraction": ("between 0 and 1, as in 0.3", lambda x: 0 < x < 1),
-    "level": ("between 0 and 1, as in 0.95", lambda x: 0 < x < 1),
+    "level": ("at least 0.01 and at most 0.9999, as in 0.95", lambda x: 0.01 <= x <= 0.9999),
     "specificity": ("between 0 and 1, as in 0.9", lambda x: 0 < x < 1),
     "sensitivity": ("between 0 and 1, as in 0.9", lambda x: 0 < x < 1),
     "draws": ("at least 2", lambda x: x >= 2),

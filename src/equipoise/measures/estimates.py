@@ -38,8 +38,11 @@ class Settings:
     thresholds: tuple[float, ...] = read_range(USUAL)  # of decision curves
 
     def __post_init__(self) -> None:
-        inside = {"level": self.level, "specificity": self.specificity, "sensitivity": self.sensitivity}
-        raise_all([f"{name} must be between 0 and 1, without these ends; got {v}" for name, v in inside.items() if not 0 < v < 1])
+        inside = {"specificity": self.specificity, "sensitivity": self.sensitivity}
+        problems = [f"{name} must be between 0 and 1, without these ends; got {v}" for name, v in inside.items() if not 0 < v < 1]
+        if not 0.01 <= self.level <= 1 - 1e-9:  # beyond, quantiles are 0 or infinite; simultaneous intervals have levels above 0.9999
+            problems.insert(0, f"level must be at least 0.01 and at most 0.9999; got {self.level}")
+        raise_all(problems)
 
 
 @dataclass(frozen=True)

@@ -277,7 +277,7 @@ def _check(model: object, cohort: object, folds: int, draws: int, level: float, 
     checks = {
         f"folds must be at least 2; got {folds}": folds >= 2,
         f"draws must be at least 2; got {draws}": draws >= 2,
-        f"level must lie between 0 and 1; got {level}": 0 < level < 1,
+        f"level must be at least 0.01 and at most 0.9999; got {level}": 0.01 <= level <= 0.9999,
         f"min_patients must be at least 1; got {min_patients}": min_patients >= 1,
         f"max_layers must be at least 1; got {max_layers}": max_layers >= 1,
         "the cohort has no rows": len(cohort) > 0,
