@@ -11,7 +11,7 @@ from torch import nn
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures import GAPS, RATES, gap_values, performance_functional, tabulate, terms
+from equipoise.measures import GAPS, RATES, Threshold, gap_values, performance_functional, tabulate, terms
 from equipoise.methods import METHODS, Goal, Note, Rng, bias_problem, bias_programs, settings_of
 from equipoise.methods.bias_problem import Posteriors, Problem, _group_probe, probed
 from equipoise.methods.bias_score import path
@@ -447,3 +447,30 @@ def test_the_trace_has_the_values_of_the_networks_that_would_be_delivered():
         cells = tabulate(step.rule.decide(scores), scores.y, scores.attribute)
         assert gap_values("spd", cells)[0] == pytest.approx(row.gap, abs=1e-12)
         assert step.rule.value == row.threshold
+
+
+class Estimator(nn.Module):
+    """A scikit-learn classifier as a network: it has a forward pass, and nothing to train."""
+
+    output = "probability"
+
+    def __init__(self, estimator: LogisticRegression) -> None:
+        super().__init__()
+        self.estimator = estimator
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(self.estimator.predict_proba(x.numpy())[:, 1]).to(x)
+
+
+def test_a_model_without_weights_is_repaired_by_what_it_reads_and_says():
+    cohort, test = _cohort(1500), _cohort(4000, seed=1)
+    model = Estimator(LogisticRegression().fit(cohort.inputs.numpy(), cohort.y))
+    found = debias(model, cohort, method="bias-score", measure="spd", max_loss=0.1, steps=8)
+    before, after = (
+        abs(gap_values("spd", tabulate(rule.decide(predict(network, test)), test.y, test.attribute))[0])
+        for network, rule in ((model, Threshold(found.trace["threshold"].iloc[0])), (found.model, found.rule))
+    )
+    assert before > 0.15
+    assert after < before / 3
+    with pytest.raises(BadInput, match="no parameters"):
+        debias(model, cohort, method="bias-gda", measure="spd")

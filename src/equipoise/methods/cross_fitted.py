@@ -125,7 +125,7 @@ def _fitted(job: Job, goal: Goal) -> Candidate:
     Data.of([cohort], [goal])  # raises where the set lacks what the measure needs
     whole = replace(cohort, source=cohort.inputs)  # encoded, so that taking rows cannot change the encoding
     if job.method.kind == Kind.PROBES:
-        check(model, cohort)
+        check(model, cohort, changed=False)
     scores = predict(model, whole)
     everyone = np.arange(len(whole))
     fit = _fit(job, whole, scores, everyone)

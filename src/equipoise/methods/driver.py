@@ -120,7 +120,7 @@ def _fitted(job: Job) -> Candidate:
     if job.method.kind == Kind.RULE:
         fit: Fit = job.method.run(predict(model, cohort), goal, job.settings)
     else:
-        check(model, cohort)
+        check(model, cohort, changed=False)
         fit = job.method.run(model, cohort, goal, job.settings, Rng((seed,)), None if job.trains is None else job.trains[0])
     if job.progress:
         job.progress(1, 1)

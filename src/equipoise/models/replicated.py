@@ -179,14 +179,14 @@ def replicas(models: Sequence[nn.Module], cohorts: Sequence[Cohort]) -> Replicas
     return SingleReplica(models[0], cohorts[0].inputs)
 
 
-def check(model: nn.Module, cohort: Cohort) -> None:
-    """Raises one error with everything that prevents repairing this network on this cohort."""
+def check(model: nn.Module, cohort: Cohort, changed: bool = True) -> None:
+    """Raises one error with everything that prevents repairing this network on this cohort; `changed`: whether its weights are to change."""
     problems = []
     half = sorted({str(p.dtype) for p in model.parameters() if p.is_floating_point() and p.dtype not in (torch.float32, torch.float64)})
     if half:
         problems.append(f"the network's weights are {', '.join(half)}; repair needs full precision: model.float()")
-    if not any(True for _ in model.parameters()):
-        problems.append("the network has no parameters")
+    if changed and not any(True for _ in model.parameters()):
+        problems.append("the network has no parameters. Use a method that leaves it as it is, such as bias-score.")
     if not problems:
         try:
             raw = outputs(model, cohort.inputs[:4], taken=as_matrix if isinstance(model, ChosenOutputs) else None)
