@@ -44,7 +44,7 @@ def rows_of(data: str) -> list[dict[str, object]]:
         seconds = (time.perf_counter() - start) / SPLITS
         for split, (candidate, model, part) in enumerate(zip(candidates, models, parts, strict=True)):
             start = time.perf_counter()
-            after = recalibrated(candidate, part.valid)  # the test set is not given to it: what follows is what a user would see
+            after = recalibrated(candidate, model, part.valid)  # the test set is not given to it: what follows is what a user would see
             took = time.perf_counter() - start
             changed = 0
             for cohort in (part.valid, part.test):

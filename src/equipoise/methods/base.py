@@ -172,7 +172,8 @@ class HeldOut:
 class Recalibration:
     """The increasing map of a repaired network's scores that was fitted on the repair set; it changes no decision.
 
-    `after` is cross-fitted: each fold of the patients by a map of the others. On the rows that a map was fitted on it would be perfect.
+    `before` and `after` are against the risk by the original network, recalibrated on the labels of the repair set, since the repaired one
+    knows something of these labels. `after` is cross-fitted: each fold of the patients by a map of the others.
     """
 
     map: LogitMap

@@ -108,7 +108,10 @@ def debias(
     found = run_many(method, [network], [cohort], goal, seeds=[seed], trains=trains, **limits)[0]
     if selection == "paper":  # cross-fitted selection refuses constant decisions as steps
         found = not_constant(found, network, cohort)
-    return recalibrated(found, cohort) if recalibrate else found
+    if not recalibrate:
+        return found
+    views = {name: network.view(at) for at, name in enumerate(found.labels)} if isinstance(network, ChosenOutputs) else network
+    return recalibrated(found, views, cohort)
 
 
 def goals_of(cohort: Cohort, goal: Goal, goals: Mapping[str, Goal] | None) -> JointGoal:

@@ -180,7 +180,7 @@ def replicas(models: Sequence[nn.Module], cohorts: Sequence[Cohort]) -> Replicas
 
 
 def check(model: nn.Module, cohort: Cohort, changed: bool = True) -> None:
-    """Raises one error with everything that prevents repairing this network on this cohort; `changed`: whether its weights are to change."""
+    """Raises one error with everything that prevents repairing this network on this cohort; `changed`: whether its weights will change."""
     problems = []
     half = sorted({str(p.dtype) for p in model.parameters() if p.is_floating_point() and p.dtype not in (torch.float32, torch.float64)})
     if half:

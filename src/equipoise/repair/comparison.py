@@ -332,7 +332,8 @@ def try_methods(
             named: dict[str, Any] = {"outputs": outputs or {}, "seed": seed, "train": train, "progress": step}
             limits: dict[str, Any] = {"recalibrate": False, "force": True, "budget": left(deadline)}  # cells were checked above
             result = debias(network, repair, method=method, **named, **limits, **asked, **settings)
-            result = recalibrated(result, repair, also=[test]) if recalibrate else result
+            if recalibrate:
+                result = recalibrated(result, {label: view for label, (view, *_) in axis.items()}, repair, also=[test])
             seconds = time.perf_counter() - start
         return {label: scored(candidate, *axis[label][1:], seconds, bars) for label, candidate in result.labels.items()}
 

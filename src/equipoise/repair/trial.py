@@ -122,7 +122,7 @@ def try_method(
         arguments |= {"force": True, "budget": budget}  # the caller has checked the cells of both sets
         candidate = debias(model, repair, method=name, seed=seed, train=train, progress=step, **arguments, **settings)
         if recalibrate:
-            candidate = recalibrated(candidate, repair, also=[test])
+            candidate = recalibrated(candidate, model, repair, also=[test])
         seconds = time.perf_counter() - start
     if original is not None and original.valid is not None and METHODS[name].needs_group:  # the same network with another rule
         return Tried(rescored(candidate, original.valid), original.valid, original.test, seconds)

@@ -229,8 +229,8 @@ PLAIN = {
     "cross_fitted": "gaps and performance were corrected by how much worse steps are on rows not used for fitting, among {rows:,} rows",
     "cut_short": "{subject} ended after {steps:,} steps, when its share of the budget was used up",
     "could_not_run": "{subject} could not be run: {problem}",
-    "recalibrated": "scores are recalibrated on the repair set, which changes no decision: on average {before:.1%} away from the observed "
-    "frequencies before, {after:.1%} after (cross-fitted)",
+    "recalibrated": "scores are recalibrated on the repair set, which changes no decision: on average {before:.1%} away from the risk "
+    "by the recalibrated original before, {after:.1%} after (cross-fitted)",
     "constant": "a repair that decides the same for everybody in every group was refused",
 }
 NOT_RECALIBRATED = {
