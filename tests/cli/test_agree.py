@@ -164,7 +164,7 @@ def _check_report(page: Any, document: dict[str, Any]) -> int:
     for table in page.xpath("//section[@id='gaps']//table[contains(@class, 'forest-table')]"):
         attribute = re.search("Differences by (.*) before and after", table.xpath("./caption")[0].text_content())[1]
         for body in table.xpath("./tbody"):
-            measure = body.xpath("./tr[1]//span[@class='means']")[0].text_content().split(" ")[0]
+            measure = re.split("[ ,]", body.xpath("./tr[1]//span[@class='means']")[0].text_content())[0]
             for row in body.xpath("./tr[position() > 1]"):
                 group, reference = (bdi.text_content() for bdi in row.xpath("./th//bdi"))
                 key = (measure, attribute, group, reference)
@@ -197,7 +197,7 @@ def _check_report(page: Any, document: dict[str, Any]) -> int:
     answer = page.xpath("//p[@id='verdict-text']")[0].text_content()
     spans = re.findall(rf"points,? [^(.]*\((?:95% interval )?({NUMBER}) to ({NUMBER})\)", answer)
     known = [_goal(document, document["before"])[1:], _goal(document, document["after"])[1:], _ends(document["change"]["gap"])[1:]]
-    assert len(spans) >= (2 if known[0][0] is not None else 0)
+    assert len(spans) >= (1 if known[0][0] is not None else 0)
     assert all(any(_is(shown, ends, 100) for ends in known) for shown in spans), spans  # type: ignore[arg-type]
     return seen + len(spans)
 

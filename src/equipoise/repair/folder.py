@@ -256,6 +256,20 @@ def _written(folder: Path) -> set[Path]:
     return found
 
 
+def folder_to_name(folder: Path) -> str:
+    """What to name in place of a folder that holds one folder per label, or per class; empty where it holds none."""
+    inside = sorted(place.parent.name for place in folder.glob("*/run.json"))
+    if not inside:
+        return ""
+    kind = None
+    with suppress(OSError, ValueError, AttributeError):
+        kind = json.loads((folder / "audit.json").read_text(encoding="utf-8")).get("kind")
+    told = "one folder per label. Name one of them"
+    if kind == "classes":
+        told = "one folder per class, each of which decides between that class and the others. Name that of the class that you need"
+    return f"It holds {told}: {', '.join(str(folder / name) for name in inside)}."
+
+
 def _carry(old: Path, new: Path) -> None:
     """Carries the files that no run wrote over to the new folder: as hard links where possible, otherwise as copies."""
     ours = _written(old)

@@ -6,8 +6,7 @@ changes a file and writes new checksums: the origin of a folder is not verified.
 
 import errno
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,7 +18,7 @@ from equipoise.data import CONFLICTS, sha256
 from equipoise.errors import BadInput, Untrusted, raise_all
 from equipoise.methods import STRICT, Cut, described
 from equipoise.models import HEADS, PROGRAM, Code, code_of
-from equipoise.repair.folder import FILES, recover
+from equipoise.repair.folder import FILES, folder_to_name, recover
 from equipoise.repair.provenance import OWN_NETWORK, sha256_of
 
 SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 5
@@ -339,25 +338,12 @@ def read_run(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise BadInput(f"no such folder: {folder}. {WHERE}")
     if not path.is_file():
-        inside = sorted(place.parent.name for place in folder.glob("*/run.json"))
-        raise BadInput(f"{folder} has no {RUN}. {_one_of(folder, inside) if inside else WHERE}")
+        raise BadInput(f"{folder} has no {RUN}. {folder_to_name(folder) or WHERE}")
     try:
         content = _content(path)
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror or error}. {AGAIN}") from error
     return parsed_json(content, path, RUN)
-
-
-def _one_of(folder: Path, inside: Sequence[str]) -> str:
-    """What to name in place of a folder that holds one folder per label, or per class."""
-    kind = None
-    with suppress(OSError, ValueError, AttributeError):
-        kind = json.loads((folder / "audit.json").read_text(encoding="utf-8")).get("kind")
-    if kind == "classes":
-        told = "one folder per class, each of which decides between that class and the others. Name that of the class that you need"
-    else:
-        told = "one folder per label. Name one of them"
-    return f"It holds {told}: {', '.join(str(folder / name) for name in inside)}."
 
 
 # The code of the network
