@@ -372,7 +372,7 @@ def audits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     [
         pytest.param(lambda: _one(["sex"], *PATIENTS), 100, id="patients"),
         pytest.param(lambda: _one(["sex"]), 100, id="rows"),
-        pytest.param(lambda: _one(["sex", "ward"], "--reference", "north", *PATIENTS), 300, id="two attributes"),
+        pytest.param(lambda: _one(["sex", "ward"], "--reference", "north", "--force", *PATIENTS), 300, id="two attributes"),
     ],
 )
 def test_every_output_of_one_label_holds_the_numbers_of_one_audit(place, capsys, audits, command: Callable[[], list[str]], least):
