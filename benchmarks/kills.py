@@ -98,7 +98,8 @@ def debias_command(home: Path, out: Path, repair: str) -> list[str]:
     """The command that writes a folder."""
     roles = ["--label", "sick", "--group", "sex", "--reference", "M", "--id", "id"]
     network = ["--model", str(home / "net.py:build"), "--weights", str(home / "net.safetensors"), "--no-onnx", "--draws", "10"]
-    return ["debias", str(home / "local.csv"), *roles, *network, *REPAIRS[repair], "--out", str(out), "--overwrite"]
+    quick = ["--selection", "paper", "--force"]  # two repairs that decide differently, from few patients
+    return ["debias", str(home / "local.csv"), *roles, *network, *quick, *REPAIRS[repair], "--out", str(out), "--overwrite"]
 
 
 def decisions(home: Path, folder: Path) -> str:
