@@ -74,7 +74,7 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """The tensor on a device; copied to a GPU from pinned memory, without waiting."""
     if device.type != "cuda" or tensor.device.type == "cuda":
         return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.contiguous().pin_memory().to(device, non_blocking=True)  # views with repeated rows cannot be pinned
 
 
 def device_of(model: nn.Module) -> torch.device:
