@@ -81,7 +81,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
             "--measure",
             "spd",
             "--min-performance",
-            0,
+            0.6,
         ]
         _made(made["images"], "debias", "images.csv", *ROLES, *pictures, *pruning, "--draws", "10", "--out", "repaired")
     return made

@@ -291,7 +291,7 @@ def _methods_of(names: list[str], settings: list[str]) -> dict[str, dict[str, An
 
 
 def _without_groups(methods: dict[str, dict[str, Any]]) -> list[str]:
-    """What is wrong with leaving out rules that need the group; `auto` is told to."""
+    """What is wrong with leaving out rules that need the group; `auto` leaves them out."""
     from equipoise.methods import METHODS
 
     asked = [name for name in methods if name in METHODS and METHODS[name].needs_group]

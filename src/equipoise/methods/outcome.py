@@ -369,7 +369,7 @@ def _needed(found: Judgement, pooled: tuple[FloatArray, FloatArray]) -> int | No
     if change.value:
         half = change.simultaneous_high - change.value if change.value < 0 else change.value - change.simultaneous_low
         telling = half / abs(change.value)
-        if not found.larger:  # the mean of both gaps must be told from zero as well
+        if not found.larger:  # the mean of both gaps must be distinguishable from zero as well
             k, mean = found.gaps.index(worst), (worst.before.value + worst.after.value) / 2
             spread = mean - pooled[0][k] if mean > 0 else pooled[1][k] - mean
             telling = max(telling, float(spread) / abs(mean)) if mean else math.inf
