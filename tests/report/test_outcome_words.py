@@ -133,3 +133,8 @@ def test_several_labels_are_one_sentence_with_harm_first():
 def test_few_patients_and_no_changed_decision_are_unchanged():
     few = JudgedGap("X", "M", *[Estimate(NAN, NAN, NAN)] * 3)
     assert outcome_words(_judgement(Outcome.UNCHANGED, few, changed=0)).startswith("Unchanged: ")
+
+
+def test_a_difference_that_may_only_have_changed_sides_is_said_to():
+    assert says(outcome_words(_judgement(Outcome.UNCLEAR, _gap("F", -0.16, 0.04))), "changed sides")
+    assert "sides" not in outcome_words(_judgement(Outcome.UNCLEAR, _gap("F", -0.16, -0.04)))

@@ -179,7 +179,8 @@ def outcome_words(judgement: Judgement, *, details: bool = True, names: Mapping[
     if judgement.short:
         why = f"too few patients in {', '.join(map(called, judgement.short))}"
     else:
-        why = f"{judgement.patients:,} patients are too few to tell whether it is {'larger' if judgement.larger else 'smaller'}"
+        sides = ", or has only changed sides" if worst.before.value * worst.after.value < 0 and not judgement.larger else ""
+        why = f"{judgement.patients:,} patients are too few to tell whether it is {'larger' if judgement.larger else 'smaller'}{sides}"
     return f"Unclear: {moved}; {why}{_needed_words(judgement)}." if details else f"Unclear: {why}."
 
 
