@@ -46,7 +46,7 @@ WORDS: dict[str, tuple[str, str]] = {
 # (file, phrase as it stands there): why it is right in this place.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("src/equipoise/report/templates/report.html", "one label a difference"): "'a difference' is the subject of the clause",
-    ("src/equipoise/report/terminal.py", "one label a difference"): "'a difference' is the subject of the clause",
+    ("src/equipoise/report/terminal_details.py", "one label a difference"): "'a difference' is the subject of the clause",
     ("src/equipoise/data/splits.py", "keep aside"): "the name of a random stream: another name would give other splits from the same seed",
 }
 

@@ -202,7 +202,7 @@ def _averaged(x: Tensor, places: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _Settings:
-    """How the intervals are made, and how many patients a group needs."""
+    """How the intervals are made, and the fewest patients of a group that has one."""
 
     draws: int
     level: float
