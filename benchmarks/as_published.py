@@ -108,10 +108,10 @@ def adversarial(splits: int) -> None:
         told(f"Adult, adversarial fine-tuning, last epoch, 101 thresholds, evaluated in {mode} mode, spd", evaluated(parts, found, mode))
 
 
-def train_in_training_mode(turns: Any) -> None:
+def train_in_training_mode(turns: Any, steps: int) -> None:
     """The critic's turn, with the features that the network has in training mode."""
     turns.critic.train().requires_grad_(True)
-    for _ in range(turns.settings.critic_steps):
+    for _ in range(steps):
         index = turns._index()
         with torch.no_grad():
             f, features = turns.model.scores_and_features(index, generators=turns.dropout)

@@ -156,9 +156,9 @@ def _bundles(folder: Path) -> None:
     images = [str(folder / "xrays.csv"), *ROLES, "--images", str(folder / "xrays"), "--size", str(SIDE)]
     images += ["--model", f"{folder / 'net.py'}:pixels", "--weights", str(folder / "pixels.safetensors"), *QUICK]
     for name, command in (
-        ("threshold", [*table, "--method", "bias-gda", "--set", "bias-gda.epochs=1"]),
+        ("threshold", [*table, "--method", "bias-gda", "--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=1"]),
         ("groups", [*table, "--method", "equalised-odds"]),
-        ("images", [*images, "--method", "bias-gda", "--set", "bias-gda.epochs=1"]),
+        ("images", [*images, "--method", "bias-gda", "--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=1"]),
     ):
         place = folder / "bundles" / name
         place.parent.mkdir(exist_ok=True)

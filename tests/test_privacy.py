@@ -52,6 +52,8 @@ QUICK = [
     "--draws",
     "10",
     "--set",
+    "bias-gda.schedule=paper",
+    "--set",
     "bias-gda.epochs=2",
     "--set",
     "bias-gda.learning_rate=0.05",

@@ -39,7 +39,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     """Hospitals with a repaired folder each, by method."""
     made = {}
     settings = {
-        "bias-gda": ["--set", "bias-gda.epochs=2", "--set", "bias-gda.learning_rate=0.01"],
+        "bias-gda": ["--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=2", "--set", "bias-gda.learning_rate=0.01"],
         "reject-option": [],
         "equalised-odds": [],
     }

@@ -52,7 +52,16 @@ def _cohort(place: Path) -> eq.Cohort:
 
 @pytest.fixture(scope="module")
 def repaired(place: Path) -> Path:
-    quick = ["--method", "bias-gda", "--set", "bias-gda.epochs=3", "--set", "bias-gda.learning_rate=1e-3"]
+    quick = [
+        "--method",
+        "bias-gda",
+        "--set",
+        "bias-gda.schedule=paper",
+        "--set",
+        "bias-gda.epochs=3",
+        "--set",
+        "bias-gda.learning_rate=1e-3",
+    ]
     found = ran("debias", *_options(place), *quick, "--draws", 50, "--no-onnx", "--out", place / "repaired")
     assert found.code == 0, found.err
     return place / "repaired"

@@ -68,7 +68,7 @@ def test_what_to_try_next_runs_as_it_is_printed(shown):
     planned = ran(*plan[1:])
     assert (planned.code, planned.err) == (0, "")
     assert not Path("my demo/repaired-spd").exists()
-    quick = ["--set", "bias-gda.epochs=2", "--draws", "20", "--no-onnx"]
+    quick = ["--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=2", "--draws", "20", "--no-onnx"]
     assert ran(*repair[1:], *quick).code == 0
     assert Path("my demo/repaired-spd/report.html").exists()
     before = Path("my demo/decisions.csv").read_text()

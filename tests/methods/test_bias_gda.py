@@ -159,7 +159,7 @@ def test_steps_are_counted_in_epochs(problems):
     model, parts = problems["mlp"]
     for mode, batch in (("eval", 64), ("train", 64), ("train", len(parts.valid) - 1)):
         result = tuned(model, parts.valid, mode, batch=batch, epochs=2)
-        assert METHODS[result.method].counts == "epochs"
+        assert METHODS[result.method].unit(result.settings) == "epochs"
         assert result.trace["step"].max() * result.pace == pytest.approx(2)
 
 

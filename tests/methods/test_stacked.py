@@ -9,10 +9,10 @@ from equipoise.methods.driver import stackable
 from support.networks import trained
 
 SETTINGS = {
-    "bias-gda": {"epochs": 8, "learning_rate": 3e-3, "batch": 32, "stop_below": 0.6},
+    "bias-gda": {"schedule": "paper", "epochs": 8, "learning_rate": 3e-3, "batch": 32, "stop_below": 0.6},
     "pruning": {"units": 1, "stop_below": 0.6},
     "random": {"trials": 6},
-    "adversarial-finetune": {"epochs": 2, "critic_steps": 4, "actor_steps": 4},
+    "adversarial-finetune": {"schedule": "paper", "epochs": 2, "critic_steps": 4, "actor_steps": 4},
     "adversarial-training": {"epochs": 2},
 }
 

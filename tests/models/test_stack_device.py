@@ -195,14 +195,14 @@ def test_training_on_a_gpu_equals_training_on_the_cpu_and_itself():
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
-        ("bias-gda", {"epochs": 4, "batch": 16}),
-        ("bias-gda", {"epochs": 4, "batch": 16, "mode": "eval", "optimiser": "sgd"}),
+        ("bias-gda", {"schedule": "paper", "epochs": 4, "batch": 16}),
+        ("bias-gda", {"schedule": "paper", "epochs": 4, "batch": 16, "mode": "eval", "optimiser": "sgd"}),
         ("pruning", {"units": 8}),
         ("pruning", {"units": 8, "criterion": "difference"}),
         ("pruning", {"granularity": "input"}),
         ("random", {}),
-        ("constrained", {"epochs": 2, "batch": 16}),
-        ("adversarial-finetune", {"epochs": 1}),
+        ("constrained", {"schedule": "paper", "epochs": 2, "batch": 16}),
+        ("adversarial-finetune", {"schedule": "paper", "epochs": 1}),
         ("adversarial-training", {"epochs": 1}),
     ],
 )

@@ -37,7 +37,7 @@ def test_the_work_is_what_the_settings_say(parts, monkeypatch):
     model, repair, test = parts
     n, m = len(repair), len(test)
     methods = {
-        "bias-gda": {"epochs": 10, "batch": 60, "evals_per_epoch": 1},
+        "bias-gda": {"schedule": "paper", "epochs": 10, "batch": 60, "evals_per_epoch": 1},
         "pruning": {"units": 2},
         "random": {"trials": 7},
         "reject-option": {},
@@ -57,8 +57,15 @@ def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
     monkeypatch.setattr(bias_score, "probe_seconds", lambda *_: 10.0)
     model, repair, test = parts
     n, m = len(repair), len(test)
-    chosen = {"methods": ("bias-score", "constrained"), "settings": {"constrained": {"epochs": 2, "batch": 60, "evals_per_epoch": 1}}}
-    methods = {"constrained": {"epochs": 2, "batch": 60, "evals_per_epoch": 1}, "bias-score": {"steps": 8}, "group-thresholds": {}}
+    chosen = {
+        "methods": ("bias-score", "constrained"),
+        "settings": {"constrained": {"schedule": "paper", "epochs": 2, "batch": 60, "evals_per_epoch": 1}},
+    }
+    methods = {
+        "constrained": {"schedule": "paper", "epochs": 2, "batch": 60, "evals_per_epoch": 1},
+        "bias-score": {"steps": 8},
+        "group-thresholds": {},
+    }
 
     def steps(selection: str) -> dict[str, dry_run.MethodEstimate]:
         found = estimate(model, repair, test, {**methods, "auto": chosen}, Goal("aod", selection=selection)).methods

@@ -44,7 +44,11 @@ def tried(tmp_path_factory) -> tuple[Path, Comparison, Cohort]:
     frame, x, _ = hospital.patients()
     repair, test = hold_out(_cohort(x, frame), 0.3)
     found = _tried(
-        model, repair, test, {"bias-gda": {"epochs": 3, "learning_rate": 0.02}, "reject-option": {}}, Goal("eod", min_performance=0.6)
+        model,
+        repair,
+        test,
+        {"bias-gda": {"schedule": "paper", "epochs": 3, "learning_rate": 0.02}, "reject-option": {}},
+        Goal("eod", min_performance=0.6),
     )
     return folder, found, test
 

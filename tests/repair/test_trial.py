@@ -24,7 +24,7 @@ from support.published import debias
 
 SCORES = Scores.from_arrays([1, 0, 1, 0], [0.9, 0.2, 0.4, 0.3], ["F", "F", "M", "M"], reference="M")
 GROUPED = RejectOption(0.5, 0.1, ("F",), ("M", "F"))
-QUICK = {"epochs": 3, "learning_rate": 0.01}
+QUICK = {"schedule": "paper", "epochs": 3, "learning_rate": 0.01}
 
 
 def _tried(model: nn.Module, repair: Cohort, test: Cohort, methods: dict, goal: Goal, **request: object) -> Comparison:
@@ -210,7 +210,7 @@ def test_thumbnails_are_of_the_patients_whose_score_changed_most():
 
 def test_probes_are_of_both_networks_on_the_part_kept_aside(parts):
     model, repair, test = parts
-    methods = {"bias-gda": {"epochs": 3, "learning_rate": 0.05}}
+    methods = {"bias-gda": {"schedule": "paper", "epochs": 3, "learning_rate": 0.05}}
     found = _tried(model, repair, test, methods, Goal("eod", min_performance=0.5), probe=True, draws=10)
 
     probes = found.probes

@@ -8,11 +8,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from equipoise.methods.step_control import UNIT
 from equipoise.report import save_trajectories
-from equipoise.report.figures import median_line, trajectories_figure
+from equipoise.report.figures import axis_title, median_line, trajectories_figure
 from equipoise.study import make_plan
 
-PLAN = make_plan({"name": "x", "data": ["loh", "adult"], "methods": ["standard", "random", "pruning", "bias-gda", "adversarial-finetune"]})
+FIXED = [{"method": name, "settings": {"schedule": "paper"}} for name in ("bias-gda", "adversarial-finetune")]
+PLAN = make_plan({"name": "x", "data": ["loh", "adult"], "methods": ["standard", "random", "pruning", *FIXED]})
 PACES = {"pruning": 2.0, "bias-gda": 0.25, "adversarial-finetune": 1.0}
 KEYS = [(m, measure, seed) for m in ("standard", "random", *PACES) for measure in ("spd", "eod") for seed in range(5)]
 
@@ -127,3 +129,9 @@ def test_files_for_the_data_that_have_steps(tmp_path: Path) -> None:
 def test_the_median_ends_where_half_of_the_splits_have_ended() -> None:
     traces = pd.DataFrame({"seed": [0, 1, 2, 0, 1, 0], "x": [0, 0, 0, 1, 1, 2], "gap": [1.0, 2.0, 6.0, 3.0, 5.0, 9.0], "performance": 0.7})
     assert median_line(traces)[["x", "gap"]].to_numpy().tolist() == [[0, 2], [1, 4]]
+
+
+def test_the_axis_of_the_adaptive_schedule_counts_what_is_removed() -> None:
+    plan = make_plan({"name": "x", "data": ["loh"], "methods": ["bias-gda", {"method": "pruning"}]})
+    assert axis_title(plan, pd.DataFrame({"pace": [5.0]}), "bias-gda") == UNIT
+    assert axis_title(plan, pd.DataFrame({"pace": [None]}), "bias-gda") == "step"

@@ -17,7 +17,11 @@ TINY: dict[str, Any] = {
         {"source": "loh", "options": {"n": 400, "alpha": 2.0}},
         {"source": "loh", "name": "drawn", "options": {"n": 300}, "redraw": True},
     ],
-    "methods": ["standard", {"method": "bias-gda", "settings": {"epochs": 2}, "min_performance": {"drawn": 0.5}}, "equalised-odds"],
+    "methods": [
+        "standard",
+        {"method": "bias-gda", "settings": {"schedule": "paper", "epochs": 2}, "min_performance": {"drawn": 0.5}},
+        "equalised-odds",
+    ],
     "measures": ["spd", "eod"],
     "splits": 3,
     "stack": 2,
@@ -108,7 +112,7 @@ def tiny_xrays(xrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     raw = {
         "name": "xrays",
         "data": [{"source": "nih", "options": {"finding": "effusion", "size": 16}}],
-        "methods": ["standard", {"method": "bias-gda", "settings": {"epochs": 1, "batch": 16}}],
+        "methods": ["standard", {"method": "bias-gda", "settings": {"schedule": "paper", "epochs": 1, "batch": 16}}],
         "measures": ["eod"],
         "splits": 2,
         "stack": 1,

@@ -1,11 +1,17 @@
-"""A repair as published: bias GD/A unless another method is named, chosen by the rows that it was tuned on."""
+"""A repair as published: bias GD/A unless another method is named, on its published schedule, chosen by the rows that it was tuned on."""
 
 from collections.abc import Sequence
-from functools import partial
+from typing import Any
 
+from equipoise.methods import METHODS, Candidate
 from equipoise.methods import debias as any_debias
 
-debias = partial(any_debias, method="bias-gda", selection="paper")
+
+def debias(*given: Any, method: str = "bias-gda", selection: str = "paper", **settings: Any) -> Candidate:
+    """The candidate of a method with its published schedule, where it has one, and the paper's selection."""
+    if method in METHODS and "schedule" in METHODS[method].settings.__dataclass_fields__:
+        settings = {"schedule": "paper", **settings}
+    return any_debias(*given, method=method, selection=selection, **settings)
 
 
 def options(arguments: Sequence[str]) -> list[str]:

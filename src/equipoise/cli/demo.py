@@ -14,9 +14,7 @@ from equipoise import report
 from equipoise.cli.console import bar, out
 
 METHODS = ("bias-gda", "pruning", "reject-option", "equalised-odds")
-SETTINGS = (  # small steps and not too many of them, for this network
-    "bias-gda.learning_rate=5e-5", "bias-gda.epochs=10", "bias-gda.evals_per_epoch=8", "pruning.units=10", "pruning.max_steps=30",
-)  # fmt: skip
+SETTINGS = ("pruning.units=10", "pruning.max_steps=30")  # small steps and not too many of them, for this network
 MIN_PERFORMANCE = 0.75
 
 

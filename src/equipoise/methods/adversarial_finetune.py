@@ -11,24 +11,32 @@ last epoch.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
 from equipoise.errors import pick
 from equipoise.measures import FloatArray, is_quotient
 from equipoise.methods.base import Goal
-from equipoise.methods.contract import Objective, Rng, Step, Steps, Task, Work, method, within_gap
-from equipoise.methods.evaluation import Data
+from equipoise.methods.contract import Draws, Objective, Rng, Step, Steps, Task, Work, by_goal, method, within_gap
+from equipoise.methods.evaluation import BoolArray, Data, Evaluation
 from equipoise.methods.papers import SAVANI
+from equipoise.methods.step_control import adaptive, check_schedule, scheduled_unit
 from equipoise.models import Critics, Replicas, proxy
+
+EPOCHS = 16  # of the paper's schedule
+TURN = 8  # mini-batches of the network per trial of the adaptive schedule
+HARDER = 3.0  # by how much the critic's weight is raised after a trial that did not lower the gap
+AGAIN = 8  # the part of the critic's steps that it takes again after an accepted trial
 
 
 @dataclass(frozen=True)
 class Settings:
     """The values of appendix D.4 for tables. `weight` is lambda. A maximum gap of the goal takes the place of `max_gap`."""
 
-    learning_rate: float = 1e-3
-    epochs: int = 16
+    learning_rate: float = 1e-3  # of the adaptive schedule: the first one tried
+    epochs: int | None = None  # turns of critic and network at most: 16 in the paper's schedule, no limit in the adaptive one
+    max_steps: int = 45  # of the adaptive schedule: evaluations at most
     batch: int = 64
     weight: float = 0.75
     critic_steps: int = 201
@@ -37,24 +45,30 @@ class Settings:
     margin: float = 0.01
     width: int = 32
     restore: str = "best"  # epoch by the constrained objective; or last, as published
-    schedule: str = "paper"
+    schedule: str = "adaptive"  # steps controlled by what they do to the gap, chosen by the goal; or paper, some epochs of long turns
 
     def __post_init__(self) -> None:
-        pick("schedule of adversarial-finetune", self.schedule, ("paper",))
+        check_schedule("adversarial-finetune", self)
         pick("epoch to keep of adversarial-finetune", self.restore, ("best", "last"))
 
 
 def objective(goals: Sequence[Goal], settings: Settings) -> Objective:
-    """The best epoch within the maximum |gap|, or the last one."""
+    """The best epoch within the maximum |gap|, or the last one; of the adaptive schedule the goal decides."""
+    if settings.schedule == "adaptive":
+        return by_goal(goals, settings)
     return replace(within_gap(goals, settings), last=settings.restore == "last")
 
 
 def cost(task: Task, settings: Settings) -> Work:
-    """The work: mini-batches for the critic and for the network, and one evaluation per epoch."""
-    rows = len(task.repair)
-    shown = min(settings.batch, rows) * (settings.critic_steps + task.backward * settings.actor_steps)
-    what = f"{settings.epochs} epochs of fine-tuning against a critic"
-    return Work(rows + settings.epochs * (rows + shown), settings.epochs, what)
+    """The work: mini-batches for the critic and for the network, and one evaluation per epoch, or per trial of the adaptive schedule."""
+    rows, batch = len(task.repair), min(settings.batch, len(task.repair))
+    if settings.schedule == "adaptive":
+        turn = rows + batch * task.backward * TURN  # the critic reads features that are computed once per turn
+        what = f"at most {settings.max_steps} evaluations of fine-tuning against a critic"
+        return Work(settings.max_steps * (rows + turn), settings.max_steps, what)
+    epochs = EPOCHS if settings.epochs is None else settings.epochs
+    shown = batch * (settings.critic_steps + task.backward * settings.actor_steps)
+    return Work(rows + epochs * (rows + shown), epochs, f"{epochs} epochs of fine-tuning against a critic")
 
 
 @method(
@@ -63,19 +77,43 @@ def cost(task: Task, settings: Settings) -> Work:
     title="fine-tuning against a critic of the gap (Savani et al.)",
     paper=SAVANI,
     objective=objective,
-    counts="epochs",
+    counts=scheduled_unit,
     cost=cost,
     effort=12.0,
 )
 def adversarial_finetune(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
     """A step per epoch of turns between the critic and the network."""
     turns = _Turns(model, data, goal, settings, rng)
-    for epoch in range(1, settings.epochs + 1):
-        turns.train_critic()
-        turns.train_network()
-        now = yield Step(epoch, (epoch, settings.epochs))
+    if settings.schedule == "adaptive":
+        yield from _adaptive(turns, data, goal, settings)
+        return
+    epochs = EPOCHS if settings.epochs is None else settings.epochs
+    for epoch in range(1, epochs + 1):
+        turns.train_critic(settings.critic_steps)
+        turns.train_network(settings.actor_steps, turns.dropout)
+        now = yield Step(epoch, (epoch, epochs))
         if is_quotient(goal.measure):
             turns.follow(data.functional(now))
+
+
+def _adaptive(turns: "_Turns", data: Data, goal: Goal, settings: Settings) -> Steps:
+    """Short turns, each of which is a trial; the critic learns again from what was accepted."""
+    left = np.inf if settings.epochs is None else settings.epochs
+    turns.train_critic(settings.critic_steps)
+
+    def advance() -> bool:
+        nonlocal left
+        left -= 1
+        turns.train_network(TURN, None)
+        return left > 0
+
+    def follow(now: Evaluation, accepted: BoolArray, slow: BoolArray) -> None:
+        turns.weight = torch.where(torch.from_numpy(slow), turns.weight * HARDER, turns.weight)
+        if is_quotient(goal.measure):
+            turns.follow(data.functional(now), accepted)
+        turns.train_critic(max(1, settings.critic_steps // AGAIN))  # of all networks of a stack, so that none depends on another
+
+    yield from adaptive(turns.model, data, turns.actor_optimiser, advance, follow, settings)
 
 
 class _Turns:
@@ -83,48 +121,63 @@ class _Turns:
 
     def __init__(self, model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> None:
         s = settings
-        self.model, self.settings, self.max_gap = model, s, within_gap([goal], s).max_gap or 0.0
+        self.model, self.settings = model, s
+        self.max_gap = (within_gap([goal], s).max_gap or 0.0) if s.schedule == "paper" else 0.0
+        self.weight = torch.full((model.size,), s.weight)
+        self.offset = self.weights = torch.empty(0)  # set by `follow`
         self.follow(data.functional(data.start))
         self.y = torch.from_numpy(data.labels[0].y).float()
         self.batch = min(s.batch, model.rows)
         self.draws, self.dropout = rng("adversarial batches"), rng("adversarial dropout")
         with torch.no_grad():
             f, features = model.scores_and_features(self._index())
-        sizes = [self.batch * features.shape[2], s.width, s.width, s.width, 1]
+        self.by_row = s.schedule == "adaptive"
+        sizes = [features.shape[2] * (1 if self.by_row else self.batch), s.width, s.width, s.width, 1]
         self.critic = Critics(sizes, rng("critic"), dropout=0.2).to(f.device)
         self.critic_optimiser = torch.optim.Adam(self.critic.parameters())
         self.actor_optimiser = model.optimiser("adam", s.learning_rate)
 
-    def follow(self, gap: tuple[FloatArray, FloatArray]) -> None:
-        """Offsets (R,) and weights (R, n) of the gaps that the critic is to tell."""
-        self.offset, self.weights = (torch.from_numpy(numbers).float() for numbers in gap)
+    def follow(self, gap: tuple[FloatArray, FloatArray], of: BoolArray | None = None) -> None:
+        """Sets offsets (R,) and weights (R, n) of the gaps that the critic is to tell; of some networks only, where others stay."""
+        offset, weights = (torch.from_numpy(numbers).float() for numbers in gap)
+        if of is not None:
+            chosen = torch.from_numpy(of)
+            offset, weights = torch.where(chosen, offset, self.offset), torch.where(chosen[:, None], weights, self.weights)
+        self.offset, self.weights = offset, weights
 
     def _index(self) -> torch.Tensor:
         return self.draws.rows(self.model.rows, self.batch)
 
     def _verdict(self, features: torch.Tensor) -> torch.Tensor:
+        """The critic's gap of a mini-batch (R,): of all its features, or the mean of what it says of each row."""
+        if self.by_row:
+            return self.critic(features)[..., 0].mean(1)  # type: ignore[no-any-return]
         return self.critic(features.reshape(len(features), 1, -1))[:, 0, 0]  # type: ignore[no-any-return]
 
-    def train_critic(self) -> None:
+    def train_critic(self, steps: int) -> None:
         self.critic.train().requires_grad_(True)
         read = self.model.fixed_scores_and_features()
-        for _ in range(self.settings.critic_steps):
+        for _ in range(steps):
             index = self._index()
             with torch.no_grad():
                 f, features = read(index)
-                gap = proxy(f, self.weights.gather(1, index).to(f.device)) * self.model.rows / self.batch + self.offset.to(f.device)
+                weights, offset = self.weights.gather(1, index).to(f.device), self.offset.to(f.device)
+                gap = proxy(f, weights) * self.model.rows / self.batch + offset
             self.critic_optimiser.zero_grad()
-            ((self._verdict(features) - gap) ** 2).sum().backward()
+            if self.by_row:
+                each = f * weights * self.model.rows + offset[:, None]  # their mean is the gap
+                ((self.critic(features)[..., 0] - each) ** 2).mean(1).sum().backward()
+            else:
+                ((self._verdict(features) - gap) ** 2).sum().backward()
             self.critic_optimiser.step()
 
-    def train_network(self) -> None:
+    def train_network(self, steps: int, dropout: Draws | None) -> None:
         self.critic.eval().requires_grad_(False)
-        s = self.settings
-        for _ in range(s.actor_steps):
+        for _ in range(steps):
             index = self._index()
-            f, features = self.model.scores_and_features(index, generators=self.dropout)
+            f, features = self.model.scores_and_features(index, generators=dropout)
             y = self.y.gather(1, index).to(f.device)
             mistakes = F.binary_cross_entropy(f, y, reduction="none").mean(1)
-            price = torch.clamp(s.weight * (self._verdict(features).abs() - self.max_gap) + 1, min=1.0)
+            price = torch.clamp(self.weight.to(f.device) * (self._verdict(features).abs() - self.max_gap) + 1, min=1.0)
             (price * mistakes).sum().backward()
             self.actor_optimiser.step()

@@ -210,7 +210,7 @@ class Candidate:
     settings: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     labels: Mapping[str, "Candidate"] = field(default_factory=dict)  # of a network with several outputs: what was found for each label
-    pace: float = 1.0  # of one step of the trace, in what the method counts (`METHODS[method].counts`): units pruned, epochs
+    pace: float = 1.0  # of one step of the trace, in what the method counts (`METHODS[method].unit(settings)`): units pruned, epochs
     ran_as: str = ""  # the method whose trace this is, where another one chose it
     held_out: HeldOut | None = None  # with cross-fitted selection; of several labels, each label has its own
     judgement: "Judgement | None" = None  # what the held-out decisions show; of several labels, each label has its own

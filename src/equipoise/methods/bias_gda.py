@@ -14,30 +14,37 @@ quotient, such as the gap in PPV, are those around the decisions of the last eva
 
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from equipoise.errors import pick
 from equipoise.methods.base import Goal
-from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, fine_tuning_work, method
-from equipoise.methods.evaluation import Data, single_precision
+from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, method
+from equipoise.methods.evaluation import BoolArray, Data, Evaluation, single_precision
 from equipoise.methods.papers import MARCINKEVICS
+from equipoise.methods.step_control import EVALS_PER_EPOCH, Trials, adaptive, check_schedule, scheduled_unit, scheduled_work
 from equipoise.models import Replicas
+
+EPOCHS = 200  # of the paper's schedule
 
 
 @dataclass(frozen=True)
 class Settings:
     """The settings of Table `tab:hyperparams`. `stop_below` ends a replicate whose performance nears chance."""
 
-    learning_rate: float = 1e-5
+    learning_rate: float = 1e-5  # of the adaptive schedule: the first one tried
     batch: int = 256
-    epochs: int = 200
-    evals_per_epoch: int = 3
-    optimiser: str = "adam"  # or sgd
+    epochs: int | None = None  # passes over the rows at most: 200 in the paper's schedule, no limit in the adaptive one
+    evals_per_epoch: int | None = None  # of the paper's schedule: 3
+    max_steps: int = 45  # of the adaptive schedule: evaluations at most
+    optimiser: str = "auto"  # adam in the paper's schedule, blockwise in the adaptive one; or adam, blockwise or sgd in both
     stop_below: float = 0.52
-    mode: str = "auto"  # train, with dropout and batch statistics, for tables, and eval for images; or eval or train for both
-    schedule: str = "paper"
+    mode: str = "auto"  # eval; in the paper's schedule train, with dropout and batch statistics, for tables; or eval or train for all
+    schedule: str = "adaptive"  # steps controlled by what they do to the gap; or paper, a fixed learning rate for some epochs
 
     def __post_init__(self) -> None:
-        pick("schedule of bias-gda", self.schedule, ("paper",))
-        pick("optimiser", self.optimiser, ("adam", "sgd"))
+        check_schedule("bias-gda", self)
+        pick("optimiser", self.optimiser, ("auto", "adam", "blockwise", "sgd"))
         pick("mode of bias-gda", self.mode, ("auto", "eval", "train"))
 
 
@@ -46,30 +53,46 @@ class Settings:
     settings=Settings,
     title="fine-tuning on the gap alone, down or up (the paper's Algorithm 2)",
     paper=MARCINKEVICS,
-    counts="epochs",
+    counts=scheduled_unit,
     needs_gap=True,
     labels=ALL_AT_ONCE,
     classes=True,
-    cost=lambda task, settings: fine_tuning_work(task, settings, "at most "),
+    cost=lambda task, settings: scheduled_work(task, settings, EPOCHS, "at most "),
     effort=8.0,
     in_auto=5,
 )
 def bias_gda(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
     """A step every few mini-batches of gradient descent on |gap|."""
-    training = settings.mode == "train" or (settings.mode == "auto" and not data.images)
+    paper = settings.schedule == "paper"
+    training = settings.mode == "train" or (settings.mode == "auto" and paper and not data.images)
     least = 2 if training else 1  # batch norm has no variance of one row
     shuffle, dropout = rng("bias-gda"), rng("bias-gda dropout") if training else None
-    optimiser = model.optimiser(settings.optimiser, settings.learning_rate)
+    name = ("adam" if paper else "blockwise") if settings.optimiser == "auto" else settings.optimiser
+    optimiser = model.optimiser(name, settings.learning_rate)
     pull = single_precision(data.pull(data.start))
-    step = 0
-    for epoch in range(settings.epochs):
+
+    def descend(rows: Tensor) -> None:
+        model.proxy_gradient(rows, pull.gather(-1, rows) * (model.rows / rows.shape[-1]), generators=dropout)
+        optimiser.step()
+
+    if not paper:
+
+        def follow(now: Evaluation, accepted: BoolArray, _slow: BoolArray) -> None:
+            nonlocal pull
+            if data.moving:
+                pull = torch.where(torch.from_numpy(accepted)[:, None], single_precision(data.pull(now)), pull)
+
+        trials = Trials(model, shuffle, settings.batch, settings.epochs, least)
+        yield from adaptive(model, data, optimiser, trials.each(descend), follow, settings, settings.stop_below)
+        return
+    step, epochs = 0, EPOCHS if settings.epochs is None else settings.epochs
+    for epoch in range(epochs):
         batches = list(model.batches(shuffle, settings.batch, least))
-        every = max(1, len(batches) // settings.evals_per_epoch)
+        every = max(1, len(batches) // (settings.evals_per_epoch or EVALS_PER_EPOCH))
         for k, rows in enumerate(batches):
-            model.proxy_gradient(rows, pull.gather(-1, rows) * (model.rows / rows.shape[-1]), generators=dropout)
-            optimiser.step()
+            descend(rows)
             step += 1
             if (k + 1) % every == 0:
-                now = yield Step(step, (epoch + 1, settings.epochs), 1 / len(batches), stop_below=settings.stop_below)
+                now = yield Step(step, (epoch + 1, epochs), 1 / len(batches), stop_below=settings.stop_below)
                 if data.moving:
                     pull = single_precision(data.pull(now))

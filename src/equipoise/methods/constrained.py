@@ -24,12 +24,15 @@ from torch import Tensor
 from equipoise.errors import BadInput, pick
 from equipoise.measures import Cells, FloatArray, gap_values, is_quotient, linearised, tabulate_codes
 from equipoise.methods.base import Goal
-from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, fine_tuning_work, method
-from equipoise.methods.evaluation import Data, Evaluation, Label, decided_at, single_precision
+from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, method
+from equipoise.methods.evaluation import BoolArray, Data, Evaluation, Label, decided_at, single_precision
 from equipoise.methods.papers import COTTER
+from equipoise.methods.step_control import EVALS_PER_EPOCH, Trials, adaptive, check_schedule, scheduled_unit, scheduled_work
 from equipoise.models import Replicas
 
 TINY = 1e-6  # how near to 0 or 1 a score still has a logit
+EPOCHS = 15  # of the paper's schedule
+STRIDE = 20  # what an accepted trial of the adaptive schedule counts for, in steps
 PACE = 20  # steps in which a gap that stays adds itself, times the penalty, to its multiplier: the networks need time to answer
 FAR = 30.0  # a shift of logits beyond which nothing changes
 
@@ -38,17 +41,18 @@ FAR = 30.0  # a shift of logits beyond which nothing changes
 class Settings:
     """Found on Adult, Bank, COMPAS and two simulations. `penalty` is rho, `teacher` the teacher's share in the labels of the task loss."""
 
-    learning_rate: float = 1e-3
+    learning_rate: float = 1e-3  # of the adaptive schedule: the first one tried
     batch: int = 256
-    epochs: int = 15
-    evals_per_epoch: int = 3
+    epochs: int | None = None  # passes over the rows at most: 15 in the paper's schedule, no limit in the adaptive one
+    evals_per_epoch: int | None = None  # of the paper's schedule: 3
+    max_steps: int = 45  # of the adaptive schedule: evaluations at most
     penalty: float = 1.0
     teacher: float = 0.8
     optimiser: str = "blockwise"  # or adam, sgd
-    schedule: str = "paper"
+    schedule: str = "adaptive"  # steps controlled by what they do to the gap; or paper, a fixed learning rate for some epochs
 
     def __post_init__(self) -> None:
-        pick("schedule of constrained", self.schedule, ("paper",))
+        check_schedule("constrained", self)
         pick("optimiser", self.optimiser, ("blockwise", "adam", "sgd"))
         if not 0 <= self.teacher <= 1:
             raise BadInput(f"the teacher's share in the labels lies in [0, 1]; got {self.teacher}")
@@ -59,11 +63,11 @@ class Settings:
     settings=Settings,
     title="fine-tuning on the task with one multiplier per gap, all groups at once",
     paper=COTTER,
-    counts="epochs",
+    counts=scheduled_unit,
     needs_gap=True,
     labels=ALL_AT_ONCE,
     classes=True,
-    cost=fine_tuning_work,
+    cost=lambda task, settings: scheduled_work(task, settings, EPOCHS),
     effort=0.5,
     in_auto=4,
 )
@@ -73,16 +77,28 @@ def constrained(model: Replicas, data: Data, goal: Goal, settings: Settings, rng
     balance.update(data.start, steps=0)
     optimiser = model.optimiser(settings.optimiser, settings.learning_rate)
     shuffle = rng("constrained")
-    step = 0
-    for epoch in range(settings.epochs):
+
+    def descend(rows: Tensor) -> None:
+        model.logit_gradient(rows, slope, *balance.of(rows))
+        optimiser.step()
+
+    if settings.schedule == "adaptive":
+
+        def follow(now: Evaluation, accepted: BoolArray, _slow: BoolArray) -> None:
+            balance.update(now, STRIDE, accepted)
+
+        trials = Trials(model, shuffle, settings.batch, settings.epochs)
+        yield from adaptive(model, data, optimiser, trials.each(descend), follow, settings)
+        return
+    step, epochs = 0, EPOCHS if settings.epochs is None else settings.epochs
+    for epoch in range(epochs):
         batches = list(model.batches(shuffle, settings.batch))
-        every = max(1, len(batches) // settings.evals_per_epoch)
+        every = max(1, len(batches) // (settings.evals_per_epoch or EVALS_PER_EPOCH))
         for k, rows in enumerate(batches):
-            model.logit_gradient(rows, slope, *balance.of(rows))
-            optimiser.step()
+            descend(rows)
             step += 1
             if (k + 1) % every == 0:
-                now = yield Step(step, (epoch + 1, settings.epochs), 1 / len(batches))
+                now = yield Step(step, (epoch + 1, epochs), 1 / len(batches))
                 balance.update(now, steps=every)
 
 
@@ -97,6 +113,7 @@ class _Balance:
 
     def __init__(self, data: Data, settings: Settings) -> None:
         self.penalty = settings.penalty
+        self.pull = self.threshold = torch.empty(0)  # set by `update`
         scores, thresholds = data.start.scores, data.start.threshold
         original, decisions = logit(scores.clip(TINY, 1 - TINY)), decided_at(scores, thresholds)
         target, against = np.zeros(scores.shape), np.zeros(scores.shape)
@@ -121,8 +138,12 @@ class _Balance:
         """The multipliers of all gaps of all labels (R, gaps)."""
         return np.concatenate([side.multipliers for side in self.sides], axis=1)
 
-    def update(self, now: Evaluation, steps: int) -> None:
-        """Moves the multipliers along the gaps of the decisions at these thresholds, by the steps since then; and the pull on each row."""
+    def update(self, now: Evaluation, steps: int, of: BoolArray | None = None) -> None:
+        """Moves the multipliers along the gaps of the decisions at these thresholds, by the steps since then; and the pull on each row.
+
+        Of some networks only, where others go back to where they were.
+        """
+        before = None if of is None else (self.pull, self.threshold, [(side.multipliers, side.weights) for side in self.sides])
         scores, thresholds = now.scores, now.threshold
         decisions, pull = decided_at(scores, thresholds), np.zeros(scores.shape)
         for side in self.sides:
@@ -130,11 +151,17 @@ class _Balance:
             gaps = gap_values(side.labels.measure, cells)
             if is_quotient(side.labels.measure):  # its weights are those around these decisions
                 side.weigh(cells)
-            side.multipliers += steps / PACE * self.penalty * gaps
+            side.multipliers = side.multipliers + steps / PACE * self.penalty * gaps
             force = side.multipliers + self.penalty * gaps
             pull[:, side.rows] = (force[:, :, None] * side.weights).sum(1) * scores.shape[1]
         self.pull = single_precision(pull)
         self.threshold = single_precision(_logits(thresholds))
+        if of is not None and before is not None:
+            chosen = torch.from_numpy(of)[:, None]
+            self.pull, self.threshold = torch.where(chosen, self.pull, before[0]), torch.where(chosen, self.threshold, before[1])
+            for side, (multipliers, weights) in zip(self.sides, before[2], strict=True):
+                side.multipliers = np.where(of[:, None], side.multipliers, multipliers)
+                side.weights = np.where(of[:, None, None], side.weights, weights)
 
     def of(self, index: Tensor) -> tuple[Tensor, ...]:
         """What `slope` wants to know of some rows (R, b): means over the batch, and the centre and threshold of each row's network."""

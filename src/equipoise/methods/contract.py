@@ -21,7 +21,7 @@ from equipoise.data import Cohort, generator
 from equipoise.errors import UnknownName, pick, raise_all
 from equipoise.measures import FloatArray, Rule, is_quotient
 from equipoise.methods.base import Goal, Note, Why
-from equipoise.methods.evaluation import Evaluation
+from equipoise.methods.evaluation import BoolArray, Evaluation
 
 COUNTS = ("batch", "evals_per_epoch", "trials", "critic_steps", "actor_steps", "width", "folds")  # settings that must be at least 1
 STANDARD = "standard"  # the name of the original network with its best threshold, with which every method is compared
@@ -59,13 +59,13 @@ def rule_work(task: Task, _settings: Any) -> Work:
     return Work(len(task.repair), 1, "another decision rule for the same network; it will need each patient's group")
 
 
-def fine_tuning_work(task: Task, settings: Any, most: str = "") -> Work:
+def fine_tuning_work(task: Task, batch: int, epochs: int, evals_per_epoch: int, most: str = "") -> Work:
     """The work of some epochs of fine-tuning with a few evaluations per epoch."""
     rows = len(task.repair)
-    batches = -(-rows // settings.batch)
-    each = batches // max(1, batches // settings.evals_per_epoch)
-    what = f"{most}{settings.epochs} epochs of fine-tuning with {each} evaluations each"
-    return Work(settings.epochs * rows * (task.backward + each), settings.epochs * each, what)
+    batches = -(-rows // batch)
+    each = batches // max(1, batches // evals_per_epoch)
+    what = f"{most}{epochs} epochs of fine-tuning with {each} evaluations each"
+    return Work(epochs * rows * (task.backward + each), epochs * each, what)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +78,8 @@ class Step:
     scores: FloatArray | None = None  # (..., rows), where the method has them already; otherwise the driver asks the network
     stop_below: float | None = None  # the performance at which a network is given up
     notes: tuple[Note, ...] = ()  # what to report if this step is chosen
+    of: BoolArray | None = None  # the networks of a stack that this is a step of; None: all. A trial, which is only evaluated, is of none
+    seen: Evaluation | None = None  # where a trial has been evaluated and becomes a step
 
 
 Steps = Generator[Step, Evaluation, None]
@@ -178,7 +180,7 @@ class Method:
     needs_gap: bool = False  # there is nothing for it to do where the gap is zero
     needs_layers: bool = False  # needs the layers of the network, which an exported program no longer has
     without_group: str = ""  # how its rule decides on a row whose group is missing
-    counts: str = ""  # the unit of its steps, where each follows from the one before; empty where steps are independent tries
+    counts: str | Callable[[Any], str] = ""  # the unit of its steps, by its settings, where each follows from the one before; empty: tries
     labels: str = ""  # of a multi-label network: ALL_AT_ONCE, ONE_BY_ONE, or empty where it repairs one label only
     classes: bool = False  # can repair the classes of one label, which are decided by argmax
     frontier: Callable[..., Fit] | None = None  # as `run` of a method that fits, but the Fit has steps to choose among; None: `run` has
@@ -192,6 +194,10 @@ class Method:
     def runs_others(self) -> bool:
         """Whether it chooses among other methods."""
         return self.kind == Kind.OTHERS
+
+    def unit(self, settings: Mapping[str, Any]) -> str:
+        """What its steps count with these settings; empty where steps are independent tries."""
+        return self.counts if isinstance(self.counts, str) else self.counts(self.settings(**settings))
 
     @property
     def stepwise(self) -> bool:

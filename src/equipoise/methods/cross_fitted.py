@@ -476,7 +476,7 @@ def _at_step(found: Candidate, kept: Candidate) -> Candidate:
         return replace(kept, trace=found.trace, chosen=next(iter(each.values())).chosen, labels=each)
     trace = found.trace.copy()
     last = kept.trace.iloc[kept.chosen]
-    row = int(np.flatnonzero(trace["step"] == last["step"])[0])
+    row = int(np.abs(trace["step"] - last["step"]).argmin())  # rounding on a GPU can move a run past the number of a step
     trace.loc[trace.index[row], kept.trace.columns] = last.to_numpy()
     return replace(kept, trace=trace, chosen=row)
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from equipoise.data import Cohort, IntArray
 from equipoise.errors import BadInput
-from equipoise.measures import ARGMAX, LabelRules, Rule, Threshold
+from equipoise.measures import ARGMAX, FloatArray, LabelRules, Rule, Threshold
 from equipoise.methods.base import Candidate, Goal, JointGoal, Note, Progress, Why
 from equipoise.methods.contract import Fit, Kind, Method, Rng, Step, Steps
 from equipoise.methods.evaluation import HALF, Data, Evaluation, Found, Limits, decided_at, frame, spare, trace_row
@@ -160,7 +160,7 @@ class _Search:
         job, progress = self.job, self.job.progress
         start = self._begin()
         train = None if job.trains is None else Data.of(job.trains, job.goals)
-        data = replace(self.data, begun=start, train=train, images=len(job.cohorts[0].inputs.shape) > 2)
+        data = replace(self.data, begun=start, train=train, images=len(job.cohorts[0].inputs.shape) > 2, least=self._least())
         steps = self._steps(data)
         total, now = 1, None
         while now is None or self.active.any():  # a method is begun even where no network has a gap, so that it can refuse its settings
@@ -200,36 +200,46 @@ class _Search:
             else:
                 settled = [replace(goal, min_performance=None, max_gap=self.within, max_loss=None) for goal in self.goals]
             self.settled.append(settled)
-        self._write(Step(0), now, counts=self.within is None)
+        self._write(Step(0), now, self.active, counts=self.within is None)
         if self.method.needs_gap:
             self.active = now.gap != 0
             self.network.freeze(~self.active)
         return now
 
+    def _least(self) -> FloatArray:
+        """The minimum performance of every label of every network (labels, R); NaN where its goal has none."""
+        least = [[np.nan if goal.min_performance is None else goal.min_performance for goal in settled] for settled in self.settled]
+        return np.array(least).T
+
     def _step(self, step: Step) -> Evaluation:
         """One more step of the networks that go on; the best states are kept."""
-        scores = self.network.evaluate(self.elsewhere) if step.scores is None else step.scores
-        now = self.data.evaluate(scores, self.within, self.limits)
-        improved = self._write(step, now)
+        now = step.seen
+        if now is None:
+            scores = self.network.evaluate(self.elsewhere) if step.scores is None else step.scores
+            now = self.data.evaluate(scores, self.within, self.limits)
+        mine = self.active if step.of is None else self.active & step.of
+        if not mine.any():
+            return now
+        improved = self._write(step, now, mine)
         verdicts = self.job.verdicts
         if self.job.halves is not None:
-            self._record(step, now)
+            self._record(step, now, mine)
         if verdicts is not None:
-            improved = np.array([step.number <= verdict.step for verdict in verdicts]) & self.active
+            improved = np.array([step.number <= verdict.step for verdict in verdicts]) & mine
         elif self.last:
-            improved = self.active.copy()
+            improved = mine.copy()
         self.network.keep(improved)
         if verdicts is not None:
-            self.active &= np.array([step.number < verdict.step for verdict in verdicts])
+            self.active &= ~mine | np.array([step.number < verdict.step for verdict in verdicts])
         if step.stop_below is not None:
             self.active &= now.performance > step.stop_below
             self.network.freeze(~self.active)
         return now
 
-    def _write(self, step: Step, now: Evaluation, counts: bool = True) -> BoolArray:
-        """Adds a row to the traces of the networks that go on, and says which of them are better than ever before."""
+    def _write(self, step: Step, now: Evaluation, of: BoolArray, counts: bool = True) -> BoolArray:
+        """Adds a row to the traces of some networks, and says which of them are better than ever before."""
         improved = np.zeros(len(self.active), bool)
-        for r in np.flatnonzero(self.active).tolist():
+        for r in np.flatnonzero(of).tolist():
             self.steps[r].append(step)
             self.found[r].append(now.each)
             self.joint[r].append(self._joint_row(step, now, r))
@@ -246,14 +256,14 @@ class _Search:
         performance = float(now.performance[r]) if now.recall is None else now.recall
         return {"step": step.number, "gap": float(now.gap[r]), "performance": performance, "threshold": np.nan, "label": worst}
 
-    def _record(self, step: Step, now: Evaluation) -> None:
+    def _record(self, step: Step, now: Evaluation, of: BoolArray) -> None:
         """How this step decides on the rows of each half and on those held out."""
         assert self.job.halves is not None
         outside = [half.elsewhere.inputs for half in self.job.halves if half.elsewhere is not None]
         own = self.data.decide(now.scores, now)
         held = self.data.decide(self.network.evaluate(outside), now) if outside else None
         for r, half in enumerate(self.job.halves):
-            if self.active[r]:
+            if of[r]:
                 decisions = np.empty((len(half.own) + len(half.held), len(self.goals)), bool)
                 decisions[half.own] = own[r, : len(half.own)]
                 if held is not None:

@@ -211,6 +211,7 @@ class Data:
     images: bool = False  # whether a row is an image
     train: "Data | None" = None  # of the training set, for methods that need it
     begun: "Evaluation | None" = None
+    least: FloatArray | None = None  # (labels, R) the minimum performance, NaN where a goal has none
 
     @classmethod
     def of(cls, cohorts: Sequence[Cohort], goals: Sequence[Goal]) -> "Data":

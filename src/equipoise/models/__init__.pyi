@@ -43,6 +43,7 @@ from .probes import fit_probe as fit_probe
 from .probes import folds_of as folds_of
 from .probes import log_loss as log_loss
 from .protocol import BoolArray as BoolArray
+from .protocol import Optimiser as Optimiser
 from .protocol import Replicas as Replicas
 from .readings import DEPTHS as DEPTHS
 from .readings import GIVEN as GIVEN

@@ -5,14 +5,15 @@ then memorises these rows. The blockwise kind has one second moment per tensor: 
 follows the gradient within it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from equipoise.errors import BadInput
 from equipoise.models.devices import to_device
-from equipoise.models.protocol import BoolArray
+from equipoise.models.protocol import BoolArray, FloatArray
 from equipoise.models.stack import Stack
 
 OPTIMISERS: dict[str, type[torch.optim.Adam] | type[torch.optim.AdamW]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
@@ -27,6 +28,7 @@ class StackedAdam:
         self.stack, self.betas, self.eps = stack, betas, eps
         self.mean, self.square = torch.zeros_like(stack.theta), torch.zeros_like(stack.theta)
         self.steps = 0
+        self.own_steps: Tensor | None = None  # (R,) where replicates were restored, so that they have taken different numbers of steps
         self.set_rate(rate)
 
     def set_rate(self, rate: float | Tensor) -> None:
@@ -43,6 +45,14 @@ class StackedAdam:
         g = self.stack.gradient
         self.mean.lerp_(g, 1 - b1)
         self.square.mul_(b2).addcmul_(g, g, value=1 - b2)
+        if self.own_steps is not None:
+            self.own_steps += 1
+            first, second = (to_device(1 - b**self.own_steps, self.stack.device).to(g.dtype) for b in self.betas)
+            denominator = self.square.sqrt().div_(second.sqrt()[self.stack.owner]).add_(self.eps)
+            each = to_device(self.rate, self.stack.device) / first
+            self.stack.theta.addcmul_(self.mean.div(denominator), each[self.stack.owner], value=-1)
+            g.zero_()
+            return
         scale = (1 - b2**self.steps) ** 0.5
         denominator = self.square.sqrt().div_(scale).add_(self.eps)
         if isinstance(self._spread, float):
@@ -60,6 +70,7 @@ class StackedBlockwise:
         self.lengths = stack.lengths.to(stack.theta.dtype)
         self.mean, self.square = torch.zeros_like(stack.theta), torch.zeros_like(self.lengths)
         self.steps = 0
+        self.own_steps: Tensor | None = None  # (R,) where replicates were restored
         self.set_rate(rate)
 
     def set_rate(self, rate: float | Tensor) -> None:
@@ -75,6 +86,14 @@ class StackedBlockwise:
         g = self.stack.gradient
         self.mean.lerp_(g, 1 - b1)
         self.square.lerp_(self.stack.block_sums(g * g) / self.lengths, 1 - b2)
+        if self.own_steps is not None:
+            self.own_steps += 1
+            tensors = len(self.lengths) // self.stack.size
+            first, second = (to_device(1 - b**self.own_steps, self.stack.device).to(g.dtype).repeat(tensors) for b in BETAS)
+            size = self.square.div(second).sqrt_().add_(EPS)
+            self.stack.theta.addcmul_(self.mean, (self.rate / first / size)[self.stack.block], value=-1)
+            g.zero_()
+            return
         size = self.square.div(1 - b2**self.steps).sqrt_().add_(EPS)
         self.stack.theta.addcmul_(self.mean, (self.rate / size)[self.stack.block], value=-1 / (1 - b1**self.steps))
         g.zero_()
@@ -104,6 +123,44 @@ class Blockwise(torch.optim.Optimizer):
             p.sub_(mean * (rate / square.div(1 - b2**self.steps).sqrt_().add_(EPS)).to(p.dtype))
 
 
+@dataclass(eq=False)
+class Moments:
+    """A copy of the moments of a stack's optimiser, updated replicate by replicate."""
+
+    mean: Tensor
+    square: Tensor
+    steps: Tensor  # (R,)
+
+    @classmethod
+    def of(cls, adam: "StackedAdam | StackedBlockwise") -> "Moments":
+        """The present moments."""
+        return cls(adam.mean.clone(), adam.square.clone(), _steps_of(adam).clone())
+
+    def update(self, adam: "StackedAdam | StackedBlockwise", replicates: Tensor) -> None:
+        """Copies the present moments of some replicates."""
+        for chosen, mine, theirs in zip(_places(adam, replicates), (self.mean, self.square), (adam.mean, adam.square), strict=True):
+            torch.where(chosen, theirs, mine, out=mine)
+        self.steps = torch.where(replicates, _steps_of(adam), self.steps)
+
+    def load(self, adam: "StackedAdam | StackedBlockwise", replicates: Tensor) -> None:
+        """Puts some replicates back to these moments."""
+        for chosen, mine, theirs in zip(_places(adam, replicates), (self.mean, self.square), (adam.mean, adam.square), strict=True):
+            torch.where(chosen, mine, theirs, out=theirs)
+        adam.own_steps = torch.where(replicates, self.steps, _steps_of(adam))
+
+
+def _steps_of(adam: "StackedAdam | StackedBlockwise") -> Tensor:
+    """How many steps each replicate has taken (R,), on the CPU."""
+    return torch.full((adam.stack.size,), float(adam.steps), dtype=torch.float64) if adam.own_steps is None else adam.own_steps
+
+
+def _places(adam: "StackedAdam | StackedBlockwise", replicates: Tensor) -> tuple[Tensor, Tensor]:
+    """Which numbers of the first and of the second moments are of these replicates."""
+    stack, chosen = adam.stack, to_device(replicates, adam.stack.device)
+    everywhere = chosen[stack.owner]
+    return everywhere, everywhere if isinstance(adam, StackedAdam) else chosen.repeat(len(adam.square) // stack.size)
+
+
 class StackedSteps:
     """Steps of a stack: Adam, blockwise Adam or plain gradient descent."""
 
@@ -112,6 +169,8 @@ class StackedSteps:
             raise BadInput("adamw steps one network at a time, and these are a stack of the paper's MLP; use adam")
         self.stack = stack
         self.rate = torch.full((stack.size,), rate)
+        self.stopped = torch.zeros(stack.size, dtype=torch.bool)
+        self._marked: Moments | None = None
         kinds: dict[str, type[StackedAdam] | type[StackedBlockwise]] = {"adam": StackedAdam, "blockwise": StackedBlockwise}
         self.adam = kinds[name](stack, self.rate) if name in kinds else None
 
@@ -124,9 +183,27 @@ class StackedSteps:
             self.stack.gradient.zero_()
 
     def stop(self, replicates: BoolArray) -> None:
-        self.rate = torch.where(torch.from_numpy(replicates), 0.0, self.rate)
+        self.stopped = self.stopped | torch.from_numpy(replicates)
+        self._use(self.rate)
+
+    def set_rates(self, rates: FloatArray) -> None:
+        self._use(torch.from_numpy(rates).float())
+
+    def _use(self, rates: Tensor) -> None:
+        self.rate = torch.where(self.stopped, 0.0, rates)
         if self.adam is not None:
             self.adam.set_rate(self.rate)
+
+    def mark(self, replicates: BoolArray) -> None:
+        if self.adam is not None:
+            if self._marked is None:
+                self._marked = Moments.of(self.adam)
+            self._marked.update(self.adam, torch.from_numpy(replicates))
+
+    def restore(self, replicates: BoolArray) -> None:
+        if self.adam is not None and replicates.any():
+            assert self._marked is not None  # there is a mark to go back to
+            self._marked.load(self.adam, torch.from_numpy(replicates))
 
 
 class SingleSteps:
@@ -134,6 +211,8 @@ class SingleSteps:
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.inner, self.stopped = inner, False
+        self._marked: list[Tensor] = []
+        self._steps = 0
 
     def step(self) -> None:
         if not self.stopped:
@@ -142,3 +221,38 @@ class SingleSteps:
 
     def stop(self, replicates: BoolArray) -> None:
         self.stopped = self.stopped or bool(replicates[0])
+
+    def set_rates(self, rates: FloatArray) -> None:
+        for group in self.inner.param_groups:
+            group["lr"] = float(rates[0])
+
+    def _moments(self) -> list[Tensor]:
+        """The tensors that the next step depends on, besides the gradient; none before the first step."""
+        if isinstance(self.inner, Blockwise):
+            return [*self.inner.means, *self.inner.squares]
+        return [value for state in self.inner.state.values() for value in state.values() if isinstance(value, Tensor)]
+
+    def mark(self, replicates: BoolArray) -> None:
+        if replicates[0]:
+            self._marked = copied(self._moments(), self._marked)
+            self._steps = getattr(self.inner, "steps", 0)
+
+    def restore(self, replicates: BoolArray) -> None:
+        if not replicates[0]:
+            return
+        if isinstance(self.inner, Blockwise):
+            self.inner.steps = self._steps
+        if self._marked:
+            copied(self._marked, self._moments())
+        else:
+            self.inner.state.clear()
+
+
+@torch.no_grad()
+def copied(source: Sequence[Tensor], target: list[Tensor]) -> list[Tensor]:
+    """The source's values in the tensors of the target; in new ones where it has none."""
+    if len(target) != len(source):
+        return [t.detach().clone() for t in source]
+    for mine, theirs in zip(target, source, strict=True):
+        mine.copy_(theirs)
+    return target

@@ -25,6 +25,18 @@ class Optimiser(Protocol):
         """Freezes these replicates."""
         ...
 
+    def set_rates(self, rates: FloatArray) -> None:
+        """Sets the learning rate of each replicate (R,); those that were stopped stay so."""
+        ...
+
+    def mark(self, replicates: BoolArray) -> None:
+        """Copies the moments of some replicates, for `restore`."""
+        ...
+
+    def restore(self, replicates: BoolArray) -> None:
+        """Puts some replicates back to their last mark."""
+        ...
+
 
 class Replicas(Protocol):
     """Networks under repair. Who implements it derives from it, for the methods that are the same for all."""
@@ -95,6 +107,22 @@ class Replicas(Protocol):
         self._frozen = replicates
         for optimiser in self._optimisers:
             optimiser.stop(replicates)
+
+    def mark(self, replicates: BoolArray) -> None:
+        """Copies the present state of some replicates, with the moments of their optimisers, for `restore`."""
+        self._mark(replicates)
+        for optimiser in self._optimisers:
+            optimiser.mark(replicates)
+
+    def restore(self, replicates: BoolArray) -> None:
+        """Puts some replicates, with the moments of their optimisers, back to their last mark."""
+        self._restore(replicates)
+        for optimiser in self._optimisers:
+            optimiser.restore(replicates)
+
+    def _mark(self, replicates: BoolArray) -> None: ...
+
+    def _restore(self, replicates: BoolArray) -> None: ...
 
     def keep(self, replicates: BoolArray) -> None:
         """Copies the present state of some replicates, for `kept`."""

@@ -31,6 +31,7 @@ class StackedReplicas(Replicas):
         self.size, self.rows = len(models), x.shape[1]
         self._original = Snapshot.of(self.stack)
         self._kept = Snapshot.of(self.stack)
+        self._marked: Snapshot | None = None
         self._optimisers = []
         self._frozen = np.zeros(self.size, bool)
         self._layers: list[int] = []  # hidden layers whose units may be pruned; empty if columns of the input may
@@ -96,6 +97,15 @@ class StackedReplicas(Replicas):
 
     def _steps_by(self, name: str, rate: float) -> Optimiser:
         return StackedSteps(self.stack, name, rate)
+
+    def _mark(self, replicates: BoolArray) -> None:
+        if self._marked is None:
+            self._marked = Snapshot.of(self.stack)
+        self._marked.update(self.stack, torch.from_numpy(np.flatnonzero(replicates)))
+
+    def _restore(self, replicates: BoolArray) -> None:
+        assert self._marked is not None  # there is a mark to go back to
+        self.stack.load(self._marked, torch.from_numpy(np.flatnonzero(replicates)))
 
     def keep(self, replicates: BoolArray) -> None:
         self._kept.update(self.stack, torch.from_numpy(np.flatnonzero(replicates)))

@@ -12,7 +12,7 @@ from equipoise.data import Images
 from equipoise.errors import BadInput
 from equipoise.models import ranks
 from equipoise.models.devices import Captured, Feed, Pool, compute_device, device_of, in_layout, mixed_precision
-from equipoise.models.optimisers import OPTIMISERS, Blockwise, SingleSteps
+from equipoise.models.optimisers import OPTIMISERS, Blockwise, SingleSteps, copied
 from equipoise.models.protocol import BoolArray, FloatArray, Optimiser, Replicas, Slope
 from equipoise.models.score import feed_outputs, in_pieces, output_kind, rows_at_once, sigmoid, single_output, smaller
 from equipoise.models.units import Layer, find_units, gap_gradients, settled, sums, switch_off
@@ -39,6 +39,7 @@ class SingleReplica(Replicas):
         self.reduced = self.device.type == "cuda"  # scores during the repair are in bfloat16
         self._original = copy.deepcopy(self.model)
         self._kept = copy.deepcopy(self.model)
+        self._marked: list[Tensor] = []
         self._layers: list[Layer] = []
         self._at_once = rows_at_once(self.feed, AT_ONCE.get(self.device.type, AT_ONCE["cpu"]))  # fewer once memory was too small
         self._optimisers = []
@@ -214,6 +215,18 @@ class SingleReplica(Replicas):
         if name == "blockwise":
             return SingleSteps(Blockwise(wanted, rate))
         return SingleSteps(OPTIMISERS.get(name, torch.optim.SGD)(wanted, lr=rate, fused=self.device.type == "cuda"))
+
+    def _state(self) -> list[Tensor]:
+        """Everything that fine-tuning changes: parameters that are not frozen, and running statistics."""
+        return [*(p.data for p in self.model.parameters() if p.requires_grad), *self.model.buffers()]
+
+    def _mark(self, replicates: BoolArray) -> None:
+        if replicates[0]:
+            self._marked = copied(self._state(), self._marked)
+
+    def _restore(self, replicates: BoolArray) -> None:
+        if replicates[0]:
+            copied(self._marked, self._state())  # in place: recorded steps read these tensors
 
     def keep(self, replicates: BoolArray) -> None:
         if replicates[0]:

@@ -300,7 +300,7 @@ def median_line(part: pd.DataFrame) -> pd.DataFrame:
 
 def axis_title(plan: Plan, part: pd.DataFrame, arm: str) -> str:
     """What the horizontal axis of an arm counts; steps where its rows have no pace."""
-    return METHODS[plan.arm(arm).method].counts if part["pace"].notna().all() else "step"
+    return METHODS[plan.arm(arm).method].unit(plan.arm(arm).settings) if part["pace"].notna().all() else "step"
 
 
 def _panel(part: pd.DataFrame, plan: Plan, arm: str, measure: str) -> Any:
