@@ -2,59 +2,87 @@
 
 from collections.abc import Callable, Mapping
 
+import pandas as pd
+
 from blocks.rows import rows, table
 
 COVERED = {"balanced": "balanced", "rare": "few positives", "clustered": "4 rows per patient", "extreme": "rates near 0 and 1"}
-FEW_VALUES = "counts of few patients take few values"
-ONE_SIDED = "wider than needed where decisions change in one direction only: that none changed the other way is no proof"
-WHY_OUTSIDE = {  # kind: why its coverage is above, or below, the accepted range
-    "rate of a group": (f"at rates near 0 or 1 {FEW_VALUES}", FEW_VALUES),
-    "gap": (f"at rates near 0 or 1 {FEW_VALUES}", FEW_VALUES),
-    "performance": (f"at rates near 0 or 1 {FEW_VALUES}", FEW_VALUES),
-    "score of a group": ("wider than needed with few positives or nearly certain scores", "few patients have the finding"),
-    "decision curve": ("wider than needed where hardly any decision is wrong", "few patients have the finding"),
-    "band of a calibrated model": ("with few patients the error takes few values", "with few patients the error takes few values"),
-    "change of a rate": (ONE_SIDED, "few decisions changed"),
-    "rate without a change": ("no decision changed, in any sample", ""),
-    "change of a gap": (ONE_SIDED, "few decisions changed"),
-    "change of performance": (ONE_SIDED, "few decisions changed"),
+ACCEPTED = (0.93, 0.98)
+FEW_EVENTS = 10  # expected rows with the rarer outcome, or decisions that changed
+CHANCE = 2.0  # standard errors by which a coverage may be below the accepted range, with so many samples
+CHANGED = "fewer than 10 decisions changed in one of the cells: that few or none changed is no proof that none would"
+FEW = "fewer than 10 rows with the rarer outcome: so few values are possible that no interval covers in exactly 95 %"
+WHY_WIDE = {  # kind or measure: why its intervals are wider than needed with more events
+    "sensitivity_at_specificity": "two uncertain rates, of which the second is read from a curve with steps",
+    "specificity_at_sensitivity": "two uncertain rates, of which the second is read from a curve with steps",
+    "auroc": "the variance of the score interval is that of less concentrated scores",
+    "average_precision": "the lower limit allows for the bias of small samples",
+    "change of a rate, threshold": "decisions change in one direction only, and the interval allows for the other",
+    "change of a gap, threshold": "decisions change in one direction only, and the interval allows for the other",
+    "change of performance, threshold": "decisions change in one direction only, and the interval allows for the other",
 }
+WIDE = "wider than needed; the safe side"
+BY_CHANCE = "within what chance leaves open in so many samples"
+NARROW = "narrower than stated"
 
 
 def coverage() -> str:
     """How often each interval covered the truth, by design: the lowest and the highest over sample sizes."""
-    found = rows("coverage/rows.csv").fillna({"group": ""})
-    unchanged = (found["kind"] == "change of a rate") & (found["group"] == "a")  # the threshold of the reference stays
-    kinds = found["kind"].mask(unchanged, "rate without a change")
-    found = found.assign(kind=kinds, hits=found["coverage"] * found["repetitions"])
-    pooled = found.groupby(["kind", "measure", "design", "rows"], sort=False)[["hits", "repetitions"]].sum()
-    shares = pooled.assign(share=pooled["hits"] / pooled["repetitions"]).reset_index()
-    chance = 2 * (0.95 * 0.05 / shares["repetitions"]) ** 0.5  # two standard errors: what counting so many samples leaves open
-    shares = shares.assign(wide=shares["share"] > 0.98, narrow=shares["share"] + chance < 0.95)
+    found = _found()
+    found = found.assign(hits=found["coverage"] * found["repetitions"])
     lines = []
-    for (kind, measure), mine in shares[shares["design"].isin(COVERED)].groupby(["kind", "measure"], sort=False):
+    for (kind, measure), mine in found[found["design"].isin(COVERED)].groupby(["kind", "measure"], sort=False):
+        pooled = mine.groupby(["design", "rows"])[["hits", "repetitions"]].sum()
+        share = pooled["hits"] / pooled["repetitions"]
         cells = []
         for design in COVERED:
-            seen = mine[mine["design"] == design]["share"]
+            seen = share[share.index.get_level_values("design") == design]
             cells.append("" if seen.empty else f"{seen.min():.3f} to {seen.max():.3f}" if len(seen) > 1 else f"{seen.min():.3f}")
-        low = mine[mine["share"] < 0.93]
-        above, below = WHY_OUTSIDE[kind]
-        why = [above] if mine["wide"].any() else []
-        if len(low):
-            why.append(below if low["narrow"].any() else "within what chance leaves open in so many samples")
-        lines.append([kind, measure, *cells, "; ".join(dict.fromkeys(why))])
-    return table(("interval of", "measure", *COVERED.values(), "why outside 0.93 to 0.98"), lines)
+        lines.append([kind, measure, *cells])
+    return table(("interval of", "measure", *COVERED.values()), lines)
+
+
+def coverage_reasons() -> str:
+    """Why intervals cover in more or less than the accepted share of samples: one line per reason, with how many they are."""
+    found = _found()
+    outside = found[found["reason"] != ""]
+    lines = []
+    for (above, reason), mine in sorted(outside.groupby(["above_accepted", "reason"]), key=lambda item: (item[0][0], -len(item[1]))):
+        kinds = "; ".join(dict.fromkeys(mine["kind"]))
+        share = f"{mine['coverage'].min():.3f} to {mine['coverage'].max():.3f}"
+        lines.append(["above 0.98" if above else "below 0.93", reason, kinds, f"{len(mine):,}", share])
+    return table(("coverage", "reason", "intervals of", "number", "lowest to highest"), lines)
+
+
+def _found() -> pd.DataFrame:
+    """One row per interval, with the reason why its coverage is outside the accepted range; an empty one where it is not."""
+    found = rows("coverage/rows.csv").fillna({"group": ""})
+    return found.assign(above_accepted=found["coverage"] > ACCEPTED[1], reason=[_reason(line) for line in found.to_dict("records")])
+
+
+def _reason(line: Mapping[str, object]) -> str:
+    share, samples, kind = float(str(line["coverage"])), float(str(line["repetitions"])), str(line["kind"])
+    if share > ACCEPTED[1]:
+        if float(str(line["events"])) < FEW_EVENTS:
+            return CHANGED if kind.startswith("change") else FEW
+        return WHY_WIDE.get(str(line["measure"]), WHY_WIDE.get(kind, WIDE))
+    if share < ACCEPTED[0]:
+        error = (ACCEPTED[0] * (1 - ACCEPTED[0]) / samples) ** 0.5
+        return BY_CHANCE if share >= ACCEPTED[0] - CHANCE * error else NARROW
+    return ""
 
 
 def coverage_repetitions() -> str:
     """How many samples the table of coverage rests on."""
-    found = rows("coverage/rows.csv")
+    found = _found()
     counts = found.groupby(["design", "rows"])["repetitions"].max()
-    inside, low = found["coverage"].between(0.93, 0.98).mean(), int((found["coverage"] < 0.93).sum())
+    above, below = int(found["above_accepted"].sum()), int((found["coverage"] < ACCEPTED[0]).sum())
+    narrow = int((found["reason"] == NARROW).sum())
     samples = " to ".join(dict.fromkeys((f"{counts.min():,}", f"{counts.max():,}")))
     return (
         f"{len(found):,} intervals in {len(counts)} designs of {found['rows'].min():,} to {found['rows'].max():,} rows, "
-        f"{samples} samples of each; {100 * inside:.0f} % of them have a coverage of 0.93 to 0.98, and {low} a lower one.\n"
+        f"{samples} samples of each: {100 * (1 - (above + below) / len(found)):.0f} % have a coverage of 0.93 to 0.98, "
+        f"{100 * above / len(found):.0f} % a higher one and {below} a lower one, {narrow} of those by more than chance explains.\n"
     )
 
 
@@ -64,12 +92,14 @@ def coverage_tests() -> str:
     lines = []
     for line in found.itertuples():
         gap_size = "" if line.gap != line.gap else f"{line.gap:.3f}"
-        lines.append([line.what, line.design, f"{line.rows:,}", f"{line.repetitions:,}", gap_size, f"{line.share:.3f}"])
-    return table(("what", "design", "rows", "samples", "gap", "share"), lines)
+        none = "" if line.none != line.none else f"{100 * line.none:.0f} %"
+        lines.append([line.what, line.design, f"{line.rows:,}", f"{line.repetitions:,}", gap_size, none, f"{line.share:.3f}"])
+    return table(("what", "design", "rows", "samples", "median gap", "none", "share"), lines)
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "coverage": coverage,
+    "coverage-reasons": coverage_reasons,
     "coverage-repetitions": coverage_repetitions,
     "coverage-tests": coverage_tests,
 }

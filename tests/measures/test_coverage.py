@@ -1,9 +1,12 @@
 """A short version of benchmarks/coverage.py: intervals of small samples cover the truth about as often as they say."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 from benchmarks.coverage import DESIGNS, piece
 
+RESULTS = Path(__file__).parents[2] / "results" / "coverage"
 REPETITIONS = 40
 HITS = {"rare": 300, "extreme": 100}  # design: rows
 
@@ -32,3 +35,15 @@ def test_intervals_cover_the_truth_in_samples_with_few_positives_and_rates_near_
 
 def test_together_they_miss_as_often_as_they_say(covered: pd.DataFrame) -> None:
     assert 0.945 <= covered["covered"].sum() / covered["repetitions"].sum() <= 0.985
+
+
+def test_the_committed_results_are_as_required() -> None:
+    """Coverage of at least 0.93 (two standard errors below it by chance), 5 % false findings with a margin, and the stated power."""
+    rows, tests = (pd.read_csv(RESULTS / name) for name in ("rows.csv", "tests.csv"))
+    assert (rows["repetitions"].groupby([rows["design"], rows["rows"]]).max() >= 500).all()
+    assert (rows["coverage"] >= 0.93 - 2 * (0.93 * 0.07 / rows["repetitions"]) ** 0.5).all()
+    wide = rows[rows["coverage"] > 0.98]
+    assert (wide["events"] < 10).mean() > 0.98  # wider than needed only where there is little to count
+    of_power = tests["what"].str.startswith("power")
+    assert (tests.loc[~of_power, "share"] <= 0.06).all()
+    assert tests.loc[of_power, "share"].between(0.75, 0.90).all()
