@@ -1,10 +1,6 @@
 from .auto import best_of as best_of
-from .base import BEFORE as BEFORE
-from .base import SELECTIONS as SELECTIONS
 from .base import Candidate as Candidate
-from .base import Goal as Goal
 from .base import HeldOut as HeldOut
-from .base import Note as Note
 from .base import Progress as Progress
 from .base import Recalibration as Recalibration
 from .contract import ALL_AT_ONCE as ALL_AT_ONCE
@@ -32,6 +28,10 @@ from .evaluation import Data as Data
 from .evaluation import Evaluation as Evaluation
 from .evaluation import Label as Label
 from .frontier import step_decisions as step_decisions
+from .goal import BEFORE as BEFORE
+from .goal import SELECTIONS as SELECTIONS
+from .goal import Goal as Goal
+from .goal import Note as Note
 from .group_thresholds import GroupThresholds as GroupThresholds
 from .outcome import JudgedGap as JudgedGap
 from .outcome import Judgement as Judgement

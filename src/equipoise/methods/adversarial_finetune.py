@@ -17,9 +17,9 @@ from torch.nn import functional as F
 
 from equipoise.errors import pick
 from equipoise.measures import FloatArray, is_quotient
-from equipoise.methods.base import Goal
 from equipoise.methods.contract import Draws, Objective, Rng, Step, Steps, Task, Work, by_goal, method, within_gap
 from equipoise.methods.evaluation import BoolArray, Data, Evaluation
+from equipoise.methods.goal import Goal
 from equipoise.methods.papers import SAVANI
 from equipoise.methods.step_control import adaptive, check_schedule, scheduled_unit
 from equipoise.models import Critics, Replicas, proxy

@@ -19,9 +19,9 @@ from torch.nn import functional as F
 from equipoise.data import child_seed
 from equipoise.errors import BadInput, pick
 from equipoise.measures import labels_needed
-from equipoise.methods.base import Goal
 from equipoise.methods.contract import Rng, Step, Steps, Task, Work, method, unknown_work, within_gap
 from equipoise.methods.evaluation import Data, Label
+from equipoise.methods.goal import Goal
 from equipoise.methods.papers import ZHANG
 from equipoise.models import MLP, OPTIMISERS, Critics, Replicas, initial_mlp
 

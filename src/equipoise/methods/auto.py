@@ -23,12 +23,13 @@ from torch import nn
 
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput, EquipoiseError, pick
-from equipoise.methods.base import Candidate, Goal, Note, Progress
+from equipoise.methods.base import Candidate, Progress
 from equipoise.methods.contract import ALL_AT_ONCE, METHODS, STANDARD, Kind, Method, Task, Work, method, settings_of, work_of
 from equipoise.methods.cost import Speed
 from equipoise.methods.cross_fitted import NOISE, SURE
 from equipoise.methods.debiasing import run_many
 from equipoise.methods.evidence import Evidence
+from equipoise.methods.goal import Goal, Note
 from equipoise.methods.remarks import kept_or_not
 from equipoise.models import ChosenOutputs, predict
 

@@ -20,7 +20,7 @@ from equipoise.measures import (
     tabulate_codes,
     terms,
 )
-from equipoise.methods.base import Goal
+from equipoise.methods.goal import Goal
 from equipoise.models import BoolArray, Heads, Probe, Reading, features, fit_probe, log_loss, value_of
 
 FAINT = 0.01  # of the usual spread of an image's features, which have one unit: one that varies by less tells rounding, not patients

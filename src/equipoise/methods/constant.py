@@ -13,8 +13,9 @@ from torch import nn
 
 from equipoise.data import Cohort, IntArray
 from equipoise.measures import FloatArray
-from equipoise.methods.base import Candidate, Note
+from equipoise.methods.base import Candidate
 from equipoise.methods.driver import joined
+from equipoise.methods.goal import Note
 from equipoise.methods.selection import plain_rule
 from equipoise.models import ChosenOutputs, predict
 

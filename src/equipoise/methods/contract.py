@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from equipoise.data import Cohort, generator
 from equipoise.errors import UnknownName, pick, raise_all
 from equipoise.measures import FloatArray, Rule, is_quotient
-from equipoise.methods.base import Goal, Note, Why
 from equipoise.methods.evaluation import BoolArray, Evaluation
+from equipoise.methods.goal import Goal, Note, Why
 
 COUNTS = ("batch", "evals_per_epoch", "trials", "critic_steps", "actor_steps", "width", "folds")  # settings that must be at least 1
 STANDARD = "standard"  # the name of the original network with its best threshold, with which every method is compared

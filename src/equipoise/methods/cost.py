@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from equipoise.data import Cohort
-from equipoise.methods.base import Goal
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Task, Work, settings_of, work_of
 from equipoise.methods.evaluation import Label
+from equipoise.methods.goal import Goal
 from equipoise.models import evaluating, outputs
 
 SAMPLE = {True: 32, False: 256}  # rows to measure on, images or a table: about as many as a method shows at a time

@@ -43,13 +43,14 @@ from torch import nn
 from equipoise.data import UNKNOWN, Cohort, IntArray, Scores, assign_folds, generator, hold_out
 from equipoise.errors import EmptyCell
 from equipoise.measures import FloatArray
-from equipoise.methods.base import BEFORE, Candidate, Goal, HeldOut, Note, Why
+from equipoise.methods.base import Candidate, HeldOut
 from equipoise.methods.constant import refused
 from equipoise.methods.contract import Fit, FitStep, Kind, Rng, adaptive, parts_of
 from equipoise.methods.driver import Half, Job, Run, Verdict, joined, run
 from equipoise.methods.evaluation import Data
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.frontier import SHARES, step_decisions
+from equipoise.methods.goal import BEFORE, Goal, Note, Why
 from equipoise.methods.selection import plain_rule
 from equipoise.models import ChosenOutputs, check, predict
 

@@ -19,9 +19,10 @@ from torch import nn
 from equipoise.data import Cohort, IntArray
 from equipoise.errors import BadInput
 from equipoise.measures import ARGMAX, FloatArray, LabelRules, Rule, Threshold
-from equipoise.methods.base import Candidate, Goal, JointGoal, Note, Progress, Why
+from equipoise.methods.base import Candidate, Progress
 from equipoise.methods.contract import Fit, Kind, Method, Rng, Step, Steps
 from equipoise.methods.evaluation import HALF, Data, Evaluation, Found, Limits, decided_at, frame, spare, trace_row
+from equipoise.methods.goal import Goal, JointGoal, Note, Why
 from equipoise.methods.selection import Merit, lacking, merit, plain_rule, select, selected_for_all, too_low
 from equipoise.models import MLP, ChosenOutputs, check, predict, replicas
 

@@ -44,10 +44,10 @@ from equipoise.measures import (
     tabulate,
     terms,
 )
-from equipoise.methods.base import Goal, Note
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
 from equipoise.methods.evaluation import in_use
 from equipoise.methods.frontier import SHARES, along
+from equipoise.methods.goal import Goal, Note
 from equipoise.methods.papers import HARDT
 from equipoise.methods.rules import Cut, Groups, Share, of_every_group, plain_values, repeated
 from equipoise.methods.selection import select, too_large, too_low

@@ -38,7 +38,7 @@ from equipoise.measures import (
     tabulate,
     tabulate_codes,
 )
-from equipoise.methods.base import BEFORE, Goal
+from equipoise.methods.goal import BEFORE, Goal
 
 NOISE = 1e-9  # rates are counts over counts: the last bits carry no information
 HALF = 0.5  # the threshold of a class on its own margin over the others

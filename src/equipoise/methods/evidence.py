@@ -31,7 +31,7 @@ from equipoise.measures import (
     terms,
     units_of,
 )
-from equipoise.methods.base import Goal
+from equipoise.methods.goal import Goal
 
 CAUTION = 2.0  # decisions of either kind that are added to those of a cell
 Parts = Callable[[slice], FloatArray]  # what each row adds to the error of a quantity at these steps, (b, n)

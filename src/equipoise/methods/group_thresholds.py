@@ -40,10 +40,10 @@ from equipoise.measures import (
     tabulate,
     terms,
 )
-from equipoise.methods.base import Goal, Note, Why
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, method, rule_work
 from equipoise.methods.evaluation import in_use, kept_rates, limits_of, spare
 from equipoise.methods.frontier import SHARES, along, half_rows, windows
+from equipoise.methods.goal import Goal, Note, Why
 from equipoise.methods.rules import Cut, Groups, of_every_group, plain_values, repeated
 from equipoise.methods.selection import select, selected
 

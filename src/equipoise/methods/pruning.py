@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import pick, raise_all
-from equipoise.methods.base import Goal, Note
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, Task, Work, method
 from equipoise.methods.evaluation import Data
+from equipoise.methods.goal import Goal, Note
 from equipoise.methods.papers import MARCINKEVICS
 from equipoise.models import CRITERIA, GRANULARITIES, Replicas, find_units
 

@@ -6,9 +6,9 @@ best by the constrained objective is returned: the best performance with |gap| w
 
 from dataclasses import dataclass
 
-from equipoise.methods.base import Goal
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, Work, method, within_gap
 from equipoise.methods.evaluation import Data
+from equipoise.methods.goal import Goal
 from equipoise.methods.papers import SAVANI
 from equipoise.models import Replicas
 

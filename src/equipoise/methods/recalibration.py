@@ -22,9 +22,10 @@ from torch import nn
 
 from equipoise.data import Cohort, Scores
 from equipoise.measures import NEVER, Calibration, FloatArray, LabelRules, LogitMap, Rule, Threshold, logit_map, normalised
-from equipoise.methods.base import Candidate, Note, Recalibration
+from equipoise.methods.base import Candidate, Recalibration
 from equipoise.methods.contract import METHODS, Kind
 from equipoise.methods.equalised_odds import EqualisedOdds, Steps
+from equipoise.methods.goal import Note
 from equipoise.methods.group_thresholds import GroupThresholds
 from equipoise.methods.reject_option import RejectOption
 from equipoise.models import OneClass, OneOutput, folded_outputs, folds_of, output_kind, predict, recalibrated_network

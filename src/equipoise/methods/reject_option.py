@@ -42,10 +42,10 @@ from equipoise.measures import (
     tabulate,
     terms,
 )
-from equipoise.methods.base import Goal, Note
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
 from equipoise.methods.evaluation import in_use
 from equipoise.methods.frontier import SHARES, along, half_rows, windows
+from equipoise.methods.goal import Goal, Note
 from equipoise.methods.papers import KAMIRAN
 from equipoise.methods.rules import Cut, Groups, Share, plain_values, repeated, unknown
 from equipoise.methods.selection import selected

@@ -26,10 +26,11 @@ from equipoise.measures import (
     terms,
     units_of,
 )
-from equipoise.methods.base import Candidate, Goal, Note
+from equipoise.methods.base import Candidate
 from equipoise.methods.cross_fitted import SURE
 from equipoise.methods.evaluation import NOISE, kept_rates, limits_of
 from equipoise.methods.evidence import Evidence
+from equipoise.methods.goal import Goal, Note
 from equipoise.methods.selection import too_low
 from equipoise.models import predict
 

@@ -8,8 +8,8 @@ import pandas as pd
 
 from equipoise.data import Cohort, Scores
 from equipoise.measures import Threshold
-from equipoise.methods.base import Goal, Note, Why
 from equipoise.methods.evaluation import NOISE, Found
+from equipoise.methods.goal import Goal, Note, Why
 
 IN_USE = "in use today, as given"  # where a threshold comes from that was not chosen
 

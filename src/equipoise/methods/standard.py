@@ -1,9 +1,9 @@
 """STANDARD: the original network with the threshold of best performance on validation data. What every method is compared with."""
 
 from equipoise.data import Scores
-from equipoise.methods.base import Goal, Note
 from equipoise.methods.contract import ALL_AT_ONCE, STANDARD, Fit, FitStep, Kind, NoSettings, Work, method
 from equipoise.methods.evaluation import Label, frame, trace_row
+from equipoise.methods.goal import Goal, Note
 from equipoise.methods.selection import plain_rule, select
 
 

@@ -1,0 +1,147 @@
+"""What a repair is to reach, and notes: values that say in kinds and numbers what is to know about it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from equipoise.errors import pick, raise_all
+from equipoise.measures import AT_THRESHOLD, RATES, named
+
+DEFAULT_MAX_LOSS = 0.02  # of the original's performance, for a goal that has neither min_performance nor max_loss
+BEFORE = "before"  # of a rate that is kept: its value under the original network
+SELECTIONS = ("paper", "honest", "one-se")
+
+
+@dataclass(frozen=True)
+class Note:
+    """One thing to know about a repair beyond its numbers, as a value: a kind, a subject (a group, a measure, a method) and numbers.
+
+    Sentences are made of notes in the room that presents; code that needs to know what a note is about asks for its kind.
+
+    >>> Note("pruned", "units", {"switched_off": 12, "of": 40}).to_dict()
+    {'kind': 'pruned', 'subject': 'units', 'switched_off': 12, 'of': 40}
+    """
+
+    kind: str
+    subject: str = ""
+    numbers: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"kind": self.kind, "subject": self.subject, **self.numbers}
+
+
+Why = tuple[Note, ...]  # why a step was chosen, and what it lacks
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What to reach: the smallest |gap| whose performance is kept, and where `max_gap` is given, a |gap| of at most that.
+
+    `measure` is the name of a gap or a signed sum of rates, "tpr-fpr" or {"tpr": 1, "fpr": -1}, which gets a name too: 'tpr-fpr'.
+    `keep` protects groups: no group's rate may fall below its value before, {"tpr": "before"}, or below a minimum, {"tpr": 0.8}.
+    `selection` says how a step is chosen: "paper", by its values on the data it was tuned on; "honest", by confidence bounds on values
+    that held-out rows have corrected; "one-se", as honest, but of all steps within a standard error of the best the best performing one.
+    Performance is kept at `min_performance`, or at the original's less `max_loss`, which is 0.02 unless given. Only with "paper", as
+    published, a goal with nothing but `max_gap` keeps no performance: it asks for the best performance with |gap| <= `max_gap`.
+    `threshold` is the one in use today, at which the original decides; left out, the original has the threshold of best performance.
+
+    >>> Goal("eod", max_gap=0.05, keep={"tpr": 0.8}).describe()
+    '|eod| <= 0.05 with tpr >= 0.8 in every group'
+    """
+
+    measure: str = "eod"
+    performance: str = "balanced_accuracy"
+    min_performance: float | None = None
+    max_gap: float | None = None
+    keep: Mapping[str, float | str] = field(default_factory=dict, hash=False)
+    selection: str = "paper"
+    max_loss: float | None = None
+    threshold: float | None = None
+    original: float | None = field(default=None, compare=False)  # the original's performance, where `min_performance` follows from it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "measure", named(self.measure))
+        pick("performance measure", self.performance, AT_THRESHOLD)
+        pick("selection", self.selection, SELECTIONS)
+        problems = []
+        for name in ("min_performance", "max_gap", "max_loss", "threshold"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
+                problems.append(f"{name} must be between 0 and 1; got {value}")
+        if self.max_loss is not None and self.min_performance is not None:
+            given = f"max_loss={self.max_loss} with min_performance={self.min_performance}"
+            problems.append(f"max_loss cannot be combined with min_performance; got {given}. Leave one of them out")
+        for rate, least in self.keep.items():
+            pick("rate to keep", rate, RATES)
+            if least != BEFORE and (isinstance(least, (str, bool)) or not 0 <= least <= 1):
+                problems.append(f"a rate is kept at its value {BEFORE!r} or at a minimum in [0, 1]; got {least!r} for {rate}")
+        raise_all(problems)
+        object.__setattr__(self, "keep", dict(self.keep))  # a copy, so that it cannot be changed
+
+    @property
+    def each(self) -> "tuple[Goal, ...]":
+        """The goal of every label; of one label, itself."""
+        return (self,)
+
+    @property
+    def allowed_loss(self) -> float:
+        """How far performance may fall below the original's where there is no minimum performance."""
+        return DEFAULT_MAX_LOSS if self.max_loss is None else self.max_loss
+
+    @property
+    def keeps_performance(self) -> bool:
+        """Whether a least performance is asked for, as it is but for a published goal with only a maximum gap."""
+        return self.min_performance is not None or self.max_loss is not None or self.max_gap is None or self.selection != "paper"
+
+    def settled(self, original: float) -> "Goal":
+        """The goal with its minimum performance: the one given, or the original's performance less what may be lost."""
+        if self.min_performance is None and self.keeps_performance:
+            return replace(self, min_performance=max(0.0, original - self.allowed_loss), max_loss=None, original=original)
+        return self
+
+    def for_steps(self) -> "Goal":
+        """The same goal for a method whose steps are chosen by cross-fitting elsewhere: its own choice is made in-sample."""
+        if self.selection == "paper":
+            return self
+        return replace(self, selection="paper", max_loss=self.allowed_loss if self.min_performance is None else None)
+
+    def describe(self) -> str:
+        """One line in words."""
+        parts = [f"smallest |{self.measure}|" if self.max_gap is None else f"|{self.measure}| <= {self.max_gap:g}"]
+        if self.min_performance is not None:
+            parts.append(f"{self.performance.replace('_', ' ')} >= {self.min_performance:.3g}")
+        if self.max_loss is not None:
+            parts.append(f"{self.performance.replace('_', ' ')} at most {self.max_loss:g} lower")
+        parts += [
+            f"no group's {rate} lower than before" if least == BEFORE else f"{rate} >= {least:g} in every group"
+            for rate, least in self.keep.items()
+        ]
+        return " with ".join([parts[0], " and ".join(parts[1:])] if parts[1:] else parts)
+
+
+@dataclass(frozen=True)
+class JointGoal(Goal):
+    """The goals of several labels, or classes, at once; measure, performance and selection are those of the first."""
+
+    names: tuple[str, ...] = ()
+    goals: tuple[Goal, ...] = ()
+
+    @property
+    def each(self) -> tuple[Goal, ...]:
+        """The goal of every label."""
+        return self.goals
+
+    @classmethod
+    def of(cls, goals: Mapping[str, Goal]) -> "JointGoal":
+        """The goals of these labels as one."""
+        first = next(iter(goals.values()))
+        largest = [goal.max_gap for goal in goals.values() if goal.max_gap is not None]
+        names, each = tuple(goals), tuple(goals.values())
+        limit = min(largest, default=None)
+        return cls(first.measure, first.performance, max_gap=limit, selection=first.selection, names=names, goals=each)
+
+    def describe(self) -> str:
+        """One line in words."""
+        told = {name: goal.describe() for name, goal in zip(self.names, self.goals, strict=True)}
+        return next(iter(told.values())) if len(set(told.values())) == 1 else "; ".join(f"{name}: {text}" for name, text in told.items())
