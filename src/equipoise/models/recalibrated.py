@@ -2,7 +2,7 @@
 
 slope * (w x + b) + intercept is a linear layer again, so that the network keeps its keys and shapes, and whoever loads the weights gets the
 recalibrated scores without knowing of them. That needs a linear layer with a bias whose outputs are the network's logits, or the logits of
-its probabilities, which is found out by running the network on a few rows and comparing.
+its probabilities, which is determined by running the network on a few rows.
 """
 
 import copy
