@@ -6,6 +6,10 @@ Departures: the gap of a mini-batch is weighted by the counts of the whole split
 mode with the exact sweep, and the best epoch by the constrained objective is kept, not the last (`restore="last"` keeps that one). The
 published code evaluates in training mode. The weights of a quotient, such as the gap in PPV, are those around the decisions after the
 last epoch.
+
+By default turns are short and their steps are controlled by what they do (see step_control); the goal decides among them, the critic tells
+each row's part of the gap, and its weight is raised where the gap does not fall. That keeps performance, but the critic often does not
+know the way, and a run then ends with a part of the gap left. `schedule="paper"` is the published one.
 """
 
 from collections.abc import Sequence

@@ -12,6 +12,9 @@ weights of the proxy (with the label itself, the EOD moves the positives of this
 the task loss. And steps are `blockwise`: Adam's would serve an input of two rows as well as one of all. Dropout is off and batch norm is
 as it was trained. The number of steps is fixed, so that step 100 means the same on any fold of the data. With several labels (see many)
 each has a task loss, a teacher and multipliers of its own, and all of them are added up.
+
+By default the steps are controlled by what they do (see step_control), and a multiplier moves with every accepted trial. `schedule="paper"`
+is a fixed learning rate for 15 epochs.
 """
 
 from dataclasses import dataclass, field
