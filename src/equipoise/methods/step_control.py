@@ -248,9 +248,9 @@ def adaptive(
 ) -> Steps:
     """The steps of fine-tuning whose trials are made by `advance`, which returns False once there are no more epochs.
 
-    `follow` is told the evaluation of every trial, of which networks it was accepted, and of which the gap did not become smaller.
+    `follow` gets the evaluation of every trial, the networks for which it was accepted, and those whose gap did not become smaller.
     """
-    start, everyone, nobody = data.start, np.ones(model.size, bool), np.zeros(model.size, bool)
+    start, everyone, none = data.start, np.ones(model.size, bool), np.zeros(model.size, bool)
     least = lowest(data, stop_below)
     begun, signed = smooth_gaps(data, start), len(data.labels) == 1 and len(data.labels[0].levels) == 2
     coarse = np.abs(data.functional(start)[1]).max(-1) / np.maximum(np.abs(begun), CLOSE)
@@ -264,17 +264,17 @@ def adaptive(
         optimiser.set_rates(np.array([0.0 if control.done else control.rate for control in controls]))
         going = advance()
         progress = (tried, settings.max_steps)
-        now = yield Step(0, progress, of=nobody)
+        now = yield Step(0, progress, of=none)
         gaps = smooth_gaps(data, now)
         holds: BoolArray = np.logical_and.reduce(np.stack([own.performance for own in now.each]) >= least, axis=0)
-        accepted, slow, numbers = nobody.copy(), nobody.copy(), dict[int, BoolArray]()
+        accepted, slow, numbers = none.copy(), none.copy(), dict[int, BoolArray]()
         for r, control in enumerate(controls):
             if control.done:
                 continue
             slow[r] = control.removed(float(gaps[r])) - control.share < LEAST
             accepted[r], number = control.judge(float(gaps[r]), bool(holds[r]))
             if number is not None:
-                numbers[number] = numbers.get(number, nobody) | (np.arange(model.size) == r)
+                numbers[number] = numbers.get(number, none) | (np.arange(model.size) == r)
         for number, of in numbers.items():
             yield Step(number, progress, 100 * SHARE, of=of, seen=now)
         model.mark(accepted)
