@@ -8,6 +8,7 @@ performance plus a multiple of the smaller gap count as positive, by how much th
 Of images it sees 16 x 16 pixels and a few statistics of each: less than the network, and enough to show a network that learnt little.
 """
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -130,13 +131,16 @@ class _Fitted:
         self, y: IntArray, weight: FloatArray, rows: FloatArray, strength: float | None = None, among: Any = slice(None)
     ) -> FloatArray:
         """Scores of scaled rows by a fit to some of the rows; all alike where those have one label."""
+        from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression  # late: it takes a second to import
 
         own, counts = y[among], weight[among]
         if len(np.unique(own[counts > 0])) < 2:
             return np.full(len(rows), float(own[counts > 0].mean()) if (counts > 0).any() else 0.5)
         model = LogisticRegression(C=self.strength if strength is None else strength, max_iter=100, tol=1e-3)
-        model.fit(self.x[among], own, sample_weight=counts / counts.mean())
+        with warnings.catch_warnings():  # strengths are compared on other rows, so that an unfinished fit is judged like any other
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(self.x[among], own, sample_weight=counts / counts.mean())
         found: FloatArray = model.predict_proba(rows)[:, 1]
         return found
 
