@@ -2,6 +2,7 @@
 
 import logging
 from itertools import count
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 
 from equipoise.data import Cohort, Images
 from equipoise.errors import BadInput
-from equipoise.models import Training, compute_device, outputs, score, train
+from equipoise.models import Training, compute_device, outputs, score, single, train
 from equipoise.models.devices import Feed
 from equipoise.models.single import SingleReplica
 from support.facts import facts, says
@@ -88,6 +89,23 @@ def test_a_batch_that_was_too_large_is_not_tried_again(caplog: pytest.LogCapture
     first, second = replica.evaluate(), replica.evaluate()
     assert (first == second).all()
     assert len(caplog.records) == 3  # 60 to 30, 15 and 7 rows
+
+
+def test_scores_that_rounding_makes_equal_are_computed_in_full_precision(monkeypatch: pytest.MonkeyPatch):
+    torch.manual_seed(0)
+    images, model = pictures(), nn.Sequential(nn.Flatten(), nn.Linear(144, 1)).eval()
+    exact = single.feed_outputs
+
+    def rounded(*given: Any, fast: bool, **more: Any) -> torch.Tensor:
+        found = exact(*given, fast=fast, **more)
+        return found.round() if fast else found
+
+    monkeypatch.setattr(single, "feed_outputs", rounded)
+    replica = SingleReplica(model, images)
+    replica.reduced = True  # as on a GPU
+    assert np.allclose(replica.evaluate()[0], torch.sigmoid(exact(model, replica.feed, torch.arange(len(images)))), atol=1e-6)
+    few = SingleReplica(model, images)  # on a CPU nothing is rounded, and few scores are few
+    assert len(np.unique(few.evaluate())) < 10
 
 
 def test_training_and_fine_tuning_name_a_batch_that_would_fit():

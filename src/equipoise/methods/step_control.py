@@ -184,7 +184,7 @@ def smooth_gaps(data: Data, now: Evaluation) -> FloatArray:
         scores = now.scores[:, rows]
         swept = sweep(scores, label.y, label.codes, label.levels, (label.performance,), weight=label.weight)
         performance = np.nan_to_num(swept.values[label.performance], nan=-np.inf)
-        best = performance.max(-1, keepdims=True)
+        best = np.minimum(performance.max(-1, keepdims=True), 1.0)  # a perfect network may exceed it by rounding
         positives = label.y.sum(-1, keepdims=True)
         error = np.sqrt(best * (1 - best) * (1 / positives + 1 / (label.y.shape[-1] - positives))) / 2
         chance = np.clip(1 - (best - performance) / np.maximum(error, FLAT), 0, None)

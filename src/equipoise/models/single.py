@@ -19,6 +19,7 @@ from equipoise.models.units import Layer, find_units, gap_gradients, settled, su
 
 AT_ONCE = {"cpu": 2**21, "cuda": 2**24}  # numbers of input per pass with a graph, which stores activations
 TINY = 1e-6  # probabilities are clipped to [TINY, 1 - TINY] before their logit is taken
+DISTINCT = 50  # scores in bfloat16: with fewer, thresholds and gaps would be those of the rounding, and full precision is used
 Backward = Callable[..., None]  # sets gradients from raw outputs of rows and further values of these rows
 
 
@@ -37,6 +38,7 @@ class SingleReplica(Replicas):
         self._feeds: dict[int, Feed] = {id(inputs): self.feed}
         self.probability = output_kind(model, inputs) == "probability"
         self.reduced = self.device.type == "cuda"  # scores during the repair are in bfloat16
+        self._coarse = False  # bfloat16 would give nearly all rows the same score
         self._original = copy.deepcopy(self.model)
         self._kept = copy.deepcopy(self.model)
         self._marked: list[Tensor] = []
@@ -95,8 +97,12 @@ class SingleReplica(Replicas):
         wanted = self.inputs if inputs is None else inputs[0]
         if id(wanted) not in self._feeds:  # a feed holds its inputs, so that their id is not reused
             self._feeds[id(wanted)] = Feed(wanted, self.device)
-        feed = self._feeds[id(wanted)]
-        return self._gathered(feed, torch.arange(len(feed))).reshape(1, -1).numpy()
+        feed, rows = self._feeds[id(wanted)], torch.arange(len(self._feeds[id(wanted)]))
+        scores = self._gathered(feed, rows)
+        if self.reduced and not self._coarse and len(scores.unique()) < min(DISTINCT, len(rows)):
+            self._coarse = True
+            scores = self._gathered(feed, rows)
+        return scores.reshape(1, -1).numpy()
 
     def proxy_gradient(self, index: Tensor, weights: Tensor, *, generators: Sequence[np.random.Generator] | None = None) -> None:
         everyone, (weight,) = self._given(index, [weights])
@@ -179,7 +185,7 @@ class SingleReplica(Replicas):
         return self._steps[key]
 
     def _scores(self, feed: Feed, rows: Tensor) -> Tensor:
-        raw = feed_outputs(self.model, feed, rows, fast=True, taken=self.taken).double()
+        raw = feed_outputs(self.model, feed, rows, fast=not self._coarse, taken=self.taken).double()
         return raw if self.probability else sigmoid(raw)
 
     def _gathered(self, feed: Feed, rows: Tensor) -> Tensor:
