@@ -12,7 +12,8 @@ from equipoise.data import Cohort, Scores, assign_folds, generator
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import at_threshold, bootstrap_cells, gap_values, largest, performance_values
 from equipoise.methods import METHODS, Goal, Outcome, run_many
-from equipoise.methods.cross_fitted import _halves, aligned, choose, rungs, worthwhile
+from equipoise.methods.cross_fitted import _halves, aligned, rungs
+from equipoise.methods.cross_fitted_choice import choose, worthwhile
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.group_thresholds import frontier
 from equipoise.models import predict

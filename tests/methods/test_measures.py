@@ -16,7 +16,7 @@ from equipoise.methods.bias_problem import Posteriors, Problem
 from equipoise.methods.bias_programs import parity_path
 from equipoise.methods.constrained import expected_weights
 from equipoise.methods.contract import takes
-from equipoise.methods.cross_fitted import choose
+from equipoise.methods.cross_fitted_choice import choose
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.group_thresholds import fit
 from equipoise.models import MLP, Critics, Heads, Probe, Training, predict, train

@@ -2,9 +2,9 @@
 
 Each method is tried on the same rows with the same goal and selection. With cross-fitted selection, the default, what they found is
 compared by decisions on rows that no fit has seen (`best_of`): of those whose performance holds, the smallest upper limit of |gap|. Of all
-that cannot be told from it (the paired difference of |gap| is within one standard error, or small next to the error of the gap itself), a
-deterministic rule comes before a randomised one, a rule that needs no group before one that needs each patient's, and a cheap method before
-a costly one. With selection="paper" in-sample values decide.
+that do not differ clearly from it (the paired difference of |gap| is within one standard error, or small next to the error of the gap
+itself), a deterministic rule comes before a randomised one, a rule that needs no group before one that needs each patient's, and a cheap
+method before a costly one. With selection="paper" in-sample values decide.
 
 Costly methods are left out once there is nothing left that they could improve: a rule that needs no group, whose |gap| is within one
 standard error of zero and within half of the maximum gap. With a budget, a method whose own cost model promises to take longer than what is
@@ -26,7 +26,7 @@ from equipoise.errors import BadInput, EquipoiseError, pick
 from equipoise.methods.base import Candidate, Progress
 from equipoise.methods.contract import ALL_AT_ONCE, METHODS, STANDARD, Kind, Method, Task, Work, method, settings_of, work_of
 from equipoise.methods.cost import Speed
-from equipoise.methods.cross_fitted import NOISE, SURE
+from equipoise.methods.cross_fitted_choice import NOISE, SURE
 from equipoise.methods.debiasing import run_many
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import Goal, Note
@@ -201,7 +201,7 @@ def _problems(error: EquipoiseError) -> str:
 def _with_room(candidate: Candidate, cohort: Cohort) -> bool:
     """Whether nothing is left to improve: the goal is met with |gap| at most half the maximum gap and, without one, its standard error.
 
-    By cross-fitted values a repair must need no group, and both must hold; in-sample an original that meets the goal will do.
+    By cross-fitted values a repair must need no group, and both must hold; in-sample an original that meets the goal is enough.
     """
     row = candidate.trace.iloc[candidate.chosen]
     if candidate.held_out is not None:

@@ -5,7 +5,7 @@ patients than it seemed. Here a method is run on parts of the repair set as well
 parts in turn, fine-tuning one of two halves. Steps are compared on a grid that means the same on any rows: the share of the original gap
 that is removed on the rows of the fit (`rungs`). Of every row there are then decisions by fits that have not seen it and by fits that have,
 at the same share. What is lost between the two is the optimism of fitting. It falls as one over the number of rows, and a part has
-1 - 1/K of them, so that of all rows a step is due
+1 - 1/K of them, so that the corrected decisions of a step are
 
     f = f(all rows) + (1 - 1/K) (f(not fitted to the row) - f(fitted to it))
 
@@ -15,19 +15,7 @@ optimism correction of Efron and Harrell with cross-validation in place of the b
 rule of a few thresholds is as optimistic at every share, and the mean over all steps is taken; that of probes and networks grows with the
 share, and a line is. The decisions not fitted to their row are kept as `HeldOut`, by which the outcome is judged without a test set.
 
-A step qualifies if its performance, so estimated, reaches the minimum, which is counted from the original's where it is relative: the
-original at the threshold of a part, on rows that this threshold was not chosen on. Before smoothing it must do so as well, since that is
-what the outcome will be judged by. Rates that are kept must be kept less one standard error. Of the steps that qualify, the one with the
-smallest upper limit, |gap| plus one standard error, is the full repair; with "one-se" the best performing of all steps whose |gap| does not
-differ from it by more than the standard error of the difference. Where its |gap| is not surely smaller than the original's, the original
-stays, and `why` gives the reason.
-
-With few patients a full repair is too much. A fit that removes the share s of an observed gap g + e, of which e is chance, leaves
-(1 - s) g - s e, and cross-fitting cannot tell: whatever rows are left out, the errors of the parts cancel in the sum. The squared error
-(1 - s)^2 g^2 + s^2 var(e) is smallest at s = g^2 / (g^2 + var(e)). So the share is shrunk towards the original by what is known of g,
-instead of all or nothing (`worthwhile`). A rule that needs each patient's group turns all of e into a gap of its own, a rule that does not
-only as far as the inputs tell the groups apart, so that the former asks for a gap that is surely there. With several labels a step must
-qualify for every label; the largest upper limit of any label counts, and the mean performance.
+How a step is chosen by them is in `cross_fitted_choice`.
 """
 
 import copy
@@ -36,7 +24,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from torch import nn
 
@@ -46,19 +33,16 @@ from equipoise.measures import FloatArray
 from equipoise.methods.base import Candidate, HeldOut
 from equipoise.methods.constant import refused
 from equipoise.methods.contract import Fit, FitStep, Kind, Rng, adaptive, parts_of
+from equipoise.methods.cross_fitted_choice import NOISE, BoolArray, choose
 from equipoise.methods.driver import Half, Job, Run, Verdict, joined, run
 from equipoise.methods.evaluation import Data
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.frontier import SHARES, step_decisions
-from equipoise.methods.goal import BEFORE, Goal, Note, Why
+from equipoise.methods.goal import Goal, Note
 from equipoise.methods.selection import plain_rule
 from equipoise.models import ChosenOutputs, check, predict
 
-SURE = 1.0  # standard errors between an estimate and its confidence bound
-GROUP_SURE = 3.0  # standard errors of a gap that a rule which needs each patient's group is allowed to act on
 HALVES, ALL_ROWS = 0.45, 0.5  # of the time that is left: for the runs on halves, and then for that on all rows; the rest is to run it again
-NOISE = 1e-9
-BoolArray = npt.NDArray[np.bool_]
 
 
 def run_cross_fitted(job: Job, selection: str) -> list[Candidate]:
@@ -314,7 +298,7 @@ def _seen(
             outside = np.isin(places, half.held)  # the other half was tuned on these rows
             held[:, outside], tuned[:, outside] = made[k][:, outside], made[1 - k][:, outside]
         labels.append(SeenLabel(name, part, Evidence.of(believed(made[2], held, tuned, 2, shares, grows=True), part, goal), held))
-        same.append(refused(made[2], part.attribute.codes) & (cohort.kind != "classes"))  # a class may well be nobody's
+        same.append(refused(made[2], part.attribute.codes) & (cohort.kind != "classes"))  # a class may well be given to no row
     return Seen(tuple(labels), tuple(rows[-1]), np.logical_or.reduce(same))
 
 
@@ -325,149 +309,7 @@ def _step_decisions(scores: FloatArray, places: IntArray, at: int, tried: Run, r
     return np.stack([record.decisions[row - 1][places, at] if row else original for row in rows]).astype(np.float64)
 
 
-# The choice.
-
-
-def choose(
-    each: Sequence[Evidence],
-    steps: Sequence[int],
-    goals: Sequence[Goal],
-    needs_group: bool = False,
-    without: BoolArray | None = None,
-    held: Sequence[FloatArray] | None = None,
-) -> tuple[Verdict, int]:
-    """The step to keep by what is to be believed of all of them, and its place; the first is the original; not one of `without`.
-
-    `held` are decisions (steps, n) of each label that were not fitted to their rows, by which the outcome will be judged.
-    """
-    settled = [goal.settled(float(own.performance[0])) for own, goal in zip(each, goals, strict=True)]
-    errors, sizes = [own.gap_se() for own in each], [np.abs(own.gap) for own in each]
-    uppers = [size + SURE * error for size, error in zip(sizes, errors, strict=True)]
-    enough = [_enough(own, goal) for own, goal in zip(each, settled, strict=True)]
-    if held is not None:
-        enough = [a & _holds(replace(own, f=f), goal) for a, own, f, goal in zip(enough, each, held, goals, strict=True)]
-    kept = [_kept(own, goal) for own, goal in zip(each, goals, strict=True)]
-    fine = _all(a & b & ~np.isnan(size) for a, b, size in zip(enough, kept, sizes, strict=True))  # no value is not a small gap
-    fine = fine if without is None else fine & ~without
-    if not fine.any():
-        why = tuple((_lacking(*own),) for own in zip(each, settled, enough, kept, strict=True))
-        return Verdict(steps[0], why, (False,) * len(each), tuple(settled)), 0
-    certain = [_certain(fine, upper, goal) for upper, goal in zip(uppers, settled, strict=True)]
-    performance = np.mean([own.performance for own in each], axis=0)
-    row = int(np.where(fine, np.max(uppers, axis=0), np.inf).argmin())
-    if goals[0].selection == "one-se":
-        pairs = zip(each, sizes, strict=True)
-        level = fine & _all(size - size[row] <= SURE * own.gap_se(against=row) + NOISE for own, size in pairs)
-        row = int(np.where(level, performance, -np.inf).argmax())
-    worst = int(np.argmax([size[0] for size in sizes]))
-    if fine[0] and row and sizes[worst][0] - sizes[worst][row] <= SURE * each[worst].gap_se(against=0)[row]:
-        row = 0  # what the repair does may be chance
-    if fine[0] and row:
-        row = shrunk(sizes[worst], each[worst].cautious_se(), fine, row, needs_group)
-    reasons = [
-        _reason(row, len(steps), int(fine.sum()), *own, settle)
-        for own, settle in zip(zip(each, sizes, errors, certain, strict=True), settled, strict=True)
-    ]
-    return Verdict(steps[row], tuple(why for why, _ in reasons), tuple(met for _, met in reasons), tuple(settled)), row
-
-
-def shrunk(size: FloatArray, error: float, fine: BoolArray, row: int, needs_group: bool) -> int:
-    """The step nearest to the share of a repair that is worth its error, between the original and the step of this row."""
-    left = (1 - worthwhile(float(size[0]) / max(error, NOISE), needs_group)) * size[0]
-    if size[row] >= left:
-        return row
-    near = np.where(fine, np.abs(size - left), np.inf)[: row + 1]
-    return int(near.argmin())
-
-
-def worthwhile(z: float, needs_group: bool) -> float:
-    """The share of an observed gap to remove, from how many standard errors it is.
-
-    In a world without a gap, whatever is removed is chance. A rule that needs the group makes all of it a true gap, so it is left out below
-    three standard errors.
-
-    >>> [round(worthwhile(z, needs_group=False), 2) for z in (0.5, 1.0, 2.0, 3.0)]
-    [0.06, 0.5, 0.94, 0.99]
-    """
-    if needs_group and z < GROUP_SURE:
-        return 0.0
-    return z**4 / (1.0 + z**4)
-
-
-def _all(each: Any) -> BoolArray:
-    """Where all of these hold."""
-    together: BoolArray = np.logical_and.reduce(list(each))
-    return together
-
-
-def _certain(fine: BoolArray, upper: FloatArray, goal: Goal) -> BoolArray:
-    """Which steps are surely within a label's maximum gap; where it has none, all that qualify."""
-    return fine & (upper <= goal.max_gap + NOISE) if goal.max_gap is not None else fine
-
-
-def _reason(
-    row: int, steps: int, qualified: int, evidence: Evidence, size: FloatArray, error: FloatArray, certain: BoolArray, goal: Goal
-) -> tuple[Why, bool]:
-    """Why a step was chosen for a label, or the original kept, and whether that meets the label's goal."""
-    seen = {"gap": float(evidence.gap[row]), "error": float(error[row])}
-    met, rows = bool(certain[row]), len(evidence.y)
-    unsure: Why = ()
-    if goal.max_gap is not None and not met:
-        limits = {
-            "value": float(size[row] + SURE * error[row]),
-            "most": goal.max_gap,
-            "rows": _rows_needed(size[row], error[row], goal.max_gap, rows),
-        }
-        unsure = (Note("not_surely_within", goal.measure, limits),)
-    if row:
-        return (Note("cross_fitted_choice", goal.measure, {"of": steps, "qualified": qualified, **seen}), *unsure), met
-    if goal.max_gap is not None and met:
-        return (Note("original_within", goal.measure, {"max_gap": goal.max_gap, **seen}),), True
-    if size[0] <= SURE * error[0]:
-        return (Note("nothing_to_repair", goal.measure, {"rows": rows, **seen}), *unsure), goal.max_gap is None
-    return (Note("declined", goal.measure, seen),), False
-
-
-def _rows_needed(size: float, error: float, max_gap: float, rows: int) -> int | None:
-    """About how many rows such a gap would need to be surely within the maximum gap; None where no number would do."""
-    return None if size >= max_gap else int(np.ceil(rows * (SURE * error / (max_gap - size)) ** 2 / 100) * 100)
-
-
-def _enough(evidence: Evidence, goal: Goal) -> BoolArray:
-    """Which steps reach the minimum performance by their held-out estimates; a relative one is counted from the original's."""
-    settled = goal.settled(float(evidence.performance[0]))
-    assert settled.min_performance is not None  # cross-fitted selection always keeps performance
-    reached: BoolArray = evidence.performance >= settled.min_performance - NOISE
-    return reached
-
-
-def _holds(held: Evidence, goal: Goal) -> BoolArray:
-    """Which steps do no harm to performance on rows that they were not fitted to: they reach the limit, or what the original has."""
-    least = goal.settled(float(held.performance[0])).min_performance
-    assert least is not None  # cross-fitted selection always keeps performance
-    reached: BoolArray = held.performance >= min(least, float(held.performance[0])) - NOISE
-    return reached
-
-
-def _kept(evidence: Evidence, goal: Goal) -> BoolArray:
-    """Which steps surely keep the rates of every group."""
-    kept = np.ones(len(evidence.f), bool)
-    for name, least in goal.keep.items():
-        rate = evidence.rate(name)
-        if least == BEFORE:
-            lower = rate - rate[0] - SURE * evidence.rate_se(name, against=0)
-        else:
-            lower = rate - float(least) - SURE * evidence.rate_se(name)
-        kept &= ~(lower < -NOISE).any(-1)  # a group without such rows has no say
-    return kept
-
-
-def _lacking(evidence: Evidence, goal: Goal, enough: BoolArray, kept: BoolArray) -> Note:
-    """What no step surely has, and whether the constraints are against each other."""
-    best = int(evidence.performance.argmax())
-    had = {"best": float(evidence.performance[best]), "error": float(evidence.performance_se()[best])}
-    counts = {"enough": int(enough.sum()), "kept": int(kept.sum()), "of": len(kept)}
-    return Note("none_surely", goal.performance, {**counts, **had, "min_performance": goal.min_performance, "keep": goal.keep})
+# What is delivered.
 
 
 def _at_step(found: Candidate, kept: Candidate) -> Candidate:

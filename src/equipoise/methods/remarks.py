@@ -27,7 +27,7 @@ from equipoise.measures import (
     units_of,
 )
 from equipoise.methods.base import Candidate
-from equipoise.methods.cross_fitted import SURE
+from equipoise.methods.cross_fitted_choice import SURE
 from equipoise.methods.evaluation import NOISE, kept_rates, limits_of
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import Goal, Note

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from equipoise.methods import Goal, Judgement, Note
     from equipoise.repair import Balance, Comparison
 
-OUTCOMES = ("harm", "unclear", "reduced", "closed", "unchanged")  # as they are told of several labels
+OUTCOMES = ("harm", "unclear", "reduced", "closed", "unchanged")  # in this order for several labels
 
 
 def largest_gap(gaps: pd.DataFrame) -> pd.Series[Any] | None:
