@@ -7,7 +7,8 @@ from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss
 
-from equipoise.measures.calibration import CERTAIN, CONSTANT, FEW, SEPARATED, Scored, binned_error, brier, recalibrated
+from equipoise.measures.calibration import CERTAIN, CONSTANT, FEW, SEPARATED, Scored, brier, recalibrated
+from equipoise.measures.calibration_error import binned_error
 from equipoise.measures.cells import FloatArray, IntArray
 
 

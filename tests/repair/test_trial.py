@@ -16,8 +16,8 @@ from equipoise.methods import METHODS, Candidate, Goal, RejectOption
 from equipoise.models import ExportedNetwork, encoding, output_kind
 from equipoise.models.units import find_layers, switch_off
 from equipoise.repair import Comparison, Request, Tried, check_methods, settled_output, trial, try_methods
-from equipoise.repair.comparison import most_changed
 from equipoise.repair.trial import choose, rescored, unit_maps
+from equipoise.repair.trying import most_changed
 from support.facts import facts
 from support.hospital import network, patients, trained
 from support.published import debias

@@ -14,7 +14,8 @@ from rich.text import Text
 from equipoise import data, measures, models, repair, report
 from equipoise.cli import inputs as given
 from equipoise.cli.console import JsonOption, bar, notes, out
-from equipoise.cli.inputs import number_problems, output_of, outputs_of
+from equipoise.cli.inputs import number_problems
+from equipoise.cli.networks import network_of, output_of, outputs_of, scores_of
 from equipoise.errors import did_you_mean, pick, raise_all
 
 if TYPE_CHECKING:
@@ -143,14 +144,14 @@ def audit(
     opened: dict[Path, given.Opened] = {}
     with notes("equipoise.data.images"):
         one = len(label) == 1
-        network = None if model is None else given.network_of(model, weights, reading, output_of(output_name) if one else None)
+        network = None if model is None else network_of(model, weights, reading, output_of(output_name) if one else None)
 
         def read(path: Path) -> dict[str, data.Scores]:
             if network is None:
                 return data.read_scores(path, reading, score or [])
             opened[path] = given.cohort_of(path, reading)
             if one:
-                return {label[0]: given.scores_of(network, opened[path].cohort, output)}
+                return {label[0]: scores_of(network, opened[path].cohort, output)}
             return _scores_of_labels(network, opened[path].cohort, output, outputs_of(output_name, label))
 
         in_batches = network is None and data.is_large(file, reading.max_table_bytes)

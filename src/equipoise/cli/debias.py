@@ -14,7 +14,8 @@ from rich.text import Text
 from equipoise import report
 from equipoise.cli import inputs as given
 from equipoise.cli.console import JsonOption, bar, err, notes
-from equipoise.cli.inputs import collected, number_problems, output_of, outputs_of
+from equipoise.cli.inputs import collected, number_problems
+from equipoise.cli.networks import network_of, output_of, outputs_of, scores_of
 from equipoise.cli.outcome import print_labels, print_plan, result_json
 from equipoise.errors import BadInput, UnknownName, pick, raise_all
 
@@ -211,7 +212,7 @@ def debias(
 
     one = len(label) == 1
     code = code_of(model)
-    network = given.network_of(model, weights, reading, which, code)
+    network = network_of(model, weights, reading, which, code)
     came, remarks = original_weights(network, weights)
     check_methods(network, methods, train is not None)
     with notes():
@@ -234,7 +235,7 @@ def debias(
         )
         output = output_type or "auto"
         if one:
-            given.scores_of(network, repair.take(range(min(2, len(repair)))), "auto")  # report an error of shape before any work
+            scores_of(network, repair.take(range(min(2, len(repair)))), "auto")  # report an error of shape before any work
             output = settled_output(network, repair.inputs, output)
         else:
             set_output(network, output)

@@ -1,12 +1,10 @@
-"""Calibration of scores per group: intercept and slope of a logistic recalibration, the mean difference, the binned error, the Brier score.
+"""Calibration of scores per group: intercept and slope of a logistic recalibration, the mean difference, the Brier score.
 
 A score of 0.2 should mean that 20 of 100 such patients have the finding. Cox (1958) asks it with logit P(y = 1) = a + b logit(score):
 
 - calibration_intercept: a with b = 1; above zero the finding is more frequent than the scores say (calibration in the large)
 - calibration_slope: b with a free; below 1 the scores are too extreme
 - calibration_in_the_large: mean score minus the share with the finding, the same on the scale of the scores
-- calibration_error: mean distance of the score from the share with the finding over ten bins. It is positive for a calibrated model too,
-  so it comes with the band in which 95 % of calibrated models would lie on the same scores
 - brier: mean squared difference of score and label
 
 All groups are fitted at once. Variances are cluster-robust (sums by patient). The interval of the intercept inverts its score test, which
@@ -19,18 +17,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data import generator
 from equipoise.measures.cells import FloatArray, IntArray, ratio, sums_at
 from equipoise.measures.clusters import Clusters
 from equipoise.measures.intervals import fewer_clusters, quantile, student, wilson
 
-BINS = 10  # of equal width, for the calibration error
 NEWTON = 50  # iterations; five are usual, near separation it takes more
 HALVINGS = 40  # of the distance to a limit, far below what is printed
 CONVERGED = 1e-10
 GRID = 1024  # bins of the logit per group for the limits of the intercept: the sums over rows are smooth in it
 LEVERAGE = 4.0  # times that a patient's contribution to a variance is increased at most, because the fit follows them
-RESAMPLES = 999  # of the labels of a calibrated model
 ENOUGH, FEW, CONSTANT, SEPARATED, CERTAIN = "", "few", "constant", "separated", "certain"
 REASONS = {  # in words, after the name of a measure
     FEW: "too few patients with or without the finding",
@@ -49,15 +44,6 @@ class Limits:
     high: FloatArray
     patients: FloatArray  # on which it rests: those of the rarer label where both are needed
     why: tuple[str, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Band:
-    """The calibration error of each group and the band of a calibrated model (groups,)."""
-
-    value: FloatArray
-    low: FloatArray
-    high: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,64 +296,6 @@ def _information(of: Clusters, beta: FloatArray, z: FloatArray, w: FloatArray) -
     v = w * mu * (1 - mu)
     h00, h01, h11 = of.sum(v), of.sum(v * z), of.sum(v * z * z)
     return mu, (h00, h01, h11, h00 * h11 - h01**2)
-
-
-# The binned error
-
-
-def binned_error(rows: Scored, level: float, seed: int, least: int = 1) -> Band:
-    """The calibration error of each group over ten bins of equal width, with the band in which it lies for a calibrated model.
-
-    Labels are resampled from the scores, for all rows of a bin at once: of n rows with mean score p, Binomial(n, p) are positive. With
-    several rows per patient or unequal weights, n is the effective number, rows by Kish divided by the design effect of the residuals; bins
-    then vary together, as the sums of residuals of the same patients do (by reordering the resamples: Iman and Conover 1982).
-    """
-    of, w = rows.clusters, rows.weight
-    place = np.minimum((rows.score * BINS).astype(np.int64), BINS - 1)
-    wide = of.groups * BINS
-    cell = of.code * BINS + place
-    weight, squared, mean, error = (
-        sums_at(cell, values, wide).reshape(-1, BINS) for values in (w, w**2, w * rows.score, w * (rows.score - rows.y))
-    )
-    total = of.sum(w)
-    value = ratio(np.abs(error).sum(-1), total)
-
-    residual = w * (rows.score - rows.y)
-    single = of.sum(residual**2)
-    together, products = single, None
-    if of.place is not None:  # sums by patient and bin
-        sums = sums_at(of.place * BINS + place, residual, len(of.group) * BINS).reshape(-1, BINS)
-        products = np.zeros((of.groups, BINS, BINS))
-        for a in range(BINS):
-            for b in range(a + 1):
-                products[:, a, b] = products[:, b, a] = sums_at(of.group, sums[:, a] * sums[:, b], of.groups)
-        together = np.trace(products, axis1=1, axis2=2)
-    effect = np.maximum(np.nan_to_num(ratio(together, single), nan=1.0), 1.0)
-    size = np.nan_to_num(ratio(weight**2, squared)) / effect[:, None]
-    share = np.clip(np.nan_to_num(ratio(mean, weight)), 0.0, 1.0)
-    n = np.maximum(np.round(size), (weight > 0).astype(float)).astype(np.int64)
-    rng = generator(seed, "calibrated labels")
-    drawn = rng.binomial(n, share, (RESAMPLES, of.groups, BINS))
-    if products is not None:
-        drawn = _varying_together(drawn, products, rng)
-    off = np.abs(share - drawn / np.maximum(n, 1)) * weight
-    simulated = ratio(off.sum(-1), total)
-    tail = (1 - level) / 2
-    low, high = np.quantile(simulated, [tail, 1 - tail], axis=0)
-    enough = of.patients() >= least
-    shown = [np.where(enough & ~np.isnan(value), v, np.nan) for v in (value, low, high)]
-    return Band(shown[0], shown[1], shown[2])
-
-
-def _varying_together(drawn: IntArray, products: FloatArray, rng: np.random.Generator) -> IntArray:
-    """The draws (draws, groups, k) of each place, reordered so that places rank together as normal variables with these covariances do."""
-    values, vectors = np.linalg.eigh(products)
-    root = (vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]).astype(np.float32)
-    normal = root @ rng.standard_normal((*products.shape[:-1], len(drawn)), dtype=np.float32)  # (groups, k, draws)
-    ordered = np.sort(np.moveaxis(drawn, 0, -1).astype(np.int32), axis=-1)
-    reordered = np.empty_like(ordered)
-    np.put_along_axis(reordered, normal.argsort(axis=-1), ordered, axis=-1)
-    return np.moveaxis(reordered, -1, 0).astype(np.int64)
 
 
 # Pieces

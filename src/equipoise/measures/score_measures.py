@@ -9,7 +9,8 @@ import pandas as pd
 
 from equipoise.data import Attribute, IntArray, Scores
 from equipoise.measures.calibration import FEW as TOO_FEW
-from equipoise.measures.calibration import REASONS, Band, Limits, Scored, binned_error, brier, recalibrated
+from equipoise.measures.calibration import REASONS, Limits, Scored, brier, recalibrated
+from equipoise.measures.calibration_error import Band, binned_error
 from equipoise.measures.estimates import CALIBRATION_ERROR, FEW, INSUFFICIENT, Estimate, Settings
 from equipoise.measures.net_benefit import decision_curves
 from equipoise.measures.operating_points import operating_points

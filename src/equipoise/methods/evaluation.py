@@ -19,7 +19,6 @@ from torch import Tensor
 from equipoise.data import UNKNOWN, Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import (
-    RATES,
     Cells,
     Choice,
     FloatArray,
@@ -38,11 +37,10 @@ from equipoise.measures import (
     tabulate,
     tabulate_codes,
 )
-from equipoise.methods.goal import BEFORE, Goal
+from equipoise.methods.goal import Goal
+from equipoise.methods.kept_rates import Keep, highest_thresholds, kept_rates, limits_of, spare
 
-NOISE = 1e-9  # rates are counts over counts: the last bits carry no information
 HALF = 0.5  # the threshold of a class on its own margin over the others
-Keep = Mapping[str, float | str]
 BoolArray = npt.NDArray[np.bool_]
 Places = slice | IntArray
 
@@ -363,44 +361,6 @@ def winning(scores: FloatArray) -> FloatArray:
         before = np.nextafter(scores[:, :k].max(1, initial=-1.0), np.inf)
         thresholds[:, k] = np.maximum(before, scores[:, k + 1 :].max(1, initial=-1.0))
     return thresholds
-
-
-def kept_rates(keep: Keep, cells: Cells) -> FloatArray:
-    """The rates that are kept, of every group, (..., rates * groups)."""
-    return np.concatenate([cells.rate(RATES[name]) for name in keep], axis=-1)
-
-
-def limits_of(keep: Keep, before: FloatArray) -> FloatArray:
-    """What each of these rates must reach (..., rates * groups), from its values under the original network."""
-    given = np.repeat([np.nan if least == BEFORE else float(least) for least in keep.values()], before.shape[-1] // len(keep))
-    return np.where(np.isnan(given), before, given)
-
-
-def spare(rates: FloatArray, least: FloatArray) -> FloatArray:
-    """By how much the scarcest rate exceeds its limit (...); negative where one is too low. Groups without rows for a rate do not count."""
-    left = rates - least
-    scarcest: FloatArray = np.where(np.isnan(left), np.inf, left).min(-1)
-    return scarcest
-
-
-def highest_thresholds(keep: Keep, scores: FloatArray, y: IntArray, codes: IntArray, groups: int, least: FloatArray) -> FloatArray:
-    """The highest threshold (R,) at which no rate of scores (R, n) is below its limit (R, rates * groups).
-
-    Every rate is a share of positive decisions, so it can only rise as the threshold falls: limits on rates are a highest threshold.
-
-    >>> highest_thresholds({"tpr": 0.5}, np.array([[0.9, 0.4, 0.2]]), np.array([[1, 1, 0]]), np.zeros((1, 3), int), 1, np.array([[0.5]]))
-    array([0.9])
-    """
-    highest = np.full(len(scores), np.inf)
-    for r in range(len(scores)):
-        for at, (name, group) in enumerate((name, group) for name in keep for group in range(groups)):
-            label = RATES[name]
-            here = (codes[r] == group) & ((y[r] == label) if label is not None else True)
-            own = scores[r, here]
-            needed = int(np.ceil(least[r, at] * len(own) - NOISE)) if len(own) else 0
-            if needed > 0:
-                highest[r] = min(highest[r], np.partition(own, len(own) - needed)[len(own) - needed])
-    return highest
 
 
 def single_precision(numbers: FloatArray) -> Tensor:

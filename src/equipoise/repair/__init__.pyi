@@ -5,10 +5,7 @@ from .bundle import Bundle as Bundle
 from .changes import Balance as Balance
 from .comparison import Comparison as Comparison
 from .comparison import Probes as Probes
-from .comparison import Request as Request
-from .comparison import check_labels as check_labels
 from .comparison import compare as compare
-from .comparison import try_methods as try_methods
 from .dry_run import RepairEstimate as RepairEstimate
 from .dry_run import estimate as estimate
 from .findings import Findings as Findings
@@ -37,3 +34,6 @@ from .trial import Tried as Tried
 from .trial import check_methods as check_methods
 from .trial import set_output as set_output
 from .trial import settled_output as settled_output
+from .trying import Request as Request
+from .trying import check_labels as check_labels
+from .trying import try_methods as try_methods

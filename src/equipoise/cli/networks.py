@@ -1,0 +1,88 @@
+"""The network that the options of a command name, its scores, and which of its outputs belongs to which label."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from equipoise import data
+from equipoise.cli.console import say_code
+from equipoise.errors import BadInput, UnknownName, raise_all
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from equipoise.models import Code
+
+
+def network_of(
+    model: str, weights: Path | None, reading: data.Reading, output_name: str | None = None, code: Code | None = None
+) -> nn.Module:
+    """The network that the options name, in eval mode: a factory's, a backbone's or an exported program's; one output if it has many.
+
+    That an exported program is run is shown on stderr.
+    """
+    from equipoise.models import BACKBONES, PROGRAM, OneOutput, code_of, load_weights, network_with, output_named
+
+    if model in BACKBONES and (weights is None or reading.images is None):
+        lacking = [option for option, given in (("--weights", weights), ("--images", reading.images)) if given is None]
+        raise BadInput(f"--model {model} is an untrained backbone for images; add {' and '.join(lacking)}")
+    code = code or code_of(model)
+    if weights is not None and model.endswith(PROGRAM):
+        raise BadInput(f"the exported program {model} contains its weights. Omit {weights}.")
+    state = None if weights is None else load_weights(weights)
+    if model.endswith(PROGRAM):
+        say_code(code)  # it looks like data and is code
+    network = network_with(model, code, state, str(weights))
+    if not reading.norm["mean"] and any(type(m).__module__.partition(".")[0] == "torchxrayvision" for m in network.modules()):
+        raise BadInput(
+            "the network is one of torchxrayvision, which are trained on pixels from -1024 to 1024: add --normalise xray; "
+            "or --normalise unit if yours scales them itself"
+        )
+    if output_name is not None:
+        network = OneOutput(network, output_named(output_name))
+    return network.eval()
+
+
+def scores_of(network: nn.Module, cohort: data.Cohort, output: str) -> data.Scores:
+    """The network's scores; where it cannot take the images, the error says which it can."""
+    from equipoise.models import predict, shape_advice
+
+    try:
+        return predict(network, cohort, output=output)
+    except BadInput as error:
+        advice = shape_advice(network, cohort.inputs.shape[1:]) if isinstance(cohort.source, data.Images) else ""
+        if not advice:
+            raise
+        raise BadInput(" ".join((*error.problems, advice))) from error
+
+
+def outputs_of(names: list[str] | None, labels: list[str]) -> dict[str, int | str]:
+    """The network's output for each of several labels.
+
+    >>> outputs_of(["Effusion=3", "Mass=Mass/Nodule"], ["Effusion", "Mass"])
+    {'Effusion': 3, 'Mass': 'Mass/Nodule'}
+    """
+    from equipoise.models import output_named
+
+    found: dict[str, int | str] = {}
+    problems = []
+    for text in names or []:
+        label, equals, which = (piece.strip() for piece in text.partition("="))
+        if not equals or not which:
+            problems.append(f"--output-name must be LABEL=OUTPUT where there are several labels, as in {labels[0]}=0; got {text!r}")
+        elif label not in labels:
+            problems += UnknownName("label in --output-name", label, labels).problems
+        elif label in found:
+            problems.append(f"--output-name {label} was given twice; give one output per label")
+        else:
+            found[label] = output_named(which)
+    raise_all(problems)
+    return found
+
+
+def output_of(names: list[str] | None) -> str | None:
+    """The network's output for the only label, by name or number."""
+    if names and len(names) > 1:
+        raise BadInput(f"--output-name takes one output where there is one --label; got {', '.join(map(repr, names))}")
+    return names[0] if names else None
