@@ -8,8 +8,9 @@ import pandas as pd
 
 from equipoise.data import Cohort, Scores
 from equipoise.measures import Threshold
-from equipoise.methods.evaluation import NOISE, Found
+from equipoise.methods.evaluation import Found
 from equipoise.methods.goal import Goal, Note, Why
+from equipoise.methods.kept_rates import NOISE
 
 IN_USE = "in use today, as given"  # where a threshold comes from that was not chosen
 
