@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from equipoise.data import Cohort, Scores, assign_folds, generator
-from equipoise.errors import BadInput, EmptyCell
+from equipoise.errors import BadInput, EmptyCell, TooFewPatients
 from equipoise.measures import at_threshold, bootstrap_cells, gap_values, largest, performance_values
 from equipoise.methods import METHODS, Goal, Outcome, run_many
 from equipoise.methods.cross_fitted import _halves, aligned, rungs
@@ -264,8 +264,10 @@ def test_a_part_that_is_too_small_for_two_folds_says_so(problem):
     groups, y = parts.valid.groups, parts.valid.y
     lone = np.flatnonzero((groups == "F") & (y == 1))[1:]
     small = parts.valid.take(np.setdiff1d(np.arange(len(y)), lone))
-    with pytest.raises(EmptyCell, match="selection='paper'"):
+    with pytest.raises(TooFewPatients, match=facts("'F' positives: 1", "force=True")):
         debias(model, small, method="pruning", measure="eod", selection="honest")
+    with pytest.raises(EmptyCell, match="selection='paper'"):
+        debias(model, small, method="pruning", measure="eod", selection="honest", force=True)
     with pytest.raises(BadInput, match=facts("paper", "honest", "one-se")):
         debias(model, small, selection="honets")
 

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from equipoise.methods import METHODS, Candidate
+from torch import nn
+
+from equipoise.data import Cohort
+from equipoise.methods import METHODS, Candidate, Goal, run_many
 from equipoise.methods import debias as any_debias
 
 
@@ -12,6 +15,11 @@ def debias(*given: Any, method: str = "bias-gda", selection: str = "paper", **se
     if method in METHODS and "schedule" in METHODS[method].settings.__dataclass_fields__:
         settings = {"schedule": "paper", **settings}
     return any_debias(*given, method=method, selection=selection, **settings)
+
+
+def as_chosen(model: nn.Module, cohort: Cohort, method: str, goal: Goal, seed: int = 0, **settings: Any) -> Candidate:
+    """What a method itself chooses by the paper's selection: constant decisions are not refused, and scores are not recalibrated."""
+    return run_many(method, [model], [cohort], goal, seeds=[seed], settings=settings)[0]
 
 
 def options(arguments: Sequence[str]) -> list[str]:

@@ -104,14 +104,16 @@ def run(
 ) -> list[Candidate]:
     """The best of several methods for each network, with what was tried in the notes."""
     order = [name for name in settings.order() if _able(name, cohorts[0])]
-    speed = None if deadline is None or len(order) < 2 else _speed(models[0], cohorts[0], goal, trains)
+    speed: Speed | None = None
     tried: list[list[Candidate]] = [[] for _ in models]
     remarks: list[list[Note]] = [[] for _ in models]
     going = list(range(len(models)))
     for at, name in enumerate(order):
         if not going:
             break
-        if speed is not None and deadline is not None and name != STANDARD:
+        if deadline is not None and name != STANDARD:
+            if speed is None:  # measured once the original has been tried, which says what is wrong with the rows, and what to do
+                speed = _speed(models[0], cohorts[0], goal, trains)
             left = deadline - time.monotonic()
             late = _too_long(name, speed, settings, left / len(going))
             if late is not None:

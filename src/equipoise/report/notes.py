@@ -86,9 +86,9 @@ def _too_low(what: str, n: Numbers) -> str:
 
 
 def _nearest(_what: str, n: Numbers) -> str:
-    surely = "surely " if n["surely"] else ""
+    surely = {"gap": "surely "} if n["surely"] else {}  # an upper limit; performance is an estimate
     words = dict(zip([key for key in ("performance", "gap", "rates") if _has(n, key)], _asked(n), strict=True))
-    counts = [f"{_none(count)} {surely}{words[what]}" for what, count in n["have"].items()]
+    counts = [f"{_none(count)} {surely.get(what, '')}{words[what]}" for what, count in n["have"].items()]
     reached = [", ".join(_reached(what, value, n) for what, value in step.items()) for step in n["nearest"]]
     steps = "1 step" if n["of"] == 1 else f"{n['of']:,} steps"
     return f"of {steps} {', '.join(counts)}{', none all of it' if n['apart'] else ''}; the nearest: {' or '.join(reached)}"
