@@ -241,7 +241,8 @@ def test_a_network_repaired_on_frontal_views_decides_on_no_other(run, tmp_path):
     frame = pd.read_csv("images.csv").assign(view="PA")
     frame.to_csv("views.csv", index=False)
     repair = ["--images", "xrays", "--size", hospital.SIDE, "--model", "net.py:cnn", "--weights", "cnn.safetensors", "--no-onnx"]
-    repair += ["--view-column", "view", "--method", "reject-option", "--conflicts", "first", "--draws", "10", "--out", "frontal"]
+    repair += ["--view-column", "view", "--method", "reject-option", "--selection", "paper", "--conflicts", "first", "--draws", "10"]
+    repair += ["--out", "frontal"]
     assert cli.run([str(a) for a in ("debias", "views.csv", *ROLES, *repair)]) == 0
     code, out, err = run("images", "frontal", "views.csv", "--images", "xrays")
     assert (code, len(out.splitlines())) == (0, hospital.ROWS + 1)

@@ -61,6 +61,8 @@ def repaired(place: Path) -> Path:
         "bias-gda.epochs=3",
         "--set",
         "bias-gda.learning_rate=1e-3",
+        "--selection",
+        "paper",
     ]
     found = ran("debias", *_options(place), *quick, "--draws", 50, "--no-onnx", "--out", place / "repaired")
     assert found.code == 0, found.err

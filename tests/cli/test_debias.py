@@ -195,7 +195,7 @@ def test_auto_writes_the_folder_of_the_method_that_it_takes(table, tmp_path, cho
         "--draws",
         20,
     ]
-    own = {"bias-gda": {"epochs": 3, "learning_rate": 0.01}}
+    own = {"bias-gda": {"schedule": "paper", "epochs": 3, "learning_rate": 0.01}}
     code, out, err = table(*TABLE, "--method", "auto", *options, "--set", f"auto.settings={json.dumps(own)}")
     assert (code, err) == (0, "")
     assert says(out, f"auto ({chosen})", "eod")

@@ -126,7 +126,8 @@ def test_scores_of_several_labels_from_columns(place, tmp_path, capsys):
 
 def test_one_repair_for_all_labels_is_that_of_python_and_serves_new_patients(place, tmp_path, capsys):
     out = tmp_path / "out"
-    assert run(["debias", *_options(place), "--method", "constrained", "--measure", "spd", "--selection", "paper", "--out", str(out)]) == 0
+    as_published = ["--method", "constrained", "--set", "constrained.schedule=paper", "--selection", "paper"]
+    assert run(["debias", *_options(place), *as_published, "--measure", "spd", "--out", str(out)]) == 0
     assert says(capsys.readouterr().out, *LABELS)
     from equipoise.data import hold_out
 

@@ -84,7 +84,7 @@ def demo(
         plain=True,
     )
     scores = ["audit", str(hospital.scores), "--score", "score", *roles, "--threshold", f"{network.threshold:.3f}"]
-    spd = ["debias", *local, "--method", "bias-gda", "--measure", "spd", *settings[:6], "--out", str(folder / "repaired-spd")]
+    spd = ["debias", *local, "--method", "bias-gda", "--measure", "spd", "--out", str(folder / "repaired-spd")]
     for command in (scores, [*spd, "--dry-run"], spd, new):
         out.print(Text(f"  {_typed(command)}"), soft_wrap=True)
     _say(f"Done in {time.perf_counter() - start:.0f} s. Report: {repaired / 'report.html'}")
