@@ -33,7 +33,7 @@ from support.published import debias
 EXAMPLES = Path(__file__).parents[1] / "examples"
 QUICK = {
     "audit_csv": ["--patients", "300"],
-    "debias_resnet": ["--images", "96", "--epochs", "1", "--steps", "1", "--min-performance", "0.5"],
+    "debias_resnet": ["--images", "120", "--epochs", "1", "--steps", "1", "--min-performance", "0.5"],
     "add_measure": ["--rows", "900", "--epochs", "4"],
     "add_method": ["--rows", "900", "--epochs", "4"],
     "add_data_set": ["--rows", "600"],
@@ -121,7 +121,7 @@ def test_debias_resnet_leaves_weights_that_load_where_the_old_ones_did(run_scrip
     network.conv1 = torch.nn.Conv2d(1, 64, 7, stride=2, padding=3, bias=False)
     network.load_state_dict(state, strict=True)
     with torch.no_grad():
-        scores = torch.sigmoid(network.eval()(phantom_parts(96, size=32, hardness=0.5, seed=0).test.inputs[:5]))[:, 0]
+        scores = torch.sigmoid(network.eval()(phantom_parts(120, size=32, hardness=0.5, seed=0).test.inputs[:5]))[:, 0]
     told = ast.literal_eval(printed.strip().splitlines()[-1].partition(": ")[2])
     assert scores.tolist() == pytest.approx(told, abs=6e-4)
 

@@ -11,6 +11,8 @@ from equipoise.errors import BadInput
 from equipoise.measures import OF_ALL, SCORE_MEASURES, Threshold
 from support.facts import facts, says
 
+COUNTS = ("n", "positives", "negatives", "sampled", "few", "note")  # of rows, or about them
+
 
 def table(rows: int = 600, seed: int = 0) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
@@ -62,8 +64,10 @@ def test_integer_weights_give_the_estimates_of_replicated_rows() -> None:
     weighted, replicated = eq.audit(scores(frame, weight="w"), threshold=0.4), eq.audit(scores(copies), threshold=0.4)
     assert weighted.weighted
     assert not replicated.weighted
-    plain = [c for c in weighted.groups if c not in ("n", "positives", "negatives", "few", "note") and not c.endswith(("_low", "_high"))]
+    plain = [c for c in weighted.groups if c not in COUNTS and not c.endswith(("_low", "_high"))]
     pd.testing.assert_frame_equal(weighted.groups[plain], replicated.groups[plain], atol=1e-7)
+    for found in (weighted, replicated):
+        assert found.groups["sampled"].tolist() == found.groups["n"].tolist()  # all rows of each group, and no copies for weights
     assert weighted.gaps["value"].to_numpy() == pytest.approx(replicated.gaps["value"].to_numpy(), abs=1e-9)
     for name, estimate in weighted.estimates.items():
         assert estimate.value == pytest.approx(replicated[name].value, abs=1e-7), name
@@ -140,7 +144,8 @@ def test_underdiagnosis_is_the_share_with_a_finding_that_no_label_flags() -> Non
     men = clear.underdiagnosis.set_index("group").loc["M"]
     assert women["gap"] == pytest.approx(women["rate"] - men["rate"])
     assert men["reference"]
-    assert clear.comparisons == 1
+    assert clear.own_comparisons == 1
+    assert clear.comparisons == found.comparisons == 1 + found["a"].own_comparisons + found["b"].own_comparisons  # one family
     assert "brier" not in clear.groups  # a decision has no calibration
     told = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert told["no_finding"]["underdiagnosis"][0]["rate"] == clear.underdiagnosis["rate"].iloc[0]

@@ -13,7 +13,7 @@ from torch import nn
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput
-from equipoise.models import ExportedNetwork, load_exported, load_model, predict, save_weights, to_onnx, weights_of
+from equipoise.models import HEADS, ExportedNetwork, load_exported, load_heads, load_model, predict, save_weights, to_onnx, weights_of
 from support.facts import facts
 from support.hospital import network, patients, trained
 from support.published import debias
@@ -60,8 +60,8 @@ def test_methods_repair_it_as_they_do_the_network(given, method, settings):
 def test_a_repaired_program_is_written_as_one_and_is_a_program_again(given, tmp_path):
     path, _, cohort = given
     repaired = debias(load_exported(path), cohort, method="bias-gda", epochs=3, learning_rate=0.05, min_performance=0.5).model
-    assert [p.name for p in save_weights(repaired, tmp_path)] == ["repaired.safetensors", "repaired.pt2"]
-    again = load_exported(tmp_path / "repaired.pt2")
+    assert [p.name for p in save_weights(repaired, tmp_path)] == ["repaired.safetensors", "repaired.pt2", HEADS]
+    again = load_heads(load_exported(tmp_path / "repaired.pt2"), tmp_path / HEADS)  # a program keeps its recalibration next to it
     assert (predict(again, cohort).score == predict(repaired, cohort).score).all()
     assert not (predict(again, cohort).score == predict(load_exported(path), cohort).score).all()
 

@@ -19,7 +19,7 @@ def results(path: Path, processes: int) -> dict[str, np.ndarray]:
             shared_job.main(str(path))
     else:
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        source = str(Path(equipoise.__file__).parents[1])
+        source = os.pathsep.join(str(Path(file).parents[1]) for file in (equipoise.__file__, shared_job.__file__))
         environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         command = [sys.executable, *launcher, shared_job.__file__, str(path)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)

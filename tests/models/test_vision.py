@@ -184,7 +184,7 @@ def _vit(size: int) -> nn.Module:
     ids=["flattened", "attention", "gray attention", "colour", "unusual"],
 )
 def test_a_network_with_a_fixed_size_or_other_channels_is_told_what_it_takes(network: nn.Module, parts: list[str]):
-    cohort = phantom_parts(40, size=32, seed=0).valid
+    cohort = phantom_parts(120, size=32, seed=0).valid
     network.train()
     for call in (lambda: check(network, cohort), lambda: debias(network, cohort, method="bias-gda", measure="eod", min_performance=0.5)):
         with pytest.raises(BadInput) as caught:

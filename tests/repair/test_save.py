@@ -129,7 +129,7 @@ def test_the_lines_in_the_readme_load_the_network_with_torch_alone(tried, servin
         frame, _, pixels = hospital.patients()
         x = ((pixels / 255 - 0.5) / 0.25).astype(np.float32)[:, None]
         repair, test = hold_out(_cohort(x, frame), 0.3)
-        goal = Goal("spd", min_performance=0.0)
+        goal = Goal("spd", min_performance=0.6)  # the last step switches everything off, and decides the same for all
         found = _tried(model, repair, test, {"pruning": {"steps": 4, "layers": ("0", "3"), "stop_below": 0.0}}, goal)
         case = found
         model, inputs = case.result.candidate.model, test.inputs
