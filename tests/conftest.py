@@ -1,5 +1,6 @@
 """Shared by all tests: one compute thread, quick and repeatable hypothesis runs, where the real data are."""
 
+import importlib
 import os
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-import equipoise.cli.app  # noqa: F401 (a console keeps the width that it is made with: it is made before any test sets one)
+os.environ.pop("COLUMNS", None)  # a console keeps the width that it is made with: it is made without one, before any test sets one
+importlib.import_module("equipoise.cli.app")
 
 torch.set_num_threads(1)
 settings.register_profile("equipoise", deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
