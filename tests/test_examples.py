@@ -5,6 +5,7 @@ import copy
 import importlib.util
 import json
 import os
+import re
 import runpy
 import shlex
 import subprocess
@@ -33,7 +34,7 @@ from support.published import debias
 EXAMPLES = Path(__file__).parents[1] / "examples"
 QUICK = {
     "audit_csv": ["--patients", "300"],
-    "debias_resnet": ["--images", "120", "--epochs", "1", "--steps", "1", "--min-performance", "0.5"],
+    "debias_resnet": ["--images", "240", "--epochs", "1", "--steps", "1", "--min-performance", "0.5"],
     "add_measure": ["--rows", "900", "--epochs", "4"],
     "add_method": ["--rows", "900", "--epochs", "4"],
     "add_data_set": ["--rows", "600"],
@@ -116,12 +117,14 @@ def test_audit_csv_finds_the_gap_that_is_in_its_file(tmp_path, capsys):
 def test_debias_resnet_leaves_weights_that_load_where_the_old_ones_did(run_script, tmp_path):
     printed = run_script("debias_resnet")
     assert [line.split(":")[0] for line in printed.splitlines() if " -> " in line] == ["standard", "bias-gda", "pruning"]
+    before, after = re.findall(r"^bias-gda: eod (\S+) -> (\S+),", printed, re.MULTILINE)[0]
+    assert abs(float(after)) < abs(float(before))  # so the weights are not the old ones
     state = load_file(tmp_path / "example-output" / "repaired.safetensors")
     network = import_torchvision().models.resnet18(num_classes=1)
     network.conv1 = torch.nn.Conv2d(1, 64, 7, stride=2, padding=3, bias=False)
     network.load_state_dict(state, strict=True)
     with torch.no_grad():
-        scores = torch.sigmoid(network.eval()(phantom_parts(120, size=32, hardness=0.5, seed=0).test.inputs[:5]))[:, 0]
+        scores = torch.sigmoid(network.eval()(phantom_parts(240, size=32, hardness=0.5, seed=0).test.inputs[:5]))[:, 0]
     told = ast.literal_eval(printed.strip().splitlines()[-1].partition(": ")[2])
     assert scores.tolist() == pytest.approx(told, abs=6e-4)
 
