@@ -59,6 +59,7 @@ def test_what_a_method_delivers_is_never_constant(always: str, selection: str):
     assert np.array_equal(decisions, original.score >= found.trace["threshold"].iloc[0])
     if selection == "paper":
         assert note_of(found.notes, "constant")
+        assert [note.kind for note in found.why[:2]] == ["original_kept", "constant"]  # what follows is of the step that was refused
 
 
 @pytest.mark.parametrize("rows", [24, 40])

@@ -67,4 +67,5 @@ def _refused(candidate: Candidate, model: nn.Module, cohort: Cohort) -> bool:
 def _original(candidate: Candidate, model: nn.Module, cohort: Cohort) -> Candidate:
     rule = plain_rule(candidate.method, candidate.trace, 0, cohort, candidate.goal)
     network, notes = copy.deepcopy(model), (*candidate.notes, Note("constant"), Note("original_kept"))
-    return replace(candidate, model=network, rule=rule, chosen=0, met_in_sample=False, notes=notes)
+    why = (Note("original_kept"), Note("constant"), *candidate.why)
+    return replace(candidate, model=network, rule=rule, chosen=0, met_in_sample=False, why=why, notes=notes)
