@@ -245,6 +245,20 @@ def test_what_is_to_be_minded_of_the_rows_is_printed_once(table, tmp_path):
     assert len(ways) == 2  # how either rule decides a row without a group
 
 
+def test_no_name_of_a_method_is_cut_within_a_word_in_80_columns(table, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    methods = [part for name in ("bias-gda", "equalised-odds", "group-thresholds") for part in ("--method", name)]
+    code, out, _ = table(*TABLE, *FAST, *methods)
+    assert code == 0
+    rows = out.split("held-out rows")[1].split("Written to")[0].splitlines()
+    assert max(map(len, rows)) <= 80
+    heads = [row.split("  ")[0].strip() for row in rows]
+    assert {"original", "bias-gda"} <= {head.removesuffix(" (chosen)") for head in heads}
+    assert any(head.startswith("equalised-odds") for head in heads)
+    at = heads.index("group-")
+    assert heads[at + 1].startswith("thresholds")
+
+
 def test_what_may_be_lost_is_the_floor_of_the_run(table):
     quick = ["--draws", 20, "--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=3", "--no-onnx"]
     assert table(*TABLE, *quick, "--max-loss", 0.1).code == 0

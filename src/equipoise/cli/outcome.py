@@ -25,6 +25,7 @@ UPPER_BOUND = (
     "upper bound: performance above (+) or below (-) the group-aware upper bound (linear program), computed on these rows with the "
     "original scores, at the same |gap|."
 )
+BESIDE_THE_NAME = sum(map(len, ("-0.123 [-0.123, +0.123]", "0.123 [0.123, 0.123]", "unchanged", "needs"))) + 4 * len("  ")
 NO_UPPER_BOUND = "upper bound: not defined, since this gap or performance is not a sum of rates, or a cell is empty."
 
 
@@ -85,9 +86,9 @@ def _print_result(case: Comparison, saved: Saved, remarks: list[str], verbose: b
             out.print(Text(report.printable(line)), soft_wrap=True)
     why = report.why_words(case.result.candidate.why)
     out.print(Text(f"Chosen: {report.printable(why)}."), soft_wrap=True)
-    out.print(_methods_table(case))
+    out.print(_methods_table(case), "", sep="\n")
     if verbose:
-        out.print(_test_table(case))
+        out.print(_test_table(case), "", sep="\n")
         words = NO_UPPER_BOUND if case.found.methods[0].below is None else UPPER_BOUND
         out.print(Text(words, style="dim"))
     for line in [*remarks, *_notes(case, verbose)]:
@@ -109,7 +110,12 @@ def _methods_table(case: Comparison) -> Table:
     for k, row in enumerate(case.found.methods):
         outcome, needs = "" if row.judgement is None else str(row.judgement.outcome), "yes" if k and row.needs_group else "no"
         table.add_row(
-            _head(row, k), _interval(row.gap, "+"), _interval(row.performance, ""), outcome, needs, style="bold" if row.chosen else ""
+            _head(row, k, out.width - BESIDE_THE_NAME),
+            _interval(row.gap, "+"),
+            _interval(row.performance, ""),
+            outcome,
+            needs,
+            style="bold" if row.chosen else "",
         )
     return table
 
@@ -125,8 +131,10 @@ def _test_table(case: Comparison) -> Table:
     return table
 
 
-def _head(row: Any, k: int) -> Text:
+def _head(row: Any, k: int, room: int | None = None) -> Text:
     name = row.name if k else "original"
+    if room is not None and max(map(len, name.split())) > room:
+        name = name.replace("-", "-\n")  # else it would be cut anywhere
     return Text(f"{name} (chosen)" if row.chosen else name)
 
 
@@ -146,8 +154,8 @@ def _notes(case: Comparison, verbose: bool) -> list[str]:
 
 
 def _plain_table(title: str, *columns: str) -> Table:
-    # With complete intervals and names of methods it just fits into 80 columns.
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", collapse_padding=True, pad_edge=False)
+    table.show_edge = False  # so that with complete intervals most names of methods fit into 80 columns
     for k, column in enumerate(columns):
         table.add_column(column, no_wrap=k in (1, 2), overflow="fold")
     return table
