@@ -19,6 +19,7 @@ from support.facts import says
 
 ODD = ["007", "7", "00017", "123456789012345678", "123456789012345679", "NA", "null", "1e5", "True", "2026-11-15", "Zoë 李", " a ", "=1+1"]
 ODD += ["-2", "@x", "+y", "\ttab", 'quo"te', "a,b"]
+DATA = os.environ.get("EQUIPOISE_DATA")  # before `run` takes it away
 NETWORK = ["--model", "net.py:build", "--weights", "net.safetensors", "--no-onnx", "--draws", "10"]
 
 
@@ -213,9 +214,8 @@ def test_a_list_in_parquet_has_no_role(run, role):
 
 
 def test_the_chexnet_scores_are_audited_without_any_preparation(run):
-    root = os.environ.get("EQUIPOISE_DATA")
-    path = Path(root or "") / "chexnet-nih" / "scores.csv.gz"
-    if not root or not path.is_file():
+    path = Path(DATA or "") / "chexnet-nih" / "scores.csv.gz"
+    if not DATA or not path.is_file():
         pytest.skip("EQUIPOISE_DATA has no chexnet-nih/scores.csv.gz")
     groups = ["--group", "sex", "--group", "age", "--group", "view", "--bins", "age=40,60,80"]
     ran = run("audit", path, "--label", "Effusion", "--score", "score_Effusion", *groups, "--patient", "patient", "--json")
