@@ -259,6 +259,17 @@ def test_no_name_of_a_method_is_cut_within_a_word_in_80_columns(table, monkeypat
     assert heads[at + 1].startswith("thresholds")
 
 
+@pytest.mark.parametrize("method", ["group-thresholds", "reject-option", "equalised-odds"])
+def test_a_rule_that_was_declined_is_not_said_to_need_the_group(table, method):
+    code, out, err = table(*TABLE, "--method", method, "--selection", "honest", "--no-onnx")
+    assert (code, err) == (0, "")
+    assert out.startswith("Unchanged")
+    assert json.loads(Path("repaired/rule.json").read_text())["needs_group"] is False
+    notes = json.loads(Path("repaired/audit.json").read_text())["methods"][method]["notes"]
+    assert [note["kind"] for note in notes if note["kind"] in ("needs_group", "band", "randomised")] == []
+    assert "needs each patient's group" not in out
+
+
 def test_what_may_be_lost_is_the_floor_of_the_run(table):
     quick = ["--draws", 20, "--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=3", "--no-onnx"]
     assert table(*TABLE, *quick, "--max-loss", 0.1).code == 0

@@ -133,10 +133,11 @@ def _fitted(job: Job, goal: Goal) -> Candidate:
     seen = Seen((SeenLabel("", cohort, evidence, held),), rows, refused(made, whole.attribute.codes))
     verdict, at = choose([evidence], range(len(rows)), [goal], job.method.needs_group, seen.refused, [held])
     step = steps[at]
+    about = fit.notes if step.rule.needs_group == job.method.needs_group else ()  # not those of a rule that was declined
     candidate = Candidate(
         *(job.method.name, copy.deepcopy(model) if step.model is None else step.model, step.rule, fit.trace, rows[at]),
         *(verdict.why[0], verdict.met[0], verdict.goals[0], seed, asdict(job.settings)),
-        *((*step.notes, *fit.notes),),
+        *((*step.notes, *about),),
     )
     if job.progress:
         job.progress(1, 1)
