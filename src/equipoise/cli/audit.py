@@ -184,7 +184,7 @@ def audit(
                 layers = models.encoding(
                     network, opened[file].cohort, draws=probe_draws, level=level, seed=seed, min_patients=min_patients, progress=step
                 )
-    told = (results[label[0]].to_dict() | measures.no_finding_dict(clear)) if one else every.to_dict()
+    told = (results[label[0]].to_dict() | measures.no_finding_dict(clear, label[0])) if one else every.to_dict()
     if layers is not None:
         told["encoding"] = json.loads(layers.to_json(orient="records", double_precision=15))
     if images:

@@ -94,6 +94,8 @@ from .permutation import p_values as p_values
 from .recalibration import Calibration as Calibration
 from .recalibration import LogitMap as LogitMap
 from .recalibration import logit_map as logit_map
+from .saved_audits import audit_from as audit_from
+from .saved_audits import read_audit as read_audit
 from .scanned import audit_scans as audit_scans
 from .score_measures import EVERYONE as EVERYONE
 from .score_measures import OF_ALL as OF_ALL

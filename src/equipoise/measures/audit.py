@@ -19,7 +19,7 @@ from equipoise.measures.no_finding import underdiagnosis
 from equipoise.measures.shrinkage import shrunken_gaps
 from equipoise.presenting import presenter
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,21 +172,26 @@ class Audits(Mapping[str, Audit]):
         """Plain values for JSON: the audit of each label under its name."""
         return {
             "schema": "equipoise.audits",
+            "schema_version": SCHEMA_VERSION,
             "name": self.name,
             "kind": self.kind,
             "comparisons": self.comparisons,
             "findings": self.findings,
             "labels": {k: v.to_dict() for k, v in self.audits.items()},
-            **no_finding_dict(self.no_finding),
+            **no_finding_dict(self.no_finding, next((label for label, own in self.audits.items() if own is self.no_finding), None)),
         }
 
 
-def no_finding_dict(audit: Audit | None) -> dict[str, object]:
-    """Plain values for JSON of the audit of "no finding": underdiagnosis by group, and the decision; empty without one."""
+def no_finding_dict(audit: Audit | None, label: str | None = None) -> dict[str, object]:
+    """Plain values for JSON of the audit of "no finding": underdiagnosis by group, and the decision; empty without one.
+
+    `label` is the label that means it; without one it is derived, and its audit is written out.
+    """
     if audit is None:
         return {}
-    told = {"decision": audit.rule.describe(), "rows": audit.rows, "comparisons": audit.comparisons}
-    return {"no_finding": told | {"underdiagnosis": _records(audit.underdiagnosis)}}
+    told = {"decision": audit.rule.describe(), "rows": audit.rows, "comparisons": audit.comparisons, "label": label}
+    whole = {} if label is not None else {"audit": audit.to_dict()}
+    return {"no_finding": told | {"underdiagnosis": _records(audit.underdiagnosis)} | whole}
 
 
 def _named(measure: Gap) -> str:
