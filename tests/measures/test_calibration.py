@@ -8,8 +8,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss
 
 from equipoise.measures.calibration import CERTAIN, CONSTANT, FEW, SEPARATED, Scored, brier, recalibrated
-from equipoise.measures.calibration_error import binned_error
 from equipoise.measures.cells import FloatArray, IntArray
+from equipoise.measures.score_measures import binned_error
 
 
 def simulated(

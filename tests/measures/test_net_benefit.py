@@ -7,8 +7,8 @@ from scipy.special import expit
 
 from equipoise.errors import BadInput
 from equipoise.measures.calibration import Scored
-from equipoise.measures.net_benefit import CURVES, decision_curves
-from equipoise.measures.threshold_range import read_range
+from equipoise.measures.gaps import read_range
+from equipoise.measures.score_measures import CURVES, decision_curves
 
 THRESHOLDS = (0.05, 0.1, 0.2, 0.35, 0.5)
 

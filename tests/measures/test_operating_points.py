@@ -6,7 +6,7 @@ from scipy.special import expit
 from sklearn.metrics import roc_curve
 
 from equipoise.measures.calibration import FEW, Scored
-from equipoise.measures.operating_points import operating_points
+from equipoise.measures.score_measures import operating_points
 
 
 def test_the_values_lie_on_the_roc_curve_of_scikit_learn() -> None:

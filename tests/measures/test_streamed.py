@@ -10,8 +10,8 @@ from equipoise.data import Reading, Scores, batches, read_scores, scan, scan_sco
 from equipoise.data import scans as scans_module
 from equipoise.data import stored as stored_module
 from equipoise.errors import BadInput, EmptyCell
-from equipoise.measures import Audit, Ranking, audit_scores, sampling, streamed
-from equipoise.measures.binned import BINS, score_bins
+from equipoise.measures import Audit, Ranking, audit_scores, many_rows, streamed
+from equipoise.measures.many_rows import BINS, score_bins
 from equipoise.repair import audit
 from support.facts import says
 
@@ -177,7 +177,7 @@ def test_large_groups_in_memory_are_sampled_by_patient(monkeypatch: pytest.Monke
     frame = _frame()
     scores = Scores.from_frame(frame, **ROLES)
     whole = audit_scores(scores, threshold=0.5)
-    monkeypatch.setattr(sampling, "SAMPLED", 3000)
+    monkeypatch.setattr(many_rows, "SAMPLED", 3000)
     some = audit_scores(scores, threshold=0.5)
     pd.testing.assert_frame_equal(some.gaps, whole.gaps)  # rates, gaps and tests use all rows
     np.testing.assert_array_equal(some.groups["auroc"], whole.groups["auroc"])
@@ -188,7 +188,7 @@ def test_large_groups_in_memory_are_sampled_by_patient(monkeypatch: pytest.Monke
         assert not (some.groups[name] == whole.groups[name])[sampled].any()
         assert (some.groups[name] == whole.groups[name])[~sampled].all()
     _means_of_all_rows(some, whole)
-    kept, _, units = sampling.sample_of(scores, scores.attributes[0], np.asarray(pd.factorize(frame["patient"])[0]))
+    kept, _, units = many_rows.sample_of(scores, scores.attributes[0], np.asarray(pd.factorize(frame["patient"])[0]))
     rows = frame.groupby("patient").size()
     assert (
         pd.Series(kept.patients).value_counts().to_dict() == rows.loc[list(set(kept.patients))].to_dict()

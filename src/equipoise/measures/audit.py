@@ -1,23 +1,176 @@
-"""What an audit found: rates of every group and gaps between them, with error bars, of one label or of several."""
+"""What an audit found: rates of every group and gaps between them, with error bars, of one label or of several.
+
+A `Baseline` is a simple model next to the classifier on the same rows: where it clearly does better, the classifier limits a repair.
+
+Underdiagnosis is, of the patients who have a finding, the share that is decided to have none (Seyyed-Kalantari et al. 2021): the false
+positive rate of "no finding". A multi-label model either has such a label, or it follows from the others: a row has no finding where no
+label is positive, and is decided so where no label is decided positive. Rows on which a label is not known are left out.
+"""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data import CONFLICTS, Varying
+from equipoise.data import CONFLICTS, IntArray, Scores, Varying
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures.baseline import Baseline
-from equipoise.measures.decision import Rule, Threshold
+from equipoise.measures.cells import FloatArray, tabulate
 from equipoise.measures.estimates import Estimate, Settings
+from equipoise.measures.functional import gap_values, largest, performance_values
 from equipoise.measures.gaps import Gap, named
-from equipoise.measures.multiplicity import comparisons_of
-from equipoise.measures.net_benefit import CURVES
-from equipoise.measures.no_finding import underdiagnosis
-from equipoise.measures.shrinkage import shrunken_gaps
+from equipoise.measures.multiplicity import comparisons_of, shrunken_gaps
+from equipoise.measures.score_measures import CURVES
+from equipoise.measures.target_gaps import paired
+from equipoise.measures.thresholds import Rule, Threshold
 from equipoise.presenting import presenter
+
+SAME_GAP = 0.01  # by how much a gap may be larger and still count as the same
+
+
+@dataclass(frozen=True)
+class Versus:
+    """Decisions of a simple model against those of a classifier on the same rows."""
+
+    value: float  # performance of the simple model
+    other: float  # of the classifier
+    difference: Estimate  # the first minus the second, paired
+    gap: float  # of the goal's measure, the largest over the groups; NaN where there is none
+    other_gap: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether the simple model is better by more than chance explains."""
+        return self.difference.low > 0
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        gaps = {name: None if np.isnan(value) else value for name, value in (("gap", self.gap), ("other_gap", self.other_gap))}
+        return {"value": self.value, "other": self.other, "difference": self.difference.to_dict(), **gaps, "clear": self.clear}
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A logistic regression on the inputs of a network, at its best threshold, judged on the same held-out rows as the network."""
+
+    inputs: str  # "table", or "pixels": images reduced to 16 x 16 pixels and a few statistics
+    fitted_on: str  # "training set" or "repair set"
+    fitted_rows: int
+    rows: int  # held-out rows that both were judged on
+    performance: str
+    measure: str
+    original: Versus  # against the original network
+    repaired: Versus | None  # with its own gap held down, against the repaired classifier; None where that was not asked for
+
+    @property
+    def beats_original(self) -> bool:
+        """Whether it clearly has more performance than the original network."""
+        return self.original.clear
+
+    @property
+    def beats_repaired(self) -> bool:
+        """Whether it clearly has more performance than the repaired classifier, with a gap that is no larger."""
+        other = self.repaired
+        return other is not None and other.clear and abs(other.gap) <= abs(other.other_gap) + SAME_GAP
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        about = {name: getattr(self, name) for name in ("inputs", "fitted_on", "fitted_rows", "rows", "performance", "measure")}
+        sides = {name: None if (side := getattr(self, name)) is None else side.to_dict() for name in ("original", "repaired")}
+        return {**about, **sides, "beats_original": self.beats_original, "beats_repaired": self.beats_repaired}
+
+
+def versus(scores: Scores, decided: FloatArray, other: FloatArray, performance: str, measure: str, settings: Settings) -> Versus:
+    """What decisions of a simple model are worth against those of another classifier on the same rows."""
+    tables = [tabulate(f, scores.y, scores.attribute, scores.weight) for f in (decided, other)]
+    mine, theirs = (float(performance_values(performance, cells)) for cells in tables)
+    gap, other_gap = (float(largest(gap_values(measure, cells))) for cells in tables)
+    return Versus(mine, theirs, paired(scores, other, decided, settings).performance_change(performance), gap, other_gap)
+
+
+DERIVED = "derived"  # in place of the name of a label: no finding is none of the labels
+NO_FINDING = "no finding"
+
+
+@dataclass(frozen=True)
+class NoneOf:
+    """Decided "no finding" where none of these labels is decided positive; the scores are these decisions already."""
+
+    labels: tuple[str, ...]
+    KIND: ClassVar[str] = "none of the labels"
+    needs_group: ClassVar[bool] = False
+    randomised: ClassVar[bool] = False
+
+    def decide(self, scores: Scores) -> FloatArray:
+        return scores.score
+
+    def describe(self) -> str:
+        return f"none of {len(self.labels)} labels is decided positive: {', '.join(self.labels)}"
+
+    def cuts(self, group: str) -> tuple[float, ...]:  # noqa: ARG002 (there is no score to cut)
+        return ()
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {"kind": self.KIND, "labels": list(self.labels)}
+
+
+def none_of(scores: Mapping[str, Scores], rules: Mapping[str, Rule]) -> Scores:
+    """The label "no finding" and the decision on it, as scores, on the rows in which every label is known.
+
+    >>> one = Scores.from_arrays([1, 0, 0, 0], [0.9, 0.2, 0.4, 0.3], ["F", "F", "M", "M"])
+    >>> other = Scores.from_arrays([0, 0, 1, 0], [0.1, 0.7, 0.2, 0.1], ["F", "F", "M", "M"])
+    >>> from equipoise.measures.thresholds import Threshold
+    >>> found = none_of({"a": one, "b": other}, {"a": Threshold(0.5), "b": Threshold(0.5)})
+    >>> found.y.tolist(), found.score.tolist()
+    ([0, 1, 0, 1], [0.0, 0.0, 1.0, 1.0])
+    """
+    if len(scores) < 2:
+        raise BadInput(
+            f"no finding is derived from several labels; got {', '.join(scores) or 'none'}. Name the label that means it instead."
+        )
+    first = next(iter(scores.values()))
+    places = [{row: k for k, row in enumerate(own.ids)} for own in scores.values()]
+    shared = [row for row in first.ids if all(row in place for place in places)]
+    if not shared:
+        raise BadInput("no row has all labels known, so that no finding cannot be derived. Name fewer labels.")
+    taken = {}
+    for (label, own), place in zip(scores.items(), places, strict=True):
+        taken[label] = _taken(own, np.array([place[row] for row in shared], dtype=np.int64))
+    return none_of_rows(taken, rules)
+
+
+def _taken(scores: Scores, rows: IntArray) -> Scores:
+    """Some rows of scores."""
+    patients = None if scores.patients is None else scores.patients[rows]
+    weight = None if scores.weight is None else scores.weight[rows]
+    attributes = tuple(attribute.take(rows) for attribute in scores.attributes)
+    return Scores(scores.y[rows], scores.score[rows], attributes, patients, scores.ids[rows], scores.name, weight)
+
+
+def none_of_rows(scores: Mapping[str, Scores], rules: Mapping[str, Rule]) -> Scores:
+    """The same of labels that are known on the same rows."""
+    first = next(iter(scores.values()))
+    y = np.prod([1 - own.y for own in scores.values()], axis=0)
+    clear = np.prod([1 - rules[label].decide(own) for label, own in scores.items()], axis=0)
+    return replace(first, y=y, score=clear, name=NO_FINDING)
+
+
+def underdiagnosis(groups: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
+    """One row per group: the share of its patients with a finding that is decided to have none, and the gap to the reference.
+
+    `groups` and `gaps` are those of the audit of "no finding", of which it is the false positive rate.
+    """
+    rates = groups.rename_axis("group").reset_index()
+    rates = rates[["attribute", "group", "reference", "negatives", "fpr", "fpr_low", "fpr_high"]]
+    names = {"negatives": "with_finding", "fpr": "rate", "fpr_low": "low", "fpr_high": "high"}
+    own = gaps[gaps["measure"] == "fpr_gap"]
+    compared = own[["attribute", "group", "value", "low", "high", "p_adjusted", "clear", "patients", "few"]]
+    compared = compared.rename(columns={"value": "gap", "low": "gap_low", "high": "gap_high"})
+    return rates.rename(columns=names).merge(compared, on=["attribute", "group"], how="left")
+
 
 SCHEMA_VERSION = 5
 

@@ -10,13 +10,12 @@ import pandas as pd
 
 from equipoise.data import Attribute, IntArray, Scores, distinct
 from equipoise.errors import raise_all
-from equipoise.measures.bootstrap import units_of
 from equipoise.measures.cells import FloatArray, grouped, ratio, sums_at
-from equipoise.measures.gaps import MEASURES, is_quotient, labels_needed, terms
+from equipoise.measures.clusters import units_of
+from equipoise.measures.gaps import MEASURES, USUAL, is_quotient, labels_needed, read_range, terms
 from equipoise.measures.intervals import auroc_interval, detectable_gap, fewer_clusters, wilson
 from equipoise.measures.moments import Moments, moments_of
 from equipoise.measures.performance import Ranking
-from equipoise.measures.threshold_range import USUAL, read_range
 
 INSUFFICIENT = "insufficient data"
 GROUP_MEASURES = ("selection_rate", "tpr", "fpr", "tnr", "fnr", "ppv", "npv", "auroc")

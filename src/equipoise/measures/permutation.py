@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data import generator
-from equipoise.measures.bootstrap import units_of
 from equipoise.measures.cells import FloatArray, IntArray, grouped, ratio
+from equipoise.measures.clusters import units_of
 from equipoise.measures.estimates import coefficients
 from equipoise.measures.gaps import MEASURES, is_quotient, signature, terms
 from equipoise.measures.moments import Moments, moments_of

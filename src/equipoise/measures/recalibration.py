@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from equipoise.measures.calibration import NEWTON, expit, logit
-from equipoise.measures.calibration_error import BINS
 from equipoise.measures.cells import FloatArray, IntArray, sums_at
+from equipoise.measures.score_measures import BINS
 
 EDGE = 1e-6  # scores are clipped to [EDGE, 1 - EDGE], so that their logits are finite
 CONVERGED = 1e-9

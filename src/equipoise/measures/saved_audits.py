@@ -11,12 +11,11 @@ import pandas as pd
 
 from equipoise.data import Scores, Varying
 from equipoise.errors import BadInput
-from equipoise.measures.audit import SCHEMA_VERSION, Audit, Audits
-from equipoise.measures.baseline import Baseline, Versus
+from equipoise.measures.audit import SCHEMA_VERSION, Audit, Audits, Baseline, Versus
 from equipoise.measures.cells import FloatArray
-from equipoise.measures.decision import Rule, Threshold
 from equipoise.measures.estimates import Estimate, Settings
-from equipoise.measures.net_benefit import CURVES
+from equipoise.measures.score_measures import CURVES
+from equipoise.measures.thresholds import Rule, Threshold
 
 ONE, SEVERAL = "equipoise.audit", "equipoise.audits"  # schemas
 TEXT = ("group", "attribute", "measure", "note")

@@ -1,41 +1,39 @@
-"""The audit of a table on disk, of any number of rows, in memory that does not grow with them.
+"""The audit of tables on disk, of any number of rows, in memory that does not grow with them.
 
+Several labels of one table are read together and measured one after another, in the memory of one; they are one family of comparisons.
 A table of up to `HELD` rows is audited as it is in memory, exactly. A larger one is kept in files that each hold all rows of their
 patients, and is audited by sums over those files:
 
 - rates, gaps, their intervals and tests, accuracy, balanced accuracy and F1 follow from sums by patient and their second moments, which
   add up: the same numbers as in memory
 - Brier score and calibration in the large are means over rows, so they follow from such sums too
-- AUROC and average precision come from counts of scores in narrow bins (`binned`)
+- AUROC and average precision come from counts of scores in narrow bins
 - calibration intercept, slope and error, operating points and decision curves, and the test of a group with few patients, use a random
   sample of whole patients of at least `SAMPLED` rows of each group, or all rows of a smaller group. Their intervals are those of that
   sample, and the audit states its size (`sampled`).
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, IntArray, Scores, Varying, patients_varying
+from equipoise.data import Attribute, IntArray, Scan, Scores, Stored, Varying, patients_varying, read_labels
 from equipoise.errors import BadInput
-from equipoise.measures.asked import Asked
-from equipoise.measures.audit import Audit
-from equipoise.measures.auditing import Measured, Progress, overall_measures
-from equipoise.measures.binned import BINS, Binned, score_bins
-from equipoise.measures.bootstrap import units_of
+from equipoise.measures.audit import DERIVED, NO_FINDING, Audit, Audits, none_of_rows
+from equipoise.measures.auditing import Asked, AuditOptions, Measured, Progress, audits_of, measured, no_finding_asked, overall_measures
 from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
+from equipoise.measures.clusters import units_of
 from equipoise.measures.estimates import Estimate, Found, aurocs, coefficients, frames_of, performance_of
 from equipoise.measures.intervals import auroc_interval, fewer_clusters, wilson
-from equipoise.measures.losses import Losses, Rows, losses_of
+from equipoise.measures.many_rows import BINS, SAMPLED, Binned, Losses, Rows, losses_of, of_all_rows, score_bins
 from equipoise.measures.moments import Moments, moments_of
-from equipoise.measures.net_benefit import CURVES
 from equipoise.measures.permutation import MANY, MANY_EVENTS, hypergeometric_p, p_values
-from equipoise.measures.sampling import SAMPLED, of_all_rows
-from equipoise.measures.score_measures import EVERYONE, ScoreMeasures, estimate_scores, with_score_measures
+from equipoise.measures.score_measures import CURVES, EVERYONE, ScoreMeasures, estimate_scores, with_score_measures
+from equipoise.measures.thresholds import Rule
 
 MOST_BINS = 2**22  # of all groups together; with many groups, neighbouring bins are joined
 
@@ -342,3 +340,55 @@ def _large_p(moments: Moments, measure: str, weighted: bool) -> FloatArray:
         variance = sum(float(share[j] @ (residual @ moments.second[side] @ residual.T) @ share[j]) for j, side in ((0, k), (1, 0)))
         found[k - 1] = math.erfc(abs(gap) / math.sqrt(variance) / math.sqrt(2))
     return found
+
+
+def audit_scans(
+    scans: Mapping[str, Scan],
+    *,
+    valid: Mapping[str, Scores] | None = None,
+    progress: Callable[[str], Progress] | None = None,
+    **options: Unpack[AuditOptions],
+) -> Audits:
+    """The audits of the labels of one table on disk, which is read once; the keywords are those of `audit_scores`."""
+    asked = {label: Asked.of(options).decided((valid or {}).get(label)) for label in scans}
+    wanted, labels = next(iter(asked.values())).no_finding, list(scans)
+    with read_labels(scans) as stored:
+        each = {label: _measured(own, asked[label], progress and progress(label)) for label, own in stored.items()}
+        if wanted == DERIVED:
+            if len(labels) < 2:
+                raise BadInput(f"no finding is derived from several labels; got {labels[0]}. Name the label that means it instead.")
+            rules = {label: own.decision for label, own in asked.items()}
+            each[NO_FINDING] = _measured(_NoFinding(stored[labels[0]], rules), no_finding_asked(asked), None, scored=False)
+        return audits_of(each, "labels", stored[labels[0]].name, wanted)
+
+
+@dataclass(frozen=True, eq=False)
+class _NoFinding:
+    """Derived decisions on "no finding", part by part, on the rows in which every label is known."""
+
+    stored: Stored
+    rules: Mapping[str, Rule]
+    name: str = NO_FINDING
+
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        return self.stored.attributes
+
+    @property
+    def whole(self) -> bool:
+        return self.stored.whole
+
+    @property
+    def count(self) -> int:
+        return self.stored.count
+
+    def parts(self) -> Iterator[Scores]:
+        for each in self.stored.parts_of_all():
+            yield none_of_rows(dict(zip(self.rules, each, strict=True)), self.rules)
+
+
+def _measured(source: Source, asked: Asked, progress: Progress | None, *, scored: bool = True) -> Measured:
+    """Every estimate of the audit of one label: from its rows where they are in memory, otherwise from sums over the parts."""
+    if source.whole:
+        return measured(next(source.parts()), asked, progress, scored=scored)
+    return measured_in_parts(source, asked, progress, scored=scored)
