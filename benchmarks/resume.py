@@ -17,8 +17,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pandas as pd
 
 from equipoise.study import Folder, make_plan, opened, read_rows, read_traces, run_study
+from equipoise.study.plan import tasks_of
 from equipoise.study.rows import TIMINGS
-from equipoise.study.tasks import tasks_of
 
 PLAN = {
     "name": "resume",

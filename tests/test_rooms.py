@@ -1,4 +1,4 @@
-"""The rooms: every line of a map holds, no name hides a module, and what needs no network starts without torch."""
+"""The rooms: every line of a map holds, no name hides a module, no file is too long, and what needs no network starts without torch."""
 
 import ast
 import json
@@ -12,6 +12,7 @@ import pytest
 import equipoise
 
 ROOT = Path(equipoise.__file__).parent
+LONGEST = 400  # lines of a file; split a longer one by what its parts mean
 ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.pyi"))
 
 
@@ -50,6 +51,12 @@ def test_no_name_of_a_map_is_also_the_name_of_a_module(room: str):
 def test_the_public_names_are_those_of_the_top_map():
     assert set(equipoise.__all__) == {*exported(ROOT / "__init__.pyi"), "__version__"}
     assert all(hasattr(equipoise, name) for name in equipoise.__all__)
+
+
+def test_no_file_is_longer_than_can_be_read_at_once():
+    lines = {path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines()) for path in ROOT.rglob("*.py")}
+    assert {name: count for name, count in lines.items() if count > LONGEST} == {}
+    assert {name for name in lines if Path(name).stem in {"utils", "helpers", "common", "core", "misc"}} == set()
 
 
 def imported_by(code: str, *arguments: str) -> set[str]:

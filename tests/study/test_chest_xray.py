@@ -29,8 +29,8 @@ from equipoise.study import (
     without_weights,
 )
 from equipoise.study.networks import Network
+from equipoise.study.plan import tasks_of
 from equipoise.study.run import TasksFailed, _Run
-from equipoise.study.tasks import tasks_of
 from equipoise.study.worker import _parts
 from support.facts import facts
 

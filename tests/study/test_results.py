@@ -14,8 +14,8 @@ import pytest
 from equipoise.errors import BadInput
 from equipoise.measures import gaps
 from equipoise.study import Event, opened, read_rows, read_timings, read_traces, results, rows, run_study
+from equipoise.study.plan import tasks_of
 from equipoise.study.results import claimed, finished
-from equipoise.study.tasks import tasks_of
 from support.facts import facts, says
 
 FEW = {"methods": ["standard", {"method": "bias-gda", "settings": {"epochs": 1}}], "measures": ["eod"], "splits": 2}

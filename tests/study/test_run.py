@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 
 from equipoise.errors import BadInput
 from equipoise.study import Event, Plan, opened, read_rows, run, run_study
+from equipoise.study.plan import tasks_of
 from equipoise.study.run import TasksFailed
-from equipoise.study.tasks import tasks_of
 from support.facts import facts, says
 
 SCRIPT = """

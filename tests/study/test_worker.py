@@ -16,7 +16,7 @@ from equipoise.measures import upper_bound
 from equipoise.methods import run_many
 from equipoise.models import Training, predict, train_stack
 from equipoise.study import Plan, make_plan, networks, rows
-from equipoise.study.tasks import Task, Work, cost, tasks_of
+from equipoise.study.plan import Task, Work, cost, tasks_of
 from equipoise.study.worker import attempt, one_thread, perform
 from support.facts import facts, says
 

@@ -63,8 +63,6 @@ from .scans import Scan as Scan
 from .scans import read_labels as read_labels
 from .scans import scan as scan
 from .scores import Scores as Scores
-from .seeds import child_seed as child_seed
-from .seeds import generator as generator
 from .sets import File as File
 from .sets import Recipe as Recipe
 from .sets.phantom import MEAN as MEAN
@@ -75,7 +73,9 @@ from .splits import Parts as Parts
 from .splits import assign_folds as assign_folds
 from .splits import balanced_parts as balanced_parts
 from .splits import check_cohort as check_cohort
+from .splits import child_seed as child_seed
 from .splits import fold_parts as fold_parts
+from .splits import generator as generator
 from .splits import hold_out as hold_out
 from .splits import same_groups as same_groups
 from .splits import split as split

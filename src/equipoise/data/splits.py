@@ -10,6 +10,7 @@ of one assignment are pooled, so that every patient is in a test set once, for a
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from zlib import crc32
 
 import numpy as np
 import pandas as pd
@@ -17,9 +18,23 @@ import pandas as pd
 from equipoise.data.attribute import MISSING, IntArray, main_group
 from equipoise.data.cohort import Cohort
 from equipoise.data.columns import FloatArray
-from equipoise.data.seeds import generator
 from equipoise.data.table import Encoder, Table
 from equipoise.errors import BadInput, Misuse, raise_all
+
+
+def generator(seed: int, name: str) -> np.random.Generator:
+    """The random generator of one purpose: the same for the same seed and name, independent of all others.
+
+    >>> int(generator(0, "split").integers(100)) == int(generator(0, "split").integers(100))
+    True
+    """
+    return np.random.default_rng([seed, crc32(name.encode())])
+
+
+def child_seed(seed: int, name: str) -> int:
+    """A whole number below 2**31 for libraries that take one."""
+    return int(generator(seed, name).integers(2**31))
+
 
 FOLDS = 5  # of `fold_parts`
 

@@ -11,10 +11,11 @@ import pandas as pd
 
 from equipoise.data import Scores, Varying
 from equipoise.errors import BadInput
-from equipoise.measures.audit import SCHEMA_VERSION, Audit, Audits, Baseline, Versus
+from equipoise.measures.audit import SCHEMA_VERSION, Audit, Audits
 from equipoise.measures.cells import FloatArray
 from equipoise.measures.estimates import Estimate, Settings
 from equipoise.measures.score_measures import CURVES
+from equipoise.measures.target_gaps import Baseline, Versus
 from equipoise.measures.thresholds import Rule, Threshold
 
 ONE, SEVERAL = "equipoise.audit", "equipoise.audits"  # schemas

@@ -27,7 +27,7 @@ import numpy as np
 from equipoise.measures import QUOTIENTS, Cells, FloatArray, furthest, predictive, tabulate_codes
 from equipoise.methods.bias_problem import Problem
 from equipoise.methods.evaluation import Found
-from equipoise.methods.kept_rates import NOISE
+from equipoise.methods.goal import NOISE
 
 DOUBTFUL = 60  # rows to begin with, and as many again for each gap
 TOLERANCE = 1e-9  # of the largest |u|: what a row is worth beyond this is worth something

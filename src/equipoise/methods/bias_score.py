@@ -40,8 +40,7 @@ from equipoise.methods.bias_programs import parity_path, path
 from equipoise.methods.constant import refused
 from equipoise.methods.contract import ONE_BY_ONE, Fit, FitStep, Kind, Rng, Task, Work, method
 from equipoise.methods.evaluation import Found, Label, frame, trace_row
-from equipoise.methods.goal import Goal, Note
-from equipoise.methods.kept_rates import limits_of, spare
+from equipoise.methods.goal import Goal, Note, limits_of, spare
 from equipoise.methods.papers import MENON
 from equipoise.methods.selection import plain_rule, select
 from equipoise.models import (

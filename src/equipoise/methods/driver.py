@@ -22,8 +22,7 @@ from equipoise.measures import ARGMAX, FloatArray, LabelRules, Rule, Threshold
 from equipoise.methods.base import Candidate, Progress
 from equipoise.methods.contract import Fit, Kind, Method, Rng, Step, Steps
 from equipoise.methods.evaluation import HALF, Data, Evaluation, Found, Limits, decided_at, frame, trace_row
-from equipoise.methods.goal import Goal, JointGoal, Note, Why
-from equipoise.methods.kept_rates import spare
+from equipoise.methods.goal import Goal, JointGoal, Note, Why, spare
 from equipoise.methods.selection import Merit, lacking, merit, plain_rule, select, selected_for_all, too_low
 from equipoise.models import MLP, ChosenOutputs, check, predict, replicas
 

@@ -37,8 +37,7 @@ from equipoise.measures import (
     tabulate,
     tabulate_codes,
 )
-from equipoise.methods.goal import Goal
-from equipoise.methods.kept_rates import Keep, highest_thresholds, kept_rates, limits_of, spare
+from equipoise.methods.goal import Goal, Keep, highest_thresholds, kept_rates, limits_of, spare
 
 HALF = 0.5  # the threshold of a class on its own margin over the others
 BoolArray = npt.NDArray[np.bool_]

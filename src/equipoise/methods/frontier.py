@@ -16,7 +16,7 @@ from torch import nn
 from equipoise.data import Cohort, Scores
 from equipoise.measures import RATES, Cells, FloatArray, Rule, furthest, is_quotient, normalised, performance_values, tabulate, terms
 from equipoise.methods.contract import Fit, FitStep
-from equipoise.methods.kept_rates import kept_rates, limits_of, spare
+from equipoise.methods.goal import kept_rates, limits_of, spare
 from equipoise.methods.selection import plain_rule
 from equipoise.models import BiasScore, bias_scores, predict
 

@@ -39,8 +39,7 @@ from equipoise.measures import (
     pooled_gaps,
     units_of,
 )
-from equipoise.methods.goal import BEFORE, Goal, Note
-from equipoise.methods.kept_rates import NOISE
+from equipoise.methods.goal import BEFORE, NOISE, Goal, Note
 
 DEFAULT_MAX_GAP = 0.05  # of a gap that counts as closed, where the goal has no maximum
 Source = Literal["held-out", "cross-fitted"]

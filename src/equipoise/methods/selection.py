@@ -9,8 +9,7 @@ import pandas as pd
 from equipoise.data import Cohort, Scores
 from equipoise.measures import Threshold
 from equipoise.methods.evaluation import Found
-from equipoise.methods.goal import Goal, Note, Why
-from equipoise.methods.kept_rates import NOISE
+from equipoise.methods.goal import NOISE, Goal, Note, Why
 
 IN_USE = "in use today, as given"  # where a threshold comes from that was not chosen
 

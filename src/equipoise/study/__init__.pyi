@@ -7,9 +7,7 @@ from .reading import with_options as with_options
 from .reading import with_weights as with_weights
 from .reading import without_weights as without_weights
 from .results import Folder as Folder
-from .results import describe as describe
 from .results import opened as opened
-from .results import read_pooled as read_pooled
 from .results import read_rows as read_rows
 from .results import read_timings as read_timings
 from .results import read_traces as read_traces
@@ -22,8 +20,10 @@ from .sources import FromSource as FromSource
 from .summary import ORIGINAL as ORIGINAL
 from .summary import combined_p as combined_p
 from .summary import compare as compare
+from .summary import describe as describe
 from .summary import published as published
 from .summary import published_sizes as published_sizes
+from .summary import read_pooled as read_pooled
 from .summary import resampled_t as resampled_t
 from .summary import shared_rows as shared_rows
 from .summary import study_table as study_table

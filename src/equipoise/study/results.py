@@ -24,11 +24,9 @@ from equipoise.data import replacing, sha256, write_text
 from equipoise.errors import BadInput, raise_all
 from equipoise.methods import described
 from equipoise.study import networks, rows
-from equipoise.study.plan import Plan
+from equipoise.study.plan import Plan, Task, tasks_of
 from equipoise.study.reading import make_plan
 from equipoise.study.sources import FromFile
-from equipoise.study.summary import ORIGINAL, VARIANCE, compare, pooled, study_table
-from equipoise.study.tasks import Task, tasks_of
 
 log = logging.getLogger(__name__)
 DEFINITION, LOCK = "study.json", ".lock"
@@ -124,17 +122,12 @@ def finished(folder: Folder) -> set[Task]:
 
 def read_rows(folder: Folder) -> pd.DataFrame:
     """All rows so far, without their traces, in the order of the study; one error with every file that is damaged."""
-    return rows.split_traces(_read(folder))[0]
-
-
-def read_pooled(folder: Folder) -> pd.DataFrame:
-    """The pooled folds of a study by folds; one line per (data, measure, method)."""
-    return pooled(_read(folder))
+    return rows.split_traces(read_whole(folder))[0]
 
 
 def read_traces(folder: Folder) -> pd.DataFrame:
     """The steps of all rows so far."""
-    return rows.split_traces(_read(folder))[1]
+    return rows.split_traces(read_whole(folder))[1]
 
 
 def read_timings(folder: Folder) -> pd.DataFrame:
@@ -153,19 +146,6 @@ def read_timings(folder: Folder) -> pd.DataFrame:
         line = {"data": task.data, "method": task.method or "training", "measure": task.measure, "stack": len(task.seeds)}
         lines.append({**line, "task_seconds": seconds, "seconds": seconds / len(task.seeds)})
     return pd.DataFrame(lines, columns=["data", "method", "measure", "stack", "task_seconds", "seconds"])
-
-
-def describe(folder: Folder, baseline: str = ORIGINAL, part: str = "test") -> dict[str, Any]:
-    """The results of a study as plain values: its table, its timings, a comparison with the baseline, and any pooled folds."""
-    found = read_rows(folder)
-    frames = {"table": study_table(folder.plan, found, part), "timings": read_timings(folder)}
-    if baseline in set(found["method"]):
-        frames["comparison"] = compare(found, baseline, part=part, redrawn=[data.name for data in folder.plan.data if data.redraw])
-    if folder.plan.protocol == "folds":
-        frames["pooled"] = read_pooled(folder)
-    about = {"schema": SCHEMA, "schema_version": 1, "study": folder.plan.name, "fingerprint": folder.fingerprint, "version": folder.version}
-    counts = {"splits": folder.plan.splits, "rows": len(found), "part": part, "baseline": baseline, "comparison_variance": VARIANCE}
-    return {**about, **counts, **{name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}}
 
 
 def identity(plan: Plan, root: str | Path | None) -> dict[str, Any]:
@@ -236,7 +216,8 @@ def code_digest() -> str:
     return sha256(b"".join(path.read_bytes() for path in files))[:16]
 
 
-def _read(folder: Folder) -> pd.DataFrame:
+def read_whole(folder: Folder) -> pd.DataFrame:
+    """All rows so far, with their traces and pooled decisions, in the order of the study."""
     frames: list[pd.DataFrame] = []
     problems: list[str] = []
     for task in tasks_of(folder.plan):

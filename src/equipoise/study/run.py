@@ -13,10 +13,9 @@ import torch
 from equipoise.data import Images, counted
 from equipoise.errors import EquipoiseError
 from equipoise.models import computing_on, requested_device
-from equipoise.study.plan import Plan
+from equipoise.study.plan import Outcome, Plan, Task, Work, cost, tasks_of
 from equipoise.study.results import Folder, claimed, finished
 from equipoise.study.runners import Runner, cores, started
-from equipoise.study.tasks import Outcome, Task, Work, cost, tasks_of
 
 log = logging.getLogger(__name__)
 LIVES = 3  # how many workers may die in one task

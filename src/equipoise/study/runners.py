@@ -24,7 +24,7 @@ import torch
 
 from equipoise.data import uninterrupted
 from equipoise.errors import BadInput, MissingExtra, pick
-from equipoise.study.tasks import Outcome, Work
+from equipoise.study.plan import Outcome, Work
 from equipoise.study.worker import attempt
 
 RUNNERS = ("serial", "processes", "ray")

@@ -39,6 +39,7 @@ from equipoise.measures import (
     tabulate_codes,
 )
 from equipoise.study.plan import Plan
+from equipoise.study.results import SCHEMA, Folder, read_rows, read_timings, read_whole
 from equipoise.study.rows import LIMIT, POOLED, SIZES
 
 CELL = ["data", "measure", "method"]
@@ -189,6 +190,19 @@ def resampled_t(difference: FloatArray, shared: float, level: float = 0.95) -> d
     return {"difference": mean, "low": mean - half, "high": mean + half, "p": p}
 
 
+def describe(folder: Folder, baseline: str = ORIGINAL, part: str = "test") -> dict[str, Any]:
+    """The results of a study as plain values: its table, its timings, a comparison with the baseline, and any pooled folds."""
+    found = read_rows(folder)
+    frames = {"table": study_table(folder.plan, found, part), "timings": read_timings(folder)}
+    if baseline in set(found["method"]):
+        frames["comparison"] = compare(found, baseline, part=part, redrawn=[data.name for data in folder.plan.data if data.redraw])
+    if folder.plan.protocol == "folds":
+        frames["pooled"] = read_pooled(folder)
+    about = {"schema": SCHEMA, "schema_version": 1, "study": folder.plan.name, "fingerprint": folder.fingerprint, "version": folder.version}
+    counts = {"splits": folder.plan.splits, "rows": len(found), "part": part, "baseline": baseline, "comparison_variance": VARIANCE}
+    return {**about, **counts, **{name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}}
+
+
 # The numbers of the paper: the cells of its tables, and the sizes of its data sets
 
 PAPER_SIZES = {  # rows of training, validation and test sets (Table `tab:datasets`); the paper gives none for its simulations
@@ -252,6 +266,11 @@ def pooled(rows: pd.DataFrame, *, draws: int = 1000, seed: int = 0, level: float
             numbers = _line(repeats, paired, str(measure), performance, draws, seed, level)
             lines.append({"data": data, "measure": measure, "method": method, **numbers})
     return pd.DataFrame(lines)
+
+
+def read_pooled(folder: Folder) -> pd.DataFrame:
+    """The pooled folds of a study by folds; one line per (data, measure, method)."""
+    return pooled(read_whole(folder))
 
 
 def _repeats(rows: pd.DataFrame) -> dict[int, Fold]:

@@ -36,9 +36,8 @@ from equipoise.methods import METHODS, Candidate, run_many, settings_of
 from equipoise.models import IMAGES, Training, compute_device, computing_on, predict, train_stack
 from equipoise.models import train as train_one
 from equipoise.study import networks, rows
-from equipoise.study.plan import Plan
+from equipoise.study.plan import Outcome, Plan, Work
 from equipoise.study.sources import FromSource
-from equipoise.study.tasks import Outcome, Work
 
 KEPT_BLOCKS = 2  # a process keeps the sets of the blocks that it worked on last
 

@@ -17,9 +17,8 @@ import numpy as np
 from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.cohort import Cohort
 from equipoise.data.columns import FloatArray
-from equipoise.data.seeds import child_seed, generator
 from equipoise.data.sets import Recipe, whole
-from equipoise.data.splits import Parts
+from equipoise.data.splits import Parts, child_seed, generator
 from equipoise.errors import raise_all
 
 if TYPE_CHECKING:
