@@ -15,6 +15,7 @@ import pandas as pd
 
 from equipoise.data import CONFLICTS, IntArray, Scores, Varying
 from equipoise.errors import BadInput, UnknownName
+from equipoise.measures.by_threshold import COLUMNS, table_to_dict
 from equipoise.measures.cells import FloatArray
 from equipoise.measures.estimates import Estimate, Settings
 from equipoise.measures.gaps import Gap, named
@@ -132,6 +133,7 @@ class Audit:
     varying: tuple[Varying, ...] = ()  # attributes with more than one group in some patients
     comparisons: int = 0  # gaps that were adjusted for, of all labels; measures that mirror each other count once
     curves: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=CURVES))  # decision curves: one row per group and threshold
+    by_threshold: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS))  # decisions at others; empty where unknown
     weighted: bool = False  # by sample weights
     shrink: bool = False  # whether shrunken gaps are reported
     baseline: Baseline | None = None  # a simple model on the inputs of the network; None where none was fitted
@@ -212,6 +214,7 @@ class Audit:
             "gaps": _records(self.gaps),
             **({"shrunken_gaps": _records(self.shrunken())} if self.shrink else {}),
             "curves": _records(self.curves),
+            "by_threshold": table_to_dict(self.by_threshold),
         }
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 from equipoise.data import Attribute, IntArray, Scores, varying_in
 from equipoise.errors import BadInput, EmptyCell, UnknownName, pick
 from equipoise.measures.audit import DERIVED, NO_FINDING, Audit, Audits, NoneOf, none_of
+from equipoise.measures.by_threshold import COLUMNS, by_threshold
 from equipoise.measures.cells import Cells, FloatArray, normalised, tabulate
 from equipoise.measures.clusters import units_of
 from equipoise.measures.estimates import Estimate, Settings, coefficients, estimate_attribute, estimate_performance, simultaneous
@@ -263,6 +264,7 @@ def measured(scores: Scores, asked: Asked, progress: Progress | None = None, *, 
         settings=settings,
         varying=varying_in(scores.attributes, scores.patients),
         curves=pd.concat(curves, ignore_index=True) if curves else pd.DataFrame(columns=CURVES),
+        by_threshold=by_threshold(scores, rule, units, settings.min_patients) if scored else pd.DataFrame(columns=COLUMNS),
         weighted=scores.weight is not None,
         shrink=asked.shrink,
     )

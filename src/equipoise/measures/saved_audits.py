@@ -12,6 +12,7 @@ import pandas as pd
 from equipoise.data import Scores, Varying
 from equipoise.errors import BadInput
 from equipoise.measures.audit import SCHEMA_VERSION, Audit, Audits
+from equipoise.measures.by_threshold import table_from
 from equipoise.measures.cells import FloatArray
 from equipoise.measures.estimates import Estimate, Settings
 from equipoise.measures.score_measures import CURVES
@@ -107,6 +108,7 @@ def _audit(plain: Mapping[str, Any]) -> Audit:
         varying=varying,
         comparisons=int(plain["comparisons"]),
         curves=curves,
+        by_threshold=table_from(plain["by_threshold"]),
         weighted=bool(plain["weighted"]),
         shrink="shrunken_gaps" in plain,
         baseline=_baseline(plain.get("baseline")),
