@@ -57,7 +57,7 @@ def test_a_goal_says_how_much_may_be_lost():
     assert settled.settled(0.6) == settled
     assert Goal("spd", max_loss=0).settled(0.8).min_performance == 0.8
     assert Goal("spd", max_loss=0.5).settled(0.3).min_performance == 0
-    assert says(goal.describe(), "|spd|", "balanced accuracy", 0.05)
+    assert says(str(goal), "|spd|", "balanced_accuracy", 0.05)
     with pytest.raises(BadInput, match=facts("max_loss", -1)):
         Goal(max_loss=-1)
     for limits in ({"min_performance": 0.7}, {"min_performance": 0.7, "max_gap": 0.1}):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from equipoise import report
@@ -30,6 +29,8 @@ RootOption = Annotated[
 @contextmanager
 def bar(what: str, total: int = 100) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on stderr; nothing where stderr is not a terminal."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # not needed for help or for bad input
+
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task(what, total=total)

@@ -100,7 +100,7 @@ class Candidate:
 
     def __repr__(self) -> str:
         outcome = "" if self.outcome is None else f"{self.outcome}: "
-        return f"Candidate({self.method}, {len(self.trace):,} steps, {outcome}{self.goal.describe()})"
+        return f"Candidate({self.method}, {len(self.trace):,} steps, {outcome}{self.goal})"
 
     def __str__(self) -> str:
         if self.labels:

@@ -127,7 +127,7 @@ def goals_of(cohort: Cohort, goal: Goal, goals: Mapping[str, Goal] | None) -> Jo
         if missing:
             problems.append(f"goals has none for {', '.join(missing)}; give every {one} a goal, or leave goals out for the same for all")
         if replace(goal, selection="paper") != Goal():
-            problems.append(f"a goal for all ({goal.describe()}) was given next to goals; put it into the goal of each {one}")
+            problems.append(f"a goal for all ({goal}) was given next to goals; put it into the goal of each {one}")
         if len({own.selection for own in (goal, *goals.values()) if own.selection != "paper"}) > 1:
             problems.append(f"one selection serves every {one}; the goals have several")
     raise_all(problems)

@@ -48,8 +48,10 @@ class Goal:
     published, a goal with nothing but `max_gap` keeps no performance: it asks for the best performance with |gap| <= `max_gap`.
     `threshold` is the one in use today, at which the original decides; left out, the original has the threshold of best performance.
 
-    >>> Goal("eod", max_gap=0.05, keep={"tpr": 0.8}).describe()
-    '|eod| <= 0.05 with tpr >= 0.8 in every group'
+    As text it is a formula; `report` has the words.
+
+    >>> print(Goal("eod", max_gap=0.05, max_loss=0.02, keep={"tpr": 0.8}))
+    |eod| <= 0.05, balanced_accuracy >= original - 0.02, tpr >= 0.8
     """
 
     measure: str = "eod"
@@ -108,18 +110,13 @@ class Goal:
             return self
         return replace(self, selection="paper", max_loss=self.allowed_loss if self.min_performance is None else None)
 
-    def describe(self) -> str:
-        """One line in words."""
-        parts = [f"smallest |{self.measure}|" if self.max_gap is None else f"|{self.measure}| <= {self.max_gap:g}"]
+    def __str__(self) -> str:
+        parts = [f"min |{self.measure}|" if self.max_gap is None else f"|{self.measure}| <= {self.max_gap:g}"]
         if self.min_performance is not None:
-            parts.append(f"{self.performance.replace('_', ' ')} >= {self.min_performance:.3g}")
+            parts.append(f"{self.performance} >= {self.min_performance:.3g}")
         if self.max_loss is not None:
-            parts.append(f"{self.performance.replace('_', ' ')} at most {self.max_loss:g} lower")
-        parts += [
-            f"no group's {rate} lower than before" if least == BEFORE else f"{rate} >= {least:g} in every group"
-            for rate, least in self.keep.items()
-        ]
-        return " with ".join([parts[0], " and ".join(parts[1:])] if parts[1:] else parts)
+            parts.append(f"{self.performance} >= original - {self.max_loss:g}")
+        return ", ".join([*parts, *(f"{rate} >= {least if least == BEFORE else f'{least:g}'}" for rate, least in self.keep.items())])
 
 
 @dataclass(frozen=True)
@@ -143,10 +140,9 @@ class JointGoal(Goal):
         limit = min(largest, default=None)
         return cls(first.measure, first.performance, max_gap=limit, selection=first.selection, names=names, goals=each)
 
-    def describe(self) -> str:
-        """One line in words."""
-        told = {name: goal.describe() for name, goal in zip(self.names, self.goals, strict=True)}
-        return next(iter(told.values())) if len(set(told.values())) == 1 else "; ".join(f"{name}: {text}" for name, text in told.items())
+    def __str__(self) -> str:
+        each = {name: str(goal) for name, goal in zip(self.names, self.goals, strict=True)}
+        return next(iter(each.values())) if len(set(each.values())) == 1 else "; ".join(f"{name}: {text}" for name, text in each.items())
 
 
 NOISE = 1e-9  # rates are counts over counts: the last bits carry no information

@@ -147,7 +147,7 @@ def _eased(limit: float | None, sign: int) -> float | None:
 
 
 def _origin(scores: Scores, goal: Goal) -> str:
-    return f"chosen by {KIND} with {goal.describe()} on {len(scores):,} rows of {scores.name}"
+    return f"chosen by {KIND} with {goal} on {len(scores):,} rows of {scores.name}"
 
 
 def _why(row: "pd.Series[float]", groups: int, goal: Goal) -> Why:

@@ -182,7 +182,7 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
 
     step = int(_best(rank[steps, best], gap[steps, best], performance[steps, best]))
     favoured = tuple(level for level, helped in zip(attribute.levels, sides[side[step]], strict=True) if helped)
-    origin = f"chosen by {KIND} with {settled.describe()} on {len(scores):,} rows of {scores.name}"
+    origin = f"chosen by {KIND} with {settled} on {len(scores):,} rows of {scores.name}"
     rule = RejectOption(float(thresholds[point[step]]), float(margins[point[step], step]), favoured, attribute.levels, origin)
     top = int(rank[step, best[step]])
     notes = (Note("needs_group"), Note("band", ", ".join(rule.favoured)))

@@ -128,5 +128,5 @@ def plain_rule(method: str, trace: pd.DataFrame, row: int, cohort: Cohort | Scor
     """The threshold of the chosen step; that of the original where it is the one in use."""
     if row == 0 and goal.threshold is not None:
         return Threshold(goal.threshold, IN_USE)
-    origin = f"chosen by {method} with {goal.describe()} on {len(cohort):,} rows of {cohort.name}"
+    origin = f"chosen by {method} with {goal} on {len(cohort):,} rows of {cohort.name}"
     return Threshold(float(trace["threshold"].iloc[row]), origin)

@@ -51,7 +51,7 @@ class RepairEstimate:
         return {
             "schema": "equipoise.dry_run",
             "schema_version": 1,
-            "goal": self.goal.describe(),
+            "goal": str(self.goal),
             "sets": self.sets.astype(object).where(self.sets.notna(), None).to_dict("records"),
             "methods": methods,
             **probes,
