@@ -41,6 +41,7 @@ BEFORE: dict[str, dict[str, dict[str, Any]]] = {  # settings of the studies benc
         "bias-gda": {**PAPER, **SCHEDULE, "learning_rate": 1e-5, "batch": 32, "epochs": 10, "evals_per_epoch": 10},
         "constrained": {**PAPER, **SCHEDULE, "learning_rate": 1e-4, "batch": 64},
         "bias-score": PAPER,
+        "bias-score-train": PAPER,  # also learns from the training set what separates the sexes
         "group-thresholds": PAPER,
     },
 }
@@ -79,13 +80,15 @@ def arms(case: Case, measure: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
         least = {} if case.part == "nih" else {"min_performance": LEAST[method][case.data, measure]}
         last = case.part == "tables" and method == "bias-gda"
         if last == case.published:
-            yield method, "before", {"method": method, **before, **least}
+            yield method, "before", {"method": method.removesuffix("-train"), **before, **least}
         if not case.published:
-            yield method, "now", {"method": method, **least}
+            yield method, "now", {"method": method.removesuffix("-train"), **least}
     if case.published:
         return
     yield "auto", "default", {}
-    if case.part == "tables":
+    if case.part == "nih":
+        yield "auto-train", "default", {}
+    else:
         yield "auto", "default, same minimum", {"min_performance": LEAST["auto"][case.data, measure]}
 
 
@@ -101,7 +104,7 @@ def prepared(case: Case) -> tuple[Any, Any]:
     import torch
 
     cohort = eq.load("nih", case.root or None, finding=case.data, attribute="sex", size=112)
-    parts = balanced_parts(cohort, seed=case.seed, fractions=(0.6, 0.2, 0.2), privileged=(0.75, 0.5, 0.5))
+    parts = balanced_parts(cohort, seed=case.seed, fractions=(0.5, 0.25, 0.25), privileged=(0.75, 0.5, 0.5))
     torch.manual_seed(case.seed)
     about = eq.Training(epochs=20, batch=32, learning_rate=1e-4, patience=10, optimiser="adamw", schedule="step", step=20, augment=True)
     return parts, eq.train(parts.train, parts.valid, model=backbone("resnet-18").to(case.device), seed=case.seed, settings=about)
@@ -134,7 +137,8 @@ def run_case(case: Case) -> list[dict[str, Any]]:
             }
             start = time.perf_counter()
             try:
-                found = eq.debias(model, parts.valid, measure=measure, seed=case.seed, **settings)
+                train = parts.train if method.endswith("-train") else None
+                found = eq.debias(model, parts.valid, measure=measure, seed=case.seed, train=train, **settings)
                 row["seconds"] = time.perf_counter() - start
                 scores = predict(found.model, parts.test)
                 cells = tabulate(found.rule.decide(scores), scores.y, scores.attribute)
