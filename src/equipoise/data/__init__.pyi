@@ -62,7 +62,9 @@ from .reading import scan_scores as scan_scores
 from .scans import Scan as Scan
 from .scans import read_labels as read_labels
 from .scans import scan as scan
+from .scores import Rows as Rows
 from .scores import Scores as Scores
+from .scores import feature_problems as feature_problems
 from .sets import File as File
 from .sets import Recipe as Recipe
 from .sets.phantom import MEAN as MEAN

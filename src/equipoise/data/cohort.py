@@ -145,7 +145,7 @@ class Cohort:
         if one.ndim > 1:
             raise BadInput(f"y has shape {one.shape}; one label per row is needed, or labels=[...], which names the columns")
         frame = frame_of({"y": one, attribute: groups, "patient": patients, "weight": weights})
-        named = {name: name for name in ("patient", "weight") if name in frame}
+        named: dict[str, Any] = {name: name for name in ("patient", "weight") if name in frame}
         edges = None if bins is None else {attribute: bins}
         read = read_columns(frame, Roles("y", attribute, reference, bins=edges, conflicts=conflicts, **named))
         try:

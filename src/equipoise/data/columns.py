@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ class Roles:
     classes: Sequence[object] | None = None
     bins: Mapping[str, Sequence[float] | Bins] | None = None
     conflicts: str = "row"
+    logits: bool = False  # whether the score column holds logits, which the logistic function maps to scores
 
     def __post_init__(self) -> None:
         """Raises where the names of columns are something else, such as the columns themselves."""
@@ -149,7 +151,8 @@ def read_columns(frame: pd.DataFrame, roles: Roles, source: str = "") -> Columns
     y, targets = np.zeros(n, np.int64), None
     with collecting(problems):
         y, targets = _labels(frame, roles)
-    scores = None if roles.score is None else _checked(score_of, frame[roles.score], roles.score, problems)
+    as_scores = partial(score_of, logits=roles.logits)
+    scores = None if roles.score is None else _checked(as_scores, frame[roles.score], roles.score, problems)
     weights = None if roles.weight is None else _checked(weight_of, frame[roles.weight], roles.weight, problems)
     attributes = []
     for name, reference in zip(roles.groups, references, strict=True):
@@ -228,13 +231,13 @@ def _absent(name: str, frame: pd.DataFrame) -> str:
     return f"no column {name!r}.{did_you_mean(name, names, 0.6)} The columns are: {shown}."
 
 
-def score_of(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str]]:
-    """The scores in a column, and what is wrong with them."""
+def score_of(column: "pd.Series[object]", name: str, logits: bool = False) -> tuple[FloatArray, list[str]]:
+    """The scores in a column, of logits by the logistic function, and what is wrong with them."""
     numbers = numbers_of(column)
     empty = column.isna().to_numpy()
     text = ~empty & np.isnan(numbers)
     with np.errstate(invalid="ignore"):
-        outside = (numbers < 0) | (numbers > 1)
+        outside = np.isinf(numbers) if logits else (numbers < 0) | (numbers > 1)
     problems = []
     if text.any():
         first = clipped(str(column[text].iloc[0]))
@@ -249,14 +252,21 @@ def score_of(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[s
         problems.append(f"score column {name!r}: {_count(empty)} are empty (NaN). Fill them in or leave them out.")
     if outside.any():
         low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
-        if low < 0:
-            advice = "They look like logits: apply the sigmoid 1 / (1 + exp(-x)) first."
+        if logits:
+            advice = "A logit is a finite number: correct them or leave those rows out."
+        elif low < 0:
+            advice = "They look like logits: add --logits (Python: logits=True), which applies the logistic function 1 / (1 + exp(-x))."
         elif 2 < high <= 100:
             advice = "They look like percentages: divide by 100 first."
         else:
             advice = "A score is a probability: correct them or leave those rows out."
-        problems.append(f"score column {name!r}: {_count(outside)} lie outside [0, 1]; the scores go from {low:g} to {high:g}. {advice}")
-    return numbers, problems
+        where = "are infinite" if logits else "lie outside [0, 1]"
+        problems.append(f"score column {name!r}: {_count(outside)} {where}; the scores go from {low:g} to {high:g}. {advice}")
+    if not logits:
+        return numbers, problems
+    from scipy.special import expit  # late: few files hold logits
+
+    return expit(numbers), problems
 
 
 def weight_of(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str]]:

@@ -1,7 +1,8 @@
 """Scores: all that measures and post-processing may see. A CSV of scores from anywhere is enough to audit a classifier."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,8 @@ from equipoise.data.attribute import Attribute, IntArray
 from equipoise.data.bins import Bins
 from equipoise.data.cohort import Cohort
 from equipoise.data.columns import FloatArray, ObjectArray, Roles, check_frame, described, frame_of, read_columns
-from equipoise.errors import BadInput, Misuse
+from equipoise.data.table import Encoder, Table
+from equipoise.errors import BadInput, Misuse, did_you_mean, raise_all
 
 FRAMED = "The columns of a frame are read by eq.Scores.from_frame(frame, label=..., score=..., group=...)."
 OF_COHORT = "A cohort's scores are eq.Scores.of(cohort, score)."
@@ -32,6 +34,16 @@ class Scores:
     ids: ObjectArray
     name: str = "scores"
     weight: FloatArray | None = None  # (n,) sample weights, positive; None where every row counts once
+    features: Table | None = None  # further columns that a rule may read at prediction time; None where there are none
+    targets: ClassVar[None] = None  # scores are those of one label, as a cohort without several labels is
+    labels: ClassVar[tuple[str, ...]] = ()
+    kind: ClassVar[str] = "labels"
+
+    def __post_init__(self) -> None:
+        if self.features is not None and len(self.features) != len(self.y):
+            raise BadInput(
+                f"the features have {len(self.features):,} rows, the scores {len(self.y):,}. Give the same rows in the same order."
+            )
 
     @classmethod
     def from_frame(
@@ -48,6 +60,8 @@ class Scores:
         bins: Mapping[str, Sequence[float] | Bins] | None = None,
         conflicts: str = "row",
         weight: str | None = None,
+        features: Sequence[str] | None = None,
+        logits: bool = False,
         name: str = "scores",
     ) -> "Scores":
         """The scores in a pandas frame, or one error that lists everything wrong with it.
@@ -58,12 +72,18 @@ class Scores:
 
         `weight` names a column of sample weights (positive numbers), for case-control and survey samples: a row of weight 3 stands for
         three. Only their ratios matter.
+
+        `features` names further columns, for repairs that read more than the score (`eq.debias(scores, method="bias-score")`). `logits`:
+        the score column holds logits, which the logistic function maps to scores.
         """
         check_frame("Scores.from_frame", frame)
-        roles = Roles(label, group, reference, patient, id, score, weight, positive, bins=bins, conflicts=conflicts)
-        read = read_columns(frame, roles, name if name != "scores" else "")
+        roles = Roles(label, group, reference, patient, id, score, weight, positive, bins=bins, conflicts=conflicts, logits=logits)
+        source = name if name != "scores" else ""
+        raise_all(feature_problems(frame, features or (), (label, score, *roles.groups, patient, id, weight)), source)
+        read = read_columns(frame, roles, source)
         assert read.score is not None  # a score column was named
-        return cls(read.y, read.score, read.attributes, read.patients, read.ids, name, read.weight)
+        more = Table(frame[list(features)].reset_index(drop=True)) if features else None
+        return cls(read.y, read.score, read.attributes, read.patients, read.ids, name, read.weight, more)
 
     @classmethod
     def from_arrays(
@@ -94,7 +114,7 @@ class Scores:
         frame = frame_of({"y": y, "score": score, attribute: groups, "patient": patients, "weight": weights})
         named = {column: column for column in ("patient", "weight") if column in frame}
         edges = None if bins is None else {attribute: bins}
-        columns = {"label": "y", "score": "score", "group": attribute} | named
+        columns: dict[str, Any] = {"label": "y", "score": "score", "group": attribute} | named
         return cls.from_frame(frame, reference=reference, bins=edges, conflicts=conflicts, name=name, **columns)
 
     @classmethod
@@ -113,6 +133,43 @@ class Scores:
             raise BadInput(f"{bad:,} of {len(values):,} scores for {cohort.name!r} are NaN or lie outside [0, 1]. Give probabilities.")
         return cls(cohort.y, values, cohort.attributes, cohort.patients, cohort.ids, cohort.name, cohort.weight)
 
+    def with_features(self, features: object) -> "Scores":
+        """The same scores with columns that a rule may read: a frame, or an array (n, d), of the same rows in the same order."""
+        if isinstance(features, pd.DataFrame):
+            frame = features.reset_index(drop=True)
+        else:
+            try:
+                values = np.asarray(features, dtype=np.float64)
+            except (TypeError, ValueError):
+                raise Misuse("features", "a frame, or an array of numbers (n, d)", features) from None
+            if values.ndim != 2:
+                raise BadInput(f"features must be a frame, or an array (n, d); got an array of shape {values.shape}")
+            frame = pd.DataFrame(values, columns=[f"feature {k + 1}" for k in range(values.shape[1])])
+        raise_all(feature_problems(frame, list(map(str, frame.columns)), [a.name for a in self.attributes]), self.name)
+        return replace(self, features=Table(frame.set_axis(list(map(str, frame.columns)), axis=1)))
+
+    def encoded_by(self, encoder: Encoder) -> "Scores":
+        """The same rows with their features seen through another set's encoder."""
+        return self if self.features is None else replace(self, features=self.features.encoded_by(encoder))
+
+    def take(self, index: object, name: str | None = None) -> "Scores":
+        """Some of the rows, by position or mask."""
+        rows = np.arange(len(self))[np.asarray(index)]
+        return Scores(
+            self.y[rows],
+            self.score[rows],
+            tuple(a.take(rows) for a in self.attributes),
+            None if self.patients is None else self.patients[rows],
+            self.ids[rows],
+            name or self.name,
+            None if self.weight is None else self.weight[rows],
+            None if self.features is None else self.features.take(rows),
+        )
+
+    def labelled(self, label: str) -> "Scores":
+        """An error: scores are those of one label."""
+        raise BadInput(f"{self.name!r} holds the scores of one label, not of {label!r} and others. Give one set of scores per label.")
+
     def __repr__(self) -> str:
         """How many rows, patients and positives there are, by group; no value of any row, which may be a patient's."""
         return f"Scores({self.name!r}, {described(self.y, self.attributes, self.patients)})"
@@ -129,3 +186,19 @@ class Scores:
     def groups(self) -> ObjectArray:
         """The group of each row by name, None where it is missing."""
         return self.attribute.names
+
+
+Rows = Cohort | Scores  # what a repair is fitted and judged on
+
+
+def feature_problems(frame: pd.DataFrame, features: Sequence[str], taken: Sequence[str | None]) -> list[str]:
+    """What is wrong with columns named as features: absent, named twice, or with another role, such as the group itself."""
+    problems = [f"no feature column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in features if c not in frame.columns]
+    twice = dict.fromkeys(c for c in features if list(features).count(c) > 1)
+    problems += [f"feature column {c!r} is named more than once. Name it once." for c in twice]
+    return problems + [
+        f"column {c!r} is a feature and has another role (label, score, group, patient, id or weight). A rule that reads the group needs "
+        "each patient's group: use group-thresholds for that. Leave it out of the features."
+        for c in dict.fromkeys(features)
+        if c in taken
+    ]

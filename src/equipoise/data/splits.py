@@ -18,6 +18,7 @@ import pandas as pd
 from equipoise.data.attribute import MISSING, IntArray, main_group
 from equipoise.data.cohort import Cohort
 from equipoise.data.columns import FloatArray
+from equipoise.data.scores import Scores
 from equipoise.data.table import Encoder, Table
 from equipoise.errors import BadInput, Misuse, raise_all
 
@@ -146,7 +147,7 @@ def same_groups(repair: Cohort, test: Cohort) -> Cohort:
     return replace(test, attributes=tuple(attributes))
 
 
-def assign_folds(cohort: Cohort, folds: int, rng: np.random.Generator) -> IntArray:
+def assign_folds(cohort: Cohort | Scores, folds: int, rng: np.random.Generator) -> IntArray:
     """The fold (n,) of each row. A patient is in one fold, and so is a duplicated row; groups and labels are spread evenly."""
     unit, distinct = pd.factorize(cohort.ids if cohort.patients is None else cohort.patients)
     place = np.empty(len(distinct), np.int64)

@@ -80,6 +80,10 @@ class Encoder:
         """The encoded rows (n, columns), float32. A level never seen is all zeros; a missing number is the mean of the training set."""
         import torch
 
+        return torch.from_numpy(self.numbers(frame).astype(np.float32))
+
+    def numbers(self, frame: pd.DataFrame) -> npt.NDArray[np.float64]:
+        """The same in double precision, without torch."""
         lacking = [name for name in self.order if name not in frame.columns]
         raise_all([f"no column {name!r}, which the training set had. Add it first." for name in lacking])
         blocks: list[npt.NDArray[np.float64]] = []
@@ -100,8 +104,7 @@ class Encoder:
             else:
                 codes = pd.Index(self.levels[name]).get_indexer(_as_levels(frame[name]))
                 blocks.append((codes[:, None] == np.arange(len(self.levels[name]))).astype(float))
-        encoded = np.concatenate(blocks, axis=1) if blocks else np.empty((len(frame), 0))
-        return torch.from_numpy(encoded.astype(np.float32))
+        return np.concatenate(blocks, axis=1) if blocks else np.empty((len(frame), 0))
 
     def unseen(self, frame: pd.DataFrame) -> dict[str, dict[str, int]]:
         """Levels that the training set did not have, with how many of these rows hold them."""

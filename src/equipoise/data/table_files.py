@@ -215,7 +215,7 @@ class CsvFormat:
             raise BadInput(f"{self.path} has a header that cannot be read: {header}. Write one name per column.")
         used = dict(zip(self.called, self.names, strict=True))
         frame.columns = [used[str(c)] or str(c) for c in frame.columns]
-        return _with_decimal_commas(frame, set(text)) if self.separator == ";" else frame
+        return _with_decimal_commas(frame, set(text)) if self.separator != "," else frame
 
 
 def csv_format(stream: BinaryIO, encoding: str, path: Path) -> CsvFormat:
@@ -294,7 +294,7 @@ def _check_windows(raw: bytes, path: Path) -> None:
 
 
 def _with_decimal_commas(frame: pd.DataFrame, text: set[str]) -> pd.DataFrame:
-    """Excel writes "0,5" where the list separator is a semicolon."""
+    """Excel writes "0,5" where the list separator is a semicolon, and a tab-separated export of the same machine does too."""
     for column in frame.columns[frame.dtypes.map(pd.api.types.is_string_dtype)]:
         values = frame[column].dropna().astype(str)
         if column not in text and len(values) and values.str.fullmatch(r"\s*-?\d+(,\d+)?([eE][-+]?\d+)?\s*").all():

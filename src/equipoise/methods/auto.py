@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from equipoise.data import Cohort, Scores
+from equipoise.data import Cohort, Rows, Scores
 from equipoise.errors import BadInput, EquipoiseError, pick
 from equipoise.methods.base import Candidate, Progress
 from equipoise.methods.contract import ALL_AT_ONCE, METHODS, STANDARD, Kind, Method, Task, Work, method, settings_of, work_of
@@ -50,10 +50,13 @@ class Settings:
         for name in (*(self.methods or ()), *self.settings):
             pick("method for auto", name, [*_known()])
 
-    def order(self) -> list[str]:
-        """The methods to try, the cheap ones first."""
-        known = _known()
-        ours = sorted((own.in_auto, name) for name, own in known.items() if own.in_auto is not None)
+    def order(self, rows: Rows | None = None) -> list[str]:
+        """The methods to try on these rows, the cheap ones first: of scores alone, those that need no network."""
+        known, alone = _known(), isinstance(rows, Scores)
+        places = {name: own.in_auto_scores if alone else own.in_auto for name, own in known.items()}
+        ours = sorted((place, name) for name, place in places.items() if place is not None)
+        if isinstance(rows, Scores) and rows.features is None:
+            ours = [(place, name) for place, name in ours if known[name].kind != Kind.PROBES]  # which have nothing to read
         wanted = self.methods if self.methods is not None else [name for _, name in ours]
         refused = [name for name in wanted if known[name].needs_group and not self.allow_group]
         if self.methods is not None and refused:
@@ -68,7 +71,7 @@ def _known() -> Mapping[str, Method]:
 def cost(task: Task, settings: Settings) -> Work:
     """The work of all methods that may be tried, without a budget; auto stops as soon as nothing is left to improve."""
     works, names = [], []
-    for name in settings.order():
+    for name in settings.order(task.repair):
         try:
             works.append(work_of(name, task, settings_of(name, settings.settings.get(name, {}))))
         except EquipoiseError:
@@ -92,8 +95,8 @@ def cost(task: Task, settings: Settings) -> Work:
     cost=cost,
 )
 def run(
-    models: Sequence[nn.Module],
-    cohorts: Sequence[Cohort],
+    models: Sequence[nn.Module | None],
+    cohorts: Sequence[Rows],
     goal: Goal,
     *,
     seeds: Sequence[int],
@@ -103,7 +106,7 @@ def run(
     deadline: float | None = None,
 ) -> list[Candidate]:
     """The best of several methods for each network, with what was tried in the notes."""
-    order = [name for name in settings.order() if _able(name, cohorts[0])]
+    order = [name for name in settings.order(cohorts[0]) if _able(name, cohorts[0])]
     speed: Speed | None = None
     tried: list[list[Candidate]] = [[] for _ in models]
     remarks: list[list[Note]] = [[] for _ in models]
@@ -155,7 +158,7 @@ def run(
     return [_chosen(*each, settings) for each in zip(tried, remarks, models, cohorts, strict=True)]
 
 
-def _speed(model: nn.Module, cohort: Cohort, goal: Goal, trains: Sequence[Cohort] | None) -> Speed:
+def _speed(model: nn.Module | None, cohort: Rows, goal: Goal, trains: Sequence[Cohort] | None) -> Speed:
     """How fast this machine is, measured on a few rows of the first label."""
     train = None if trains is None else trains[0]
     if cohort.targets is None:
@@ -181,7 +184,7 @@ def _too_long(name: str, speed: Speed, settings: Settings, left: float) -> float
     return None if seconds is None or least * seconds <= left else seconds
 
 
-def _able(name: str, cohort: Cohort) -> bool:
+def _able(name: str, cohort: Rows) -> bool:
     """Whether a method can repair what this cohort has: one label, several, or classes; with sample weights or without."""
     own = METHODS[name]
     if cohort.weight is not None and not own.weights:
@@ -189,9 +192,9 @@ def _able(name: str, cohort: Cohort) -> bool:
     return cohort.targets is None or (own.classes if cohort.kind == "classes" else bool(own.labels))
 
 
-def _each(candidate: Candidate, cohort: Cohort) -> list[tuple[Candidate, Cohort]]:
+def _each(candidate: Candidate, cohort: Rows) -> list[tuple[Candidate, Rows]]:
     """The candidate of every label with the rows of that label; of one label, itself."""
-    parts = [cohort.labelled(name) for name in candidate.labels] or [cohort]
+    parts: list[Rows] = [cohort.labelled(name) for name in candidate.labels] or [cohort]
     return list(zip(candidate.each, parts, strict=True))
 
 
@@ -200,7 +203,7 @@ def _problems(error: EquipoiseError) -> str:
     return "; ".join(error.problems) if isinstance(error, BadInput) else str(error).splitlines()[0]
 
 
-def _with_room(candidate: Candidate, cohort: Cohort) -> bool:
+def _with_room(candidate: Candidate, cohort: Rows) -> bool:
     """Whether nothing is left to improve: the goal is met with |gap| at most half the maximum gap and, without one, its standard error.
 
     By cross-fitted values a repair must need no group, and both must hold; in-sample an original that meets the goal is enough.
@@ -217,7 +220,7 @@ def _with_room(candidate: Candidate, cohort: Cohort) -> bool:
     return bool(size <= (SURE * error if candidate.goal.max_gap is None else candidate.goal.max_gap / 2))
 
 
-def _error(candidate: Candidate, cohort: Cohort) -> float:
+def _error(candidate: Candidate, cohort: Rows) -> float:
     """The standard error of the gap on the rows that the candidate was chosen on."""
     decisions = candidate.rule.decide(predict(candidate.model, cohort))
     return float(Evidence.of(decisions[None], cohort, candidate.goal).gap_se()[0])
@@ -229,7 +232,7 @@ def _reaches(candidate: Candidate) -> bool:
     return least is None or bool(row["performance_honest"] >= least - NOISE)
 
 
-def best_of(found: Sequence[Sequence[Candidate]], parts: Sequence[Cohort | Scores]) -> int:
+def best_of(found: Sequence[Sequence[Candidate]], parts: Sequence[Rows]) -> int:
     """The position of the best of several candidates by their cross-fitted values. Each has one entry per label, as have the rows.
 
     Of those whose performance holds, the smallest upper limit of the largest |gap|. Those whose difference of |gap| from it is within one
@@ -258,7 +261,7 @@ def _size(gap: float) -> float:
     return float("inf") if isnan(gap) else abs(float(gap))  # a quotient without a value is not a small one
 
 
-def _apart(one: Sequence[Candidate], other: Sequence[Candidate], parts: Sequence[Cohort | Scores]) -> float:
+def _apart(one: Sequence[Candidate], other: Sequence[Candidate], parts: Sequence[Rows]) -> float:
     """The standard error of the difference in |gap| between two candidates, of the label where the first has the largest."""
     worst = int(np.argmax([_size(own.trace["gap_honest"].iloc[own.chosen]) for own in one]))
     mine, theirs = one[worst].held_out, other[worst].held_out
@@ -267,7 +270,7 @@ def _apart(one: Sequence[Candidate], other: Sequence[Candidate], parts: Sequence
     return float(Evidence.of(np.stack([theirs.after, mine.after]), parts[worst], one[worst].goal).gap_se(against=0)[1])
 
 
-def _merit(candidate: Candidate, model: nn.Module, cohort: Cohort) -> tuple[float, float, float]:
+def _merit(candidate: Candidate, model: nn.Module | None, cohort: Rows) -> tuple[float, float, float]:
     """Sorts the best in-sample first: goals met, or rates kept and performances reached; then what the goal asks for, then the rest.
 
     With several labels the worst place, the largest |gap| and the mean performance count.
@@ -290,7 +293,7 @@ def _merit(candidate: Candidate, model: nn.Module, cohort: Cohort) -> tuple[floa
     return (place, -performance, size) if all(first) else (place, size, -performance)
 
 
-def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], model: nn.Module, cohort: Cohort, settings: Settings) -> Candidate:
+def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], model: nn.Module | None, cohort: Rows, settings: Settings) -> Candidate:
     if all(own.held_out is not None for candidate in tried for own in candidate.each):
         parts = [part for _, part in _each(tried[0], cohort)]
         best = tried[best_of([candidate.each for candidate in tried], parts)]
@@ -306,7 +309,7 @@ def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], model: nn.Modul
     ]
     reached = {} if best.met_in_sample else {candidate.method: _numbers(candidate) for candidate in tried}
     head = Note("best_of_methods", best.method, {"tried": len(tried), "met": best.met_in_sample, "reached": reached})
-    told = {"allow_group": settings.allow_group, "methods": settings.order(), **best.settings}
+    told = {"allow_group": settings.allow_group, "methods": settings.order(cohort), **best.settings}
     labels = {
         name: replace(own, method=NAME, ran_as=best.method, settings=told, notes=(*own.notes, *notes, *remarks))
         for name, own in best.labels.items()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 from torch import nn
 
+from equipoise.errors import BadInput
 from equipoise.measures import Calibration, FloatArray, LogitMap, Rule
 from equipoise.methods.goal import Goal, Note, Why
 from equipoise.methods.outcome import Judgement, Outcome, joint_met, joint_outcome
@@ -51,14 +52,14 @@ class Recalibration:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """What a method found: a network, a decision rule, the steps it tried on validation data, and what held-out rows say of it.
+    """What a method found: a network (none for scores alone), a rule, the steps it tried, and what held-out rows say of it.
 
     `met` and `outcome` come from the judgement of cross-fitted decisions. Both are None with selection="paper", which has no held-out rows
     before a test set is used; `met` is None as well for a goal without a maximum gap.
     """
 
     method: str
-    model: nn.Module
+    model: nn.Module | None  # None: a rule for scores that came without a network
     rule: Rule
     trace: pd.DataFrame  # one row per step: step, gap, performance, threshold; cross-fitted selection adds corrected values
     chosen: int  # the row of the trace that was chosen
@@ -74,6 +75,13 @@ class Candidate:
     held_out: HeldOut | None = None  # with cross-fitted selection; of several labels, each label has its own
     judgement: Judgement | None = None  # what the held-out decisions show; of several labels, each label has its own
     recalibration: Recalibration | None = None  # of the scores of a network that was changed; of several labels, each label has its own
+
+    @property
+    def network(self) -> nn.Module:
+        """The network, or an error for a rule that was fitted to scores alone."""
+        if self.model is None:
+            raise BadInput("this is a rule for scores, and has no network: use its `rule`")
+        return self.model
 
     @property
     def outcome(self) -> Outcome | None:

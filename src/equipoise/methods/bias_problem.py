@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy.special import logit as logit_of
 from torch import nn
 
-from equipoise.data import MISSING, Cohort
+from equipoise.data import MISSING, Cohort, Rows, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import (
     AFFINE_PERFORMANCE,
@@ -24,7 +25,14 @@ from equipoise.methods.goal import Goal
 from equipoise.models import BoolArray, Heads, Probe, Reading, features, fit_probe, log_loss, value_of
 
 FAINT = 0.01  # of the usual spread of an image's features, which have one unit: one that varies by less tells rounding, not patients
+FINEST_SCORE = 1e-6  # a score of exactly 0 or 1 has no finite logit: it counts as this far from it
 FEW = 2_000  # rows with a label, up to which a probe of all rows, and of the training set, is tried for them
+
+
+def finite_logit(score: FloatArray) -> FloatArray:
+    """The logit of each score, those of 0 and 1 as of the nearest number that has one."""
+    found: FloatArray = logit_of(np.clip(score, FINEST_SCORE, 1 - FINEST_SCORE))
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +47,7 @@ class Posteriors:
 class Problem:
     """One repair set with its probes."""
 
-    cohort: Cohort
+    cohort: Rows
     goal: Goal
     heads: Heads
     held_out: Posteriors
@@ -123,16 +131,36 @@ class Train:
         return self.x[rows], self.codes[rows]
 
 
-def probed(model: nn.Module, cohort: Cohort, goal: Goal, reading: Reading, folds: IntArray, train: Cohort | None = None) -> Problem:
+def probe_inputs(model: nn.Module | None, rows: Rows, reading: Reading) -> tuple[FloatArray, FloatArray]:
+    """What the probes of the groups read (n, d), and those of the label (n, e), of which the last column is the logit.
+
+    Of scores alone, both read the named columns and the logit of the score.
+    """
+    if isinstance(rows, Scores):
+        if rows.features is None:
+            raise BadInput(
+                f"bias-score reads further columns next to the score, and {rows.name!r} has none. Name them: --feature age "
+                "(Python: features=...), or use a method that decides by the score."
+            )
+        both = np.column_stack([rows.features.fitted().numbers(rows.features.frame), finite_logit(rows.score)])
+        return both, both
+    assert model is not None  # a cohort comes with a network
+    logit, x = features(model, rows.inputs, reading)
+    return x, np.column_stack([x, logit])
+
+
+def probed(model: nn.Module | None, cohort: Rows, goal: Goal, reading: Reading, folds: IntArray, train: Cohort | None = None) -> Problem:
     """The probes of the label and of the groups, cross-fitted; those of the groups may learn from a training set too."""
-    logit, x = features(model, cohort.inputs, reading)
+    x, read = probe_inputs(model, cohort, reading)
     y, codes, groups = cohort.y, cohort.attribute.codes, len(cohort.attribute.levels)
-    read = np.column_stack([x, logit])
-    finest = FAINT * float(np.median(x.std(0))) if len(cohort.inputs.shape) > 2 else 0.0
+    images = isinstance(cohort, Cohort) and len(cohort.inputs.shape) > 2
+    finest = FAINT * float(np.median(x.std(0))) if images else 0.0
     task = fit_probe(read, y, 2, folds, free=1, finest=finest)
     labels = (1, 0) if is_quotient(goal.measure) else tuple(RATES[rate] for rate in terms(goal.measure))
     rows = [(codes >= 0) & ((y == label) if label is not None else True) for label in labels]
-    more = None if train is None or min(here.sum() for here in rows) > FEW else Train.of(model, train, cohort, reading)
+    more = None
+    if train is not None and model is not None and isinstance(cohort, Cohort) and min(here.sum() for here in rows) <= FEW:
+        more = Train.of(model, train, cohort, reading)
     probes = tuple(_group_probe(x, codes, groups, folds, here, label, more, finest) for here, label in zip(rows, labels, strict=True))
     held_out = Posteriors(task.held_out[:, 1], tuple(probe.held_out for probe in probes))
     fitted = Posteriors(task(read)[:, 1], tuple(probe(x) for probe in probes))
@@ -166,7 +194,7 @@ def _group_probe(
     return min(found, key=lambda probe: log_loss(probe.held_out[rows], codes[rows]))
 
 
-def _line(performance: str, chance: FloatArray, cohort: Cohort) -> tuple[float, float]:
+def _line(performance: str, chance: FloatArray, cohort: Rows) -> tuple[float, float]:
     """What a positive decision is worth, slope * (P(1|x) - centre), times the number of rows."""
     if performance not in AFFINE_PERFORMANCE:
         # F1 is a quotient; near its best value F, its numerator less F times its denominator has the same best rule:

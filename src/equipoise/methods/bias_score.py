@@ -32,11 +32,12 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data import Cohort
+from equipoise.data import Cohort, Rows, Scores
 from equipoise.errors import BadInput, pick
-from equipoise.measures import QUOTIENTS, FloatArray, furthest, is_quotient, performance_values, terms
-from equipoise.methods.bias_problem import Problem, probed
+from equipoise.measures import QUOTIENTS, FloatArray, Rule, furthest, is_quotient, performance_values, terms
+from equipoise.methods.bias_problem import Problem, probe_inputs, probed
 from equipoise.methods.bias_programs import parity_path, path
+from equipoise.methods.bias_score_rule import BiasScoreRule, rule_of
 from equipoise.methods.constant import refused
 from equipoise.methods.contract import ONE_BY_ONE, Fit, FitStep, Kind, Rng, Task, Work, method
 from equipoise.methods.evaluation import Found, Label, frame, trace_row
@@ -50,7 +51,6 @@ from equipoise.models import (
     Heads,
     Reading,
     bias_scores,
-    features,
     fit_probe,
     folds_of,
     output_kind,
@@ -88,10 +88,11 @@ def cost(task: Task, settings: Settings) -> Work:
     return Work(3 * len(task.repair), 3 * settings.steps, what, seconds)
 
 
-def probe_seconds(model: nn.Module, cohort: Cohort, settings: Settings) -> float:
+def probe_seconds(model: nn.Module | None, cohort: Rows, settings: Settings) -> float:
     """How long it takes to fit one probe on all rows, in all folds and for all penalties, measured on a few rows."""
-    few = cohort.take(range(min(len(cohort), MEASURED[len(cohort.inputs.shape) > 2])))
-    _, x = features(model, few.inputs, reading_of(model, few.inputs, settings.depth, settings.layers))
+    images = isinstance(cohort, Cohort) and len(cohort.inputs.shape) > 2
+    few = cohort.take(range(min(len(cohort), MEASURED[images])))
+    x, _ = probe_inputs(model, few, read_by(model, few, settings))
     folds = folds_of(few, 2, 0)
     fit_probe(x, few.y, 2, folds)  # the first fit loads libraries
     start = time.perf_counter()
@@ -99,6 +100,13 @@ def probe_seconds(model: nn.Module, cohort: Cohort, settings: Settings) -> float
     fits = len(PENALTIES) + 1  # one per penalty on half of the rows, and one on all
     each = (time.perf_counter() - start) / fits / len(few)
     return each * len(cohort) * (len(PENALTIES) * (settings.folds - 1) + 1)
+
+
+def read_by(model: nn.Module | None, rows: Rows, settings: Settings) -> Reading:
+    """What the probes read: the network's inputs and layers by the settings; of scores alone, the named columns."""
+    if model is None or isinstance(rows, Scores):
+        return Reading((), inputs=True)
+    return reading_of(model, rows.inputs, settings.depth, settings.layers)
 
 
 @method(
@@ -113,9 +121,11 @@ def probe_seconds(model: nn.Module, cohort: Cohort, settings: Settings) -> float
     cost=cost,
     effort=1.0,
     in_auto=1,
+    in_auto_scores=2,
+    rules=(BiasScoreRule,),
 )
-def bias_score(model: nn.Module, cohort: Cohort, goal: Goal, settings: Settings, rng: Rng, train: Cohort | None) -> Fit:
-    """The network with probes next to it. What tells the groups apart may be learnt from the training set too."""
+def bias_score(model: nn.Module | None, cohort: Rows, goal: Goal, settings: Settings, rng: Rng, train: Cohort | None) -> Fit:
+    """The network with probes next to it, or of scores alone the rule. What tells the groups apart may be learnt from the training set."""
     label = Label.of([cohort], goal)
     original = predict(model, cohort).score[None]
     start = label.original(original)
@@ -124,7 +134,7 @@ def bias_score(model: nn.Module, cohort: Cohort, goal: Goal, settings: Settings,
         before = label.rates(original, start.threshold)
         least = limits_of(goal.keep, before)
         start = replace(start, spare=spare(before, least))
-    reading = reading_of(model, cohort.inputs, settings.depth, settings.layers)
+    reading = read_by(model, cohort, settings)
     problem = probed(model, cohort, goal, reading, folds_of(cohort, settings.folds, rng.seeds[0]), train)
     # Steps are judged on held-out rows, by probes of some of the rows. What these lack before any cost is not lost by the repair.
     plain = float(label.evaluate(problem.held_out.chance[None]).performance[0])
@@ -146,24 +156,35 @@ def bias_score(model: nn.Module, cohort: Cohort, goal: Goal, settings: Settings,
     steps = [evaluate(problem.priced(problem.held_out, prices), max_gap) for max_gap, prices in zip(bounds, costs, strict=True)]
     held_out = frame([trace_row(number, found, 0) for number, found in enumerate([start, *steps])])
     # What each step would deliver is a network of its own, and its values are those of that network: of its forward pass, in its precision.
-    network, kind = copy.deepcopy(model), output_kind(model, cohort.inputs)
-    networks = [BiasScore(network, reading, problem.heads, prices, kind).eval() for prices in costs]
-    scores = bias_scores(networks, cohort.inputs) if networks else []
-    made = np.stack([own >= t for own, t in zip([original[0], *scores], held_out["threshold"], strict=True)])
-    refusals = refused(made.astype(np.float64), cohort.attribute.codes)
+    cuts = held_out["threshold"].tolist()
+    networks: list[BiasScore] = []  # none of scores alone
+    found: list[Rule] = []  # of scores alone
+    if model is None or isinstance(cohort, Scores):
+        origins = (plain_rule(NAME, held_out, row, cohort, settled).origin for row in range(1, len(held_out)))
+        found = [rule_of(problem, *own) for own in zip(costs, cuts[1:], origins, strict=True)]
+        scored = predict(None, cohort)
+        made = np.stack([original[0] >= cuts[0], *(rule.decide(scored) for rule in found)]).astype(np.float64)
+    else:
+        network, kind = copy.deepcopy(model), output_kind(model, cohort.inputs)
+        networks = [BiasScore(network, reading, problem.heads, prices, kind).eval() for prices in costs]
+        scores = bias_scores(networks, cohort.inputs) if networks else []
+        made = np.stack([own >= t for own, t in zip([original[0], *scores], cuts, strict=True)]).astype(np.float64)
+    refusals = refused(made, cohort.attribute.codes)
     choosable = held_out.copy()
     choosable.loc[refusals, ["gap", "performance"]] = [np.nan, -1.0]  # what decides the same for everybody qualifies for nothing
     selection = select(choosable, settled)
     why = (*selection.why, Note("held_out_rows_decide"))  # the chosen row's own values, on the rows it was fitted on, may differ
 
     trace = held_out.rename(columns={"gap": "held_out_gap", "performance": "held_out_performance"})
-    cells = label.cells(made.astype(np.float64)[:, None])  # (steps, 1, ...)
+    cells = label.cells(made[:, None])  # (steps, 1, ...)
     trace["gap"], trace["performance"] = furthest(goal.measure, cells)[:, 0], performance_values(goal.performance, cells)[:, 0]
     trace["max_gap"] = [np.nan, *bounds]
     trace = trace[[*COLUMNS, *(name for name in trace.columns if name not in COLUMNS)]]
-    rules = [plain_rule(NAME, trace, row, cohort, settled) for row in range(len(trace))]
+    first = plain_rule(NAME, trace, 0, cohort, settled)
+    rules = found or [plain_rule(NAME, trace, row, cohort, settled) for row in range(1, len(trace))]
     words = [_notes(plain, reading, told[row - 1], held_out.iloc[row], goal, settings.folds) for row in range(1, len(trace))]
-    deliveries = [FitStep(rules[0], None, (Note("original_kept"),)), *map(FitStep, rules[1:], networks, words)]
+    delivered_by: list[BiasScore | None] = [*networks] if networks else [None] * len(rules)
+    deliveries = [FitStep(first, None, (Note("original_kept"),)), *map(FitStep, rules, delivered_by, words)]
     chosen, notes = selection.row, () if train is None else (_learnt(problem.heads),)
     delivered, met = deliveries[chosen], selection.met and select(trace.iloc[[chosen]], settled).met
     if selection.met and not met:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from equipoise.data import Cohort, IntArray
+from equipoise.data import IntArray, Rows
 from equipoise.measures import FloatArray
 from equipoise.methods.base import Candidate
 from equipoise.methods.driver import joined
@@ -37,7 +37,7 @@ def refused(decisions: FloatArray, codes: IntArray) -> npt.NDArray[np.bool_]:
     return worse
 
 
-def not_constant(candidate: Candidate, model: nn.Module, cohort: Cohort) -> Candidate:
+def not_constant(candidate: Candidate, model: nn.Module | None, cohort: Rows) -> Candidate:
     """The candidate; or the original with a note, where the candidate's decisions on these rows are constant and the original's are not."""
     if candidate.chosen == 0 or cohort.kind == "classes":
         return candidate
@@ -56,7 +56,7 @@ def not_constant(candidate: Candidate, model: nn.Module, cohort: Cohort) -> Cand
     return joined(whole.inner, each, candidate.trace, 0, (Note("constant"), *candidate.why), cohort.kind)
 
 
-def _refused(candidate: Candidate, model: nn.Module, cohort: Cohort) -> bool:
+def _refused(candidate: Candidate, model: nn.Module | None, cohort: Rows) -> bool:
     made = candidate.rule.decide(predict(candidate.model, cohort))
     if not constant(made, cohort.attribute.codes):
         return False
@@ -64,7 +64,7 @@ def _refused(candidate: Candidate, model: nn.Module, cohort: Cohort) -> bool:
     return not constant(before, cohort.attribute.codes)
 
 
-def _original(candidate: Candidate, model: nn.Module, cohort: Cohort) -> Candidate:
+def _original(candidate: Candidate, model: nn.Module | None, cohort: Rows) -> Candidate:
     rule = plain_rule(candidate.method, candidate.trace, 0, cohort, candidate.goal)
     network, notes = copy.deepcopy(model), (*candidate.notes, Note("constant"), Note("original_kept"))
     why = (Note("original_kept"), Note("constant"), *candidate.why)

@@ -17,8 +17,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from equipoise.data import Cohort, generator
-from equipoise.errors import UnknownName, pick, raise_all
+from equipoise.data import Cohort, Rows, Scores, generator
+from equipoise.errors import BadInput, UnknownName, pick, raise_all
 from equipoise.measures import FloatArray, Rule, is_quotient
 from equipoise.methods.evaluation import BoolArray, Evaluation
 from equipoise.methods.goal import Goal, Note, Why
@@ -32,11 +32,25 @@ ALL_AT_ONCE, ONE_BY_ONE = "all at once", "one by one"  # how a method treats the
 class Task:
     """What a method would be run on, for an estimate of its cost."""
 
-    model: nn.Module
-    repair: Cohort
+    model: nn.Module | None  # None: scores alone
+    repair: Rows
     goal: Goal
     train: Cohort | None
     backward: float  # how many forward passes one pass with gradients costs
+
+    @property
+    def network(self) -> nn.Module:
+        """The network, or an error where there are scores alone."""
+        if self.model is None:
+            raise BadInput("this method changes a network, and scores have none")
+        return self.model
+
+    @property
+    def inputs(self) -> Tensor:
+        """What the network is shown of the repair set."""
+        if isinstance(self.repair, Scores):
+            raise BadInput("this method shows rows to a network, and scores have none")
+        return self.repair.inputs
 
 
 @dataclass(frozen=True)
@@ -56,7 +70,8 @@ def unknown_work(_task: Task, _settings: Any) -> Work:
 
 def rule_work(task: Task, _settings: Any) -> Work:
     """The work of a method that only fits a decision rule to the scores."""
-    return Work(len(task.repair), 1, "another decision rule for the same network; it will need each patient's group")
+    of = "scores" if isinstance(task.repair, Scores) else "network"
+    return Work(len(task.repair), 1, f"another decision rule for the same {of}; it will need each patient's group")
 
 
 def fine_tuning_work(task: Task, batch: int, epochs: int, evals_per_epoch: int, most: str = "") -> Work:
@@ -189,6 +204,12 @@ class Method:
     effort: float = 5.0  # rough time per split of a study, where training a small network is 10: only for scheduling
     weights: bool = False  # takes sample weights
     in_auto: int | None = None  # its place in the order in which auto tries methods; None: auto does not try it unless asked
+    in_auto_scores: int | None = None  # the same for scores alone, without a network
+
+    @property
+    def on_scores(self) -> bool:
+        """Whether it can be run on scores alone: it fits a rule, or probes, or chooses among such methods."""
+        return self.kind != Kind.STEPS
 
     @property
     def runs_others(self) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from equipoise.data import Cohort
+from equipoise.data import Cohort, Rows, Scores
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Task, Work, settings_of, work_of
 from equipoise.methods.evaluation import Label
 from equipoise.methods.goal import Goal
@@ -29,8 +29,10 @@ class Speed:
     labels: int = 1
 
     @classmethod
-    def measured(cls, model: nn.Module, repair: Cohort, goal: Goal, train: Cohort | None = None, labels: int = 1) -> "Speed":
-        """The speed of a network on the rows of one label."""
+    def measured(cls, model: nn.Module | None, repair: Rows, goal: Goal, train: Cohort | None = None, labels: int = 1) -> "Speed":
+        """The speed of a network on the rows of one label; scores are there already, and take no time."""
+        if model is None or isinstance(repair, Scores):
+            return cls(Task(None, repair, goal, train, 1.0), 0.0, labels * seconds_per_evaluation(repair, goal), labels)
         per_row = seconds_per_row(model, repair)
         backward = max(1.0, seconds_per_row(copy.deepcopy(model), repair, gradients=True) / per_row)
         return cls(Task(model, repair, goal, train, backward), per_row, labels * seconds_per_evaluation(repair, goal), labels)
@@ -71,7 +73,7 @@ def seconds_per_row(model: nn.Module, cohort: Cohort, gradients: bool = False) -
     return (time.perf_counter() - start) / len(few)
 
 
-def seconds_per_evaluation(cohort: Cohort, goal: Goal) -> float:
+def seconds_per_evaluation(cohort: Rows, goal: Goal) -> float:
     """Seconds per evaluation of all thresholds."""
     labels, scores = Label.of([cohort], goal), np.linspace(0, 1, len(cohort))[None]
     start = time.perf_counter()

@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data import UNKNOWN, Cohort, IntArray, Scores, assign_folds, generator, hold_out
+from equipoise.data import UNKNOWN, Cohort, IntArray, Rows, Scores, assign_folds, generator, hold_out
 from equipoise.errors import EmptyCell
 from equipoise.measures import FloatArray
 from equipoise.methods.base import Candidate, HeldOut
@@ -66,7 +66,7 @@ class SeenLabel:
     """One label: its name, its rows, what is to be believed of all steps on them, and decisions by fits that have not seen the row."""
 
     name: str
-    part: Cohort
+    part: Rows
     evidence: Evidence
     held: FloatArray  # (steps, n)
 
@@ -108,8 +108,8 @@ def smoothed(lost: FloatArray, at: Sequence[float], grows: bool) -> FloatArray:
 def _fitted(job: Job, goal: Goal) -> Candidate:
     (model,), (cohort,), (seed,) = job.models, job.cohorts, job.seeds
     Data.of([cohort], [goal])  # raises where the set lacks what the measure needs
-    whole = replace(cohort, source=cohort.inputs)  # encoded, so that taking rows cannot change the encoding
-    if job.method.kind == Kind.PROBES:
+    whole = encoded(cohort)
+    if job.method.kind == Kind.PROBES and model is not None and isinstance(cohort, Cohort):
         check(model, cohort, changed=False)
     scores = predict(model, whole)
     everyone = np.arange(len(whole))
@@ -144,20 +144,27 @@ def _fitted(job: Job, goal: Goal) -> Candidate:
     return _labelled(candidate, seen, verdict, 0, len(cohort), at)
 
 
-def _fit(job: Job, whole: Cohort, scores: Scores, rows: IntArray) -> Fit:
+def encoded(rows: Rows) -> Rows:
+    """The rows with their columns encoded, so that taking some of them cannot change the encoding."""
+    if isinstance(rows, Scores):
+        return rows if rows.features is None else rows.encoded_by(rows.features.fitted())
+    return replace(rows, source=rows.inputs)
+
+
+def _fit(job: Job, whole: Rows, scores: Scores, rows: IntArray) -> Fit:
     """What the method proposes on some of the rows."""
     propose = job.method.frontier or job.method.run
     some = whole if len(rows) == len(whole) else whole.take(rows)
     if job.method.kind == Kind.RULE:
-        fit: Fit = propose(Scores.of(some, scores.score[rows]), job.goals[0], job.settings)
+        fit: Fit = propose(some if isinstance(some, Scores) else Scores.of(some, scores.score[rows]), job.goals[0], job.settings)
         return fit
     train = None if job.trains is None else job.trains[0]
     probed: Fit = propose(model_of(job), some, job.goals[0], job.settings, Rng((job.seeds[0],)), train)
     return probed
 
 
-def model_of(job: Job) -> nn.Module:
-    """The only network of a job."""
+def model_of(job: Job) -> nn.Module | None:
+    """The only network of a job; None of scores alone."""
     (model,) = job.models
     return model
 
@@ -170,7 +177,7 @@ def _deliverable(job: Job, fit: Fit, scores: Scores) -> tuple[tuple[FitStep, ...
     return (original, FitStep(fit.rule, fit.model)), (0, fit.chosen)
 
 
-def _decisions(job: Job, steps: Sequence[FitStep], whole: Cohort, scores: Scores) -> FloatArray:
+def _decisions(job: Job, steps: Sequence[FitStep], whole: Rows, scores: Scores) -> FloatArray:
     """How these steps decide on all rows (steps, n)."""
     if all(step.model is None for step in steps):
         return np.stack([step.rule.decide(scores) for step in steps])
@@ -181,7 +188,7 @@ def _decisions(job: Job, steps: Sequence[FitStep], whole: Cohort, scores: Scores
 
 
 def _stepped(job: Job, goals: Sequence[Goal]) -> list[Candidate]:
-    whole = [replace(cohort, source=cohort.inputs) for cohort in job.cohorts]  # encoded, so that taking rows cannot change the encoding
+    models, whole = job.networks, [replace(cohort, source=cohort.inputs) for cohort in job.inputs]  # encoded, as in `encoded`
     for cohort in whole:
         Data.of([cohort], job.goals)  # raises where the set lacks what the measure needs
     pairs, count = _halves(whole, job.seeds, repeat=not adaptive(job.settings)), range(len(job.models))
@@ -191,7 +198,7 @@ def _stepped(job: Job, goals: Sequence[Goal]) -> list[Candidate]:
         raise PartTooSmall(*error.problems) from error
     everything = [Half(cohort, np.arange(len(cohort)), np.empty(0, np.int64)) for cohort in whole]
     found = run(_some(job.within(ALL_ROWS), count, everything))
-    seen = [_seen(job.models[k], whole[k], pairs[k], halves[2 * k : 2 * k + 2], found[k], goals, adaptive(job.settings)) for k in count]
+    seen = [_seen(models[k], whole[k], pairs[k], halves[2 * k : 2 * k + 2], found[k], goals, adaptive(job.settings)) for k in count]
     numbers = [[0, *found[k].record.steps] for k in count]  # of the rows of the trace
     choices = [
         choose(
@@ -216,7 +223,7 @@ def _stepped(job: Job, goals: Sequence[Goal]) -> list[Candidate]:
             )
         )
         chosen |= {k: _at_step(found[k].candidate, one.candidate) for k, one in zip(again, kept, strict=True)}
-    return [_finished(chosen[k], job.models[k], job.cohorts[k], seen[k], *choices[k]) for k in count]
+    return [_finished(chosen[k], models[k], job.inputs[k], seen[k], *choices[k]) for k in count]
 
 
 def _some(job: Job, which: Sequence[int], halves: Sequence[Half]) -> Job:

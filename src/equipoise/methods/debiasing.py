@@ -1,4 +1,4 @@
-"""Running a method by name: `debias` repairs one network, `run_many` many of them, as a stack where that is possible.
+"""Running a method by name: `debias` repairs one network, or scores alone; `run_many` many networks, as a stack where that is possible.
 
 A network with several outputs is repaired for all of its labels, or classes, at once. Methods that change the network change it for all
 labels together; methods that leave it as it is and fit a rule or probes do so for one label after another, and the results are joined.
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data import Cohort, Scores, check_cohort
+from equipoise.data import Cohort, Rows, Scores, check_cohort
 from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
 from equipoise.measures import Gap, named
 from equipoise.methods.base import Candidate, Progress
@@ -31,7 +31,6 @@ from equipoise.models import WRAPPED, BiasScore, ChosenOutputs, ManyBiasScores, 
 
 NO_NETWORK = {  # what is given in place of a network, and what to do
     "Cohort": "The network comes first, then the cohort.",
-    "Scores": "Scores have no network to repair. Give the network that they came from, and the cohort of their rows.",
     "DataFrame": "Make a cohort of the frame: eq.debias(model, eq.Cohort.from_frame(frame, label=..., group=...)).",
     "BaseEstimator": "Only networks (torch.nn.Module) are repaired; the scores of an estimator can be audited: eq.audit(scores).",
     "str": "A network in a file is repaired by the command `equipoise debias`, or loaded with torch first.",
@@ -39,7 +38,7 @@ NO_NETWORK = {  # what is given in place of a network, and what to do
 
 
 def debias(
-    model: nn.Module,
+    model: nn.Module | Scores | Mapping[str, Scores],
     cohort: Cohort | None = None,
     *,
     method: str = "auto",
@@ -58,10 +57,15 @@ def debias(
     train: Cohort | None = None,
     goals: Mapping[str, Goal] | None = None,
     outputs: Mapping[str, int | str] | None = None,
+    features: object = None,
     progress: Progress | None = None,
     **settings: Any,
 ) -> Candidate:
     """A repaired network, or a decision rule for the same one, found on validation data. The network given in is not changed.
+
+    Scores alone, `eq.debias(scores)`, get a decision rule: `result.rule.decide(new_scores)`, and `result.model` is None. `features` are
+    further columns of the same rows that a rule may read (a frame, or an array), for bias-score, whose rule needs no group. Scores of
+    several labels are a mapping; each label gets a rule of its own.
 
     `measure` is the name of a gap, or a signed sum of rates: "tpr-fpr", {"tpr": 1, "fpr": -1}.
     `min_performance` is the least performance to keep; without it, performance may fall by `max_loss`, which is 0.02 unless given.
@@ -84,12 +88,22 @@ def debias(
     On a cohort of several labels or classes one repair serves them all, and `result.labels` has what was found for each. `goals` gives a
     label a goal of its own; `outputs` says which output of the network is which label, by number or name.
     """
+    goal = Goal(named(measure), performance, min_performance, max_gap, keep or {}, selection, max_loss, threshold)
+    limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget}
+    if isinstance(model, Scores) or (isinstance(model, Mapping) and model and all(isinstance(own, Scores) for own in model.values())):
+        with_network = {"cohort": cohort, "train": train, "outputs": outputs}
+        if unused := [name for name, value in with_network.items() if value is not None]:
+            raise BadInput(
+                f"scores are repaired without a network; {', '.join(unused)} goes with one: eq.debias(model, cohort). Leave it out"
+            )
+        return _scores_alone(model, method, goal, goals, features, seed, force, limits)
     if not isinstance(model, nn.Module):
-        raise Misuse("eq.debias", "a network and a cohort: eq.debias(model, parts.valid)", model, NO_NETWORK)
+        raise Misuse("eq.debias", "a network and a cohort, eq.debias(model, parts.valid), or scores, eq.debias(scores)", model, NO_NETWORK)
     if cohort is None:
         raise BadInput("eq.debias takes a network and a cohort of patients to repair it on: eq.debias(model, parts.valid)")
+    if features is not None:
+        raise BadInput("features goes with scores alone, eq.debias(scores, features=...); a network has the inputs of its cohort")
     check_cohort("eq.debias, after the network,", cohort)
-    goal = Goal(named(measure), performance, min_performance, max_gap, keep or {}, selection, max_loss, threshold)
     if cohort.targets is None and (goals is not None or outputs is not None):
         given = " and ".join(name for name, value in (("goals", goals), ("outputs", outputs)) if value is not None)
         raise BadInput(
@@ -100,12 +114,11 @@ def debias(
         check_method(method, cohort.kind, cohort.labels[0])
         if threshold is not None and cohort.kind == "classes":
             raise BadInput(f"classes are decided by argmax, which has no threshold; got threshold={threshold}. Leave it out")
-        goal = goals_of(cohort, goal, goals)
+        goal = goals_of(cohort.labels, cohort.kind, goal, goals)
         network = chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs or {})
     if not force:
         check_cells({"the repair set": cohort}, goal.each)
     trains = None if train is None else [train]
-    limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget}
     found = run_many(method, [network], [cohort], goal, seeds=[seed], trains=trains, **limits)[0]
     if selection == "paper":  # cross-fitted selection refuses constant decisions as steps
         found = not_constant(found, network, cohort)
@@ -115,15 +128,46 @@ def debias(
     return recalibrated(found, views, cohort)
 
 
-def goals_of(cohort: Cohort, goal: Goal, goals: Mapping[str, Goal] | None) -> JointGoal:
+def _scores_alone(
+    scores: Scores | Mapping[str, Scores],
+    method: str,
+    goal: Goal,
+    goals: Mapping[str, Goal] | None,
+    features: object,
+    seed: int,
+    force: bool,
+    limits: Mapping[str, Any],
+) -> Candidate:
+    """The rule for scores without a network; of several labels, one rule each, judged together."""
+    several = isinstance(scores, Mapping)
+    parts = {str(name): own for name, own in scores.items()} if isinstance(scores, Mapping) else {"": scores}
+    if features is not None:
+        parts = {name: own.with_features(features) for name, own in parts.items()}
+    if goals is not None and not several:
+        raise BadInput("goals is for the scores of several labels, eq.debias({label: scores, ...}); these are the scores of one")
+    each = goals_of(tuple(parts), "labels", goal, goals).each if several else (goal,)
+    if not force:
+        for name, own in zip(parts, each, strict=True):
+            check_cells({f"the repair set of {name}" if name else "the repair set": parts[name]}, [own])
+    until = None if limits["budget"] is None else time.monotonic() + limits["budget"]
+    found: dict[str, Candidate] = {}
+    for at, (name, own) in enumerate(zip(parts, each, strict=True)):
+        left = None if until is None else max(0.001, (until - time.monotonic()) / (len(parts) - at))
+        one = run_many(method, [None], [parts[name]], own, seeds=[seed], **{**limits, "budget": left})[0]
+        one = not_constant(one, None, parts[name]) if own.selection == "paper" else one
+        found[name] = judged(one, parts[name], own, len(parts))
+    return _together(found) if several else found[""]
+
+
+def goals_of(labels: Sequence[str], kind: str, goal: Goal, goals: Mapping[str, Goal] | None) -> JointGoal:
     """The goal of each label: the same for all, or those that are given by name."""
     problems: list[str] = []
     if goals is not None:
-        one = "class" if cohort.kind == "classes" else "label"
+        one = "class" if kind == "classes" else "label"
         for name in goals:
-            if name not in cohort.labels:
-                problems += UnknownName(f"{one} in goals", name, cohort.labels).problems
-        missing = [name for name in cohort.labels if name not in goals]
+            if name not in labels:
+                problems += UnknownName(f"{one} in goals", name, labels).problems
+        missing = [name for name in labels if name not in goals]
         if missing:
             problems.append(f"goals has none for {', '.join(missing)}; give every {one} a goal, or leave goals out for the same for all")
         if replace(goal, selection="paper") != Goal():
@@ -131,7 +175,7 @@ def goals_of(cohort: Cohort, goal: Goal, goals: Mapping[str, Goal] | None) -> Jo
         if len({own.selection for own in (goal, *goals.values()) if own.selection != "paper"}) > 1:
             problems.append(f"one selection serves every {one}; the goals have several")
     raise_all(problems)
-    each = {name: (goals or {}).get(name, goal) for name in cohort.labels}
+    each = {name: (goals or {}).get(name, goal) for name in labels}
     chosen = next((own.selection for own in (goal, *each.values()) if own.selection != "paper"), "paper")
     return JointGoal.of({name: replace(own, selection=chosen) for name, own in each.items()})
 
@@ -147,8 +191,8 @@ def check_method(method: str, kind: str, example: str) -> None:
 
 def run_many(
     name: str,
-    models: Sequence[nn.Module],
-    cohorts: Sequence[Cohort],
+    models: Sequence[nn.Module | None],
+    cohorts: Sequence[Rows],
     goal: Goal,
     *,
     seeds: Sequence[int],
@@ -165,8 +209,11 @@ def run_many(
         raise BadInput(f"budget must be a positive number of seconds, or None for no limit; got {budget}")
     method = METHODS[pick("method", name, METHODS)]
     chosen = settings_of(name, settings or {})
-    for model in models:
-        if not isinstance(model, nn.Module):
+    for model, rows in zip(models, cohorts, strict=True):
+        if isinstance(rows, Scores) and not method.on_scores:
+            able = ", ".join(other for other in METHODS if METHODS[other].on_scores)
+            raise BadInput(f"{name} changes a network, and {rows.name!r} holds scores alone. Use one of: {able}")
+        if not isinstance(rows, Scores) and not isinstance(model, nn.Module):
             raise BadInput(f"{name} repairs a torch.nn.Module; got {type(model).__name__}")
     for own in goal.each:
         if not takes(name, own.measure):
@@ -185,8 +232,9 @@ def run_many(
         return found
     if cohorts[0].targets is not None and method.labels == ONE_BY_ONE:
         return [
-            _one_by_one(name, *own, goal.each, settings or {}, None if trains is None else trains[k], progress)
-            for k, own in enumerate(zip(models, cohorts, seeds, strict=True))
+            _one_by_one(name, model, rows, seeds[k], goal.each, settings or {}, None if trains is None else trains[k], progress)
+            for k, (model, rows) in enumerate(zip(models, cohorts, strict=True))
+            if model is not None and isinstance(rows, Cohort)  # scores are those of one label
         ]
     plain = [own.for_steps() for own in goal.each]  # halves are made here, not by the method
     job = Job(method, models, cohorts, plain, seeds, chosen, trains if method.takes_train else None, progress, deadline=deadline)
@@ -198,13 +246,13 @@ def run_many(
     return [_noted(method, candidate, model, cohort, goal) for candidate, model, cohort in zip(found, models, cohorts, strict=True)]
 
 
-def _parts(cohort: Cohort, goal: Goal) -> list[tuple[Cohort, Goal]]:
+def _parts(cohort: Rows, goal: Goal) -> list[tuple[Rows, Goal]]:
     """The rows of each label, with its goal."""
-    parts = [cohort] if cohort.targets is None else [cohort.labelled(name) for name in cohort.labels]
+    parts: list[Rows] = [cohort] if cohort.targets is None else [cohort.labelled(name) for name in cohort.labels]
     return list(zip(parts, goal.each, strict=True))
 
 
-def _noted(method: Method, candidate: Candidate, model: nn.Module, cohort: Cohort, goal: Goal, labels: int = 1) -> Candidate:
+def _noted(method: Method, candidate: Candidate, model: nn.Module | None, cohort: Rows, goal: Goal, labels: int = 1) -> Candidate:
     """The candidate with notes on the rows that it was chosen on, and the judgement of its cross-fitted decisions, if it has any."""
     if candidate.labels:
         assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
@@ -219,12 +267,12 @@ def _noted(method: Method, candidate: Candidate, model: nn.Module, cohort: Cohor
     return judged(remarked(candidate, cohort, goal, method.without_group), cohort, goal, labels)
 
 
-def judged(candidate: Candidate, cohort: Cohort, goal: Goal, labels: int = 1) -> Candidate:
+def judged(candidate: Candidate, cohort: Rows, goal: Goal, labels: int = 1) -> Candidate:
     """The candidate with the judgement of its cross-fitted decisions on these rows, by the goal as it was given."""
     held = candidate.held_out
     if held is None:
         return candidate
-    rows = Scores.of(cohort, held.before)  # only who they are counts
+    rows = cohort if isinstance(cohort, Scores) else Scores.of(cohort, held.before)  # only who they are counts
     return replace(candidate, judgement=judge(rows, held.before, rows, held.after, goal, source="cross-fitted", labels=labels))
 
 
@@ -252,14 +300,19 @@ def _one_by_one(
     network = _put_together(model, alone)
     whole = model.around(network)
     each = {name: replace(own, model=whole.view(at)) for at, (name, own) in enumerate(alone.items())}
+    return _together(each, network)
+
+
+def _together(each: dict[str, Candidate], network: nn.Module | None = None) -> Candidate:
+    """The candidates of labels that were repaired one by one, with a trace of two steps: the original and what was chosen."""
     rows = []
     for step in (0, 1):
         here = [own.trace.iloc[own.chosen if step else 0] for own in each.values()]
         gaps = np.array([row["gap"] for row in here])
         worst = int(np.abs(np.where(np.isnan(gaps), np.inf, gaps)).argmax())
-        rows.append((step, gaps[worst], float(np.mean([row["performance"] for row in here])), np.nan, cohort.labels[worst]))
+        rows.append((step, gaps[worst], float(np.mean([row["performance"] for row in here])), np.nan, list(each)[worst]))
     trace = pd.DataFrame(rows, columns=["step", "gap", "performance", "threshold", "label"])
-    return joined(network, each, trace, 1, (Note("each_label_alone"),), cohort.kind)
+    return joined(network, each, trace, 1, (Note("each_label_alone"),), "labels")
 
 
 def _put_together(chosen: ChosenOutputs, alone: Mapping[str, Candidate]) -> nn.Module:

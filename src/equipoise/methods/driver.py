@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 from torch import nn
 
-from equipoise.data import Cohort, IntArray
+from equipoise.data import Cohort, IntArray, Rows
 from equipoise.errors import BadInput
 from equipoise.measures import ARGMAX, FloatArray, LabelRules, Rule, Threshold
 from equipoise.methods.base import Candidate, Progress
@@ -70,8 +70,8 @@ class Job:
     """What a method is run on: networks with their repair sets, one goal per label, seeds and settings; and the training sets."""
 
     method: Method
-    models: Sequence[nn.Module]
-    cohorts: Sequence[Cohort]
+    models: Sequence[nn.Module | None]  # None: of scores alone
+    cohorts: Sequence[Rows]
     goals: Sequence[Goal]
     seeds: Sequence[int]
     settings: Any
@@ -80,6 +80,22 @@ class Job:
     halves: Sequence[Half] | None = None
     verdicts: Sequence[Verdict] | None = None
     deadline: float | None = None  # by time.monotonic(), after which no further step is taken; None: no limit
+
+    @property
+    def networks(self) -> list[nn.Module]:
+        """The networks, or an error where there are scores alone."""
+        found = [model for model in self.models if model is not None]
+        if len(found) < len(self.models):
+            raise BadInput(f"{self.method.name} changes a network, and scores have none")
+        return found
+
+    @property
+    def inputs(self) -> list[Cohort]:
+        """The cohorts that networks are shown, or an error where there are scores alone."""
+        found = [cohort for cohort in self.cohorts if isinstance(cohort, Cohort)]
+        if len(found) < len(self.cohorts):
+            raise BadInput(f"{self.method.name} shows rows to a network, and scores have none")
+        return found
 
     def within(self, share: float) -> "Job":
         """The job with only this share of the time that is left."""
@@ -96,7 +112,7 @@ class Job:
 def run(job: Job) -> list[Run]:
     """What a method finds for each network: all at once where they can be stacked, one by one otherwise."""
     by_steps = job.method.kind == Kind.STEPS or job.cohorts[0].targets is not None  # the original of several labels has no step
-    at_once = by_steps and stackable(job.models, job.cohorts)
+    at_once = by_steps and stackable(job.networks, job.inputs)
     found: list[Run] = []
     slices = [slice(0, len(job.models))] if at_once else [slice(k, k + 1) for k in range(len(job.models))]
     for k, some in enumerate(slices):
@@ -121,7 +137,8 @@ def _fitted(job: Job) -> Candidate:
     if job.method.kind == Kind.RULE:
         fit: Fit = job.method.run(predict(model, cohort), goal, job.settings)
     else:
-        check(model, cohort, changed=False)
+        if model is not None and isinstance(cohort, Cohort):
+            check(model, cohort, changed=False)
         fit = job.method.run(model, cohort, goal, job.settings, Rng((seed,)), None if job.trains is None else job.trains[0])
     if job.progress:
         job.progress(1, 1)
@@ -134,16 +151,16 @@ class _Search:
     """The steps of a method on R networks with L labels."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.method, self.goals = job, job.method, job.goals
+        self.job, self.method, self.goals, self.models, self.cohorts = job, job.method, job.goals, job.networks, job.inputs
         self.data = Data.of(job.cohorts, job.goals)  # raises where a set lacks what a measure needs
         objective = job.method.objective(job.goals, job.settings)
         self.within, self.last = objective.max_gap, objective.last
-        self.network = self.original = replicas(job.models, job.cohorts)
+        self.network = self.original = replicas(self.models, self.cohorts)
         self.elsewhere: list[Any] | None = None  # where the network is not trained on the repair set
         if job.method.start is not None and job.trains is not None:
-            _check_groups(job.cohorts, job.trains)
-            fresh = [job.method.start(model, seed) for model, seed in zip(job.models, job.seeds, strict=True)]
-            self.network, self.elsewhere = replicas(fresh, job.trains), [cohort.inputs for cohort in job.cohorts]
+            _check_groups(self.cohorts, job.trains)
+            fresh = [job.method.start(model, seed) for model, seed in zip(self.models, job.seeds, strict=True)]
+            self.network, self.elsewhere = replicas(fresh, job.trains), [cohort.inputs for cohort in self.cohorts]
         count = len(job.models)
         self.active = np.ones(count, bool)  # networks that go on
         self.records = [Record() for _ in range(count)]
@@ -161,7 +178,7 @@ class _Search:
         job, progress = self.job, self.job.progress
         start = self._begin()
         train = None if job.trains is None else Data.of(job.trains, job.goals)
-        data = replace(self.data, begun=start, train=train, images=len(job.cohorts[0].inputs.shape) > 2, least=self._least())
+        data = replace(self.data, begun=start, train=train, images=len(self.cohorts[0].inputs.shape) > 2, least=self._least())
         steps = self._steps(data)
         total, now = 1, None
         while now is None or self.active.any():  # a method is begun even where no network has a gap, so that it can refuse its settings
@@ -279,7 +296,7 @@ class _Search:
         return len(self.steps[r]) - 1 if self.last else self.best[r] or 0
 
     def _candidate(self, r: int, model: nn.Module) -> Candidate:
-        row, given = self._row(r), self.job.models[r]
+        row, given = self._row(r), self.models[r]
         views = [model]
         if isinstance(given, ChosenOutputs):
             whole = given.around(model)
@@ -291,7 +308,7 @@ class _Search:
         if not self.data.several:
             return each[0]
         named = {label.name: own for label, own in zip(self.data.labels, each, strict=True)}
-        return joined(model, named, pd.DataFrame(self.joint[r]), row, (self._why(r, row),), self.job.cohorts[r].kind)
+        return joined(model, named, pd.DataFrame(self.joint[r]), row, (self._why(r, row),), self.cohorts[r].kind)
 
     def _again(self, r: int, at: int, view: nn.Module, row: int) -> Found:
         """The chosen step evaluated once more in full precision, on the network as it will be used."""
@@ -311,7 +328,7 @@ class _Search:
 
     def _part(self, r: int, at: int) -> Cohort:
         """The rows of one label."""
-        cohort = self.job.cohorts[r]
+        cohort = self.cohorts[r]
         return cohort.labelled(self.data.labels[at].name) if self.data.several else cohort
 
     def _labelled(self, r: int, at: int, row: int, model: nn.Module, found: Found) -> Candidate:
@@ -357,7 +374,7 @@ class _Search:
         return selected_for_all(tried, self.merits[r][row], self.settled[r], self.data.classes, self.limits is not None)
 
 
-def joined(model: nn.Module, each: dict[str, Candidate], trace: pd.DataFrame, chosen: int, why: Why, kind: str) -> Candidate:
+def joined(model: nn.Module | None, each: dict[str, Candidate], trace: pd.DataFrame, chosen: int, why: Why, kind: str) -> Candidate:
     """The candidates of all labels as one: the network with all its outputs, and one rule per label."""
     first = next(iter(each.values()))
     rule = LabelRules({name: own.rule for name, own in each.items()}, kind)

@@ -184,6 +184,7 @@ def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit
     weights=True,
     cost=rule_work,
     effort=0.2,
+    in_auto_scores=5,
 )
 def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     """The rule of equal odds with the best performance on these scores, which should be validation scores."""

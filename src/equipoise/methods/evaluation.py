@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from equipoise.data import UNKNOWN, Cohort, Scores
+from equipoise.data import UNKNOWN, Rows, Scores
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import (
     Cells,
@@ -59,7 +59,7 @@ class Label:
     threshold: float | None = None  # in use today; None: that of best performance
 
     @classmethod
-    def of(cls, cohorts: Sequence[Cohort | Scores], goal: Goal, name: str = "") -> "Label":
+    def of(cls, cohorts: Sequence[Rows], goal: Goal, name: str = "") -> "Label":
         """The label of these cohorts, or of their scores; an EmptyCell error where one lacks the rows that the measure needs."""
         for cohort in cohorts:
             cells = tabulate(np.zeros(len(cohort)), cohort.y, cohort.attribute)
@@ -211,7 +211,7 @@ class Data:
     least: FloatArray | None = None  # (labels, R) the minimum performance, NaN where a goal has none
 
     @classmethod
-    def of(cls, cohorts: Sequence[Cohort], goals: Sequence[Goal]) -> "Data":
+    def of(cls, cohorts: Sequence[Rows], goals: Sequence[Goal]) -> "Data":
         """The rows of these cohorts, which have one goal per label; one error that names every label with an empty cell."""
         first = cohorts[0]
         if first.targets is None:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from equipoise.data import Cohort, Scores
+from equipoise.data import Rows
 from equipoise.measures import (
     BLOCK,
     QUOTIENTS,
@@ -50,7 +50,7 @@ class Evidence:
     weight: FloatArray | None = None  # (n,) sample weights
 
     @classmethod
-    def of(cls, f: FloatArray, cohort: Cohort | Scores, goal: Goal) -> "Evidence":
+    def of(cls, f: FloatArray, cohort: Rows, goal: Goal) -> "Evidence":
         """Decisions (steps, n) on the rows of a cohort, or of scores."""
         attribute, units = cohort.attribute, units_of(cohort.patients, len(cohort))
         return cls(f, cohort.y, attribute.codes, attribute.levels, units, goal, cohort.weight)

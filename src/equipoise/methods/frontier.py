@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data import Cohort, Scores
+from equipoise.data import Rows, Scores
 from equipoise.measures import RATES, Cells, FloatArray, Rule, furthest, is_quotient, normalised, performance_values, tabulate, terms
 from equipoise.methods.contract import Fit, FitStep
 from equipoise.methods.goal import kept_rates, limits_of, spare
@@ -61,11 +61,13 @@ def along(own: Fit, method: str, scores: Scores, rules: Sequence[Rule]) -> Fit:
     return replace(own, trace=pd.DataFrame(rows), chosen=len(every) - 1, steps=tuple(FitStep(rule) for rule in every))
 
 
-def step_decisions(steps: Sequence[FitStep], model: nn.Module, cohort: Cohort) -> FloatArray:
+def step_decisions(steps: Sequence[FitStep], model: nn.Module | None, cohort: Rows) -> FloatArray:
     """How every step of a fit decides on these rows (steps, n), by the network and rule that it would deliver.
 
     The network runs once for all steps that leave it as it is, and once for all bias scores around it.
     """
+    if isinstance(cohort, Scores):
+        return np.stack([step.rule.decide(cohort) for step in steps])
     probes = [step.model for step in steps if isinstance(step.model, BiasScore)]
     at_once = dict(zip(map(id, probes), bias_scores(probes, cohort.inputs), strict=True)) if probes else {}
     plain = predict(model, cohort) if any(step.model is None for step in steps) else None

@@ -118,6 +118,7 @@ def frontier(scores: Scores, goal: Goal, settings: NoSettings = NoSettings()) ->
     cost=rule_work,
     effort=0.2,
     in_auto=2,
+    in_auto_scores=3,
 )
 def fit(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit:
     """The best thresholds for these scores, which should be validation scores."""

@@ -73,7 +73,7 @@ class Settings:
 def cost(task: Task, settings: Settings) -> Work:
     """The work: one pass with gradients per step."""
     with torch.no_grad():
-        layers = find_units(task.model, task.repair.inputs[:2], settings.layers, settings.granularity)
+        layers = find_units(task.network, task.inputs[:2], settings.layers, settings.granularity)
     total, rows = layers[-1].start + layers[-1].size, len(task.repair)
     each = settings.units_per_step(total)
     steps = min(-(-total // each), settings.max_steps or total)

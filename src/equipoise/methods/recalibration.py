@@ -47,7 +47,7 @@ def recalibrated(
     `original` is the network before the repair; of several labels, one with one output for each. `cohort` is the repair set; `also` are
     further rows on which no decision may change, whose labels are not used.
     """
-    if not _moved(candidate) or cohort.kind == "classes":
+    if candidate.model is None or not _moved(candidate) or cohort.kind == "classes":
         return candidate
     if not isinstance(original, nn.Module):
         return _labels(candidate, original, cohort, also)
@@ -160,7 +160,7 @@ def _between(cut: float, old: FloatArray, new: FloatArray, found: LogitMap) -> f
 
 def _labels(candidate: Candidate, originals: Mapping[str, nn.Module], cohort: Cohort, also: Sequence[Cohort]) -> Candidate:
     """All labels of one network, each with a map of its own, which must fit into the network's layers."""
-    network, first = candidate.model, next(iter(candidate.labels.values())).model
+    network, first = candidate.network, next(iter(candidate.labels.values())).network
     if isinstance(first, OneClass):
         return candidate
     maps: dict[str, _Fitted] = {}
@@ -173,7 +173,7 @@ def _labels(candidate: Candidate, originals: Mapping[str, nn.Module], cohort: Co
         elif _moved(own):
             done[name] = _not(own, "no_increasing_map")
     while maps:
-        columns = {_column(candidate.labels[name].model): (own.map.slope, own.map.intercept) for name, own in maps.items()}
+        columns = {_column(candidate.labels[name].network): (own.map.slope, own.map.intercept) for name, own in maps.items()}
         output = output_kind(first, cohort.inputs)
         changed = folded_outputs(network, cohort.inputs, columns, output)
         if changed is None:

@@ -160,6 +160,7 @@ def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit
     weights=True,
     cost=rule_work,
     effort=0.2,
+    in_auto_scores=4,
 )
 def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     """The best threshold and margin for these scores, which should be validation scores."""

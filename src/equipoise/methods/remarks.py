@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import nn
 
-from equipoise.data import FEW, MISSING, Cohort
+from equipoise.data import FEW, MISSING, Rows
 from equipoise.errors import TooFewPatients
 from equipoise.measures import (
     QUOTIENTS,
@@ -59,7 +59,7 @@ class Cell:
         return f"{self.count:,} {what}{ending}" if self.unit == "rows" else f"{self.count:,} patient{ending} with {what}s"
 
 
-def remarked(candidate: Candidate, cohort: Cohort, goal: Goal, without_group: str = "") -> Candidate:
+def remarked(candidate: Candidate, cohort: Rows, goal: Goal, without_group: str = "") -> Candidate:
     """The candidate with notes on the rows it was chosen on and, where the goal is not met, with how near its steps came to it.
 
     `goal` is the goal as it was given; `without_group` says by what the candidate's rule decides a row that has no group.
@@ -69,7 +69,7 @@ def remarked(candidate: Candidate, cohort: Cohort, goal: Goal, without_group: st
     return replace(candidate, why=(*candidate.why, *(() if near is None else (near,))), notes=(*candidate.notes, *notes))
 
 
-def advice(cohorts: Iterable[Cohort], goal: Goal) -> list[str]:
+def advice(cohorts: Iterable[Rows], goal: Goal) -> list[str]:
     """Which cells are empty or too small and what to merge, for the first of these cohorts that has any; nothing if none has."""
     for cohort in cohorts:
         for rates in (_rates(goal), ("tpr", "fpr")):  # a method may ask for more labels than the measure does, as equalised odds does
@@ -80,7 +80,7 @@ def advice(cohorts: Iterable[Cohort], goal: Goal) -> list[str]:
     return []
 
 
-def check_cells(sets: Mapping[str, Cohort], goals: Sequence[Goal], least: int = MIN_PATIENTS) -> None:
+def check_cells(sets: Mapping[str, Rows], goals: Sequence[Goal], least: int = MIN_PATIENTS) -> None:
     """Raises TooFewPatients with a table of counts where a cell that a goal needs has fewer patients than any claim would need.
 
     `sets` are the repair set and the test set by name; of several labels there is one goal each.
@@ -95,7 +95,7 @@ def check_cells(sets: Mapping[str, Cohort], goals: Sequence[Goal], least: int = 
         raise TooFewPatients(*problems)
 
 
-def _too_few(parts: Mapping[str, Cohort], goal: Goal, label: str, least: int) -> list[str]:
+def _too_few(parts: Mapping[str, Rows], goal: Goal, label: str, least: int) -> list[str]:
     """The problem of one label: the counts of every cell that is too small in some set, in all sets, and what to do."""
     counts: dict[tuple[str, int | None], dict[str, int]] = {}
     unit = "rows"
@@ -122,7 +122,7 @@ def _too_few(parts: Mapping[str, Cohort], goal: Goal, label: str, least: int) ->
     ]
 
 
-def cells_of(cohort: Cohort, rates: Sequence[str]) -> list[Cell]:
+def cells_of(cohort: Rows, rates: Sequence[str]) -> list[Cell]:
     """Every cell that these rates need, with its size."""
     attribute, units = cohort.attribute, units_of(cohort.patients, len(cohort))
     unit = "rows" if cohort.patients is None else "patients"
@@ -136,7 +136,7 @@ def cells_of(cohort: Cohort, rates: Sequence[str]) -> list[Cell]:
     return list(found.values())
 
 
-def merging(cohort: Cohort, cells: Sequence[Cell], measure: str | None = None) -> str:
+def merging(cohort: Rows, cells: Sequence[Cell], measure: str | None = None) -> str:
     """Which groups to merge so that none of these cells is too small, in words, and what else could be done."""
     attribute = cohort.attribute
     of = [[cell for cell in cells if cell.code == code] for code in range(len(attribute.levels))]
@@ -192,7 +192,7 @@ def _measured(goal: Goal) -> tuple[str, ...]:
     return ("selection",) if is_quotient(goal.measure) else tuple(terms(goal.measure))
 
 
-def _missing_note(candidate: Candidate, cohort: Cohort, without_group: str) -> list[Note]:
+def _missing_note(candidate: Candidate, cohort: Rows, without_group: str) -> list[Note]:
     attribute, goal = cohort.attribute, candidate.goal
     missing = int((attribute.codes == MISSING).sum())
     if not missing:
@@ -202,7 +202,7 @@ def _missing_note(candidate: Candidate, cohort: Cohort, without_group: str) -> l
     return [Note("missing_group", attribute.name, counts)]
 
 
-def _small_note(candidate: Candidate, cohort: Cohort) -> list[Note]:
+def _small_note(candidate: Candidate, cohort: Rows) -> list[Note]:
     decisions = candidate.rule.decide(predict(candidate.model, cohort))
     cells = [_decided_so(cell, decisions, cohort, candidate.goal.measure) for cell in cells_of(cohort, _rates(candidate.goal))]
     small = [cell for cell in cells if cell.count < FEW]
@@ -212,7 +212,7 @@ def _small_note(candidate: Candidate, cohort: Cohort) -> list[Note]:
     return [Note("small_cells", candidate.goal.measure, told)]
 
 
-def _decided_so(cell: Cell, decisions: FloatArray, cohort: Cohort, measure: str) -> Cell:
+def _decided_so(cell: Cell, decisions: FloatArray, cohort: Rows, measure: str) -> Cell:
     """The cell; for a quotient, with only those who are decided so, since the others do not count for it."""
     if not is_quotient(measure) or cell.label is not None:
         return cell
@@ -222,7 +222,7 @@ def _decided_so(cell: Cell, decisions: FloatArray, cohort: Cohort, measure: str)
     return replace(cell, count=count, decided="positive" if label else "negative")
 
 
-def _errors(goal: Goal, decisions: FloatArray, cohort: Cohort, small: Sequence[Cell]) -> list[dict[str, object]]:
+def _errors(goal: Goal, decisions: FloatArray, cohort: Rows, small: Sequence[Cell]) -> list[dict[str, object]]:
     """Each of these cells with the standard error of what rests on it; on those of the reference every gap does."""
     attribute = cohort.attribute
     evidence = Evidence.of(decisions[None], cohort, goal)
@@ -248,7 +248,7 @@ def gap_error(evidence: Evidence, code: int) -> float:
     return float(np.hypot(sampled, np.sqrt((weight**2 * f * (1 - f)).sum())))
 
 
-def kept_or_not(candidate: Candidate, model: nn.Module, cohort: Cohort) -> Candidate:
+def kept_or_not(candidate: Candidate, model: nn.Module | None, cohort: Rows) -> Candidate:
     """The candidate of any method, with `met` False and the groups named where it does not keep the rates that its goal asks for."""
     keep, attribute = candidate.goal.keep, cohort.attribute
     original = predict(model, cohort)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Cohort, Scores
+from equipoise.data import Rows
 from equipoise.measures import Threshold
 from equipoise.methods.evaluation import Found
 from equipoise.methods.goal import NOISE, Goal, Note, Why
@@ -124,7 +124,7 @@ def select(trace: pd.DataFrame, goal: Goal) -> Selection:
     return Selection(row, (why,), True)
 
 
-def plain_rule(method: str, trace: pd.DataFrame, row: int, cohort: Cohort | Scores, goal: Goal) -> Threshold:
+def plain_rule(method: str, trace: pd.DataFrame, row: int, cohort: Rows, goal: Goal) -> Threshold:
     """The threshold of the chosen step; that of the original where it is the one in use."""
     if row == 0 and goal.threshold is not None:
         return Threshold(goal.threshold, IN_USE)

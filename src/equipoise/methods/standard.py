@@ -15,9 +15,10 @@ from equipoise.methods.selection import plain_rule, select
     labels=ALL_AT_ONCE,
     classes=True,
     weights=True,
-    cost=lambda task, _: Work(len(task.repair), 1, "the original network"),
+    cost=lambda task, _: Work(len(task.repair), 1, "the original"),
     effort=0.1,
     in_auto=0,
+    in_auto_scores=0,
 )
 def standard(scores: Scores, goal: Goal, _settings: NoSettings) -> Fit:
     """The threshold of best performance."""

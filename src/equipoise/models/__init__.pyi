@@ -1,3 +1,4 @@
+from .bias_network import STEEP as STEEP
 from .bias_network import BiasScore as BiasScore
 from .bias_network import Heads as Heads
 from .bias_network import ManyBiasScores as ManyBiasScores

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.special import expit
 
-from equipoise.data import Cohort, IntArray, assign_folds, generator
+from equipoise.data import IntArray, Rows, assign_folds, generator
 from equipoise.models.protocol import BoolArray, FloatArray
 
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # C of scikit-learn for standardised features: the larger, the weaker the penalty
@@ -29,7 +29,7 @@ CHEAP = 5  # steps with a Hessian from elsewhere before it is computed again
 RISE = 1e-12  # relative rise of the loss that counts as rounding
 
 
-def folds_of(cohort: Cohort, count: int, seed: int) -> IntArray:
+def folds_of(cohort: Rows, count: int, seed: int) -> IntArray:
     """The fold (n,) of each row, by patient."""
     return assign_folds(cohort, count, generator(seed, "probe folds"))
 

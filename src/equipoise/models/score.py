@@ -11,7 +11,7 @@ import torch
 from scipy.special import expit
 from torch import Tensor, nn
 
-from equipoise.data import Cohort, Images, Scores
+from equipoise.data import Images, Rows, Scores
 from equipoise.errors import BadInput
 from equipoise.models.devices import Feed, compute_device, mixed_precision, on_device
 
@@ -238,8 +238,12 @@ def sigmoid(logits: Tensor) -> Tensor:
     return torch.from_numpy(np.asarray(expit(logits.detach().cpu().double().numpy())))
 
 
-def predict(model: nn.Module, cohort: Cohort, *, output: str = "auto", batch: int | None = None) -> Scores:
-    """The cohort's scores by a network that returns one logit or one probability per row."""
+def predict(model: nn.Module | None, cohort: Rows, *, output: str = "auto", batch: int | None = None) -> Scores:
+    """The cohort's scores by a network that returns one logit or one probability per row; scores, which need no network, as they are."""
+    if isinstance(cohort, Scores):
+        return cohort
+    if model is None:
+        raise BadInput(f"a rule without a network decides from scores; {cohort.name!r} is a cohort. Give eq.Scores.of(cohort, score).")
     raw = outputs(model, cohort.inputs, batch)
     bad = int((~torch.isfinite(raw)).sum())
     if bad:

@@ -208,7 +208,7 @@ def _labels(
         unlike = [label for label in cohort.labels if label not in own]
         if unlike:
             raise BadInput(f"the result is one of {', '.join(own)}; {cohort.name!r} has other labels too: {', '.join(unlike)}")
-        scores = scores_of({label: own[label].model for label in cohort.labels}, cohort)
+        scores = scores_of({label: own[label].network for label in cohort.labels}, cohort)
         return {label: (found, own[label].rule, _goal(own[label])) for label, found in scores.items()}
     if not isinstance(subject, nn.Module):
         kind = type(subject).__name__

@@ -197,7 +197,7 @@ def compare(
     original, candidates = entries[0], entries[1:]
     chosen = choose(candidates, candidates[0].candidate.goal) if len(candidates) > 1 else 0
     settings = Settings(level=level, seed=seed, min_patients=min_patients)
-    serving = serving_of(original.candidate.model, cohort)
+    serving = serving_of(original.candidate.network, cohort)
     simple = None if valid is None else baseline_of(original, candidates[chosen], cohort, valid, None, settings)
     return Comparison(
         original, tuple(candidates), chosen, title, label, Provenance.now(seed=seed), settings, serving=serving, baseline=simple

@@ -138,7 +138,7 @@ def write_files(
     """Writes the files of a bundle into `place`, which is to become `folder`."""
     failed = dict(case.failures)
     candidate = case.result.candidate
-    save_weights(candidate.model, place, serving.came)
+    save_weights(candidate.network, place, serving.came)
     _json(place / "rule.json", rule_to_dict(candidate.rule))
     with naming(place / "trace.csv"):
         traces(case).to_csv(place / "trace.csv", index=False)
@@ -184,7 +184,7 @@ def _onnx(case: Compared, place: Path, serving: Serving, options: Options, failu
         failures["the rule in model.onnx"] = "only a threshold for all patients can be part of the network; this rule is in rule.json"
     exported = None
     with bars("ONNX") as step, _named(failures, "model.onnx"), naming(place / "model.onnx"):
-        exported = to_onnx(case.result.candidate.model, serving.sample, place / "model.onnx", threshold, output=serving.output)
+        exported = to_onnx(case.result.candidate.network, serving.sample, place / "model.onnx", threshold, output=serving.output)
         step(1, 1)
     if exported is not None and not exported.agrees:
         failures["agreement of model.onnx"] = (
@@ -291,7 +291,7 @@ def _run(
         "hashes": dict(provenance.hashes),
         "limits": list(provenance.limits),
         "model": _model(serving, provenance.model),
-        "heads": _heads(candidate.model, serving),
+        "heads": _heads(candidate.network, serving),
         "inputs": dict(serving.inputs),
         "groups": [attribute.name for attribute in case.result.test.attributes],
         "method": candidate.method,

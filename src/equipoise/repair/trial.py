@@ -146,7 +146,7 @@ def scored(candidate: Candidate, repair: Cohort, test: Cohort, seconds: float = 
         valid = predict(candidate.model, repair)
         step(1, 2)
         held_out = predict(candidate.model, test)
-    return Tried(rescored(candidate, valid), valid, held_out, seconds, unit_maps(candidate.model))
+    return Tried(rescored(candidate, valid), valid, held_out, seconds, unit_maps(candidate.network))
 
 
 def rescored(candidate: Candidate, scores: Scores) -> Candidate:

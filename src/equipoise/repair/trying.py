@@ -180,8 +180,8 @@ def most_changed(before: Scores, after: Scores, cohort: Cohort, count: int = SHO
 
 def _probes(original: Tried, result: Tried, test: Cohort, draws: int, seed: int, bars: Bars) -> Probes:
     with bars("probes") as step:
-        before = encoding(original.candidate.model, test, draws=draws, seed=seed, progress=step)
+        before = encoding(original.candidate.network, test, draws=draws, seed=seed, progress=step)
     if result.test is original.test:  # the same network with another rule
         return Probes(before, before)
     with bars("probes after repair") as step:
-        return Probes(before, encoding(result.candidate.model, test, draws=draws, seed=seed, progress=step))
+        return Probes(before, encoding(result.candidate.network, test, draws=draws, seed=seed, progress=step))

@@ -86,7 +86,7 @@ def _markdown(case: Comparison, facts: Facts, context: dict[str, Any]) -> str:
 def metadata(case: Comparison, facts: Facts) -> dict[str, object]:
     """The front matter of card.md, as the hub reads it. A value without enough data has no entry."""
     measure, test = case.goal.measure, case.found.after
-    task = pipeline_tag(case.result.candidate.model) if facts.model.task == NOT_PROVIDED else facts.model.task
+    task = pipeline_tag(case.result.candidate.network) if facts.model.task == NOT_PROVIDED else facts.model.task
     shown = [*words.performance_measures(case), measure]
     metrics = []
     for key in shown:

@@ -260,7 +260,7 @@ def summary(case: Comparison, facts: Facts) -> str:
 
 def model_type(case: Comparison, facts: Facts) -> str:
     """The user's word for the architecture, and the network's class and size."""
-    network = case.result.candidate.model
+    network = case.result.candidate.network
     parameters = sum(p.numel() for p in network.parameters())
     known = f"{name(type(network).__name__)} (PyTorch), {parameters:,} parameters."
     return known if facts.model.type == NOT_PROVIDED else f"{facts.model.type} {known}"

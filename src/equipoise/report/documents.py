@@ -47,7 +47,7 @@ def readme(
     environment = Environment(
         loader=PackageLoader("equipoise.report"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
     )  # plain text
-    model, rule, came = case.result.candidate.model, case.result.candidate.rule, serving.came
+    model, rule, came = case.result.candidate.network, case.result.candidate.rule, serving.came
     original = plain_weights(model, came)
     heads = heads_of(model, original)
     return environment.get_template("README.txt.j2").render(

@@ -39,7 +39,7 @@ def why_words(why: Iterable[Note]) -> str:
 
     >>> from equipoise.methods import Note
     >>> why_words([Note("original"), Note("too_low", "balanced_accuracy", {"value": 0.71, "least": 0.8, "group": None})])
-    'the original network; its balanced accuracy 0.710 is below 0.8'
+    'the original model; its balanced accuracy 0.710 is below 0.8'
     """
     return "; ".join(map(note_words, why))
 
@@ -207,8 +207,8 @@ def _no_time(method: str, n: Numbers) -> str:
 
 CORRECTED = "{subject} {gap:+.3f} (standard error {error:.3f}) after correction by held-out rows"
 PLAIN = {
-    "original": "the original network",
-    "as_given": "the network as given",
+    "original": "the original model",
+    "as_given": "the model as given",
     "last_step": "the last of {steps} steps",
     "held_out_rows_decide": "values on held-out rows decide",
     "each_label_alone": "each label on its own",
@@ -216,16 +216,16 @@ PLAIN = {
     "too_large": "its |{subject}| {value:.3f} is above {most:g}",
     "equal_odds": "best {subject} with equal sensitivity and false positive rate in all {groups} groups",
     "cross_fitted_choice": f"cross-fitted choice among {{of:,}} steps, {{qualified:,}} of which keep what was asked: {CORRECTED}",
-    "original_within": f"the original network is surely within the maximum gap {{max_gap:g}} already: {CORRECTED}",
-    "nothing_to_repair": f"no gap that these {{rows:,}} rows can tell from chance: the original network has {CORRECTED}",
-    "declined": f"no step has a surely smaller |{{subject}}| than the original network, which has {CORRECTED}; the original was kept",
+    "original_within": f"the original model is surely within the maximum gap {{max_gap:g}} already: {CORRECTED}",
+    "nothing_to_repair": f"no gap that these {{rows:,}} rows can tell from chance: the original model has {CORRECTED}",
+    "declined": f"no step has a surely smaller |{{subject}}| than the original model, which has {CORRECTED}; the original was kept",
     "rate_too_low": "a rate that must be kept is {by:.3f} too low",
     "needs_group": "needs each patient's group",
     "band": "inside the band the positive decision goes to {subject}",
     "randomised": "decisions are randomised: rule.draw(scores, seed)",
     "not_its_target": "equalises sensitivity and false positive rate; {subject} is not its target and need not shrink",
     "frozen_parameters": "{frozen} of {of} parameter tensors are frozen and stay as they are",
-    "original_kept": "the original network was kept",
+    "original_kept": "the original model was kept",
     "cross_fitted": "gaps and performance were corrected by how much worse steps are on rows not used for fitting, among {rows:,} rows",
     "cut_short": "{subject} ended after {steps:,} steps, when its share of the budget was used up",
     "could_not_run": "{subject} could not be run: {problem}",

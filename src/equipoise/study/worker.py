@@ -204,7 +204,7 @@ def _row(
         "valid_performance": float(performance_values(performance, valid)),
         "p_value": p,
         "valid_p_value": valid_p,
-        rows.LIMIT: _limit(scores if _alike_networks(candidate.model, model) else predict(model, parts.test), measure, performance, gap),
+        rows.LIMIT: _limit(scores if _alike_networks(candidate.network, model) else predict(model, parts.test), measure, performance, gap),
         **{f"test_{name}": _gap(name, test) for name in GAPS},
         **{f"test_{name}": float(performance_values(name, test)) for name in AFFINE_PERFORMANCE},
         "met": bool(candidate.met_in_sample),

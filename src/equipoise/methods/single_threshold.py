@@ -1,0 +1,115 @@
+"""One threshold for everybody, other than the one in use: the smallest gap that a single threshold can have. It needs no group.
+
+Gap and performance at every threshold come from one sweep. Where the groups' scores are shifted against each other, no single threshold
+closes a gap without a loss; where the threshold in use was never chosen, or chosen for something else, another one often does better at
+both. Thresholds that decide the same for everybody are left out.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from equipoise.data import Scores
+from equipoise.measures import FloatArray, Threshold, at_threshold, furthest, is_quotient, normalised, sweep, tabulate
+from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, Task, Work, method
+from equipoise.methods.evaluation import in_use
+from equipoise.methods.frontier import SHARES, along, half_rows, windows
+from equipoise.methods.goal import NOISE, Goal, highest_thresholds, kept_rates, limits_of, spare
+from equipoise.methods.selection import select
+
+NAME = "single-threshold"
+
+
+def cost(task: Task, _settings: NoSettings) -> Work:
+    """The work: one sweep of all thresholds."""
+    return Work(len(task.repair), 1, "another threshold for everybody; no group is needed")
+
+
+def frontier(scores: Scores, goal: Goal, settings: NoSettings = NoSettings()) -> Fit:
+    """The threshold of the goal, and those that remove a share of the original gap each."""
+    own = fit(scores, goal, settings)
+    original = float(own.trace["threshold"].iloc[0])
+    before = tabulate(at_threshold(scores.score, original), scores.y, scores.attribute, normalised(scores.weight))
+    points, slack = _points(scores, goal, original), float(half_rows(goal.measure, before).min())
+    gap, rules = float(furthest(goal.measure, before)), []
+    for share in SHARES:
+        low, high = (float(edge[0]) for edge in windows(np.array([gap]), share, np.array([slack])))
+        if len(scores.attribute.levels) > 2:  # the largest of several gaps, which may change sides as another group takes its place
+            low, high = -max(-low, high), max(-low, high)
+        at = _best_within(points, low, high)
+        rules.append(Threshold(at, f"{NAME} that removes {share:.0%} of the gap on {len(scores):,} rows of {scores.name}"))
+    found = along(own, NAME, scores, rules)
+    return replace(found, trace=found.trace.assign(threshold=[original, *(rule.value for rule in rules), _value(own)]))
+
+
+@method(
+    NAME,
+    title="another threshold for everybody, exactly the best",
+    kind=Kind.RULE,
+    labels=ONE_BY_ONE,
+    frontier=frontier,
+    weights=True,
+    cost=cost,
+    effort=0.1,
+    in_auto_scores=1,
+)
+def fit(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit:
+    """The best threshold by the goal for these scores, which should be validation scores."""
+    attribute, weight = scores.attribute, normalised(scores.weight)
+    swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance), weight=weight)
+    start = in_use(scores, goal) or swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
+    original = float(start.threshold)
+    first = {"gap": float(start.values[goal.measure]), "performance": float(start.values[goal.performance]), "threshold": original}
+    settled = goal.settled(first["performance"])
+    points = _points(scores, goal, original)
+    picked = select(points, settled)
+    row = points.iloc[picked.row]
+    trace = pd.DataFrame([first, row[list(first)].to_dict()])
+    trace.insert(0, "step", [0, 1])
+    if goal.keep:
+        trace["spare"] = [_spare(scores, goal, original, float(at)) for at in trace["threshold"]]
+    origin = f"chosen by {NAME} with {settled} on {len(scores):,} rows of {scores.name}"
+    return Fit(Threshold(float(row["threshold"]), origin), trace, 1, picked.why, picked.met, settled)
+
+
+def _points(scores: Scores, goal: Goal, original: float) -> pd.DataFrame:
+    """Gap and performance at every threshold that does not decide the same for everybody, and whether rates are kept there."""
+    attribute, weight = scores.attribute, normalised(scores.weight)
+    swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance), weight=weight)
+    found = pd.DataFrame({"gap": swept.values[goal.measure], "performance": swept.values[goal.performance], "threshold": swept.thresholds})
+    found = found.iloc[1:-1] if len(found) > 2 else found
+    if goal.keep:
+        least = _least(scores, goal, original)
+        highest = highest_thresholds(
+            goal.keep, scores.score[None], scores.y[None], attribute.codes[None], len(attribute.levels), least[None]
+        )
+        found = found.assign(spare=np.where(found["threshold"] <= float(highest[0]) + NOISE, 0.0, -1.0))
+    return found.reset_index(drop=True)
+
+
+def _best_within(points: pd.DataFrame, low: float, high: float) -> float:
+    """The threshold of best performance with the gap between two limits; where there is none, that of the smallest |gap|."""
+    gap, performance = points["gap"].to_numpy(), points["performance"].to_numpy()
+    inside = (gap >= low - NOISE) & (gap <= high + NOISE)
+    if "spare" in points and (kept := points["spare"].to_numpy() >= 0).any():
+        inside, gap = inside & kept, np.where(kept, gap, np.inf)
+    size = np.where(np.isnan(gap), np.inf, np.abs(gap))
+    at = np.where(inside, performance, -np.inf).argmax() if inside.any() else size.argmin()
+    return float(points["threshold"].iloc[int(at)])
+
+
+def _least(scores: Scores, goal: Goal, original: float) -> FloatArray:
+    before = tabulate(at_threshold(scores.score, original), scores.y, scores.attribute, normalised(scores.weight))
+    return limits_of(goal.keep, kept_rates(goal.keep, before))
+
+
+def _spare(scores: Scores, goal: Goal, original: float, threshold: float) -> float:
+    """By how much the scarcest of the rates that are kept exceeds its limit at a threshold."""
+    cells = tabulate(at_threshold(scores.score, threshold), scores.y, scores.attribute, normalised(scores.weight))
+    return float(spare(kept_rates(goal.keep, cells), _least(scores, goal, original)))
+
+
+def _value(own: Fit) -> float:
+    assert isinstance(own.rule, Threshold)  # which it fits
+    return own.rule.value
