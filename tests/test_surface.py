@@ -9,7 +9,7 @@ import pytest
 import equipoise
 
 NAMES = {"Audit", "BadInput", "Candidate", "Cohort", "EquipoiseError", "Goal", "Parts", "Scores", "Training", "__version__"}
-NAMES |= {"Bundle", "Comparison", "audit", "compare", "debias", "load", "scan", "split", "train"}
+NAMES |= {"Bundle", "Comparison", "audit", "compare", "debias", "load", "predictor", "scan", "split", "train"}
 HEAVY = ["torchvision", "matplotlib", "altair", "vl_convert", "plotly", "ray", "pydantic", "typer", "rich"]
 IMPORT = f"""
 import random, sys

@@ -11,6 +11,7 @@ from .methods import Candidate as Candidate
 from .methods import Goal as Goal
 from .methods import debias as debias
 from .models import Training as Training
+from .models import predictor as predictor
 from .models import train as train
 from .repair import Bundle as Bundle
 from .repair import Comparison as Comparison

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 def network_of(
     model: str, weights: Path | None, reading: data.Reading, output_name: str | None = None, code: Code | None = None
 ) -> nn.Module:
-    """The network that the options name, in eval mode: a factory's, a backbone's or an exported program's; one output if it has many.
+    """The network that the options name, in eval mode: a factory's, a backbone's, a file's or a folder's; one output if it has many.
 
     That an exported program is run is shown on stderr.
     """
-    from equipoise.models import BACKBONES, PROGRAM, OneOutput, code_of, load_weights, network_with, output_named
+    from equipoise.models import BACKBONES, PROGRAM, OneOutput, code_of, includes_weights, load_weights, network_with, output_named
 
     if model in BACKBONES and (weights is None or reading.images is None):
         lacking = [option for option, given in (("--weights", weights), ("--images", reading.images)) if given is None]
         raise BadInput(f"--model {model} is an untrained backbone for images; add {' and '.join(lacking)}")
     code = code or code_of(model)
-    if weights is not None and model.endswith(PROGRAM):
-        raise BadInput(f"the exported program {model} contains its weights. Omit {weights}.")
+    if weights is not None and includes_weights(model):
+        raise BadInput(f"{model} contains its weights. Omit {weights}.")
     state = None if weights is None else load_weights(weights)
     if model.endswith(PROGRAM):
         say_code(code)  # it looks like data and is code

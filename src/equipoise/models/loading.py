@@ -22,9 +22,13 @@ from torch import Tensor, nn
 from equipoise.data import sha256
 from equipoise.errors import BadInput, did_you_mean, raise_all
 from equipoise.models.exported import PROGRAM, exported_in
+from equipoise.models.hugging_face import is_folder, load_hugging_face
+from equipoise.models.onnx_network import ONNX, load_onnx, place_of
 from equipoise.models.units import MASK, MASKED
 from equipoise.models.vision import BACKBONES, backbone, declare_operators
 from equipoise.models.weights import bare, load_weights, prefix_of
+
+PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow", "cv2": "opencv-python", "skimage": "scikit-image", "yaml": "pyyaml"}
 
 
 @dataclass(frozen=True)
@@ -46,19 +50,19 @@ class Code:
 
 
 def code_of(named: str, *, here: bool = True) -> Code | None:
-    """The code that a model's name stands for, or None for a backbone, which is code of Equipoise. Nothing is run.
+    """The code that a model's name stands for, or None for a backbone, an ONNX file or a folder of transformers. Nothing is run.
 
     `here`: whether `package.module` is also searched for in the current folder, as for a name given on the command line.
     """
     place, _, name = named.rpartition(":")
-    if not place and named in BACKBONES:
+    if (not place and named in BACKBONES) or place_of(named) is not None or is_folder(named):
         return None
     if not place and named.endswith(PROGRAM):
         path = Path(named)
     elif not place or not name:
         raise BadInput(
-            f"a model is named as file.py:factory or package.module:factory, as an exported program (net{PROGRAM}), or as a backbone "
-            f"({', '.join(BACKBONES)}); got {named!r}. Add the missing part."
+            f"a model is named as file.py:factory or package.module:factory, as an exported program (net{PROGRAM}), an ONNX file "
+            f"(net{ONNX}), a folder of transformers, or as a backbone ({', '.join(BACKBONES)}); got {named!r}. Add the missing part."
         )
     elif _is_file(place):
         path = Path(place)
@@ -205,9 +209,23 @@ def _raised(code: Code, error: BaseException) -> BadInput:
     said = kind = type(error).__name__
     with suppress(Exception):  # its own __str__ may fail
         said = f"{kind}: {error}" if str(error) else kind
+    lacking = pip_advice(error) if isinstance(error, ModuleNotFoundError) else ""
     ended = " It ended the program; guard that with `if __name__ == '__main__':`." if isinstance(error, SystemExit) else ""
     again = f"python {code.path}" if _is_file(code.named.rpartition(":")[0]) else f"python -c 'import {code.named.rpartition(':')[0]}'"
-    return BadInput(f"{code.named} raised {said} ({place}, line {line}).{ended} The whole traceback: {again}")
+    return BadInput(f"{code.named} raised {said} ({place}, line {line}).{lacking}{ended} The whole traceback: {again}")
+
+
+def pip_advice(error: ModuleNotFoundError) -> str:
+    """The pip command for a library that is not installed, to be added to a message; empty where the name is not that of a library.
+
+    >>> pip_advice(ModuleNotFoundError(name="sklearn.svm"))
+    ' It needs the library scikit-learn, which is not installed: pip install scikit-learn'
+    """
+    module = (error.name or "").partition(".")[0]
+    if not module or importlib.util.find_spec(module) is not None:
+        return ""
+    package = PACKAGES.get(module, module)
+    return f" It needs the library {package}, which is not installed: pip install {package}"
 
 
 def _place_of(code: Code, error: BaseException) -> tuple[str, int]:
@@ -224,13 +242,18 @@ def _place_of(code: Code, error: BaseException) -> tuple[str, int]:
 def load_model(factory: str, weights: str | Path | None = None) -> nn.Module:
     """The network that `file.py:factory` or `package.module:factory` builds, with these weights, in eval mode.
 
-    Also the name of a backbone (`resnet-18`) or an exported program (`net.pt2`, which includes its weights). Masks that pruning added to
-    the weights of convolutions are applied.
+    Also the name of a backbone (`resnet-18`), an exported program (`net.pt2`) or an ONNX file (`net.onnx`), which include their weights, or
+    a folder with an image classifier of transformers. Masks that pruning added to the weights of convolutions are applied.
     """
-    if weights is not None and factory.endswith(PROGRAM):
-        raise BadInput(f"the exported program {factory} includes its weights. Leave out {weights}.")
+    if weights is not None and includes_weights(factory):
+        raise BadInput(f"{factory} includes its weights. Leave out {weights}.")
     state = None if weights is None else load_weights(weights)
     return network_with(factory, code_of(factory), state, str(weights))
+
+
+def includes_weights(factory: str) -> bool:
+    """Whether a name is that of a file with the network and its weights: an exported program or an ONNX file."""
+    return factory.endswith(PROGRAM) or place_of(factory) is not None
 
 
 def network_with(factory: str, code: Code | None, state: Mapping[str, Tensor] | None, source: str) -> nn.Module:
@@ -247,6 +270,10 @@ def build(factory: str, state: Mapping[str, Tensor] | None = None, code: Code | 
     A backbone gets as many channels as the weights in `state` have, or one.
     """
     code = code or code_of(factory)
+    if (graph := place_of(factory)) is not None:
+        return load_onnx(*graph)
+    if code is None and is_folder(factory):
+        return load_hugging_face(factory, weights=state is None)
     if code is None:
         return _backbone(factory, state)
     if factory.endswith(PROGRAM):

@@ -33,7 +33,7 @@ NOT_AUDITED = {  # what is given in place of scores or a network, and what to do
     "Parts": "The network comes first, then one of the parts: eq.audit(model, parts.test).",
     "ndarray": "Labels, scores and groups in arrays: eq.audit(eq.Scores.from_arrays(y, score, groups)).",
     "Tensor": "Labels, scores and groups in arrays: eq.audit(eq.Scores.from_arrays(y, score, groups)).",
-    "BaseEstimator": "Score the rows first: eq.audit(eq.Scores.of(cohort, estimator.predict_proba(x)[:, 1])).",
+    "type": "Give a fitted instance of it, not the class.",
     "str": "Name the columns of the table: eq.audit(eq.scan(path, label=..., score=..., group=...)), or run `equipoise audit`.",
     "PurePath": "Name the columns of the table: eq.audit(eq.scan(path, label=..., score=..., group=...)), or run `equipoise audit`.",
 }
@@ -95,7 +95,10 @@ def audit(
     progress: Progress | None = None,
     **options: Unpack[AuditOptions],
 ) -> Audit | Audits:
-    """The audit of scores, of a table on disk (`eq.scan`), of a network on a cohort, or of a debiasing result on a cohort.
+    """The audit of scores, of a table on disk (`eq.scan`), or of a classifier or a debiasing result on a cohort.
+
+    A classifier is a network (torch.nn.Module), a fitted scikit-learn estimator or pipeline (also of XGBoost, LightGBM or CatBoost), or a
+    function from rows to probabilities; see `eq.predictor`. Estimators and functions get the raw columns of a table.
 
     The decision is the result's own rule; or `score >= threshold`; or the threshold that is best by `optimise` on `valid`; or the
     threshold that `train` chose on its validation set; or 0.5. The audit names which. A cell with fewer than `min_patients` patients is
@@ -199,7 +202,7 @@ def _labels(
     from torch import nn
 
     from equipoise.methods import Candidate
-    from equipoise.models import chosen_outputs, scores_of
+    from equipoise.models import Predictor, chosen_outputs, classifier, predicted, scores_of
 
     if isinstance(subject, Candidate) and subject.labels:
         own = subject.labels
@@ -210,6 +213,9 @@ def _labels(
             raise BadInput(f"the result is one of {', '.join(own)}; {cohort.name!r} has other labels too: {', '.join(unlike)}")
         scores = scores_of({label: own[label].network for label in cohort.labels}, cohort)
         return {label: (found, own[label].rule, _goal(own[label])) for label, found in scores.items()}
+    subject = classifier(subject)
+    if isinstance(subject, Predictor):
+        predicted(subject, cohort)  # raises: it has one score per row
     if not isinstance(subject, nn.Module):
         kind = type(subject).__name__
         raise BadInput(
@@ -236,18 +242,15 @@ def _goal(result: Any) -> tuple[str, ...]:
 
 
 def _predicted(model: object, cohort: Cohort | None, output: str, where: str = "eq.audit, after the network,") -> Scores:
-    from torch import nn
+    from equipoise.models import Predictor, classifier, predict, predicted, with_output
 
-    from equipoise.models import predict
-
-    if not isinstance(model, nn.Module):
-        raise Misuse(
-            "eq.audit", "scores, a table on disk, a network with a cohort, or a debiasing result with a cohort", model, NOT_AUDITED
-        )
+    found = None if isinstance(model, str) and cohort is None else classifier(model)
+    if found is None:
+        raise Misuse("eq.audit", "scores, a table on disk, or a classifier or a debiasing result with a cohort", model, NOT_AUDITED)
     if cohort is None:
-        raise BadInput("a network is audited on a cohort: eq.audit(model, parts.test), or eq.audit(model, eq.Cohort.from_frame(...))")
+        raise BadInput("a classifier is audited on a cohort: eq.audit(model, parts.test), or eq.audit(model, eq.Cohort.from_frame(...))")
     check_cohort(where, cohort)
-    return predict(model, cohort, output=output)
+    return predicted(with_output(found, output), cohort) if isinstance(found, Predictor) else predict(found, cohort, output=output)
 
 
 def trained_rule(model: object) -> Rule | None:
