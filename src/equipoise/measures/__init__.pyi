@@ -3,6 +3,8 @@ from .audit import NO_FINDING as NO_FINDING
 from .audit import Audit as Audit
 from .audit import Audits as Audits
 from .audit import no_finding_dict as no_finding_dict
+from .audit_sums import AuditSums as AuditSums
+from .audit_sums import sums_of as sums_of
 from .auditing import Asked as Asked
 from .auditing import AuditOptions as AuditOptions
 from .auditing import Progress as Progress
@@ -63,10 +65,13 @@ from .gaps import signature as signature
 from .gaps import terms as terms
 from .group_aware import UPPER_BOUND as UPPER_BOUND
 from .group_aware import upper_bound as upper_bound
+from .intervals import combined as combined
+from .intervals import quantile as quantile
 from .moments import Moments as Moments
 from .moments import Signed as Signed
 from .moments import moments_of as moments_of
 from .moments import moments_of_change as moments_of_change
+from .multiplicity import adjusted as adjusted
 from .multiplicity import comparisons_of as comparisons_of
 from .multiplicity import holm as holm
 from .performance import AT_THRESHOLD as AT_THRESHOLD
@@ -82,6 +87,9 @@ from .score_measures import CURVES as CURVES
 from .score_measures import EVERYONE as EVERYONE
 from .score_measures import OF_ALL as OF_ALL
 from .score_measures import SCORE_MEASURES as SCORE_MEASURES
+from .signed_sums import SignedSum as SignedSum
+from .signed_sums import level_of as level_of
+from .signed_sums import stacked as stacked
 from .streamed import audit_scans as audit_scans
 from .target_gaps import ALMOST as ALMOST
 from .target_gaps import Baseline as Baseline

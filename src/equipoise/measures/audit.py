@@ -19,6 +19,7 @@ from equipoise.measures.by_threshold import COLUMNS, table_to_dict
 from equipoise.measures.cells import FloatArray
 from equipoise.measures.estimates import Estimate, Settings
 from equipoise.measures.gaps import Gap, named
+from equipoise.measures.moments import Moments
 from equipoise.measures.multiplicity import comparisons_of, shrunken_gaps
 from equipoise.measures.score_measures import CURVES
 from equipoise.measures.target_gaps import Baseline
@@ -137,6 +138,9 @@ class Audit:
     weighted: bool = False  # by sample weights
     shrink: bool = False  # whether shrunken gaps are reported
     baseline: Baseline | None = None  # a simple model on the inputs of the network; None where none was fitted
+    label: str = ""  # the column that was audited, where it has a name
+    sums: Mapping[str, Moments] = field(default_factory=dict, repr=False)  # of each attribute, groups in the order of `groups`
+    digest: str | None = None  # of the patients (or rows) and their labels; None for a table that was read in batches
 
     def __getitem__(self, measure: Gap) -> Estimate:
         name = measure if isinstance(measure, str) and measure in self.estimates else _named(measure)
@@ -186,8 +190,10 @@ class Audit:
             "schema": "equipoise.audit",
             "schema_version": SCHEMA_VERSION,
             "name": self.name,
+            "label": self.label,
             "rows": self.rows,
             "patients": self.patients,
+            "digest": self.digest,
             "resampled": "rows" if self.patients is None else "patients",
             "decision": self.rule.describe(),
             "threshold": self.rule.value if isinstance(self.rule, Threshold) else None,
@@ -215,6 +221,7 @@ class Audit:
             **({"shrunken_gaps": _records(self.shrunken())} if self.shrink else {}),
             "curves": _records(self.curves),
             "by_threshold": table_to_dict(self.by_threshold),
+            "sums": {name: moments.to_dict() for name, moments in self.sums.items()},
         }
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 from equipoise.data import Attribute, IntArray, Scores, varying_in
 from equipoise.errors import BadInput, EmptyCell, UnknownName, pick
 from equipoise.measures.audit import DERIVED, NO_FINDING, Audit, Audits, NoneOf, none_of
+from equipoise.measures.audit_sums import digest_of
 from equipoise.measures.by_threshold import COLUMNS, by_threshold
 from equipoise.measures.cells import Cells, FloatArray, normalised, tabulate
 from equipoise.measures.clusters import units_of
@@ -189,7 +190,7 @@ def audits_of(each: "Mapping[str, Measured]", kind: str, name: str, no_finding: 
     """The audits of measured labels, tested together; derived decisions on "no finding" are the last of them."""
     found = list(concluded(each).values())
     derived = found.pop() if no_finding == DERIVED else None
-    audits = dict(zip(each, found, strict=False))
+    audits = {label: replace(own, label=label) for label, own in zip(each, found, strict=False)}
     if no_finding is not None and derived is None:
         derived = audits[pick("label for no finding", no_finding, (*audits, DERIVED))]
     return Audits(audits, kind, name, derived)
@@ -267,6 +268,8 @@ def measured(scores: Scores, asked: Asked, progress: Progress | None = None, *, 
         by_threshold=by_threshold(scores, rule, units, settings.min_patients) if scored else pd.DataFrame(columns=COLUMNS),
         weighted=scores.weight is not None,
         shrink=asked.shrink,
+        sums={a.name: own for a, own in zip(attributes, sums, strict=True)},
+        digest=digest_of(scores),
     )
     return Measured(audit, sums, asked.gaps, tested)
 

@@ -121,7 +121,7 @@ def _gamma_tail(a: FloatArray, x: FloatArray, inverse: FloatArray) -> FloatArray
     return total
 
 
-def tango(gained: npt.ArrayLike, lost: npt.ArrayLike, n: npt.ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
+def tango(gained: npt.ArrayLike, lost: npt.ArrayLike, n: npt.ArrayLike, level: float | FloatArray = 0.95) -> tuple[FloatArray, FloatArray]:
     """The limits of the shares gained minus lost, of n patients seen before and after; NaN where there are none.
 
     They are those differences for which the squared score statistic, with the share lost that is then most likely, is z^2. Three gained of
@@ -133,7 +133,7 @@ def tango(gained: npt.ArrayLike, lost: npt.ArrayLike, n: npt.ArrayLike, level: f
     plus, minus, size = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (gained, lost, n)))
     known = ~np.isnan(plus) & ~np.isnan(minus) & (size > 0)
     b, c, count = np.where(known, plus, 0.0), np.where(known, minus, 0.0), np.where(known, size, 1.0)
-    z = quantile(level)
+    z = _quantiles(level)
 
     def outside(d: FloatArray) -> npt.NDArray[np.bool_]:
         half = (-b - c + (2 - b + c) * d) / 4

@@ -4,17 +4,17 @@ A rate is a ratio of two sums over patients, so its variance between patients (c
 moments of the sums. From that follows its effective sample size: the number of unrelated rows that would show the rate as precisely.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import erf, erfc, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from equipoise.measures.cells import FloatArray, IntArray, grouped, ratio
 from equipoise.measures.intervals import combined, fewer_clusters, tango, wilson
+from equipoise.measures.signed_sums import SignedSum
 
 
 class Ratio(NamedTuple):
@@ -45,7 +45,6 @@ CHANGES: Columns = {  # of the columns n0, n1, and the decisions gained and lost
     "corrected": Ratio((0, 0, 0, 1, 1, 0), (1, 1, 0, 0, 0, 0)),  # of all rows: right now and wrong before
     "spoiled": Ratio((0, 0, 1, 0, 0, 1), (1, 1, 0, 0, 0, 0)),
 }
-FURTHEST, STEPS = 7.0, 14  # standard errors at which the search for a p-value ends (2.6e-12), and its steps
 Signed = Mapping[str, float] | Mapping[str, FloatArray]  # ratio: its coefficient, or one per group
 
 
@@ -63,6 +62,24 @@ class Moments:
     second: FloatArray  # (groups, columns, columns): sums over patients of the products of their sums
     rows: FloatArray  # (groups, ratios): rows in the denominators, unweighted
     units: FloatArray  # (groups, ratios): patients in the denominators
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any], groups: int) -> "Moments":
+        """The moments of decisions that `to_dict` wrote; raises a ValueError where their shapes are not those of so many groups."""
+        columns, ratios = len(next(iter(DECISIONS.values())).top), len(DECISIONS)
+        shapes = {"total": (groups, columns), "second": (groups, columns, columns), "rows": (groups, ratios), "units": (groups, ratios)}
+        arrays = {name: np.array(plain[name], dtype=np.float64) for name in shapes}
+        if any(arrays[name].shape != shape or not np.isfinite(arrays[name]).all() for name, shape in shapes.items()):
+            raise ValueError(f"expected finite sums of {groups} groups")
+        return cls(DECISIONS, **arrays)
+
+    def taken(self, groups: Sequence[int]) -> "Moments":
+        """The moments of these groups, in this order."""
+        return Moments(self.ratios, *(array[list(groups)] for array in self._arrays()))
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Plain values for JSON."""
+        return {name: array.tolist() for name, array in zip(("total", "second", "rows", "units"), self._arrays(), strict=True)}
 
     def __add__(self, other: "Moments") -> "Moments":
         if self.ratios != other.ratios:
@@ -204,34 +221,16 @@ class Moments:
         >>> low < 0.0, abs(high) < 1e-4
         (True, True)
         """
+        signed = self.signed(coefficients)
+        return signed[1:].minus(signed[:1]).p_values()
+
+    def signed(self, coefficients: Signed) -> SignedSum:
+        """A signed sum of ratios of each group (groups,), of which differences can be made."""
         names = tuple(coefficients)
         places = [self._place(name) for name in names]
-        signs, own = self._signs(coefficients), self.correlation(names)
-        k = len(names)
-        both = np.zeros((len(own) - 1, 2 * k, 2 * k))
-        both[:, :k, :k], both[:, k:, k:] = own[1:], own[:1]
-        pairs = [_with_first(x[:, places]) for x in (self._values, self._sizes, self._degrees)]
-        factors = np.concatenate([signs[1:], np.broadcast_to(-signs[:1], signs[1:].shape)], axis=-1)
-        total = (factors * pairs[0]).sum(-1)
-
-        def end(z: FloatArray) -> FloatArray:
-            """The end of the interval of z standard errors that is closer to zero, positive where zero is outside."""
-            level = np.array([erf(max(each, 1e-6) / sqrt(2)) for each in z])[:, None]
-            limits = wilson(pairs[0], fewer_clusters(pairs[1], pairs[2], level), level)
-            _, below, above = combined(factors, pairs[0], *limits, both)
-            return np.where(total > 0, below, -above)
-
-        inner, outer = np.zeros(len(both)), np.full(len(both), FURTHEST)
-        there, beyond = np.abs(total), end(outer)
-        for _ in range(STEPS):  # the end is nearly linear in z: regula falsi, halving the weight of an end that stays
-            with np.errstate(invalid="ignore", divide="ignore"):
-                z = np.clip(np.nan_to_num(inner + (outer - inner) * there / (there - beyond)), inner, outer)
-            reached = end(z)
-            outside = reached > 0
-            there, beyond = np.where(outside, reached, there / 2), np.where(outside, beyond / 2, reached)
-            inner, outer = np.where(outside, z, inner), np.where(outside, outer, z)
-        found = np.array([erfc(each / sqrt(2)) for each in z])
-        return np.where(np.isnan(total), np.nan, np.where(total == 0, 1.0, found))
+        value, size, degrees, either = (x[:, places] for x in (self._values, self._sizes, self._degrees, self._either))
+        paired = all(self.ratios[name].either is not None for name in names)
+        return SignedSum(self._signs(coefficients), value, size, degrees, self.correlation(names), either if paired else None)
 
     def _signs(self, coefficients: Signed) -> FloatArray:
         """The coefficients of each group (groups, names)."""

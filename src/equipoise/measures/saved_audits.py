@@ -15,6 +15,7 @@ from equipoise.measures.audit import SCHEMA_VERSION, Audit, Audits
 from equipoise.measures.by_threshold import table_from
 from equipoise.measures.cells import FloatArray
 from equipoise.measures.estimates import Estimate, Settings
+from equipoise.measures.moments import Moments
 from equipoise.measures.score_measures import CURVES
 from equipoise.measures.target_gaps import Baseline, Versus
 from equipoise.measures.thresholds import Rule, Threshold
@@ -112,7 +113,14 @@ def _audit(plain: Mapping[str, Any]) -> Audit:
         weighted=bool(plain["weighted"]),
         shrink="shrunken_gaps" in plain,
         baseline=_baseline(plain.get("baseline")),
+        label=str(plain["label"]),
+        sums={name: _sums(own, name, plain["groups"]) for name, own in plain["sums"].items()},
+        digest=plain["digest"],
     )
+
+
+def _sums(plain: Mapping[str, Any], attribute: str, groups: Sequence[Mapping[str, Any]]) -> Moments:
+    return Moments.from_dict(plain, sum(row["attribute"] == attribute for row in groups))
 
 
 def _estimate(plain: Mapping[str, Any]) -> Estimate:

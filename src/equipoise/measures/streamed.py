@@ -225,6 +225,7 @@ class _Whole:
             curves=pd.concat(curves, ignore_index=True) if self.scored else pd.DataFrame(columns=CURVES),
             weighted=self.weighted,
             shrink=asked.shrink,
+            sums={a.name: own for a, own in zip(self.attributes, sums, strict=True)},
         )
         return Measured(audit, sums, asked.gaps, tested)
 

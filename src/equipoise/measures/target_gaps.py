@@ -21,6 +21,7 @@ from equipoise.measures.functional import gap_values, largest, performance_value
 from equipoise.measures.gaps import QUOTIENTS, RATES, is_quotient, terms
 from equipoise.measures.moments import Moments, Signed, moments_of, moments_of_change
 from equipoise.measures.multiplicity import max_t
+from equipoise.measures.signed_sums import SignedSum
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -200,7 +201,7 @@ class Paired:
 
     def usable(self, measure: str) -> list[int]:
         """Positions of the groups, except the reference, with enough patients for a gap."""
-        counts = np.min([self.change.patients(rate) for rate in terms(measure) or ("selection",)], axis=0)
+        counts = self.patients(measure)
         enough = counts >= self.settings.min_patients
         return [k for k in range(1, len(counts)) if enough[k] and enough[0]]
 
@@ -212,12 +213,33 @@ class Paired:
         k = self.attribute.levels.index(group) if group in self.attribute.levels else 0
         if k not in self.usable(measure):
             return Estimate(np.nan, np.nan, np.nan)
-        if is_quotient(measure):
-            signed: Signed = _quotient_change(QUOTIENTS[measure], self.before, self.after)
-        else:
-            signed = terms(measure)
-        value, low, high = self.change.gaps(signed, self.settings.level)
+        value, low, high = self.change.gaps(self._coefficients(measure), self.settings.level)
         return Estimate(float(value[k - 1]), float(low[k - 1]), float(high[k - 1]))
+
+    def signed(self, measure: str) -> SignedSum:
+        """The change of what a measure compares, of each group (groups,), the reference first."""
+        return self.change.signed(self._coefficients(measure))
+
+    def rates(self, measure: str) -> tuple[FloatArray, FloatArray]:
+        """What a measure compares, of each group (groups,), before and after."""
+        if is_quotient(measure):
+            return predictive(QUOTIENTS[measure], self.before), predictive(QUOTIENTS[measure], self.after)
+        before, after = (
+            np.sum([sign * cells.rate(RATES[rate]) for rate, sign in terms(measure).items()], axis=0) for cells in (self.before, self.after)
+        )
+        return before, after
+
+    def performance(self, name: str) -> tuple[float, float]:
+        """The performance over all patients before and after."""
+        return float(performance_values(name, self.before)), float(performance_values(name, self.after))
+
+    def patients(self, measure: str) -> FloatArray:
+        """How many patients of each group it rests on (groups,)."""
+        found: FloatArray = np.min([self.change.patients(rate) for rate in terms(measure) or ("selection",)], axis=0)
+        return found
+
+    def _coefficients(self, measure: str) -> Signed:
+        return _quotient_change(QUOTIENTS[measure], self.before, self.after) if is_quotient(measure) else terms(measure)
 
     def performance_change(self, name: str) -> Estimate:
         """The change of the performance over all patients."""

@@ -3,9 +3,12 @@ from .audit_model import with_baseline as with_baseline
 from .baseline import fit_baseline as fit_baseline
 from .bundle import Bundle as Bundle
 from .changes import Balance as Balance
+from .comparing import compare as compare
 from .comparison import Comparison as Comparison
 from .comparison import Probes as Probes
-from .comparison import compare as compare
+from .contrast import Contrast as Contrast
+from .contrast import contrast_scores as contrast_scores
+from .contrast import contrast_sums as contrast_sums
 from .dry_run import RepairEstimate as RepairEstimate
 from .dry_run import estimate as estimate
 from .findings import Findings as Findings

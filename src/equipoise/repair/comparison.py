@@ -1,7 +1,7 @@
 """Comparisons: an original classifier and its candidates, audited once on the same held-out rows.
 
-`compare` takes models and results that exist; `try_methods` (trying) makes the candidates first. All that is written about a comparison
-(report, cards, bundle) comes from its `found`, which is computed once.
+`compare_models` takes models and results that exist; `try_methods` (trying) makes the candidates first. All that is written about a
+comparison (report, cards, bundle) comes from its `found`, which is computed once.
 """
 
 from collections.abc import Mapping
@@ -162,7 +162,7 @@ class Comparison:
         return save_all({self.label: self}, Path(folder), {self.label: serving}, Options(**options))[self.label].folder
 
 
-def compare(
+def compare_models(
     models: Mapping[str, nn.Module | Candidate],
     cohort: Cohort,
     *,
@@ -174,20 +174,7 @@ def compare(
     title: str = "classifier",
     label: str = "the finding",
 ) -> Comparison:
-    """The comparison of classifiers on the same held-out rows: the first is the original, the others are candidates.
-
-    A result of `debias` decides by its own rule; a network by the threshold that is best on `valid`, or that `train` chose, or 0.5. With
-    `valid`, the rows that the results were found on, the report also shows the repair set. Among several results the best is chosen by
-    their goal on the repair set, as `debias` would; the held-out rows have no influence on that.
-
-    >>> import equipoise as eq
-    >>> frame = pd.DataFrame({"x": np.arange(400) % 7, "sex": ["F", "M"] * 200, "sick": (np.arange(400) % 7 > 3).astype(int)})
-    >>> parts = eq.split(eq.Cohort.from_frame(frame, label="sick", group="sex", reference="M"), seed=0)
-    >>> model = eq.train(parts.train, parts.valid, settings=eq.Training(epochs=1), seed=0)
-    >>> result = eq.debias(model, parts.valid, method="group-thresholds")
-    >>> eq.compare({"original": model, "repaired": result}, parts.test).found.after.rows == len(parts.test)
-    True
-    """
+    """The comparison of classifiers on the same held-out rows: the first is the original, the others are candidates (see `compare`)."""
     if not isinstance(models, Mapping) or len(models) < 2:
         raise Misuse("eq.compare", "at least two classifiers by name, {'original': model, 'repaired': result}", models)
     check_cohort("eq.compare", cohort)

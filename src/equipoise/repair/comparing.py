@@ -1,0 +1,113 @@
+"""`eq.compare`: networks and repairs on the same held-out rows, or the scores and audits of any classifiers. Torch only for networks."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from equipoise.data import Cohort, Scores
+from equipoise.errors import BadInput, Misuse
+from equipoise.measures import Asked, Audit, Audits, Gap, sums_of
+from equipoise.repair.contrast import Contrast, contrast_scores, contrast_sums
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from equipoise.methods import Candidate
+    from equipoise.repair.comparison import Comparison
+
+INSTEAD = {
+    "DataFrame": "Name the columns of the frame: eq.Scores.from_frame(frame, label=..., score=..., group=...).",
+    "str": "Read the file first: eq.Scores.from_frame(...), or run `equipoise compare`.",
+    "PurePath": "Read the file first: eq.Scores.from_frame(...), or run `equipoise compare`.",
+}
+
+
+@overload
+def compare(
+    models: Mapping[str, Scores],
+    *,
+    paired: bool | None = ...,
+    threshold: float | Mapping[str, float] | None = ...,
+    measures: Sequence[Gap] | None = ...,
+    level: float = ...,
+    min_patients: int = ...,
+) -> Contrast: ...
+
+
+@overload
+def compare(models: Mapping[str, Audit] | Mapping[str, Audits], *, common_groups: bool = ...) -> Contrast: ...
+
+
+@overload
+def compare(
+    models: Mapping[str, "nn.Module | Candidate"],
+    cohort: Cohort,
+    *,
+    valid: Cohort | None = ...,
+    measure: Gap | None = ...,
+    level: float = ...,
+    seed: int = ...,
+    min_patients: int = ...,
+    title: str = ...,
+    label: str = ...,
+) -> "Comparison": ...
+
+
+def compare(models: Mapping[str, Any], cohort: Cohort | None = None, **options: Any) -> "Comparison | Contrast":
+    """The comparison of classifiers by name: networks and repairs on a cohort, or scores or audits without one. The first is the original.
+
+    **Networks on a cohort** are compared on the same held-out rows. A result of `debias` decides by its own rule; a network by the
+    threshold that is best on `valid`, or that `train` chose, or 0.5. With `valid`, the rows that the results were found on, the report also
+    shows the repair set. Among several results the best is chosen by their goal on the repair set, as `debias` would; the held-out rows
+    have no influence on that.
+
+    **Scores** are of several models on the same patients, matched by id and compared row by row, or of different patients (two sites, two
+    periods). Ids show which; `paired` states it. `threshold` is one number, or one by name. **Audits** are of different patients; with
+    `common_groups`, groups that are not in all of them are left out. The result has the change of every gap and rate, adjusted together.
+
+    >>> import numpy as np, pandas as pd, equipoise as eq
+    >>> frame = pd.DataFrame({"x": np.arange(400) % 7, "sex": ["F", "M"] * 200, "sick": (np.arange(400) % 7 > 3).astype(int)})
+    >>> parts = eq.split(eq.Cohort.from_frame(frame, label="sick", group="sex", reference="M"), seed=0)
+    >>> model = eq.train(parts.train, parts.valid, settings=eq.Training(epochs=1), seed=0)
+    >>> result = eq.debias(model, parts.valid, method="group-thresholds")
+    >>> eq.compare({"original": model, "repaired": result}, parts.test).found.after.rows == len(parts.test)
+    True
+    >>> old, new = (frame.assign(p=(frame.x + shift) / 9) for shift in (0, 1))
+    >>> scores = {name: eq.Scores.from_frame(f, label="sick", score="p", group="sex") for name, f in (("old", old), ("new", new))}
+    >>> eq.compare(scores).paired
+    True
+    """
+    if not isinstance(models, Mapping) or len(models) < 2:
+        raise Misuse("eq.compare", "at least two classifiers by name, {'original': model, 'repaired': result}", models)
+    kinds = {type(each) for each in models.values()}
+    scored, audited = kinds == {Scores}, kinds <= {Audit, Audits}
+    if not scored and not audited and kinds & {Scores, Audit, Audits}:
+        found = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise BadInput(f"eq.compare takes scores, or audits, or networks with a cohort; got {found}. Compare things of one kind.")
+    if (scored or audited) and cohort is not None:
+        raise BadInput("scores and audits are compared without a cohort: eq.compare({...}); a cohort goes with networks")
+    if scored:
+        return _scores(models, **options)
+    if audited:
+        return contrast_sums({str(name): sums_of(each) for name, each in models.items()}, **options)
+    if cohort is None:
+        raise Misuse("eq.compare", "scores or audits by name, or networks with a cohort", next(iter(models.values())), INSTEAD)
+    from equipoise.repair.comparison import compare_models
+
+    return compare_models(models, cohort, **options)
+
+
+def _scores(
+    models: Mapping[str, Scores],
+    *,
+    paired: bool | None = None,
+    threshold: float | Mapping[str, float] | None = None,
+    measures: Sequence[Gap] | None = None,
+    level: float = 0.95,
+    min_patients: int = 5,
+) -> Contrast:
+    given = dict.fromkeys(models, threshold) if not isinstance(threshold, Mapping) else {name: threshold.get(name) for name in models}
+    asked = {
+        name: Asked.of({"threshold": given[name], "measures": measures, "level": level, "min_patients": min_patients}).decided()
+        for name in models
+    }
+    return contrast_scores(models, asked, paired=paired)
