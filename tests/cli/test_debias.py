@@ -505,6 +505,8 @@ def test_the_original_decides_by_the_threshold_in_use(table):
     assert found["before"]["threshold"] == 0.3
     assert found["original"]["in_use"] is True
     assert trace.groupby("method")["threshold"].first().to_dict() == {"standard": 0.3, "group-thresholds": 0.3}
+    code, out, _ = table(*TABLE, *FEW, "--threshold", 0.3, "--overwrite")
+    assert (code, "0.3" in next(line for line in out.splitlines() if "original decides" in line)) == (0, True)
     assert table(*TABLE, *FEW, "--threshold", 1.3, "--overwrite").code == 2
 
 

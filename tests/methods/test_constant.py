@@ -8,7 +8,22 @@ import pandas as pd
 import pytest
 
 from equipoise.measures import NEVER, Threshold
-from equipoise.methods import METHODS, Fit, FitStep, Goal, GroupThresholds, Kind, Method, Rng, debias, settings_of, step_decisions
+from equipoise.methods import (
+    METHODS,
+    Fit,
+    FitStep,
+    Goal,
+    GroupThresholds,
+    Kind,
+    Method,
+    Note,
+    Rng,
+    Step,
+    debias,
+    run_many,
+    settings_of,
+    step_decisions,
+)
 from equipoise.methods.constant import constant, refused
 from equipoise.methods.contract import NoSettings
 from equipoise.methods.group_thresholds import KIND
@@ -59,7 +74,8 @@ def test_what_a_method_delivers_is_never_constant(always: str, selection: str):
     assert np.array_equal(decisions, original.score >= found.trace["threshold"].iloc[0])
     if selection == "paper":
         assert note_of(found.notes, "constant")
-        assert [note.kind for note in found.why[:2]] == ["original_kept", "constant"]  # what follows is of the step that was refused
+        assert [note.kind for note in found.why] == ["original_kept", "constant"]
+        assert {note.kind for note in found.notes} <= {"original_kept", "constant", "small_cells"}  # none of the rule that was refused
 
 
 @pytest.mark.parametrize("rows", [24, 40])
@@ -71,3 +87,33 @@ def test_bias_score_never_chooses_a_step_that_is_constant(rows: int):
     made = found.rule.decide(predict(model if found.model is None else found.model, cohort))
     assert not constant(made, cohort.attribute.codes)
     assert constant(step_decisions(found.steps, model, cohort), cohort.attribute.codes).any()
+
+
+def _steps(_model, data, _goal, _settings, _rng):
+    """Three steps: one that lowers the gap, one that decides the same for everybody, and one that changes nothing."""
+    start = data.start.scores
+    fairer = start + 0.05 * (data.labels[0].codes == 1)
+    for number, scores in enumerate((fairer, np.full_like(start, 0.5), start), 1):
+        yield Step(number, scores=scores, notes=(Note("step", numbers={"number": number}),))
+
+
+@pytest.mark.parametrize("selection", ["paper", "honest"])
+def test_a_refused_step_makes_room_for_the_next_usable_one(selection: str, monkeypatch):
+    monkeypatch.setitem(METHODS, "three", Method("three", _steps, NoSettings, "three steps"))
+    model, parts = trained("mlp")
+    found = debias(model, parts.valid, method="three", measure="spd", min_performance=0.1, selection=selection, recalibrate=False)
+    sizes = found.trace["gap"].abs()
+    assert sizes.iloc[2] == 0  # the smallest gap of all is that of the constant step
+    assert found.chosen != 2
+    if selection == "paper":
+        assert found.chosen == int(sizes.drop(2).idxmin()) == 1
+        assert note_of(found.notes, "constant")
+        assert [note.numbers["number"] for note in found.notes if note.kind == "step"] == [1]  # none of the step that was refused
+
+
+def test_a_study_repeats_the_published_choice(monkeypatch):
+    monkeypatch.setitem(METHODS, "three", Method("three", _steps, NoSettings, "three steps"))
+    model, parts = trained("mlp")
+    goal = Goal("spd", min_performance=0.1)
+    assert run_many("three", [model], [parts.valid], goal, seeds=[0])[0].chosen == 2
+    assert run_many("three", [model], [parts.valid], goal, seeds=[0], refuse_constant=True)[0].chosen != 2

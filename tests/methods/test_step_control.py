@@ -244,3 +244,12 @@ def test_settings_of_the_other_schedule_are_refused(problems):
             eq.debias(model, cohort, method=method, evals_per_epoch=3)
         with pytest.raises(BadInput, match="adaptive"):
             eq.debias(model, cohort, method=method, schedule="adaptiv")
+
+
+@pytest.mark.parametrize("selection", ["paper", "honest"])
+def test_a_run_that_ends_without_a_step_reports_it(selection: str, problems):
+    model, cohort = problems["mlp"]
+    found = eq.debias(model, cohort, method="bias-gda", selection=selection, epochs=1, learning_rate=1e-12, batch=len(cohort), force=True)
+    assert found.chosen == 0
+    assert [note.subject for note in found.notes if note.kind == "no_step"] == ["bias-gda"]
+    assert all(note.numbers["trials"] >= 1 for note in found.notes if note.kind == "no_step")

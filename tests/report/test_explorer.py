@@ -78,6 +78,9 @@ def test_the_data_are_plain_and_the_chosen_point_is_the_candidates():
         at = method["chosen"]
         assert (method["steps"][at], method["gap"][at], method["performance"][at]) == (row["step"], row["gap"], row["performance"])
         assert method["total"] == len(repair.candidate.trace)
+        goal = case.goal
+        met = row["performance"] >= (goal.min_performance or 0) and abs(row["gap"]) <= (1 if goal.max_gap is None else goal.max_gap)
+        assert method["met"] == met  # of the values that are shown, not of those a step was chosen by
     assert [m["own_rule"] for m in data["methods"]][:2] == [False, False]
     assert [m["result"] for m in data["methods"]] == [True, False, False, False]
 

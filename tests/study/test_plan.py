@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+import tomllib
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -322,6 +324,8 @@ def test_missing_data_are_named_before_anything_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_valid(name: str) -> None:
     assert read_plan(name).name == name
+    arms = tomllib.loads((files("equipoise.study") / "presets" / f"{name}.toml").read_text("utf-8"))["methods"]
+    assert [arm["method"] for arm in arms if "selection" not in arm] == []  # a default of the plan could change the rows of a preset
 
 
 def test_import_equipoise_loads_no_pydantic() -> None:

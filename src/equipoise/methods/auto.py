@@ -133,6 +133,7 @@ def run(
                 trains=None if trains is None else [trains[k] for k in going],
                 settings=settings.settings.get(name),
                 budget=None if deadline is None else max(0.001, deadline - time.monotonic()),
+                refuse_constant=True,
             )
         except EquipoiseError as error:
             if name == STANDARD:  # no method can be run on these rows or this network

@@ -38,7 +38,7 @@ from equipoise.measures import QUOTIENTS, FloatArray, Rule, furthest, is_quotien
 from equipoise.methods.bias_problem import Problem, probe_inputs, probed
 from equipoise.methods.bias_programs import parity_path, path
 from equipoise.methods.bias_score_rule import BiasScoreRule, rule_of
-from equipoise.methods.constant import refused
+from equipoise.methods.constant import WORST, refused
 from equipoise.methods.contract import ONE_BY_ONE, Fit, FitStep, Kind, Rng, Task, Work, method
 from equipoise.methods.evaluation import Found, Label, frame, trace_row
 from equipoise.methods.goal import Goal, Note, limits_of, spare
@@ -171,7 +171,7 @@ def bias_score(model: nn.Module | None, cohort: Rows, goal: Goal, settings: Sett
         made = np.stack([own >= t for own, t in zip([original[0], *scores], cuts, strict=True)]).astype(np.float64)
     refusals = refused(made, cohort.attribute.codes)
     choosable = held_out.copy()
-    choosable.loc[refusals, ["gap", "performance"]] = [np.nan, -1.0]  # what decides the same for everybody qualifies for nothing
+    choosable.loc[refusals, ["gap", "performance"]] = WORST  # what decides the same for everybody qualifies for nothing
     selection = select(choosable, settled)
     why = (*selection.why, Note("held_out_rows_decide"))  # the chosen row's own values, on the rows it was fitted on, may differ
 

@@ -1,23 +1,22 @@
 """Constant decisions: the same for everybody in every group. They have no gap, and nothing to tell; no repair may end in them.
 
-A goal asks for a small gap, and nothing has a smaller one than a classifier that decides the same for all: it is refused as a step to
-choose, and as what a method delivers, unless the original was one already. One that only looks at the group is refused as well.
+A goal asks for a small gap, and nothing has a smaller one than a classifier that decides the same for all: such a step is not chosen, and
+the best of the others is, unless the original was one already. One that only looks at the group is refused as well.
 """
 
-import copy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import nn
 
-from equipoise.data import IntArray, Rows
+from equipoise.data import IntArray, Scores
 from equipoise.measures import FloatArray
-from equipoise.methods.base import Candidate
-from equipoise.methods.driver import joined
-from equipoise.methods.goal import Note
-from equipoise.methods.selection import plain_rule
-from equipoise.models import ChosenOutputs, predict
+from equipoise.methods.contract import Fit, Method
+from equipoise.methods.goal import Goal, Note
+from equipoise.methods.selection import plain_rule, select
+
+WORST = [np.nan, -1.0]  # the gap and the performance of a step that qualifies for nothing
 
 
 def constant(decisions: FloatArray, codes: IntArray) -> npt.NDArray[np.bool_]:
@@ -37,35 +36,18 @@ def refused(decisions: FloatArray, codes: IntArray) -> npt.NDArray[np.bool_]:
     return worse
 
 
-def not_constant(candidate: Candidate, model: nn.Module | None, cohort: Rows) -> Candidate:
-    """The candidate; or the original with a note, where the candidate's decisions on these rows are constant and the original's are not."""
-    if candidate.chosen == 0 or cohort.kind == "classes":
-        return candidate
-    if not candidate.labels:
-        return _original(candidate, model, cohort) if _refused(candidate, model, cohort) else candidate
-    assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
-    parts = {name: cohort.labelled(name) for name in candidate.labels}
-    views = {name: model.view(at) for at, name in enumerate(candidate.labels)}
-    if not any(_refused(own, views[name], parts[name]) for name, own in candidate.labels.items()):
-        return candidate
-    whole = model.around(copy.deepcopy(model.inner))
-    each = {
-        name: replace(_original(own, views[name], parts[name]), model=whole.view(at))
-        for at, (name, own) in enumerate(candidate.labels.items())
-    }
-    return joined(whole.inner, each, candidate.trace, 0, (Note("constant"), *candidate.why), cohort.kind)
-
-
-def _refused(candidate: Candidate, model: nn.Module | None, cohort: Rows) -> bool:
-    made = candidate.rule.decide(predict(candidate.model, cohort))
-    if not constant(made, cohort.attribute.codes):
-        return False
-    before = plain_rule(candidate.method, candidate.trace, 0, cohort, candidate.goal).decide(predict(model, cohort))
-    return not constant(before, cohort.attribute.codes)
-
-
-def _original(candidate: Candidate, model: nn.Module | None, cohort: Rows) -> Candidate:
-    rule = plain_rule(candidate.method, candidate.trace, 0, cohort, candidate.goal)
-    network, notes = copy.deepcopy(model), (*candidate.notes, Note("constant"), Note("original_kept"))
-    why = (Note("original_kept"), Note("constant"), *candidate.why)
-    return replace(candidate, model=network, rule=rule, chosen=0, met_in_sample=False, why=why, notes=notes)
+def not_constant(fit: Fit, method: Method, scores: Scores, goal: Goal, settings: Any) -> Fit:
+    """The fit; where its rule decides the same for everybody, the best of the method's other rules, or the original."""
+    original, codes = plain_rule(method.name, fit.trace, 0, scores, fit.goal), scores.attribute.codes
+    if not refused(np.stack([original.decide(scores), fit.rule.decide(scores)]), codes)[1]:
+        return fit
+    wide: Fit = fit if fit.steps or method.frontier is None else method.frontier(scores, goal, settings)
+    if wide.steps:
+        usable = wide.trace.copy()
+        usable.loc[refused(np.stack([step.rule.decide(scores) for step in wide.steps]), codes), ["gap", "performance"]] = WORST
+        chosen = select(usable, wide.goal)
+        if chosen.row:
+            why = (Note("constant"), *chosen.why)
+            return replace(wide, rule=wide.steps[chosen.row].rule, chosen=chosen.row, why=why, met=chosen.met)
+    kept = (Note("original_kept"), Note("constant"))
+    return replace(fit, rule=original, trace=wide.trace, chosen=0, why=kept, met=False, notes=kept, steps=())

@@ -34,11 +34,12 @@ from equipoise.methods.base import Candidate, HeldOut
 from equipoise.methods.constant import refused
 from equipoise.methods.contract import Fit, FitStep, Kind, Rng, adaptive, parts_of
 from equipoise.methods.cross_fitted_choice import NOISE, BoolArray, choose
-from equipoise.methods.driver import Half, Job, Run, Verdict, joined, run
+from equipoise.methods.driver import joined, run
 from equipoise.methods.evaluation import Data
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.frontier import SHARES, step_decisions
 from equipoise.methods.goal import Goal, Note
+from equipoise.methods.job import Half, Job, Run, Verdict
 from equipoise.methods.selection import plain_rule
 from equipoise.models import ChosenOutputs, check, predict
 

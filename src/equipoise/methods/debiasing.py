@@ -19,11 +19,11 @@ from equipoise.data import Cohort, Rows, Scores, check_cohort
 from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, pick, raise_all
 from equipoise.measures import Gap, named
 from equipoise.methods.base import Candidate, Progress
-from equipoise.methods.constant import not_constant
 from equipoise.methods.contract import METHODS, ONE_BY_ONE, Kind, Method, settings_of, takes
 from equipoise.methods.cross_fitted import run_cross_fitted
-from equipoise.methods.driver import Job, joined, run
+from equipoise.methods.driver import joined, run
 from equipoise.methods.goal import Goal, JointGoal, Note
+from equipoise.methods.job import Job
 from equipoise.methods.outcome import judge
 from equipoise.methods.recalibration import recalibrated
 from equipoise.methods.remarks import advice, check_cells, kept_or_not, remarked
@@ -89,7 +89,7 @@ def debias(
     label a goal of its own; `outputs` says which output of the network is which label, by number or name.
     """
     goal = Goal(named(measure), performance, min_performance, max_gap, keep or {}, selection, max_loss, threshold)
-    limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget}
+    limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget, "refuse_constant": True}
     if isinstance(model, Scores) or (isinstance(model, Mapping) and model and all(isinstance(own, Scores) for own in model.values())):
         with_network = {"cohort": cohort, "train": train, "outputs": outputs}
         if unused := [name for name, value in with_network.items() if value is not None]:
@@ -120,8 +120,6 @@ def debias(
         check_cells({"the repair set": cohort}, goal.each)
     trains = None if train is None else [train]
     found = run_many(method, [network], [cohort], goal, seeds=[seed], trains=trains, **limits)[0]
-    if selection == "paper":  # cross-fitted selection refuses constant decisions as steps
-        found = not_constant(found, network, cohort)
     if not recalibrate:
         return found
     views = {name: network.view(at) for at, name in enumerate(found.labels)} if isinstance(network, ChosenOutputs) else network
@@ -154,7 +152,6 @@ def _scores_alone(
     for at, (name, own) in enumerate(zip(parts, each, strict=True)):
         left = None if until is None else max(0.001, (until - time.monotonic()) / (len(parts) - at))
         one = run_many(method, [None], [parts[name]], own, seeds=[seed], **{**limits, "budget": left})[0]
-        one = not_constant(one, None, parts[name]) if own.selection == "paper" else one
         found[name] = judged(one, parts[name], own, len(parts))
     return _together(found) if several else found[""]
 
@@ -200,10 +197,13 @@ def run_many(
     settings: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     budget: float | None = None,
+    refuse_constant: bool = False,
 ) -> list[Candidate]:
     """The candidates of one method for each (model, cohort, seed), within about `budget` seconds; equal MLPs go through it as one stack.
 
-    The networks of cohorts with several labels are `ChosenOutputs`, and their goal is a `JointGoal`.
+    The networks of cohorts with several labels are `ChosenOutputs`, and their goal is a `JointGoal`. With `refuse_constant` no step that
+    decides the same for everybody is chosen; the published selection, which studies repeat, has no such rule. Cross-fitted selection
+    always has.
     """
     if budget is not None and not budget > 0:
         raise BadInput(f"budget must be a positive number of seconds, or None for no limit; got {budget}")
@@ -232,12 +232,15 @@ def run_many(
         return found
     if cohorts[0].targets is not None and method.labels == ONE_BY_ONE:
         return [
-            _one_by_one(name, model, rows, seeds[k], goal.each, settings or {}, None if trains is None else trains[k], progress)
+            _one_by_one(
+                name, model, rows, seeds[k], goal.each, settings or {}, None if trains is None else trains[k], progress, refuse_constant
+            )
             for k, (model, rows) in enumerate(zip(models, cohorts, strict=True))
             if model is not None and isinstance(rows, Cohort)  # scores are those of one label
         ]
     plain = [own.for_steps() for own in goal.each]  # halves are made here, not by the method
     job = Job(method, models, cohorts, plain, seeds, chosen, trains if method.takes_train else None, progress, deadline=deadline)
+    job = replace(job, refuse_constant=refuse_constant)
     try:
         found = run_cross_fitted(job, goal.selection) if goal.selection != "paper" else [one.candidate for one in run(job)]
     except EmptyCell as error:
@@ -285,13 +288,15 @@ def _one_by_one(
     settings: Mapping[str, Any],
     train: Cohort | None,
     progress: Progress | None,
+    refuse_constant: bool,
 ) -> Candidate:
     """One label after another, joined."""
     assert isinstance(model, ChosenOutputs)  # several labels are outputs of one network
     alone: dict[str, Candidate] = {}
     for at, (name, own) in enumerate(zip(cohort.labels, goals, strict=True)):
         trains = None if train is None else [train.labelled(name)]
-        alone[name] = run_many(method, [model.view(at)], [cohort.labelled(name)], own, seeds=[seed], trains=trains, settings=settings)[0]
+        limits: dict[str, Any] = {"settings": settings, "refuse_constant": refuse_constant}
+        alone[name] = run_many(method, [model.view(at)], [cohort.labelled(name)], own, seeds=[seed], trains=trains, **limits)[0]
         if progress:
             progress(at + 1, len(goals))
     alone = {

@@ -8,105 +8,24 @@ a method as one stack: arrays then have a leading axis, which only the driver in
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from torch import nn
 
-from equipoise.data import Cohort, IntArray, Rows
+from equipoise.data import Cohort
 from equipoise.errors import BadInput
 from equipoise.measures import ARGMAX, FloatArray, LabelRules, Rule, Threshold
-from equipoise.methods.base import Candidate, Progress
-from equipoise.methods.contract import Fit, Kind, Method, Rng, Step, Steps
+from equipoise.methods.base import Candidate
+from equipoise.methods.constant import WORST, constant, not_constant
+from equipoise.methods.contract import Fit, Kind, Rng, Step, Steps
 from equipoise.methods.evaluation import HALF, Data, Evaluation, Found, Limits, decided_at, frame, trace_row
 from equipoise.methods.goal import Goal, JointGoal, Note, Why, spare
+from equipoise.methods.job import BoolArray, Job, Record, Run
 from equipoise.methods.selection import Merit, lacking, merit, plain_rule, select, selected_for_all, too_low
 from equipoise.models import MLP, ChosenOutputs, check, predict, replicas
-
-BoolArray = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The step to keep, where that is decided already, and for each label why, whether it meets its goal, and that goal."""
-
-    step: int
-    why: tuple[Why, ...]
-    met: tuple[bool, ...]
-    goals: tuple[Goal, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Half:
-    """Rows to repair on, repeated until they are as many as the whole set has, and the rows that are held out."""
-
-    cohort: Cohort
-    own: IntArray  # where its rows stand in the whole set, each once
-    held: IntArray  # ... and those that are held out
-    elsewhere: Cohort | None = None  # the rows held out, repeated to one length for all halves; None where all rows are repaired on
-
-
-@dataclass(frozen=True, eq=False)
-class Record:
-    """How the steps of one network decide on all rows of the whole set, in its order."""
-
-    steps: list[int] = field(default_factory=list)
-    decisions: list[BoolArray] = field(default_factory=list)  # one (rows, labels) per step
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """What came of one network: the candidate, and how its steps decide on a half and on the rows held out from it."""
-
-    candidate: Candidate
-    record: Record
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
-    """What a method is run on: networks with their repair sets, one goal per label, seeds and settings; and the training sets."""
-
-    method: Method
-    models: Sequence[nn.Module | None]  # None: of scores alone
-    cohorts: Sequence[Rows]
-    goals: Sequence[Goal]
-    seeds: Sequence[int]
-    settings: Any
-    trains: Sequence[Cohort] | None = None
-    progress: Progress | None = None
-    halves: Sequence[Half] | None = None
-    verdicts: Sequence[Verdict] | None = None
-    deadline: float | None = None  # by time.monotonic(), after which no further step is taken; None: no limit
-
-    @property
-    def networks(self) -> list[nn.Module]:
-        """The networks, or an error where there are scores alone."""
-        found = [model for model in self.models if model is not None]
-        if len(found) < len(self.models):
-            raise BadInput(f"{self.method.name} changes a network, and scores have none")
-        return found
-
-    @property
-    def inputs(self) -> list[Cohort]:
-        """The cohorts that networks are shown, or an error where there are scores alone."""
-        found = [cohort for cohort in self.cohorts if isinstance(cohort, Cohort)]
-        if len(found) < len(self.cohorts):
-            raise BadInput(f"{self.method.name} shows rows to a network, and scores have none")
-        return found
-
-    def within(self, share: float) -> "Job":
-        """The job with only this share of the time that is left."""
-        now = time.monotonic()
-        return self if self.deadline is None else replace(self, deadline=now + share * max(0.0, self.deadline - now))
-
-    def some(self, which: slice) -> "Job":
-        """The job of some of the networks."""
-        names = ("models", "cohorts", "seeds", "trains", "halves", "verdicts")
-        theirs: dict[str, Any] = {name: None if (own := getattr(self, name)) is None else own[which] for name in names}
-        return replace(self, **theirs)
 
 
 def run(job: Job) -> list[Run]:
@@ -135,7 +54,9 @@ def _fitted(job: Job) -> Candidate:
     (model,), (cohort,), (goal,), (seed,) = job.models, job.cohorts, job.goals, job.seeds
     Data.of([cohort], [goal])  # raises where the set lacks what the measure needs
     if job.method.kind == Kind.RULE:
-        fit: Fit = job.method.run(predict(model, cohort), goal, job.settings)
+        scores = predict(model, cohort)
+        fit: Fit = job.method.run(scores, goal, job.settings)
+        fit = not_constant(fit, job.method, scores, goal, job.settings) if job.refuse_constant else fit
     else:
         if model is not None and isinstance(cohort, Cohort):
             check(model, cohort, changed=False)
@@ -158,7 +79,9 @@ class _Search:
         self.network = self.original = replicas(self.models, self.cohorts)
         self.elsewhere: list[Any] | None = None  # where the network is not trained on the repair set
         if job.method.start is not None and job.trains is not None:
-            _check_groups(self.cohorts, job.trains)
+            for cohort, train in zip(self.cohorts, job.trains, strict=True):
+                if (own := cohort.attribute.levels) != (other := train.attribute.levels):
+                    raise BadInput(f"{train.name!r} has the groups {other}, {cohort.name!r} has {own}")
             fresh = [job.method.start(model, seed) for model, seed in zip(self.models, job.seeds, strict=True)]
             self.network, self.elsewhere = replicas(fresh, job.trains), [cohort.inputs for cohort in self.cohorts]
         count = len(job.models)
@@ -169,8 +92,11 @@ class _Search:
         self.joint: list[list[dict[str, Any]]] = [[] for _ in range(count)]
         self.merits: list[list[Merit]] = [[] for _ in range(count)]
         self.best: list[int | None] = [None] * count  # row of the trace
+        self.refused: list[list[bool]] = [[] for _ in range(count)]  # steps that decide the same for everybody, unlike the original
         self.settled: list[list[Goal]] = []
         self.limits: Limits | None = None
+        self.usual: BoolArray = np.zeros(count, bool)  # originals that decide the same for everybody themselves
+        self.trials = 0  # evaluations after the original's
         self.cut = False  # whether the time was up before the method came to its end
 
     def run(self) -> list[Run]:
@@ -191,7 +117,7 @@ class _Search:
                 break
             if not self.active.any():
                 break
-            now = self._step(step)
+            now, self.trials = self._step(step), self.trials + 1
             if progress and step.progress is not None:
                 total = step.progress[1]
                 progress(*step.progress)
@@ -210,6 +136,7 @@ class _Search:
     def _begin(self) -> Evaluation:
         """The original networks, step 0."""
         now = self.data.original(self.original.evaluate())
+        self.usual = self._constant(now)
         if any(goal.keep for goal in self.goals):
             self.limits, now = self.data.limits(now, self.goals)
         for r in range(len(self.active)):
@@ -245,7 +172,7 @@ class _Search:
         if verdicts is not None:
             improved = np.array([step.number <= verdict.step for verdict in verdicts]) & mine
         elif self.last:
-            improved = mine.copy()
+            improved = mine & ~np.array([own[-1] for own in self.refused])
         self.network.keep(improved)
         if verdicts is not None:
             self.active &= ~mine | np.array([step.number < verdict.step for verdict in verdicts])
@@ -256,17 +183,28 @@ class _Search:
 
     def _write(self, step: Step, now: Evaluation, of: BoolArray, counts: bool = True) -> BoolArray:
         """Adds a row to the traces of some networks, and says which of them are better than ever before."""
-        improved = np.zeros(len(self.active), bool)
+        improved, same = np.zeros(len(self.active), bool), self._constant(now)
         for r in np.flatnonzero(of).tolist():
+            self.refused[r].append(bool(same[r]))
             self.steps[r].append(step)
             self.found[r].append(now.each)
             self.joint[r].append(self._joint_row(step, now, r))
             self.merits[r].append(merit(now.each, self.settled[r], r))
             best = self.best[r]
-            improved[r] = counts and (best is None or self.merits[r][-1] > self.merits[r][best])
+            usable = counts and not same[r]
+            improved[r] = usable and (best is None or self.merits[r][-1] > self.merits[r][best])
             if improved[r]:
                 self.best[r] = len(self.merits[r]) - 1
         return improved
+
+    def _constant(self, now: Evaluation) -> BoolArray:
+        """Which networks (R,) decide the same for everybody, for any label; none where that is not refused. Classes may be empty."""
+        found = np.zeros(len(self.active), bool)
+        if self.job.refuse_constant and not self.data.classes:
+            for (rows, label), own in zip(self.data.parts, now.each, strict=True):
+                made = decided_at(now.scores[:, rows], own.threshold)
+                found |= [bool(constant(f, codes)) for f, codes in zip(made, label.codes, strict=True)]
+        return found & ~self.usual
 
     def _joint_row(self, step: Step, now: Evaluation, r: int) -> dict[str, Any]:
         """One step of all labels: the largest gap and whose it is, and the mean performance; of classes, the mean recall."""
@@ -293,10 +231,14 @@ class _Search:
         """The row of the trace that is chosen."""
         if self.job.verdicts is not None:
             return sum(step.number <= self.job.verdicts[r].step for step in self.steps[r]) - 1
-        return len(self.steps[r]) - 1 if self.last else self.best[r] or 0
+        if self.last:
+            return max(k for k, refusal in enumerate(self.refused[r]) if not refusal)
+        return self.best[r] or 0
 
     def _candidate(self, r: int, model: nn.Module) -> Candidate:
         row, given = self._row(r), self.models[r]
+        if row == 0 and any(self.refused[r]):  # nothing was kept, and the network may be another one than the original
+            model = copy.deepcopy(given.inner if isinstance(given, ChosenOutputs) else given)
         views = [model]
         if isinstance(given, ChosenOutputs):
             whole = given.around(model)
@@ -347,13 +289,21 @@ class _Search:
         elif self.data.several:
             why = (self._why(r, row), *missing)
         else:
-            why = self._single_why(row, trace, settled, missing)
+            usable = trace.copy()
+            usable.loc[self.refused[r], ["gap", "performance"]] = WORST
+            why = self._single_why(row, usable, settled, missing)
         asked = given if own_goal else settled
         rule: Rule = Threshold(HALF, ARGMAX) if self.data.classes else plain_rule(self.method.name, trace, row, self._part(r, at), asked)
         frozen, tensors = self.network.frozen
         fixed = (Note("frozen_parameters", numbers={"frozen": frozen, "of": tensors}),) if frozen else ()
         cut = (Note("cut_short", self.method.name, {"steps": len(self.steps[r]) - 1}),) if self.cut else ()
-        notes, told = (*fixed, *step.notes, *cut), asdict(self.job.settings)
+        kept: Why = ()
+        merits = [self.merits[r][k] for k in np.flatnonzero(self.refused[r])]
+        if self.job.verdicts is None and merits and (self.last or self.best[r] is None or max(merits) > self.merits[r][row]):
+            kept = (Note("constant"),) if row else (Note("original_kept"), Note("constant"))
+            why = (*kept, *(why if row else ()))
+        none = (Note("no_step", self.method.name, {"trials": self.trials}),) if len(self.steps[r]) == 1 and self.trials else ()
+        notes, told = (*fixed, *step.notes, *kept, *none, *cut), asdict(self.job.settings)
         seed, pace = self.job.seeds[r], self.steps[r][-1].pace
         return Candidate(self.method.name, model, rule, trace, row, why, met, asked, seed, told, notes, pace=pace)
 
@@ -381,9 +331,3 @@ def joined(model: nn.Module | None, each: dict[str, Candidate], trace: pd.DataFr
     goal = JointGoal.of({name: own.goal for name, own in each.items()})
     met = all(own.met_in_sample for own in each.values())
     return replace(first, model=model, rule=rule, trace=trace, chosen=chosen, why=why, met_in_sample=met, goal=goal, labels=each)
-
-
-def _check_groups(cohorts: Sequence[Cohort], trains: Sequence[Cohort]) -> None:
-    for cohort, train in zip(cohorts, trains, strict=True):
-        if cohort.attribute.levels != train.attribute.levels:
-            raise BadInput(f"{train.name!r} has the groups {train.attribute.levels}, {cohort.name!r} has {cohort.attribute.levels}")

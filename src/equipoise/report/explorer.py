@@ -118,7 +118,7 @@ def _method(tried: Tried, case: Comparison) -> dict[str, Any]:
         "drawn": [bool(drawn) for drawn in kept.drawn],
         "total": len(candidate.trace),
         "chosen": int(np.searchsorted(kept.rows, candidate.chosen)),
-        "met": candidate.met_in_sample,
+        "met": select(candidate.trace.iloc[[candidate.chosen]], case.goal).met,  # of the values shown, as for every other row
         "own_rule": picked.row != candidate.chosen,
         "result": tried is case.result,
     }

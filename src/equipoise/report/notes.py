@@ -228,6 +228,7 @@ PLAIN = {
     "original_kept": "the original model was kept",
     "cross_fitted": "gaps and performance were corrected by how much worse steps are on rows not used for fitting, among {rows:,} rows",
     "cut_short": "{subject} ended after {steps:,} steps, when its share of the budget was used up",
+    "no_step": "{subject} ended without a step: none of {trials:,} trials moved the gap far enough with the performance kept",
     "could_not_run": "{subject} could not be run: {problem}",
     "recalibrated": "scores are recalibrated on the repair set, which changes no decision: on average {before:.1%} away from the risk "
     "by the recalibrated original before, {after:.1%} after (cross-fitted)",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from equipoise.data import CONFLICTS, Varying, joined
 from equipoise.errors import UnknownName, raise_all
+from equipoise.measures import ARGMAX, Threshold
 from equipoise.report.measure_words import PERFORMANCE, RATES, crossed, distinct, gap_words, performance_words, rate_words
 from equipoise.report.text import amount, percent, sentence, short_name, thousand
 
@@ -293,6 +294,18 @@ def met_words(judgement: Judgement) -> str:
     if judgement.met is None:
         return ""
     return "All limits of the goal are kept on these rows." if judgement.met else "Not all limits of the goal are kept on these rows."
+
+
+def original_words(comparison: Comparison) -> str:
+    """The threshold of the original, and where it comes from; empty for classes, which are decided by argmax."""
+    from equipoise.methods import IN_USE  # after torch, which auditing scores does not load
+
+    candidate = comparison.original.candidate
+    if not isinstance(candidate.rule, Threshold) or candidate.rule.origin == ARGMAX:
+        return ""
+    best = f"of best {performance_words(candidate.goal.performance)} on the repair set"
+    origin = "in use" if candidate.rule.origin == IN_USE else best
+    return f"The original decides by score >= {candidate.rule.value:.4g}, the threshold {origin}."
 
 
 def repair_set_words(comparison: Comparison) -> str:
