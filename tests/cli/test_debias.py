@@ -130,7 +130,8 @@ def test_images_with_masks_and_thumbnails(run, tmp_path):
     assert (code, err) == (0, "")
     assert json.loads(out)["chosen"] == "pruning"
     run_json = json.loads((tmp_path / "repaired" / "run.json").read_text())
-    assert run_json["inputs"]["images"] == {"size": hospital.SIDE, "channels": 1, "mean": [0.5], "std": [0.25]}
+    how = {"resize": [hospital.SIDE] * 2, "crop": None, "interpolation": "bilinear", "channels": 1, "mean": [0.5], "std": [0.25]}
+    assert run_json["inputs"]["images"] == how | {"preset": None}
     assert "list of images" in run_json["hashes"]
     assert any(key.endswith(".unit_mask") for key in load_file("repaired/repaired.safetensors"))
 

@@ -286,7 +286,7 @@ BAD = {
     "an id and images": (["--images", "xrays", *MODEL, "--id", "image"], ["with --images the image name is the id"]),
     "an unknown norm": (
         ["--images", "xrays", *MODEL, "--normalise", "xrays"],
-        ["--normalise must be xray, unit or MEAN/STD", "Did you mean 'xray'?"],
+        ["--normalise must be imagenet, xray, unit, inception, clip or MEAN/STD", "Did you mean 'xray'?"],
     ),
     "a std of nought": (["--images", "xrays", *MODEL, "--normalise", "0.5/0"], ["std must be positive"]),
     "two channels": (["--images", "xrays", *MODEL, "--channels", 2], ["channels must be one of 1, 3; got 2"]),
@@ -420,7 +420,7 @@ def _age(path: Path, days: float) -> None:
 
 def test_caches_are_listed_and_cleared_by_age(run, xrays, tmp_path, monkeypatch):
     assert run("data", "cache").out == f"0 caches, 0.0 MiB, in {tmp_path / 'cache' / 'images'}\n"
-    monkeypatch.setattr("equipoise.data.images.IN_MEMORY", 0)
+    monkeypatch.setattr("equipoise.data.pixel_store.IN_MEMORY", 0)
     for size in (8, 16):
         assert run("audit", "local.csv", *AUDIT, *MODEL, "--size", size).code == 0
     listed = json.loads(run("data", "cache", "--json").out)

@@ -1,6 +1,7 @@
 """DICOM: pixels as a viewer shows them, and the header's sex, age and view."""
 
 import sys
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data import Cohort, Images, Limit, with_headers
+from equipoise.data import Cohort, Geometry, Images, Limit, with_headers
 from equipoise.data.decode import decode, fault
 from equipoise.data.dicom import age, header, is_dicom, read_pixels
 from equipoise.errors import BadInput, MissingExtra
@@ -127,7 +128,7 @@ def test_an_old_file_without_preamble(tmp_path):
     pydicom.filewriter.write_dataset(stream, bare)
     path = tmp_path / "old.dcm"
     path.write_bytes(stream.getvalue())
-    assert (decode(path, 8) == read_pixels(_dicom())).all()
+    assert (decode(path, Geometry((8, 8))) == read_pixels(_dicom())).all()
 
 
 def test_bad_files_are_named_with_the_reason(tmp_path):
@@ -270,7 +271,7 @@ def _encapsulated(frame: bytes, syntax, side: int = 8) -> bytes:
 
 
 def _wrong(content: bytes, pixels: int = 10_000) -> tuple[str, str]:
-    found = fault(content, 8, np.empty((8, 8), np.uint8), Limit(pixels))
+    found = fault(content, partial(decode, geometry=Geometry((8, 8)), limit=Limit(pixels)), np.empty((8, 8), np.uint8), Limit(pixels))
     return (found.kind, found.reason) if found else ("", "")
 
 

@@ -7,13 +7,14 @@ import struct
 import threading
 import warnings
 import zlib
+from functools import partial
 
 import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from equipoise.data import MAX_PIXELS, Images, Limit
-from equipoise.data.decode import _gray, decode, fault
+from equipoise.data import MAX_PIXELS, Geometry, Images, Limit
+from equipoise.data.decode import _converted, decode, fault
 from equipoise.errors import BadInput
 from support.facts import facts, says
 
@@ -44,7 +45,7 @@ def _claim(kind: str, width: int, height: int) -> bytes:
 @pytest.mark.parametrize("kind", ["png", "bmp", "ppm", "jpeg", "gif"])
 def test_the_pixels_that_a_header_names_are_checked_first(kind, recwarn):
     content = _claim(kind, 60_000, 50_000)
-    wrong = fault(content, 8, np.empty((8, 8), np.uint8))
+    wrong = fault(content, partial(decode, geometry=Geometry((8, 8))), np.empty((8, 8), np.uint8))
     assert wrong.kind == "too large"
     assert f"{MAX_PIXELS:,}" in wrong.reason or "decompression bomb" in wrong.reason
     with pytest.raises(BadInput, match=facts(1, "--max-pixels")):
@@ -89,7 +90,10 @@ def test_a_file_larger_than_any_image_within_the_limit_is_not_read(tmp_path, mon
     path = tmp_path / "large.png"
     path.write_bytes(_bytes(4) + bytes(1000))
     monkeypatch.setattr("pathlib.Path.read_bytes", lambda _: pytest.fail("read"))
-    assert fault(path, 4, np.empty((4, 4), np.uint8), Limit(100)).kind == "too large"
+    assert (
+        fault(path, partial(decode, geometry=Geometry((4, 4)), limit=Limit(100)), np.empty((4, 4), np.uint8), Limit(100)).kind
+        == "too large"
+    )
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "LA", "1", "CMYK", "I;16", "F", "L"])
@@ -99,9 +103,9 @@ def test_gray_by_blocks_is_gray(mode, monkeypatch):
         image = Image.fromarray(rng.integers(0, 60_000, (37, 23)).astype(np.uint16 if mode == "I;16" else np.float32))
     else:
         image = Image.fromarray(rng.integers(0, 256, (37, 23, 4), dtype=np.uint8), "RGBA").convert(mode)
-    whole = np.asarray(_gray(image))
+    whole = np.asarray(_converted(image, "L"))
     monkeypatch.setattr("equipoise.data.decode.BLOCK", 100)
-    assert (np.asarray(_gray(image)) == whole).all()
+    assert (np.asarray(_converted(image, "L")) == whole).all()
 
 
 def test_of_many_threads_one_large_image_is_decoded_at_a_time():
@@ -147,7 +151,7 @@ def test_a_name_in_an_error_of_the_system_is_no_reason(tmp_path, monkeypatch):
     path = tmp_path / "patient-4711.png"
     path.write_bytes(_bytes(8))
     monkeypatch.setattr("pathlib.Path.read_bytes", lambda self: (_ for _ in ()).throw(PermissionError(13, "Permission denied", str(self))))
-    wrong = fault(path, 8, np.empty((8, 8), np.uint8))
+    wrong = fault(path, partial(decode, geometry=Geometry((8, 8))), np.empty((8, 8), np.uint8))
     assert (wrong.kind, wrong.reason) == ("damaged", "cannot be read: Permission denied")
 
 
@@ -161,7 +165,7 @@ def test_an_overwritten_file_of_the_same_size_and_time_is_decoded_again(tmp_path
     assert path.stat().st_size > 2**16
     assert found[0] < 60
     assert found[1] > 140
-    assert decode(path, 8).mean() > 140
+    assert decode(path, Geometry((8, 8))).mean() > 140
 
 
 def test_libtiff_prints_nothing(capfd):

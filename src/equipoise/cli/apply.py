@@ -32,6 +32,13 @@ def apply(
     model: Annotated[
         str | None, typer.Option(help="Factory of the network, as file.py:factory; its code is executed.", show_default="none: see --trust")
     ] = None,
+    transform: Annotated[
+        str | None,
+        typer.Option(
+            help="Transform of the images, as file.py:transform, which must be that of the repair; its code is executed.",
+            show_default="none: see --trust",
+        ),
+    ] = None,
     trust: Annotated[
         bool,
         typer.Option(
@@ -62,7 +69,7 @@ def apply(
         raise BadInput("--spreadsheet-safe applies to the CSV, and --json prints none. Add --out decisions.csv, or omit one of them.")
     if save:
         data.check_writable(save)
-    bundle = Bundle.load(folder, model=model, trust=trust, images=images is not None, running=say_code)
+    bundle = Bundle.load(folder, model=model, transform=transform, trust=trust, images=images is not None, running=say_code)
     with notes():
         text = bundle.text_columns | ({image_column} if images is not None and image_column is not None else set())
         frame = data.read_table(file, text=text, limit=options["max_table_bytes"])

@@ -123,14 +123,43 @@ OPTIONS = {  # by field of data.Reading; bins and norm are parsed
         "Read the columns sex, age and view from the DICOM headers where the table has none, and use frontal views only.",
         "--from-headers",
     ),
-    "size": _image(int | None, None, "Input size of the network, in pixels per side.", shown="224"),
-    "channels": _image(int | None, None, "1 for grayscale, 3 for colour.", shown="1"),
+    "size": _image(int | None, None, "Stretch the images to this many pixels per side, the input size of the network.", shown="224"),
+    "resize": _image(
+        str | None,
+        None,
+        "Resize the shorter side to this many pixels, as torchvision's Resize(256); or HEIGHTxWIDTH. Antialiased.",
+        shown="none: see --size",
+    ),
+    "crop": _image(
+        str | None,
+        None,
+        "Then take the central square of so many pixels, as CenterCrop(224); or 'square': the largest one, before resizing.",
+        shown="none",
+    ),
+    "interpolation": _image(str | None, None, f"How to resize: {', '.join(data.INTERPOLATIONS)}.", shown="bilinear"),
+    "channels": _image(
+        int | None, None, "1 for grayscale, 3 for colour; with --transform, what images are converted to before it.", shown="1"
+    ),
     "norm": _image(
         str | None,
         None,
-        "Normalisation of pixels in [0, 1]: xray (-1024 to 1024, torchxrayvision), unit (0 to 1) or MEAN/STD.",
+        "Normalisation of pixels in [0, 1]: imagenet, xray (-1024 to 1024, torchxrayvision), unit (0 to 1), inception (-1 to 1), clip or "
+        "MEAN/STD.",
         "--normalise",
         "0.5/0.25 for grayscale, ImageNet's for colour",
+    ),
+    "preset": _image(
+        str | None,
+        None,
+        "Preprocessing of torchvision (256, crop 224, ImageNet), timm (the same, bicubic) or torchxrayvision (central square, 224, xray).",
+        shown="none",
+    ),
+    "transform": _image(
+        str | None,
+        None,
+        "Your own preprocessing instead, as file.py:transform: a torchvision or MONAI transform, or a function from a Pillow image to a "
+        "tensor, whose code is executed.",
+        shown="none",
     ),
     "skip_broken": _image(bool, False, "Skip unreadable images and report them.", "--skip-broken"),
     "allow_outside": _image(bool, False, "Also read images outside the folder (.., absolute paths, links).", "--allow-outside"),
@@ -211,8 +240,22 @@ class Inputs:
     @property
     def reading(self) -> data.Reading:
         """The options as the library takes them."""
-        norm = norm_of(self.options["norm"], self.options["channels"] or 1)
-        return data.Reading(**{**self.options, "norm": norm, "bins": dict(map(data.read_bins, self.options["bins"] or []))})
+        bins = dict(map(data.read_bins, self.options["bins"] or []))
+        return data.Reading(**{**self.options, **self._pixels(), "transform": self._transform(), "bins": bins})
+
+    def _pixels(self) -> dict[str, Any]:
+        """The options of preprocessing that are texts, parsed."""
+        preset = self.options["preset"]
+        base = data.PRESETS[pick("--preset", preset, data.PRESETS)]["channels"] if preset is not None else 1
+        norm = data.read_norm(self.options["norm"], self.options["channels"] or base)
+        return {"norm": norm, "resize": data.read_resize(self.options["resize"]), "crop": data.read_crop(self.options["crop"])}
+
+    def _transform(self) -> data.Transform | None:
+        if self.options["transform"] is None:
+            return None
+        from equipoise.models import load_transform
+
+        return load_transform(self.options["transform"])
 
     def problems(self) -> list[str]:
         """Options that do not go together."""
@@ -256,7 +299,13 @@ class Inputs:
         found = ["--feature is for tabular networks; the inputs are the --images. Omit it."] if self.options["features"] else []
         if self.options["id"] is not None:
             found.append("--id is for tables without images; with --images the image name is the id. Omit it.")
-        collected(found, lambda: norm_of(self.options["norm"], self.options["channels"] or 1))
+        own = {name: self.options[name] for name in ("size", "resize", "crop", "interpolation", "norm", "preset")}
+        if self.options["transform"] is not None:
+            taken = [OPTIONS[name].flag or f"--{name}" for name, value in own.items() if value is not None]
+            return found + ([f"--transform makes images what the network takes. Omit {', '.join(taken)}, or --transform."] if taken else [])
+        if (read := collected(found, self._pixels)) is not None:
+            norm, how = read.pop("norm"), {name: self.options[name] for name in ("size", "interpolation", "channels", "preset")}
+            collected(found, lambda: data.preprocessing_of(**how, **read, **norm))
         return found
 
 
@@ -301,28 +350,6 @@ class Opened:
 def cohort_of(file: Path, reading: data.Reading) -> Opened:
     """The cohort in a data file, read with a progress bar."""
     return Opened(data.read_cohort(file, reading, progress=counting))
-
-
-def norm_of(text: str | None, channels: int) -> data.Norm:
-    """The mean and standard deviation that an option names; empty, for the usual ones, where there is none.
-
-    >>> norm_of("xray", 1), norm_of("0.4,0.5,0.6/0.25", 3)
-    ({'mean': (0.5,), 'std': (0.00048828125,)}, {'mean': (0.4, 0.5, 0.6), 'std': (0.25, 0.25, 0.25)})
-    """
-    if text is None:
-        return data.Norm(mean=(), std=())
-    named = {"xray": data.XRAY_RANGE, "unit": data.UNIT_RANGE}
-    if text in named:
-        mean, std = named[text]["mean"], named[text]["std"]
-    else:
-        try:
-            mean, std = (tuple(float(number) for number in part.split(",")) for part in text.split("/"))
-        except ValueError:
-            raise BadInput(
-                f"--normalise must be xray, unit or MEAN/STD, as in 0.5/0.25; got {text!r}.{did_you_mean(text, named)}"
-            ) from None
-    mean, std = (values * channels if len(values) == 1 else values for values in (mean, std))
-    return data.Norm(mean=mean, std=std)
 
 
 def group_names_of(texts: list[str] | None, cohort: data.Cohort | data.Scores | None = None) -> dict[str, str]:

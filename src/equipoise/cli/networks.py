@@ -34,10 +34,11 @@ def network_of(
     if model.endswith(PROGRAM):
         say_code(code)  # it looks like data and is code
     network = network_with(model, code, state, str(weights))
-    if not reading.norm["mean"] and any(type(m).__module__.partition(".")[0] == "torchxrayvision" for m in network.modules()):
+    own = reading.norm["mean"] or reading.preset or reading.transform
+    if reading.images is not None and not own and any(type(m).__module__.partition(".")[0] == "torchxrayvision" for m in network.modules()):
         raise BadInput(
-            "the network is one of torchxrayvision, which are trained on pixels from -1024 to 1024: add --normalise xray; "
-            "or --normalise unit if yours scales them itself"
+            "the network is one of torchxrayvision, which are trained on pixels from -1024 to 1024: add --preset torchxrayvision or "
+            "--normalise xray; or --normalise unit if yours scales them itself"
         )
     if output_name is not None:
         network = OneOutput(network, output_named(output_name))

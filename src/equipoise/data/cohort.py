@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -203,6 +203,64 @@ class Cohort:
         whole = cls(Table(chosen[[]]), name=name, **read.rows)
         return replace(whole.take([at for at in range(len(rows)) if at not in images.broken]), source=images)
 
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: object,
+        frame: pd.DataFrame | None = None,
+        *,
+        label: str | Sequence[str] | None = None,
+        group: str | Sequence[str] | None = None,
+        y: object = None,
+        groups: object = None,
+        reference: str | Sequence[str] | None = None,
+        patient: str | None = None,
+        patients: object = None,
+        id: str | None = None,
+        cache: str | Path | None = None,
+        progress: Callable[[int], None] | None = None,
+        name: str = "dataset",
+        **columns: Any,
+    ) -> Cohort:
+        """The cohort of a PyTorch Dataset or DataLoader that yields what the network takes, and a frame of its rows in the same order.
+
+        `label`, `group`, `patient`, `id` and the other columns are those of the frame, as in `from_frame`. Without a frame, `groups`,
+        `patients` and `y` are arrays; `y` may be left out where the data set yields the labels.
+
+        An item is a tensor, (tensor, label, ...) or a mapping. The order is compared by the ids, if the data set yields some and `id` names
+        a column, otherwise by the labels. A loader that shuffles or drops rows is refused, and so is a random transform. The rows are read
+        once; above 256 MiB they are kept in a file (see `cache`).
+        """
+        from equipoise.data.datasets import check_order, load_rows
+
+        if frame is None:
+            if groups is None:
+                raise BadInput("a data set needs the group of each row: groups=, or a frame with the column group=")
+            told = np.asarray(groups, dtype=object)
+            loaded = load_rows(dataset, len(told), cache=cache, progress=progress)
+            if y is None and loaded.labels is None:
+                raise BadInput("the data set yields no labels; give them as y=, or a frame with the column label=")
+            whole = cls.from_arrays(
+                np.zeros((len(told), 1), np.float32),
+                loaded.labels if y is None else y,
+                told,
+                reference=cast("str | None", reference),
+                patients=patients,
+                name=name,
+                **columns,
+            )
+            if y is not None:
+                check_order(loaded, None, whole.y if whole.targets is None else whole.targets)
+            return replace(whole, source=loaded.source)
+        check_frame("Cohort.from_dataset", frame)
+        if label is None or group is None:
+            raise BadInput("name the columns of the frame: label= and group=")
+        read = read_columns(frame, Roles(label, group, reference, patient, id, **columns), name if name != "dataset" else "")
+        loaded = load_rows(dataset, len(frame), cache=cache, progress=progress)
+        whole = cls(Table(frame[[]].reset_index(drop=True)), name=name, **read.rows)
+        check_order(loaded, None if id is None else list(whole.ids), whole.y if whole.targets is None else whole.targets)
+        return replace(whole, source=loaded.source)
+
     def __len__(self) -> int:
         return len(self.y)
 
@@ -306,9 +364,9 @@ def _rows_of(inputs: Tensor, rows: IntArray) -> Tensor:
 
 def _check_arrays(inputs: object, y: object, groups: object) -> None:
     """Raises where a data set, a loader or a frame is given in place of arrays, with what to do."""
-    stacked = "Put its rows into arrays first: x = torch.stack([row[0] for row in dataset]), and the labels and groups in the same order."
+    stacked = "Its rows are read by eq.Cohort.from_dataset(dataset, frame, label=..., group=...)."
     framed = "The columns of a frame are read by eq.Cohort.from_frame(frame, label=..., group=...)."
-    advice = {"Dataset": stacked, "DataLoader": stacked.replace("dataset", "loader.dataset"), "DataFrame": framed}
+    advice = {"Dataset": stacked, "DataLoader": stacked, "DataFrame": framed}
     advice |= {"Module": "A network is no data: eq.audit(model, cohort).", "Cohort": "This is a cohort already."}
     if y is None or groups is None or any(kind.__name__ in advice for kind in type(inputs).__mro__):
         raise Misuse("Cohort.from_arrays", "inputs, labels and groups: from_arrays(inputs, y, groups)", inputs, advice)

@@ -1,8 +1,7 @@
-"""One image as 8-bit gray at one size.
+"""One image as 8-bit gray, or colour, at one size.
 
-Every image becomes one channel: colour by its luminance, a palette through its colours, transparency over black. 16-bit and float
-images are scaled by their own range (least value 0, greatest 255); DICOM as its header says (see `dicom`). Other shapes than a square are
-stretched. Resizing is bilinear with antialiasing; a JPEG more than four times too large is first decoded at a fraction of its size.
+Gray is one channel: colour by its luminance, a palette through its colours, transparency over black. 16-bit and float images are scaled by
+their own range (least value 0, greatest 255); DICOM as its header says (see `dicom`). How it is resized and cropped: see `preprocessing`.
 An image of several frames (animated GIF, multi-page TIFF) is refused, since it is not known which one was meant; so is one with more pixels
 than the limit (see `decode_limit`), which is checked before it is decoded.
 """
@@ -12,7 +11,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from io import BytesIO
 from pathlib import Path
@@ -35,8 +34,9 @@ from PIL import (  # noqa: F401
 )
 
 from equipoise.data.dicom import is_dicom, read_pixels
-from equipoise.data.faults import RAISE, BadImage, Broken, Limit
+from equipoise.data.faults import RAISE, BadImage, BadTransform, Broken, Limit
 from equipoise.data.image_files import Pixels, Source, file_state
+from equipoise.data.preprocessing import Geometry
 from equipoise.errors import BadInput, MissingExtra
 
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "JPEG2000", "PPM")  # importing their plugins makes them known to Pillow
@@ -76,24 +76,36 @@ class _Silenced:
 _silenced = _Silenced()
 
 
-def decode(source: Source, size: int, limit: Limit = Limit()) -> Pixels:
-    """One image as 8-bit gray (size, size), or an error: what is wrong with it."""
-    if isinstance(source, bytes):
-        return _decoded(source, "", size, limit)
-    state = file_state(source)
-    if state is None:
+class Coloured(Exception):
+    """An image has colours and was to be decoded as gray for a network that takes colour."""
+
+
+def decode(source: Source, geometry: Geometry, limit: Limit = Limit(), *, colour: bool = False, gray_only: bool = False) -> Pixels:
+    """One image as 8-bit gray (height, width) or colour (height, width, 3), or an error: what is wrong with it.
+
+    With `gray_only`, `Coloured` is raised where gray would lose something.
+    """
+    with opened(source, limit) as image:
+        if gray_only and _has_colours(image):
+            raise Coloured
+        return np.asarray(geometry.applied(_converted(image, "RGB" if colour else "L")), dtype=np.uint8)
+
+
+@contextmanager
+def opened(source: Source, limit: Limit = Limit(), *, upright: bool = True) -> Iterator[Image.Image]:
+    """The image in a file, decoded at its own size; `upright` turns it as its header says. Or an error: what is wrong with it."""
+    state = None if isinstance(source, bytes) else file_state(source)
+    if state is None and not isinstance(source, bytes):
         raise BadImage("missing", "no such file")
-    limit.check_bytes(state.st_size)
-    with limit.room(state.st_size):
-        return _decoded(Path(source).read_bytes(), Path(source).suffix, size, limit)
-
-
-def _decoded(content: bytes, suffix: str, size: int, limit: Limit) -> Pixels:
-    if not content:
-        raise BadImage("empty", "is empty (0 bytes)")
-    if is_dicom(content, suffix):
-        gray = Image.fromarray(read_pixels(content, limit))
-    else:
+    if state is not None:
+        limit.check_bytes(state.st_size)
+    with limit.room(0 if state is None else state.st_size):
+        content, suffix = (source, "") if isinstance(source, bytes) else (Path(source).read_bytes(), Path(source).suffix)
+        if not content:
+            raise BadImage("empty", "is empty (0 bytes)")
+        if is_dicom(content, suffix):
+            yield Image.fromarray(read_pixels(content, limit))
+            return
         with Image.open(BytesIO(content), formats=FORMATS) as image:
             limit.check(*image.size)
             frames = getattr(image, "n_frames", 1)
@@ -102,33 +114,59 @@ def _decoded(content: bytes, suffix: str, size: int, limit: Limit) -> Pixels:
                     "several frames",
                     f"holds {frames} frames (animated or several pages); save the one that is meant as an image of its own",
                 )
-            image.draft("L", (2 * size, 2 * size))  # lets a JPEG be decoded at a half, a quarter or an eighth of a much larger size
             speaks = nullcontext() if image.format != "TIFF" else _silenced
-            with limit.room(image.width * image.height * (BYTES.get(image.mode, 4) + 1)), speaks:
-                ImageOps.exif_transpose(image, in_place=True)  # otherwise it copies
-                gray = _gray(image)
-    if gray.size != (size, size):
-        gray = gray.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0)
-    return np.asarray(gray, dtype=np.uint8)
+            with limit.room(image.width * image.height * (BYTES.get(image.mode, 4) + 1)):
+                with speaks:
+                    image.load()
+                if upright:
+                    ImageOps.exif_transpose(image, in_place=True)  # otherwise it copies
+                yield image
 
 
-def _gray(image: Image.Image) -> Image.Image:
+@contextmanager
+def opened_as(source: Source, mode: str, limit: Limit = Limit()) -> Iterator[Image.Image]:
+    """The image in a file in a mode of Pillow's, at its own size; or an error: what is wrong with it."""
+    with opened(source, limit) as image:
+        yield _converted(image, mode)
+
+
+def _converted(image: Image.Image, mode: str) -> Image.Image:
+    if image.mode == mode:
+        return image
     if image.mode.startswith(("I", "F")):
-        return Image.fromarray(_stretched(np.asarray(image)))
+        image = Image.fromarray(_stretched(np.asarray(image)))
+        return image if mode == "L" else image.convert(mode)
     if image.width * image.height <= BLOCK:
-        return _gray_block(image)
-    whole, height = Image.new("L", image.size), max(1, BLOCK // image.width)
-    image.load()
-    for top in range(0, image.height, height):
-        whole.paste(_gray_block(image.crop((0, top, image.width, min(top + height, image.height)))), (0, top))
+        return _converted_block(image, mode)
+    whole = Image.new(mode, image.size)
+    for box in _blocks(image):
+        whole.paste(_converted_block(image.crop(box), mode), box[:2])
     return whole
 
 
-def _gray_block(image: Image.Image) -> Image.Image:
+def _blocks(image: Image.Image) -> Iterator[tuple[int, int, int, int]]:
+    """Boxes of whole rows of at most about BLOCK pixels."""
+    height = max(1, BLOCK // image.width)
+    for top in range(0, image.height, height):
+        yield 0, top, image.width, min(top + height, image.height)
+
+
+def _converted_block(image: Image.Image, mode: str) -> Image.Image:
     if image.has_transparency_data:
         image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image).convert("L")
-    return image.convert("RGB").convert("L") if image.mode == "P" else image.convert("L")
+        return Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image).convert(mode)
+    return image.convert("RGB").convert(mode) if image.mode == "P" else image.convert(mode)
+
+
+def _has_colours(image: Image.Image) -> bool:
+    """Whether any pixel is not a shade of gray."""
+    if image.mode in ("1", "L", "LA") or image.mode.startswith(("I", "F")):
+        return False
+    for box in _blocks(image):
+        red, green, blue = np.moveaxis(np.asarray(_converted_block(image.crop(box), "RGB")), 2, 0)
+        if (red != green).any() or (green != blue).any():
+            return True
+    return False
 
 
 def _stretched(values: npt.NDArray[np.generic]) -> Pixels:
@@ -143,11 +181,11 @@ def _stretched(values: npt.NDArray[np.generic]) -> Pixels:
     return out
 
 
-def fault(source: Source, size: int, out: Pixels, limit: Limit = Limit()) -> Broken | None:
-    """Decodes one image into `out` (size, size); what was wrong with it, or nothing. The reason holds no name."""
+def fault(source: Source, make: Callable[[Source], npt.NDArray[Any]], out: npt.NDArray[Any], limit: Limit = Limit()) -> Broken | None:
+    """Puts what is made of one image into `out`; what was wrong with it, or nothing. The reason holds no name."""
     try:
-        out[:] = decode(source, size, limit)
-    except MissingExtra:  # no fault of the image
+        out[:] = make(source)
+    except (MissingExtra, BadTransform, Coloured):  # no fault of the image
         raise
     except BadImage as error:
         return Broken(error.kind, str(error))

@@ -29,6 +29,10 @@ class BadImage(BadInput):
         super().__init__(reason)
 
 
+class BadTransform(BadInput):
+    """A transform of the user's that cannot be used: what it raised or returned."""
+
+
 @dataclass(frozen=True)
 class Broken:
     """An image that was left out. Only the kind holds nothing about a patient."""

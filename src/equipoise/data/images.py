@@ -1,30 +1,30 @@
-"""Images as network inputs: decoded once to 8-bit gray at one size, kept as bytes in memory or in a file, made float by the batch.
+"""Images as network inputs: decoded once to 8 bits, or made by a transform; kept in memory or in a file, made float by the batch.
 
-How one image is decoded: see `decode`; how the rows of a frame find their files: see `image_files`.
+How one image is decoded: see `decode`; its size and normalisation: see `preprocessing`; how the rows of a frame find their files: see
+`image_files`.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
+import numpy.typing as npt
 
 from equipoise.data.attribute import IntArray
-from equipoise.data.faults import MAX_PIXELS, Broken, Limit
-from equipoise.data.files import replacing
-from equipoise.data.image_cache import cache_folder, mark_used
-from equipoise.data.image_files import Pixels, Source, file_state
+from equipoise.data.faults import MAX_PIXELS, BadTransform, Broken, Limit
+from equipoise.data.image_cache import cache_folder
+from equipoise.data.image_files import Source
+from equipoise.data.pixel_store import cached, fill, fits_in_memory, name_of, temporary_rows
+from equipoise.data.preprocessing import XRAY_PRESET, Geometry, Preprocessing, preprocessing_of
+from equipoise.data.transforms import CHECKED, Transform, as_transform, check_repeatable, transformed, xray_resized
 from equipoise.errors import BadInput, raise_all
 
 if TYPE_CHECKING:
@@ -32,23 +32,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 log = logging.getLogger(__name__)
-warned = logging.getLogger(f"{__name__}.decoding")
-
-
-class Norm(TypedDict):
-    """How pixels in [0, 1] become what a network sees: (pixel - mean) / std, one number per channel."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+BROKEN_ADVICE = "Fix or remove those rows, or leave the images out: skip_broken=True (--skip-broken)."
 
 
 class Decoding(TypedDict, total=False):
     """The options of `Images.open` that the makers of cohorts pass on."""
 
-    size: int
-    channels: int
+    size: int | None
+    resize: int | tuple[int, int] | None
+    crop: int | str | None
+    interpolation: str | None
+    channels: int | None
     mean: Sequence[float]
     std: Sequence[float]
+    preset: str | None
+    transform: Callable[[Any], Any] | Transform | None
     skip_broken: bool
     max_pixels: int
     cache: str | Path | None
@@ -56,22 +54,9 @@ class Decoding(TypedDict, total=False):
     progress: Callable[[int], None] | None
 
 
-XRAY_RANGE = Norm(mean=(0.5,), std=(1 / 2048,))  # -1024 to 1024, as torchxrayvision's networks are trained on, with one channel
-UNIT_RANGE = Norm(mean=(0.0,), std=(1.0,))  # 0 to 1
-NORMS = {  # channels: mean and standard deviation of pixels in [0, 1]; those of ImageNet for 3, round numbers for 1
-    1: ((0.5,), (0.25,)),
-    3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-}
-IN_MEMORY = 2**28  # bytes of pixels that are kept in memory unless a cache is named: 5,349 images at 224 px
-SMALL = 2**16  # bytes of a file that is known by its content; a larger one by path, length and times of change, to spare reading it
-BROKEN_ADVICE = "Fix or remove those rows, or leave the images out: skip_broken=True (--skip-broken)."
-CHUNK = 32  # images that one thread takes at a time
-VERSION = 2  # of the decoding; another one makes other pixels
-
-
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Rows of images that become float32 tensors (b, channels, size, size) when they are asked for by a slice, positions or a mask.
+    """Rows of images that become float32 tensors (b, channels, height, width) when they are asked for by a slice, positions or a mask.
 
     >>> gray = Images(np.full((3, 8, 8), 255, np.uint8))
     >>> len(gray), gray.shape, gray[:2].shape, gray[:2].max().item()
@@ -79,27 +64,27 @@ class Images:
 
     Other networks want other numbers: torchxrayvision's take one channel from -1024 to 1024, which is mean=0.5, std=1/2048.
 
-    >>> Images(np.full((3, 8, 8), 255, np.uint8), **XRAY_RANGE)[:2].max().item()
+    >>> Images(np.full((3, 8, 8), 255, np.uint8), mean=(0.5,), std=(1 / 2048,))[:2].max().item()
     1024.0
     """
 
-    pixels: Pixels = field(repr=False)  # (m, size, size), in memory or mapped from a file
+    pixels: npt.NDArray[Any] = field(repr=False)  # (m, height, width) or (m, height, width, 3), 8 bits; or float32 rows that are `ready`
     channels: int = 1
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     rows: IntArray = field(default_factory=lambda: np.empty(0, np.int64), repr=False)  # (n,) where in `pixels` each row is
     broken: Mapping[int, Broken] = field(default_factory=dict, repr=False)  # position in the list that was opened: what was wrong with it
+    ready: bool = False  # the rows are what the network takes
+    geometry: Geometry | None = None  # how they came to their size
+    preset: str | None = None
+    transform: Transform | None = None
+    fixed_channels: bool = False  # images were converted to so many channels before the transform
+    files: Sequence[Source] = field(default=(), repr=False)  # of `pixels`, in this process, to try another preprocessing on
 
     def __post_init__(self) -> None:
-        problems = [] if self.channels in NORMS else [f"channels must be one of {', '.join(map(str, NORMS))}; got {self.channels}"]
-        for at, name in enumerate(("mean", "std")):
-            if not problems and not getattr(self, name):
-                object.__setattr__(self, name, NORMS[self.channels][at])
-            if not problems and len(getattr(self, name)) != self.channels:
-                problems.append(f"{name} must hold one number per channel, {self.channels}; got {getattr(self, name)}")
-        if any(not s > 0 for s in self.std):
-            problems.append(f"std must be positive; got {self.std}")
-        raise_all(problems)
+        how = Preprocessing(channels=self.channels, mean=self.mean, std=self.std)
+        object.__setattr__(self, "mean", how.mean)
+        object.__setattr__(self, "std", how.std)
         if not len(self.rows):
             object.__setattr__(self, "rows", np.arange(len(self.pixels)))
 
@@ -108,10 +93,15 @@ class Images:
         cls,
         sources: Sequence[Source],
         *,
-        size: int = 224,
-        channels: int = 1,
+        size: int | None = None,
+        resize: int | tuple[int, int] | None = None,
+        crop: int | str | None = None,
+        interpolation: str | None = None,
+        channels: int | None = None,
         mean: Sequence[float] = (),
         std: Sequence[float] = (),
+        preset: str | None = None,
+        transform: Callable[[Any], Any] | Transform | None = None,
         places: Sequence[str] | None = None,
         skip_broken: bool = False,
         max_pixels: int = MAX_PIXELS,
@@ -121,30 +111,41 @@ class Images:
     ) -> Images:
         """The images in these files, decoded by `workers` threads (by default one per core); `progress` gets how many more are done.
 
+        `size` stretches them to a square, by default of 224 pixels. `resize` is the length of the shorter side, or (height, width), `crop`
+        the side of the central square that is taken then, or "square": the largest one, taken before. `preset` names the values of
+        torchvision, timm or torchxrayvision. With `transform`, a function from a Pillow image to a tensor does all that instead;
+        `channels` then says whether images are converted to gray (1) or RGB (3) before (see `transforms`).
+
         Broken and missing ones are listed in one error, with the `places` where they were named; `skip_broken` leaves them out and lists
         them in `broken`. An image of more than `max_pixels` is not decoded and counts as broken. No more than one image of that size is
         decoded at a time.
         The pixels stay in memory up to 256 MiB. Beyond that, and wherever a folder is named as `cache`, they lie in a file in it (by
-        default in the user's cache) that is mapped, not read, and found again as long as the files are the same.
+        default in the user's cache) that is mapped, not read; pixels of 8 bits are found again as long as the files are the same.
         """
-        checked = cls(np.empty((0, 1, 1), np.uint8), channels, tuple(mean), tuple(std))
-        problems = [] if size >= 1 else [f"size must be at least 1 pixel; got {size}"]
-        if not len(sources):
-            problems.append("no image was given")
-        raise_all(problems)
+        given = {"size": size, "resize": resize, "crop": crop, "interpolation": interpolation, "preset": preset}
+        norm = {"mean": tuple(mean), "std": tuple(std)}
+        if transform is not None and (taken := [name for name, value in (given | norm).items() if value not in (None, ())]):
+            raise BadInput(f"a transform makes images what the network takes; leave out {', '.join(taken)}, or the transform")
+        how = Preprocessing(channels=channels or 1) if transform is not None else preprocessing_of(**given, channels=channels, **norm)  # type: ignore[arg-type]
+        raise_all([] if len(sources) else ["no image was given"])
         limit = Limit(max_pixels, max(1, workers or min(16, os.cpu_count() or 1)))
-        if cache is None and len(sources) * size * size <= IN_MEMORY:
-            pixels = np.zeros((len(sources), size, size), np.uint8)
-            broken = _fill(pixels, sources, limit, progress)
+        work = _Work(sources, limit, cache, progress)
+        if transform is not None:
+            whole = _of_transform(work, as_transform(transform), channels)
+        elif preset == XRAY_PRESET:
+            whole = _of_preset(work, how)
         else:
-            pixels, broken = _cached(sources, size, cache_folder(cache), limit, progress)
-        named = {at: replace(one, place=places[at] if places else "", name=_name(sources[at], at)) for at, one in sorted(broken.items())}
+            whole = _of_pixels(work, how)
+        named = {
+            at: replace(one, place=places[at] if places else "", name=name_of(sources[at], at)) for at, one in sorted(whole.broken.items())
+        }
         if named and (not skip_broken or len(named) == len(sources)):
             advice = [BROKEN_ADVICE] if len(named) < len(sources) else []
             raise BadInput(*map(str, named.values()), *advice, source=f"{len(sources):,} images")
         if named:
             log.warning("left out %s of %s images; the first: %s", f"{len(named):,}", f"{len(sources):,}", next(iter(named.values())))
-        return replace(checked, pixels=pixels, rows=np.array([k for k in range(len(sources)) if k not in broken]), broken=named)
+        rows = np.array([k for k in range(len(sources)) if k not in named])
+        return replace(whole, rows=rows, broken=named, files=tuple(sources))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -155,10 +156,15 @@ class Images:
 
     @property
     def shape(self) -> torch.Size:
-        """(n, channels, size, size), as the network sees them."""
+        """(n, channels, height, width), as the network sees them."""
         import torch
 
-        return torch.Size((len(self), self.channels, *self.pixels.shape[1:]))
+        return torch.Size((len(self), *(self.pixels.shape[1:] if self.ready else (self.channels, *self.pixels.shape[1:3]))))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows as they are kept."""
+        return len(self) * int(np.prod(self.pixels.shape[1:])) * self.pixels.itemsize
 
     @property
     def dtype(self) -> torch.dtype:
@@ -177,15 +183,35 @@ class Images:
         return found[0] if isinstance(index, (int, np.integer)) else found
 
     def raw(self, index: object) -> Tensor:
-        """The rows as they are kept (b, size, size), uint8."""
+        """The rows as they are kept: 8 bits (b, height, width) or (b, height, width, 3), or what the network takes."""
         import torch
 
         return torch.from_numpy(np.ascontiguousarray(self.pixels[np.atleast_1d(self.rows[_index(index)])]))
 
     def normalise(self, raw: Tensor, scale: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """What the network sees of raw rows, on the device where they are: a quarter of the bytes travel that way."""
+        if self.ready:
+            return raw
         mean, std = scale or self.scale(raw.device)
-        return (raw[:, None].float() / 255 - mean) / std
+        return ((raw[:, None] if raw.ndim == 3 else raw.movedim(3, 1)).float() / 255 - mean) / std
+
+    def gray(self, index: object) -> Tensor:
+        """The rows as pictures (b, height, width) from 0 to 1; those of a transform by their own range."""
+        rows = self.raw(index).float()
+        if not self.ready:
+            return (rows if rows.ndim == 3 else rows.mean(3)) / 255
+        rows = rows.mean(1) if rows.ndim == 4 else rows
+        low, high = rows.amin((1, 2), keepdim=True), rows.amax((1, 2), keepdim=True)
+        return (rows - low) / (high - low).clamp(min=1e-12)
+
+    def to_dict(self) -> dict[str, object] | None:
+        """How pixels became inputs, as plain values that `open` takes; None where that is not known, as of a data set's rows."""
+        if self.transform is not None:
+            return {"transform": self.transform.to_dict(), "channels": self.channels if self.fixed_channels else None}
+        if self.ready and self.preset is None:
+            return None
+        geometry = self.geometry or Geometry((int(self.shape[-2]), int(self.shape[-1])))
+        return Preprocessing(geometry, self.channels, self.mean, self.std, self.preset).to_dict()
 
     def scale(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the channels (channels, 1, 1), for `normalise` on that device."""
@@ -203,8 +229,8 @@ class Images:
     def __getstate__(self) -> dict[str, object]:
         """A mapped file travels to another process as its name; of pixels in memory, those of the rows do."""
         if isinstance(self.pixels, np.memmap):
-            return self.__dict__ | {"pixels": Path(str(self.pixels.filename))}
-        return self.__dict__ | {"pixels": self.pixels[self.rows], "rows": np.arange(len(self))}
+            return self.__dict__ | {"pixels": Path(str(self.pixels.filename)), "files": ()}
+        return self.__dict__ | {"pixels": self.pixels[self.rows], "rows": np.arange(len(self)), "files": ()}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
@@ -212,104 +238,110 @@ class Images:
             self.__dict__["pixels"] = np.load(state["pixels"], mmap_mode="r")
 
 
-def _fill(out: Pixels, sources: Sequence[Source], limit: Limit, progress: Callable[[int], None] | None) -> dict[int, Broken]:
-    """Decodes into `out` (n, size, size); what was wrong, by position. Pillow lets go of Python's lock while it decodes and resizes."""
-    from equipoise.data.decode import fault, watching  # brings Pillow, which a cohort without images does not need
-
-    broken: dict[int, Broken] = {}
-    doing: dict[int, int] = {}  # thread: row
-    remarks: dict[int, str] = {}
-
-    def work(start: int) -> int:
-        rows = range(start, min(start + CHUNK, len(sources)))
-        for row in rows:
-            doing[threading.get_ident()] = row
-            wrong = fault(sources[row], out.shape[1], out[row], limit)
-            if wrong:
-                broken[row] = wrong
-        return len(rows)
-
-    with watching(limit, doing, remarks), ThreadPoolExecutor(limit.threads) as pool:
-        tasks = [pool.submit(work, start) for start in range(0, len(sources), CHUNK)]
-        try:
-            for task in tasks:
-                done = task.result()
-                if progress is not None:
-                    progress(done)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    remarked = sorted(remarks.keys() - broken.keys())
-    if remarked:
-        first = f"{_name(sources[remarked[0]], remarked[0])}: {remarks[remarked[0]]}"
-        warned.warning("%s of %s images were decoded with a warning; the first: %s", f"{len(remarked):,}", f"{len(sources):,}", first)
-    return broken
-
-
-def _cached(
-    sources: Sequence[Source], size: int, folder: Path, limit: Limit, progress: Callable[[int], None] | None
-) -> tuple[Pixels, dict[int, Broken]]:
-    """The pixels mapped from the cache, decoded into it first if they are not there; and what was wrong, by position."""
-    from equipoise.data.decode import fault, watching
-
-    key = blake2b(repr((VERSION, size, limit.pixels)).encode(), digest_size=16)
-    with ThreadPoolExecutor(limit.threads) as pool:
-        for identity in pool.map(_identity, sources, chunksize=CHUNK):
-            key.update(len(identity).to_bytes(4, "big") + identity)
-    path, notes = folder / f"{key.hexdigest()}.npy", folder / f"{key.hexdigest()}.json"
-    with suppress(OSError, ValueError, TypeError, AttributeError):  # not there, or damaged: it is made again
-        broken = {int(at): Broken(*map(str, one)) for at, one in json.loads(notes.read_text(encoding="utf-8")).items()}
-        if path.is_symlink() or notes.is_symlink():  # somebody else's file: pixels are made again, in place of the link
-            raise FileNotFoundError(path)
-        pixels = np.load(path, mmap_mode="r")
-        blank = np.empty((size, size), np.uint8)
-        # A codec may have been installed since: what is broken must still be.
-        with watching(limit, dict.fromkeys([threading.get_ident()], 0), {}):
-            still = all(fault(sources[at], size, blank, limit) for at in broken)
-        if pixels.shape == (len(sources), size, size) and pixels.dtype == np.uint8 and still:
-            if progress is not None:
-                progress(len(sources))
-            mark_used(path)
-            return pixels, broken
-    needed = len(sources) * size * size
-    with replacing(path, follow=False) as temporary:
-        free = shutil.disk_usage(folder).free
-        if free < needed:  # writing to a mapped file on a full disk kills the process
-            raise BadInput(
-                f"{len(sources):,} images at {size} px need {needed / 2**30:.2f} GiB in {folder}, where {free / 2**30:.2f} GiB are free. "
-                "Name another folder (cache=, or EQUIPOISE_CACHE), or use a smaller size."
-            )
-        store = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=(len(sources), size, size))
-        broken = _fill(store, sources, limit, progress)
-        store.flush()
-        del store
-        with replacing(notes, follow=False) as listed:  # first, so that pixels never lie there without them
-            listed.write_text(json.dumps({at: [one.kind, one.reason] for at, one in broken.items()}), encoding="utf-8")
-    mark_used(path)
-    return np.load(path, mmap_mode="r"), broken
-
-
-def _identity(source: Source) -> bytes:
-    """What tells a file from others: its content if it is small, its place, length and times of change if not.
-
-    A tool may set the time of modification back (cp -p, rsync -t), but not that of the last change of the file's entry.
-    """
-    if isinstance(source, bytes):
-        return blake2b(source, digest_size=16).digest()
-    state = file_state(source)
-    if state is None:  # nothing, or no ordinary file: reading a named pipe would never end
-        return repr((str(source), "no file")).encode()
-    try:
-        if state.st_size <= SMALL:
-            return blake2b(Path(source).read_bytes(), digest_size=16).digest()
-    except (OSError, ValueError) as error:
-        return repr((str(source), type(error).__name__)).encode()
-    return repr((str(Path(source).absolute()), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino)).encode()
-
-
 def _index(index: object) -> Any:
     return index.cpu().numpy() if hasattr(index, "cpu") else index  # a tensor
 
 
-def _name(source: Source, at: int) -> str:
-    return f"image {at + 1}" if isinstance(source, bytes) else str(source)
+@dataclass(frozen=True)
+class _Work:
+    """The images to open, and how."""
+
+    sources: Sequence[Source]
+    limit: Limit
+    cache: str | Path | None
+    progress: Callable[[int], None] | None
+
+    def floats(
+        self, make: Callable[[Source], npt.NDArray[np.float32]], shape: tuple[int, ...]
+    ) -> tuple[npt.NDArray[np.float32], dict[int, Broken]]:
+        """Float rows of these images, and what was wrong, by position."""
+        whole = (len(self.sources), *shape)
+        kept = self.cache is None and fits_in_memory(len(self.sources), shape, np.float32)
+        out = np.zeros(whole, np.float32) if kept else temporary_rows(whole, cache_folder(self.cache))
+        return out, fill(out, self.sources, make, self.limit, self.progress)
+
+
+def _of_pixels(work: _Work, how: Preprocessing) -> Images:
+    """Pixels of 8 bits. Those of a network that takes colour are kept as gray as long as no image has colours."""
+    from equipoise.data.decode import Coloured, decode
+
+    done = [0]
+
+    def counted(more: int) -> None:
+        done[0] += more
+        if work.progress is not None:
+            work.progress(more)
+
+    def made(colour: bool, progress: Callable[[int], None]) -> tuple[npt.NDArray[Any], dict[int, Broken]]:
+        make = partial(decode, geometry=how.geometry, limit=work.limit, colour=colour, gray_only=how.channels == 3 and not colour)
+        shape = (*how.geometry.shape, *((3,) if colour else ()))
+        if work.cache is None and fits_in_memory(len(work.sources), shape, np.uint8):
+            out = np.zeros((len(work.sources), *shape), np.uint8)
+            return out, fill(out, work.sources, make, work.limit, progress)
+        return cached(work.sources, make, (how.geometry, how.channels), shape, cache_folder(work.cache), work.limit, progress)
+
+    try:
+        pixels, broken = made(False, counted)
+    except Coloured:
+        seen, done[0] = done[0], 0
+
+        def counted_again(more: int) -> None:
+            before, done[0] = done[0], done[0] + more
+            if work.progress is not None and done[0] > seen:
+                work.progress(done[0] - max(before, seen))
+
+        pixels, broken = made(True, counted_again)
+    return Images(pixels, how.channels, how.mean, how.std, broken=broken, geometry=how.geometry, preset=how.preset)
+
+
+def _of_preset(work: _Work, how: Preprocessing) -> Images:
+    """Rows as torchxrayvision makes them, in floating point."""
+    from equipoise.data.decode import opened_as
+
+    side = how.geometry.shape[0]
+
+    def make(source: Source) -> npt.NDArray[np.float32]:
+        with opened_as(source, "L", work.limit) as image:
+            return xray_resized(image, side)
+
+    pixels, broken = work.floats(make, (1, side, side))
+    return Images(pixels, 1, how.mean, how.std, broken=broken, ready=True, geometry=how.geometry, preset=how.preset)
+
+
+def _of_transform(work: _Work, transform: Transform, channels: int | None) -> Images:
+    """Rows as the user's transform makes them; all of the shape of the first."""
+    from equipoise.data.decode import fault, watching
+
+    def make(source: Source) -> npt.NDArray[np.float32]:
+        return transformed(source, transform, channels, work.limit)
+
+    shape: tuple[int, ...] | None = None
+    usable: list[int] = []
+    for at, source in enumerate(work.sources):
+        first: list[tuple[int, ...]] = []
+
+        def see(one: Source, first: list[tuple[int, ...]] = first) -> npt.NDArray[np.float32]:
+            first.append((found := make(one)).shape)
+            return found.reshape(-1)[:1]
+
+        with watching(work.limit, {threading.get_ident(): at}, {}):
+            if fault(source, see, np.empty(1, np.float32), work.limit) is None:
+                shape = shape or first[0]
+                usable.append(at)
+        if len(usable) == CHECKED:
+            break
+    with watching(work.limit, {threading.get_ident(): 0}, {}):
+        check_repeatable(lambda at: make(work.sources[at]), usable, f"the transform {transform.named}")
+
+    def of_shape(source: Source) -> npt.NDArray[np.float32]:
+        found = make(source)
+        if found.shape != shape:
+            where = "" if isinstance(source, bytes) else f" for {source}"
+            raise BadTransform(
+                f"the transform {transform.named} returned shape {found.shape}{where} and {shape} for the first image. Return one shape, "
+                "as with Resize((height, width)) or CenterCrop."
+            )
+        return found
+
+    pixels, broken = work.floats(of_shape, shape or (1,))
+    return Images(pixels, channels or 1, broken=broken, ready=True, transform=transform, fixed_channels=channels is not None)

@@ -19,11 +19,13 @@ from equipoise.data.cohort import Cohort, cohort_in
 from equipoise.data.columns import Roles, read_columns
 from equipoise.data.faults import MAX_PIXELS, Broken, Limit, counted
 from equipoise.data.image_files import IMAGE_COLUMNS, find_files, of_view
-from equipoise.data.images import BROKEN_ADVICE, Images, Norm
+from equipoise.data.images import BROKEN_ADVICE, Images
+from equipoise.data.preprocessing import Norm
 from equipoise.data.scans import Scan
 from equipoise.data.scores import Scores
 from equipoise.data.table_files import as_parsed, read_table
 from equipoise.data.targets import known
+from equipoise.data.transforms import Transform
 from equipoise.errors import BadInput, did_you_mean, raise_all
 
 LISTED = 100  # reasons in a result; a folder may hold many thousand unreadable images
@@ -51,9 +53,14 @@ class Reading:
     image_column: str | None = None
     view_column: str | None = None
     from_headers: bool = False
-    size: int | None = None
+    size: int | None = None  # these as in `Images.open`
+    resize: int | tuple[int, int] | None = None
+    crop: int | str | None = None
+    interpolation: str | None = None
     channels: int | None = None
     norm: Norm = field(default_factory=lambda: Norm(mean=(), std=()))
+    preset: str | None = None
+    transform: Callable[[Any], Any] | Transform | None = None
     skip_broken: bool = False
     allow_outside: bool = False
     max_pixels: int = MAX_PIXELS
@@ -196,8 +203,13 @@ def _of_images(frame: pd.DataFrame, name: str, reading: Reading, folder: Path, p
                 folder=folder,
                 image=column,
                 view=view,
-                size=224 if reading.size is None else reading.size,
-                channels=1 if reading.channels is None else reading.channels,
+                size=reading.size,
+                resize=reading.resize,
+                crop=reading.crop,
+                interpolation=reading.interpolation,
+                channels=reading.channels,
+                preset=reading.preset,
+                transform=reading.transform,
                 skip_broken=reading.skip_broken,
                 allow_outside=reading.allow_outside,
                 max_pixels=reading.max_pixels,

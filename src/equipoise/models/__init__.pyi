@@ -36,6 +36,7 @@ from .loading import code_of as code_of
 from .loading import fit_weights as fit_weights
 from .loading import includes_weights as includes_weights
 from .loading import load_model as load_model
+from .loading import load_transform as load_transform
 from .loading import network_with as network_with
 from .loading import pip_advice as pip_advice
 from .many_outputs import WRAPPED as WRAPPED

@@ -8,7 +8,6 @@ for less time than Python needs to launch the work; a step that is recorded once
 
 import copy
 import logging
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +38,7 @@ class Feed:
         self._resident: Tensor | None = None
         if device.type == "cuda" and not (isinstance(inputs, Tensor) and inputs.device == device):
             free, _ = torch.cuda.mem_get_info(device)
-            bytes_ = math.prod(inputs.shape[-2:]) * len(inputs) if isinstance(inputs, Images) else inputs.numel() * inputs.element_size()
+            bytes_ = inputs.nbytes
             if bytes_ <= RESIDENT * free:
                 self._resident = torch.cat([self._raw(part).to(device) for part in torch.arange(len(inputs)).split(4096)])
 

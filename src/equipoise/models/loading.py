@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.data import sha256
+from equipoise.data import Transform, as_transform, sha256
 from equipoise.errors import BadInput, did_you_mean, raise_all
 from equipoise.models.exported import PROGRAM, exported_in
 from equipoise.models.hugging_face import is_folder, load_hugging_face
@@ -299,6 +299,24 @@ def _called(function: object, factory: str, code: Code) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise BadInput(f"{factory} returned an object of type {type(model).__name__}. Return a torch.nn.Module.")
     return model
+
+
+def load_transform(named: str, code: Code | None = None) -> Transform:
+    """The transform that `file.py:name` names, with the checksum of its file: a callable, or what a function without arguments returns.
+
+    It is the user's own code and is run.
+    """
+    if not named.rpartition(":")[0]:
+        raise BadInput(f"a transform is named as file.py:transform or package.module:transform; got {named!r}. Add the missing part.")
+    code = code or code_of(named)
+    assert code is not None  # a name with a colon is no backbone
+    with own_folder(code):
+        found = factory_in(code)
+        makes = inspect.isclass(found) or (inspect.isfunction(found) and not inspect.signature(found).parameters)
+        if makes and callable(found) and not _required(found):
+            with running(code):
+                found = found()
+    return as_transform(found, named, code.path, code.sha256)
 
 
 def _required(function: Callable[..., object]) -> list[str]:

@@ -213,7 +213,7 @@ class OneOutput(nn.Module):
 
     A torchxrayvision network with `op_threshs` is calibrated to an operating threshold of 0.5; that is kept. For a pathology without a
     threshold (NaN) it would return 0.5 for every image: here it returns the plain probability, and a warning is logged.
-    Its pixels go from -1024 to 1024: `Cohort.from_images(..., **equipoise.data.images.XRAY_RANGE)`, or `--normalise xray`.
+    Its pixels go from -1024 to 1024: `Cohort.from_images(..., **equipoise.data.XRAY_RANGE)`, or `--normalise xray`.
 
     >>> OneOutput(nn.Linear(4, 3), "Effusion", names=["Edema", "Effusion", "Mass"])(torch.zeros(5, 4)).shape
     torch.Size([5])

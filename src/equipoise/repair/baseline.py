@@ -196,7 +196,7 @@ def _sampled(cohort: Cohort, most: int, rng: np.random.Generator) -> IntArray:
 
 
 def _pictures(cohort: Cohort) -> bool:
-    return isinstance(cohort.source, Images) or len(cohort.inputs.shape) == 4
+    return len(cohort.inputs.shape) == 4
 
 
 def _width(cohort: Cohort) -> int | None:
@@ -210,14 +210,14 @@ def _width(cohort: Cohort) -> int | None:
 def _features(cohort: Cohort) -> FloatArray:
     """What the baseline sees (n, features): the encoded table, or small images with their mean, spread and quantiles."""
     if not _pictures(cohort):
-        return np.nan_to_num(cohort.inputs.numpy().astype(np.float64))
+        return np.nan_to_num(cohort.inputs[:].numpy().astype(np.float64))
     import torch
 
     parts = []
     for start in range(0, len(cohort), 1024):
         rows = np.arange(start, min(start + 1024, len(cohort)))
         if isinstance(cohort.source, Images):
-            gray = cohort.source.raw(rows).float() / 255
+            gray = cohort.source.gray(rows)
         else:
             gray = cohort.inputs[torch.from_numpy(rows)].float().mean(1)
         small = torch.nn.functional.adaptive_avg_pool2d(gray[:, None], SMALL).flatten(1)

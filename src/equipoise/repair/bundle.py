@@ -27,6 +27,7 @@ from equipoise.data import (
     ObjectArray,
     Scores,
     Table,
+    Transform,
     as_parsed,
     bins_in,
     find_files,
@@ -54,6 +55,7 @@ from equipoise.models import (
     sigmoid,
 )
 from equipoise.repair.provenance import OWN_NETWORK
+from equipoise.repair.served_images import opening, transform_to_serve
 from equipoise.repair.verified import AGAIN, WEIGHTS, Verified, code_to_run, verify
 
 log = logging.getLogger(__name__)
@@ -74,6 +76,7 @@ class Bundle:
     rule: Rule
     run: Mapping[str, Any] = field(repr=False)
     code: Code | None = None  # that was run to build the network
+    transform: Transform | None = None  # that makes inputs of images, where options do not
 
     @classmethod
     def load(
@@ -81,6 +84,7 @@ class Bundle:
         folder: str | Path,
         *,
         model: str | nn.Module | None = None,
+        transform: str | Callable[[Any], Any] | None = None,
         trust: bool = False,
         images: bool | None = None,
         running: Callable[[Code], None] | None = None,
@@ -89,6 +93,7 @@ class Bundle:
 
         A network's code runs only on request: `model` names the factory to run or is the network itself; `trust=True` runs the code that
         run.json names, if it is unchanged. Without either, an `Untrusted` error shows what would run. Networks of Equipoise need neither.
+        A transform of images is code too: it is named with `transform`, or trusted, and must be that of the repair.
         `images` says whether rows will come with images, which is checked before any code runs; `running` is called with that code.
         """
         files = verify(folder)
@@ -98,6 +103,7 @@ class Bundle:
             raise BadInput("the rule needs a group and run.json names none", source=str(files.folder))
         if images is not None:
             _check_images(files.run["inputs"], images, files.folder)
+        made = transform_to_serve(files.run["inputs"]["images"], files.folder, transform, trust, running)
         network, code = _network(files, model, trust, running)
         if run["model"]["output_name"] is not None:
             network = OneOutput(network, output_named(str(run["model"]["output_name"]))).eval()
@@ -105,7 +111,7 @@ class Bundle:
             network = OneClass(network, classes["columns"], classes["names"].index(run["label"]), classes["output"]).eval()
         if run["heads"]:  # the repair is in them: without their file there is nothing to serve
             network = heads_in(network, files.contents[HEADS], files.source(HEADS))
-        return cls(files.folder, network, rule, run, code)
+        return cls(files.folder, network, rule, run, code, made)
 
     @property
     def groups(self) -> list[str]:
@@ -185,7 +191,7 @@ class Bundle:
             files = _image_files(rows, column, Path(images), name, allow_outside)
             places = [f"row {at + 1} below the header" for at in range(len(files))]
             options: dict[str, Any] = {"places": places, "skip_broken": skip_broken, "max_pixels": max_pixels, "cache": cache}
-            inputs = Images.open(files, **how["images"], **options, progress=progress)
+            inputs = Images.open(files, **opening(how["images"], self.transform), **options, progress=progress)
             kept = np.array([at for at in range(len(rows)) if at not in inputs.broken])
         score, told = self._scored(inputs)
         attributes = tuple(attribute.take(kept) for attribute in attributes)

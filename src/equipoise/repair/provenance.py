@@ -52,6 +52,8 @@ class Provenance:
         hashes = {path.name: sha256_of(path) for path in (*files, *own)}
         if cohort is not None and isinstance(cohort.source, Images):
             hashes["list of images"] = sha256("\n".join(map(str, cohort.ids)).encode())
+            if (transform := cohort.source.transform) is not None and transform.path is not None:
+                hashes[transform.path.name] = transform.sha256
         return cls(
             command=shlex.join(map(without_folders, arguments)),
             model=without_folders(model),
@@ -114,9 +116,7 @@ def inputs_of(cohort: Cohort, **names: Any) -> dict[str, object]:
     """
     bins = {a.name: a.bins.to_dict() for a in cohort.attributes if a.bins is not None}
     told: dict[str, object] = {"patient": None, "id": None, "bins": bins, "conflicts": "row", **names}
-    if isinstance(cohort.source, Images):
-        source = cohort.source
-        how = {"size": int(source.shape[-1]), "channels": source.channels, "mean": list(source.mean), "std": list(source.std)}
+    if isinstance(cohort.source, Images) and (how := cohort.source.to_dict()) is not None:
         return {**told, "images": how}
     if not isinstance(cohort.source, Table):
         return {**told, "images": None, "width": int(cohort.inputs.shape[-1])}

@@ -171,10 +171,10 @@ def _labels(
 
 def most_changed(before: Scores, after: Scores, cohort: Cohort, count: int = SHOWN) -> dict[object, npt.NDArray[np.uint8]]:
     """The images of the patients whose score changed most, by id, as 8-bit gray (h, w). Empty for a table."""
-    if not isinstance(cohort.source, Images):
+    if not isinstance(cohort.source, Images) or len(cohort.source.shape) != 4:
         return {}
     order = np.argsort(-np.abs(after.score - before.score), kind="stable")[:count]
-    pixels = cohort.source.raw(order).numpy()
+    pixels = (cohort.source.gray(order) * 255).round().byte().numpy()
     return {cohort.ids[row]: image for row, image in zip(order, pixels, strict=True)}
 
 

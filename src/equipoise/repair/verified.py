@@ -20,8 +20,9 @@ from equipoise.methods import STRICT, Cut, described
 from equipoise.models import HEADS, PROGRAM, Code, code_of
 from equipoise.repair.folder import FILES, folder_to_name, recover
 from equipoise.repair.provenance import OWN_NETWORK, sha256_of
+from equipoise.repair.served_images import Checksum, Finite, ServedImages
 
-SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 5
+SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 6
 RUN, DIGEST = "run.json", "digest"
 WEIGHTS = "repaired.safetensors"
 REPAIRED_PROGRAM = f"repaired{PROGRAM}"
@@ -31,9 +32,7 @@ LARGEST = 2**26  # bytes of a JSON document; ours are far smaller
 WHERE = "Name a folder that `equipoise debias` wrote."
 AGAIN = "Copy the folder again from its source, or run `equipoise debias` again."
 OPEN = ConfigDict(extra="allow", strict=True)
-Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @checked(config=STRICT, kw_only=True)
@@ -66,14 +65,6 @@ class _Model:
 
 
 @checked(config=STRICT, kw_only=True)
-class _Images:
-    size: Annotated[int, Field(ge=1)]
-    channels: Annotated[int, Field(ge=1)]
-    mean: list[Finite]
-    std: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]]
-
-
-@checked(config=STRICT, kw_only=True)
 class _Bins:
     edges: Annotated[list[Finite], Field(min_length=1)]
     whole: bool
@@ -102,7 +93,7 @@ class _Inputs:
     patient: str | None
     id: str | None
     bins: dict[str, _Bins]
-    images: _Images | None
+    images: ServedImages | None
     image_column: str | None = None
     view_column: str | None = None
     conflicts: str = "row"
@@ -140,7 +131,7 @@ class _Onnx:
 @checked(config=STRICT, kw_only=True)
 class _Run:
     schema: Literal["equipoise.repaired"]
-    schema_version: Literal[5]
+    schema_version: Literal[6]
     title: str
     label: str
     command: str
@@ -240,7 +231,7 @@ def parsed_json(content: bytes, path: Path, kind: str) -> dict[str, Any]:
             raise BadInput(f"{path} does not describe a repaired network (schema {SCHEMA!r}). {WHERE}")
         if document.get("schema_version") != SCHEMA_VERSION:
             version = document.get("schema_version")
-            todo = "Run `equipoise debias` again." if version in (1, 2, 3, 4) else "Use the version of Equipoise that wrote it."
+            todo = "Run `equipoise debias` again." if version in (1, 2, 3, 4, 5) else "Use the version of Equipoise that wrote it."
             raise BadInput(f"{path} has schema_version {version!r}; this version of Equipoise reads {SCHEMA_VERSION}. {todo}")
     problems = []
     try:

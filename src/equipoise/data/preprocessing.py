@@ -1,0 +1,271 @@
+"""How an image becomes what a network takes: size, crop, interpolation, channels, normalisation, and the presets of other libraries.
+
+The pixels are those of torchvision's transforms on Pillow images: Resize, CenterCrop, ToTensor and Normalize, which antialias. Needs
+neither numpy nor torch: the options of the command line name the presets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from equipoise.errors import BadInput, did_you_mean, pick, raise_all
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+INTERPOLATIONS = ("bilinear", "bicubic", "nearest", "lanczos", "box")
+SQUARE = "square"  # the largest central square of the image, taken before resizing
+
+
+class Norm(TypedDict):
+    """How pixels in [0, 1] become what a network sees: (pixel - mean) / std, one number per channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+XRAY_RANGE = Norm(mean=(0.5,), std=(1 / 2048,))  # -1024 to 1024, as torchxrayvision's networks are trained on, with one channel
+UNIT_RANGE = Norm(mean=(0.0,), std=(1.0,))  # 0 to 1
+IMAGENET = Norm(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+NORMS = {  # channels: mean and standard deviation of pixels in [0, 1]; those of ImageNet for 3, round numbers for 1
+    1: ((0.5,), (0.25,)),
+    3: (IMAGENET["mean"], IMAGENET["std"]),
+}
+NAMED_NORMS = {  # as --normalise names them
+    "imagenet": IMAGENET,
+    "xray": XRAY_RANGE,
+    "unit": UNIT_RANGE,
+    "inception": Norm(mean=(0.5,), std=(0.5,)),  # -1 to 1; timm's name
+    "clip": Norm(mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711)),
+}
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How an image is brought to one size.
+
+    >>> Geometry(256, 224).shape, Geometry((320, 256)).shape, Geometry(256, 224).within(500, 400)
+    ((224, 224), (320, 256), (320, 256))
+    """
+
+    resize: int | tuple[int, int] | None = (224, 224)  # the shorter side, or height and width; None: as it is
+    crop: int | str | None = None  # side of the central square after resizing; or SQUARE
+    interpolation: str = "bilinear"
+
+    def __post_init__(self) -> None:
+        problems = [f"{name} must be at least 1 pixel; got {value}" for name, value in self._sides() if value < 1]
+        if isinstance(self.crop, str) and self.crop != SQUARE:
+            problems.append(f"crop must be a number of pixels or {SQUARE!r}; got {self.crop!r}")
+        if self.resize is None and not isinstance(self.crop, int):
+            problems.append("images of different sizes need resize or crop in pixels")
+        if self.interpolation not in INTERPOLATIONS:
+            problems.append(f"interpolation must be one of {', '.join(INTERPOLATIONS)}; got {self.interpolation!r}")
+        raise_all(problems)
+
+    def _sides(self) -> list[tuple[str, int]]:
+        resize = () if self.resize is None else (self.resize,) if isinstance(self.resize, int) else self.resize
+        return [("resize", side) for side in resize] + ([("crop", self.crop)] if isinstance(self.crop, int) else [])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of what comes out."""
+        if isinstance(self.crop, int):
+            return self.crop, self.crop
+        assert self.resize is not None  # or there is a crop
+        return (self.resize, self.resize) if isinstance(self.resize, int) else self.resize
+
+    def within(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of an image once it is resized, before any crop in pixels."""
+        if self.crop == SQUARE:
+            height = width = min(height, width)
+        if self.resize is None:
+            return height, width
+        if not isinstance(self.resize, int):
+            return self.resize
+        short, long = sorted((height, width))
+        longer = int(self.resize * long / short)
+        return (self.resize, longer) if height <= width else (longer, self.resize)
+
+    def applied(self, image: Image.Image) -> Image.Image:
+        """The image at this size, its pixels as torchvision makes them; an error where it comes out at another size."""
+        from PIL import Image as pillow
+
+        height, width = self.within(image.height, image.width)
+        if self.crop == SQUARE:
+            side = min(image.size)
+            left, top = image.width // 2 - side // 2, image.height // 2 - side // 2
+            image = image.crop((left, top, left + side, top + side))
+        if image.size != (width, height):
+            image = image.resize((width, height), pillow.Resampling[self.interpolation.upper()])
+        if isinstance(self.crop, int):
+            left, top = _start(width, self.crop), _start(height, self.crop)
+            image = image.crop((left, top, left + self.crop, top + self.crop))
+        if (image.height, image.width) != self.shape:
+            raise BadInput(
+                f"is {image.height} x {image.width} pixels after its shorter side was resized to {self.resize}, which is no square. "
+                f"Crop it as well (crop={self.resize}, --crop {self.resize}), or stretch it (size={self.resize}, --size {self.resize})."
+            )
+        return image
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values, as `Images.open` takes them."""
+        resize = list(self.resize) if isinstance(self.resize, tuple) else self.resize
+        return {"resize": resize, "crop": self.crop, "interpolation": self.interpolation}
+
+
+def _start(side: int, crop: int) -> int:
+    """Where a central crop begins along one side, as in torchvision: halves to even, and black around an image that is smaller."""
+    return -((crop - side) // 2) if side < crop else round((side - crop) / 2)
+
+
+class Preset(TypedDict):
+    """The preprocessing that a library applies in its published evaluation."""
+
+    geometry: Geometry
+    channels: int
+    norm: Norm
+
+
+PRESETS: dict[str, Preset] = {
+    "torchvision": Preset(geometry=Geometry(256, 224), channels=3, norm=IMAGENET),  # ResNet18_Weights.IMAGENET1K_V1.transforms()
+    "timm": Preset(geometry=Geometry(256, 224, "bicubic"), channels=3, norm=IMAGENET),  # timm.data.create_transform(224), crop_pct 0.875
+    "torchxrayvision": Preset(geometry=Geometry((224, 224), SQUARE), channels=1, norm=XRAY_RANGE),  # XRayCenterCrop, XRayResizer(224)
+}
+XRAY_PRESET = "torchxrayvision"  # resized in floating point by scikit-image's method, not by Pillow (see `transforms.xray_resized`)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Everything that is done to the pixels of a decoded image, unless a transform does it."""
+
+    geometry: Geometry = Geometry()
+    channels: int = 1
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    preset: str | None = None
+
+    def __post_init__(self) -> None:
+        problems = [] if self.channels in NORMS else [f"channels must be one of {', '.join(map(str, NORMS))}; got {self.channels}"]
+        for at, name in enumerate(("mean", "std")):
+            if not problems and not getattr(self, name):
+                object.__setattr__(self, name, NORMS[self.channels][at])
+            if not problems and len(getattr(self, name)) != self.channels:
+                problems.append(f"{name} must hold one number per channel, {self.channels}; got {getattr(self, name)}")
+        if any(not s > 0 for s in self.std):
+            problems.append(f"std must be positive; got {self.std}")
+        raise_all(problems)
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values, from which `preprocessing_of` makes the same again."""
+        said = self.geometry.to_dict() | {"channels": self.channels, "mean": list(self.mean), "std": list(self.std)}
+        return said | {"preset": self.preset}
+
+
+def preprocessing_of(
+    *,
+    size: int | None = None,
+    resize: int | tuple[int, int] | list[int] | None = None,
+    crop: int | str | None = None,
+    interpolation: str | None = None,
+    channels: int | None = None,
+    mean: Any = (),
+    std: Any = (),
+    preset: str | None = None,
+) -> Preprocessing:
+    """The preprocessing of these options: a preset's, where one is named, and what is given instead of its values.
+
+    >>> preprocessing_of(preset="timm").geometry
+    Geometry(resize=256, crop=224, interpolation='bicubic')
+    >>> preprocessing_of(resize=80, crop=64).geometry.shape, preprocessing_of(size=64).geometry.resize
+    ((64, 64), (64, 64))
+    """
+    base = PRESETS[pick("preset", preset, PRESETS)] if preset is not None else None
+    problems = []
+    if size is not None and resize is not None:
+        problems.append(f"size ({size}) stretches images to a square and resize ({resize}) keeps their shape; give one of them")
+    if size is not None and isinstance(crop, int):
+        problems.append(
+            f"size ({size}) stretches images to the input of the network; with crop={crop}, give resize instead (--resize {size})"
+        )
+    if base is not None and preset != XRAY_PRESET and size is not None:
+        problems.append(f"the preset {preset!r} resizes and crops; give resize and crop instead of size={size}")
+    own = {"resize": resize, "crop": crop, "interpolation": interpolation, "channels": channels, "mean": mean or None, "std": std or None}
+    if preset == XRAY_PRESET and any(value is not None for value in own.values()) and not _same(own, size):
+        problems.append(
+            f"the preset {preset!r} takes size and no other option; leave out {', '.join(k for k, v in own.items() if v is not None)}"
+        )
+    raise_all(problems)
+    default = base["geometry"] if base is not None else Geometry()
+    if isinstance(resize, list):
+        resize = (int(resize[0]), int(resize[1]))
+    if size is not None:
+        resize = (size, size)
+    if resize is None and not (isinstance(crop, int) and base is None):
+        resize = default.resize
+    geometry = Geometry(resize, default.crop if crop is None else crop, interpolation or default.interpolation)
+    chosen = channels if channels is not None else base["channels"] if base is not None else 1
+    norm = base["norm"] if base is not None and chosen == base["channels"] else Norm(mean=(), std=())
+    return Preprocessing(geometry, chosen, tuple(mean) or norm["mean"], tuple(std) or norm["std"], preset)
+
+
+def _same(own: Mapping[str, Any], size: int | None) -> bool:
+    """Whether these are the values of torchxrayvision's preset, as a bundle records them."""
+    base, resize = PRESETS[XRAY_PRESET], own["resize"]
+    square = size is None and (resize is None or (isinstance(resize, (list, tuple)) and len(resize) == 2 and resize[0] == resize[1]))
+    said = {"crop": SQUARE, "interpolation": "bilinear", "channels": 1, "mean": base["norm"]["mean"], "std": base["norm"]["std"]}
+    return square and all(
+        own[key] is None or (tuple(own[key]) if key in ("mean", "std") else own[key]) == value for key, value in said.items()
+    )
+
+
+def read_norm(text: str | None, channels: int) -> Norm:
+    """The mean and standard deviation that a text names; empty, for the usual ones, where there is none.
+
+    >>> read_norm("xray", 1), read_norm("0.4,0.5,0.6/0.25", 3)
+    ({'mean': (0.5,), 'std': (0.00048828125,)}, {'mean': (0.4, 0.5, 0.6), 'std': (0.25, 0.25, 0.25)})
+    """
+    if text is None:
+        return Norm(mean=(), std=())
+    if text in NAMED_NORMS:
+        mean, std = NAMED_NORMS[text]["mean"], NAMED_NORMS[text]["std"]
+    else:
+        try:
+            mean, std = (tuple(float(number) for number in part.split(",")) for part in text.split("/"))
+        except ValueError:
+            raise BadInput(
+                f"--normalise must be {', '.join(NAMED_NORMS)} or MEAN/STD, as in 0.5/0.25; got {text!r}.{did_you_mean(text, NAMED_NORMS)}"
+            ) from None
+    mean, std = (values * channels if len(values) == 1 else values for values in (mean, std))
+    return Norm(mean=mean, std=std)
+
+
+def read_resize(text: str | None) -> int | tuple[int, int] | None:
+    """A resize as text: the shorter side, or height and width.
+
+    >>> read_resize("256"), read_resize("320x256"), read_resize(None)
+    (256, (320, 256), None)
+    """
+    if text is None:
+        return None
+    try:
+        sides = tuple(int(part) for part in text.lower().split("x"))
+    except ValueError:
+        sides = ()
+    if len(sides) not in (1, 2) or any(side < 1 for side in sides):
+        raise BadInput(f"--resize must be the shorter side in pixels, as in 256, or HEIGHTxWIDTH, as in 320x256; got {text!r}")
+    return sides[0] if len(sides) == 1 else (sides[0], sides[1])
+
+
+def read_crop(text: str | None) -> int | str | None:
+    """A crop as text: the side of a central square, or "square".
+
+    >>> read_crop("224"), read_crop("square")
+    (224, 'square')
+    """
+    if text is None or text == SQUARE:
+        return text
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise BadInput(f"--crop must be a number of pixels, as in 224, or {SQUARE}, the largest central square; got {text!r}")
+    return int(text)
