@@ -386,7 +386,7 @@ def power_of(sample: Sample, world: World, measure: str, seed: int) -> Iterator[
     sums = moments_of(sample.before, sample.y, sample.group, groups, sample.unit)
     if min(sums.patients(name)[:2].min() for name in signed) < Settings().min_patients:
         return
-    gap = float(detectable_gaps(sums, signed, 0.95)[0])
+    gap = float(detectable_gaps(sums, [signed], 0.95)[0, 0])
     yield f"detectable {measure}", gap
     for sign, way in ((-1, "below"), (1, "above")):
         moved = None if np.isnan(gap) else _with_gap(world.design, measure, sign * gap)

@@ -5,8 +5,10 @@ import random
 import signal
 import subprocess
 import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -37,15 +39,24 @@ def start(plan: Plan, folder: Path, runner: str, script: Path) -> "subprocess.Po
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_killed_in_the_middle_of_a_task_it_ends_with_the_same_rows(tiny, everything, serial, tmp_path: Path) -> None:
+def reported(plan: Plan, folder: Path, done: "Connection[Any, Any]") -> None:
+    """A study in a process of its own, which sends each event before it goes on."""
+    run_study(plan, folder, runner="serial", progress=lambda event: done.send(event.done))
+
+
+def test_killed_in_the_middle_of_a_task_it_ends_with_the_same_rows(tiny, everything, serial, forks, tmp_path: Path) -> None:
     plan, rng = tiny(), random.Random(0)
     stopped_at = []
     for _ in range(2):
-        with start(plan, tmp_path / "cut", "serial", tmp_path / "script.py") as process:
-            assert process.stdout is not None
-            for _ in range(rng.randint(1, 3)):  # so many tasks are done, and it is at work on the next
-                process.stdout.readline()
-            process.kill()
+        ours, theirs = forks.Pipe(duplex=False)
+        process = forks.Process(target=reported, args=(plan, tmp_path / "cut", theirs))
+        process.start()
+        theirs.close()
+        for _ in range(rng.randint(1, 3)):  # so many tasks are done, and it is at work on the next
+            ours.recv()
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
         stopped_at.append(len(list((tmp_path / "cut").rglob("*.*"))))
     assert sorted(stopped_at) == stopped_at  # what is done stays done
     last = run_study(plan, tmp_path / "cut", runner="serial")

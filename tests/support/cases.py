@@ -1,7 +1,9 @@
 """Small cases for the tests of reports and cards: simulated scores and repairs, no training."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import wraps
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,6 +30,21 @@ GOAL = Goal("eod", "balanced_accuracy", min_performance=0.74)
 FITTED = {"reject-option": reject_option.fit, "equalised-odds": equalised_odds.fit}
 
 
+def once(made: Callable[..., Comparison]) -> Callable[..., Comparison]:
+    """The same function, called once for the same options."""
+    kept: dict[str, Comparison] = {}
+
+    @wraps(made)
+    def get(**options: Any) -> Comparison:
+        key = repr(sorted(options.items()))
+        if key not in kept:
+            kept[key] = made(**options)
+        return kept[key]
+
+    return get
+
+
+@once
 def small_case(
     *,
     groups: Sequence[str] = ("M", "F"),
@@ -50,7 +67,8 @@ def small_case(
     """A network that misses the positives of every group but the first, and its repairs.
 
     `second` adds a column `age`; `hostile` gives names that no page may run; `cure` is how much of the shift a repair takes back, and
-    `harm` what it costs the reference (1: levelling down). `rows` is the size of the validation part and of the test part.
+    `harm` what it costs the reference (1: levelling down). `rows` is the size of the validation part and of the test part. The same
+    options give the same object, so that its audits are made once.
     """
     if hostile:
         column, groups = HOSTILE_COLUMN, HOSTILE

@@ -107,7 +107,8 @@ def frames_of(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """One row per group with every rate and its interval, and one row per gap and group, from the moments and AUROCs of the groups."""
     found = {name: areas if name == "auroc" else _rate(sums, name, settings.level) for name in GROUP_MEASURES}
-    rows = [row for name in gaps for row in _gap_rows(name, attribute, sums, settings, unit)]
+    detectable = detectable_gaps(sums, [coefficients(name) for name in gaps], settings.level)
+    rows = [row for name, own in zip(gaps, detectable, strict=True) for row in _gap_rows(name, attribute, sums, own, settings, unit)]
     return _group_frame(attribute, sums, found, settings, unit), pd.DataFrame(rows, columns=GAP_COLUMNS)
 
 
@@ -329,10 +330,11 @@ def coefficients(gap: str) -> Mapping[str, float]:
     return {"selection_rate" if rate == "selection" else rate: sign for rate, sign in terms(gap).items()}
 
 
-def _gap_rows(gap: str, attribute: Attribute, sums: Moments, settings: Settings, unit: str) -> list[tuple[object, ...]]:
+def _gap_rows(
+    gap: str, attribute: Attribute, sums: Moments, detectable: FloatArray, settings: Settings, unit: str
+) -> list[tuple[object, ...]]:
     signed = coefficients(gap)
     point, low, high = sums.gaps(signed, settings.level)
-    detectable = detectable_gaps(sums, signed, settings.level)
     counts = np.min([sums.patients(name) for name in signed], axis=0)
     patients = np.minimum(counts[1:], counts[0])
     usable = patients >= settings.min_patients
@@ -367,15 +369,23 @@ def simultaneous(gaps: pd.DataFrame, sums: Sequence[Moments], levels: FloatArray
     return gaps.assign(simultaneous_low=low, simultaneous_high=high)
 
 
-def detectable_gaps(sums: Moments, signed: Mapping[str, float], level: float) -> FloatArray:
-    """The minimum detectable gap of every group but the reference, for a signed sum of ratios (groups - 1,).
+def detectable_gaps(sums: Moments, gaps: Sequence[Mapping[str, float]], level: float) -> FloatArray:
+    """The minimum detectable gaps of every group but the reference, for signed sums of ratios (gaps, groups - 1).
 
     The design effect of a few patients with several rows is itself uncertain: that of the group or that of all groups together is used,
     whichever is larger.
     """
-    value, own, degrees = (np.stack([of(name) for name in signed], axis=-1) for of in (sums.value, sums.size, sums.degrees))
-    rows = np.stack([sums.rows[:, list(sums.ratios).index(name)] for name in signed], axis=-1)
-    pooled = ratio((rows * np.nan_to_num(ratio(rows, own), nan=1.0)).sum(0), rows.sum(0))
-    size = fewer_clusters(np.fmin(own, ratio(rows, np.broadcast_to(pooled, rows.shape))), degrees, level)
-    size = np.where(size > 0, size, np.nan)
-    return detectable_gap(list(signed.values()), np.broadcast_to(value[:1], value[1:].shape), size[:1], size[1:], level)
+    found = np.full((len(gaps), len(sums.total) - 1), np.nan)
+    for terms in {len(signed) for signed in gaps}:  # together, since each solution takes 20 steps of small arrays
+        chosen = [k for k, signed in enumerate(gaps) if len(signed) == terms]
+        names = [tuple(gaps[k]) for k in chosen]
+        value, own, degrees = (
+            np.stack([np.stack([of(name) for name in each], axis=-1) for each in names]) for of in (sums.value, sums.size, sums.degrees)
+        )  # (gaps, groups, terms)
+        rows = np.stack([sums.rows[:, [list(sums.ratios).index(name) for name in each]] for each in names])
+        pooled = ratio((rows * np.nan_to_num(ratio(rows, own), nan=1.0)).sum(1, keepdims=True), rows.sum(1, keepdims=True))
+        size = fewer_clusters(np.fmin(own, ratio(rows, np.broadcast_to(pooled, rows.shape))), degrees, level)
+        size = np.where(size > 0, size, np.nan)
+        signs = np.array([list(gaps[k].values()) for k in chosen])[:, None]
+        found[chosen] = detectable_gap(signs, np.broadcast_to(value[:, :1], value[:, 1:].shape), size[:, :1], size[:, 1:], level)
+    return found

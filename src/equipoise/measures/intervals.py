@@ -10,6 +10,7 @@ effective sample size, so that several rows of one patient count for no more tha
 - AUROC: Newcombe 2006 (Stat Med 25:559), method 5
 """
 
+from functools import cache
 from math import gamma
 from statistics import NormalDist
 
@@ -24,6 +25,7 @@ POWER = 0.8  # of the minimum detectable gap
 NEAR_END = (2, 3, 50)  # events within which the limit of a proportion comes from the Poisson distribution: of at most 50 patients, of more
 
 
+@cache
 def quantile(level: float) -> float:
     """The standard errors on each side of a value in an interval of this level.
 
@@ -216,40 +218,38 @@ def detectable_gap(
     With p0 the rates (..., k) of the reference and p1 those of a group whose gap is d, an estimated gap is smaller than d by 0.84 standard
     errors or more in 20 % of samples. Of those samples the likeliest is the one in which each rate is off in proportion to its variance;
     d is such that the interval of that sample ends at zero, for p1 above and below p0. A direction without a solution, as above a rate of
-    0.98, is left out. The sizes are effective ones.
+    0.98, is left out. The sizes are effective ones, and no coefficient (k, or ..., k) is zero.
 
     >>> rate, size = np.array([[0.5], [0.9], [0.5]]), np.array([[200.0], [50.0], [4.0]])
     >>> detectable_gap([1.0], rate, size, size).round(3).tolist()
     [0.138, 0.231, nan]
     """
     c = np.asarray(coefficients, dtype=np.float64)
-    used = c != 0
-    c, p0, n0, n1 = c[used], *(x[..., used] for x in (reference, n_reference, n_group))
-    sizes = np.concatenate(np.broadcast_arrays(n1, n0), axis=-1)
+    n0, n1 = np.broadcast_arrays(n_reference, n_group)
+    sizes = np.concatenate([n1, n0], axis=-1)
     z_power = NormalDist().inv_cdf(POWER)
-    middle = (p0 * n0 + 1) / (n0 + 2)  # an observed 0 or 1 is no certainty
-    step = c / (c**2).sum()  # the change of each rate in a gap of size 1
+    middle = (reference * n0 + 1) / (n0 + 2)  # an observed 0 or 1 is no certainty
+    step = c / (c**2).sum(-1, keepdims=True)  # the change of each rate in a gap of size 1
     own = middle * (1 - middle) / n0
-    signs = np.concatenate([c, -c])
+    signs = np.concatenate([c, -c], axis=-1)
+    up = np.array([True, False]).reshape(2, *(1 for _ in middle.shape[:-1]))
+    direction = np.where(up, 1.0, -1.0)[..., None]
 
-    def shown(d: FloatArray, direction: float) -> npt.NDArray[np.bool_]:
+    def shown(d: FloatArray) -> npt.NDArray[np.bool_]:
         p1 = np.clip(middle + direction * d[..., None] * step, 0.0, 1.0)
         spread = p1 * (1 - p1) / n1
         off = direction * z_power / np.sqrt((c**2 * (own + spread)).sum(-1, keepdims=True))
         rates = np.concatenate([np.clip(p1 - off * c * spread, 0.0, 1.0), np.clip(middle + off * c * own, 0.0, 1.0)], axis=-1)
         _, below, above = combined(signs, rates, *wilson(rates, sizes, level))
-        excluded: npt.NDArray[np.bool_] = (below > 0) if direction > 0 else (above < 0)
-        return excluded
+        return np.where(up, below > 0, above < 0)
 
-    found = []
-    for direction in (1.0, -1.0):
-        most = (np.where(direction * step > 0, 1 - middle, middle) / np.abs(step)).min(-1)
-        low, high = np.zeros_like(most), most
-        possible = shown(most, direction)
-        for _ in range(HALVINGS // 2):
-            d = (low + high) / 2
-            enough = shown(d, direction)
-            low, high = np.where(enough, low, d), np.where(enough, d, high)
-        found.append(np.where(possible, high, np.nan))
+    most = (np.where(direction * step > 0, 1 - middle, middle) / np.abs(step)).min(-1)  # (2, ...): above the reference and below it
+    low, high = np.zeros_like(most), most
+    possible = shown(most)
+    for _ in range(HALVINGS // 2):
+        d = (low + high) / 2
+        enough = shown(d)
+        low, high = np.where(enough, low, d), np.where(enough, d, high)
+    found = np.where(possible, high, np.nan)
     larger: FloatArray = np.fmax(found[0], found[1])
     return larger
