@@ -12,7 +12,7 @@ os.environ.pop("COLUMNS", None)  # a console keeps the width that it is made wit
 importlib.import_module("equipoise.cli.app")
 
 torch.set_num_threads(1)
-settings.register_profile("equipoise", deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("equipoise", deadline=None, max_examples=25, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("equipoise")
 
 

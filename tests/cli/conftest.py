@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from equipoise import cli
+from equipoise.repair import baseline
 from support import published
 from support.command import Ran
 
@@ -20,6 +21,9 @@ def run(
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
     for name in ("EQUIPOISE_DATA", "EQUIPOISE_DEVICE"):
         monkeypatch.delenv(name, raising=False)
+
+    for name, fewer in {"MULTIPLES": (0.0, 0.2), "STRENGTHS": (0.1,), "FOLDS": 2}.items():  # of the simple model next to the network
+        monkeypatch.setattr(baseline, name, fewer)
 
     def call(*arguments: object) -> Ran:
         capsys.readouterr()

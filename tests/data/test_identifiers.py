@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit, split
@@ -163,7 +163,6 @@ def test_a_named_range_index_of_pandas_is_a_column_and_damaged_metadata_does_no_
         assert read_table(tmp_path / "b.parquet")["y"].tolist() == [1, 0]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, max_size=8))
 def test_any_text_survives_csv_and_parquet(tmp_path_factory, ids):
     folder = tmp_path_factory.mktemp("ids")

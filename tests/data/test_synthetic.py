@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import expit
@@ -130,7 +130,6 @@ def test_clockwise_turns_the_other_way_which_is_how_the_published_gaps_fade() ->
     assert gaps[1] == pytest.approx(-0.01, abs=0.05)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.floats(-7, 7), st.lists(st.tuples(st.floats(-12, 12), st.floats(-12, 12)), min_size=1, max_size=5))
 def test_zafar_chance_is_a_ratio_of_densities(vartheta: float, points: list[tuple[float, float]]) -> None:
     found = zafar_chance(np.array(points), vartheta)

@@ -1,6 +1,10 @@
 """What a hospital's engineer has at hand, in one folder: a network's code and weights, a table, images, and new patients."""
 
+from collections.abc import Callable
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
@@ -74,6 +78,32 @@ def trained(name: str, inputs: torch.Tensor, y: np.ndarray, steps: int) -> nn.Mo
 
 
 def table(folder: Path) -> nn.Module:
+    """The files of `_table`, and its network."""
+    return _copied(_table, folder)
+
+
+def images(folder: Path) -> nn.Module:
+    """The files of `_images`, and its network."""
+    return _copied(_images, folder)
+
+
+@cache
+def _made(make: Callable[[Path], nn.Module]) -> tuple[nn.Module, dict[str, bytes]]:
+    """What is made, once: the network and the contents of the files."""
+    with TemporaryDirectory() as name:
+        model = make(folder := Path(name))
+        return model, {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def _copied(make: Callable[[Path], nn.Module], folder: Path) -> nn.Module:
+    model, files = _made(make)
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    return deepcopy(model)
+
+
+def _table(folder: Path) -> nn.Module:
     """net.py, local.csv, new.csv, and the weights as net.safetensors, net.pt and, inside a checkpoint, nested.pt."""
     frame, x, _ = patients()
     model = trained("build", torch.from_numpy(x), frame["sick"].to_numpy(), 60)
@@ -88,7 +118,7 @@ def table(folder: Path) -> nn.Module:
     return model
 
 
-def images(folder: Path) -> nn.Module:
+def _images(folder: Path) -> nn.Module:
     """net.py, xrays/, images.csv and cnn.safetensors. Pixels are normalised as `--images` does by default."""
     frame, _, pixels = patients()
     inputs = torch.from_numpy((pixels / 255 - 0.5) / 0.25).float()[:, None]

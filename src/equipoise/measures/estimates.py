@@ -376,8 +376,8 @@ def detectable_gaps(sums: Moments, gaps: Sequence[Mapping[str, float]], level: f
     whichever is larger.
     """
     found = np.full((len(gaps), len(sums.total) - 1), np.nan)
-    for terms in {len(signed) for signed in gaps}:  # together, since each solution takes 20 steps of small arrays
-        chosen = [k for k, signed in enumerate(gaps) if len(signed) == terms]
+    for width in {len(signed) for signed in gaps}:  # together, since each solution takes 20 steps of small arrays
+        chosen = [k for k, signed in enumerate(gaps) if len(signed) == width]
         names = [tuple(gaps[k]) for k in chosen]
         value, own, degrees = (
             np.stack([np.stack([of(name) for name in each], axis=-1) for each in names]) for of in (sums.value, sums.size, sums.degrees)
