@@ -344,7 +344,7 @@ def _check(folder: Path, printed: str) -> int:
     expected = {"level": 0.95, "seed": 7, "min_patients": 5, "specificity": 0.9, "sensitivity": 0.9}
     assert document["before"]["settings"] == document["after"]["settings"] == expected
     page = html.fromstring((folder / "report.html").read_text(encoding="utf-8"))
-    lead = " ".join(page.xpath("//p[contains(@class, 'lead')]")[0].text_content().split())
+    lead = " ".join(page.xpath("//p[@id='conclusion']")[0].text_content().split())
     for text in (printed, (folder / "README.txt").read_text(encoding="utf-8")):
         assert lead in " ".join(text.split())  # the answer is the same sentence
     return (
@@ -449,7 +449,7 @@ def test_every_output_of_an_audit_holds_the_same_numbers(place, capsys, monkeypa
     columns = ["--label", "sick", "--score", "p", "--group", "sex", "--group", "ward", "--reference", "M", "--reference", "south"]
     command = ["audit", "scores.csv", *columns, *PATIENTS, "--threshold", "0.5"]
     told = {}
-    for name, more in {"json": ["--json"], "screen": [], "verbose": ["--verbose"], "page": ["--out", "audit.html"]}.items():
+    for name, more in {"json": ["--json"], "screen": [], "verbose": ["--verbose"], "page": ["--report", "audit.html"]}.items():
         assert cli.run([*command, *more]) == 0
         told[name] = capsys.readouterr().out
     document = json.loads(told["json"])
@@ -459,7 +459,7 @@ def test_every_output_of_an_audit_holds_the_same_numbers(place, capsys, monkeypa
     assert clear  # the difference in sensitivity between women and men
     assert {row["simultaneous_low"] < row["low"] for row in gaps.values() if row["value"] is not None} == {True}
 
-    lead = " ".join(page.xpath("//p[contains(@class, 'lead')]")[0].text_content().split())
+    lead = " ".join(page.xpath("//p[@id='conclusion']")[0].text_content().split())
     assert lead in " ".join(told["screen"].split())
     assert lead in " ".join(told["verbose"].split())
     assert f"{document['findings']} of {document['comparisons']}" in lead
@@ -480,7 +480,7 @@ def test_every_output_of_an_audit_holds_the_same_numbers(place, capsys, monkeypa
                 low, _, high = cells[1].text_content().strip().partition(" to ")
                 assert _near(low, row["simultaneous_low"], 100)
                 assert _near(high, row["simultaneous_high"], 100)
-                for text, p in zip(re.findall(r"[<\d.]+", cells[2].text_content()), (row["p_value"], row["p_adjusted"]), strict=True):
+                for text, p in zip(re.findall(r"[<\d.]+", cells[2].text_content()), (row["p_adjusted"], row["p_value"]), strict=True):
                     assert p < 0.001 if text == "<0.001" else _near(text, p)
                 assert (
                     cells[3].text_content() == "none"

@@ -84,7 +84,7 @@ def test_a_label_that_is_not_there_is_refused(run: Run, table: pd.DataFrame, rol
 
 
 def test_figures_and_page_have_the_curves(run: Run, table: pd.DataFrame) -> None:
-    ran = run("audit", "rows.csv", *ROLES, "--figures", "figures", "--out", "audit.html")
+    ran = run("audit", "rows.csv", *ROLES, "--figures", "figures", "--report", "audit.html")
     assert ran.code == 0
     assert {"calibration.png", "decision-curves.svg"} <= {path.name for path in Path("figures").iterdir()}
     page = Path("audit.html").read_text(encoding="utf-8")
@@ -108,7 +108,7 @@ def test_shrunken_gaps_are_shown_next_to_the_plain_ones_where_there_are_groups_e
 
 def test_underdiagnosis_is_on_the_page_and_among_the_figures(run: Run, table: pd.DataFrame) -> None:
     both = ("audit", "rows.csv", *BOTH, "--threshold", "0.3", "--no-finding", "derived")
-    assert run(*both, "--out", "audits.html", "--figures", "figures").code == 0
+    assert run(*both, "--report", "audits.html", "--figures", "figures").code == 0
     found = json.loads(run(*both, "--json").out)["no_finding"]["underdiagnosis"]
     page = Path("audits.html").read_text(encoding="utf-8")
     assert all(f"{100 * row['rate']:.1f}%" in page for row in found)
@@ -117,7 +117,7 @@ def test_underdiagnosis_is_on_the_page_and_among_the_figures(run: Run, table: pd
 
 
 def _page_without(run: Run) -> str:
-    run("audit", "rows.csv", *BOTH, "--out", "plain.html")
+    run("audit", "rows.csv", *BOTH, "--report", "plain.html")
     return Path("plain.html").read_text(encoding="utf-8")
 
 

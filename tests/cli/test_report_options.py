@@ -26,7 +26,7 @@ def test_words_for_groups_are_in_the_report_of_a_repair_and_of_an_audit(table, t
     page = (tmp_path / "repaired" / "report.html").read_text()
     assert "women" in page
     assert ">F<" not in page
-    assert table("audit", "local.csv", *NETWORK, *NAMES, "--out", "audit.html").code == 0
+    assert table("audit", "local.csv", *NETWORK, *NAMES, "--report", "audit.html").code == 0
     audit = (tmp_path / "audit.html").read_text()
     assert "women" in audit
     assert ">F<" not in audit
@@ -51,7 +51,7 @@ def test_an_audit_with_a_training_set_says_when_the_network_is_the_limit(table, 
     found = json.loads(out)["baseline"]
     assert (code, found["beats_original"], found["fitted_on"], found["fitted_rows"]) == (0, True, "training set", hospital.ROWS)
     assert "logistic regression" in table(*untrained).out
-    assert table(*untrained, "--out", "audit.html").code == 0
+    assert table(*untrained, "--report", "audit.html").code == 0
     assert 'id="baseline"' in (tmp_path / "audit.html").read_text()
     quiet = table("audit", "local.csv", *NETWORK, "--train", "train.csv")
     assert quiet.code == 0

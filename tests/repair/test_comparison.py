@@ -73,7 +73,7 @@ def test_an_audit_has_a_report(parts, model, tmp_path):
     text = found.report(tmp_path / "audit.html").read_text(encoding="utf-8")
     gap = found["eod"]
     assert says(text, f"{100 * abs(gap.value):.1f}")
-    assert "<script" not in text
+    assert 'id="move-at"' in text
 
 
 def test_the_choice_among_results_is_by_the_repair_set(parts, model, result):

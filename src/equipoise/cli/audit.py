@@ -21,13 +21,14 @@ from equipoise.errors import did_you_mean, pick, raise_all
 if TYPE_CHECKING:
     from torch import nn
 
-PAGES = (".html", ".htm")
-# Formats that audit does not write.
-OTHER_KINDS = (".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")
+ENDINGS = {"--report": (".html", ".htm"), "--pdf": (".pdf",)}
+# What the JSON of --out must not be called.
+OTHER_KINDS = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")
 
 
 @given.reads_data()
 def audit(
+    ctx: typer.Context,
     file: given.FileArgument,
     *,
     model: given.ModelOption = None,
@@ -83,9 +84,14 @@ def audit(
             help="Label that means 'no finding', to report underdiagnosis (its false positive rate); or 'derived': none of the labels."
         ),
     ] = None,
-    save: Annotated[
+    save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None,
+    page: Annotated[
         Path | None,
-        typer.Option("--out", help="Also write the result to this file: a page for people if it ends in .html, JSON otherwise."),
+        typer.Option("--report", help="Also write a page for people to this file (.html); of several labels, an overview and a page each."),
+    ] = None,
+    pdf: Annotated[
+        Path | None,
+        typer.Option(help="Also write a short report as PDF to this file; needs Chromium, Chrome, Edge or WeasyPrint."),
     ] = None,
     group_name: given.GroupNameOption = None,
     figures: Annotated[Path | None, typer.Option(help="Also write figures (PNG and SVG) into this folder.")] = None,
@@ -127,9 +133,8 @@ def audit(
     if classes and (threshold is not None or valid is not None):
         problems.append("classes are decided by argmax, without a threshold. Omit --threshold and --valid.")
     problems += number_problems(threshold=threshold, draws=probe_draws, level=level, seed=seed, min_patients=min_patients)
-    problems += (
-        _place_problems(save) + number_problems(specificity=specificity, sensitivity=sensitivity) + _no_finding_problems(no_finding, label)
-    )
+    problems += _place_problems(save, {"--report": page, "--pdf": pdf}) + _no_finding_problems(no_finding, label)
+    problems += number_problems(specificity=specificity, sensitivity=sensitivity)
     given.collected(problems, lambda: measures.read_range(thresholds))
     raise_all(problems)
     for path in (file, valid):  # before pandas is imported
@@ -137,9 +142,11 @@ def audit(
             raise data.no_such_file(path)
     reading = inputs.reading
     output = "auto" if model is None else pick("--output-type", output_type or "auto", models.OUTPUTS)
-    for place in (save, figures and figures / "rates.png"):
+    for place in (save, page, pdf, figures and figures / "rates.png"):
         if place:
             data.check_writable(place)
+    if pdf:
+        report.check_printer()
     raise_all(_link_problems(figures, label))
     opened: dict[Path, given.Opened] = {}
     with notes("equipoise.data.images"):
@@ -190,9 +197,16 @@ def audit(
     if images:
         told |= opened[file].counts()
         told |= {f"valid_{key}": value for key, value in opened[valid].counts().items()} if valid else {}
-    if save and save.suffix.lower() in PAGES:
-        (results[label[0]] if one else every).report(save, group_names=names)
-    elif save:  # may be shared, so it names no rows
+    if save or page or pdf:
+        files = [path for path in (file, valid, train, weights) if path is not None]
+        origin = report.Origin.now(arguments=["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])], files=files)
+        told["provenance"] = origin.to_dict()
+    for place in (page, pdf):
+        if place and one:
+            report.write_audit_page(results[label[0]], place, group_names=names, origin=origin)
+        elif place:
+            report.write_audits_page(every, place, group_names=names, origin=origin)
+    if save:  # may be shared, so it names no rows
         data.write_text(save, json.dumps(told, indent=2, allow_nan=False) + "\n")
     if images:
         told |= opened[file].to_dict()
@@ -221,7 +235,7 @@ def audit(
     for path, rows in opened.items():
         for line in rows.lines(varying=False):
             out.print(Text(report.printable(f"{path.name}: {line}")), soft_wrap=True)
-    for name, place in (("result", save), ("figures", figures)):
+    for name, place in (("result", save), ("report", page), ("PDF", pdf), ("figures", figures)):
         if place:
             out.print(Text(f"{name}: {place}"), soft_wrap=True)
 
@@ -273,15 +287,19 @@ def _link_problems(figures: Path | None, labels: list[str]) -> list[str]:
     ]
 
 
-def _place_problems(save: Path | None) -> list[str]:
-    """A problem where --out names a format that is not written."""
+def _place_problems(save: Path | None, pages: Mapping[str, Path | None]) -> list[str]:
+    """A problem where --out, --report or --pdf names a format that it does not write."""
+    problems = []
     kind = "" if save is None else save.suffix.lower()
     if save is not None and kind in OTHER_KINDS:
-        return [
-            f"--out writes JSON, or a page if the name ends in .html; {save.name!r} is another format. Use --out "
-            f"{save.with_suffix('.json').name}, or --figures FOLDER for figures (PNG and SVG)."
-        ]
-    return []
+        page = next((option for option, endings in ENDINGS.items() if kind in endings), None)
+        instead = f"{page} {save.name}" if page else "--figures FOLDER for figures (PNG and SVG)"
+        problems.append(f"--out writes JSON; {save.name!r} is another format. Use --out {save.with_suffix('.json').name}, or {instead}.")
+    for option, endings in ENDINGS.items():
+        place = pages[option]
+        if place is not None and place.suffix.lower() not in endings:
+            problems.append(f"{option} writes {endings[0]}; got {place.name!r}. Use {option} {place.with_suffix(endings[0]).name}.")
+    return problems
 
 
 def _scores_of_labels(network: nn.Module, cohort: data.Cohort, output: str, outputs: Mapping[str, int | str]) -> dict[str, data.Scores]:

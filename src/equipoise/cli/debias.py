@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from rich.text import Text
 
-from equipoise import report
+from equipoise import data, report
 from equipoise.cli import inputs as given
 from equipoise.cli.console import JsonOption, bar, err, notes
 from equipoise.cli.inputs import collected, number_problems
@@ -167,7 +167,6 @@ def debias(
         set_output,
         settled_output,
         try_methods,
-        without_folders,
     )
 
     label, images = inputs.options["classes"] or inputs.options["labels"], inputs.options["images"]
@@ -256,7 +255,7 @@ def debias(
         named: dict[str, Any] = {"request": request, "outputs": outputs, "goals": goals, "seed": seed, "train": trained}
         cases = try_methods(network, repair, test, methods, goal, **named, **limits, bars=bar)
         options = Options(onnx=onnx, onnx_rule=onnx_rule, thumbnails=thumbnails, card=card, overwrite=overwrite, group_names=words)
-        overview = title or f"{len(label)} {kind} of {without_folders(model)}"
+        overview = title or f"{len(label)} {kind} of {data.without_folders(model)}"
         done = save_all(cases, folder, serving, options, title=overview, bars=bar)
     if as_json:
         print(result_json(folder, done, opened.to_dict()))

@@ -38,8 +38,10 @@ from .files import naming as naming
 from .files import no_such_file as no_such_file
 from .files import replacing as replacing
 from .files import sha256 as sha256
+from .files import sha256_of as sha256_of
 from .files import uninterrupted as uninterrupted
 from .files import user_cache as user_cache
+from .files import without_folders as without_folders
 from .files import write_text as write_text
 from .image_cache import ImageCache as ImageCache
 from .image_cache import cache_folder as cache_folder

@@ -81,6 +81,24 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def without_folders(argument: str) -> str:
+    """A command-line argument; of a path only its last part, since folders may contain a person's name.
+
+    >>> without_folders("/home/ada/nets/my_model.py:build"), without_folders("--images=../scans/local/"), without_folders("0.5/0.25")
+    ('my_model.py:build', '--images=local', '0.5/0.25')
+    """
+    option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+    path = Path(value)
+    is_path = len(path.parts) > 1 and (path.is_absolute() or path.parts[0] in ("..", "~") or Path(path.parts[0]).exists())
+    return f"{option}{equals}{path.name}" if is_path else argument
+
+
 @contextmanager
 def replacing(path: str | Path, *, follow: bool = True) -> Iterator[Path]:
     """A temporary path next to `path` that takes its place when the block ends well, and vanishes when it does not.

@@ -181,7 +181,7 @@ class Audit:
         return shrunken_gaps(self.groups, self.gaps, self.settings.level)
 
     def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
-        """The path of the HTML report of this audit, which is written there, with the user's words for groups: {"F": "women"}."""
+        """The path of the report of this audit, a page (.html) or a PDF (.pdf) by its ending, with the user's words: {"F": "women"}."""
         return Path(presenter("write_audit_page")(self, Path(path), group_names=group_names))
 
     def to_dict(self) -> dict[str, object]:
@@ -252,7 +252,7 @@ class Audits(Mapping[str, Audit]):
         return "\n".join(f"{label}: {audit}" for label, audit in self.audits.items())
 
     def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
-        """The path of the HTML report of all labels, which is written there; the page of each is in a folder next to it."""
+        """The path of the report of all labels, which is written there; the page of each is next to it. A PDF (.pdf) has the overview."""
         return Path(presenter("write_audits_page")(self, Path(path), group_names=group_names))
 
     @property

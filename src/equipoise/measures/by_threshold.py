@@ -28,7 +28,7 @@ LEAST = 5  # patients between two thresholds; more where the audit asks for more
 HUNDREDTHS = tuple(round(k / 100, 2) for k in range(1, 100))
 QUANTILES = 100  # further thresholds where most scores are small or large
 ROWS_EACH = 20  # rows at least between two of them
-SHARED = 10  # thresholds at least that several attributes have in common; otherwise the last attribute is left out
+SHARED = 15  # thresholds at least that several attributes have in common; otherwise the last attribute is left out
 
 
 @dataclass(frozen=True, eq=False)

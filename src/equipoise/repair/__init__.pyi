@@ -29,7 +29,6 @@ from .provenance import findable as findable
 from .provenance import inputs_of as inputs_of
 from .provenance import original_weights as original_weights
 from .provenance import servings as servings
-from .provenance import without_folders as without_folders
 from .save import Options as Options
 from .save import Saved as Saved
 from .save import save_all as save_all

@@ -144,7 +144,7 @@ class Comparison:
         return len(set(valid.patients) & set(test.patients))
 
     def report(self, path: str | Path, *, thumbnails: bool = False, group_names: Mapping[str, str] | None = None) -> Path:
-        """The HTML report, written to this path. Images of patients are included only with `thumbnails`.
+        """The report, written to this path as a page (.html) or PDF (.pdf). Images of patients are included only with `thumbnails`.
 
         `group_names` are words for the groups in the data: {"F": "women", "M": "men"}.
         """

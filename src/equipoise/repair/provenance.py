@@ -1,6 +1,5 @@
 """Where a repair comes from and how it is used again: command, versions, checksums; the network, its weights and its inputs."""
 
-import hashlib
 import platform
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import __version__
-from equipoise.data import Cohort, Images, Table, sha256
+from equipoise.data import Cohort, Images, Table, sha256, sha256_of, without_folders
 from equipoise.errors import BadInput
 from equipoise.models import MLP, Checkpoint, Code, OneOutput, chosen_outputs, output_kind, read_checkpoint, state_like, weights_of
 
@@ -152,21 +151,3 @@ def findable(model: str) -> str:
     if colon and (place.endswith(".py") or "/" in place):
         return f"{Path(place).absolute()}:{name}"
     return str(Path(model).absolute()) if model.endswith(".pt2") else model
-
-
-def without_folders(argument: str) -> str:
-    """A command-line argument; of a path only its last part, since folders may contain a person's name.
-
-    >>> without_folders("/home/ada/nets/my_model.py:build"), without_folders("--images=../scans/local/"), without_folders("0.5/0.25")
-    ('my_model.py:build', '--images=local', '0.5/0.25')
-    """
-    option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
-    path = Path(value)
-    is_path = len(path.parts) > 1 and (path.is_absolute() or path.parts[0] in ("..", "~") or Path(path.parts[0]).exists())
-    return f"{option}{equals}{path.name}" if is_path else argument
-
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, read in pieces."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

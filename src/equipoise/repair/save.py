@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import pandas as pd
 from torch import nn
 
-from equipoise.data import naming, write_text
+from equipoise.data import naming, sha256_of, write_text
 from equipoise.errors import BadInput, EquipoiseError
 from equipoise.measures import UPPER_BOUND, Audit, Baseline, Settings, Threshold
 from equipoise.methods import Judgement, Progress, joint_met, joint_outcome, rule_to_dict
@@ -22,7 +22,7 @@ from equipoise.models import HEADS, Exported, code_of, heads_of, plain_weights, 
 from equipoise.presenting import presenter
 from equipoise.repair.findings import Findings, MethodRow
 from equipoise.repair.folder import LABELS_SCHEMA, check_folder, filling, folders
-from equipoise.repair.provenance import OWN_NETWORK, Provenance, Serving, sha256_of
+from equipoise.repair.provenance import OWN_NETWORK, Provenance, Serving
 from equipoise.repair.trial import Bars, Tried, no_bars
 from equipoise.repair.verified import RUN, SCHEMA, SCHEMA_VERSION, sealed
 

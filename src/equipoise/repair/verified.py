@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass as checked
 
-from equipoise.data import CONFLICTS, sha256
+from equipoise.data import CONFLICTS, sha256, sha256_of
 from equipoise.errors import BadInput, Untrusted, raise_all
 from equipoise.methods import STRICT, Cut, described
 from equipoise.models import HEADS, PROGRAM, Code, code_of
 from equipoise.repair.folder import FILES, folder_to_name, recover
-from equipoise.repair.provenance import OWN_NETWORK, sha256_of
+from equipoise.repair.provenance import OWN_NETWORK
 from equipoise.repair.served_images import Checksum, Finite, ServedImages
 
 SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 6

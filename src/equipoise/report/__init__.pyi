@@ -1,3 +1,5 @@
+from .audit_page import write_audit_page as write_audit_page
+from .audit_page import write_audits_page as write_audits_page
 from .card_facts import read_facts as read_facts
 from .documents import overview as overview
 from .documents import pages as pages
@@ -7,8 +9,7 @@ from .figures import save_trajectories as save_trajectories
 from .figures import save_underdiagnosis_figure as save_underdiagnosis_figure
 from .notes import note_words as note_words
 from .notes import why_words as why_words
-from .page import write_audit_page as write_audit_page
-from .page import write_audits_page as write_audits_page
+from .origin import Origin as Origin
 from .page import write_page as write_page
 from .panels import PANELS as PANELS
 from .panels import Mark as Mark
@@ -18,6 +19,7 @@ from .panels import along as along
 from .panels import line as line
 from .panels import percents as percents
 from .panels import up as up
+from .paper import check_printer as check_printer
 from .study_tables import pooled_view as pooled_view
 from .study_tables import save_csv as save_csv
 from .study_tables import save_latex as save_latex

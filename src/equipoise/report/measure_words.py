@@ -61,6 +61,13 @@ RATES = {
 }
 
 
+HEADLINE = ("tpr", "tnr", "ppv", "npv")  # rates that are shown at once; those of the scores are shown on demand
+SHOWN = (  # of groups, on the pages
+    *(*HEADLINE, "auroc", "sensitivity_at_specificity", "specificity_at_sensitivity"),
+    *("brier", "calibration_in_the_large", "calibration_intercept", "calibration_slope", "calibration_error"),
+)
+
+
 PERFORMANCE = {
     "balanced_accuracy": "balanced accuracy",
     "accuracy": "accuracy",

@@ -1,65 +1,39 @@
-"""HTML reports for a committee: of a comparison, of an audit, and of several labels. Each is one file, for screens, phones and paper.
+"""The HTML report of a repair for a committee, and the overview of several labels. Each is one file, for screens, phones and paper.
 
-Words stand in the templates, numbers come from findings. Everything is escaped; the only script may run because of its hash, so no name
-in a user's file could become a script even if an escape were missed.
+Words stand in the templates, numbers come from findings.
 """
 
-import base64
-import hashlib
-import json
 import math
-from collections.abc import Mapping
-from dataclasses import replace
-from datetime import datetime
-from functools import cache
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
-from equipoise import __version__
 from equipoise.data import write_text
-from equipoise.measures import ALMOST, OF_ALL, UPPER_BOUND, Audit, Audits
+from equipoise.measures import ALMOST, UPPER_BOUND
 from equipoise.methods import ALL_AT_ONCE, METHODS, joint_outcome
 from equipoise.models import READ_IS_NOT_USED
-from equipoise.repair import Comparison, Saved, folders
+from equipoise.repair import Comparison, Saved
 from equipoise.report.explorer import explorer_data
-from equipoise.report.measure_words import PERFORMANCE, RATES, gap_words, rate_title, share_words, upper_bound_words
+from equipoise.report.measure_words import PERFORMANCE, RATES, gap_words, rate_title, share_words
 from equipoise.report.notes import note_words, why_words
 from equipoise.report.panels import PANELS, calibration_panel, decision_panels, roc_panel, score_panel, trajectory_panel
-from equipoise.report.text import amount, count, p_words, percent, plain, sentence, short, span, thousand
-from equipoise.report.views import (
-    Book,
-    audit_views,
-    changed_pictures,
-    choice,
-    explorer_notes,
-    gap_view,
-    probe_views,
-    rate_views,
-    underdiagnosis_rows,
-    unit_maps,
-    widest_change,
-)
+from equipoise.report.paper import print_page
+from equipoise.report.templating import LIMITS, date_words, how_many, numbered, page_of, script_data
+from equipoise.report.text import percent, short
+from equipoise.report.views import changed_pictures, choice, explorer_notes, gap_view, probe_views, rate_views, unit_maps, widest_change
 from equipoise.report.wording import (
-    attributes_of,
     balance_words,
     baseline_words,
-    comparison_words,
-    conclusion,
     contribution_words,
     goal_words,
     group_words,
     met_words,
     outcome_words,
     outcomes_words,
-    sampled_words,
 )
 
 Each = TypeVar("Each")
-TEMPLATES = Path(__file__).parent / "templates"
 SCRIPTS = ("select.js", "page.js", "explorer.js")
 COLOURS = 7  # of groups, each with a dash pattern
 DRAWN = 12  # groups with a panel of scores
@@ -82,143 +56,72 @@ CONTENTS = {  # what a committee reads, then what is folded
 }
 DECISIONS = ("use the repaired classifier", "use it under conditions", "keep the original", "use neither")  # to tick on paper
 FINE = 0.01  # where no change is larger than 10 in 1,000, numbers per 1,000 have a decimal place
-LIMITS = (
-    "A small difference in one measure does not mean that the classifier is equally good for every group. Other measures may differ, and "
-    "some cannot be equal at the same time if the finding is more frequent in one group than in another.",
-    "Labels are taken as the truth. If a group's disease is missed or over-diagnosed in the records, these measures inherit it.",
-    "Groups are those of the given columns. Differences within a group, and groups that were not recorded, are not seen.",
-    "The patients are those of these data, at this place and time. A new scanner, clinic or population needs a new audit.",
-    "Intervals cover the sampling of patients, not errors of labels, recording or selection.",
-    "Nothing here shows that a difference was caused by the group, nor that a decision is lawful or clinically right. "
-    "That is for clinicians, patients and the committee.",
-)
 
 
 def write_page(case: Comparison, path: Path, *, thumbnails: bool = False, group_names: Mapping[str, str] | None = None) -> Path:
-    """The path of the report, which is written whole or not at all. Images of patients are included only with `thumbnails`."""
+    """The path of the report, HTML or PDF by its ending, which is written whole or not at all.
+
+    Images of patients are included only with `thumbnails`, and never in a PDF, which is the short report for a committee.
+    """
+    if path.suffix.lower() == ".pdf":
+        return print_page(report_page(case, names=group_names, paper=True), path)
     return write_text(path, report_page(case, thumbnails=thumbnails, names=group_names))
 
 
-def write_audit_page(audit: Audit, path: Path, *, follow: bool = True, group_names: Mapping[str, str] | None = None) -> Path:
-    """The path of an audit's report, which is written whole or not at all; `follow`: through a link, as fits a path that the user named."""
-    return write_text(path, audit_page(audit, group_names), follow=follow)
-
-
-def write_audits_page(audits: Audits, path: Path, *, group_names: Mapping[str, str] | None = None) -> Path:
-    """The path of the overview of several labels, which is written there, and the page of each next to it."""
-    places, rows = folders(path.parent, [*audits, ""]), []  # with one name more, so that even one label has a name of its own
-    for label, audit in audits.items():
-        named = path.with_name(f"{path.stem}-{places[label].name}.html")
-        page = write_audit_page(replace(audit, name=f"{label}, {audits.name}"), named, follow=False, group_names=group_names)
-        names = group_words(group_names, attributes_of(audit))
-        told = {"conclusion": conclusion(audit, names), "performance": audit.estimates.get("balanced_accuracy")}
-        rows.append({"label": label, "href": quote(page.name), **told})
-    about: dict[str, Any] = {"title": audits.name, "kind": "audit", "kind_words": audits.kind, "rows": rows}
-    first = next(iter(audits.values()))
-    names = group_words(group_names, attributes_of(first))
-    about |= {"version": __version__, "book": Book(), "called": lambda group: names.get(group, group)}
-    if audits.no_finding is not None:
-        about |= {"no_finding": audits.no_finding, "comparisons": comparison_words(audits.no_finding)}
-    about["underdiagnosis"] = [] if audits.no_finding is None else underdiagnosis_rows(audits.no_finding)
-    level = percent(first.settings.level)
-    page_of_all = _environment().get_template("audits.html").render(**about, level=level, style=Markup(_read("report.css")))
-    return write_text(path, page_of_all)
-
-
-def report_page(case: Comparison, *, thumbnails: bool = False, names: Mapping[str, str] | None = None) -> str:
+def report_page(case: Comparison, *, thumbnails: bool = False, names: Mapping[str, str] | None = None, paper: bool = False) -> str:
     """The report of a comparison as HTML; `names` are words for groups, such as {"F": "women"}."""
-    attributes = {a.name: a.levels for a in case.original.test.attributes}
-    return _environment().get_template("report.html").render(_context(case, thumbnails, group_words(names, attributes)))
-
-
-def audit_page(audit: Audit, names: Mapping[str, str] | None = None) -> str:
-    """The report of an audit as HTML; `names` are words for groups, such as {"F": "women"}."""
-    words = group_words(names, attributes_of(audit))
+    words = group_words(names, {a.name: a.levels for a in case.original.test.attributes})
 
     def called(group: str) -> str:
         return words.get(group, group)
 
-    views = audit_views(audit, called)
-    attributes = [(f"attribute-{k}", f"By {short(view.attribute)}") for k, view in enumerate(views)]
-    contents = [("verdict", "The answer"), *attributes, ("method", "Method and limits")]
-    return (
-        _environment()
-        .get_template("audit.html")
-        .render(
-            title=audit.name,
-            kind="audit",
-            version=__version__,
-            contents=contents,
-            sections={anchor: k + 1 for k, (anchor, _) in enumerate(contents)},
-            audit=audit,
-            conclusion=conclusion(audit, words),
-            baseline_words=baseline_words(audit.baseline, audit.settings.level),
-            comparisons=comparison_words(audit),
-            sampled=sampled_words(audit),
-            clear=[(measure, e) for view in views for measure, rows in view.gaps.items() for e in rows if e.clear],
-            views=views,
-            performance=[(words, audit[name]) for name, words in PERFORMANCE.items() if name in audit.estimates],
-            of_scores=[(name, audit[name]) for name in OF_ALL if name in audit.estimates],
-            size_words=_how_many(audit.rows, audit.patients, ""),
-            level=percent(audit.settings.level),
-            rates=RATES,
-            rate_title=rate_title,
-            gap_words=gap_words,
-            called=called,
-            limits=LIMITS,
-            book=Book(),
-            style=Markup(_read("report.css")),
-        )
+    context = (
+        _shared(case, called) | _outcome(case, words) | _groups(case) | _scores(case, called) | _steps(case) | _images(case, thumbnails)
     )
+    absent = {"images": not (context["pictures"] or context["maps"]), "probes": case.probes is None}
+    context |= numbered({anchor: heading for anchor, heading in CONTENTS.items() if not absent.get(anchor)})
+    return page_of("report.html", context, SCRIPTS, paper=paper)
 
 
-@cache
-def _environment() -> Environment:
-    """The templates: everything is escaped, and an unknown name is an error."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    for make in (amount, count, p_words, plain, sentence, short, span, thousand, upper_bound_words, why_words):
-        environment.filters[make.__name__] = make
-    environment.tests["nan"] = math.isnan
-    return environment
+def _shared(case: Comparison, called: Callable[[str], str]) -> dict[str, Any]:
+    """What several sections use, the frame of the page, and how to reproduce it."""
+    found = case.found
+    return {
+        "title": case.title,
+        "kind": "report",
+        "version": case.provenance.versions.get("equipoise", ""),
+        "when": date_words(case.provenance.when),
+        "case": case,
+        "found": found,
+        "candidate": case.result.candidate,
+        "goal": case.goal,
+        "levels": case.original.test.attribute.levels,
+        "called": called,
+        "level": percent(found.settings.level),
+        "min_patients": found.settings.min_patients,
+        "performance": PERFORMANCE[case.goal.performance],
+        "gap_words": gap_words,
+        "rates": RATES,
+        "rate_title": rate_title,
+        "goal_words": goal_words(case.goal),
+        "most_colours": COLOURS,
+        "decisions": DECISIONS,
+        "limits": LIMITS,
+        "why_words": why_words,
+        "notes": [(r.name, note) for r in case.candidates for note in map(note_words, r.candidate.notes)],
+    }
 
 
-def _context(case: Comparison, thumbnails: bool, names: Mapping[str, str]) -> dict[str, Any]:
-    found, candidate, goal = case.found, case.result.candidate, case.goal
-    attribute = case.original.test.attribute
-    performance = PERFORMANCE[goal.performance]
-    style, script = (_read("report.css"), "".join(map(_read, SCRIPTS)))
-    data = explorer_data(case, performance)
-    pictures = changed_pictures(case) if thumbnails and case.thumbnails else []
-    maps = unit_maps(case)
-    absent = {"images": not (pictures or maps), "probes": case.probes is None}
-    shown = [anchor for anchor in CONTENTS if not absent.get(anchor)]
-    codes = range(min(len(attribute.levels), DRAWN))
-    drawn = (("Before", case.original), ("After", case.result))
-    valid = case.original.valid
-    judgement = case.judgement
+def _outcome(case: Comparison, names: Mapping[str, str]) -> dict[str, Any]:
+    """The outcome, and who is better and who is worse."""
+    found, candidate, judgement, valid = case.found, case.result.candidate, case.judgement, case.original.valid
     rows, people = found.after.rows, found.after.patients
-
-    def called(group: str) -> str:
-        return names.get(group, group)
-
     unit = "patients" if people in (None, rows) else "rows"
     changes = [
         abs(change.value) for each in found.balances.values() for b in each for change in (b.corrected, b.spoiled, b.missed, b.alarms)
     ]
     digits = 0 if max([change for change in changes if not math.isnan(change)], default=0.0) >= FINE else 1
     return {
-        "title": case.title,
-        "kind": "report",
-        "version": case.provenance.versions.get("equipoise", ""),
-        "case": case,
-        "found": found,
-        "candidate": candidate,
-        "goal": goal,
-        "book": Book(),
-        "levels": attribute.levels,
-        "called": called,
         "judgement": judgement,
         "outcome_words": outcome_words(judgement, names=names),
         "met_words": met_words(judgement),
@@ -229,29 +132,36 @@ def _context(case: Comparison, thumbnails: bool, names: Mapping[str, str]) -> di
         "digits": digits,
         "balances": _main_first(found.balances),
         "balance_words": balance_words(found.balances[found.main], unit, digits, names),
-        "decisions": DECISIONS,
-        "cohort": _main_first(found.cohort),
-        "level": percent(found.settings.level),
-        "min_patients": found.settings.min_patients,
-        "patients": case.original.test.patients is not None and (valid is None or valid.patients is not None),
-        "performance": performance,
         "share_words": share_words,
-        "upper_bound": UPPER_BOUND,
-        "gap_words": gap_words,
-        "rates": RATES,
-        "rate_title": rate_title,
         "rate_words": "" if found.rate is None else RATES[found.rate].name,
         "almost": ALMOST,
         "contribution_words": contribution_words,
-        "goal_words": goal_words(goal),
-        "size_words": _how_many(found.after.rows, found.after.patients, "test"),
-        "valid_words": "" if valid is None else _how_many(len(valid), _patients(valid.patients), "repair"),
+        "size_words": how_many(rows, people, "test"),
+        "valid_words": "" if valid is None else how_many(len(valid), _patients(valid.patients), "repair"),
         "total": found.affected[0].counts[-1],
         "trace_first": case.original.candidate.trace.iloc[0] if valid is not None else candidate.trace.iloc[0],
         "trace_chosen": candidate.trace.iloc[candidate.chosen],
+        "widest_change": widest_change(found),
+    }
+
+
+def _groups(case: Comparison) -> dict[str, Any]:
+    """The differences, the rates of each group, and the patients."""
+    found, valid = case.found, case.original.valid
+    return {
         "forests": {name: rate_views(blocks) for name, blocks in _main_first(found.rates).items()},
         "gap_forests": {name: gap_view(rows) for name, rows in _main_first(found.gaps).items()},
-        "widest_change": widest_change(found),
+        "cohort": _main_first(found.cohort),
+        "patients": case.original.test.patients is not None and (valid is None or valid.patients is not None),
+    }
+
+
+def _scores(case: Comparison, called: Callable[[str], str]) -> dict[str, Any]:
+    """Figures of the scores before and after: calibration, ROC, distributions and decision curves."""
+    found, attribute = case.found, case.original.test.attribute
+    drawn = (("Before", case.original), ("After", case.result))
+    codes = range(min(len(attribute.levels), DRAWN))
+    return {
         "calibration": [calibration_panel(t, r.test, attribute, found.settings.min_patients, called) for t, r in drawn],
         "roc": [roc_panel(t, r.test, r.decisions(), attribute, called) for t, r in drawn],
         "distributions": [
@@ -262,29 +172,32 @@ def _context(case: Comparison, thumbnails: bool, names: Mapping[str, str]) -> di
         "left_out": max(0, len(attribute.levels) - DRAWN),
         "decision_curves": decision_panels(attribute.name, (("before", found.before), ("after", found.after)), called),
         "further_panels": {heading: draw(case) for heading, draw in PANELS.items()},
-        "trajectories": [trajectory_panel(tried, goal) for tried in case.candidates if len(tried.candidate.trace) > SHORT_PATH],
+    }
+
+
+def _steps(case: Comparison) -> dict[str, Any]:
+    """Every step of every method: the explorer of the trade-off, trajectories, and what layers encode."""
+    data = explorer_data(case, PERFORMANCE[case.goal.performance])
+    return {
+        "upper_bound": UPPER_BOUND,
+        "trajectories": [trajectory_panel(tried, case.goal) for tried in case.candidates if len(tried.candidate.trace) > SHORT_PATH],
         "one_step": [tried.name for tried in case.candidates if len(tried.candidate.trace) <= SHORT_PATH],
         "choices": [choice(tried, case) for tried in case.candidates],
         "result_below": choice(case.result, case)["below"],
         "has_bound": data["limit"] is not None,
-        "probes": probe_views(case.probes),
-        "read_is_not_used": READ_IS_NOT_USED,
         "step_total": f"{sum(len(r.candidate.trace) for r in case.candidates):,}",
         "explorer_notes": explorer_notes(data),
-        "pictures": pictures,
-        "maps": maps[:MAPS],
-        "maps_left_out": max(0, len(maps) - MAPS),
-        "limits": LIMITS,
-        "notes": [(r.name, note) for r in case.candidates for note in map(note_words, r.candidate.notes)],
-        "contents": [(anchor, CONTENTS[anchor]) for anchor in shown],
-        "sections": {anchor: k + 1 for k, anchor in enumerate(shown)},
-        "when": _date(case.provenance.when),
-        "most_colours": COLOURS,
-        "style": Markup(style),
-        "script": Markup(script),
-        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         "data": script_data(data),
+        "probes": probe_views(case.probes),
+        "read_is_not_used": READ_IS_NOT_USED,
     }
+
+
+def _images(case: Comparison, thumbnails: bool) -> dict[str, Any]:
+    """Images of patients, where they are allowed, and maps of pruned units."""
+    maps = unit_maps(case)
+    pictures = changed_pictures(case) if thumbnails and case.thumbnails else []
+    return {"pictures": pictures, "maps": maps[:MAPS], "maps_left_out": max(0, len(maps) - MAPS)}
 
 
 def _main_first(by_attribute: Mapping[str, Each]) -> dict[str, Each]:
@@ -316,58 +229,30 @@ def labels_page(
         for label, case in cases.items()
     ]
     judgements = {label: case.judgement for label, case in cases.items()}
-    return (
-        _environment()
-        .get_template("labels.html")
-        .render(
-            title=title,
-            kind="multi-class report" if first.kind == "classes" else "multi-label report",
-            kind_words=first.kind,
-            one="class" if first.kind == "classes" else "label",
-            version=first.provenance.versions.get("equipoise", ""),
-            rows=rows,
-            outcome=joint_outcome(case.outcome for case in cases.values()),
-            outcomes_words=outcomes_words(judgements, first.kind),
-            method=method,
-            together=METHODS[first.result.candidate.method].labels == ALL_AT_ONCE,
-            attribute=attribute.name,
-            reference=attribute.reference,
-            more=len(attribute.levels) > 2,
-            goal=goal,
-            gap_words=gap_words,
-            performance=PERFORMANCE[goal.performance],
-            called=lambda group: names.get(group, group),
-            level=percent(first.found.settings.level),
-            provenance=first.provenance,
-            when=_date(first.provenance.when),
-            book=Book(),
-            style=Markup(_read("report.css")),
-        )
-    )
-
-
-def script_data(data: object) -> Markup:
-    """JSON for inside a <script> element, which no name in it can end."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # ASCII: line separators are escaped too
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
-def _how_many(rows: int, patients: int | None, kind: str) -> str:
-    of = f"{kind} " if kind else ""
-    return f"{rows:,} {of}rows" if patients is None else f"{patients:,} {of}patients" + ("" if patients == rows else f" ({rows:,} rows)")
+    context = {
+        "title": title,
+        "kind": "multi-class report" if first.kind == "classes" else "multi-label report",
+        "kind_words": first.kind,
+        "one": "class" if first.kind == "classes" else "label",
+        "version": first.provenance.versions.get("equipoise", ""),
+        "rows": rows,
+        "outcome": joint_outcome(case.outcome for case in cases.values()),
+        "outcomes_words": outcomes_words(judgements, first.kind),
+        "method": method,
+        "together": METHODS[first.result.candidate.method].labels == ALL_AT_ONCE,
+        "attribute": attribute.name,
+        "reference": attribute.reference,
+        "more": len(attribute.levels) > 2,
+        "goal": goal,
+        "gap_words": gap_words,
+        "performance": PERFORMANCE[goal.performance],
+        "called": lambda group: names.get(group, group),
+        "level": percent(first.found.settings.level),
+        "provenance": first.provenance,
+        "when": date_words(first.provenance.when),
+    }
+    return page_of("labels.html", context)
 
 
 def _patients(patients: Any) -> int | None:
     return None if patients is None else len(set(patients))
-
-
-def _date(when: str) -> str:
-    try:
-        moment = datetime.fromisoformat(when)
-    except ValueError:
-        return short(when)
-    return f"{moment.day} {moment:%B %Y, %H:%M} {moment.tzname() or ''}".rstrip()
-
-
-def _read(name: str) -> str:
-    return (TEMPLATES / name).read_text(encoding="utf-8")

@@ -3,18 +3,24 @@
 Panels are small and stand next to one another, so that their letters stay readable on a phone and on paper. Templates draw them.
 """
 
+from __future__ import annotations
+
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data import Attribute, IntArray, Scores
-from equipoise.measures import Audit, FloatArray, Rule
-from equipoise.methods import METHODS, Goal
-from equipoise.repair import Comparison, Tried
+from equipoise.measures import Audit, Estimate, FloatArray, Rule
 from equipoise.report.text import amount, number, short
+
+if TYPE_CHECKING:  # an audit of scores has a page without importing torch
+    from equipoise.methods import Goal
+    from equipoise.repair import Comparison, Tried
 
 WIDTH, HEIGHT = 320, 220
 LEFT, RIGHT, TOP, BOTTOM = 48, 18, 12, 38
@@ -244,6 +250,8 @@ def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, co
 
 def trajectory_panel(tried: Tried, goal: Goal) -> Panel:
     """The gap and the performance of a method against its step on the repair set, with the chosen step."""
+    from equipoise.methods import METHODS
+
     candidate = tried.candidate
     trace = candidate.trace
     tries = candidate.ran not in METHODS or not METHODS[candidate.ran].stepwise
@@ -309,3 +317,36 @@ def forest_range(values: Sequence[float], kind: str) -> tuple[float, float]:
         return -reach, reach
     low, high = max(0.0, np.floor((low - 0.02) * 10) / 10), min(1.0, np.ceil((high + 0.02) * 10) / 10)
     return float(low), float(max(high, low + 0.1))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The axis of a forest plot, in percent of its width."""
+
+    low: float
+    high: float
+    kind: str
+
+    @classmethod
+    def of(cls, estimates: Sequence[Estimate], kind: str) -> Scale:
+        """An axis that includes all of them, with their simultaneous intervals."""
+        return cls(
+            *forest_range([end for e in estimates for end in (e.value, e.low, e.high, e.simultaneous_low, e.simultaneous_high)], kind), kind
+        )
+
+    def place(self, value: float) -> str:
+        """The position of a value, from 1 to 99 so that no dot is cut off."""
+        share = (value - self.low) / (self.high - self.low)
+        return f"{1 + 98 * min(max(share, 0.0), 1.0):.2f}"
+
+    @property
+    def ticks(self) -> list[Tick]:
+        """The ends and the middle."""
+        values = (self.low, (self.low + self.high) / 2, self.high)
+        return [Tick(float(self.place(v)), self._text(v)) for v in values]
+
+    def _text(self, value: float) -> str:
+        if self.kind in ("area", "number", "signed"):
+            return number(value, 2, sign=self.kind == "signed")
+        text = number(100 * value, 0 if math.isclose(100 * value, round(100 * value), abs_tol=1e-6) else 1, sign=self.kind == "points")
+        return f"{text}%" if self.kind == "share" else text

@@ -1,9 +1,9 @@
-"""What the templates of the reports are given: rows, axes, words and images, ready to be placed."""
+"""What the template of the report of a repair is given: rows, axes, words and images, ready to be placed."""
 
 import base64
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,69 +12,15 @@ import numpy.typing as npt
 import pandas as pd
 from PIL import Image
 
-from equipoise.measures import Audit, Estimate, FloatArray, group_estimate
+from equipoise.measures import Estimate, FloatArray
 from equipoise.methods import select
 from equipoise.models import GIVEN
 from equipoise.repair import Comparison, Findings, GapRow, GroupRate, Probes, RateBlock, Tried, below_limit
-from equipoise.report.measure_words import RATES, crossed, distinct, mirrors
-from equipoise.report.panels import Called, Panel, Tick, decision_panels, forest_range
-from equipoise.report.text import LONGEST, number, plain
+from equipoise.report.measure_words import HEADLINE, RATES, SHOWN, distinct, mirrors
+from equipoise.report.panels import Scale
+from equipoise.report.text import number
 
 PICTURES = 12
-HEADLINE = ("tpr", "tnr", "ppv", "npv")  # rates that are shown at once; those of the scores are shown on demand
-SHOWN = (  # rates on the pages
-    *(*HEADLINE, "auroc", "sensitivity_at_specificity", "specificity_at_sensitivity"),
-    *("brier", "calibration_in_the_large", "calibration_intercept", "calibration_slope", "calibration_error"),
-)
-
-
-class Book:
-    """The names that are too long for a table, in the order of their first use; the page lists them in full at its end."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def place(self, value: object) -> int | None:
-        """The position of a long name in the list; None for a short name."""
-        text = str(value)
-        if len(plain(text)) <= LONGEST:
-            return None
-        if text not in self.names:
-            self.names.append(text)
-        return self.names.index(text)
-
-
-@dataclass(frozen=True)
-class Scale:
-    """The axis of a forest plot, in percent of its width."""
-
-    low: float
-    high: float
-    kind: str
-
-    @classmethod
-    def of(cls, estimates: Sequence[Estimate], kind: str) -> "Scale":
-        """An axis that includes all of them, with their simultaneous intervals."""
-        return cls(
-            *forest_range([end for e in estimates for end in (e.value, e.low, e.high, e.simultaneous_low, e.simultaneous_high)], kind), kind
-        )
-
-    def place(self, value: float) -> str:
-        """The position of a value, from 1 to 99 so that no dot is cut off."""
-        share = (value - self.low) / (self.high - self.low)
-        return f"{1 + 98 * min(max(share, 0.0), 1.0):.2f}"
-
-    @property
-    def ticks(self) -> list[Tick]:
-        """The ends and the middle."""
-        values = (self.low, (self.low + self.high) / 2, self.high)
-        return [Tick(float(self.place(v)), self._text(v)) for v in values]
-
-    def _text(self, value: float) -> str:
-        if self.kind in ("area", "number", "signed"):
-            return number(value, 2, sign=self.kind == "signed")
-        text = number(100 * value, 0 if math.isclose(100 * value, round(100 * value), abs_tol=1e-6) else 1, sign=self.kind == "points")
-        return f"{text}%" if self.kind == "share" else text
 
 
 @dataclass(frozen=True)
@@ -283,68 +229,3 @@ def _png(image: npt.NDArray[np.uint8]) -> str:
     out = io.BytesIO()
     Image.fromarray(image).save(out, "PNG", optimize=True)
     return base64.b64encode(out.getvalue()).decode()
-
-
-@dataclass(frozen=True)
-class AuditView:
-    """One attribute of an audit: its groups, each rate on an axis of its own, and all gaps on one axis."""
-
-    attribute: str
-    folded: bool  # an intersection, which is shown on demand
-    groups: pd.DataFrame
-    rates: Sequence[tuple[str, Scale, Sequence[tuple[str, bool, Estimate]]]]
-    scale: Scale
-    gaps: Mapping[str, Sequence[Estimate]]
-    curves: Sequence[Panel]  # decision curves
-    shrunken: Sequence[Mapping[str, Any]] = ()  # gaps by empirical Bayes, where they were asked for
-
-
-def audit_views(audit: Audit, called: Called = str) -> list[AuditView]:
-    """The tables of an audit, one view per attribute and intersection. A measure that mirrors another is not repeated."""
-    views = []
-    folded = crossed(list(audit.groups["attribute"].unique()))
-    shrunken = _shrunken(audit)
-    for name, groups in audit.groups.groupby("attribute", sort=False):
-        rates = []
-        for rate in SHOWN:
-            if rate in groups:
-                rows = [(str(g), bool(r["reference"]), group_estimate(r, rate)) for g, r in groups.iterrows()]
-                rates.append((rate, Scale.of([e for _, _, e in rows], RATES[rate].kind), rows))
-        own = audit.gaps[audit.gaps["attribute"] == name]
-        gaps = {m: [Estimate.of_gap(row) for row in own[own["measure"] == m].to_dict("records")] for m in distinct(own["measure"].unique())}
-        scale = Scale.of([e for rows in gaps.values() for e in rows], "points")
-        curves = decision_panels(str(name), [("", audit)], called)
-        views.append(AuditView(str(name), name in folded, groups, rates, scale, gaps, curves, shrunken.get(str(name), ())))
-    return views
-
-
-def _shrunken(audit: Audit) -> dict[str, list[dict[str, Any]]]:
-    """The shrunken gaps of each attribute that has them; empty where they were not asked for."""
-    if not audit.shrink:
-        return {}
-    gaps = audit.shrunken()
-    gaps = gaps[gaps["shrunken"].notna() & gaps["measure"].isin(distinct(gaps["measure"].unique()))]
-    return {str(name): [{str(k): v for k, v in row.items()} for row in own.to_dict("records")] for name, own in gaps.groupby("attribute")}
-
-
-@dataclass(frozen=True)
-class UnderdiagnosisRow:
-    """Underdiagnosis of one group, and its gap to the reference."""
-
-    attribute: str
-    group: str
-    reference: bool
-    with_finding: int
-    rate: Estimate
-    gap: Estimate
-
-
-def underdiagnosis_rows(audit: Audit) -> list[UnderdiagnosisRow]:
-    """The rows of underdiagnosis of the audit of "no finding", one per group."""
-    gaps = {(g["attribute"], g["group"]): Estimate.of_gap(g) for g in audit.gaps.to_dict("records") if g["measure"] == "fpr_gap"}
-    none, rows = Estimate(math.nan, math.nan, math.nan), []
-    for group, row in audit.groups.iterrows():
-        gap = gaps.get((row["attribute"], group), none)
-        counts = str(row["attribute"]), str(group), bool(row["reference"]), int(row["negatives"])
-        rows.append(UnderdiagnosisRow(*counts, group_estimate(row, "fpr"), gap))
-    return rows

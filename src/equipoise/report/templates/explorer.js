@@ -1,6 +1,6 @@
 // The trade-off explorer: points, two lines to drag, and the table of what they choose. All text is set as text, never as markup.
 (() => {
-  const data = JSON.parse(document.getElementById("explorer-data").textContent);
+  const data = JSON.parse(document.getElementById("page-data").textContent);
   const methods = data.methods;
   const $ = (id) => document.getElementById(id);
   const plot = $("plot");

@@ -1,0 +1,201 @@
+"""The HTML report of an audit for a committee, and the overview of several labels. Each is one file, for screens, phones and paper."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from equipoise import __version__
+from equipoise.data import write_text
+from equipoise.measures import OF_ALL, Audit, Audits, Estimate
+from equipoise.report.audit_views import AuditView, audit_views, subgroup_data, threshold_data, underdiagnosis_rows
+from equipoise.report.audit_words import answer, harms, interval_words
+from equipoise.report.measure_words import PERFORMANCE, RATES, crossed, distinct, gap_words
+from equipoise.report.origin import Origin
+from equipoise.report.panels import Called
+from equipoise.report.paper import print_page
+from equipoise.report.templating import LIMITS, date_words, how_many, numbered, page_of, script_data
+from equipoise.report.text import percent
+from equipoise.report.wording import attributes_of, baseline_words, comparison_words, conclusion, group_words, largest_gap, sampled_words
+
+SCRIPTS = ("page.js", "threshold.js", "subgroups.js")
+CONTENTS = {
+    "verdict": "The answer",
+    "worse": "Who is worse off",
+    "gaps": "The differences",
+    "groups": "Each group",
+    "threshold": "Another threshold",
+    "cohort": "The patients",
+    "signoff": "Decision",
+    "limits": "Limits",
+    "calibration": "Calibration",
+    "curves": "Decision curves",
+    "subgroups": "All groups and intersections",
+    "method": "Method and provenance",
+}
+DECISIONS = ("use the classifier", "use it under conditions", "repair it first", "do not use it")  # to tick on paper
+SHOWN_CLEAR = 12  # clear differences in the table of the answer
+
+
+def write_audit_page(
+    audit: Audit,
+    path: Path,
+    *,
+    follow: bool = True,
+    group_names: Mapping[str, str] | None = None,
+    origin: Origin | None = None,
+) -> Path:
+    """The path of an audit's report, HTML or PDF by its ending, which is written whole or not at all.
+
+    `follow`: through a link, as fits a path that the user named. `origin` is where the audit comes from.
+    """
+    if path.suffix.lower() == ".pdf":
+        return print_page(audit_page(audit, group_names, origin, paper=True), path)
+    return write_text(path, audit_page(audit, group_names, origin), follow=follow)
+
+
+def write_audits_page(audits: Audits, path: Path, *, group_names: Mapping[str, str] | None = None, origin: Origin | None = None) -> Path:
+    """The path of the overview of several labels, which is written there, and the page of each next to it; a PDF has the overview only."""
+    if path.suffix.lower() == ".pdf":
+        return print_page(audits_page(audits, {}, group_names, origin, paper=True), path)
+    from equipoise.repair import folders  # imports torch
+
+    places = folders(path.parent, [*audits, ""])  # with one name more, so that even one label has a name of its own
+    links = {label: path.with_name(f"{path.stem}-{places[label].name}.html") for label in audits}
+    for label, audit in audits.items():
+        write_audit_page(replace(audit, name=f"{label}, {audits.name}"), links[label], follow=False, group_names=group_names, origin=origin)
+    return write_text(path, audits_page(audits, {label: quote(page.name) for label, page in links.items()}, group_names, origin))
+
+
+def audit_page(audit: Audit, names: Mapping[str, str] | None = None, origin: Origin | None = None, *, paper: bool = False) -> str:
+    """The report of an audit as HTML; `names` are words for groups, such as {"F": "women"}; on `paper` it is short."""
+    words = group_words(names, attributes_of(audit))
+
+    def called(group: str) -> str:
+        return words.get(group, group)
+
+    views = audit_views(audit, called)
+    moved = threshold_data(audit, called)
+    absent = {
+        "gaps": not any(view.gaps for view in views),
+        "threshold": moved is None or paper,
+        "calibration": not any(view.rates for view in views),
+        "curves": not any(view.curves for view in views),
+        "subgroups": paper,
+    }
+    context = _shared(audit, called, origin) | _answer(audit, words, views)
+    context |= numbered({anchor: heading for anchor, heading in CONTENTS.items() if not absent.get(anchor)})
+    context |= {
+        "views": views,
+        "single": [view for view in views if not view.folded],
+        "threshold": moved,
+        "data": script_data({"threshold": moved, "subgroups": subgroup_data(audit, called)}),
+    }
+    return page_of("audit.html", context, SCRIPTS, paper=paper)
+
+
+def _shared(audit: Audit, called: Called, origin: Origin | None) -> dict[str, Any]:
+    """What several sections use, the frame of the page, and where the audit comes from."""
+    return {
+        "title": audit.name,
+        "kind": "audit",
+        "version": __version__,
+        "origin": origin,
+        "when": "" if origin is None else date_words(origin.when),
+        "audit": audit,
+        "called": called,
+        "level": percent(audit.settings.level),
+        "min_patients": audit.settings.min_patients,
+        "rates": RATES,
+        "gap_words": gap_words,
+        "comparisons": comparison_words(audit),
+        "sampled": sampled_words(audit),
+        "size_words": how_many(audit.rows, audit.patients),
+        "unit": "rows" if audit.patients is None or audit.patients != audit.rows else "patients",
+        "decisions": DECISIONS,
+        "limits": LIMITS,
+    }
+
+
+def _answer(audit: Audit, words: Mapping[str, str], views: list[AuditView]) -> dict[str, Any]:
+    """The sentence that the page begins with, and the numbers below it."""
+    style, text = answer(audit, words)
+    clear = [(measure, e) for view in views for measure, rows in view.gaps.items() for e in rows if e.clear]
+    largest = largest_gap(audit.gaps)
+    return {
+        "style_of_answer": style,
+        "answer": text,
+        "conclusion": conclusion(audit, words),
+        "interval_words": interval_words(audit),
+        "harms": harms(audit),
+        "largest": None if largest is None else Estimate.of_gap(dict(largest)),
+        "largest_measure": "" if largest is None else str(largest["measure"]),
+        "clear": clear[:SHOWN_CLEAR],
+        "more_clear": max(0, len(clear) - SHOWN_CLEAR),
+        "performance": [(name, audit[name]) for name in PERFORMANCE if name in audit.estimates],
+        "performance_words": PERFORMANCE,
+        "of_scores": [(name, audit[name]) for name in OF_ALL if name in audit.estimates],
+        "baseline_words": baseline_words(audit.baseline, audit.settings.level),
+    }
+
+
+def audits_page(
+    audits: Audits,
+    links: Mapping[str, str],
+    given: Mapping[str, str] | None = None,
+    origin: Origin | None = None,
+    *,
+    paper: bool = False,
+) -> str:
+    """The overview of several labels as HTML: a matrix of labels by groups, and the answer for each; `links` are their pages."""
+    first = next(iter(audits.values()))
+    names = group_words(given, attributes_of(first))
+    rows = []
+    for label, audit in audits.items():
+        style, text = answer(audit, names)
+        rows.append({"label": label, "href": links.get(label, ""), "style": style, "answer": text, "audit": audit})
+    clear = audits.no_finding
+    context: dict[str, Any] = {
+        "title": audits.name,
+        "kind": "audit",
+        "kind_words": audits.kind,
+        "version": __version__,
+        "origin": origin,
+        "when": "" if origin is None else date_words(origin.when),
+        "rows": rows,
+        "matrices": matrices(audits),
+        "harmed": [row["label"] for row in rows if row["style"] == "harm"],
+        "findings": audits.findings,
+        "comparisons": comparison_words(first),
+        "size_words": how_many(first.rows, first.patients),
+        "gap_words": gap_words,
+        "called": lambda group: names.get(group, group),
+        "level": percent(first.settings.level),
+        "underdiagnosis": [] if clear is None else underdiagnosis_rows(clear),
+        "no_finding": clear,
+        "limits": LIMITS,
+        "decisions": DECISIONS,
+        "sections": {"signoff": ""},
+    }
+    return page_of("audits.html", context, ("page.js",), paper=paper)
+
+
+def matrices(audits: Audits) -> list[dict[str, Any]]:
+    """One matrix per attribute and shown measure: the gap of each group, by label. Intersections are on the pages of the labels."""
+    first = next(iter(audits.values()))
+    found = []
+    for attribute in first.references:
+        if attribute in crossed(list(first.references)):
+            continue
+        for measure in distinct(first.gaps["measure"].unique()):
+            cells: dict[str, dict[str, Estimate]] = {}
+            for label, audit in audits.items():
+                own = audit.gaps[(audit.gaps["attribute"] == attribute) & (audit.gaps["measure"] == measure)]
+                cells[label] = {str(row["group"]): Estimate.of_gap(row) for row in own.to_dict("records")}
+            columns = list(dict.fromkeys(group for row in cells.values() for group in row))
+            sizes = [abs(e.value) for row in cells.values() for e in row.values() if not math.isnan(e.value)]
+            about = {"attribute": attribute, "measure": measure, "reference": first.references[attribute]}
+            found.append(about | {"columns": columns, "cells": cells, "widest": max([0.05, *sizes])})
+    return found

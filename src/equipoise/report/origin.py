@@ -1,0 +1,62 @@
+"""Where an audit comes from: the command, the time, versions, and checksums of its files."""
+
+import platform
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from equipoise import __version__
+from equipoise.data import sha256, sha256_of, without_folders
+
+LIBRARIES = ("numpy", "pandas", "scipy", "torch")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What is needed to make an audit again."""
+
+    command: str = ""
+    when: str = ""  # ISO date and time
+    versions: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)  # name: SHA-256
+
+    @classmethod
+    def now(cls, *, arguments: Sequence[str] = (), files: Iterable[Path] = ()) -> "Origin":
+        """The origin of an audit that is made now: its command line without folders, versions, and the SHA-256 of its files.
+
+        Of a folder, it is that of the names and sizes of the files in it.
+        """
+        used = {name: str(sys.modules[name].__version__) for name in LIBRARIES if hasattr(sys.modules.get(name), "__version__")}
+        return cls(
+            command=shlex.join(map(without_folders, arguments)),
+            when=datetime.now(UTC).isoformat(timespec="seconds"),
+            versions={"equipoise": __version__, **used, "python": platform.python_version()},
+            files=dict(map(_checksum, files)),
+        )
+
+    @classmethod
+    def of(cls, plain: object) -> "Origin | None":
+        """The origin in the JSON of an audit; None where it has none."""
+        if not isinstance(plain, Mapping):
+            return None
+
+        def table(name: str) -> dict[str, str]:
+            own = plain.get(name)
+            return {str(k): str(v) for k, v in own.items()} if isinstance(own, Mapping) else {}
+
+        return cls(str(plain.get("command", "")), str(plain.get("when", "")), table("versions"), table("files"))
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+def _checksum(path: Path) -> tuple[str, str]:
+    if path.is_file():
+        return path.name, sha256_of(path)
+    inside = sorted(file for file in path.rglob("*") if file.is_file())
+    listed = "\n".join(f"{file.relative_to(path).as_posix()} {file.stat().st_size}" for file in inside)
+    return f"{path.name} (names and sizes of {len(inside):,} files)", sha256(listed.encode())

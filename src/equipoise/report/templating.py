@@ -1,0 +1,104 @@
+"""The frame of every page: templates, style, scripts and their data, and words that all pages share.
+
+Everything is escaped; the only script may run because of its hash, so no name in a user's file could become a script even if an escape were
+missed.
+"""
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from equipoise.report.measure_words import upper_bound_words
+from equipoise.report.text import LONGEST, amount, count, p_words, plain, sentence, short, span, thousand
+
+TEMPLATES = Path(__file__).parent / "templates"
+LIMITS = (
+    "A small difference in one measure does not mean that the classifier is equally good for every group. Other measures may differ, and "
+    "some cannot be equal at the same time if the finding is more frequent in one group than in another.",
+    "Labels are taken as the truth. If a group's disease is missed or over-diagnosed in the records, these measures inherit it.",
+    "Groups are those of the given columns. Differences within a group, and groups that were not recorded, are not seen.",
+    "The patients are those of these data, at this place and time. A new scanner, clinic or population needs a new audit.",
+    "Intervals cover the sampling of patients, not errors of labels, recording or selection.",
+    "Nothing here shows that a difference was caused by the group, nor that a decision is lawful or clinically right. "
+    "That is for clinicians, patients and the committee.",
+)
+
+
+class Book:
+    """The names that are too long for a table, in the order of their first use; the page lists them in full at its end."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def place(self, value: object) -> int | None:
+        """The position of a long name in the list; None for a short name."""
+        text = str(value)
+        if len(plain(text)) <= LONGEST:
+            return None
+        if text not in self.names:
+            self.names.append(text)
+        return self.names.index(text)
+
+
+def page_of(template: str, context: Mapping[str, Any], scripts: Sequence[str] = (), *, paper: bool = False) -> str:
+    """A template with its context as HTML. On `paper` it is short: without scripts and without what is folded."""
+    shared: dict[str, Any] = {"style": Markup(_read("report.css")), "book": Book(), "paper": paper}
+    if scripts and not paper:
+        script = "".join(map(_read, scripts))
+        shared |= {"script": Markup(script), "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}
+    return _environment().get_template(template).render(shared | dict(context))
+
+
+@cache
+def _environment() -> Environment:
+    """The templates: everything is escaped, and an unknown name is an error."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    for make in (amount, count, p_words, plain, sentence, short, span, thousand, upper_bound_words):
+        environment.filters[make.__name__] = make
+    environment.tests["nan"] = math.isnan
+    return environment
+
+
+def _read(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def script_data(data: object) -> Markup:
+    """JSON for inside a <script> element, which no name in it can end."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # ASCII: line separators are escaped too
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def numbered(contents: Mapping[str, str]) -> dict[str, Any]:
+    """The contents of a page by anchor, and the number of each section."""
+    return {"contents": list(contents.items()), "sections": {anchor: k + 1 for k, anchor in enumerate(contents)}}
+
+
+def how_many(rows: int, patients: int | None, kind: str = "") -> str:
+    """How many patients and rows: '500 patients (1,200 rows)'.
+
+    >>> how_many(1200, 500), how_many(1200, None, "test")
+    ('500 patients (1,200 rows)', '1,200 test rows')
+    """
+    of = f"{kind} " if kind else ""
+    return f"{rows:,} {of}rows" if patients is None else f"{patients:,} {of}patients" + ("" if patients == rows else f" ({rows:,} rows)")
+
+
+def date_words(when: str) -> str:
+    """A date and time in words; what is none stays as it is."""
+    try:
+        moment = datetime.fromisoformat(when)
+    except ValueError:
+        return short(when)
+    return f"{moment.day} {moment:%B %Y, %H:%M} {moment.tzname() or ''}".rstrip()
