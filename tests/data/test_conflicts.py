@@ -10,7 +10,7 @@ from equipoise import Cohort, Scores, audit, split
 from equipoise.data import CONFLICTS, Attribute, assign_folds, hold_out
 from equipoise.data.attribute import joined, main_group, patients_varying, settled, varying
 from equipoise.errors import BadInput
-from equipoise.measures import bootstrap_cells, patients_in_cells, units_of
+from equipoise.measures import bootstrap_cells, moments_of, units_of
 from support.facts import facts
 
 #         patient 1: F F M    2: M .   3: a tie, M first    4: always F
@@ -127,7 +127,8 @@ def test_cells_count_each_patient_once_in_every_cell_that_they_have_a_row_in():
     y = np.array([1, 0, 1, 1, 1, 1, 0])
     units = units_of(np.array(["1", "1", "1", "2", "2", "3", "3"], dtype=object), 7)
     #            negative, positive, either: patient 1 has rows of both labels in a, and one in b
-    assert patients_in_cells(units, y, attribute).tolist() == [[1, 2, 2], [0, 2, 2]]
+    sums = moments_of(np.ones(7), y, attribute.codes, 2, units)
+    assert np.stack([sums.patients(rate) for rate in ("fpr", "tpr", "selection_rate")], axis=1).tolist() == [[1, 2, 2], [0, 2, 2]]
 
 
 def test_patients_with_rows_of_both_labels_are_not_enough_for_a_rate_twice():

@@ -28,7 +28,6 @@ from .columns import bin_problems as bin_problems
 from .columns import read_columns as read_columns
 from .dicom import with_headers as with_headers
 from .faults import MAX_PIXELS as MAX_PIXELS
-from .faults import Broken as Broken
 from .faults import Limit as Limit
 from .faults import counted as counted
 from .files import LIMIT_VARIABLE as LIMIT_VARIABLE
@@ -39,6 +38,7 @@ from .files import no_such_file as no_such_file
 from .files import replacing as replacing
 from .files import sha256 as sha256
 from .files import sha256_of as sha256_of
+from .files import take_lock as take_lock
 from .files import uninterrupted as uninterrupted
 from .files import user_cache as user_cache
 from .files import without_folders as without_folders
@@ -50,7 +50,6 @@ from .image_cache import image_caches as image_caches
 from .image_files import IMAGE_COLUMNS as IMAGE_COLUMNS
 from .image_files import find_files as find_files
 from .image_files import of_view as of_view
-from .images import BROKEN_ADVICE as BROKEN_ADVICE
 from .images import Images as Images
 from .preprocessing import INTERPOLATIONS as INTERPOLATIONS
 from .preprocessing import NAMED_NORMS as NAMED_NORMS

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from equipoise.errors import BadInput, did_you_mean
@@ -112,13 +112,14 @@ def replacing(path: str | Path, *, follow: bool = True) -> Iterator[Path]:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         for leftover in list(target.parent.glob(f"{glob.escape(start)}????????.tmp")):
-            if (lock := _locked(leftover)) is not None:
-                leftover.unlink(missing_ok=True)
-                os.close(lock)
+            with suppress(OSError):  # another run may have removed it
+                if (lock := take_lock(leftover)) is not None:
+                    leftover.unlink(missing_ok=True)
+                    os.close(lock)
         handle, name = tempfile.mkstemp(prefix=start, suffix=".tmp", dir=target.parent)
     except OSError as error:
         raise BadInput(f"cannot write {path}: {error.strerror or error}. Choose another place.") from error
-    temporary, held = Path(name), _locked(Path(name))
+    temporary, held = Path(name), take_lock(Path(name))
     os.close(handle)
     try:
         with naming(target):
@@ -135,18 +136,18 @@ def replacing(path: str | Path, *, follow: bool = True) -> Iterator[Path]:
             os.close(held)
 
 
-def _locked(path: Path) -> int | None:
-    """A handle with a lock on a file, which the system lifts when the process ends; None where another holds it or there are no locks."""
+def take_lock(path: Path, *, wait: bool = False) -> int | None:
+    """A handle that locks a file or folder until it is closed or the process ends; None where another has it or there are no locks.
+
+    `wait` is for a lock that another process may hold briefly.
+    """
     if sys.platform == "win32":
         return None
     import fcntl
 
+    handle = os.open(path, os.O_RDONLY)
     try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError:
         os.close(handle)
         return None

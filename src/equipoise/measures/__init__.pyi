@@ -1,5 +1,4 @@
 from .audit import DERIVED as DERIVED
-from .audit import NO_FINDING as NO_FINDING
 from .audit import Audit as Audit
 from .audit import Audits as Audits
 from .audit import no_finding_dict as no_finding_dict
@@ -35,7 +34,6 @@ from .estimates import Settings as Settings
 from .estimates import coefficients as coefficients
 from .estimates import estimate_performance as estimate_performance
 from .estimates import group_estimate as group_estimate
-from .estimates import patients_in_cells as patients_in_cells
 from .functional import AFFINE_PERFORMANCE as AFFINE_PERFORMANCE
 from .functional import HANDFUL as HANDFUL
 from .functional import furthest as furthest
@@ -68,7 +66,6 @@ from .group_aware import upper_bound as upper_bound
 from .intervals import combined as combined
 from .intervals import quantile as quantile
 from .moments import Moments as Moments
-from .moments import Signed as Signed
 from .moments import moments_of as moments_of
 from .moments import moments_of_change as moments_of_change
 from .multiplicity import adjusted as adjusted
@@ -105,7 +102,6 @@ from .target_gaps import pooled_gaps as pooled_gaps
 from .target_gaps import versus as versus
 from .thresholds import ARGMAX as ARGMAX
 from .thresholds import NEVER as NEVER
-from .thresholds import THRESHOLD as THRESHOLD
 from .thresholds import Choice as Choice
 from .thresholds import LabelRules as LabelRules
 from .thresholds import Rule as Rule

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, IntArray, Scores, distinct
+from equipoise.data import Attribute, IntArray, Scores
 from equipoise.errors import raise_all
 from equipoise.measures.cells import FloatArray, grouped, ratio, sums_at
 from equipoise.measures.clusters import units_of
@@ -271,18 +271,6 @@ def aurocs(scores: Scores, attribute: Attribute, units: IntArray, level: float) 
     area, m, n, patients = np.array(found).reshape(-1, 4).T
     low, high = auroc_interval(area, m, n, level)
     return Found(area, low, high, patients)
-
-
-def patients_in_cells(units: IntArray, y: IntArray, attribute: Attribute) -> FloatArray:
-    """Distinct patients of each group (groups, 3): with negative rows, with positive rows, and with either.
-
-    One with rows of both labels, or of several groups, counts once in each cell that they have a row in.
-    """
-    groups, width = len(attribute.levels), int(units.max(initial=0)) + 1
-    pairs = distinct((np.where(attribute.codes < 0, groups, attribute.codes) * width + units) * 2 + y)
-    by_label = np.bincount(pairs // (2 * width) * 2 + pairs % 2, minlength=2 * groups + 2).reshape(-1, 2)
-    either = np.bincount(distinct(pairs // 2) // width, minlength=groups + 1)
-    return np.column_stack([by_label, either])[:-1].astype(np.float64)
 
 
 def _group_frame(attribute: Attribute, sums: Moments, found: Mapping[str, Found], settings: Settings, unit: str) -> pd.DataFrame:

@@ -5,7 +5,6 @@ from .base import Progress as Progress
 from .base import Recalibration as Recalibration
 from .contract import ALL_AT_ONCE as ALL_AT_ONCE
 from .contract import METHODS as METHODS
-from .contract import ONE_BY_ONE as ONE_BY_ONE
 from .contract import STANDARD as STANDARD
 from .contract import Fit as Fit
 from .contract import FitStep as FitStep
@@ -18,7 +17,6 @@ from .contract import Task as Task
 from .contract import Work as Work
 from .contract import method as method
 from .contract import settings_of as settings_of
-from .contract import work_of as work_of
 from .cost import Speed as Speed
 from .debiasing import check_method as check_method
 from .debiasing import debias as debias

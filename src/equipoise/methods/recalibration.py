@@ -14,7 +14,7 @@ two scores became one by rounding, or where any decision differs, the network st
 used. Classes, which are decided by argmax, are left as they are; and so are networks that a method only fitted a rule to.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,7 +32,6 @@ from equipoise.models import OneClass, OneOutput, folded_outputs, folds_of, outp
 
 FOLDS = 5
 NOT = "not_recalibrated"  # the kind of note that says why: its subject
-Move = Callable[[float, str | None], float]  # a threshold for the rows of a group, or for those without one, on the new scores
 
 
 class _Collision(Exception):

@@ -21,7 +21,6 @@ from .findings import with_enough_data as with_enough_data
 from .folder import WEIGHT_FILES as WEIGHT_FILES
 from .folder import check_folder as check_folder
 from .folder import folders as folders
-from .provenance import OWN_NETWORK as OWN_NETWORK
 from .provenance import ROWS_CHECKED as ROWS_CHECKED
 from .provenance import Provenance as Provenance
 from .provenance import Serving as Serving

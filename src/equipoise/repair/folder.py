@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from equipoise.data import check_writable, naming, uninterrupted
+from equipoise.data import check_writable, naming, take_lock, uninterrupted
 from equipoise.errors import BadInput
 from equipoise.models import HEADS
 
@@ -146,29 +146,11 @@ def _hidden_folder(home: Path, name: str) -> tuple[Path, int | None]:
         place = Path(tempfile.mkdtemp(prefix=f"{HIDDEN}{name}.", dir=home))
         lock = None
         with suppress(FileNotFoundError):  # another run removed it as a leftover just before it was locked
-            lock = _lock(place, wait=True)
+            lock = take_lock(place, wait=True)
             if place.stat().st_ino == (place.stat() if lock is None else os.fstat(lock)).st_ino:
                 return place, lock
         if lock is not None:
             os.close(lock)
-
-
-def _lock(place: Path, *, wait: bool = False) -> int | None:
-    """A handle that locks the folder; None if another process has it or the system has no such locks.
-
-    `wait` is for a lock that another process may hold briefly.
-    """
-    if sys.platform == "win32":
-        return None
-    import fcntl
-
-    handle = os.open(place, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        os.close(handle)
-        return None
-    return handle
 
 
 def _hidden(name: str, folder: Path) -> bool:
@@ -184,7 +166,7 @@ def remove_leftovers(folder: Path) -> list[Path]:
             if not _hidden(place.name, target) or not place.is_dir() or place.is_symlink():
                 continue
             with suppress(OSError):
-                if (lock := _lock(place)) is not None:
+                if (lock := take_lock(place)) is not None:
                     shutil.rmtree(place, ignore_errors=True)
                     os.close(lock)
                     gone.append(place)
@@ -207,7 +189,7 @@ def recover(folder: Path) -> None:
             if not aside:
                 return
             new = aside[0].with_name(aside[0].name.removesuffix(OLD))
-            lock = _lock(new) if new.is_dir() else None
+            lock = take_lock(new) if new.is_dir() else None
             if lock is not None or not new.is_dir():
                 aside[0].rename(target)
             if lock is not None:

@@ -11,7 +11,6 @@ from .results import opened as opened
 from .results import read_rows as read_rows
 from .results import read_timings as read_timings
 from .results import read_traces as read_traces
-from .rows import LIMIT as LIMIT
 from .rows import SIZES as SIZES
 from .run import Event as Event
 from .run import run_study as run_study
