@@ -45,7 +45,6 @@ WRONG = {  # a call: what the message must name
     "a frame to choose a threshold": (lambda: eq.audit(SCORES, valid=FRAME), ["valid", "DataFrame"]),
     "a cohort to choose a threshold of scores": (lambda: eq.audit(SCORES, valid=COHORT), ["valid=eq.Scores.from_frame"]),
     "a word as threshold": (lambda: eq.audit(SCORES, threshold="best"), ["threshold", "'best'"]),
-    "debias scores": (lambda: eq.debias(SCORES, measure="eod"), ["Scores", "eq.debias(model, parts.valid)"]),
     "debias without rows": (lambda: eq.debias(NET), ["eq.debias(model, parts.valid)"]),
     "debias the wrong way round": (lambda: eq.debias(COHORT, NET), ["Cohort", "network comes first"]),
     "debias on a frame": (lambda: eq.debias(NET, FRAME), ["DataFrame", "eq.Cohort.from_frame"]),

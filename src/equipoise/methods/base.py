@@ -15,6 +15,7 @@ from equipoise.errors import BadInput
 from equipoise.measures import Calibration, FloatArray, LogitMap, Rule
 from equipoise.methods.goal import Goal, Note, Why
 from equipoise.methods.outcome import Judgement, Outcome, joint_met, joint_outcome
+from equipoise.models import Predictor
 from equipoise.presenting import presenter
 
 Progress = Callable[[int, int], None]  # steps done, steps at most
@@ -59,7 +60,7 @@ class Candidate:
     """
 
     method: str
-    model: nn.Module | None  # None: a rule for scores that came without a network
+    model: nn.Module | Predictor | None  # None: a rule for scores that came without a classifier
     rule: Rule
     trace: pd.DataFrame  # one row per step: step, gap, performance, threshold; cross-fitted selection adds corrected values
     chosen: int  # the row of the trace that was chosen
@@ -79,7 +80,7 @@ class Candidate:
     @property
     def network(self) -> nn.Module:
         """The network, or an error for a rule that was fitted to scores alone."""
-        if self.model is None:
+        if not isinstance(self.model, nn.Module):
             raise BadInput("this is a rule for scores, and has no network: use its `rule`")
         return self.model
 

@@ -27,18 +27,18 @@ from equipoise.methods.job import Job
 from equipoise.methods.outcome import judge
 from equipoise.methods.recalibration import recalibrated
 from equipoise.methods.remarks import advice, check_cells, kept_or_not, remarked
-from equipoise.models import WRAPPED, BiasScore, ChosenOutputs, ManyBiasScores, chosen_outputs
+from equipoise.models import WRAPPED, BiasScore, ChosenOutputs, ManyBiasScores, Predictor, chosen_outputs, classifier, predict
 
 NO_NETWORK = {  # what is given in place of a network, and what to do
     "Cohort": "The network comes first, then the cohort.",
     "DataFrame": "Make a cohort of the frame: eq.debias(model, eq.Cohort.from_frame(frame, label=..., group=...)).",
-    "BaseEstimator": "Only networks (torch.nn.Module) are repaired; the scores of an estimator can be audited: eq.audit(scores).",
-    "str": "A network in a file is repaired by the command `equipoise debias`, or loaded with torch first.",
+    "type": "Give a fitted instance of it, not the class.",
+    "str": "A file is a model if its name ends in .onnx, .pt2 or .skops; other networks in files are repaired by `equipoise debias`.",
 }
 
 
 def debias(
-    model: nn.Module | Scores | Mapping[str, Scores],
+    model: nn.Module | Scores | Mapping[str, Scores] | object,
     cohort: Cohort | None = None,
     *,
     method: str = "auto",
@@ -61,7 +61,10 @@ def debias(
     progress: Progress | None = None,
     **settings: Any,
 ) -> Candidate:
-    """A repaired network, or a decision rule for the same one, found on validation data. The network given in is not changed.
+    """A repaired network, or a decision rule for the same classifier, found on validation data. What is given in is not changed.
+
+    A scikit-learn estimator or pipeline, or a function from rows to probabilities (see `eq.predictor`), is scored on the raw columns of the
+    cohort and gets a decision rule; bias-score reads the columns other than the group.
 
     Scores alone, `eq.debias(scores)`, get a decision rule: `result.rule.decide(new_scores)`, and `result.model` is None. `features` are
     further columns of the same rows that a rule may read (a frame, or an array), for bias-score, whose rule needs no group. Scores of
@@ -88,6 +91,7 @@ def debias(
     On a cohort of several labels or classes one repair serves them all, and `result.labels` has what was found for each. `goals` gives a
     label a goal of its own; `outputs` says which output of the network is which label, by number or name.
     """
+    asked = model
     goal = Goal(named(measure), performance, min_performance, max_gap, keep or {}, selection, max_loss, threshold)
     limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget, "refuse_constant": True}
     if isinstance(model, Scores) or (isinstance(model, Mapping) and model and all(isinstance(own, Scores) for own in model.values())):
@@ -97,13 +101,18 @@ def debias(
                 f"scores are repaired without a network; {', '.join(unused)} goes with one: eq.debias(model, cohort). Leave it out"
             )
         return _scores_alone(model, method, goal, goals, features, seed, force, limits)
-    if not isinstance(model, nn.Module):
-        raise Misuse("eq.debias", "a network and a cohort, eq.debias(model, parts.valid), or scores, eq.debias(scores)", model, NO_NETWORK)
+    model = classifier(model)
+    if model is None:
+        raise Misuse("eq.debias", "a network and a cohort, eq.debias(model, parts.valid), or scores, eq.debias(scores)", asked, NO_NETWORK)
     if cohort is None:
         raise BadInput("eq.debias takes a network and a cohort of patients to repair it on: eq.debias(model, parts.valid)")
     if features is not None:
         raise BadInput("features goes with scores alone, eq.debias(scores, features=...); a network has the inputs of its cohort")
     check_cohort("eq.debias, after the network,", cohort)
+    if isinstance(model, Predictor):
+        if train is not None:
+            raise BadInput("train is for methods that change a network; a repair of other classifiers is a decision rule. Leave it out")
+        return replace(_scores_alone(predict(model, cohort), method, goal, None, None, seed, force, limits), model=model)
     if cohort.targets is None and (goals is not None or outputs is not None):
         given = " and ".join(name for name, value in (("goals", goals), ("outputs", outputs)) if value is not None)
         raise BadInput(

@@ -273,7 +273,12 @@ def predicted(model: Predictor, cohort: Cohort) -> Scores:
             f"{model!r} gives one score per row and {cohort.name!r} has {len(cohort.labels)} {cohort.kind}. Take one of them: "
             f"cohort.labelled({cohort.labels[0]!r}), with the classifier of that label."
         )
-    return Scores.of(cohort, model.scores(cohort.source))
+    found = Scores.of(cohort, model.scores(cohort.source))
+    groups = {attribute.name for attribute in cohort.attributes}
+    if isinstance(cohort.source, Table):
+        columns = [name for name in cohort.source.frame.columns if name not in groups]
+        return found.with_features(cohort.source.frame[columns]) if columns else found
+    return found.with_features(_array(cohort.source)) if is_tensor(cohort.source) and cohort.source.ndim == 2 else found
 
 
 def with_output(model: Predictor, output: str) -> Predictor:

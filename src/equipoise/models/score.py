@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from equipoise.data import Images, Rows, Scores
 from equipoise.errors import BadInput
 from equipoise.models.devices import Feed, compute_device, mixed_precision, on_device
+from equipoise.models.predictors import Predictor, predicted, with_output
 
 Convolve = Callable[..., Tensor]  # input, weight, bias, stride, padding, dilation, groups -> the ReLU of the convolution
 Layers = list[Callable[[Tensor], Tensor]]
@@ -238,12 +239,14 @@ def sigmoid(logits: Tensor) -> Tensor:
     return torch.from_numpy(np.asarray(expit(logits.detach().cpu().double().numpy())))
 
 
-def predict(model: nn.Module | None, cohort: Rows, *, output: str = "auto", batch: int | None = None) -> Scores:
+def predict(model: nn.Module | Predictor | None, cohort: Rows, *, output: str = "auto", batch: int | None = None) -> Scores:
     """The cohort's scores by a network that returns one logit or one probability per row; scores, which need no network, as they are."""
     if isinstance(cohort, Scores):
         return cohort
     if model is None:
         raise BadInput(f"a rule without a network decides from scores; {cohort.name!r} is a cohort. Give eq.Scores.of(cohort, score).")
+    if isinstance(model, Predictor):
+        return predicted(with_output(model, output), cohort)
     raw = outputs(model, cohort.inputs, batch)
     bad = int((~torch.isfinite(raw)).sum())
     if bad:

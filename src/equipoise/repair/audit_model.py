@@ -242,7 +242,7 @@ def _goal(result: Any) -> tuple[str, ...]:
 
 
 def _predicted(model: object, cohort: Cohort | None, output: str, where: str = "eq.audit, after the network,") -> Scores:
-    from equipoise.models import Predictor, classifier, predict, predicted, with_output
+    from equipoise.models import classifier, predict
 
     found = None if isinstance(model, str) and cohort is None else classifier(model)
     if found is None:
@@ -250,7 +250,7 @@ def _predicted(model: object, cohort: Cohort | None, output: str, where: str = "
     if cohort is None:
         raise BadInput("a classifier is audited on a cohort: eq.audit(model, parts.test), or eq.audit(model, eq.Cohort.from_frame(...))")
     check_cohort(where, cohort)
-    return predicted(with_output(found, output), cohort) if isinstance(found, Predictor) else predict(found, cohort, output=output)
+    return predict(found, cohort, output=output)
 
 
 def trained_rule(model: object) -> Rule | None:

@@ -39,7 +39,7 @@ from equipoise.methods import (
     Outcome,
     Progress,
 )
-from equipoise.models import predict
+from equipoise.models import classifier, predict
 from equipoise.presenting import presenter
 from equipoise.repair.audit_model import trained_rule
 from equipoise.repair.baseline import fit_baseline
@@ -163,7 +163,7 @@ class Comparison:
 
 
 def compare_models(
-    models: Mapping[str, nn.Module | Candidate],
+    models: Mapping[str, nn.Module | Candidate | object],
     cohort: Cohort,
     *,
     valid: Cohort | None = None,
@@ -184,7 +184,8 @@ def compare_models(
     original, candidates = entries[0], entries[1:]
     chosen = choose(candidates, candidates[0].candidate.goal) if len(candidates) > 1 else 0
     settings = Settings(level=level, seed=seed, min_patients=min_patients)
-    serving = serving_of(original.candidate.network, cohort)
+    network = original.candidate.model
+    serving = serving_of(network, cohort) if isinstance(network, nn.Module) else None
     simple = None if valid is None else baseline_of(original, candidates[chosen], cohort, valid, None, settings)
     return Comparison(
         original, tuple(candidates), chosen, title, label, Provenance.now(seed=seed), settings, serving=serving, baseline=simple
@@ -196,15 +197,16 @@ def _entry(name: str, subject: object, cohort: Cohort, valid: Cohort | None, goa
     if isinstance(subject, Candidate):
         known = None if valid is None else predict(subject.model, valid)
         return Tried(subject, known, predict(subject.model, cohort), called=name)
-    if not isinstance(subject, nn.Module):
-        raise Misuse("eq.compare", "networks (torch.nn.Module) and results of eq.debias", subject)
-    known = None if valid is None else predict(subject, valid)
+    model = classifier(subject)
+    if model is None:
+        raise Misuse("eq.compare", "classifiers and results of eq.debias", subject)
+    known = None if valid is None else predict(model, valid)
     rule: Rule = (trained_rule(subject) if known is None else None) or choose_rule(valid=known, optimise=goal.performance)
     if goal.threshold is not None:
         rule = Threshold(goal.threshold, IN_USE)
     trace = pd.DataFrame([_evaluated(known, rule, goal)])
-    candidate = Candidate(name, subject, rule, trace, 0, (Note("as_given"),), True, goal, 0)
-    return Tried(candidate, known, predict(subject, cohort), called=name)
+    candidate = Candidate(name, model, rule, trace, 0, (Note("as_given"),), True, goal, 0)
+    return Tried(candidate, known, predict(model, cohort), called=name)
 
 
 def _evaluated(scores: Scores | None, rule: Any, goal: Goal) -> dict[str, float]:

@@ -1,0 +1,87 @@
+"""Repairs of classifiers that are not networks: a rule on their scores, judged and compared as any other repair."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.compose import make_column_transformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+import equipoise as eq
+from equipoise.errors import BadInput, Misuse
+
+ROLES = {"label": "sick", "group": "sex", "reference": "M"}
+
+
+def patients(rows=2700, seed=0):
+    """A marker that shows the disease less in women, and a ward in which there are more of them."""
+    rng = np.random.default_rng(seed)
+    sex = rng.choice(["F", "M"], rows)
+    sick = rng.integers(0, 2, rows)
+    ward = np.where(rng.random(rows) < np.where(sex == "F", 0.9, 0.1), "gynaecology", "medical")
+    marker = sick * np.where(sex == "F", 0.6, 2.0) + rng.normal(size=rows)
+    return pd.DataFrame({"marker": marker, "ward": ward, "sex": sex, "sick": sick})
+
+
+@pytest.fixture(scope="module")
+def case():
+    frame = patients()
+    encode = make_column_transformer((OneHotEncoder(), ["ward"]), (StandardScaler(), ["marker"]))
+    model = make_pipeline(encode, LogisticRegression()).fit(*[frame.iloc[:300][c] for c in (["marker", "ward"], "sick")])
+    cohort = eq.Cohort.from_frame(frame.iloc[300:], **ROLES)
+    thirds = [cohort.take(range(at, at + 800)) for at in (0, 800, 1600)]
+    return model, eq.Parts(*thirds)
+
+
+@pytest.fixture(scope="module")
+def blind(case):
+    model, parts = case
+    return eq.debias(model, parts.valid, method="bias-score", max_loss=0.1)
+
+
+def test_a_rule_by_group(case):
+    model, parts = case
+    result = eq.debias(model, parts.valid, method="group-thresholds", max_loss=0.1)
+    assert result.model.model is model
+    assert result.rule.needs_group
+    before, after = (abs(eq.audit(each, parts.test)["eod"].value) for each in (model, result))
+    assert after < before
+    scores = eq.Scores.of(parts.test, model.predict_proba(parts.test.source.frame)[:, 1])
+    assert eq.audit(result, parts.test)["eod"].value == eq.audit(scores, rule=result.rule)["eod"].value
+
+
+def test_bias_score_reads_the_raw_columns_and_no_group(case, blind):
+    model, parts = case
+    assert not blind.rule.needs_group
+    assert blind.rule.columns == ("marker", "ward")
+    assert abs(eq.audit(blind, parts.test)["eod"].value) < abs(eq.audit(model, parts.test)["eod"].value)
+
+
+def test_compared_with_the_original(case, blind, tmp_path):
+    model, parts = case
+    both = eq.compare({"original": model, "repaired": blind}, parts.test, valid=parts.valid)
+    assert both.outcome == both.judgement.outcome
+    assert both.found.after.rows == len(parts.test)
+    assert both.report(tmp_path / "report.html").stat().st_size > 10_000
+
+
+def test_arrays_and_functions(case):
+    rng = np.random.default_rng(1)
+    x, y, sex = rng.normal(size=(400, 3)), rng.integers(0, 2, 400), rng.choice(["F", "M"], 400)
+    cohort = eq.Cohort.from_arrays(torch.from_numpy(x), y, sex, reference="M")
+    model = LogisticRegression().fit(x, y)
+    assert eq.debias(model, cohort, method="group-thresholds").model.model is model
+    found = eq.debias(lambda rows: torch.sigmoid(rows[:, 0]), cohort, method="single-threshold")
+    assert found.model.kind == "function"
+
+
+def test_what_goes_with_a_network_is_refused(case):
+    model, parts = case
+    with pytest.raises(BadInput, match="train"):
+        eq.debias(model, parts.valid, train=parts.train)
+    with pytest.raises(BadInput, match=r"bias-gda"):
+        eq.debias(model, parts.valid, method="bias-gda")
+    with pytest.raises(Misuse, match="fitted instance"):
+        eq.debias(LogisticRegression, parts.valid)

@@ -1,0 +1,143 @@
+"""FairClassifier: scikit-learn's own checks, and that it repairs, searches and predicts as its conventions ask."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from sklearn.compose import make_column_transformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.svm import LinearSVC
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import equipoise as eq
+from equipoise.errors import BadInput
+from equipoise.sklearn import FairClassifier, NothingRepaired
+
+
+@parametrize_with_checks([FairClassifier(LogisticRegression())])
+@pytest.mark.filterwarnings("ignore")
+def test_the_checks_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+def patients(rows=1600, seed=0):
+    """A marker that shows the disease less in women, and a ward in which there are more of them."""
+    rng = np.random.default_rng(seed)
+    sex = rng.choice(["F", "M"], rows)
+    sick = rng.integers(0, 2, rows)
+    ward = np.where(rng.random(rows) < np.where(sex == "F", 0.9, 0.1), "gynaecology", "medical")
+    marker = sick * np.where(sex == "F", 0.6, 2.0) + rng.normal(size=rows)
+    return pd.DataFrame({"marker": marker, "ward": ward, "sex": sex}), np.where(sick, "ill", "well"), sex
+
+
+X, Y, SEX = patients()
+NEW, NEW_Y, NEW_SEX = patients(seed=1)
+MODEL = make_pipeline(make_column_transformer((OneHotEncoder(), ["ward"]), (StandardScaler(), ["marker"])), LogisticRegression())
+
+
+def gap(decided):
+    """The difference in sensitivity, women minus men."""
+    rates = [np.mean(decided[(sex == NEW_SEX) & (NEW_Y == "ill")] == "ill") for sex in ("F", "M")]
+    return rates[0] - rates[1]
+
+
+def fair_classifier(estimator, **options):
+    return FairClassifier(estimator, pos_label="ill", max_loss=0.1, **options)
+
+
+@pytest.mark.parametrize("cv", [None, 2, "prefit"])
+def test_the_gap_of_new_rows_is_smaller(cv):
+    plain = MODEL.fit(X, Y)
+    fair = fair_classifier(plain, group="sex", method="group-thresholds", cv=cv).fit(X, Y)
+    assert fair.rule_.needs_group
+    assert abs(gap(fair.predict(NEW))) < abs(gap(plain.predict(NEW))) / 2
+    assert set(fair.predict(NEW)) == {"ill", "well"}
+    np.testing.assert_array_equal(fair.predict_proba(NEW), fair.estimator_.predict_proba(NEW))
+    assert fair.outcome_ == fair.candidate_.outcome
+    assert (cv == "prefit") == (fair.estimator_ is plain)
+    one_group = NEW[NEW["sex"] == "F"]
+    np.testing.assert_array_equal(fair.predict(one_group), fair.predict(NEW)[NEW["sex"] == "F"])
+
+
+def test_a_blind_rule_predicts_without_the_group():
+    columns = X[["marker", "ward"]]
+    fair = fair_classifier(MODEL, method="bias-score").fit(columns, Y, sensitive_features=SEX)
+    assert not fair.rule_.needs_group
+    assert abs(gap(fair.predict(NEW[["marker", "ward"]]))) < abs(gap(MODEL.fit(X, Y).predict(NEW)))
+    np.testing.assert_array_equal(fair.predict(NEW[["marker", "ward"]][:1]), fair.predict(NEW[["marker", "ward"]])[:1])
+
+
+def test_a_rule_by_group_says_that_it_needs_the_group():
+    fair = fair_classifier(LogisticRegression(), method="group-thresholds").fit(X[["marker"]], Y, sensitive_features=SEX)
+    with pytest.raises(BadInput, match="sensitive_features"):
+        fair.predict(NEW[["marker"]])
+    assert abs(gap(fair.predict(NEW[["marker"]], sensitive_features=NEW_SEX))) < 0.2
+    blind = fair_classifier(LogisticRegression(), method="group-thresholds", allow_group=False)
+    with pytest.raises(BadInput, match="allow_group"):
+        blind.fit(X[["marker"]], Y, sensitive_features=SEX)
+
+
+def test_rows_that_the_rule_is_fitted_on_are_not_those_of_the_estimator():
+    seen = []
+
+    class Watched(LogisticRegression):
+        def fit(self, X, y):
+            seen.append(set(X[:, 0]))
+            return super().fit(X, y)
+
+    rows = np.column_stack([np.arange(1600.0), X["marker"]])
+    patient = np.arange(1600) // 4
+    fair = FairClassifier(Watched(), method="single-threshold").fit(rows, Y, sensitive_features=SEX, patients=patient)
+    held = 1600 - len(seen[0])
+    assert 0.25 * 1600 < held < 0.35 * 1600
+    assert len(fair.candidate_.held_out.before) == held
+    fitted_on = {int(row) // 4 for row in seen[0]}
+    assert len(fitted_on) == len(seen[0]) / 4  # whole patients
+
+
+def test_in_a_pipeline_and_a_grid_search():
+    search = GridSearchCV(
+        FairClassifier(Pipeline([("prepare", MODEL[0]), ("model", LogisticRegression())]), group="sex", method="group-thresholds"),
+        {"max_loss": [0.0, 0.1], "estimator__model__C": [1.0]},
+        cv=2,
+        scoring="balanced_accuracy",
+        error_score="raise",
+    ).fit(X, Y)
+    assert search.best_params_["max_loss"] in (0.0, 0.1)
+    assert search.predict(NEW).shape == (1600,)
+    with sklearn.config_context(enable_metadata_routing=True):
+        fair = fair_classifier(LogisticRegression(), method="group-thresholds")
+        fair.set_fit_request(sensitive_features=True).set_predict_request(sensitive_features=True)
+        whole = make_pipeline(StandardScaler(), fair).fit(X[["marker"]], Y, sensitive_features=SEX)
+        assert whole.predict(NEW[["marker"]], sensitive_features=NEW_SEX).shape == (1600,)
+
+
+def test_a_decision_function_will_do():
+    fair = fair_classifier(LinearSVC(), group=0, method="group-thresholds")
+    array = np.column_stack([SEX == "F", X["marker"]])
+    fair.fit(array, Y)
+    assert not hasattr(fair, "predict_proba")
+    assert fair.decision_function(array).shape == (1600,)
+    assert fair.estimator_.n_features_in_ == 1  # the group is no input
+
+
+def test_without_a_group_nothing_is_repaired_and_that_is_said():
+    with pytest.warns(NothingRepaired):
+        fair = FairClassifier(LogisticRegression()).fit(X[["marker"]], Y)
+    assert fair.rule_ is None
+    assert fair.outcome_ is None
+    np.testing.assert_array_equal(fair.predict(X[["marker"]]), fair.estimator_.predict(X[["marker"]]))
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(BadInput, match=r"'race'.*marker, ward, sex"):
+        FairClassifier(MODEL, group="race").fit(X, Y)
+    with pytest.raises(BadInput, match="cv must be"):
+        FairClassifier(MODEL, group="sex", cv=1).fit(X, Y)
+    with pytest.raises(BadInput, match="repair_size"):
+        FairClassifier(MODEL, group="sex", repair_size=1.5).fit(X, Y)
+    with pytest.raises(eq.BadInput, match="too few"):
+        FairClassifier(LogisticRegression(), group="sex", cv="prefit").set_params(estimator=MODEL.fit(X, Y)).fit(X[:12], Y[:12])
