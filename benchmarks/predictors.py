@@ -1,0 +1,188 @@
+"""Gradient-boosted trees and a logistic pipeline, repaired by Equipoise, Fairlearn and OxonFair on the same scores and splits.
+
+Usage: EQUIPOISE_DATA=... python benchmarks/predictors.py FOLDER SPLITS WORKERS [data ...], with fairlearn and oxonfair==0.3 installed (also
+xgboost and lightgbm, if they are to be compared). Rows are added to FOLDER/rows.csv; what is there already is not run again.
+
+On Adult (sex) and COMPAS (race) a model is fitted on the training set without the group among its inputs. Everybody gets its scores, is
+fitted on the same validation set and judged on the same test set, and is asked for the best balanced accuracy with |gap| within 0.02, where
+that can be asked for. Fairlearn's ExponentiatedGradient trains models anew, on the training set. What is randomised is judged in
+expectation. Seconds are of fitting the repair, one thread per process, one run per split.
+"""
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import pandas as pd
+from fairlearn.postprocessing import ThresholdOptimizer
+from fairlearn.reductions import DemographicParity, ErrorRate, ExponentiatedGradient, TruePositiveRateParity
+from oxonfair import DataDict, FairPredictor
+from oxonfair.utils import group_metrics
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import equipoise as eq
+from equipoise.measures import gap_values, largest, performance_values, tabulate
+from equipoise.models import predict
+
+BOUND = 0.02
+DATA, MEASURES = ("compas", "adult"), ("eod", "spd")
+ROUNDS = 10  # of ExponentiatedGradient
+FAIRLEARN_NAMES = {"spd": "demographic_parity", "eod": "true_positive_rate_parity"}
+FAIRLEARN_MOMENTS = {"spd": DemographicParity, "eod": TruePositiveRateParity}
+OXONFAIR_GAPS = {"spd": group_metrics.demographic_parity, "eod": group_metrics.equal_opportunity}
+KEYS = ["data", "model", "split", "measure", "method"]
+
+
+class Given(ClassifierMixin, BaseEstimator):
+    """An estimator whose input is its score, for Fairlearn."""
+
+    def __init__(self) -> None:
+        self.classes_ = np.array([0, 1])
+
+    def fit(self, X: object, y: object) -> "Given":  # noqa: ARG002
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        score = np.asarray(X).reshape(-1)
+        return np.stack([1 - score, score], -1)
+
+
+def models(seed: int) -> dict[str, Any]:
+    """The estimators by name, as their libraries set them up; of other libraries those that are installed."""
+    found: dict[str, Any] = {
+        "logistic pipeline": make_pipeline(StandardScaler(), LogisticRegression(max_iter=200)),
+        "HistGradientBoosting": HistGradientBoostingClassifier(random_state=seed),
+    }
+    try:
+        from xgboost import XGBClassifier
+
+        found["XGBoost"] = XGBClassifier(n_jobs=1, random_state=seed)
+    except ImportError:
+        print("xgboost is not installed; left out", file=sys.stderr)
+    try:
+        from lightgbm import LGBMClassifier
+
+        found["LightGBM"] = LGBMClassifier(n_jobs=1, random_state=seed, verbose=-1)
+    except ImportError:
+        print("lightgbm is not installed; left out", file=sys.stderr)
+    return found
+
+
+Decide = Callable[[eq.Cohort], Any]
+Fitted = tuple[Decide, bool, str]  # what decides, whether it needs the group, and the outcome that it reports
+
+
+def contenders(model: Any, parts: eq.Parts, measure: str, seed: int) -> dict[str, Callable[[], Fitted]]:
+    """What fits, and returns what decides, by name."""
+    predictor = eq.predictor(model)
+    valid = parts.valid
+    codes, score = valid.attribute.codes, predictor.scores(valid.source)
+
+    def of(cohort: eq.Cohort) -> Any:
+        return predictor.scores(cohort.source)
+
+    def ours(**how: Any) -> Callable[[], Fitted]:
+        def fitted() -> Fitted:
+            found = eq.debias(model, valid, measure=measure, max_gap=BOUND, seed=seed, **how)
+            return lambda cohort: found.rule.decide(predict(found.model, cohort)), found.rule.needs_group, str(found.outcome)
+
+        return fitted
+
+    def plain() -> Fitted:
+        rule = eq.debias(model, valid, measure=measure, method="standard", selection="paper").rule
+        return lambda cohort: rule.decide(eq.Scores.of(cohort, of(cohort))), False, ""
+
+    def threshold_optimizer() -> Fitted:
+        rule = ThresholdOptimizer(
+            estimator=Given(),
+            constraints=FAIRLEARN_NAMES[measure],
+            objective="balanced_accuracy_score",
+            prefit=True,
+            predict_method="predict_proba",
+            tol=BOUND,
+        ).fit(score[:, None], valid.y, sensitive_features=codes)
+        return lambda cohort: rule._pmf_predict(of(cohort)[:, None], sensitive_features=cohort.attribute.codes)[:, 1], True, ""
+
+    def oxonfair() -> Fitted:
+        def pairs(cohort: eq.Cohort) -> Any:
+            found = of(cohort)
+            return DataDict(cohort.y, np.stack([1 - found, found], -1), cohort.attribute.codes)
+
+        fair = FairPredictor(None, pairs(valid))
+        fair.fit(group_metrics.balanced_accuracy.overall, OXONFAIR_GAPS[measure], BOUND)
+        return lambda cohort: np.asarray(fair.predict(pairs(cohort)), dtype=np.float64), True, ""
+
+    def exponentiated_gradient() -> Fitted:
+        share, train = parts.train.y.mean(), parts.train
+        last = type(model[-1]).__name__.lower() if hasattr(model, "steps") else ""
+        rule = ExponentiatedGradient(
+            clone(model),
+            FAIRLEARN_MOMENTS[measure](difference_bound=BOUND),
+            objective=ErrorRate(costs={"fp": share, "fn": 1 - share}),  # balanced accuracy, up to a factor
+            max_iter=ROUNDS,
+            sample_weight_name=f"{last}__sample_weight" if last else "sample_weight",
+        ).fit(train.source.frame, train.y, sensitive_features=train.attribute.codes)
+        return lambda cohort: rule._pmf_predict(cohort.source.frame)[:, 1], False, ""
+
+    return {
+        "the model as it is": plain,
+        "equipoise auto": ours(),
+        "equipoise auto, without the group": ours(allow_group=False),
+        "equipoise group-thresholds": ours(method="group-thresholds"),
+        "Fairlearn ThresholdOptimizer": threshold_optimizer,
+        "Fairlearn ExponentiatedGradient": exponentiated_gradient,
+        "OxonFair, thresholds per group": oxonfair,
+    }
+
+
+def measured(measure: str, decisions: Any, cohort: eq.Cohort) -> dict[str, float]:
+    cells = tabulate(np.asarray(decisions, dtype=np.float64), cohort.y, cohort.attribute)
+    performance = float(performance_values("balanced_accuracy", cells))
+    return {"gap": float(largest(gap_values(measure, cells))), "balanced_accuracy": performance}
+
+
+def judged(name: str, kind: str, split: int, done: set[tuple[str, ...]]) -> list[dict[str, object]]:
+    """The rows of one model on one split that are not there yet."""
+    warnings.simplefilter("ignore")
+    parts = eq.split(eq.load(name, attribute_as_input=False), seed=split)
+    model = models(split)[kind].fit(parts.train.source.frame, parts.train.y)
+    rows = []
+    for measure in MEASURES:
+        for method, fit in contenders(model, parts, measure, split).items():
+            key = (name, kind, split, measure, method)
+            if tuple(map(str, key)) in done:
+                continue
+            start = time.perf_counter()
+            decide, needs_group, outcome = fit()
+            row: dict[str, object] = dict(zip(KEYS, key, strict=True)) | {"needs_group": needs_group, "outcome": outcome}
+            row |= {"seconds": round(time.perf_counter() - start, 3)} | measured(measure, decide(parts.test), parts.test)
+            print(row, file=sys.stderr, flush=True)
+            rows.append(row)
+    return rows
+
+
+def main(folder: Path, splits: int, workers: int, data: tuple[str, ...]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "rows.csv"
+    done = {tuple(map(str, row)) for row in pd.read_csv(file)[KEYS].itertuples(index=False)} if file.exists() else set()
+    tasks = [(name, kind, split, done) for split in range(splits) for name in data[::-1] for kind in models(split)]
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for found in as_completed([pool.submit(judged, *task) for task in tasks]):
+            pd.DataFrame(found.result()).to_csv(file, mode="a", header=not file.exists(), index=False)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *(int(n) for n in sys.argv[2:4]), tuple(sys.argv[4:]) or DATA)
