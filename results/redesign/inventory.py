@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-KINDS = ("commands", "options", "methods", "settings", "measures", "rates", "data sets", "presets", "Python names", "goal parameters",
-         "output files")  # fmt: skip
+KINDS = ("commands", "options", "methods", "settings", "measures", "rates", "data sets", "data set options", "presets", "Python names",
+         "goal parameters", "output files")  # fmt: skip
 STUDY = """
 name = "tiny"
 methods = ["standard"]
@@ -114,7 +114,7 @@ def make() -> dict[str, Any]:
     import numpy as np
 
     import equipoise as eq
-    from equipoise.measures import GAPS
+    from equipoise.measures import MEASURES
     from equipoise.methods import METHODS
 
     commands, rng = command_tree(), np.random.default_rng(0)
@@ -127,9 +127,10 @@ def make() -> dict[str, Any]:
         "options": sorted(f"{command} {option}" for command, own in commands.items() for option in dict.fromkeys(own)),
         "methods": sorted(METHODS),
         "settings": sorted(f"{name}.{field.name}" for name, method in METHODS.items() for field in dataclasses.fields(method.settings)),
-        "measures": sorted(GAPS),
+        "measures": sorted(MEASURES),
         "rates": sorted({key for row in audited["groups"] for key, value in row.items() if isinstance(value, (dict, float))}),
-        "data sets": sorted(row["name"] + (f" ({', '.join(sorted(row['options']))})" if row["options"] else "") for row in data),
+        "data sets": sorted(row["name"] for row in data),
+        "data set options": sorted(f"{row['name']}.{option}" for row in data for option in row["options"]),
         "presets": sorted(f"{p['name']}: {len(p['data'])} data, {len(p['methods'])} methods, {p['splits']} splits" for p in presets),
         "Python names": sorted(eq.__all__),
         "goal parameters": sorted(name for name, p in inspect.signature(eq.debias).parameters.items() if p.kind is not p.VAR_KEYWORD),
