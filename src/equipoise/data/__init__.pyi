@@ -2,6 +2,8 @@ from .attribute import CONFLICTS as CONFLICTS
 from .attribute import FEW as FEW
 from .attribute import MISSING as MISSING
 from .attribute import Attribute as Attribute
+from .attribute import BoolArray as BoolArray
+from .attribute import FloatArray as FloatArray
 from .attribute import IntArray as IntArray
 from .attribute import Varying as Varying
 from .attribute import distinct as distinct

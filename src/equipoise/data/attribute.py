@@ -18,13 +18,15 @@ from equipoise.errors import BadInput, UnknownName
 
 log = logging.getLogger(__name__)
 
+FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+ObjectArray = npt.NDArray[np.object_]
 MISSING = -1
 MANY = 20  # levels; more of them in a column of numbers or dates, or of all different values, are no groups
 FEW = 10  # rows; a column of many levels, most with fewer rows, is no grouping yet
 DATE = r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?"  # 2026-11-15, 15.11.2026, with or without a time
 SHOWN = 8  # levels that a message names
-ObjectArray = npt.NDArray[np.object_]
 CONFLICTS = {  # what to do with a patient whose rows have more than one group, and how that is said
     "row": "each row counts in its own group",
     "first": "the first group in the table was used for all their rows",

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import Attribute, IntArray
+from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray
 from equipoise.data.bins import Bins
-from equipoise.data.columns import FloatArray, ObjectArray, Roles, check_frame, collecting, described, frame_of, read_columns
+from equipoise.data.columns import Roles, check_frame, collecting, described, frame_of, read_columns
 from equipoise.data.image_files import find_files, of_view
 from equipoise.data.images import Decoding, Images
 from equipoise.data.table import Encoder, Table

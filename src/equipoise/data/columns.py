@@ -10,13 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.attribute import CONFLICTS, Attribute, IntArray, inexact, level_name, settled
+from equipoise.data.attribute import CONFLICTS, Attribute, FloatArray, IntArray, ObjectArray, inexact, level_name, settled
 from equipoise.data.bins import Bins, edges_of, numbers_of
 from equipoise.data.targets import Targets, clipped, read_classes, read_label, read_labels
 from equipoise.errors import BadInput, Misuse, did_you_mean, pick, raise_all
-
-FloatArray = npt.NDArray[np.float64]
-ObjectArray = npt.NDArray[np.object_]
 
 
 @dataclass(frozen=True)

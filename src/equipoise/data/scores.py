@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import Attribute, IntArray
+from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray
 from equipoise.data.bins import Bins
 from equipoise.data.cohort import Cohort
-from equipoise.data.columns import FloatArray, ObjectArray, Roles, check_frame, described, frame_of, read_columns
+from equipoise.data.columns import Roles, check_frame, described, frame_of, read_columns
 from equipoise.data.table import Encoder, Table
 from equipoise.errors import BadInput, Misuse, did_you_mean, raise_all
 

@@ -15,9 +15,8 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import MISSING, IntArray, main_group
+from equipoise.data.attribute import MISSING, FloatArray, IntArray, main_group
 from equipoise.data.cohort import Cohort
-from equipoise.data.columns import FloatArray
 from equipoise.data.scores import Scores
 from equipoise.data.table import Encoder, Table
 from equipoise.errors import BadInput, Misuse, raise_all

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.attribute import Attribute, settled_codes
-from equipoise.data.columns import FloatArray, ObjectArray
+from equipoise.data.attribute import Attribute, FloatArray, ObjectArray, settled_codes
 from equipoise.data.scores import Scores
 from equipoise.data.targets import UNKNOWN
 

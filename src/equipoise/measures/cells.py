@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data import Attribute
+from equipoise.data import FloatArray as FloatArray
+from equipoise.data import IntArray as IntArray
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 SPARSE = 16  # keys that a table may have for each that is used
 
 

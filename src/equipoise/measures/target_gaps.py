@@ -13,7 +13,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data import Attribute, Scores
+from equipoise.data import Attribute, BoolArray, Scores
 from equipoise.measures.cells import Cells, FloatArray, ratio, sums_at, tabulate
 from equipoise.measures.clusters import units_of
 from equipoise.measures.estimates import FEW, INSUFFICIENT, Estimate, Settings, coefficients
@@ -22,8 +22,6 @@ from equipoise.measures.gaps import QUOTIENTS, RATES, is_quotient, terms
 from equipoise.measures.moments import Moments, Signed, moments_of, moments_of_change
 from equipoise.measures.multiplicity import max_t
 from equipoise.measures.signed_sums import SignedSum
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 def gaps_together(scores: Scores, f: FloatArray, measure: str, settings: Settings, labels: int = 1) -> list[Estimate]:

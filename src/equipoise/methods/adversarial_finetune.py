@@ -19,10 +19,11 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from equipoise.data import BoolArray
 from equipoise.errors import pick
 from equipoise.measures import FloatArray, is_quotient
 from equipoise.methods.contract import Draws, Objective, Rng, Step, Steps, Task, Work, by_goal, method, within_gap
-from equipoise.methods.evaluation import BoolArray, Data, Evaluation
+from equipoise.methods.evaluation import Data, Evaluation
 from equipoise.methods.goal import Goal
 from equipoise.methods.papers import SAVANI
 from equipoise.methods.step_control import adaptive, check_schedule, scheduled_unit

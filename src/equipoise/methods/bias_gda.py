@@ -20,9 +20,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from equipoise.data import BoolArray
 from equipoise.errors import pick
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, method
-from equipoise.methods.evaluation import BoolArray, Data, Evaluation, single_precision
+from equipoise.methods.evaluation import Data, Evaluation, single_precision
 from equipoise.methods.goal import Goal
 from equipoise.methods.papers import MARCINKEVICS
 from equipoise.methods.step_control import EVALS_PER_EPOCH, Trials, adaptive, check_schedule, scheduled_unit, scheduled_work

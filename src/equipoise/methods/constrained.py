@@ -24,10 +24,11 @@ import torch
 from scipy.special import expit, logit
 from torch import Tensor
 
+from equipoise.data import BoolArray
 from equipoise.errors import BadInput, pick
 from equipoise.measures import Cells, FloatArray, gap_values, is_quotient, linearised, tabulate_codes
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, method
-from equipoise.methods.evaluation import BoolArray, Data, Evaluation, Label, decided_at, single_precision
+from equipoise.methods.evaluation import Data, Evaluation, Label, decided_at, single_precision
 from equipoise.methods.goal import Goal
 from equipoise.methods.papers import COTTER
 from equipoise.methods.step_control import EVALS_PER_EPOCH, Trials, adaptive, check_schedule, scheduled_unit, scheduled_work

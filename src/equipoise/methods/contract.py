@@ -17,10 +17,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from equipoise.data import Cohort, Rows, Scores, generator
+from equipoise.data import BoolArray, Cohort, Rows, Scores, generator
 from equipoise.errors import BadInput, UnknownName, pick, raise_all
 from equipoise.measures import FloatArray, Rule, is_quotient
-from equipoise.methods.evaluation import BoolArray, Evaluation
+from equipoise.methods.evaluation import Evaluation
 from equipoise.methods.goal import Goal, Note, Why
 
 COUNTS = ("batch", "evals_per_epoch", "trials", "critic_steps", "actor_steps", "width", "folds")  # settings that must be at least 1

@@ -27,13 +27,13 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data import UNKNOWN, Cohort, IntArray, Rows, Scores, assign_folds, generator, hold_out
+from equipoise.data import UNKNOWN, BoolArray, Cohort, IntArray, Rows, Scores, assign_folds, generator, hold_out
 from equipoise.errors import EmptyCell
 from equipoise.measures import FloatArray
 from equipoise.methods.base import Candidate, HeldOut
 from equipoise.methods.constant import refused
 from equipoise.methods.contract import Fit, FitStep, Kind, Rng, adaptive, parts_of
-from equipoise.methods.cross_fitted_choice import NOISE, BoolArray, choose
+from equipoise.methods.cross_fitted_choice import NOISE, choose
 from equipoise.methods.driver import joined, run
 from equipoise.methods.evaluation import Data
 from equipoise.methods.evidence import Evidence

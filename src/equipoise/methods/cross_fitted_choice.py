@@ -20,8 +20,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from equipoise.data import BoolArray
 from equipoise.measures import FloatArray
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import BEFORE, Goal, Note, Why
@@ -30,7 +30,6 @@ from equipoise.methods.job import Verdict
 SURE = 1.0  # standard errors between an estimate and its confidence bound
 GROUP_SURE = 3.0  # standard errors of a gap that a rule which needs each patient's group is allowed to act on
 NOISE = 1e-9
-BoolArray = npt.NDArray[np.bool_]
 
 
 def choose(

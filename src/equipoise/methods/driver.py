@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data import Cohort
+from equipoise.data import BoolArray, Cohort
 from equipoise.errors import BadInput
 from equipoise.measures import ARGMAX, FloatArray, LabelRules, Rule, Threshold
 from equipoise.methods.base import Candidate
@@ -23,7 +23,7 @@ from equipoise.methods.constant import WORST, constant, not_constant
 from equipoise.methods.contract import Fit, Kind, Rng, Step, Steps
 from equipoise.methods.evaluation import HALF, Data, Evaluation, Found, Limits, decided_at, frame, trace_row
 from equipoise.methods.goal import Goal, JointGoal, Note, Why, spare
-from equipoise.methods.job import BoolArray, Job, Record, Run
+from equipoise.methods.job import Job, Record, Run
 from equipoise.methods.selection import Merit, lacking, merit, plain_rule, select, selected_for_all, too_low
 from equipoise.models import MLP, ChosenOutputs, check, predict, replicas
 

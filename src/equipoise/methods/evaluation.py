@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Tensor
 
-from equipoise.data import UNKNOWN, Rows, Scores
+from equipoise.data import UNKNOWN, BoolArray, Rows, Scores
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import (
     Cells,
@@ -40,7 +39,6 @@ from equipoise.measures import (
 from equipoise.methods.goal import Goal, Keep, highest_thresholds, kept_rates, limits_of, spare
 
 HALF = 0.5  # the threshold of a class on its own margin over the others
-BoolArray = npt.NDArray[np.bool_]
 Places = slice | IntArray
 
 

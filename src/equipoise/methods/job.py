@@ -5,17 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from torch import nn
 
-from equipoise.data import Cohort, IntArray, Rows
+from equipoise.data import BoolArray, Cohort, IntArray, Rows
 from equipoise.errors import BadInput
 from equipoise.methods.base import Candidate, Progress
 from equipoise.methods.contract import Method
 from equipoise.methods.goal import Goal, Why
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from equipoise.data import BoolArray
 from equipoise.errors import BadInput, pick
 from equipoise.measures import FloatArray, gap_values, largest, sweep
 from equipoise.methods.contract import Draws, Step, Steps, Task, Work, fine_tuning_work
-from equipoise.methods.evaluation import BoolArray, Data, Evaluation
+from equipoise.methods.evaluation import Data, Evaluation
 from equipoise.models import Optimiser, Replicas
 
 SCHEDULES = ("adaptive", "paper")

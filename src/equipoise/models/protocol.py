@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
+from equipoise.data import BoolArray as BoolArray
+from equipoise.data import FloatArray as FloatArray
+
 Slope = Callable[..., Tensor]  # logits (R, b) and further values of their rows, each (R, b) -> derivatives (R, b)
 
 

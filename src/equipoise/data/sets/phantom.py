@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equipoise.data.attribute import Attribute, IntArray
+from equipoise.data.attribute import Attribute, FloatArray, IntArray
 from equipoise.data.cohort import Cohort
-from equipoise.data.columns import FloatArray
 from equipoise.data.sets import Recipe, whole
 from equipoise.data.splits import Parts, child_seed, generator
 from equipoise.errors import raise_all

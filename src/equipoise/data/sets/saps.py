@@ -23,8 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data.attribute import IntArray
-from equipoise.data.columns import FloatArray
+from equipoise.data.attribute import FloatArray, IntArray
 from equipoise.errors import BadInput
 
 CHART, LAB, OUTPUT = "CHARTEVENTS", "LABEVENTS", "OUTPUTEVENTS"

@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import Attribute, IntArray
+from equipoise.data.attribute import Attribute, FloatArray, IntArray
 from equipoise.data.cohort import Cohort
-from equipoise.data.columns import FloatArray
 from equipoise.data.sets import Recipe, whole
 from equipoise.data.table import Table
 from equipoise.errors import did_you_mean, raise_all
