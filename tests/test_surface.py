@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from results.redesign import inventory
 
 import equipoise
 
@@ -42,3 +43,14 @@ def test_every_public_method_has_a_docstring(name):
 def test_the_import_is_light_silent_and_seeds_nothing():
     ran = subprocess.run([sys.executable, "-W", "error", "-c", IMPORT], capture_output=True, text=True, check=False, timeout=120)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "[] True\n", "")
+
+
+def test_no_command_option_setting_or_measure_of_earlier_versions_is_lost():
+    """Each is still there, or `results/redesign/renamed.toml` says what it is called now."""
+    before, after, renamed = inventory.stored()
+    today = inventory.surface()
+    assert len(today["options"]) > 150
+    _, lost = inventory.compared(before, after | today, renamed)
+    assert lost == []
+    _, lost = inventory.compared(before, after | {**today, "options": today["options"][1:]}, renamed)
+    assert len(lost) == 1

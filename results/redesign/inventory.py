@@ -109,33 +109,49 @@ def output_files(home: Path) -> dict[str, list[str]]:
     return {"apply": [f"decisions.csv: {header}"], **{command: listed(home / folder) for command, folder in folders.items()}}
 
 
-def make() -> dict[str, Any]:
-    """The inventory of the equipoise that is imported."""
-    import numpy as np
-
+def surface() -> dict[str, list[str]]:
+    """What the equipoise that is imported offers, without running anything."""
     import equipoise as eq
     from equipoise.measures import MEASURES
     from equipoise.methods import METHODS
 
-    commands, rng = command_tree(), np.random.default_rng(0)
-    audited = eq.audit(eq.Scores.from_arrays(rng.integers(0, 2, 200), rng.random(200), rng.choice(["F", "M"], 200))).to_dict()
-    data, presets = (json.loads(run(what, "list", "--json")) for what in ("data", "study"))
-    with tempfile.TemporaryDirectory() as home:
-        files = output_files(Path(home))
+    commands = command_tree()
     return {
         "commands": sorted(commands),
         "options": sorted(f"{command} {option}" for command, own in commands.items() for option in dict.fromkeys(own)),
         "methods": sorted(METHODS),
         "settings": sorted(f"{name}.{field.name}" for name, method in METHODS.items() for field in dataclasses.fields(method.settings)),
         "measures": sorted(MEASURES),
+        "Python names": sorted(eq.__all__),
+        "goal parameters": sorted(name for name, p in inspect.signature(eq.debias).parameters.items() if p.kind is not p.VAR_KEYWORD),
+    }
+
+
+def make() -> dict[str, list[str]]:
+    """The inventory of the equipoise that is imported."""
+    import numpy as np
+
+    import equipoise as eq
+
+    rng = np.random.default_rng(0)
+    audited = eq.audit(eq.Scores.from_arrays(rng.integers(0, 2, 200), rng.random(200), rng.choice(["F", "M"], 200))).to_dict()
+    data, presets = (json.loads(run(what, "list", "--json")) for what in ("data", "study"))
+    with tempfile.TemporaryDirectory() as home:
+        files = output_files(Path(home))
+    found = surface() | {
         "rates": sorted({key for row in audited["groups"] for key, value in row.items() if isinstance(value, (dict, float))}),
         "data sets": sorted(row["name"] for row in data),
         "data set options": sorted(f"{row['name']}.{option}" for row in data for option in row["options"]),
         "presets": sorted(f"{p['name']}: {len(p['data'])} data, {len(p['methods'])} methods, {p['splits']} splits" for p in presets),
-        "Python names": sorted(eq.__all__),
-        "goal parameters": sorted(name for name, p in inspect.signature(eq.debias).parameters.items() if p.kind is not p.VAR_KEYWORD),
         "output files": sorted(f"{command}: {path}" for command, paths in files.items() for path in paths),
     }
+    return {kind: found[kind] for kind in KINDS}
+
+
+def stored() -> tuple[dict[str, list[str]], dict[str, list[str]], dict[str, dict[str, str]]]:
+    """The inventories before and after, and the renames."""
+    before, after = (json.loads((HERE / name).read_text()) for name in ("before.json", "after.json"))
+    return before, after, tomllib.loads((HERE / "renamed.toml").read_text())
 
 
 def compared(before: dict[str, Any], after: dict[str, Any], renamed: dict[str, dict[str, str]]) -> tuple[str, list[str]]:
@@ -183,8 +199,7 @@ def main() -> None:
     if given.what == "make":
         (HERE / "after.json").write_text(json.dumps(make(), indent=1) + "\n", encoding="utf-8")
         return
-    before, after = (json.loads((HERE / name).read_text()) for name in ("before.json", "after.json"))
-    table, lost = compared(before, after, tomllib.loads((HERE / "renamed.toml").read_text()))
+    table, lost = compared(*stored())
     if lost:
         sys.exit("no successor in renamed.toml:\n" + "\n".join(lost))
     page = (HERE / "README.md").read_text(encoding="utf-8")
