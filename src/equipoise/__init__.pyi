@@ -16,6 +16,7 @@ from .models import train as train
 from .repair import Bundle as Bundle
 from .repair import Comparison as Comparison
 from .repair import audit as audit
+from .repair import check_scores as check_scores
 from .repair import compare as compare
 
 __version__: str

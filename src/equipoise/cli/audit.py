@@ -13,6 +13,7 @@ from rich.text import Text
 
 from equipoise import data, measures, models, repair, report
 from equipoise.cli import inputs as given
+from equipoise.cli.checking import CheckOption, ToleranceOption, check, check_lines, check_problems
 from equipoise.cli.console import JsonOption, bar, notes, out
 from equipoise.cli.inputs import number_problems
 from equipoise.cli.networks import network_of, output_of, outputs_of, scores_of
@@ -36,7 +37,12 @@ def audit(
     output_type: given.ModelOutputOption = None,
     output_name: given.OutputNameOption = None,
     inputs: given.Inputs,
-    score: Annotated[list[str] | None, typer.Option(help="Column with the classifier's score in [0, 1]; one per --label.")] = None,
+    score: Annotated[
+        list[str] | None,
+        typer.Option(help="Column with the classifier's score in [0, 1]; one per --label. With --check-scores, a column of that file."),
+    ] = None,
+    check_scores: CheckOption = None,
+    tolerance: ToleranceOption = None,
     threshold: Annotated[float | None, typer.Option(help="Scores from this value on are decided positive.", show_default="0.5")] = None,
     valid: Annotated[
         Path | None, typer.Option(help="File with the same columns on which the threshold with the best balanced accuracy is chosen.")
@@ -127,7 +133,9 @@ def audit(
         "--class": classes,
     }
     probe_draws = 1000 if draws is None else draws
-    problems = _role_problems(label, score, model, with_model) + inputs.problems()
+    columns = None if check_scores is None else score or []  # of the known scores
+    problems = _role_problems(label, score if columns is None else None, model, with_model) + inputs.problems()
+    problems += check_problems(check_scores, tolerance, model, columns, label, inputs.options)
     if draws is not None and not probe:
         problems.append("--draws requires --probe; no other interval is resampled. Omit it.")
     if classes and (threshold is not None or valid is not None):
@@ -137,7 +145,7 @@ def audit(
     problems += number_problems(specificity=specificity, sensitivity=sensitivity)
     given.collected(problems, lambda: measures.read_range(thresholds))
     raise_all(problems)
-    for path in (file, valid):  # before pandas is imported
+    for path in (file, valid, check_scores):  # before pandas is imported
         if path is not None and not path.exists():
             raise data.no_such_file(path)
     reading = inputs.reading
@@ -163,6 +171,9 @@ def audit(
 
         in_batches = network is None and data.is_large(file, reading.max_table_bytes)
         scores = {} if in_batches else read(file)
+        checks = (
+            [] if check_scores is None else check(check_scores, columns or [], reading, network, opened[file].cohort, scores, tolerance)
+        )
         on = read(valid) if valid else {}
         names = given.group_names_of(group_name, next(iter(scores.values()), None))
         options: measures.AuditOptions = {"threshold": threshold, "measures": measure or None, "level": level, "seed": seed}
@@ -194,11 +205,13 @@ def audit(
     told = (results[label[0]].to_dict() | measures.no_finding_dict(clear, label[0])) if one else every.to_dict()
     if layers is not None:
         told["encoding"] = json.loads(layers.to_json(orient="records", double_precision=15))
+    if checks:
+        told["checked_scores"] = [one.to_dict() for one in checks]
     if images:
-        told |= opened[file].counts()
+        told |= opened[file].counts() | {"preprocessing": opened[file].preprocessing()}
         told |= {f"valid_{key}": value for key, value in opened[valid].counts().items()} if valid else {}
     if save or page or pdf:
-        files = [path for path in (file, valid, train, weights) if path is not None]
+        files = [path for path in (file, valid, train, weights, check_scores) if path is not None]
         origin = report.Origin.now(arguments=["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])], files=files)
         told["provenance"] = origin.to_dict()
     for place in (page, pdf):
@@ -235,6 +248,8 @@ def audit(
     for path, rows in opened.items():
         for line in rows.lines(varying=False):
             out.print(Text(report.printable(f"{path.name}: {line}")), soft_wrap=True)
+    for line in check_lines(checks, opened[file].preprocessing() if images else None):
+        out.print(Text(report.printable(line)), soft_wrap=True)
     for name, place in (("result", save), ("report", page), ("PDF", pdf), ("figures", figures)):
         if place:
             out.print(Text(f"{name}: {place}"), soft_wrap=True)

@@ -325,6 +325,10 @@ class Opened:
     def to_dict(self) -> dict[str, object]:
         return self.read.to_dict()
 
+    def preprocessing(self) -> dict[str, object] | None:
+        """How images became inputs, as plain values."""
+        return self.cohort.source.to_dict() if isinstance(self.cohort.source, data.Images) else None
+
     def summary(self, varying: bool = True) -> list[str]:
         """Rows left out and, unless an audit reports them itself, patients in several groups; without names."""
         found = data.varying_in(self.cohort.attributes, self.cohort.patients) if varying else ()

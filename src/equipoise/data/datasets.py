@@ -232,5 +232,5 @@ def check_order(loaded: Loaded, ids: Sequence[object] | None, y: Any) -> None:
 
 
 def _same_id(own: str, told: str) -> bool:
-    """Whether an id of a data set is that of the table; of a path, its file name will do."""
+    """Whether an id of a data set is that of the table; of a path, its file name is enough."""
     return own == told or Path(own).name == told or Path(told).name == own

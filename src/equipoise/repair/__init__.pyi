@@ -31,6 +31,13 @@ from .provenance import servings as servings
 from .save import Options as Options
 from .save import Saved as Saved
 from .save import save_all as save_all
+from .score_checks import TOLERANCE as TOLERANCE
+from .score_checks import ScoreCheck as ScoreCheck
+from .score_checks import ScoresDiffer as ScoresDiffer
+from .score_checks import check_scores as check_scores
+from .score_checks import compare_known as compare_known
+from .score_checks import known_scores as known_scores
+from .score_checks import with_hint as with_hint
 from .trial import Tried as Tried
 from .trial import check_methods as check_methods
 from .trial import set_output as set_output

@@ -163,12 +163,14 @@ def audit(
         if asked.threshold is not None:
             raise BadInput("a debiasing result has a decision rule of its own; do not give a threshold as well")
         more = (*asked.also, *_goal(subject)) if asked.measures is None else asked.also
-        found = _predicted(subject.model, cohort, output)
+        found = predicted_scores(subject.model, cohort, output)
         return with_baseline(audit_asked(found, replace(asked, rule=subject.rule, also=more), progress), found, cohort, train)
-    found = _predicted(subject, cohort, output)
+    found = predicted_scores(subject, cohort, output)
     if asked.rule is None and asked.threshold is None and valid is None:
         asked = replace(asked, rule=trained_rule(subject))
-    on = valid if valid is None or isinstance(valid, Scores) else _predicted(subject, cast(Cohort, valid), output, "valid of eq.audit")
+    on = (
+        valid if valid is None or isinstance(valid, Scores) else predicted_scores(subject, cast(Cohort, valid), output, "valid of eq.audit")
+    )
     return with_baseline(audit_asked(found, asked.decided(on), progress), found, cohort, train)
 
 
@@ -241,7 +243,8 @@ def _goal(result: Any) -> tuple[str, ...]:
     return (result.goal.measure,)
 
 
-def _predicted(model: object, cohort: Cohort | None, output: str, where: str = "eq.audit, after the network,") -> Scores:
+def predicted_scores(model: object, cohort: Cohort | None, output: str, where: str = "eq.audit, after the network,") -> Scores:
+    """The scores of a classifier on a cohort; an error where one of them is something else."""
     from equipoise.models import classifier, predict
 
     found = None if isinstance(model, str) and cohort is None else classifier(model)

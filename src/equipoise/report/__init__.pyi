@@ -41,6 +41,7 @@ from .wording import group_words as group_words
 from .wording import met_words as met_words
 from .wording import original_words as original_words
 from .wording import outcome_words as outcome_words
+from .wording import preprocessing_words as preprocessing_words
 from .wording import repair_answer as repair_answer
 from .wording import repair_set_words as repair_set_words
 from .wording import varying_words as varying_words

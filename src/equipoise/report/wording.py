@@ -319,3 +319,29 @@ def repair_set_words(comparison: Comparison) -> str:
         f"On the repair set{rows}, to which it was fitted, {name} changed it from {first} to {last} points. "
         f"Goal: {goal_words(candidate.goal)}."
     )
+
+
+def preprocessing_words(how: Mapping[str, Any]) -> str:
+    """How the pixels of images became the input of a network, from the plain values in run.json.
+
+    >>> preprocessing_words({"resize": 80, "crop": 64, "interpolation": "bilinear", "channels": 1, "mean": [0.5], "std": [0.25]})
+    'shorter side resized to 80 pixels (bilinear), central 64 x 64 pixels cropped, greyscale, (pixel - 0.5) / 0.25'
+    """
+    if how.get("transform"):
+        code = how["transform"]
+        checksum = f" (SHA-256 {code['sha256'][:12]}...)" if code["sha256"] else ""
+        converted = {1: ", from greyscale", 3: ", from RGB"}.get(how.get("channels") or 0, "")
+        return f"prepared by the transform {code['named']}{checksum}{converted}"
+    resize, crop, kind = how.get("resize"), how.get("crop"), how["interpolation"]
+    said = ["preprocessing of torchxrayvision" if how.get("preset") == "torchxrayvision" else ""]
+    said += ["largest central square cropped"] if crop == "square" else []
+    if isinstance(resize, int):
+        said.append(f"shorter side resized to {resize} pixels ({kind})")
+    elif resize is not None:
+        said.append(f"{'resized' if crop == 'square' else 'stretched'} to {resize[0]} x {resize[1]} pixels ({kind})")
+    said += [f"central {crop} x {crop} pixels cropped"] if isinstance(crop, int) else []
+    said.append({1: "greyscale", 3: "RGB"}.get(how["channels"], f"{how['channels']} channels"))
+    mean, std = (", ".join(f"{value:g}" for value in how[name]) for name in ("mean", "std"))
+    several = len(how["mean"]) > 1
+    said.append(f"(pixel - {f'({mean})' if several else mean}) / {f'({std})' if several else std}")
+    return ", ".join(filter(None, said))

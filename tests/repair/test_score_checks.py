@@ -1,0 +1,207 @@
+"""Scores that the owner already has: the tool's are compared with them, and the reason of a difference is found where it is a usual one."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from scipy.special import expit, logit
+from torch import nn
+
+import equipoise as eq
+from equipoise import cli
+from equipoise.data import Cohort
+from equipoise.models import OneOutput, predict
+from equipoise.repair import ScoresDiffer
+from support.facts import facts, says
+
+N, SIDE = 40, 16
+NETWORK = f"""
+import torch
+from torch import nn
+
+def build(outputs=1):
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        network = nn.Sequential(nn.Conv2d(1, 3, 5, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(48, outputs))
+        nn.init.normal_(network[3].weight)
+    network.output = "logit"
+    return network
+
+def transform(image):
+    from torchvision import transforms
+    kinds = [transforms.Resize(20), transforms.CenterCrop({SIDE}), transforms.ToTensor(), transforms.Normalize(0.5, 0.25)]
+    return transforms.Compose(kinds)(image)
+
+def random(image):
+    return transform(image) + torch.rand(1)
+
+def wide(image):
+    return torch.zeros(1, 30, 30)
+"""
+place: dict = {}
+exec(NETWORK, place)
+RIGHT = {"resize": 20, "crop": SIDE}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Images, a table and the scores that the network gives with its own preprocessing."""
+    root, rng = tmp_path_factory.mktemp("hospital"), np.random.default_rng(0)
+    (root / "xrays").mkdir()
+    frame = pd.DataFrame({"image": [f"{at:02}.png" for at in range(N)], "sick": [0, 1] * (N // 2), "sex": ["F", "F", "M", "M"] * (N // 4)})
+    for name in frame["image"]:
+        small = Image.fromarray(rng.integers(0, 256, (7, 7), dtype=np.uint8))
+        small.resize((33, 27), Image.Resampling.BICUBIC).save(root / "xrays" / name)
+    frame.to_csv(root / "local.csv", index=False)
+    (root / "net.py").write_text(NETWORK)
+    frame.assign(p=_known(root, **RIGHT)).to_csv(root / "known.csv", index=False)
+    return root
+
+
+def _cohort(root, **options) -> Cohort:
+    frame = pd.read_csv(root / "local.csv")
+    return Cohort.from_images(frame, folder=root / "xrays", image="image", label="sick", group="sex", reference="M", **options)
+
+
+def _known(root, network: nn.Module | None = None, **options) -> np.ndarray:
+    return predict(network or place["build"]().eval(), _cohort(root, **options)).score
+
+
+def test_the_same_preprocessing_gives_the_known_scores(folder):
+    known = pd.read_csv(folder / "known.csv")
+    found = eq.check_scores(place["build"](), _cohort(folder, **RIGHT), known, score="p", id="image")
+    assert (found.agrees, found.rows, found.differing, found.without) == (True, N, 0, 0)
+    assert found.largest < 1e-6
+    assert found.auroc == found.known_auroc
+    part = eq.check_scores(place["build"](), _cohort(folder, **RIGHT), known.set_index("image")["p"][:10])
+    assert (part.rows, part.without) == (10, N - 10)
+
+
+def test_the_wrong_crop_is_stopped_with_its_differences_and_the_right_options(folder):
+    known = pd.read_csv(folder / "known.csv")
+    with pytest.raises(ScoresDiffer, match=facts("40", "AUROC", "00.png", "--resize 20 --crop 16")) as raised:
+        eq.check_scores(place["build"](), _cohort(folder, size=SIDE), known, score="p", id="image")
+    check = raised.value.checks[0]
+    wrong = abs(_known(folder, size=SIDE) - known["p"])
+    assert check.differing == (wrong > 1e-4).sum() > 30
+    assert check.largest == pytest.approx(wrong.max())
+    assert check.median == pytest.approx(np.median(wrong))
+    assert check.correlation < 0.999
+    assert len(check.first) == 5
+    assert "00.png" not in json.dumps(check.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({**RIGHT, "mean": (0.0,), "std": (1.0,)}, "--resize 20 --crop 16 --normalise unit"),
+        ({"size": SIDE, "mean": (0.5,), "std": (0.5,)}, "--size 16 --normalise inception"),
+        ({"size": SIDE, "interpolation": "bicubic"}, "--size 16 --interpolation bicubic"),
+        ({"size": SIDE, "crop": "square"}, "--size 16 --crop square"),
+        ({"preset": "torchxrayvision", "size": SIDE}, "--preset torchxrayvision --size 16"),
+    ],
+)
+def test_another_preprocessing_is_found(folder, options, hint):
+    known = dict(zip(pd.read_csv(folder / "local.csv")["image"], _known(folder, **options), strict=True))
+    with pytest.raises(ScoresDiffer, match=facts(hint)):
+        eq.check_scores(place["build"](), _cohort(folder, size=SIDE), known)
+
+
+def _scores(values) -> dict[str, float]:
+    return {f"{at:02}.png": float(value) for at, value in enumerate(values)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "hint"),
+    [
+        (logit, "logits"),
+        (lambda p: 1 - p, "negative class"),
+        (lambda p: 100 * p, "percentages"),
+        (expit, "--output-type logit"),
+        (lambda p: p.round(2), "--tolerance 0.0051"),
+        (np.roll, "other rows"),
+        (lambda p: p**3, "rank the rows alike"),
+        (lambda p: np.random.default_rng(1).random(len(p)), "None of the usual reasons"),
+    ],
+)
+def test_what_the_numbers_show_by_themselves_is_said(folder, changed, hint):
+    own = _known(folder, size=SIDE)
+    known = _scores(np.roll(own, 1) if changed is np.roll else changed(own))
+    with pytest.raises(ScoresDiffer, match=facts(hint)):
+        eq.check_scores(place["build"](), _cohort(folder, size=SIDE), known)
+
+
+def test_another_output_of_the_network_is_named(folder):
+    network = place["build"](outputs=3)
+    network.pathologies = ["Edema", "Effusion", "Mass"]
+    known = _scores(_known(folder, OneOutput(network, "Mass", output="logit"), size=SIDE))
+    with pytest.raises(ScoresDiffer, match=facts("--output-name Mass")):
+        eq.check_scores(OneOutput(network, "Edema", output="logit"), _cohort(folder, size=SIDE), known)
+
+
+@pytest.mark.parametrize(
+    ("known", "parts"),
+    [
+        (pd.DataFrame({"image": ["00.png"], "p": [0.1]}), ["id=", "score="]),
+        (pd.Series([0.1, 0.2], index=["00.png", "00.png"]), ["more than once", "00.png"]),
+        (pd.Series(["0,1", "0,2"], index=["00.png", "01.png"]), ["2 of 2", "0,1"]),
+        ({"other.png": 0.1}, ["00.png", "other.png"]),
+        (3, ["int", "mapping"]),
+    ],
+)
+def test_known_scores_that_cannot_be_joined_are_refused(folder, known, parts):
+    with pytest.raises(eq.BadInput, match=facts(*parts)):
+        eq.check_scores(place["build"](), _cohort(folder, size=SIDE), known)
+
+
+def _run(folder, capsys, monkeypatch, *arguments: object) -> tuple[int, str, str]:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "200")
+    capsys.readouterr()
+    code = cli.run(
+        ["audit", "local.csv", "--images", "xrays", "--label", "sick", "--group", "sex", "--model", "net.py:build", *map(str, arguments)]
+    )
+    return code, *capsys.readouterr()
+
+
+CHECK = ("--check-scores", "known.csv", "--score", "p")
+
+
+def test_the_command_stops_at_the_wrong_crop_and_goes_on_with_the_right_one(folder, capsys, monkeypatch):
+    code, out, err = _run(folder, capsys, monkeypatch, "--size", SIDE, *CHECK)
+    assert (code, out) == (2, "")
+    assert says(err, "known.csv", "--resize 20 --crop 16")
+    for options in (("--resize", 20, "--crop", SIDE), ("--transform", "net.py:transform")):
+        code, out, _ = _run(folder, capsys, monkeypatch, *options, *CHECK, "--json")
+        found = json.loads(out)
+        assert code == 0
+        assert found["checked_scores"][0]["rows"] == N
+        assert found["preprocessing"]["transform" if "net.py:transform" in options else "crop"]
+    code, out, _ = _run(folder, capsys, monkeypatch, "--resize", 20, "--crop", SIDE)
+    assert code == 0
+    assert says(out, "resized to 20 pixels", "central 16 x 16", "not compared", "--check-scores")
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (("--size", SIDE, "--check-scores", "known.csv"), ["--check-scores", "--score", "got 0"]),
+        (("--size", SIDE, "--tolerance", "0.1"), ["--tolerance", "--check-scores"]),
+        (("--size", SIDE, *CHECK, "--tolerance", "0"), ["--tolerance", "positive"]),
+        (("--size", SIDE, "--check-scores", "nown.csv", "--score", "p"), ["nown.csv", "known.csv"]),
+        (("--size", SIDE, "--check-scores", "known.csv", "--score", "q"), ["'q'", "image, sick, sex, p"]),
+        (("--transform", "net.py:transfrom"), ["transfrom", "transform"]),
+        (("--transform", "net.py:random"), ["random", "row 1"]),
+        (("--transform", "net.py:wide"), ["(1, 30, 30)"]),
+        (("--transform", "net.py:transform", "--size", SIDE), ["--transform", "--size"]),
+        (("--transform", "transform"), ["file.py:transform"]),
+        (("--resize", "20y20"), ["--resize", "20y20"]),
+        (("--preset", "tim"), ["tim", "timm"]),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused_in_one_message(folder, capsys, monkeypatch, options, parts):
+    code, out, err = _run(folder, capsys, monkeypatch, *options)
+    assert (code, out) == (2, "")
+    assert says(err, *parts)
