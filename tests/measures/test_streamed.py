@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from equipoise.data import Reading, Scores, batches, read_scores, scan, scan_scores
+from equipoise.data import batches as batches_module
 from equipoise.data import scans as scans_module
-from equipoise.data import stored as stored_module
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import Audit, Ranking, audit_scores, many_rows, streamed
 from equipoise.measures.many_rows import BINS, score_bins
@@ -40,8 +40,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, Path]
 
 def _in_parts(monkeypatch: pytest.MonkeyPatch, sampled: int) -> None:
     monkeypatch.setattr(batches, "ROWS", 1500)
-    monkeypatch.setattr(stored_module, "HELD", 1000)
-    monkeypatch.setattr(stored_module, "FILES", 6)
+    monkeypatch.setattr(batches_module, "HELD", 1000)
+    monkeypatch.setattr(batches_module, "FILES", 6)
     monkeypatch.setattr(streamed, "SAMPLED", sampled)
 
 

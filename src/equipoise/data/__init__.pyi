@@ -12,6 +12,8 @@ from .attribute import joined as joined
 from .attribute import patient_codes as patient_codes
 from .attribute import patients_varying as patients_varying
 from .attribute import varying_in as varying_in
+from .batches import Stored as Stored
+from .batches import mixed as mixed
 from .bins import Bins as Bins
 from .bins import bins_in as bins_in
 from .bins import numbers_in as numbers_in
@@ -93,8 +95,6 @@ from .splits import generator as generator
 from .splits import hold_out as hold_out
 from .splits import same_groups as same_groups
 from .splits import split as split
-from .stored import Stored as Stored
-from .stored import mixed as mixed
 from .table import Encoder as Encoder
 from .table import Table as Table
 from .table_files import as_parsed as as_parsed

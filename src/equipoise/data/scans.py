@@ -25,10 +25,9 @@ from equipoise.data.attribute import (
     varying,
     without_empty,
 )
-from equipoise.data.batches import Batch, read_batches
+from equipoise.data.batches import Batch, Coded, HashArray, Part, Storage, Stored, mixed, read_batches
 from equipoise.data.bins import Bins, Span, edges_of, numbers_in
 from equipoise.data.columns import Roles, collecting, identifier_problems, score_of, weight_of
-from equipoise.data.stored import Coded, HashArray, Part, Storage, Stored, mixed
 from equipoise.data.table_files import arrow_texts
 from equipoise.data.targets import UNKNOWN, label_of, one_label
 from equipoise.errors import BadInput, raise_all
