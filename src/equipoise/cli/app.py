@@ -13,7 +13,11 @@ from equipoise import __version__, report
 from equipoise.cli.console import err, forget_stopped, out, say_stopped
 from equipoise.errors import EquipoiseError
 
-COMMANDS = {"audit": "audit", "debias": "debias", "apply": "apply", "demo": "demo", "data": "data_app", "study": "study_app"}
+COMMANDS = {
+    **{name: name for name in ("audit", "debias", "apply", "report", "demo")},
+    "data": "data_app",
+    "study": "study_app",
+}
 """Each command's file in this room, and what it is called there: a function, or an app of several commands."""
 ABOUT = """Audit a trained classifier for group bias and repair it after training.
 

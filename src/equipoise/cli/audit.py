@@ -22,7 +22,6 @@ from equipoise.errors import did_you_mean, pick, raise_all
 if TYPE_CHECKING:
     from torch import nn
 
-ENDINGS = {"--report": (".html", ".htm"), "--pdf": (".pdf",)}
 # What the JSON of --out must not be called.
 OTHER_KINDS = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")
 
@@ -304,16 +303,12 @@ def _link_problems(figures: Path | None, labels: list[str]) -> list[str]:
 
 def _place_problems(save: Path | None, pages: Mapping[str, Path | None]) -> list[str]:
     """A problem where --out, --report or --pdf names a format that it does not write."""
-    problems = []
+    problems = given.page_problems(pages)
     kind = "" if save is None else save.suffix.lower()
     if save is not None and kind in OTHER_KINDS:
-        page = next((option for option, endings in ENDINGS.items() if kind in endings), None)
+        page = next((option for option, endings in given.ENDINGS.items() if kind in endings), None)
         instead = f"{page} {save.name}" if page else "--figures FOLDER for figures (PNG and SVG)"
         problems.append(f"--out writes JSON; {save.name!r} is another format. Use --out {save.with_suffix('.json').name}, or {instead}.")
-    for option, endings in ENDINGS.items():
-        place = pages[option]
-        if place is not None and place.suffix.lower() not in endings:
-            problems.append(f"{option} writes {endings[0]}; got {place.name!r}. Use {option} {place.with_suffix(endings[0]).name}.")
     return problems
 
 

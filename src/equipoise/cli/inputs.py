@@ -372,3 +372,15 @@ def group_names_of(texts: list[str] | None, cohort: data.Cohort | data.Scores | 
     if cohort is not None:
         report.group_words(found, {a.name: a.levels for a in cohort.attributes})
     return found
+
+
+ENDINGS = {"--report": (".html", ".htm"), "--pdf": (".pdf",)}
+
+
+def page_problems(places: Mapping[str, Path | None]) -> list[str]:
+    """A problem for each of --report and --pdf whose name has another ending than what is written."""
+    return [
+        f"{option} writes {ENDINGS[option][0]}; got {place.name!r}. Use {option} {place.with_suffix(ENDINGS[option][0]).name}."
+        for option, place in places.items()
+        if place is not None and place.suffix.lower() not in ENDINGS[option]
+    ]

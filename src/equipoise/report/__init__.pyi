@@ -20,6 +20,7 @@ from .panels import line as line
 from .panels import percents as percents
 from .panels import up as up
 from .paper import check_printer as check_printer
+from .saved_pages import write_again as write_again
 from .study_tables import pooled_view as pooled_view
 from .study_tables import save_csv as save_csv
 from .study_tables import save_latex as save_latex

@@ -37,6 +37,8 @@ CONTENTS = {
 }
 DECISIONS = ("use the classifier", "use it under conditions", "repair it first", "do not use it")  # to tick on paper
 SHOWN_CLEAR = 12  # clear differences in the table of the answer
+ON_PAPER = ("eod", "fpr_gap")  # missed findings and false alarms: printed even where none is clear, and first of several labels
+PANELS_ON_PAPER, PANELS = 6, 1000  # figures of an attribute
 
 
 def write_audit_page(
@@ -89,6 +91,8 @@ def audit_page(audit: Audit, names: Mapping[str, str] | None = None, origin: Ori
     context |= numbered({anchor: heading for anchor, heading in CONTENTS.items() if not absent.get(anchor)})
     context |= {
         "views": views,
+        "on_paper": ON_PAPER,
+        "most_panels": PANELS_ON_PAPER if paper else PANELS,
         "single": [view for view in views if not view.folded],
         "threshold": moved,
         "data": script_data({"threshold": moved, "subgroups": subgroup_data(audit, called)}),
@@ -183,19 +187,18 @@ def audits_page(
 
 
 def matrices(audits: Audits) -> list[dict[str, Any]]:
-    """One matrix per attribute and shown measure: the gap of each group, by label. Intersections are on the pages of the labels."""
+    """One matrix per measure, those of missed findings and false alarms first: the gap of each group, by label; without intersections."""
     first = next(iter(audits.values()))
+    single = [attribute for attribute in first.references if attribute not in crossed(list(first.references))]
+    measures = distinct(first.gaps["measure"].unique())
     found = []
-    for attribute in first.references:
-        if attribute in crossed(list(first.references)):
-            continue
-        for measure in distinct(first.gaps["measure"].unique()):
-            cells: dict[str, dict[str, Estimate]] = {}
-            for label, audit in audits.items():
-                own = audit.gaps[(audit.gaps["attribute"] == attribute) & (audit.gaps["measure"] == measure)]
-                cells[label] = {str(row["group"]): Estimate.of_gap(row) for row in own.to_dict("records")}
-            columns = list(dict.fromkeys(group for row in cells.values() for group in row))
-            sizes = [abs(e.value) for row in cells.values() for e in row.values() if not math.isnan(e.value)]
-            about = {"attribute": attribute, "measure": measure, "reference": first.references[attribute]}
-            found.append(about | {"columns": columns, "cells": cells, "widest": max([0.05, *sizes])})
+    for measure in sorted(measures, key=lambda name: ON_PAPER.index(name) if name in ON_PAPER else len(ON_PAPER)):
+        cells: dict[str, dict[tuple[str, str], Estimate]] = {}
+        for label, audit in audits.items():
+            own = audit.gaps[audit.gaps["attribute"].isin(single) & (audit.gaps["measure"] == measure)].to_dict("records")
+            cells[label] = {(str(row["attribute"]), str(row["group"])): Estimate.of_gap(row) for row in own}
+        groups = list(dict.fromkeys(key for row in cells.values() for key in row))
+        columns = [(name, first.references[name], [group for attribute, group in groups if attribute == name]) for name in single]
+        sizes = [abs(e.value) for row in cells.values() for e in row.values() if not math.isnan(e.value)]
+        found.append({"measure": measure, "columns": columns, "cells": cells, "widest": max([0.05, *sizes])})
     return found

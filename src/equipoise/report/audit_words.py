@@ -79,14 +79,16 @@ def answer(audit: Audit, names: Mapping[str, str] | None = None) -> tuple[str, s
     said = [h for kind in COMPARED for h in [h for h in single if h.kind == kind][:SAID]]
     if said:
         more = len(found) - len(said)
-        rest = f"; {more} more such difference{'s are' if more > 1 else ' is'} listed below" if more else ""
+        rest = f"; and {more} more such difference{'s' if more > 1 else ''}" if more else ""
         return HARM, f"Worse off: {'; '.join(harm_words(h, called) for h in said)}{rest}."
     largest = largest_gap(audit.gaps)
     if largest is None:
         return UNKNOWN, "Insufficient data: no difference between groups could be estimated from these patients."
     if largest["clear"]:
         return OTHER, f"A difference, not in missed findings or false alarms: {_lowered(conclusion(audit, names))}"
-    return NONE, f"No clear difference: none of {comparison_words(audit)} between groups is clear after adjustment{_unseen(audit, called)}."
+    many = f"{audit.own_comparisons:,} comparison{'' if audit.own_comparisons == 1 else 's'}"
+    family = "" if audit.own_comparisons == audit.comparisons else f" for all {audit.comparisons:,}"
+    return NONE, f"No clear difference: none of {many} between groups is clear after adjustment{family}{_unseen(audit, called)}."
 
 
 def _lowered(text: str) -> str:

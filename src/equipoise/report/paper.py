@@ -6,6 +6,7 @@ The page is the short one for paper, which needs no script. Nothing is fetched: 
 import importlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -24,6 +25,9 @@ PLACES = (
     r"C:\Program Files (x86)\Microsoft\Edge\Application\msedge.exe",
 )
 QUIET = ("--headless", "--disable-gpu", "--disable-extensions", "--no-first-run", "--disable-background-networking", "--disable-sync")
+ALONE = ("--host-resolver-rules=MAP * ~NOTFOUND",)  # no name of the network is found
+WHOLE, SHORT = '<html lang="en">', '<html lang="en" data-paper>'
+POLICY = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">"
 SECONDS = 120.0
 NONE_FOUND = (
     f"a PDF is printed by Chromium, Chrome or Edge, or by WeasyPrint; none was found. Install one of them (pip install weasyprint), set "
@@ -63,10 +67,18 @@ def print_page(html: str, path: Path) -> Path:
     return path
 
 
+def short_page(html: str, where: str) -> str:
+    """The short page for paper from a whole report that was written before: without scripts, and what is folded is left out."""
+    if WHOLE not in html[:500] or '<meta name="generator" content="Equipoise">' not in html[:5000]:
+        raise BadInput(f"{where} is not a report of Equipoise. Name a folder that `equipoise debias` wrote, or the JSON of an audit.")
+    cut = re.sub(r"<script\b.*?</script>", "", html, flags=re.DOTALL)
+    return cut.replace(WHOLE, SHORT, 1).replace("<head>", f"<head>\n{POLICY}", 1)
+
+
 def _chromium(found: str, source: Path, made: Path, folder: Path) -> None:
     root = hasattr(os, "geteuid") and os.geteuid() == 0  # Chromium's sandbox does not start for root, as in a container
     own = [f"--user-data-dir={folder / 'profile'}", "--no-pdf-header-footer", f"--print-to-pdf={made}"]
-    command = [found, *QUIET, *(["--no-sandbox"] if root else []), *own, source.as_uri()]
+    command = [found, *QUIET, *ALONE, *(["--no-sandbox"] if root else []), *own, source.as_uri()]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False)
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

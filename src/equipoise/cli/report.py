@@ -1,0 +1,43 @@
+"""`equipoise report`: the page or the PDF of something that was saved before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from equipoise import data
+from equipoise import report as pages
+from equipoise.cli.console import out
+from equipoise.cli.inputs import GroupNameOption, group_names_of, page_problems
+from equipoise.errors import raise_all
+
+
+def report(
+    source: Annotated[Path, typer.Argument(help="JSON of `equipoise audit --out`, or folder of `equipoise debias --out`.")],
+    page: Annotated[
+        Path | None,
+        typer.Option("--report", help="Page to write (.html).", show_default="next to the JSON"),
+    ] = None,
+    pdf: Annotated[Path | None, typer.Option(help="Short report to write as PDF; needs Chromium, Chrome, Edge or WeasyPrint.")] = None,
+    group_name: GroupNameOption = None,
+) -> None:
+    """Write the page or the PDF of an audit or a repair that was saved before. No patient's data are needed.
+
+    [bold]Example:[/bold] equipoise report audit.json --report audit.html --pdf audit.pdf
+
+    [bold]A repair:[/bold] equipoise report repaired/ --pdf repaired.pdf
+    """
+    names = group_names_of(group_name)
+    raise_all(page_problems({"--report": page, "--pdf": pdf}))
+    if not source.exists():
+        raise data.no_such_file(source)
+    for place in (page, pdf):
+        if place:
+            data.check_writable(place)
+    if pdf:
+        pages.check_printer()
+    for path in pages.write_again(source, page=page, pdf=pdf, group_names=names):
+        out.print(Text(f"{'PDF' if path.suffix.lower() == '.pdf' else 'report'}: {path}"), soft_wrap=True)
