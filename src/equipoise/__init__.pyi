@@ -7,6 +7,7 @@ from .data import split as split
 from .errors import BadInput as BadInput
 from .errors import EquipoiseError as EquipoiseError
 from .measures import Audit as Audit
+from .measures import history as history
 from .measures import read_audit as read_audit
 from .methods import Candidate as Candidate
 from .methods import Goal as Goal

@@ -216,10 +216,10 @@ class Audit:
             "findings": self.findings,
             **({} if self.baseline is None else {"baseline": self.baseline.to_dict()}),
             **{name: estimate.to_dict() for name, estimate in self.estimates.items()},
-            "groups": _records(self.groups.rename_axis("group").reset_index()),
-            "gaps": _records(self.gaps),
-            **({"shrunken_gaps": _records(self.shrunken())} if self.shrink else {}),
-            "curves": _records(self.curves),
+            "groups": records(self.groups.rename_axis("group").reset_index()),
+            "gaps": records(self.gaps),
+            **({"shrunken_gaps": records(self.shrunken())} if self.shrink else {}),
+            "curves": records(self.curves),
             "by_threshold": table_to_dict(self.by_threshold),
             "sums": {name: moments.to_dict() for name, moments in self.sums.items()},
         }
@@ -288,7 +288,7 @@ def no_finding_dict(audit: Audit | None, label: str | None = None) -> dict[str, 
         return {}
     told = {"decision": audit.rule.describe(), "rows": audit.rows, "comparisons": audit.comparisons, "label": label}
     whole = {} if label is not None else {"audit": audit.to_dict()}
-    return {"no_finding": told | {"underdiagnosis": _records(audit.underdiagnosis)} | whole}
+    return {"no_finding": told | {"underdiagnosis": records(audit.underdiagnosis)} | whole}
 
 
 def _named(measure: Gap) -> str:
@@ -299,6 +299,7 @@ def _named(measure: Gap) -> str:
         return str(measure)
 
 
-def _records(frame: pd.DataFrame) -> list[dict[str, object]]:
+def records(frame: pd.DataFrame) -> list[dict[str, object]]:
+    """The rows of a frame as plain values for JSON; None for NaN."""
     plain = frame.astype(object).where(frame.notna(), None)
     return [{str(k): (v.item() if isinstance(v, np.generic) else v) for k, v in row.items()} for row in plain.to_dict("records")]

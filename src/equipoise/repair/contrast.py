@@ -33,6 +33,7 @@ from equipoise.measures import (
     comparisons_of,
     paired,
     quantile,
+    records,
     stacked,
     sums_of,
     units_of,
@@ -111,9 +112,9 @@ class Contrast:
             "decisions": dict(self.decisions),
             "comparisons": self.comparisons,
             "findings": self.findings,
-            "gaps": _records(self.gaps),
-            "rates": _records(self.rates),
-            "performance": _records(self.performance),
+            "gaps": records(self.gaps),
+            "rates": records(self.rates),
+            "performance": records(self.performance),
             "decided_differently": decided,
         }
 
@@ -388,8 +389,3 @@ def _unlike(first: str, one: Mapping[str, AuditSums], second: str, other: Mappin
 
 def _said(value: object) -> str:
     return ", ".join(sorted(map(str, value))) if isinstance(value, set) else str(value)
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, object]]:
-    plain = frame.astype(object).where(frame.notna(), None)
-    return [{str(k): (v.item() if isinstance(v, np.generic) else v) for k, v in row.items()} for row in plain.to_dict("records")]

@@ -1,0 +1,133 @@
+"""A history of audits: written whole, one period once, in the order of time, and the same gaps as one audit of all rows."""
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+import equipoise as eq
+from support.facts import facts
+
+MEASURES = ["eod", "spd"]
+
+
+def rows(seed: int, count: int = 120, gap: float = 0.0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    found = pd.DataFrame(
+        {"y": rng.integers(0, 2, count), "sex": rng.choice(["F", "M"], count), "pid": [f"{seed}-{k // 2}" for k in range(count)]}
+    )
+    return found.assign(p=np.clip(0.3 + 0.4 * found.y - gap * ((found.sex == "F") & (found.y == 1)) + rng.normal(0, 0.2, count), 0, 1))
+
+
+def audit(table: pd.DataFrame, **options: object) -> eq.Audit:
+    scores = eq.Scores.from_frame(table, label="y", score="p", group="sex", reference="M", patient="pid")
+    return eq.audit(scores, **{"measures": MEASURES, "thresholds": "0.2:0.3"} | options)
+
+
+@pytest.fixture(scope="module")
+def months() -> dict[str, pd.DataFrame]:
+    return {f"2026-{month:02}": rows(month) for month in (1, 2, 3)}
+
+
+def test_a_history_survives_the_file_and_adds_up_to_one_audit(months, tmp_path):
+    path = tmp_path / "history.parquet"
+    for period, table in months.items():
+        eq.history(path).append(audit(table), period)
+    found = eq.history(path)
+    whole = audit(pd.concat(months.values(), ignore_index=True))
+    so_far = found.monitor(MEASURES).gaps.set_index("measure")["value"]
+    assert list(found.periods) == list(months)
+    assert [so_far[name] for name in MEASURES] == pytest.approx([whole[name].value for name in MEASURES])
+    in_memory = eq.history({period: audit(table) for period, table in months.items()}).monitor(MEASURES)
+    pd.testing.assert_frame_equal(in_memory.frame, found.monitor(MEASURES).frame)
+    own = found.monitor(MEASURES).frame.query("measure == 'eod' and period == '2026-02'").iloc[0]
+    alone = audit(months["2026-02"])["eod"]
+    assert (own["value"], own["low"], own["high"]) == pytest.approx((alone.value, alone.low, alone.high))
+
+
+def test_the_file_holds_no_ids(months, tmp_path):
+    path = tmp_path / "history.parquet"
+    eq.history(path).append(audit(months["2026-01"]), "2026-01")
+    table = pq.read_table(path).to_pandas()
+    assert "1-0" not in {str(value) for column in table for value in table[column]}
+
+
+@pytest.mark.parametrize(
+    ("period", "expected"),
+    [("2026-02", ("2026-02", "--replace")), ("2026-01", ("2026-01", "2026-03")), ("2026", ("2026", "2026-03")), ("2026-13", ("2026-13",))],
+)
+def test_a_period_is_there_once_and_in_order(months, period, expected):
+    known = eq.history({name: audit(table) for name, table in list(months.items())[1:]})
+    with pytest.raises(eq.BadInput, match=facts(*expected)):
+        known.append(audit(rows(9)), period)
+
+
+def test_replacing_a_period_keeps_the_others(months):
+    known = eq.history({name: audit(table) for name, table in months.items()})
+    found = known.append(audit(rows(9, 60)), "2026-02", replace=True)
+    assert [each[""].rows for each in found.periods.values()] == [120, 60, 120]
+
+
+def test_what_does_not_continue_the_history_is_refused(months):
+    known = eq.history({"2026-01": audit(months["2026-01"])})
+    other = rows(9)
+    renamed = other.assign(sex=other.sex.replace({"F": "female"}))
+    by_f = eq.Scores.from_frame(other, label="y", score="p", group="sex", reference="F", patient="pid")
+    for found, expected in [
+        (audit(other, threshold=0.4), (0.4,)),
+        (audit(renamed), ("female", "--new-group")),
+        (eq.audit(by_f, measures=MEASURES, thresholds="0.2:0.3"), ("references", "F", "M")),
+        (audit(other, level=0.9), (0.9, 0.95)),
+        (audit(months["2026-01"]), ("same", 120, "2026-01")),
+    ]:
+        with pytest.raises(eq.BadInput, match=facts(*expected)):
+            known.append(found, "2026-02")
+    assert set(known.append(audit(renamed), "2026-02", new_groups=["female"]).monitor(["eod"]).gaps["group"]) == {"F", "female"}
+
+
+def test_an_interrupted_write_leaves_the_history_as_it_was(months, tmp_path, monkeypatch):
+    path = tmp_path / "history.parquet"
+    eq.history(path).append(audit(months["2026-01"]), "2026-01")
+    before = path.read_bytes()
+
+    def broken(*_: object) -> None:
+        raise OSError(28, "no space left")
+
+    monkeypatch.setattr(pq, "write_table", broken)
+    with pytest.raises(OSError, match="space"):
+        eq.history(path).append(audit(months["2026-02"]), "2026-02")
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_other_files_and_no_periods_are_refused(tmp_path):
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "table.parquet")
+    (tmp_path / "text.parquet").write_text("no")
+    for name in ("table.parquet", "text.parquet"):
+        with pytest.raises(eq.BadInput, match=facts(name)):
+            eq.history(tmp_path / name)
+    with pytest.raises(eq.BadInput, match=facts("new.parquet", "--append")):
+        eq.history(tmp_path / "new.parquet").monitor()
+
+
+def test_a_change_is_an_alarm_and_since_starts_again():
+    table = {f"2026-{month:02}": audit(rows(month, 800, gap=0.0 if month < 5 else 0.3)) for month in range(1, 8)}
+    known = eq.history(table)
+    found = known.monitor(["eod"])
+    gap = found.gaps.iloc[0]
+    assert gap["changed"]
+    assert (gap["since"], found.alarms) == ("2026-05", 1)
+    assert gap["after"] < -0.2 < gap["before"]
+    later = known.monitor(["eod"], since="2026-05")
+    assert len(later.periods) == 3
+    assert not later.gaps.iloc[0]["changed"]
+    with pytest.raises(eq.BadInput, match=facts("2026-09")):
+        known.monitor(since="2026-09")
+
+
+def test_more_gaps_need_more_evidence():
+    known = eq.history({f"2026-{month:02}": audit(rows(month)) for month in (1, 2, 3)})
+    one, more = known.monitor(["eod"]), known.monitor(["eod", "fnr_gap", "spd", "fpr_gap"])
+    assert (one.comparisons, more.comparisons) == (1, 3)
+    width = [float(each.gaps.query("measure == 'eod'").eval("high - low").iloc[0]) for each in (one, more)]
+    assert width[0] < width[1]
