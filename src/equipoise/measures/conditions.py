@@ -22,8 +22,10 @@ from equipoise.measures.monitoring import Monitoring
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 FLAGS = ("clear", "changed", "shown", "few")
-FIELDS = ("value", "low", "high", "simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "detectable", "patients")
-FIELDS += ("first", "second", "before", "after", "evidence")
+FIELDS = (
+    *("value", "low", "high", "simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "detectable", "patients"),
+    *("first", "second", "before", "after", "evidence"),
+)
 EXAMPLES = "such as 'eod > 0.1', '|eod| > 0.1 and eod.clear', 'tpr[F] < 0.8' or 'changed'"
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?P<percent>%?)|(?P<operator><=|>=|<|>)|'(?P<quoted>[^']+)'|\[(?P<group>[^\]]*)\]"
@@ -164,7 +166,7 @@ def _clause(text: str, tokens: Sequence["re.Match[str]"], place: int) -> tuple[C
     start = tokens[place].start()
     absolute = token("mark", "|") is not None
     quoted = token("quoted")
-    name = quoted or token("name")
+    name: str | None = quoted or token("name")
     if name is None or (quoted is None and name.lower() in ("and", "or")):
         raise _unreadable(text, tokens[place].start() if place < len(tokens) else len(text))
     field, group, dotted = "value", None, False
@@ -213,8 +215,8 @@ def audit_facts(subject: Audit | Audits) -> list[Fact]:
                 found.append(Fact(rate, fields | {"few": float(rate in few)}, place, str(group)))
         for name, each in audit.estimates.items():
             if not each.group:
-                place = (label, "", "", "") if several else ()
-                found.append(Fact(name, {"value": each.value, "low": each.low, "high": each.high}, place))
+                of_label = (label, "", "", "") if several else ()
+                found.append(Fact(name, {"value": each.value, "low": each.low, "high": each.high}, of_label))
     return found
 
 

@@ -73,7 +73,7 @@ class Periods:
         def arranged(array: FloatArray, tail: int = 1) -> FloatArray:
             return array.reshape(len(array), *groups, *array.shape[-tail:])
 
-        return cls(signs, *(arranged(each) for each in (top, bottom, patients, deviation)), arranged(correlation, 2))
+        return cls(signs, arranged(top), arranged(bottom), arranged(patients), arranged(deviation), arranged(correlation, 2))
 
 
 @dataclass(frozen=True, eq=False)
