@@ -171,7 +171,8 @@ def _clause(text: str, tokens: Sequence["re.Match[str]"], place: int) -> tuple[C
         raise _unreadable(text, tokens[place].start() if place < len(tokens) else len(text))
     field, group, dotted = "value", None, False
     if quoted is None and name in FLAGS:
-        name, field, dotted = None, name, True
+        field, dotted = name, True
+        name = None
     for _ in range(2):  # the group before or after the field
         if not dotted and token("mark", "."):
             dotted, field = True, token("name") or ""
