@@ -5,6 +5,9 @@ from .bias_network import ManyBiasScores as ManyBiasScores
 from .bias_network import bias_scores as bias_scores
 from .bias_network import value_of as value_of
 from .classifiers import classifier as classifier
+from .classifiers import is_estimator_file as is_estimator_file
+from .classifiers import load_predictor as load_predictor
+from .classifiers import predictor_in as predictor_in
 from .devices import compute_device as compute_device
 from .devices import computing_on as computing_on
 from .devices import requested_device as requested_device
@@ -51,9 +54,6 @@ from .onnx_network import OnnxNetwork as OnnxNetwork
 from .onnx_network import load_onnx as load_onnx
 from .onnx_network import onnx_in as onnx_in
 from .optimisers import OPTIMISERS as OPTIMISERS
-from .predictor_files import is_estimator_file as is_estimator_file
-from .predictor_files import load_predictor as load_predictor
-from .predictor_files import predictor_in as predictor_in
 from .predictors import Predictor as Predictor
 from .predictors import can_predict as can_predict
 from .predictors import libraries_of as libraries_of
