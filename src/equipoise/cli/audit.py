@@ -204,6 +204,7 @@ def audit(
     told = (results[label[0]].to_dict() | measures.no_finding_dict(clear, label[0])) if one else every.to_dict()
     if layers is not None:
         told["encoding"] = json.loads(layers.to_json(orient="records", double_precision=15))
+    prepared = check_lines(checks, opened[file].preprocessing() if images else None)
     if checks:
         told["checked_scores"] = [one.to_dict() for one in checks]
     if images:
@@ -211,7 +212,7 @@ def audit(
         told |= {f"valid_{key}": value for key, value in opened[valid].counts().items()} if valid else {}
     if save or page or pdf:
         files = [path for path in (file, valid, train, weights, check_scores) if path is not None]
-        origin = report.Origin.now(arguments=["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])], files=files)
+        origin = report.Origin.now(arguments=["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])], files=files, inputs=prepared)
         told["provenance"] = origin.to_dict()
     for place in (page, pdf):
         if place and one:
@@ -247,7 +248,7 @@ def audit(
     for path, rows in opened.items():
         for line in rows.lines(varying=False):
             out.print(Text(report.printable(f"{path.name}: {line}")), soft_wrap=True)
-    for line in check_lines(checks, opened[file].preprocessing() if images else None):
+    for line in prepared:
         out.print(Text(report.printable(line)), soft_wrap=True)
     for name, place in (("result", save), ("report", page), ("PDF", pdf), ("figures", figures)):
         if place:

@@ -22,9 +22,10 @@ class Origin:
     when: str = ""  # ISO date and time
     versions: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)  # name: SHA-256
+    inputs: Sequence[str] = ()  # how images were prepared, and whether the scores were compared with known ones
 
     @classmethod
-    def now(cls, *, arguments: Sequence[str] = (), files: Iterable[Path] = ()) -> "Origin":
+    def now(cls, *, arguments: Sequence[str] = (), files: Iterable[Path] = (), inputs: Sequence[str] = ()) -> "Origin":
         """The origin of an audit that is made now: its command line without folders, versions, and the SHA-256 of its files.
 
         Of a folder, it is that of the names and sizes of the files in it.
@@ -35,6 +36,7 @@ class Origin:
             when=datetime.now(UTC).isoformat(timespec="seconds"),
             versions={"equipoise": __version__, **used, "python": platform.python_version()},
             files=dict(map(_checksum, files)),
+            inputs=tuple(inputs),
         )
 
     @classmethod
@@ -47,7 +49,9 @@ class Origin:
             own = plain.get(name)
             return {str(k): str(v) for k, v in own.items()} if isinstance(own, Mapping) else {}
 
-        return cls(str(plain.get("command", "")), str(plain.get("when", "")), table("versions"), table("files"))
+        inputs = plain.get("inputs")
+        said = tuple(map(str, inputs)) if isinstance(inputs, (list, tuple)) else ()
+        return cls(str(plain.get("command", "")), str(plain.get("when", "")), table("versions"), table("files"), said)
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
