@@ -30,6 +30,7 @@ from .columns import ObjectArray as ObjectArray
 from .columns import Roles as Roles
 from .columns import bin_problems as bin_problems
 from .columns import read_columns as read_columns
+from .columns import score_of as score_of
 from .dicom import with_headers as with_headers
 from .faults import MAX_PIXELS as MAX_PIXELS
 from .faults import Limit as Limit
@@ -70,6 +71,7 @@ from .preprocessing import read_norm as read_norm
 from .preprocessing import read_resize as read_resize
 from .reading import Read as Read
 from .reading import Reading as Reading
+from .reading import paired_columns as paired_columns
 from .reading import read_cohort as read_cohort
 from .reading import read_scores as read_scores
 from .reading import scan_scores as scan_scores
@@ -93,6 +95,7 @@ from .splits import child_seed as child_seed
 from .splits import fold_parts as fold_parts
 from .splits import generator as generator
 from .splits import hold_out as hold_out
+from .splits import hold_out_scores as hold_out_scores
 from .splits import same_groups as same_groups
 from .splits import split as split
 from .table import Encoder as Encoder

@@ -22,8 +22,8 @@ from equipoise.data.image_files import IMAGE_COLUMNS, find_files, of_view
 from equipoise.data.images import BROKEN_ADVICE, Images
 from equipoise.data.preprocessing import Norm
 from equipoise.data.scans import Scan
-from equipoise.data.scores import Scores
-from equipoise.data.table_files import as_parsed, read_table
+from equipoise.data.scores import Rows, Scores
+from equipoise.data.table_files import as_parsed, column_names, read_table
 from equipoise.data.targets import known
 from equipoise.data.transforms import Transform
 from equipoise.errors import BadInput, did_you_mean, raise_all
@@ -87,11 +87,11 @@ class Reading:
         images = () if self.images is None else (self.image_column,) if self.image_column else IMAGE_COLUMNS
         return named | {*images} | {name for name in self.group if name not in self.bins}
 
-    def with_bins_of(self, cohort: Cohort) -> "Reading":
+    def with_bins_of(self, cohort: Rows) -> "Reading":
         """The same for another file, with the bins of this cohort, so that both have groups of the same names."""
         return replace(self, bins={a.name: a.bins for a in cohort.attributes if a.bins is not None})
 
-    def as_for(self, cohort: Cohort) -> "Reading":
+    def as_for(self, cohort: Rows) -> "Reading":
         """The same for another file of this cohort's patients' kind: with its bins and its references."""
         return replace(self.with_bins_of(cohort), reference=[attribute.reference for attribute in cohort.attributes])
 
@@ -151,36 +151,55 @@ def read_cohort(path: str | Path, reading: Reading, *, progress: Counting = _sil
     return _of_images(frame, path.name, reading, reading.images, progress)
 
 
-def scan_scores(path: str | Path, reading: Reading, columns: Sequence[str]) -> dict[str, Scan]:
+def scan_scores(path: str | Path, reading: Reading, columns: Sequence[str], *, logits: bool = False) -> dict[str, Scan]:
     """The scores of each label in a table that is read in batches (see `is_large`), one column per label."""
     if reading.id is not None:
         raise BadInput(f"{path} is read in batches, without row ids, which an audit does not report. Omit --id {reading.id} (id=).")
     return {
-        label: Scan(Path(path), Roles(**{**reading.roles, "label": label}, score=column))
+        label: Scan(Path(path), Roles(**{**reading.roles, "label": label}, score=column, logits=logits))
         for label, column in zip(reading.labels, columns, strict=True)
     }
 
 
-def read_scores(path: str | Path, reading: Reading, columns: Sequence[str]) -> dict[str, Scores]:
+def read_scores(path: str | Path, reading: Reading, columns: Sequence[str], *, logits: bool = False) -> dict[str, Scores]:
     """The scores of each label in a data file, one column per label; with several labels, on the rows where each is known.
 
-    A patient's group, the names of bins and the reference are those of the whole table, whichever labels are known.
+    A patient's group, the names of bins and the reference are those of the whole table, whichever labels are known. `logits`: the
+    columns hold logits. The features of the reading, if any, stand next to the scores.
     """
     path = Path(path)
     frame, found = reading.table(path), {}
+    own: dict[str, Any] = {"id": reading.id, "name": path.name, "features": reading.features, "logits": logits}
+    lacking = [f"label {label!r} has no score column {c!r}." for label, c in zip(reading.labels, columns, strict=True) if c not in frame]
+    if lacking and len(columns) > 1:
+        raise BadInput(*lacking, f"The columns are: {', '.join(map(str, frame.columns))}.", source=path.name)
     several = len(columns) > 1
     roles = reading.roles | {"conflicts": "row"} if several else reading.roles
     for label, column in zip(reading.labels, columns, strict=True):
         rows = frame[known(frame[label])] if several and label in frame.columns else frame
-        found[label] = Scores.from_frame(rows, score=column, id=reading.id, name=path.name, **{**roles, "label": label})
+        found[label] = Scores.from_frame(rows, score=column, **own, **{**roles, "label": label})
     if not several:
         return found
     attributes = read_columns(frame, Roles(**reading.roles), path.name).attributes
-    for label, own in found.items():
+    for label, scores in found.items():
         rows = np.flatnonzero(known(frame[label]))
-        ids = own.ids if reading.id is not None else rows.astype(object)  # of the whole table, so that labels can be put together
-        found[label] = replace(own, attributes=tuple(a.take(rows) for a in attributes), ids=ids)
+        ids = scores.ids if reading.id is not None else rows.astype(object)  # of the whole table, so that labels can be put together
+        found[label] = replace(scores, attributes=tuple(a.take(rows) for a in attributes), ids=ids)
     return found
+
+
+def paired_columns(path: str | Path, prefix: str) -> dict[str, str]:
+    """The score column of each label column of a table: the label's name after a prefix."""
+    names = column_names(path)
+    found = {name.removeprefix(prefix): name for name in names if name.startswith(prefix) and name != prefix}
+    pairs = {label: score for label, score in found.items() if label in names}
+    if not pairs:
+        alone = f" {', '.join(map(repr, list(found.values())[:5]))} have no label column." if found else ""
+        raise BadInput(
+            f"no pair of a label column and a score column that begins with {prefix!r}.{alone} The columns are: {', '.join(names)}.",
+            source=str(path),
+        )
+    return pairs
 
 
 def _of_images(frame: pd.DataFrame, name: str, reading: Reading, folder: Path, progress: Counting) -> Read:

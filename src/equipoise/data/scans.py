@@ -142,7 +142,7 @@ class _Rows:
             problems += wrong
             y[:, k] = found
             here = found != UNKNOWN
-            values, wrong = score_of(batch.values[scored] if here.all() else batch.values[scored][here], scored)
+            values, wrong = score_of(batch.values[scored] if here.all() else batch.values[scored][here], scored, roles.logits)
             problems += wrong
             score[here, k] = values
         weight = None

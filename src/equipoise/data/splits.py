@@ -8,8 +8,9 @@ label and the group are independent in it. With more than two groups, all but th
 of one assignment are pooled, so that every patient is in a test set once, for a network trained on others.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import overload
 from zlib import crc32
 
 import numpy as np
@@ -17,7 +18,7 @@ import pandas as pd
 
 from equipoise.data.attribute import MISSING, FloatArray, IntArray, main_group
 from equipoise.data.cohort import Cohort
-from equipoise.data.scores import Scores
+from equipoise.data.scores import Rows, Scores
 from equipoise.data.table import Encoder, Table
 from equipoise.errors import BadInput, Misuse, raise_all
 
@@ -123,7 +124,38 @@ def hold_out(cohort: Cohort, fraction: float = 0.3, *, seed: int = 0) -> tuple[C
     return repair, test
 
 
-def same_groups(repair: Cohort, test: Cohort) -> Cohort:
+def hold_out_scores(scores: Mapping[str, Scores], fraction: float = 0.3, *, seed: int = 0) -> tuple[dict[str, Scores], dict[str, Scores]]:
+    """The repair set and the test set of the scores of one or several labels, of which no patient is in both, whichever label.
+
+    By patient and stratified as `hold_out`; without patient ids by row, whose id must then be the same in every label.
+    """
+    if not 0 < fraction < 1:
+        raise BadInput(f"the fraction to hold out must lie between 0 and 1; got {fraction}")
+    units = {label: own.ids if own.patients is None else own.patients for label, own in scores.items()}
+    rows = pd.concat(
+        [pd.DataFrame({"unit": units[label], "group": pd.Series(own.groups).fillna(""), "y": own.y}) for label, own in scores.items()]
+    )
+    each = rows.groupby("unit", sort=False).agg(group=("group", "first"), y=("y", "max")).reset_index()
+    stratum = np.asarray(pd.factorize(each["group"] + "/" + each["y"].astype(str))[0], dtype=np.int64)
+    shares = np.array([1 - fraction, fraction, 0.0])
+    part = _assign(stratum, np.ones(len(each), np.int64), shares, generator(seed, "keep aside"))
+    held = set(each["unit"].to_numpy(dtype=object)[part == 1])
+    outside = {label: np.array([unit in held for unit in units[label]], bool) for label in scores}
+    if any(not own.any() or own.all() for own in outside.values()):
+        raise BadInput(f"{len(each):,} patients or rows are too few to hold out {fraction:g} of them. Use more data.")
+    repair = {label: own.take(~outside[label], f"{own.name}/repair") for label, own in scores.items()}
+    return repair, {label: own.take(outside[label], f"{own.name}/test") for label, own in scores.items()}
+
+
+@overload
+def same_groups(repair: Cohort, test: Cohort) -> Cohort: ...
+
+
+@overload
+def same_groups(repair: Scores, test: Scores) -> Scores: ...
+
+
+def same_groups(repair: Rows, test: Rows) -> Rows:
     """The test set with its groups numbered as those of the repair set; an error where groups are new or patients are in both."""
     problems = []
     for kind, mine, theirs in (("patients", repair.patients, test.patients),):

@@ -59,6 +59,21 @@ def read_table(path: str | Path, *, text: Collection[str] = (), words: Collectio
     return frame
 
 
+def column_names(path: str | Path) -> list[str]:
+    """The names of the columns of a CSV or Parquet file, from its header; an error where it has none."""
+    path = Path(path)
+    if path.is_dir() or not path.is_file():
+        raise no_such_file(path) if not path.is_dir() else BadInput(f"{path} is a folder; a CSV or Parquet file is needed")
+    if not is_parquet(path):
+        raw = read_bytes(path)
+        check_no_workbook(raw[:8], path)
+        return list(csv_format(BytesIO(raw), _encoding(raw, path), path).names)
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        return list(file.schema_arrow.names)
+
+
 def as_parsed(column: "pd.Series[Any]") -> "pd.Series[Any]":
     """A column of text as `read_table` would have read it otherwise: numbers where they all are. For a group that is an input as well."""
     if pd.api.types.is_numeric_dtype(column):

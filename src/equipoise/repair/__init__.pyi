@@ -11,6 +11,7 @@ from .contrast import contrast_scores as contrast_scores
 from .contrast import contrast_sums as contrast_sums
 from .dry_run import RepairEstimate as RepairEstimate
 from .dry_run import estimate as estimate
+from .dry_run import estimate_rules as estimate_rules
 from .findings import Findings as Findings
 from .findings import GapRow as GapRow
 from .findings import GroupRate as GroupRate
@@ -27,6 +28,7 @@ from .provenance import Serving as Serving
 from .provenance import findable as findable
 from .provenance import inputs_of as inputs_of
 from .provenance import original_weights as original_weights
+from .provenance import rule_serving as rule_serving
 from .provenance import servings as servings
 from .save import Options as Options
 from .save import Saved as Saved
@@ -38,6 +40,8 @@ from .score_checks import check_scores as check_scores
 from .score_checks import compare_known as compare_known
 from .score_checks import known_scores as known_scores
 from .score_checks import with_hint as with_hint
+from .score_rules import check_rules as check_rules
+from .score_rules import try_rules as try_rules
 from .trial import Tried as Tried
 from .trial import check_methods as check_methods
 from .trial import set_output as set_output

@@ -5,7 +5,7 @@ Nothing in a folder is executed. Code that the network needs runs only on reques
 
 import copy
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,22 +18,15 @@ from torch import Tensor, nn
 from equipoise.data import (
     IMAGE_COLUMNS,
     MAX_PIXELS,
-    MISSING,
-    Attribute,
     Bins,
     Cohort,
     Encoder,
     Images,
-    ObjectArray,
     Scores,
     Table,
     Transform,
     as_parsed,
     bins_in,
-    find_files,
-    group_names,
-    numbers_in,
-    of_view,
 )
 from equipoise.errors import BadInput, Misuse, did_you_mean, raise_all
 from equipoise.measures import FloatArray, Rule
@@ -54,7 +47,21 @@ from equipoise.models import (
     safetensors_in,
     sigmoid,
 )
+from equipoise.repair.new_rows import (
+    check_frontal,
+    check_images,
+    check_names,
+    check_one_patient,
+    groups_of,
+    id_notes,
+    image_files,
+    new_scores,
+    no_group,
+    row_notes,
+    unlabelled,
+)
 from equipoise.repair.provenance import OWN_NETWORK
+from equipoise.repair.schema import RULE_KIND
 from equipoise.repair.served_images import opening, transform_to_serve
 from equipoise.repair.verified import AGAIN, WEIGHTS, Verified, code_to_run, verify
 
@@ -66,13 +73,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """A repaired network with its decision rule, its preprocessing and its provenance, loaded from a verified folder.
+    """A repaired network, or a rule for scores, with its preprocessing and its provenance, loaded from a verified folder.
 
     `decide(rows)` returns the score and the decision of new patients.
     """
 
     folder: Path
-    model: nn.Module = field(repr=False)
+    model: nn.Module | None = field(repr=False)  # None: a rule for scores
     rule: Rule
     run: Mapping[str, Any] = field(repr=False)
     code: Code | None = None  # that was run to build the network
@@ -102,7 +109,11 @@ class Bundle:
         if rule.needs_group and not run["groups"]:
             raise BadInput("the rule needs a group and run.json names none", source=str(files.folder))
         if images is not None:
-            _check_images(files.run["inputs"], images, files.folder)
+            check_images(files.run["inputs"], images, files.folder)
+        if run["kind"] == RULE_KIND:
+            if model is not None:
+                raise BadInput(f"{files.folder} holds a rule for scores, and no network. Omit --model (Python: model=).")
+            return cls(files.folder, None, rule, run)
         made = transform_to_serve(files.run["inputs"]["images"], files.folder, transform, trust, running)
         network, code = _network(files, model, trust, running)
         if run["model"]["output_name"] is not None:
@@ -137,6 +148,8 @@ class Bundle:
     def _scored(self, inputs: Any) -> tuple[FloatArray, dict[str, Any]]:
         """The score of each row; of a network of classes also the class that argmax decides for."""
         told: dict[str, Any] = {}
+        if self.model is None:
+            raise BadInput(f"{self.folder} holds a rule for scores, and no network that makes them. Give the scores: decide(frame)")
         if isinstance(self.model, OneClass):
             every = outputs(self.model.inner, inputs, taken=as_matrix)
             names = np.array(self.run["model"]["classes"]["names"], dtype=object)
@@ -152,7 +165,7 @@ class Bundle:
 
     def decide(
         self,
-        rows: pd.DataFrame | Cohort,
+        rows: pd.DataFrame | Cohort | Scores,
         *,
         images: str | Path | None = None,
         image_column: str | None = None,
@@ -166,29 +179,34 @@ class Bundle:
     ) -> pd.DataFrame:
         """Score and decision of each row, next to its identifiers; for a randomised rule also the probability of a positive decision.
 
-        `rows` is a frame with the columns of the repair (no label is needed), or a cohort. For images, `images` is their folder and the
+        `rows` is a frame with the columns of the repair (no label is needed), or a cohort; of a rule for scores, a frame with the scores,
+        or Scores. For images, `images` is their folder and the
         other options are those of `Cohort.from_images`. What a user should know about these rows is logged as a warning.
         """
-        if isinstance(rows, Cohort):
+        if isinstance(rows, Scores) and self.model is None:
+            return self._told(rows, rows.ids, seed)
+        if isinstance(rows, Cohort) and self.model is not None:
             return self._decide_cohort(rows, seed)
         if not isinstance(rows, pd.DataFrame):
-            raise Misuse("Bundle.decide", "a pandas frame or a Cohort", rows)
+            raise Misuse("Bundle.decide", "a pandas frame or a Cohort; of a rule for scores, a frame or Scores", rows)
         how = self.run["inputs"]
-        _check_images(how, images is not None, self.folder)
+        if self.model is None:
+            return self._decide_scores(rows, images is not None, seed, name)
+        check_images(how, images is not None, self.folder)
         if how.get("width") is not None:
             raise BadInput(f"the network in {self.folder} was repaired on arrays, which have no columns. Give a cohort: Cohort.from_arrays")
         attributes = groups_of(rows, self.groups, name, self.bins)
         column = image_column or how.get("image_column") or next((c for c in IMAGE_COLUMNS if c in rows.columns), None)
         names = [each for each in (how.get("id"), how.get("patient"), column if images else None) if each in rows.columns]
         if images is not None and column is not None and {column, how.get("patient")} <= set(rows.columns):
-            _check_one_patient(rows, column, how["patient"], name)
+            check_one_patient(rows, column, how["patient"], name)
         if how.get("view_column") in rows.columns:
-            _check_frontal(rows[how["view_column"]], name)
+            check_frontal(rows[how["view_column"]], name)
         inputs: Any
         if images is None:
             inputs, kept = self._numbers(rows, name), np.arange(len(rows))
         else:
-            files = _image_files(rows, column, Path(images), name, allow_outside)
+            files = image_files(rows, column, Path(images), name, allow_outside)
             places = [f"row {at + 1} below the header" for at in range(len(files))]
             options: dict[str, Any] = {"places": places, "skip_broken": skip_broken, "max_pixels": max_pixels, "cache": cache}
             inputs = Images.open(files, **opening(how["images"], self.transform), **options, progress=progress)
@@ -196,13 +214,34 @@ class Bundle:
         score, told = self._scored(inputs)
         attributes = tuple(attribute.take(kept) for attribute in attributes)
         ids = rows[names[0]].to_numpy(dtype=object)[kept] if names else kept.astype(object)
-        found = self._decided(score, attributes, ids, seed, name).assign(**told)
+        found = self._decided(unlabelled(score, attributes, ids, name), seed).assign(**told)
         about = rows[list(dict.fromkeys(names))].iloc[kept].reset_index(drop=True) if names else pd.DataFrame({"row": kept + 1})
-        if taken := [c for c in about.columns if c in found.columns]:
-            shown = ", ".join(map(repr, taken))
-            raise BadInput(f"the ids are in {shown}, which is also the name of a column of the decisions. Rename the column.")
-        for note in (*_row_notes(attributes, len(rows) - len(kept)), *_id_notes(about, how.get("id"), name), *self._notes(rows)):
+        check_names(about, found)
+        for note in (*row_notes(attributes, len(rows) - len(kept)), *id_notes(about, how.get("id"), name), *self._notes(rows)):
             log.warning(note)
+        return pd.concat([about, found], axis=1)
+
+    def _decide_scores(self, frame: pd.DataFrame, images: bool, seed: int, name: str) -> pd.DataFrame:
+        """The decisions on new scores, in the columns of the repair."""
+        how = self.run["inputs"]
+        if images:
+            raise BadInput(f"{self.folder} holds a rule for scores, which reads no images. Omit --images.")
+        attributes = groups_of(frame, self.groups, name, self.bins)
+        names = [each for each in dict.fromkeys((how.get("id"), how.get("patient"))) if each in frame.columns]
+        ids = frame[names[0]].to_numpy(dtype=object) if names else np.arange(len(frame)).astype(object)
+        reads = getattr(self.rule, "columns", ())
+        scores = new_scores(frame, how, attributes or (no_group(len(frame)),), ids, reads, name)
+        about = frame[names].reset_index(drop=True) if names else pd.DataFrame({"row": np.arange(len(frame)) + 1})
+        found = self._told(scores, about, seed)
+        for note in (*row_notes(attributes, 0), *id_notes(about, how.get("id"), name), *self._notes(frame)):
+            log.warning(note)
+        return found
+
+    def _told(self, scores: Scores, about: Any, seed: int) -> pd.DataFrame:
+        """Score and decision of each row next to its identifiers."""
+        about = about if isinstance(about, pd.DataFrame) else pd.DataFrame({"id": about})
+        found = self._decided(scores, seed)
+        check_names(about, found)
         return pd.concat([about, found], axis=1)
 
     def _decide_cohort(self, cohort: Cohort, seed: int) -> pd.DataFrame:
@@ -216,7 +255,7 @@ class Bundle:
         if lacking := [name for name in self.groups if name not in by_name]:
             raise BadInput(f"the rule decides by group and needs {', '.join(map(repr, lacking))}; {cohort.name!r} has {', '.join(by_name)}")
         score, told = self._scored(inputs)
-        found = self._decided(score, tuple(by_name[name] for name in self.groups), cohort.ids, seed, cohort.name).assign(**told)
+        found = self._decided(unlabelled(score, tuple(by_name[name] for name in self.groups), cohort.ids, cohort.name), seed).assign(**told)
         return pd.concat([pd.DataFrame({"id": cohort.ids}), found], axis=1)
 
     def _numbers(self, frame: pd.DataFrame, name: str) -> Tensor:
@@ -238,16 +277,13 @@ class Bundle:
         raise_all(problems, name)
         return torch.tensor(frame[features].to_numpy(dtype=np.float32))
 
-    def _decided(self, score: FloatArray, attributes: tuple[Attribute, ...], ids: ObjectArray, seed: int, name: str) -> pd.DataFrame:
+    def _decided(self, scores: Scores, seed: int) -> pd.DataFrame:
         """Score and decision; for a randomised rule also the probability with which the decision was drawn."""
-        n = len(score)
-        attributes = attributes or (Attribute("group", ("(none)",), np.full(n, MISSING, dtype=np.int64)),)
-        scores = Scores(np.zeros(n, dtype=np.int64), score, attributes, None, ids, name)
         probability = self.rule.decide(scores)
         if not self.rule.randomised:
-            return pd.DataFrame({"score": score, "decision": probability.astype(int)})
+            return pd.DataFrame({"score": scores.score, "decision": probability.astype(int)})
         drawn = self.rule.draw(scores, seed)  # type: ignore[attr-defined]
-        return pd.DataFrame({"score": score, "probability": probability, "decision": drawn.astype(int)})
+        return pd.DataFrame({"score": scores.score, "probability": probability, "decision": drawn.astype(int)})
 
     def _notes(self, frame: pd.DataFrame) -> list[str]:
         """How the new rows may differ from those of the repair without being refused."""
@@ -290,85 +326,3 @@ def _own_network(state: Mapping[str, Tensor], source: str) -> MLP:
         raise BadInput(f"{source} does not hold the weights of the network that eq.train builds. {AGAIN}")
     depth = sum(key.startswith("linears.") and key.endswith(".weight") for key in state) - 1
     return MLP(first.shape[1], first.shape[0], depth)
-
-
-# Rows
-
-
-def _check_images(how: Mapping[str, Any], images: bool, folder: Path) -> None:
-    if how["images"] is None and images:
-        raise BadInput(f"the network in {folder} takes columns of numbers, not images. Omit --images.")
-    if how["images"] is not None and not images:
-        raise BadInput(f"the network in {folder} takes images. Name their folder: --images xrays/")
-
-
-def groups_of(frame: pd.DataFrame, columns: Sequence[str], source: str, bins: Mapping[str, Bins] | None = None) -> tuple[Attribute, ...]:
-    """The groups of new rows in the columns that a rule needs, cut as in the repair. One group is enough; rows may have none."""
-    lacking = [column for column in columns if column not in frame.columns]
-    if lacking:
-        raise BadInput(
-            f"the rule decides by group and needs the column{'s' if len(lacking) > 1 else ''} {', '.join(map(repr, lacking))}; "
-            f"the columns are: {', '.join(map(str, frame.columns))}. Add what is missing, or repair with a method that needs no group, "
-            "such as bias-gda.",
-            source=source,
-        )
-    found = []
-    for column in columns:
-        cut = (bins or {}).get(column)
-        if cut is not None:
-            found.append(Attribute(column, cut.names, cut.codes(numbers_in(frame[column], column)), bins=cut))
-            continue
-        names = group_names(frame[column])
-        levels = tuple(sorted(str(level) for level in names.dropna().unique())) or ("(none)",)
-        codes = pd.Categorical(names, categories=list(levels)).codes.astype(np.int64)
-        found.append(Attribute(column, levels, codes))
-    return tuple(found)
-
-
-def _image_files(frame: pd.DataFrame, column: str | None, folder: Path, name: str, allow_outside: bool) -> list[Any]:
-    if column is None or column not in frame.columns:
-        shown = ", ".join(map(str, frame.columns))
-        raise BadInput(f"no column with the names of images. Name it with --image-column. The columns are: {shown}.", source=name)
-    return list(find_files(frame[column], folder, column, allow_outside=allow_outside))
-
-
-def _check_one_patient(frame: pd.DataFrame, image: str, patient: str, name: str) -> None:
-    """Raises an error if one image is named for several patients, all but one of whom would get another patient's score."""
-    whose = frame.groupby(image)[patient].nunique()
-    shared = whose[whose > 1].index
-    if len(shared):
-        some = ", ".join(map(repr, shared[:5])) + (" ..." if len(shared) > 5 else "")
-        raise BadInput(
-            f"image column {image!r}: {len(shared):,} images are named for more than one patient of {patient!r}: {some}. "
-            "Correct the table: an image belongs to one patient.",
-            source=name,
-        )
-
-
-def _check_frontal(views: "pd.Series[Any]", name: str) -> None:
-    """Raises an error if a row is not a frontal view: the repair left those out, so nothing is known of their scores."""
-    other = ~of_view(views)
-    if other.any():
-        raise BadInput(
-            f"{int(other.sum()):,} of {len(other):,} rows are not frontal views by the column {views.name!r}; the first is row "
-            f"{int(other.argmax()) + 1:,} below the header. The network was repaired on frontal views only. Leave those rows out.",
-            source=name,
-        )
-
-
-def _id_notes(about: pd.DataFrame, id: str | None, name: str) -> list[str]:
-    """What a user should know of the ids next to the decisions: that there are none, or that some occur more than once."""
-    if id is None:
-        return []
-    if id not in about.columns:
-        return [f"{name} has no column {id!r}, which held the ids in the repair; rows are identified by {about.columns[0]!r}"]
-    again = about[id][about[id].duplicated() & about[id].notna()].nunique()
-    return [f"{again:,} ids in {id!r} are in more than one row, and each row has its own decision"] if again else []
-
-
-def _row_notes(attributes: tuple[Attribute, ...], left_out: int) -> list[str]:
-    notes = [f"{left_out:,} rows whose image cannot be read have no decision"] if left_out else []
-    missing = int(np.any([attribute.codes < 0 for attribute in attributes], axis=0).sum()) if attributes else 0
-    if missing:
-        notes.append(f"{missing:,} rows have no group; the rule decides them as rows of unknown group")
-    return notes

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 from torch import nn
 
-from equipoise.data import Cohort, Scores, check_cohort
+from equipoise.data import Cohort, Rows, Scores, check_cohort
 from equipoise.errors import BadInput, Misuse
 from equipoise.measures import (
     ARGMAX,
@@ -44,7 +44,7 @@ from equipoise.presenting import presenter
 from equipoise.repair.audit_model import trained_rule
 from equipoise.repair.baseline import fit_baseline
 from equipoise.repair.findings import Findings, find
-from equipoise.repair.provenance import Provenance, Serving, findable, serving_of
+from equipoise.repair.provenance import Provenance, Serving, findable, rule_serving, serving_of
 from equipoise.repair.save import Options, save_all
 from equipoise.repair.trial import Tried, choose
 
@@ -150,23 +150,26 @@ class Comparison:
         """
         return Path(presenter("write_page")(self, Path(path), thumbnails=thumbnails, group_names=group_names))
 
-    def save(self, folder: str | Path, *, model: str | None = None, **options: Any) -> Path:
+    def save(self, folder: str | Path, *, model: str | None = None, score: str | None = None, **options: Any) -> Path:
         """The folder with the bundle of the chosen candidate: weights, rule, preprocessing, audits, report, cards and checksums.
 
         `Bundle.load(folder)` reads it. `model` names the factory of a network of your own, as file.py:factory, so that `equipoise apply`
-        can build it again. `overwrite=True` replaces an earlier bundle; other options are those of `Options`.
+        can build it again; of a rule for scores, `score` names the column in which new ones will come. `overwrite=True` replaces an
+        earlier bundle; other options are those of `Options`.
         """
         if self.serving is None:
             raise BadInput("this comparison does not know how its network is served; save it with save_all(..., serving=...)")
         serving = self.serving if model is None else replace(self.serving, model=findable(model))
+        if score is not None:
+            serving = replace(serving, inputs={**serving.inputs, "score": score})
         return save_all({self.label: self}, Path(folder), {self.label: serving}, Options(**options))[self.label].folder
 
 
 def compare_models(
     models: Mapping[str, nn.Module | Candidate | object],
-    cohort: Cohort,
+    cohort: Rows,
     *,
-    valid: Cohort | None = None,
+    valid: Rows | None = None,
     measure: Gap | None = None,
     level: float = 0.95,
     seed: int = 0,
@@ -177,7 +180,8 @@ def compare_models(
     """The comparison of classifiers on the same held-out rows: the first is the original, the others are candidates (see `compare`)."""
     if not isinstance(models, Mapping) or len(models) < 2:
         raise Misuse("eq.compare", "at least two classifiers by name, {'original': model, 'repaired': result}", models)
-    check_cohort("eq.compare", cohort)
+    if not isinstance(cohort, Scores):
+        check_cohort("eq.compare", cohort)
     results = [each for each in models.values() if isinstance(each, Candidate)]
     goal = results[0].goal if results else Goal(named(measure or "eod"))
     entries = [_entry(name, each, cohort, valid, goal) for name, each in models.items()]
@@ -185,20 +189,28 @@ def compare_models(
     chosen = choose(candidates, candidates[0].candidate.goal) if len(candidates) > 1 else 0
     settings = Settings(level=level, seed=seed, min_patients=min_patients)
     network = original.candidate.model
-    serving = serving_of(network, cohort) if isinstance(network, nn.Module) else None
-    simple = None if valid is None else baseline_of(original, candidates[chosen], cohort, valid, None, settings)
+    serving = rule_serving(cohort) if isinstance(cohort, Scores) else None
+    if isinstance(network, nn.Module) and isinstance(cohort, Cohort):
+        serving = serving_of(network, cohort)
+    simple = None
+    if isinstance(cohort, Cohort) and isinstance(valid, Cohort):
+        simple = baseline_of(original, candidates[chosen], cohort, valid, None, settings)
     return Comparison(
         original, tuple(candidates), chosen, title, label, Provenance.now(seed=seed), settings, serving=serving, baseline=simple
     )
 
 
-def _entry(name: str, subject: object, cohort: Cohort, valid: Cohort | None, goal: Goal) -> Tried:
+def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: Goal) -> Tried:
     """A classifier under its name, with its scores on the held-out rows and, if they are known, on the rows it was found on."""
     if isinstance(subject, Candidate):
         known = None if valid is None else predict(subject.model, valid)
         return Tried(subject, known, predict(subject.model, cohort), called=name)
-    model = classifier(subject)
-    if model is None:
+    model = None if isinstance(cohort, Scores) else classifier(subject)
+    if isinstance(cohort, Scores):
+        if isinstance(subject, bool) or not isinstance(subject, (int, float)):
+            raise Misuse("eq.compare, on scores,", "thresholds and results of eq.debias(scores)", subject)
+        goal = replace(goal, threshold=float(subject))
+    elif model is None:
         raise Misuse("eq.compare", "classifiers and results of eq.debias", subject)
     known = None if valid is None else predict(model, valid)
     rule: Rule = (trained_rule(subject) if known is None else None) or choose_rule(valid=known, optimise=goal.performance)

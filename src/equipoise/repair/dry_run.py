@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.data import Cohort
+from equipoise.data import Cohort, Rows, Scores
 from equipoise.methods import METHODS, STANDARD, Goal, Speed
 from equipoise.models import chosen_outputs, encoding
 
@@ -97,7 +97,34 @@ def estimate(
     return RepairEstimate(counts, tuple(found), goal, speed.per_row, speed.per_evaluation, probes)
 
 
-def _counts(cohort: Cohort, name: str) -> pd.DataFrame:
+def estimate_rules(
+    repair: Mapping[str, Scores],
+    test: Mapping[str, Scores],
+    methods: Mapping[str, Mapping[str, Any]],
+    goal: Goal,
+    budget: float | None = None,
+) -> RepairEstimate:
+    """What `try_rules` would do with these methods, for the scores of each label, measured on those of the first."""
+    several = len(repair) > 1
+    counts = [
+        own.assign(label=[f"{label}: {value}" for value in own["label"]]) if several else own
+        for name, sets in (("repair", repair), ("test", test))
+        for label, scores in sets.items()
+        for own in [_counts(scores, name)]
+    ]
+    speed = Speed.measured(None, next(iter(repair.values())), goal)
+    found = []
+    for name, given in {STANDARD: {}, **methods}.items():
+        work, seconds = speed.work(name, given), None
+        if (once := speed.seconds(work)) is not None:
+            seconds = len(repair) * once
+            seconds = min(seconds, budget) if budget is not None and METHODS[name].runs_others else seconds
+        what = f"{len(repair)} runs, one per label, of: {work.what}" if several else work.what
+        found.append(MethodEstimate(name, what, None if work.rows is None else round(len(repair) * work.rows), seconds))
+    return RepairEstimate(pd.concat(counts, ignore_index=True), tuple(found), goal, 0.0, speed.per_evaluation)
+
+
+def _counts(cohort: Rows, name: str) -> pd.DataFrame:
     """The rows and patients of each group and label of a set; of several labels, of each of them."""
     if cohort.labels:
         each = [_counts(cohort.labelled(label), name) for label in cohort.labels]

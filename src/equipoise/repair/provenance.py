@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import __version__
-from equipoise.data import Cohort, Images, Table, sha256, sha256_of, without_folders
+from equipoise.data import Cohort, Images, Scores, Table, sha256, sha256_of, without_folders
 from equipoise.errors import BadInput
 from equipoise.models import MLP, Checkpoint, Code, OneOutput, chosen_outputs, output_kind, read_checkpoint, state_like, weights_of
 
@@ -70,7 +70,7 @@ class Serving:
 
     model: str | None  # as `load_model` takes it, with an absolute path; None: only known in this process
     output: str  # logit or probability
-    sample: Tensor  # a few real rows, to check the ONNX file with
+    sample: Tensor | None  # a few real rows, to check the ONNX file with; None of a rule without a network
     inputs: Mapping[str, Any] = field(default_factory=dict)  # how rows become inputs: plain values
     output_name: str | None = None  # of a network with several outputs
     came: Checkpoint | None = None  # the original weights' file
@@ -82,6 +82,16 @@ def serving_of(network: nn.Module, cohort: Cohort) -> Serving:
     """How a network in this process is served: one of Equipoise's own can be built again, any other must be given when it is loaded."""
     own = OWN_NETWORK if type(network) is MLP else None
     return Serving(own, output_kind(network, cohort.inputs), cohort.inputs[:ROWS_CHECKED], inputs_of(cohort))
+
+
+def rule_serving(
+    scores: Scores, *, score: str = "score", patient: str | None = None, id: str | None = None, conflicts: str = "row", logits: bool = False
+) -> Serving:
+    """How a rule for these scores is served: the columns in which new scores, their patients and their groups will come."""
+    bins = {a.name: a.bins.to_dict() for a in scores.attributes if a.bins is not None}
+    features = None if scores.features is None else [str(c) for c in scores.features.frame.columns]
+    names = {"patient": patient, "id": id, "bins": bins, "conflicts": conflicts, "images": None, "features": features}
+    return Serving(None, "probability", None, {**names, "score": score, "logits": logits})
 
 
 def original_weights(network: nn.Module, weights: Path | None) -> tuple[Checkpoint | None, list[str]]:

@@ -23,8 +23,9 @@ from equipoise.presenting import presenter
 from equipoise.repair.findings import Findings, MethodRow
 from equipoise.repair.folder import LABELS_SCHEMA, check_folder, filling, folders
 from equipoise.repair.provenance import OWN_NETWORK, Provenance, Serving
+from equipoise.repair.schema import NETWORK_KIND, RULE_KIND, RUN, SCHEMA, SCHEMA_VERSION
 from equipoise.repair.trial import Bars, Tried, no_bars
-from equipoise.repair.verified import RUN, SCHEMA, SCHEMA_VERSION, sealed
+from equipoise.repair.verified import sealed
 
 AUDITS, AUDITS_VERSION = "equipoise.debias", 5
 LABELS_VERSION = 2
@@ -138,11 +139,12 @@ def write_files(
     """Writes the files of a bundle into `place`, which is to become `folder`."""
     failed = dict(case.failures)
     candidate = case.result.candidate
-    save_weights(candidate.network, place, serving.came)
+    if candidate.model is not None:
+        save_weights(candidate.model, place, serving.came)
     _json(place / "rule.json", rule_to_dict(candidate.rule))
     with naming(place / "trace.csv"):
         traces(case).to_csv(place / "trace.csv", index=False)
-    onnx = _onnx(case, place, serving, options, failed, bars) if options.onnx else None
+    onnx = _onnx(case, place, serving, options, failed, bars) if options.onnx and candidate.model is not None else None
     with bars("bootstrap") as step:
         found = case.measured(step)  # one audit, from which audit.json, the cards, the report and the terminal are written
     document = audit_document(case, found)
@@ -184,6 +186,7 @@ def _onnx(case: Compared, place: Path, serving: Serving, options: Options, failu
         failures["the rule in model.onnx"] = "only a threshold for all patients can be part of the network; this rule is in rule.json"
     exported = None
     with bars("ONNX") as step, _named(failures, "model.onnx"), naming(place / "model.onnx"):
+        assert serving.sample is not None  # a network is served with rows to check it on
         exported = to_onnx(case.result.candidate.network, serving.sample, place / "model.onnx", threshold, output=serving.output)
         step(1, 1)
     if exported is not None and not exported.agrees:
@@ -290,8 +293,9 @@ def _run(
         "versions": dict(provenance.versions),
         "hashes": dict(provenance.hashes),
         "limits": list(provenance.limits),
-        "model": _model(serving, provenance.model),
-        "heads": _heads(candidate.network, serving),
+        "kind": RULE_KIND if candidate.model is None else NETWORK_KIND,
+        "model": None if candidate.model is None else _model(serving, provenance.model),
+        "heads": None if candidate.model is None else _heads(candidate.model, serving),
         "inputs": dict(serving.inputs),
         "groups": [attribute.name for attribute in case.result.test.attributes],
         "method": candidate.method,

@@ -9,21 +9,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
-from pydantic.dataclasses import dataclass as checked
+from pydantic import ValidationError
 
-from equipoise.data import CONFLICTS, sha256, sha256_of
+from equipoise.data import sha256, sha256_of
 from equipoise.errors import BadInput, Untrusted, raise_all
-from equipoise.methods import STRICT, Cut, described
+from equipoise.methods import described
 from equipoise.models import HEADS, PROGRAM, Code, code_of
 from equipoise.repair.folder import FILES, folder_to_name, recover
 from equipoise.repair.provenance import OWN_NETWORK
-from equipoise.repair.served_images import Checksum, Finite, ServedImages
+from equipoise.repair.schema import DOCUMENTS, RUN, SCHEMA, SCHEMA_VERSION
 
-SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 6
-RUN, DIGEST = "run.json", "digest"
+DIGEST = "digest"
 WEIGHTS = "repaired.safetensors"
 REPAIRED_PROGRAM = f"repaired{PROGRAM}"
 PARSED = (WEIGHTS, REPAIRED_PROGRAM, HEADS, "rule.json", "audit.json")  # kept in memory; others are only checked
@@ -31,173 +29,6 @@ READS = 5  # attempts to read a folder that is being replaced repeatedly
 LARGEST = 2**26  # bytes of a JSON document; ours are far smaller
 WHERE = "Name a folder that `equipoise debias` wrote."
 AGAIN = "Copy the folder again from its source, or run `equipoise debias` again."
-OPEN = ConfigDict(extra="allow", strict=True)
-Count = Annotated[int, Field(ge=0)]
-
-
-@checked(config=STRICT, kw_only=True)
-class _Code:
-    path: str | None
-    sha256: Checksum | Literal[""]
-
-
-@checked(config=STRICT, kw_only=True)
-class _Classes:
-    names: Annotated[list[str], Field(min_length=2)]
-    columns: list[Count]
-    output: Literal["logit", "probability"]
-
-    @model_validator(mode="after")
-    def _one_each(self) -> Any:
-        if not len(self.names) == len(self.columns) == len({*self.names}) == len({*self.columns}):
-            raise ValueError("needs one column of its own for each of its names")
-        return self
-
-
-@checked(config=STRICT, kw_only=True)
-class _Model:
-    named: str
-    load: Annotated[str, Field(min_length=1)] | None  # None: the network is given when the bundle is loaded
-    output: Literal["logit", "probability"]
-    output_name: str | None
-    classes: _Classes | None = None  # of a network whose outputs are classes, decided by argmax
-    code: _Code | None
-
-
-@checked(config=STRICT, kw_only=True)
-class _Bins:
-    edges: Annotated[list[Finite], Field(min_length=1)]
-    whole: bool
-
-    @model_validator(mode="after")
-    def _ascending(self) -> Any:
-        if sorted(set(self.edges)) != self.edges:
-            raise ValueError("has edges that do not ascend")
-        return self
-
-
-@checked(config=STRICT, kw_only=True)
-class _Encoder:
-    numeric: dict[str, Annotated[list[Finite], Field(min_length=2, max_length=2)]]  # column: mean, scale
-    levels: dict[str, list[str]]
-
-    @model_validator(mode="after")
-    def _scales(self) -> Any:
-        if zero := [name for name, (_, scale) in self.numeric.items() if scale <= 0]:
-            raise ValueError(f"has scales that are not positive: {', '.join(zero)}")
-        return self
-
-
-@checked(config=STRICT, kw_only=True)
-class _Inputs:
-    patient: str | None
-    id: str | None
-    bins: dict[str, _Bins]
-    images: ServedImages | None
-    image_column: str | None = None
-    view_column: str | None = None
-    conflicts: str = "row"
-    features: list[str] | None = None
-    encoder: _Encoder | None = None  # None: numbers as they are
-    width: Annotated[int, Field(ge=1)] | None = None  # of inputs that are arrays
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Any:
-        if self.conflicts not in CONFLICTS:
-            raise ValueError(f"`conflicts` must be one of {', '.join(CONFLICTS)}; got {self.conflicts!r}")
-        if sum((self.images is not None, bool(self.features), self.width is not None)) != 1:
-            raise ValueError("needs `images`, `features` (the columns that are the network's inputs) or `width`, one of them")
-        if self.encoder is not None and {*self.encoder.numeric, *self.encoder.levels} != {*(self.features or ())}:
-            raise ValueError("has an `encoder` of other columns than `features`")
-        return self
-
-
-@checked(config=STRICT, kw_only=True)
-class _Set:
-    rows: Count
-    patients: Count | None
-
-
-OutcomeName = Literal["closed", "reduced", "unclear", "harm", "unchanged"]
-
-
-@checked(config=STRICT, kw_only=True)
-class _Onnx:
-    max_difference: Finite
-    opset: int
-    rows: Count
-
-
-@checked(config=STRICT, kw_only=True)
-class _Run:
-    schema: Literal["equipoise.repaired"]
-    schema_version: Literal[6]
-    title: str
-    label: str
-    command: str
-    when: str
-    seed: int
-    versions: dict[str, str]
-    hashes: dict[str, str]
-    limits: list[str]
-    model: _Model
-    heads: dict[str, Any] | None
-    inputs: _Inputs
-    groups: Annotated[list[str], Field(min_length=1)]
-    method: str
-    ran: str
-    settings: dict[str, Any]
-    methods: list[str]
-    goal: dict[str, Any]
-    outcome: OutcomeName
-    met: bool | None
-    sets: dict[Literal["repair", "test"], _Set | None]
-    onnx: _Onnx | None
-    failures: dict[str, str]
-    files: dict[str, Checksum]
-    digest: Checksum
-
-    @model_validator(mode="after")
-    def _complete(self) -> Any:
-        if strange := sorted(set(self.files) - set(FILES[:-1])):
-            raise ValueError(f"lists files that are never written: {', '.join(strange)}")
-        needed = ["rule.json", "audit.json", "repaired.safetensors", *(["heads.safetensors"] if self.heads else [])]
-        if lacking := [
-            name for name in (*needed, *(["repaired.pt2"] if (self.model.load or "").endswith(".pt2") else [])) if name not in self.files
-        ]:
-            raise ValueError(f"does not list {', '.join(lacking)} among `files`")
-        if self.model.classes is not None and self.label not in self.model.classes.names:
-            raise ValueError(f"has the label {self.label!r}, which is none of its classes")
-        return self
-
-
-@checked(config=OPEN, kw_only=True)
-class _Audit:
-    schema: Literal["equipoise.audit"]
-    rows: Count
-    patients: Count | None
-    threshold: Cut | None
-    needs_group: bool
-    groups: list[dict[str, Any]]
-    gaps: list[dict[str, Any]]
-
-
-@checked(config=OPEN, kw_only=True)
-class _Audits:
-    schema: Literal["equipoise.debias"]
-    schema_version: int
-    outcome: OutcomeName
-    met: bool | None
-    judgement: dict[str, Any]
-    chosen: str
-    why: list[dict[str, Any]]
-    goal: dict[str, Any]
-    before: _Audit
-    after: _Audit
-    methods: dict[str, dict[str, Any]]
-
-
-_DOCUMENTS: dict[str, TypeAdapter[Any]] = {RUN: TypeAdapter(_Run), "audit.json": TypeAdapter(_Audits)}
 
 
 def sealed(document: Mapping[str, object]) -> str:
@@ -228,14 +59,14 @@ def parsed_json(content: bytes, path: Path, kind: str) -> dict[str, Any]:
         raise BadInput(f"{path} is not readable as JSON: {error}. {AGAIN}") from error
     if kind == RUN:
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise BadInput(f"{path} does not describe a repaired network (schema {SCHEMA!r}). {WHERE}")
+            raise BadInput(f"{path} does not describe a repaired model (schema {SCHEMA!r}). {WHERE}")
         if document.get("schema_version") != SCHEMA_VERSION:
             version = document.get("schema_version")
             todo = "Run `equipoise debias` again." if version in (1, 2, 3, 4, 5) else "Use the version of Equipoise that wrote it."
             raise BadInput(f"{path} has schema_version {version!r}; this version of Equipoise reads {SCHEMA_VERSION}. {todo}")
     problems = []
     try:
-        _DOCUMENTS[kind].validate_json(content)
+        DOCUMENTS[kind].validate_json(content)
     except ValidationError as error:
         problems = described(error, 0)
     if kind == RUN and (problem := _seal_problem(content, document)):

@@ -86,7 +86,7 @@ def _markdown(case: Comparison, facts: Facts, context: dict[str, Any]) -> str:
 def metadata(case: Comparison, facts: Facts) -> dict[str, object]:
     """The front matter of card.md, as the hub reads it. A value without enough data has no entry."""
     measure, test = case.goal.measure, case.found.after
-    task = pipeline_tag(case.result.candidate.network) if facts.model.task == NOT_PROVIDED else facts.model.task
+    task = pipeline_tag(case.result.candidate.model) if facts.model.task == NOT_PROVIDED else facts.model.task
     shown = [*words.performance_measures(case), measure]
     metrics = []
     for key in shown:
@@ -107,7 +107,7 @@ def metadata(case: Comparison, facts: Facts) -> dict[str, object]:
     title = _plain(case.title) if facts.model.name == NOT_PROVIDED else facts.model.name
     return {
         "license": "unknown" if facts.model.license == NOT_PROVIDED else facts.model.license,
-        "library_name": "pytorch",
+        "library_name": "pytorch" if case.result.candidate.model is not None else "equipoise",
         "pipeline_tag": task,
         "tags": list(dict.fromkeys(["equipoise", "fairness", "bias-mitigation", *facts.model.keywords])),
         "metrics": [HUB_METRICS.get(key, key) for key in shown],
@@ -115,9 +115,9 @@ def metadata(case: Comparison, facts: Facts) -> dict[str, object]:
     }
 
 
-def pipeline_tag(network: nn.Module) -> str:
-    """The hub's word for the task: images if the network has convolutions over two axes, a table otherwise."""
-    images = any(isinstance(module, nn.Conv2d) for module in network.modules())
+def pipeline_tag(network: nn.Module | None) -> str:
+    """The hub's word for the task: images if the network has convolutions over two axes, a table otherwise, as scores are."""
+    images = network is not None and any(isinstance(module, nn.Conv2d) for module in network.modules())
     return "image-classification" if images else "tabular-classification"
 
 

@@ -259,8 +259,11 @@ def summary(case: Comparison, facts: Facts) -> str:
 
 
 def model_type(case: Comparison, facts: Facts) -> str:
-    """The user's word for the architecture, and the network's class and size."""
-    network = case.result.candidate.network
+    """The user's word for the architecture, and the network's class and size; of scores alone, that there is a rule for them."""
+    network = case.result.candidate.model
+    if network is None:
+        known = "A decision rule for the scores of a classifier, which is not part of this card's files."
+        return known if facts.model.type == NOT_PROVIDED else f"{facts.model.type} {known}"
     parameters = sum(p.numel() for p in network.parameters())
     known = f"{name(type(network).__name__)} (PyTorch), {parameters:,} parameters."
     return known if facts.model.type == NOT_PROVIDED else f"{facts.model.type} {known}"
@@ -278,9 +281,10 @@ def how_to_use(case: Comparison, facts: Facts) -> str:
 
 
 def development(case: Comparison, facts: Facts) -> str:
-    """What the network was trained on, as the user describes it, and what it was repaired on."""
+    """What the model was trained on, as the user describes it, and what it was repaired on."""
     repair_set = "" if case.result.valid is None else f": {size(case.result.valid)}"
-    return f"Training data: {facts.data.development}\n\nThe network was repaired on the repair set{repair_set}."
+    what = "The decision rule was fitted" if case.result.candidate.model is None else "The network was repaired"
+    return f"Training data: {facts.data.development}\n\n{what} on the repair set{repair_set}."
 
 
 def kind_of_test(facts: Facts) -> str:

@@ -43,21 +43,30 @@ def readme(
     onnx: Exported | None,
     failures: Mapping[str, str],
 ) -> str:
-    """The README.txt of a bundle: how its weights are loaded and its decisions made, with lines that can be run."""
+    """The README.txt of a bundle: how its weights are loaded, if it has any, and its decisions made, with lines that can be run."""
     environment = Environment(
         loader=PackageLoader("equipoise.report"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
     )  # plain text
-    model, rule, came = case.result.candidate.network, case.result.candidate.rule, serving.came
+    model, rule, came = case.result.candidate.model, case.result.candidate.rule, serving.came
+    about = {
+        "title": case.title,
+        "version": case.provenance.versions.get("equipoise", ""),
+        "when": case.provenance.when,
+        "verdict": f"{repair_answer(case)} {repair_set_words(case)}",
+        "rule": rule.describe(),
+        "needs_group": rule.needs_group,
+        "randomised": rule.randomised,
+        "folder": folder,
+        "failures": failures,
+    }
+    if model is None:
+        columns = {"score": serving.inputs["score"], "logits": serving.inputs["logits"], "reads": list(getattr(rule, "columns", ()))}
+        groups = [attribute.name for attribute in case.result.test.attributes] if rule.needs_group else []
+        return environment.get_template("README_rule.txt.j2").render(**about, **columns, groups=groups)
     original = plain_weights(model, came)
     heads = heads_of(model, original)
     return environment.get_template("README.txt.j2").render(
-        title=case.title,
-        version=case.provenance.versions.get("equipoise", ""),
-        when=case.provenance.when,
-        verdict=f"{repair_answer(case)} {repair_set_words(case)}",
-        rule=rule.describe(),
-        needs_group=rule.needs_group,
-        randomised=rule.randomised,
+        **about,
         program="repaired.pt2" if program_in(model) else None,
         file=next(name for name in WEIGHT_FILES[1:] if (place / name).exists()),
         heads=HEADS if heads else None,
@@ -72,10 +81,8 @@ def readme(
         onnx_rule=options.onnx_rule and isinstance(rule, Threshold),
         output=serving.output,
         images=bool(serving.inputs.get("images")),
-        folder=folder,
         own=serving.code is None,
         named=serving.model is not None,
-        failures=failures,
     )
 
 
@@ -85,14 +92,22 @@ def overview(
     """The report.html and README.txt above the folders of several labels."""
     first = next(iter(cases.values()))
     method, one = first.result.name, "class" if first.kind == "classes" else "label"
-    lines = [
-        title,
-        "",
+    alone = first.result.candidate.model is None
+    rules = [
+        f"The scores of {len(cases)} labels, each with a decision rule of its own. Each folder here is complete: the rule, the audits, the",
+        "report and the model card.",
+    ]
+    network = [
         f"One network, {len(cases)} {first.kind}, repaired by {method}. Each folder here is complete: the network's weights, the rule for",
         f"its {one}, the audits, the report and the model card. The weights are the same in all of them; heads around the",
         f"network (heads.safetensors), if any, are those of the {one}.",
+    ]
+    lines = [
+        title,
         "",
-        *(f"  {place.name}: {label}; equipoise apply {place} new.csv --trust" for label, place in places.items()),
+        *(rules if alone else network),
+        "",
+        *(f"  {place.name}: {label}; equipoise apply {place} new.csv{'' if alone else ' --trust'}" for label, place in places.items()),
         "",
         f"report.html links to the report of each {one}; audit.json holds the audits of all.",
         "",

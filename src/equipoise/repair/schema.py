@@ -1,0 +1,187 @@
+"""What run.json and audit.json of a bundle must hold: every key with its type, and what concerns more than one of them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, model_validator
+from pydantic.dataclasses import dataclass as checked
+
+from equipoise.data import CONFLICTS
+from equipoise.methods import STRICT, Cut
+from equipoise.repair.folder import FILES
+from equipoise.repair.served_images import Checksum, Finite, ServedImages
+
+SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 6
+NETWORK_KIND, RULE_KIND = "network", "rule"  # what a folder holds: a network with its rule, or a rule for scores
+RUN = "run.json"
+OPEN = ConfigDict(extra="allow", strict=True)
+Count = Annotated[int, Field(ge=0)]
+
+
+@checked(config=STRICT, kw_only=True)
+class _Code:
+    path: str | None
+    sha256: Checksum | Literal[""]
+
+
+@checked(config=STRICT, kw_only=True)
+class _Classes:
+    names: Annotated[list[str], Field(min_length=2)]
+    columns: list[Count]
+    output: Literal["logit", "probability"]
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Any:
+        if not len(self.names) == len(self.columns) == len({*self.names}) == len({*self.columns}):
+            raise ValueError("needs one column of its own for each of its names")
+        return self
+
+
+@checked(config=STRICT, kw_only=True)
+class _Model:
+    named: str
+    load: Annotated[str, Field(min_length=1)] | None  # None: the network is given when the bundle is loaded
+    output: Literal["logit", "probability"]
+    output_name: str | None
+    classes: _Classes | None = None  # of a network whose outputs are classes, decided by argmax
+    code: _Code | None
+
+
+@checked(config=STRICT, kw_only=True)
+class _Bins:
+    edges: Annotated[list[Finite], Field(min_length=1)]
+    whole: bool
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Any:
+        if sorted(set(self.edges)) != self.edges:
+            raise ValueError("has edges that do not ascend")
+        return self
+
+
+@checked(config=STRICT, kw_only=True)
+class _Encoder:
+    numeric: dict[str, Annotated[list[Finite], Field(min_length=2, max_length=2)]]  # column: mean, scale
+    levels: dict[str, list[str]]
+
+    @model_validator(mode="after")
+    def _scales(self) -> Any:
+        if zero := [name for name, (_, scale) in self.numeric.items() if scale <= 0]:
+            raise ValueError(f"has scales that are not positive: {', '.join(zero)}")
+        return self
+
+
+@checked(config=STRICT, kw_only=True)
+class _Inputs:
+    patient: str | None
+    id: str | None
+    bins: dict[str, _Bins]
+    images: ServedImages | None
+    image_column: str | None = None
+    view_column: str | None = None
+    conflicts: str = "row"
+    features: list[str] | None = None
+    encoder: _Encoder | None = None  # None: numbers as they are
+    width: Annotated[int, Field(ge=1)] | None = None  # of inputs that are arrays
+    score: str | None = None  # of a rule for scores: the column that holds them
+    logits: bool = False  # whether that column holds logits
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Any:
+        if self.conflicts not in CONFLICTS:
+            raise ValueError(f"`conflicts` must be one of {', '.join(CONFLICTS)}; got {self.conflicts!r}")
+        if self.score is None and sum((self.images is not None, bool(self.features), self.width is not None)) != 1:
+            raise ValueError("needs `images`, `features` (the columns that are the network's inputs) or `width`, one of them")
+        if self.encoder is not None and {*self.encoder.numeric, *self.encoder.levels} != {*(self.features or ())}:
+            raise ValueError("has an `encoder` of other columns than `features`")
+        return self
+
+
+@checked(config=STRICT, kw_only=True)
+class _Set:
+    rows: Count
+    patients: Count | None
+
+
+OutcomeName = Literal["closed", "reduced", "unclear", "harm", "unchanged"]
+
+
+@checked(config=STRICT, kw_only=True)
+class _Onnx:
+    max_difference: Finite
+    opset: int
+    rows: Count
+
+
+@checked(config=STRICT, kw_only=True)
+class _Run:
+    schema: Literal["equipoise.repaired"]
+    schema_version: Literal[6]
+    title: str
+    label: str
+    command: str
+    when: str
+    seed: int
+    versions: dict[str, str]
+    hashes: dict[str, str]
+    limits: list[str]
+    kind: Literal["network", "rule"]
+    model: _Model | None  # None: of a rule for scores
+    heads: dict[str, Any] | None
+    inputs: _Inputs
+    groups: Annotated[list[str], Field(min_length=1)]
+    method: str
+    ran: str
+    settings: dict[str, Any]
+    methods: list[str]
+    goal: dict[str, Any]
+    outcome: OutcomeName
+    met: bool | None
+    sets: dict[Literal["repair", "test"], _Set | None]
+    onnx: _Onnx | None
+    failures: dict[str, str]
+    files: dict[str, Checksum]
+    digest: Checksum
+
+    @model_validator(mode="after")
+    def _complete(self) -> Any:
+        if strange := sorted(set(self.files) - set(FILES[:-1])):
+            raise ValueError(f"lists files that are never written: {', '.join(strange)}")
+        if (self.model is None) != (self.kind == RULE_KIND) or (self.inputs.score is None) != (self.kind != RULE_KIND):
+            raise ValueError(f"is of kind {self.kind!r}: a rule needs the `score` of its inputs and no `model`, a network the reverse")
+        needed = ["rule.json", "audit.json", *(["heads.safetensors"] if self.heads else [])]
+        if self.model is not None:
+            needed += ["repaired.safetensors", *(["repaired.pt2"] if (self.model.load or "").endswith(".pt2") else [])]
+        if lacking := [name for name in needed if name not in self.files]:
+            raise ValueError(f"does not list {', '.join(lacking)} among `files`")
+        if self.model is not None and self.model.classes is not None and self.label not in self.model.classes.names:
+            raise ValueError(f"has the label {self.label!r}, which is none of its classes")
+        return self
+
+
+@checked(config=OPEN, kw_only=True)
+class _Audit:
+    schema: Literal["equipoise.audit"]
+    rows: Count
+    patients: Count | None
+    threshold: Cut | None
+    needs_group: bool
+    groups: list[dict[str, Any]]
+    gaps: list[dict[str, Any]]
+
+
+@checked(config=OPEN, kw_only=True)
+class _Audits:
+    schema: Literal["equipoise.debias"]
+    schema_version: int
+    outcome: OutcomeName
+    met: bool | None
+    judgement: dict[str, Any]
+    chosen: str
+    why: list[dict[str, Any]]
+    goal: dict[str, Any]
+    before: _Audit
+    after: _Audit
+    methods: dict[str, dict[str, Any]]
+
+
+DOCUMENTS: dict[str, TypeAdapter[Any]] = {RUN: TypeAdapter(_Run), "audit.json": TypeAdapter(_Audits)}
