@@ -17,6 +17,7 @@ from equipoise.cli.checking import CheckOption, ToleranceOption, check, check_li
 from equipoise.cli.console import JsonOption, bar, notes, out
 from equipoise.cli.inputs import number_problems
 from equipoise.cli.networks import network_of, output_of, outputs_of, scores_of
+from equipoise.cli.scores import LogitsOption, ScoreOption, ScorePrefixOption, paired
 from equipoise.errors import did_you_mean, pick, raise_all
 
 if TYPE_CHECKING:
@@ -36,10 +37,9 @@ def audit(
     output_type: given.ModelOutputOption = None,
     output_name: given.OutputNameOption = None,
     inputs: given.Inputs,
-    score: Annotated[
-        list[str] | None,
-        typer.Option(help="Column with the classifier's score in [0, 1]; one per --label. With --check-scores, a column of that file."),
-    ] = None,
+    score: ScoreOption = None,
+    score_prefix: ScorePrefixOption = None,
+    logits: LogitsOption = False,
     check_scores: CheckOption = None,
     tolerance: ToleranceOption = None,
     threshold: Annotated[float | None, typer.Option(help="Scores from this value on are decided positive.", show_default="0.5")] = None,
@@ -119,6 +119,7 @@ def audit(
     [bold]Many rows:[/bold] equipoise audit visits/ --label y --score p --group sex --patient patient_id, with a folder of CSV or Parquet
     files, or one that is partitioned by folders such as sex=F. It is read in batches, as is a file above 256 MiB.
     """
+    inputs, score = paired(inputs, file, score, score_prefix)
     classes, feature, images = (inputs.options[name] for name in ("classes", "features", "images"))
     label = classes or inputs.options["labels"]
     with_model: dict[str, object] = {
@@ -162,7 +163,7 @@ def audit(
 
         def read(path: Path) -> dict[str, data.Scores]:
             if network is None:
-                return data.read_scores(path, reading, score or [])
+                return data.read_scores(path, reading, score or [], logits=logits)
             opened[path] = given.cohort_of(path, reading)
             if one:
                 return {label[0]: scores_of(network, opened[path].cohort, output)}
@@ -183,7 +184,7 @@ def audit(
         with bar("audit") as step:
             if in_batches:
                 every = measures.audit_scans(
-                    data.scan_scores(file, reading, score or []), valid=on, progress=_in_turn(step, label), **options
+                    data.scan_scores(file, reading, score or [], logits=logits), valid=on, progress=_in_turn(step, label), **options
                 )
             else:
                 asked = {name: measures.Asked.of(options).decided(on.get(name)) for name in scores}

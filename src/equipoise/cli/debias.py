@@ -1,28 +1,21 @@
-"""`equipoise debias`: repair a network on local patients, evaluate it on held-out ones, and write a folder ready to serve."""
+"""`equipoise debias`: repair a network, or scores alone, on local patients, evaluate it on held-out ones, and write a folder to serve."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
-from equipoise import data, report
+from equipoise import data
 from equipoise.cli import inputs as given
-from equipoise.cli.console import JsonOption, bar, err, notes
+from equipoise.cli.console import JsonOption, bar, notes
+from equipoise.cli.goals import goals_of, kept, methods_of, without_groups
 from equipoise.cli.inputs import collected, number_problems
 from equipoise.cli.networks import network_of, output_of, outputs_of, scores_of
-from equipoise.cli.outcome import print_labels, print_plan, result_json
-from equipoise.errors import BadInput, UnknownName, pick, raise_all
-
-if TYPE_CHECKING:
-    from equipoise.methods import Goal
-
-FOR_THE_COMMITTEE = ("report.html", "card.md and card.xml")  # without these the run has failed
+from equipoise.cli.outcome import exit_if_lacking, print_labels, print_plan, result_json
+from equipoise.cli.scores import LogitsOption, ScoreOption, ScorePrefixOption, ScoreRepair, paired, repair_scores, with_model_only
+from equipoise.errors import pick, raise_all
 
 
 @given.reads_data()
@@ -31,16 +24,20 @@ def debias(
     file: given.FileArgument,
     *,
     model: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Network as file.py:factory or package.module:factory, a backbone, or an exported program (.pt2), whose code is executed.",
+            show_default="none: with --score, the scores are repaired",
             rich_help_panel="Network",
         ),
-    ],
+    ] = None,
     weights: given.WeightsOption = None,
     output_type: given.ModelOutputOption = None,
     output_name: given.OutputNameOption = None,
     inputs: given.Inputs,
+    score: ScoreOption = None,
+    score_prefix: ScorePrefixOption = None,
+    logits: LogitsOption = False,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the repaired network, the rule, the audits and the report.")],
     method: Annotated[
         list[str] | None,
@@ -134,13 +131,16 @@ def debias(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Repair a network on local patients, evaluate it on held-out patients and write a folder ready to serve.
+    """Repair a network, or the scores of any classifier, on local patients, evaluate it on held-out ones and write a folder to serve.
 
     [bold]Example:[/bold] equipoise debias local.csv --images xrays/ --label pneumonia --group sex --reference M --patient patient_id
     --model my_model.py:build --weights net.safetensors --threshold 0.4 --max-gap 0.05 --out repaired/
 
     [bold]Official test set:[/bold] equipoise debias local.csv --test official.csv --label pneumonia --group sex --model my_model.py:build
     --weights net.safetensors --method bias-score --method pruning --min-performance 0.75 --out repaired/
+
+    [bold]Scores only:[/bold] equipoise debias scores.csv --score p --label pneumonia --group sex --reference M --patient patient_id
+    --threshold 0.5 --out rule/
 
     [bold]Multi-label:[/bold] --label Effusion --label Mass ...: one repair of a network with one output per label, one folder per label.
 
@@ -169,9 +169,10 @@ def debias(
         try_methods,
     )
 
+    inputs, score = paired(inputs, file, score, score_prefix)
     label, images = inputs.options["classes"] or inputs.options["labels"], inputs.options["images"]
     kind = "classes" if inputs.options["classes"] else "labels"
-    methods = _methods_of(method or ["auto"], settings or [])
+    methods = methods_of(method or ["auto"], settings or [])
     share = 0.3 if test_fraction is None else test_fraction
     problems = inputs.problems() + number_problems(test_fraction=share, draws=draws, seed=seed)
     if test_fraction is not None and test_file is not None:
@@ -179,16 +180,19 @@ def debias(
     if not 0 <= budget < float("inf"):
         problems.append(f"--budget must be a number of minutes, or 0 for no limit; got {budget:g}")
     if no_group_rules:
-        problems += _without_groups(methods)
+        problems += without_groups(methods)
     if threshold is not None and kind == "classes":
         problems.append("--threshold has no meaning for classes, which are decided by argmax. Omit it.")
     if thumbnails and images is None:
         problems.append("--thumbnails requires --images. Omit it.")
     if weights is not None and not weights.is_file():
         problems.append(f"no such file: {weights}. Give the file with the weights.")
+    network_only = {"--weights": weights, "--output-type": output_type, "--output-name": output_name, "--train": train, "--probe": probe}
+    network_only |= {"--onnx-rule": onnx_rule, "--class": inputs.options["classes"], "--images": images}
+    problems += with_model_only(model, label, score, network_only, logits)
     goal = collected(
         problems,
-        lambda: Goal(measure, performance, min_performance, max_gap, _kept(no_group_worse, min_rate or []), selection, max_loss, threshold),
+        lambda: Goal(measure, performance, min_performance, max_gap, kept(no_group_worse, min_rate or []), selection, max_loss, threshold),
     )
     collected(problems, lambda: check_methods(None, methods, train is not None))
     collected(problems, lambda: pick("--output-type", output_type or "auto", OUTPUTS))
@@ -198,16 +202,22 @@ def debias(
         collected(problems, lambda: read_facts(card))
     which = collected(problems, lambda: output_of(output_name) if len(label) == 1 else None)
     outputs: dict[str, int | str] = {}
-    if len(label) > 1:
+    if len(label) > 1 and not score:
         collected(problems, lambda: check_labels(list(methods), label, kind))
         outputs = collected(problems, lambda: outputs_of(output_name, label))
-    goals = None if goal is None else collected(problems, lambda: _goals_of(label_goal or [], label, goal))
+    goals = None if goal is None else collected(problems, lambda: goals_of(label_goal or [], label, goal))
     if not dry_run:
         size_of_weights = weights.stat().st_size if weights and weights.is_file() else 0
         collected(problems, lambda: check_folder(folder, overwrite, 4 * len(label) * size_of_weights))
     raise_all(problems)
     assert goal is not None  # or a problem was raised
     reading = inputs.reading
+    if score:
+        asked = ScoreRepair(file, test_file, share, folder, methods, goal, goals, 60 * budget or None, seed, force, title)
+        out = Options(card=card, overwrite=overwrite)
+        repair_scores(ctx, reading, score, logits, asked, out, group_name, dry_run, verbose, as_json)
+        return
+    assert model is not None  # or a problem was raised
 
     one = len(label) == 1
     code = code_of(model)
@@ -261,112 +271,4 @@ def debias(
         print(result_json(folder, done, opened.to_dict()))
     else:
         print_labels(folder, cases, done, [*opened.lines(), *remarks], verbose)
-    failures = {(name, what): why for name, written in done.items() for what, why in written.failures.items()}
-    for (name, what), why in failures.items():
-        err.print(Text(report.printable(f"not done: {what if one else f'{name}, {what}'}: {why}"), style="yellow"), soft_wrap=True)
-    if any(what in FOR_THE_COMMITTEE for _, what in failures):
-        raise typer.Exit(1)
-
-
-def _methods_of(names: list[str], settings: list[str]) -> dict[str, dict[str, Any]]:
-    """The methods to try, each with its own settings; a setting that is a list is repeated."""
-    from equipoise.methods import METHODS
-
-    methods: dict[str, dict[str, Any]] = {name: {} for name in names}
-    texts: dict[tuple[str, str], list[str]] = {}
-    problems: list[str] = [f"--method {name} was given twice; name each method once" for name in methods if names.count(name) > 1]
-    for text in settings:
-        place, equals, value = text.partition("=")
-        name, dot, key = place.partition(".")
-        if not (equals and dot and key):
-            problems.append(f"--set must be METHOD.SETTING=VALUE, as in pruning.units=1500; got {text!r}")
-        elif name not in methods:
-            problems += UnknownName("method in --set, which is not among --method:", name, methods).problems
-        elif name in METHODS:
-            texts.setdefault((name, key), []).append(value)
-    for (name, key), values in texts.items():
-        methods[name][key] = collected(problems, partial(_value, name, key, values))
-    raise_all(problems)
-    return methods
-
-
-def _without_groups(methods: dict[str, dict[str, Any]]) -> list[str]:
-    """What is wrong with leaving out rules that need the group; `auto` leaves them out."""
-    from equipoise.methods import METHODS
-
-    asked = [name for name in methods if name in METHODS and METHODS[name].needs_group]
-    for name, settings in methods.items():
-        if name in METHODS and METHODS[name].runs_others:
-            settings["allow_group"] = False
-    return [f"--no-group-rules leaves out rules that need each patient's group; --method {name} is one. Omit it." for name in asked]
-
-
-def _value(method: str, key: str, given: list[str]) -> Any:
-    """A setting's text, or the texts of a list, as the type that the method declares for it."""
-    from pydantic import TypeAdapter, ValidationError
-
-    from equipoise.methods import METHODS
-
-    settings = METHODS[method].settings
-    pick(f"setting of {method}", key, [f.name for f in fields(settings)])
-    declared: TypeAdapter[Any] = TypeAdapter(get_type_hints(settings)[key])
-    with suppress(ValidationError):
-        return declared.validate_python(given if len(given) > 1 else given[0])
-    with suppress(ValidationError):  # a list of one
-        return declared.validate_python(given)
-    with suppress(ValidationError):  # of a setting that is no list the last value counts, as for options
-        return declared.validate_json(given[-1])
-    try:
-        return declared.validate_python(given[-1])
-    except ValidationError as error:
-        raise BadInput(f"invalid value {given[-1]!r} for --set {method}.{key}: {error.errors()[0]['msg']}") from None
-
-
-def _goals_of(texts: list[str], labels: list[str], goal: Goal) -> dict[str, Goal] | None:
-    """The goal of each label: the common one with what --goal says of that label; None where it says nothing."""
-    given: dict[str, dict[str, Any]] = {label: {} for label in labels}
-    problems: list[str] = []
-    for text in texts:
-        place, equals, value = text.partition("=")
-        label, dot, key = place.rpartition(".")
-        if not (equals and dot and len(labels) > 1):
-            problems.append(
-                f"--goal must be LABEL.KEY=VALUE with more than one --label, as in {labels[0]}.min_performance=0.8; got {text!r}"
-            )
-        elif label not in labels:
-            problems += UnknownName("label in --goal", label, labels).problems
-        elif key in ("measure", "performance"):
-            given[label][key] = value
-        elif key in ("min_performance", "max_gap", "max_loss", "threshold"):
-            try:
-                given[label][key] = float(value)
-            except ValueError:
-                problems.append(f"invalid value {value!r} for --goal {place}: expected a number")
-        else:
-            problems += UnknownName(
-                "key in --goal", key, ("measure", "performance", "min_performance", "max_gap", "max_loss", "threshold")
-            ).problems
-    raise_all(problems)
-    return {label: replace(goal, **own) for label, own in given.items()} if texts else None
-
-
-def _kept(no_group_worse: bool, min_rate: list[str]) -> dict[str, float | str]:
-    """The rates to keep, from --no-group-worse and --min-rate."""
-    from equipoise.methods import BEFORE
-
-    found: dict[str, float | str] = {"tpr": BEFORE} if no_group_worse else {}
-    problems = []
-    for text in min_rate:
-        rate, equals, value = text.partition("=")
-        try:
-            number = float(value)
-        except ValueError:
-            equals = ""
-        if not equals:
-            problems.append(f"--min-rate must be RATE=NUMBER, as in tpr=0.8; got {text!r}")
-        elif rate in found:
-            problems.append(f"{rate} has two limits, {found[rate]} and {number:g}; use one of them")
-        else:
-            found[rate] = number
-    raise_all(problems)
-    return found
+    exit_if_lacking(done)

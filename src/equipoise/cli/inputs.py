@@ -78,7 +78,11 @@ def _image(kind: Any, default: Any, help: str, flag: str = "", shown: str | bool
 
 OPTIONS = {  # by field of data.Reading; bins and norm are parsed
     "labels": Option(
-        list[str], ..., "Column with the true label, 0 or 1 (empty: unknown); repeat it for a multi-label network.", "--label"
+        list[str] | None,
+        None,
+        "Column with the true label, 0 or 1 (empty: unknown); repeat it for several labels.",
+        "--label",
+        "required, but for --score-prefix",
     ),
     "group": Option(list[str], ..., "Column with the protected attribute; repeat it for several attributes and their intersections."),
     "reference": Option(list[str] | None, None, "Reference (privileged) group; one per --group.", shown="the largest group"),
@@ -192,6 +196,8 @@ def reads_data(*names: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
         @wraps(command)
         def called(**values: Any) -> None:
+            if "labels" in taken:
+                values["labels"] = list(values["labels"] or [])
             command(inputs=Inputs({name: values.pop(name) for name in taken}), **values)
 
         called.__signature__ = signature.replace(parameters=merged)  # type: ignore[attr-defined]
@@ -260,6 +266,8 @@ class Inputs:
     def problems(self) -> list[str]:
         """Options that do not go together."""
         labels = self.options["labels"]
+        if not labels:
+            return ["--label is missing: name the column with the true label (or pair labels with scores by --score-prefix)"]
         twice = [f"--label {name} was given twice. Give each label once." for name in sorted({n for n in labels if labels.count(n) > 1})]
         return twice + self._of_classes() + self._of_groups() + self._of_images()
 

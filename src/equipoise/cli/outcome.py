@@ -8,18 +8,20 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from equipoise import report
-from equipoise.cli.console import out
+from equipoise.cli.console import err, out
 
 if TYPE_CHECKING:
     from equipoise.measures import Estimate
     from equipoise.repair import Comparison, RepairEstimate, Saved
 
+FOR_THE_COMMITTEE = ("report.html", "card.md and card.xml")  # without these the run has failed
 STYLES = {"harm": "bold red", "closed": "bold green", "reduced": "bold", "unclear": "bold yellow", "unchanged": "bold yellow"}
 UPPER_BOUND = (
     "upper bound: performance above (+) or below (-) the group-aware upper bound (linear program), computed on these rows with the "
@@ -67,6 +69,16 @@ def print_labels(folder: Path, cases: Mapping[str, Comparison], saved: Mapping[s
         for line in remarks:
             out.print(Text(report.printable(line)), soft_wrap=True)
         out.print(Text(f"\nAll labels: {report.printable(str(folder / 'report.html'))}"), soft_wrap=True)
+
+
+def exit_if_lacking(saved: Mapping[str, Saved]) -> None:
+    """Prints what could not be made, and ends the command with exit code 1 where the committee lacks a document."""
+    failures = {(name, what): why for name, written in saved.items() for what, why in written.failures.items()}
+    for (name, what), why in failures.items():
+        place = what if len(saved) == 1 else f"{name}, {what}"
+        err.print(Text(report.printable(f"not done: {place}: {why}"), style="yellow"), soft_wrap=True)
+    if any(what in FOR_THE_COMMITTEE for _, what in failures):
+        raise typer.Exit(1)
 
 
 def result_json(folder: Path, saved: Mapping[str, Saved], left_out: Mapping[str, object]) -> str:

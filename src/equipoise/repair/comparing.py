@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from equipoise.data import Cohort, Scores
+from equipoise.data import Rows, Scores
 from equipoise.errors import BadInput, Misuse
 from equipoise.measures import Asked, Audit, Audits, Gap, sums_of
 from equipoise.repair.contrast import Contrast, contrast_scores, contrast_sums
@@ -39,10 +39,10 @@ def compare(models: Mapping[str, Audit] | Mapping[str, Audits], *, common_groups
 
 @overload
 def compare(
-    models: Mapping[str, "nn.Module | Candidate"],
-    cohort: Cohort,
+    models: Mapping[str, "nn.Module | Candidate | float"],
+    cohort: Rows,
     *,
-    valid: Cohort | None = ...,
+    valid: Rows | None = ...,
     measure: Gap | None = ...,
     level: float = ...,
     seed: int = ...,
@@ -52,13 +52,14 @@ def compare(
 ) -> "Comparison": ...
 
 
-def compare(models: Mapping[str, Any], cohort: Cohort | None = None, **options: Any) -> "Comparison | Contrast":
+def compare(models: Mapping[str, Any], cohort: Rows | None = None, **options: Any) -> "Comparison | Contrast":
     """The comparison of classifiers by name: networks and repairs on a cohort, or scores or audits without one. The first is the original.
 
     **Networks on a cohort** are compared on the same held-out rows. A result of `debias` decides by its own rule; a network by the
     threshold that is best on `valid`, or that `train` chose, or 0.5. With `valid`, the rows that the results were found on, the report also
     shows the repair set. Among several results the best is chosen by their goal on the repair set, as `debias` would; the held-out rows
-    have no influence on that.
+    have no influence on that. Repairs of scores alone are compared on held-out scores, next to the threshold in use:
+    `compare({"original": 0.5, "repaired": result}, test_scores)`.
 
     **Scores** are of several models on the same patients, matched by id and compared row by row, or of different patients (two sites, two
     periods). Ids show which; `paired` states it. `threshold` is one number, or one by name. **Audits** are of different patients; with
