@@ -49,6 +49,7 @@ def document(model: str, files: dict[str, str]) -> dict[str, Any]:
         "versions": {"equipoise": "0.1.0"},
         "hashes": {"local.csv": "0" * 64},
         "limits": ["none"],
+        "kind": "network",
         "model": {"named": model, "load": model, "output": "logit", "output_name": None, "code": about},
         "heads": None,
         "inputs": {"patient": "pid", "id": None, "bins": {}, "images": None, "features": ["a", "b", "c"]},

@@ -78,6 +78,11 @@ class Candidate:
     recalibration: Recalibration | None = None  # of the scores of a network that was changed; of several labels, each label has its own
 
     @property
+    def rule_only(self) -> bool:
+        """Whether it is a rule without a network of its own, for scores or for another kind of classifier."""
+        return not isinstance(self.model, nn.Module)
+
+    @property
     def network(self) -> nn.Module:
         """The network, or an error for a rule that was fitted to scores alone."""
         if not isinstance(self.model, nn.Module):

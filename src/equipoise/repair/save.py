@@ -139,12 +139,12 @@ def write_files(
     """Writes the files of a bundle into `place`, which is to become `folder`."""
     failed = dict(case.failures)
     candidate = case.result.candidate
-    if candidate.model is not None:
+    if isinstance(candidate.model, nn.Module):
         save_weights(candidate.model, place, serving.came)
     _json(place / "rule.json", rule_to_dict(candidate.rule))
     with naming(place / "trace.csv"):
         traces(case).to_csv(place / "trace.csv", index=False)
-    onnx = _onnx(case, place, serving, options, failed, bars) if options.onnx and candidate.model is not None else None
+    onnx = _onnx(case, place, serving, options, failed, bars) if options.onnx and isinstance(candidate.model, nn.Module) else None
     with bars("bootstrap") as step:
         found = case.measured(step)  # one audit, from which audit.json, the cards, the report and the terminal are written
     document = audit_document(case, found)
@@ -293,9 +293,9 @@ def _run(
         "versions": dict(provenance.versions),
         "hashes": dict(provenance.hashes),
         "limits": list(provenance.limits),
-        "kind": RULE_KIND if candidate.model is None else NETWORK_KIND,
-        "model": None if candidate.model is None else _model(serving, provenance.model),
-        "heads": None if candidate.model is None else _heads(candidate.model, serving),
+        "kind": NETWORK_KIND if isinstance(candidate.model, nn.Module) else RULE_KIND,
+        "model": _model(serving, provenance.model) if isinstance(candidate.model, nn.Module) else None,
+        "heads": _heads(candidate.model, serving) if isinstance(candidate.model, nn.Module) else None,
         "inputs": dict(serving.inputs),
         "groups": [attribute.name for attribute in case.result.test.attributes],
         "method": candidate.method,

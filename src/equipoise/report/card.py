@@ -107,7 +107,7 @@ def metadata(case: Comparison, facts: Facts) -> dict[str, object]:
     title = _plain(case.title) if facts.model.name == NOT_PROVIDED else facts.model.name
     return {
         "license": "unknown" if facts.model.license == NOT_PROVIDED else facts.model.license,
-        "library_name": "pytorch" if case.result.candidate.model is not None else "equipoise",
+        "library_name": "pytorch" if isinstance(case.result.candidate.model, nn.Module) else "equipoise",
         "pipeline_tag": task,
         "tags": list(dict.fromkeys(["equipoise", "fairness", "bias-mitigation", *facts.model.keywords])),
         "metrics": [HUB_METRICS.get(key, key) for key in shown],
@@ -115,9 +115,9 @@ def metadata(case: Comparison, facts: Facts) -> dict[str, object]:
     }
 
 
-def pipeline_tag(network: nn.Module | None) -> str:
+def pipeline_tag(network: object) -> str:
     """The hub's word for the task: images if the network has convolutions over two axes, a table otherwise, as scores are."""
-    images = network is not None and any(isinstance(module, nn.Conv2d) for module in network.modules())
+    images = isinstance(network, nn.Module) and any(isinstance(module, nn.Conv2d) for module in network.modules())
     return "image-classification" if images else "tabular-classification"
 
 

@@ -260,10 +260,10 @@ def summary(case: Comparison, facts: Facts) -> str:
 
 def model_type(case: Comparison, facts: Facts) -> str:
     """The user's word for the architecture, and the network's class and size; of scores alone, that there is a rule for them."""
-    network = case.result.candidate.model
-    if network is None:
+    if case.result.candidate.rule_only:
         known = "A decision rule for the scores of a classifier, which is not part of this card's files."
         return known if facts.model.type == NOT_PROVIDED else f"{facts.model.type} {known}"
+    network = case.result.candidate.network
     parameters = sum(p.numel() for p in network.parameters())
     known = f"{name(type(network).__name__)} (PyTorch), {parameters:,} parameters."
     return known if facts.model.type == NOT_PROVIDED else f"{facts.model.type} {known}"

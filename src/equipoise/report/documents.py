@@ -47,7 +47,7 @@ def readme(
     environment = Environment(
         loader=PackageLoader("equipoise.report"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
     )  # plain text
-    model, rule, came = case.result.candidate.model, case.result.candidate.rule, serving.came
+    rule, came = case.result.candidate.rule, serving.came
     about = {
         "title": case.title,
         "version": case.provenance.versions.get("equipoise", ""),
@@ -59,10 +59,11 @@ def readme(
         "folder": folder,
         "failures": failures,
     }
-    if model is None:
+    if case.result.candidate.rule_only:
         columns = {"score": serving.inputs["score"], "logits": serving.inputs["logits"], "reads": list(getattr(rule, "columns", ()))}
         groups = [attribute.name for attribute in case.result.test.attributes] if rule.needs_group else []
         return environment.get_template("README_rule.txt.j2").render(**about, **columns, groups=groups)
+    model = case.result.candidate.network
     original = plain_weights(model, came)
     heads = heads_of(model, original)
     return environment.get_template("README.txt.j2").render(
@@ -92,7 +93,7 @@ def overview(
     """The report.html and README.txt above the folders of several labels."""
     first = next(iter(cases.values()))
     method, one = first.result.name, "class" if first.kind == "classes" else "label"
-    alone = first.result.candidate.model is None
+    alone = first.result.candidate.rule_only
     rules = [
         f"The scores of {len(cases)} labels, each with a decision rule of its own. Each folder here is complete: the rule, the audits, the",
         "report and the model card.",

@@ -240,7 +240,7 @@ def labels_page(
         "outcomes_words": outcomes_words(judgements, first.kind),
         "method": method,
         "together": METHODS[first.result.candidate.method].labels == ALL_AT_ONCE,
-        "alone": first.result.candidate.model is None,
+        "alone": first.result.candidate.rule_only,
         "attribute": attribute.name,
         "reference": attribute.reference,
         "more": len(attribute.levels) > 2,
