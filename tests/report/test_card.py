@@ -188,6 +188,20 @@ def test_metadata_holds_the_numbers_after_the_repair(tmp_path):
     assert list(metrics) == data["metrics"]
 
 
+@pytest.mark.parametrize("text", ["Ward 3: triage", EVIL])
+def test_the_hub_reads_the_metadata(text, tmp_path):
+    """With the library that uploads cards: it refuses a model-index that is not complete."""
+    hub = pytest.importorskip("huggingface_hub", reason="reading a card as Hugging Face does: pip install huggingface_hub")
+    case = _renamed(small_case(chosen=0), text)
+    markdown, _ = _written(case, tmp_path, TOML)
+    card = hub.ModelCard(markdown)
+    assert (card.data.license, card.data.library_name, card.data.pipeline_tag) == ("apache-2.0", "pytorch", "tabular-classification")
+    found = {each.metric_type: each for each in card.data.eval_results}
+    assert found["eod"].metric_value == case.found.gap_after.value
+    assert found["eod"].dataset_split == "test"
+    assert hub.ModelCard(str(card)).data.to_dict() == card.data.to_dict()
+
+
 def test_the_findings_of_the_report_are_those_of_the_card(monkeypatch):
     case = replace(small_case(), settings=Settings(level=0.5))
     last = case.found.after

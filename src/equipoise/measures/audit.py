@@ -173,6 +173,9 @@ class Audit:
         lines += [f"  {each.patients:,} patients have more than one {each.attribute}; {CONFLICTS[each.rule]}" for each in self.varying]
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        return str(presenter("audit_html")(self))
+
     def shrunken(self) -> pd.DataFrame:
         """The gaps with shrunken values next to them (empirical Bayes), for many small groups such as intersections; NaN for few groups.
 
@@ -250,6 +253,9 @@ class Audits(Mapping[str, Audit]):
 
     def __str__(self) -> str:
         return "\n".join(f"{label}: {audit}" for label, audit in self.audits.items())
+
+    def _repr_html_(self) -> str:
+        return str(presenter("audits_html")(self))
 
     def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
         """The path of the report of all labels, which is written there; the page of each is next to it. A PDF (.pdf) has the overview."""

@@ -116,6 +116,9 @@ class Candidate:
         outcome = "" if self.outcome is None else f"{self.outcome}: "
         return f"Candidate({self.method}, {len(self.trace):,} steps, {outcome}{self.goal})"
 
+    def _repr_html_(self) -> str:
+        return str(presenter("candidate_html")(self))
+
     def __str__(self) -> str:
         if self.labels:
             return "\n".join(f"{label}: {found}" for label, found in self.labels.items())

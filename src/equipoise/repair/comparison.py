@@ -93,6 +93,9 @@ class Comparison:
             )
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        return str(presenter("comparison_html")(self))
+
     @property
     def kind(self) -> str:
         """Whether this is one of the "classes" of a network that decides by argmax, or of its "labels"."""

@@ -7,6 +7,10 @@ from .documents import readme as readme
 from .figures import save_audit_figures as save_audit_figures
 from .figures import save_trajectories as save_trajectories
 from .figures import save_underdiagnosis_figure as save_underdiagnosis_figure
+from .notebook import audit_html as audit_html
+from .notebook import audits_html as audits_html
+from .notebook import candidate_html as candidate_html
+from .notebook import comparison_html as comparison_html
 from .notes import note_words as note_words
 from .notes import why_words as why_words
 from .origin import Origin as Origin

@@ -22,11 +22,11 @@ NARROW = 76  # columns of a terminal below which counts of positives are left ou
 
 def audit_summary(audit: Audit) -> RenderableType:
     """The audit on one screen."""
-    shown = _shown_gaps(audit.gaps)
+    shown = shown_gaps(audit.gaps)
     parts: list[RenderableType] = headline(audit)
     if performance := _performance_line(audit):
         parts.append(Text(performance))
-    groups = _shown_groups(audit.groups, shown)
+    groups = shown_groups(audit.groups, shown)
     parts += ["", _GroupRows(groups, audit.settings.level)]
     if len(shown):
         parts += ["", _gap_table(shown, audit.settings.level)]
@@ -56,7 +56,7 @@ def audits_summary(audits: Audits) -> RenderableType:
     return Group(table, Text(note, style="dim"))
 
 
-def _shown_gaps(gaps: pd.DataFrame) -> pd.DataFrame:
+def shown_gaps(gaps: pd.DataFrame) -> pd.DataFrame:
     """All gaps but mirrors, and the mean of two that are shown, where they fit; otherwise the largest of each attribute and measure."""
     measures = distinct(gaps["measure"].unique())
     if {"eod", "fpr_gap", "aod"} <= set(measures):
@@ -70,7 +70,7 @@ def _shown_gaps(gaps: pd.DataFrame) -> pd.DataFrame:
     return gaps
 
 
-def _shown_groups(groups: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
+def shown_groups(groups: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
     """All groups where they fit; otherwise those of single attributes, references and groups with a gap in the table first."""
     groups = groups.rename_axis("group").reset_index()
     if len(groups) > MOST_GROUPS:

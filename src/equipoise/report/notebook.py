@@ -1,0 +1,113 @@
+"""Values as they appear in a notebook: the conclusion and one or two small tables, as HTML. Every name is escaped."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from equipoise.measures import Audit, Audits
+from equipoise.methods import Candidate
+from equipoise.repair import Comparison
+from equipoise.report.measure_words import PERFORMANCE, gap_words
+from equipoise.report.notes import why_words
+from equipoise.report.templating import how_many, page_of
+from equipoise.report.terminal import shown_gaps, shown_groups
+from equipoise.report.terminal_pieces import marks, points, share
+from equipoise.report.text import percent, printable, sentence, short_name
+from equipoise.report.wording import comparison_words, conclusion, goal_words, largest_gap, outcome_words, outcomes_words
+
+MOST_LABELS = 20  # rows of a table of labels
+GAP_COLUMNS = ("gap in", "between", "points")
+
+
+class Table(NamedTuple):
+    """A table: the first column is text, the others are numbers."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def audit_html(audit: Audit) -> str:
+    """An audit: the conclusion, its groups and its gaps."""
+    gaps = shown_gaps(audit.gaps)
+    groups = shown_groups(audit.groups, gaps).to_dict("records")
+    level, several = percent(audit.settings.level), len({row["attribute"] for row in groups}) > 1
+    about = f"Audit of {short_name(audit.name)}: {how_many(audit.rows, audit.patients)}. Positive if {printable(audit.rule.describe())}."
+    columns = ("group", "rows", "positives", "sensitivity, %", "false positive rate, %")
+    people = []
+    for row in groups:
+        head = f"{short_name(row['attribute']) + ': ' if several else ''}{short_name(row['group'])}"
+        few = str(row["few"]).split(", ")
+        rates = [share(row[rate], row[f"{rate}_low"], row[f"{rate}_high"], rate in few).plain for rate in ("tpr", "fpr")]
+        people.append((f"{head}{' (reference)' if row['reference'] else ''}", f"{row['n']:,}", f"{row['positives']:,}", *rates))
+    tables = [Table(f"Groups, with {level} intervals", columns, people)]
+    if not len(gaps):
+        return _html([about], *tables)
+    clear = f"* clear of 0 after adjustment for {comparison_words(audit)}"
+    rows = [_gap_cells(row) for row in gaps.to_dict("records")]
+    tables.append(Table(f"Gaps in percentage points, group minus reference, with {level} intervals; {clear}", GAP_COLUMNS, rows))
+    return _html([conclusion(audit), about], *tables)
+
+
+def _gap_cells(row: Mapping[Any, Any]) -> tuple[str, ...]:
+    between = f"{short_name(row['group'])} and {short_name(row['reference'])}"
+    return gap_words(str(row["measure"])), between, f"{points(row).plain}{marks(row)}"
+
+
+def audits_html(audits: Audits) -> str:
+    """The audits of several labels, or classes: the largest gap of each."""
+    one, rows = "class" if audits.kind == "classes" else "label", []
+    for label, audit in list(audits.items())[:MOST_LABELS]:
+        row = largest_gap(audit.gaps)
+        rows.append((short_name(label), f"{audit.rows:,}", *(("", "", "") if row is None else _gap_cells(row.to_dict()))))
+    lines = [f"Audit of {short_name(audits.name)}: {audits.findings} of {audits.comparisons} comparisons are clear of 0 after adjustment."]
+    if len(audits) > MOST_LABELS:
+        lines.append(f"The first {MOST_LABELS} of {len(audits)} {audits.kind}.")
+    return _html(lines, Table("The largest gap of each, in percentage points", (one, "rows", *GAP_COLUMNS), rows))
+
+
+def comparison_html(case: Comparison) -> str:
+    """A comparison: the outcome, and every method on the held-out rows."""
+    found, goal = case.found, case.goal
+    rows = [
+        (
+            f"{short_name(row.name)}{' (chosen)' if row.chosen else ''}",
+            str(row.gap),
+            str(row.performance),
+            "" if row.judgement is None else str(row.judgement.outcome),
+            "yes" if row.needs_group else "no",
+        )
+        for row in found.methods
+    ]
+    columns = ("method", f"{gap_words(goal.measure)} ({goal.measure})", PERFORMANCE[goal.performance], "outcome", "needs the group")
+    held_out = Table(
+        f"{how_many(found.after.rows, found.after.patients, 'held-out')}, {percent(case.settings.level)} intervals", columns, rows
+    )
+    return _html([outcome_words(case.judgement), f"Goal: {goal_words(goal)}."], held_out)
+
+
+def candidate_html(candidate: Candidate) -> str:
+    """A candidate: the outcome on cross-fitted rows, where there are any, and the original and the chosen step on the repair set."""
+    judgements = {label: own.judgement for label, own in candidate.labels.items() if own.judgement is not None}
+    if candidate.judgement is not None:
+        lines = [outcome_words(candidate.judgement)]
+    elif judgements:
+        lines = [outcomes_words(judgements)]
+    else:
+        lines = ["In-sample: there are no held-out rows to judge it by. Audit it on a test set."]
+    rows = []
+    for label, own in list(candidate.labels.items())[:MOST_LABELS] or [("", candidate)]:
+        for step, name in ((0, "original"), (own.chosen, f"{own.ran}, step {own.chosen}")):
+            row = own.trace.iloc[step]
+            rows.append(
+                (f"{short_name(label) + ': ' if label else ''}{name}", f"{100 * row['gap']:+.1f}", f"{100 * row['performance']:.1f}")
+            )
+    if not candidate.labels:
+        lines.append(sentence(f"{why_words(candidate.why)}"))
+    lines.append(f"Goal: {goal_words(candidate.goal)}.")
+    goal = candidate.goal
+    columns = ("step", f"{gap_words(goal.measure)}, points", f"{PERFORMANCE[goal.performance]}, %")
+    return _html(lines, Table("On the repair set, to which it was fitted", columns, rows))
+
+
+def _html(lines: list[str], *tables: Table) -> str:
+    return page_of("notebook.html", {"lines": lines, "tables": tables})
