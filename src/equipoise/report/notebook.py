@@ -1,6 +1,6 @@
 """Values as they appear in a notebook: the conclusion and one or two small tables, as HTML. Every name is escaped."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from equipoise.measures import Audit, Audits
@@ -23,7 +23,7 @@ class Table(NamedTuple):
 
     caption: str
     columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
 
 
 def audit_html(audit: Audit) -> str:
