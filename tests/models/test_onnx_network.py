@@ -10,7 +10,8 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.errors import BadInput
-from equipoise.models import OnnxNetwork, load_model, load_onnx, outputs, to_onnx
+from equipoise.models import OnnxNetwork, load_model, load_onnx, outputs, predict, to_onnx
+from equipoise.models.export import ExportFailed
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 import onnx
@@ -103,3 +104,45 @@ def test_a_converted_scikit_learn_classifier(tmp_path):
     (tmp_path / "net.onnx").write_bytes(found.SerializeToString())
     np.testing.assert_allclose(outputs(load_onnx(tmp_path / "net.onnx"), COHORT.inputs), fitted.predict_proba(X)[:, 1], atol=1e-6)
     assert eq.audit(tmp_path / "net.onnx", COHORT)["spd"].value == eq.audit(fitted, COHORT)["spd"].value
+
+
+def served(path, x):
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(["score", "decision"], {"input": x})
+
+
+def test_a_repair_is_one_file_again(pair, tmp_path):
+    """Score and decision of the file are those of the repaired network, with the user's graph and the probes inside."""
+    _, path = pair
+    rng = np.random.default_rng(0)
+    sex, y = rng.choice(["F", "M"], 600), rng.integers(0, 2, 600)
+    x = (rng.normal(size=(600, 3)) + np.column_stack([y * np.where(sex == "F", 0.6, 2.0), sex == "F", y])).astype(np.float32)
+    cohort = eq.Cohort.from_arrays(torch.from_numpy(x), y, sex, reference="M")
+    result = eq.debias(path, cohort, method="bias-score", max_loss=0.2, selection="paper", recalibrate=False)
+    written = to_onnx(result.model, cohort.inputs, tmp_path / "model.onnx", result.rule.value)
+    assert written.agrees
+    score, decision = served(tmp_path / "model.onnx", x)
+    scores = predict(result.model, cohort)
+    np.testing.assert_allclose(score, scores.score, atol=1e-6)
+    clear = np.abs(score - result.rule.value) > 1e-6
+    np.testing.assert_array_equal(decision[clear], result.rule.decide(scores)[clear])
+    assert 0 < decision.mean() < 1
+
+
+def test_an_older_graph_of_scikit_learn_is_joined_too(tmp_path):
+    convert = pytest.importorskip("skl2onnx", reason="skl2onnx is not installed")
+    fitted = LogisticRegression().fit(X, Y)
+    found = convert.to_onnx(fitted, X[:1], options={"zipmap": False}, target_opset={"": 13, "ai.onnx.ml": 3})
+    (tmp_path / "net.onnx").write_bytes(found.SerializeToString())
+    network = load_onnx(tmp_path / "net.onnx")
+    to_onnx(network, COHORT.inputs, tmp_path / "model.onnx", 0.5, output="probability")
+    score, decision = served(tmp_path / "model.onnx", X)
+    np.testing.assert_allclose(score, fitted.predict_proba(X)[:, 1], atol=1e-6)
+    np.testing.assert_array_equal(decision, fitted.predict(X))
+
+
+def test_a_graph_of_a_fixed_batch_size_is_not_written(tmp_path):
+    with pytest.raises(ExportFailed, match="batches of exactly 7 rows"):
+        to_onnx(OnnxNetwork(linear(7), "net.onnx"), torch.from_numpy(X[:7]), tmp_path / "model.onnx", 0.5)
+    assert not (tmp_path / "model.onnx").exists()

@@ -106,7 +106,7 @@ def run(
     deadline: float | None = None,
 ) -> list[Candidate]:
     """The best of several methods for each network, with what was tried in the notes."""
-    order = [name for name in settings.order(cohorts[0]) if _able(name, cohorts[0])]
+    order = [name for name in settings.order(cohorts[0]) if _able(name, cohorts[0]) and _tunable(name, models[0])]
     speed: Speed | None = None
     tried: list[list[Candidate]] = [[] for _ in models]
     remarks: list[list[Note]] = [[] for _ in models]
@@ -191,6 +191,11 @@ def _able(name: str, cohort: Rows) -> bool:
     if cohort.weight is not None and not own.weights:
         return False
     return cohort.targets is None or (own.classes if cohort.kind == "classes" else bool(own.labels))
+
+
+def _tunable(name: str, model: nn.Module | None) -> bool:
+    """Whether there is something for a method to tune: a network without parameters, as from an ONNX file, gets rules and probes."""
+    return METHODS[name].kind != Kind.STEPS or model is None or next(model.parameters(), None) is not None
 
 
 def _each(candidate: Candidate, cohort: Rows) -> list[tuple[Candidate, Rows]]:

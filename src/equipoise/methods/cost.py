@@ -34,7 +34,8 @@ class Speed:
         if model is None or isinstance(repair, Scores):
             return cls(Task(None, repair, goal, train, 1.0), 0.0, labels * seconds_per_evaluation(repair, goal), labels)
         per_row = seconds_per_row(model, repair)
-        backward = max(1.0, seconds_per_row(copy.deepcopy(model), repair, gradients=True) / per_row)
+        tunable = next(model.parameters(), None) is not None
+        backward = max(1.0, seconds_per_row(copy.deepcopy(model), repair, gradients=True) / per_row) if tunable else 1.0
         return cls(Task(model, repair, goal, train, backward), per_row, labels * seconds_per_evaluation(repair, goal), labels)
 
     def work(self, name: str, settings: Mapping[str, Any]) -> Work:

@@ -25,6 +25,8 @@ from equipoise.errors import BadInput, EquipoiseError, MissingExtra, raise_all
 from equipoise.models.bias_network import BiasScore
 from equipoise.models.exported import PROGRAM, program_in, quiet, save_exported, weights_of
 from equipoise.models.many_outputs import as_matrix
+from equipoise.models.onnx_merging import RAW, AroundOnnx, check_mergeable, write_merged
+from equipoise.models.onnx_network import OnnxNetwork, onnx_in
 from equipoise.models.recalibrated import Recalibrated
 from equipoise.models.score import evaluating
 from equipoise.models.units import MASK
@@ -248,6 +250,9 @@ def to_onnx(model: nn.Module, sample: Tensor, path: str | Path, threshold: float
     few = sample[: min(len(sample), 3)]
     few = torch.cat([few, few]) if len(few) < 2 else few  # the exporter treats an axis of length 1 as fixed
     model, few = copy.deepcopy(model).cpu(), few.cpu()
+    own = onnx_in(model)
+    if own is not None:
+        return _checked(model, sample, path, _merged(model, own, few, path, threshold, names, output))
     served = _Served(model, threshold, output == "probability")
     large = sum(value.numel() * value.element_size() for value in weights_of(model).values()) > ONE_FILE
     try:
@@ -271,6 +276,32 @@ def to_onnx(model: nn.Module, sample: Tensor, path: str | Path, threshold: float
             leftover.unlink(missing_ok=True)
         raise ExportFailed(f"the network cannot be written as ONNX: {_root(error)}") from error
     return _checked(model, sample, path, program.model.opset_imports.get("", 0))
+
+
+def _merged(model: nn.Module, own: OnnxNetwork, few: Tensor, path: Path, threshold: float | None, names: list[str], output: str) -> int:
+    """Writes the user's ONNX file and what is around it as one, and returns its opset."""
+    around = AroundOnnx(_Served(model, threshold, output == "probability"))
+    dynamic = {0: torch.export.Dim.DYNAMIC}
+    try:
+        check_mergeable(own)
+        with evaluating(around), torch.no_grad(), quiet():
+            program = torch.onnx.export(
+                around,
+                (few, own.raw(few)),
+                dynamo=True,
+                dynamic_shapes={"x": dynamic, "raw": dynamic},
+                input_names=["input", RAW],
+                output_names=names,
+                verbose=False,
+            )
+            assert program is not None  # dynamo always returns one
+            _without_places(program.model)
+            return write_merged(own, program.model_proto, path)
+    except OSError:
+        raise
+    except Exception as error:  # torch, onnx and its converter each raise their own
+        path.unlink(missing_ok=True)
+        raise ExportFailed(f"the repaired model cannot be written as one ONNX file: {_root(error)}") from error
 
 
 def _without_places(model: Any) -> None:

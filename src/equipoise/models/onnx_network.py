@@ -46,10 +46,15 @@ class OnnxNetwork(nn.Module):
         else:
             parts = [self._run(_filled(values[at : at + self.rows], self.rows)) for at in range(0, len(values), self.rows)]
             raw = np.concatenate(parts)[: len(values)]
-        found = torch.from_numpy(np.ascontiguousarray(raw)).to(x.device)
-        if found.ndim == 2 and found.shape[1] == 2 and self.both:
-            return found[:, 1].float()
-        return found.float()
+        return self.taken(torch.from_numpy(np.ascontiguousarray(raw)).to(x.device))
+
+    def taken(self, raw: Tensor) -> Tensor:
+        """What is used of the graph's output: of the probabilities of two classes, those of the second."""
+        return (raw[:, 1] if self.both and raw.ndim == 2 and raw.shape[1] == 2 else raw).float()
+
+    def raw(self, x: Tensor) -> Tensor:
+        """The graph's output for a few rows, as it is."""
+        return torch.from_numpy(np.ascontiguousarray(self._run(x.detach().cpu().numpy().astype(self.kind, copy=False))))
 
     def _run(self, values: Any) -> Any:
         return self._session.run([self.which], {self.input: values})[0]
