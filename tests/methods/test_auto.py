@@ -86,7 +86,7 @@ def test_cheap_methods_come_first_and_those_that_exist_alone():
     order = auto.Settings(allow_group=True).order()
     assert order[0] == "standard"
     assert set(order) <= set(METHODS)
-    assert order.index("group-thresholds") < order.index("pruning")
+    assert order.index("bias-score") < order.index("group-thresholds") < order.index("constrained") < order.index("pruning")
     assert ("bias-score" in order) == ("bias-score" in METHODS)
 
 
@@ -188,6 +188,30 @@ def test_of_methods_that_cannot_be_told_apart_the_one_without_a_group_is_taken(p
     assert auto.best_of([original, aware, far], [rows]) == 1
     assert auto.best_of([original, candidate(all_of_it, True, performance=0.4), far], [rows]) == 2  # whose performance does not hold
     assert auto.best_of([original], [rows]) == 0
+
+
+def test_methods_whose_two_estimates_disagree_come_behind_and_probes_of_few_rows_too(problem):
+    model, parts = problem
+    rows = parts.valid
+    standard = debias(model, rows, method="standard", measure="spd", min_performance=0.5, selection="honest")
+    before = standard.held_out.before
+    women = rows.groups == "F"
+    others = np.flatnonzero(women & (before == 0))
+    all_of_it = int((before[~women].mean() - before[women].mean()) * women.sum())
+
+    def candidate(method: str, believed: float, found: int):
+        after = before.copy()
+        after[others[:found]] = 1
+        values = {"gap_honest": [-0.3, believed], "gap_se": 0.04, "performance_honest": 0.6, "gap": [-0.3, 0.0], "performance": 0.6}
+        return [replace(standard, method=method, trace=pd.DataFrame(values), chosen=1, held_out=HeldOut(before, after))]
+
+    lucky, sound = candidate("pruning", 0.0, 0), candidate("bias-gda", -0.03, all_of_it)  # nothing is left of the first on held-out rows
+    assert auto.best_of([lucky, sound], [rows]) == 1
+    probes = candidate("bias-score", -0.03, all_of_it)
+    assert len(rows) < auto.PROBED_ROWS
+    assert auto.best_of([probes, sound], [rows]) == 1
+    assert auto.best_of([candidate("pruning", -0.03, all_of_it), sound], [rows]) == 0  # the first of equals
+    assert auto.best_of([probes, candidate("bias-gda", -0.2, 0)], [rows]) == 0  # which are better
 
 
 def test_the_default_repairs_without_a_setting_and_is_judged_without_a_test_set(problem):

@@ -1,15 +1,15 @@
 """The best method for a goal, without naming one: cheap methods first, then costly ones, as far as the time goes.
 
 Each method is tried on the same rows with the same goal and selection. With cross-fitted selection, the default, what they found is
-compared by decisions on rows that no fit has seen (`best_of`): of those whose performance holds, the smallest upper limit of |gap|. Of all
-that do not differ clearly from it (the paired difference of |gap| is within one standard error, or small next to the error of the gap
-itself), a deterministic rule comes before a randomised one, a rule that needs no group before one that needs each patient's, and a cheap
-method before a costly one. With selection="paper" in-sample values decide.
+compared by decisions on rows that no fit has seen (`best_of`): of those whose performance holds, the smallest upper limit of |gap|, by two
+estimates of it. Those within half a standard error of the best are equally good; of these the cheap one is taken, and with fewer than 2,000
+rows fine-tuning before probes, which have more to fit. A randomised rule, or one that needs each patient's group, must be better by a
+standard error. With selection="paper" in-sample values decide.
 
-Costly methods are left out once there is nothing left that they could improve: a rule that needs no group, whose |gap| is within one
-standard error of zero and within half of the maximum gap. With a budget, a method whose own cost model promises to take longer than what is
-left is not begun, and fine-tuning ends with the steps that it has made when its share of the time is up. What was tried, what came of it,
-what was not tried and why is in the candidate's notes.
+Costly methods are left out once there is nothing left that they could improve: a rule that needs no group, whose |gap| is within half a
+standard error of zero, or within 0.01, and within half of the maximum gap. With a budget, a method whose own cost model promises to take
+longer than what is left is not begun, and fine-tuning ends with the steps that it has made when its share of the time is up. What was
+tried, what came of it, what was not tried and why is in the candidate's notes.
 """
 
 import time
@@ -24,7 +24,7 @@ from torch import nn
 from equipoise.data import Cohort, Rows, Scores
 from equipoise.errors import BadInput, EquipoiseError, pick
 from equipoise.methods.base import Candidate, Progress
-from equipoise.methods.contract import ALL_AT_ONCE, METHODS, STANDARD, Kind, Method, Task, Work, method, settings_of, work_of
+from equipoise.methods.contract import ALL_AT_ONCE, METHODS, PROBED_ROWS, STANDARD, Kind, Method, Task, Work, method, settings_of, work_of
 from equipoise.methods.cost import Speed
 from equipoise.methods.cross_fitted_choice import NOISE, SURE
 from equipoise.methods.debiasing import run_many
@@ -35,6 +35,7 @@ from equipoise.models import ChosenOutputs, predict
 
 NAME = "auto"
 SAME = 0.5  # standard errors of a gap: what two methods differ by less than that is small next to what the patients leave open
+ZERO = 0.01  # a gap that counts as none
 ENOUGH = 0.2  # of the most that fine-tuning may take: with less time it is not begun
 
 
@@ -132,7 +133,7 @@ def run(
                 seeds=[seeds[k] for k in going],
                 trains=None if trains is None else [trains[k] for k in going],
                 settings=settings.settings.get(name),
-                budget=None if deadline is None else max(0.001, deadline - time.monotonic()),
+                budget=None if deadline is None else max(0.001, _share(order[at:]) * (deadline - time.monotonic())),
                 refuse_constant=True,
             )
         except EquipoiseError as error:
@@ -185,6 +186,12 @@ def _too_long(name: str, speed: Speed, settings: Settings, left: float) -> float
     return None if seconds is None or least * seconds <= left else seconds
 
 
+def _share(names: Sequence[str]) -> float:
+    """The share of the time that is left for the first of these methods: fine-tuning leaves as much for each that makes steps after it."""
+    steps = sum(METHODS[name].kind == Kind.STEPS for name in names)
+    return 1 / steps if METHODS[names[0]].kind == Kind.STEPS else 1.0
+
+
 def _able(name: str, cohort: Rows) -> bool:
     """Whether a method can repair what this cohort has: one label, several, or classes; with sample weights or without."""
     own = METHODS[name]
@@ -210,7 +217,7 @@ def _problems(error: EquipoiseError) -> str:
 
 
 def _with_room(candidate: Candidate, cohort: Rows) -> bool:
-    """Whether nothing is left to improve: the goal is met with |gap| at most half the maximum gap and, without one, its standard error.
+    """Whether nothing is left to improve: |gap| is at most half the maximum gap and, by cross-fitted values, half its standard error.
 
     By cross-fitted values a repair must need no group, and both must hold; in-sample an original that meets the goal is enough.
     """
@@ -218,8 +225,10 @@ def _with_room(candidate: Candidate, cohort: Rows) -> bool:
     if candidate.held_out is not None:
         if candidate.chosen == 0 or candidate.rule.needs_group or candidate.rule.randomised or not _reaches(candidate):
             return False
-        size, error = abs(row["gap_honest"]), row["gap_se"]
-        return bool(size <= SURE * error and (candidate.goal.max_gap is None or size <= candidate.goal.max_gap / 2))
+        if _uncertain(candidate, cohort):
+            return False
+        size, error = _both(candidate, cohort)
+        return bool(size <= max(SAME * error, ZERO) and (candidate.goal.max_gap is None or size <= candidate.goal.max_gap / 2))
     if not candidate.met_in_sample:
         return False
     size, error = abs(row["gap"]), _error(candidate, cohort)
@@ -241,39 +250,52 @@ def _reaches(candidate: Candidate) -> bool:
 def best_of(found: Sequence[Sequence[Candidate]], parts: Sequence[Rows]) -> int:
     """The position of the best of several candidates by their cross-fitted values. Each has one entry per label, as have the rows.
 
-    Of those whose performance holds, the smallest upper limit of the largest |gap|. Those whose difference of |gap| from it is within one
-    standard error of that difference, or half of one of the gap itself, count as equally good. Of these a deterministic rule comes first,
-    then one that needs no group, then the first of the list. The original is taken only where no other candidate changes anything.
+    Of those whose performance holds, the smallest upper limit of the largest |gap|, of which there are two estimates (`_both`). Those
+    within half a standard error of it count as equally good, and the first of the list is taken; with few rows, probes come last. A
+    randomised rule, or one that needs each patient's group, is taken only where it is better than the best of the others by a standard
+    error. The original is taken only where no other candidate changes anything.
     """
-    rows = [[own.trace.iloc[own.chosen] for own in each] for each in found]
-    size = np.array([max(_size(row["gap_honest"]) for row in each) for each in rows])
-    upper = np.array([max(_size(row["gap_honest"]) + SURE * row["gap_se"] for row in each) for each in rows])
-    lost = np.array([min(float(row["performance_honest"]) for row in each) for each in rows])
+    sizes = [[_both(own, part) for own, part in zip(each, parts, strict=True)] for each in found]
+    upper = np.array([max(size + SURE * error for size, error in each) for each in sizes])
+    error = np.array([max(each, key=lambda own: own[0] + SURE * own[1])[1] for each in sizes])
+    lost = np.array([min(float(own.trace["performance_honest"].iloc[own.chosen]) for own in each) for each in found])
     holds = np.array([all(_reaches(own) for own in each) for each in found])
     changed = np.array([any(own.chosen for own in each) for each in found])
     if not holds.any():
         return int(lost.argmax())
     pool = holds & changed if (holds & changed).any() else holds
-    best = int(np.where(pool, upper, np.inf).argmin())
-    small = SAME * (upper[best] - size[best]) / SURE
-    level = [
-        k for k in np.flatnonzero(pool).tolist() if size[k] - size[best] <= max(SURE * _apart(found[k], found[best], parts), small) + NOISE
-    ]
-    rules = [[own.rule for own in each] for each in found]
-    return min(level, key=lambda k: (any(r.randomised for r in rules[k]), any(r.needs_group for r in rules[k]), k))
+    needs = [(any(own.rule.randomised for own in each), any(own.rule.needs_group for own in each)) for each in found]
+    taken: int | None = None
+    for tier in sorted(set(needs)):
+        here = [k for k in np.flatnonzero(pool).tolist() if needs[k] == tier]
+        if not here:
+            continue
+        best = min(here, key=lambda k: upper[k])
+        level = [k for k in here if upper[k] - upper[best] <= SAME * error[best] + NOISE]
+        first = min(level, key=lambda k: (any(_uncertain(own, part) for own, part in zip(found[k], parts, strict=True)), k))
+        if taken is None or upper[taken] - upper[first] > SURE * error[first] + NOISE:
+            taken = first
+    assert taken is not None  # the pool is not empty
+    return taken
 
 
-def _size(gap: float) -> float:
-    return float("inf") if isnan(gap) else abs(float(gap))  # a quotient without a value is not a small one
+def _both(candidate: Candidate, rows: Rows) -> tuple[float, float]:
+    """|gap| by both of its estimates, the root of the mean of their squares, and its standard error.
+
+    One is the corrected value of the fit to all rows, the other that of decisions not fitted to their rows. Where a method adapts to the
+    patients it was fitted to, the first is too good, and the second, of fits to fewer rows, too bad and less sure. One that has both small
+    is to be preferred to one whose estimates disagree.
+    """
+    row, held = candidate.trace.iloc[candidate.chosen], candidate.held_out
+    assert held is not None  # the caller compares cross-fitted candidates
+    apart = float(Evidence.of(held.after[None], rows, candidate.goal).gap[0])
+    size = float(np.sqrt((row["gap_honest"] ** 2 + apart**2) / 2))
+    return float("inf") if isnan(size) else size, float(row["gap_se"])  # a quotient without a value is not a small one
 
 
-def _apart(one: Sequence[Candidate], other: Sequence[Candidate], parts: Sequence[Rows]) -> float:
-    """The standard error of the difference in |gap| between two candidates, of the label where the first has the largest."""
-    worst = int(np.argmax([_size(own.trace["gap_honest"].iloc[own.chosen]) for own in one]))
-    mine, theirs = one[worst].held_out, other[worst].held_out
-    assert mine is not None  # the caller compares cross-fitted candidates
-    assert theirs is not None
-    return float(Evidence.of(np.stack([theirs.after, mine.after]), parts[worst], one[worst].goal).gap_se(against=0)[1])
+def _uncertain(candidate: Candidate, rows: Rows) -> bool:
+    """Whether a method has more to fit than these rows can tell: the probes of many features, of few rows. Fine-tuning follows one path."""
+    return METHODS[candidate.method].kind == Kind.PROBES and len(rows) < PROBED_ROWS
 
 
 def _merit(candidate: Candidate, model: nn.Module | None, cohort: Rows) -> tuple[float, float, float]:

@@ -63,7 +63,7 @@ class Settings:
     classes=True,
     cost=lambda task, settings: scheduled_work(task, settings, EPOCHS, "at most "),
     effort=8.0,
-    in_auto=5,
+    in_auto=4,
 )
 def bias_gda(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
     """A step every few mini-batches of gradient descent on |gap|."""

@@ -73,7 +73,7 @@ class Settings:
     classes=True,
     cost=lambda task, settings: scheduled_work(task, settings, EPOCHS),
     effort=0.5,
-    in_auto=4,
+    in_auto=3,
 )
 def constrained(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
     """A step every few mini-batches of the augmented Lagrangian."""

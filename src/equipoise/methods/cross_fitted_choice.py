@@ -3,16 +3,18 @@
 A step qualifies if its performance, so estimated, reaches the minimum, which is counted from the original's where it is relative: the
 original at the threshold of a part, on rows that this threshold was not chosen on. Before smoothing it must do so as well, since that is
 what the outcome will be judged by. Rates that are kept must be kept less one standard error. Of the steps that qualify, the one with the
-smallest upper limit, |gap| plus one standard error, is the full repair; with "one-se" the best performing of all steps whose |gap| does not
-differ from it by more than the standard error of the difference. Where its |gap| is not surely smaller than the original's, the original
-stays, and `why` gives the reason.
+smallest upper limit, |gap| plus one standard error, is chosen; with "one-se" the best performing of all steps whose |gap| does not differ
+from it by more than the standard error of the difference. The original stays where no step has a smaller |gap|, by more than half the
+standard error of its change; where it is surely within the maximum gap; and where its gap is too small next to its error to act on. `why`
+gives the reason.
 
-With few patients a full repair is too much. A fit that removes the share s of an observed gap g + e, of which e is chance, leaves
-(1 - s) g - s e, and cross-fitting cannot tell: whatever rows are left out, the errors of the parts cancel in the sum. The squared error
-(1 - s)^2 g^2 + s^2 var(e) is smallest at s = g^2 / (g^2 + var(e)). So the share is shrunk towards the original by what is known of g,
-instead of all or nothing (`worthwhile`). A rule that needs each patient's group turns all of e into a gap of its own, a rule that does not
-only as far as the inputs tell the groups apart, so that the former asks for a gap that is surely there. With several labels a step must
-qualify for every label; the largest upper limit of any label counts, and the mean performance.
+How small that is depends on the rule. A fit that removes an observed gap g + e, of which e is chance, leaves -e, and cross-fitting cannot
+tell: whatever rows are left out, the errors of the parts cancel in the sum. A rule that needs each patient's group makes all of e a gap of
+its own, so that it asks for a gap of three standard errors. A rule that needs no group does so only as far as the inputs tell the groups
+apart: it acts from half a standard error on. (Measured with 59 networks of Adult, Bank and COMPAS and 200 to 30,000 rows: to remove only
+the share z^4 / (1 + z^4) of a gap of z standard errors left more of it on new patients, and in 12 worlds without a gap it made no
+difference. The seeds are none of those in results/anywhere.) With several labels a step must qualify for every label; the largest upper
+limit of any label counts, and the mean performance.
 """
 
 from collections.abc import Sequence
@@ -29,6 +31,7 @@ from equipoise.methods.job import Verdict
 
 SURE = 1.0  # standard errors between an estimate and its confidence bound
 GROUP_SURE = 3.0  # standard errors of a gap that a rule which needs each patient's group is allowed to act on
+LEAST = 0.5  # ... and of one that does not; and of a change of the gap, so that it is not mere chance
 NOISE = 1e-9
 
 
@@ -64,38 +67,31 @@ def choose(
         level = fine & _all(size - size[row] <= SURE * own.gap_se(against=row) + NOISE for own, size in pairs)
         row = int(np.where(level, performance, -np.inf).argmax())
     worst = int(np.argmax([size[0] for size in sizes]))
-    if fine[0] and row and sizes[worst][0] - sizes[worst][row] <= SURE * each[worst].gap_se(against=0)[row]:
-        row = 0  # what the repair does may be chance
-    if fine[0] and row:
-        row = shrunk(sizes[worst], each[worst].cautious_se(), fine, row, needs_group)
+    within = all(goal.max_gap is not None and own[0] for goal, own in zip(settled, certain, strict=True))
+    z = float(sizes[worst][0]) / max(each[worst].cautious_se(), NOISE)
+    if fine[0] and row and (within or not _better(each[worst], row) or not worthwhile(z, needs_group)):
+        row = 0
+    declined = z if needs_group and not worthwhile(z, needs_group) else None
     reasons = [
-        _reason(row, len(steps), int(fine.sum()), *own, settle)
+        _reason(row, len(steps), int(fine.sum()), *own, settle, declined)
         for own, settle in zip(zip(each, sizes, errors, certain, strict=True), settled, strict=True)
     ]
     return Verdict(steps[row], tuple(why for why, _ in reasons), tuple(met for _, met in reasons), tuple(settled)), row
 
 
-def shrunk(size: FloatArray, error: float, fine: BoolArray, row: int, needs_group: bool) -> int:
-    """The step nearest to the share of a repair that is worth its error, between the original and the step of this row."""
-    left = (1 - worthwhile(float(size[0]) / max(error, NOISE), needs_group)) * size[0]
-    if size[row] >= left:
-        return row
-    near = np.where(fine, np.abs(size - left), np.inf)[: row + 1]
-    return int(near.argmin())
+def _better(evidence: Evidence, row: int) -> bool:
+    """Whether a step has a smaller |gap| than the original, by a change of the signed gap that is not mere chance."""
+    before, after = evidence.gap[0], evidence.gap[row]
+    return bool(abs(after) < abs(before) - NOISE and abs(after - before) > LEAST * evidence.change_se()[row])
 
 
-def worthwhile(z: float, needs_group: bool) -> float:
-    """The share of an observed gap to remove, from how many standard errors it is.
+def worthwhile(z: float, needs_group: bool) -> bool:
+    """Whether a gap of so many standard errors is one to act on, by a rule that needs each patient's group or by one that does not.
 
-    In a world without a gap, whatever is removed is chance. A rule that needs the group makes all of it a true gap, so it is left out below
-    three standard errors.
-
-    >>> [round(worthwhile(z, needs_group=False), 2) for z in (0.5, 1.0, 2.0, 3.0)]
-    [0.06, 0.5, 0.94, 0.99]
+    >>> [worthwhile(z, needs_group) for z, needs_group in ((0.4, False), (0.6, False), (2.5, True), (3.5, True))]
+    [False, True, False, True]
     """
-    if needs_group and z < GROUP_SURE:
-        return 0.0
-    return z**4 / (1.0 + z**4)
+    return z >= (GROUP_SURE if needs_group else LEAST)
 
 
 def _all(each: Any) -> BoolArray:
@@ -110,7 +106,15 @@ def _certain(fine: BoolArray, upper: FloatArray, goal: Goal) -> BoolArray:
 
 
 def _reason(
-    row: int, steps: int, qualified: int, evidence: Evidence, size: FloatArray, error: FloatArray, certain: BoolArray, goal: Goal
+    row: int,
+    steps: int,
+    qualified: int,
+    evidence: Evidence,
+    size: FloatArray,
+    error: FloatArray,
+    certain: BoolArray,
+    goal: Goal,
+    declined: float | None,
 ) -> tuple[Why, bool]:
     """Why a step was chosen for a label, or the original kept, and whether that meets the label's goal."""
     seen = {"gap": float(evidence.gap[row]), "error": float(error[row])}
@@ -127,6 +131,8 @@ def _reason(
         return (Note("cross_fitted_choice", goal.measure, {"of": steps, "qualified": qualified, **seen}), *unsure), met
     if goal.max_gap is not None and met:
         return (Note("original_within", goal.measure, {"max_gap": goal.max_gap, **seen}),), True
+    if declined is not None:
+        return (Note("not_surely_there", goal.measure, {"z": declined, "least": GROUP_SURE, **seen}), *unsure), False
     if size[0] <= SURE * error[0]:
         return (Note("nothing_to_repair", goal.measure, {"rows": rows, **seen}), *unsure), goal.max_gap is None
     return (Note("declined", goal.measure, seen),), False

@@ -93,6 +93,13 @@ class Evidence:
             unseen += weight**2 * (np.take_along_axis(extra, self._worst[:, None] + 1, 1)[:, 0] + extra[:, 0])
         return np.sqrt(spread**2 + unseen)
 
+    def change_se(self) -> FloatArray:
+        """The standard error of what a step changes in the signed gap of the original, (steps,).
+
+        That of the difference in |gap| is no measure of it once a step has crossed zero: there the two errors add up.
+        """
+        return self._spread(self._signed_parts, 0)
+
     def cautious_se(self) -> float:
         """The standard error of the original's gap, at least that of rates with two more of either decision (Agresti and Coull).
 

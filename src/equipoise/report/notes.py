@@ -218,7 +218,9 @@ PLAIN = {
     "cross_fitted_choice": f"cross-fitted choice among {{of:,}} steps, {{qualified:,}} of which keep what was asked: {CORRECTED}",
     "original_within": f"the original model is surely within the maximum gap {{max_gap:g}} already: {CORRECTED}",
     "nothing_to_repair": f"no gap that these {{rows:,}} rows can tell from chance: the original model has {CORRECTED}",
-    "declined": f"no step has a surely smaller |{{subject}}| than the original model, which has {CORRECTED}; the original was kept",
+    "declined": f"no step has a smaller |{{subject}}| than the original model, which has {CORRECTED}; the original was kept",
+    "not_surely_there": "the original model has {subject} {gap:+.3f}, {z:.1f} standard errors: a rule that needs each patient's group is "
+    "chosen from {least:g} on, since it would turn what is chance of it into a gap; the original was kept",
     "rate_too_low": "a rate that must be kept is {by:.3f} too low",
     "needs_group": "needs each patient's group",
     "band": "inside the band the positive decision goes to {subject}",
