@@ -194,7 +194,7 @@ def test_the_command_stops_at_the_wrong_crop_and_goes_on_with_the_right_one(fold
         (("--size", SIDE, "--check-scores", "known.csv", "--score", "q"), ["'q'", "image, sick, sex, p"]),
         (("--transform", "net.py:transfrom"), ["transfrom", "transform"]),
         (("--transform", "net.py:random"), ["random", "row 1"]),
-        (("--transform", "net.py:wide"), ["(1, 30, 30)"]),
+        (("--transform", "net.py:wide"), ["net.py:wide", "(1, 30, 30)", "--channels"]),
         (("--transform", "net.py:transform", "--size", SIDE), ["--transform", "--size"]),
         (("--transform", "transform"), ["file.py:transform"]),
         (("--resize", "20y20"), ["--resize", "20y20"]),

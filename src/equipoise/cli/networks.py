@@ -52,7 +52,10 @@ def scores_of(network: nn.Module, cohort: data.Cohort, output: str) -> data.Scor
     try:
         return predict(network, cohort, output=output)
     except BadInput as error:
-        advice = shape_advice(network, cohort.inputs.shape[1:]) if isinstance(cohort.source, data.Images) else ""
+        source = cohort.source
+        advice = shape_advice(network, cohort.inputs.shape[1:]) if isinstance(source, data.Images) else ""
+        if isinstance(source, data.Images) and source.transform is not None:
+            advice = f"The transform {source.transform.named} returns shape {tuple(source.shape[1:])}. Correct it, or --channels."
         if not advice:
             raise
         raise BadInput(" ".join((*error.problems, advice))) from error

@@ -37,7 +37,7 @@ BACKBONES: dict[str, tuple[str, str, str]] = {  # name in torchvision or here, f
 }
 DENSE = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.((?:[12])\.(?:weight|bias|running_mean|running_var))$")
 COUNTER = ".num_batches_tracked"  # of a batch norm; missing in files from before 2018 and not needed here
-SIZES = (224, 96, 112, 128, 160, 192, 256, 299, 320, 384, 512)  # common input sizes in pixels, the most common first
+SIZES = (224, 64, 96, 112, 128, 160, 192, 256, 299, 320, 384, 512)  # common input sizes in pixels, the most common first
 log = logging.getLogger(__name__)
 
 
@@ -325,7 +325,7 @@ def shape_advice(model: nn.Module, shape: Sequence[int]) -> str:
     fits = next((t for t in tries if _takes(model, *t)), None)
     if fits is None:
         sizes = ", ".join(map(str, sorted(SIZES)))
-        return f"None of the common sizes fits ({sizes} px). Read the images at the size it was trained on: size= (--size)."
+        return f"None of the common sizes fits ({sizes} px). Read the images as in its training: size= (--size), or a transform of your own."
     todo = [f"size={fits[1]} (--size {fits[1]})"] if list(fits[1:]) != size else []
     if fits[0] != channels:
         todo.append(f"channels={fits[0]} (--channels {fits[0]})")
