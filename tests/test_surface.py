@@ -10,7 +10,20 @@ from results.redesign import inventory
 import equipoise
 
 NAMES = {"Audit", "BadInput", "Candidate", "Cohort", "EquipoiseError", "Goal", "Parts", "Scores", "Training", "__version__"}
-NAMES |= {"Bundle", "Comparison", "audit", "check_scores", "compare", "debias", "history", "load", "predictor", "read_audit", "scan", "split"}
+NAMES |= {
+    "Bundle",
+    "Comparison",
+    "audit",
+    "check_scores",
+    "compare",
+    "debias",
+    "history",
+    "load",
+    "predictor",
+    "read_audit",
+    "scan",
+    "split",
+}
 NAMES |= {"train"}
 HEAVY = ["torchvision", "matplotlib", "altair", "vl_convert", "plotly", "ray", "pydantic", "typer", "rich"]
 IMPORT = f"""

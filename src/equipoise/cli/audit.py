@@ -16,12 +16,12 @@ from equipoise.cli import inputs as given
 from equipoise.cli.checking import CheckOption, ToleranceOption, check, check_lines, check_problems
 from equipoise.cli.console import JsonOption, bar, notes, out
 from equipoise.cli.inputs import number_problems
-from equipoise.cli.networks import network_of, output_of, outputs_of, scores_of
+from equipoise.cli.networks import label_scores, network_of, output_of, outputs_of, scores_of
 from equipoise.cli.scores import LogitsOption, ScoreOption, ScorePrefixOption, paired
 from equipoise.errors import did_you_mean, pick, raise_all
 
 if TYPE_CHECKING:
-    from torch import nn
+    pass
 
 # What the JSON of --out must not be called.
 OTHER_KINDS = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")
@@ -167,7 +167,7 @@ def audit(
             opened[path] = given.cohort_of(path, reading)
             if one:
                 return {label[0]: scores_of(network, opened[path].cohort, output)}
-            return _scores_of_labels(network, opened[path].cohort, output, outputs_of(output_name, label))
+            return label_scores(network, opened[path].cohort, output, outputs_of(output_name, label))
 
         in_batches = network is None and data.is_large(file, reading.max_table_bytes)
         scores = {} if in_batches else read(file)
@@ -312,13 +312,3 @@ def _place_problems(save: Path | None, pages: Mapping[str, Path | None]) -> list
         instead = f"{page} {save.name}" if page else "--figures FOLDER for figures (PNG and SVG)"
         problems.append(f"--out writes JSON; {save.name!r} is another format. Use --out {save.with_suffix('.json').name}, or {instead}.")
     return problems
-
-
-def _scores_of_labels(network: nn.Module, cohort: data.Cohort, output: str, outputs: Mapping[str, int | str]) -> dict[str, data.Scores]:
-    """The scores of each label, from one pass of the network over the rows."""
-    from equipoise.models import chosen_outputs, scores_of
-    from equipoise.repair import set_output
-
-    set_output(network, output)
-    chosen = chosen_outputs(network, cohort.inputs, cohort.labels, cohort.kind, outputs)
-    return scores_of({name: chosen.view(at) for at, name in enumerate(cohort.labels)}, cohort)

@@ -9,10 +9,11 @@ import typer
 
 from equipoise import data
 from equipoise.cli import inputs as given
+from equipoise.cli.checking import CheckOption, ToleranceOption, check, check_lines, check_problems
 from equipoise.cli.console import JsonOption, bar, notes
 from equipoise.cli.goals import goals_of, kept, methods_of, without_groups
 from equipoise.cli.inputs import collected, number_problems
-from equipoise.cli.networks import network_of, output_of, outputs_of, scores_of
+from equipoise.cli.networks import label_scores, network_of, output_of, outputs_of, scores_of
 from equipoise.cli.outcome import exit_if_lacking, print_labels, print_plan, result_json
 from equipoise.cli.scores import LogitsOption, ScoreOption, ScorePrefixOption, ScoreRepair, paired, repair_scores, with_model_only
 from equipoise.errors import pick, raise_all
@@ -38,6 +39,8 @@ def debias(
     score: ScoreOption = None,
     score_prefix: ScorePrefixOption = None,
     logits: LogitsOption = False,
+    check_scores: CheckOption = None,
+    tolerance: ToleranceOption = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the repaired network, the rule, the audits and the report.")],
     method: Annotated[
         list[str] | None,
@@ -171,6 +174,7 @@ def debias(
 
     inputs, score = paired(inputs, file, score, score_prefix)
     label, images = inputs.options["classes"] or inputs.options["labels"], inputs.options["images"]
+    known, score = (None, score) if check_scores is None else (score, [])  # columns of the known scores
     kind = "classes" if inputs.options["classes"] else "labels"
     methods = methods_of(method or ["auto"], settings or [])
     share = 0.3 if test_fraction is None else test_fraction
@@ -189,7 +193,9 @@ def debias(
         problems.append(f"no such file: {weights}. Give the file with the weights.")
     network_only = {"--weights": weights, "--output-type": output_type, "--output-name": output_name, "--train": train, "--probe": probe}
     network_only |= {"--onnx-rule": onnx_rule, "--class": inputs.options["classes"], "--images": images}
-    problems += with_model_only(model, label, score, network_only, logits)
+    problems += with_model_only(model, label, score, network_only, logits) + check_problems(
+        check_scores, tolerance, model, known, label, inputs.options
+    )
     goal = collected(
         problems,
         lambda: Goal(measure, performance, min_performance, max_gap, kept(no_group_worse, min_rate or []), selection, max_loss, threshold),
@@ -210,6 +216,8 @@ def debias(
         size_of_weights = weights.stat().st_size if weights and weights.is_file() else 0
         collected(problems, lambda: check_folder(folder, overwrite, 4 * len(label) * size_of_weights))
     raise_all(problems)
+    if check_scores is not None and not check_scores.is_file():
+        raise data.no_such_file(check_scores)
     assert goal is not None  # or a problem was raised
     reading = inputs.reading
     if score:
@@ -233,21 +241,27 @@ def debias(
         else:
             repair = opened.cohort
             test = same_groups(repair, given.cohort_of(test_file, reading.as_for(repair)).cohort)
-        shared = [] if one else [f"the network was repaired for {len(label)} {kind} at once: {', '.join(label)}; each has its own report"]
-        origin = Provenance.now(
-            arguments=["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])],
-            model=model,
-            seed=seed,
-            files=[path for path in (file, weights, train, test_file) if path is not None],
-            cohort=opened.cohort,
-            limits=[*opened.summary(), *remarks, *shared],
-        )
         output = output_type or "auto"
         if one:
             scores_of(network, repair.take(range(min(2, len(repair)))), "auto")  # report an error of shape before any work
             output = settled_output(network, repair.inputs, output)
         else:
             set_output(network, output)
+        checks = []
+        if check_scores is not None:
+            whole = opened.cohort
+            own = {label[0]: scores_of(network, whole, output)} if one else label_scores(network, whole, output, outputs)
+            checks = check(check_scores, known or [], reading, network, whole, own, tolerance)
+        prepared = check_lines(checks, opened.preprocessing())
+        shared = [] if one else [f"the network was repaired for {len(label)} {kind} at once: {', '.join(label)}; each has its own report"]
+        origin = Provenance.now(
+            arguments=["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])],
+            model=model,
+            seed=seed,
+            files=[path for path in (file, weights, train, test_file, check_scores) if path is not None],
+            cohort=opened.cohort,
+            limits=[*opened.summary(), *remarks, *shared, *prepared],
+        )
     if dry_run:
         with notes():
             found = estimate(network, repair, test, methods, goal, trained, draws if probe else None, outputs, 60 * budget or None)
@@ -270,5 +284,5 @@ def debias(
     if as_json:
         print(result_json(folder, done, opened.to_dict()))
     else:
-        print_labels(folder, cases, done, [*opened.lines(), *remarks], verbose)
+        print_labels(folder, cases, done, [*opened.lines(), *remarks, *prepared], verbose)
     exit_if_lacking(done)

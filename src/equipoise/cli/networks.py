@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,16 @@ def scores_of(network: nn.Module, cohort: data.Cohort, output: str) -> data.Scor
         if not advice:
             raise
         raise BadInput(" ".join((*error.problems, advice))) from error
+
+
+def label_scores(network: nn.Module, cohort: data.Cohort, output: str, outputs: Mapping[str, int | str]) -> dict[str, data.Scores]:
+    """The scores of each label, from one pass of the network over the rows."""
+    from equipoise.models import chosen_outputs, scores_of
+    from equipoise.repair import set_output
+
+    set_output(network, output)
+    chosen = chosen_outputs(network, cohort.inputs, cohort.labels, cohort.kind, outputs)
+    return scores_of({name: chosen.view(at) for at, name in enumerate(cohort.labels)}, cohort)
 
 
 def outputs_of(names: list[str] | None, labels: list[str]) -> dict[str, int | str]:

@@ -325,7 +325,9 @@ def shape_advice(model: nn.Module, shape: Sequence[int]) -> str:
     fits = next((t for t in tries if _takes(model, *t)), None)
     if fits is None:
         sizes = ", ".join(map(str, sorted(SIZES)))
-        return f"None of the common sizes fits ({sizes} px). Read the images as in its training: size= (--size), or a transform of your own."
+        return (
+            f"None of the common sizes fits ({sizes} px). Read the images as in its training: size= (--size), or a transform of your own."
+        )
     todo = [f"size={fits[1]} (--size {fits[1]})"] if list(fits[1:]) != size else []
     if fits[0] != channels:
         todo.append(f"channels={fits[0]} (--channels {fits[0]})")

@@ -1,0 +1,103 @@
+"""A transform of the user's from the repair to new patients: recorded by its checksum, and refused where it has changed."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from equipoise.repair import Bundle
+from support import hospital
+from support.facts import says
+
+TRANSFORM = f"""
+import numpy as np
+import torch
+
+def transform(image):
+    small = np.array(image.convert("L").resize(({hospital.SIDE + 2},) * 2))[1:-1, 1:-1]
+    return (torch.from_numpy(small)[None].float() / 255 - 0.5) / 0.25
+
+def makes():
+    return transform
+"""
+ROLES = ["--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid", "--images", "xrays"]
+NETWORK = ["--model", "net.py:cnn", "--weights", "cnn.safetensors"]
+REPAIR = ["--method", "group-thresholds", "--measure", "spd", "--min-performance", 0.5, "--no-onnx", "--force", "--out", "repaired"]
+
+
+@pytest.fixture
+def folder(run, tmp_path) -> Path:
+    hospital.images(tmp_path)
+    (tmp_path / "prepare.py").write_text(TRANSFORM)
+    return tmp_path
+
+
+def _plain(folder: Path) -> np.ndarray:
+    """The scores by plain PyTorch code."""
+    place: dict = {}
+    exec(TRANSFORM, place)
+    network = hospital.network("cnn")
+    network.load_state_dict(load_file(folder / "cnn.safetensors"))
+    names = pd.read_csv(folder / "images.csv")["image"]
+    rows = torch.stack([place["transform"](Image.open(folder / "xrays" / name)) for name in names])
+    with torch.no_grad():
+        return torch.sigmoid(network.eval()(rows)[:, 0].double()).numpy()
+
+
+def test_from_the_repair_to_new_patients_the_transform_is_the_same(run, folder):
+    frame = pd.read_csv(folder / "images.csv")
+    frame[["image"]].assign(p=_plain(folder)).to_csv("known.csv", index=False)
+    check = ["--check-scores", "known.csv", "--score", "p"]
+    ran = run("debias", "images.csv", *ROLES, *NETWORK, "--size", hospital.SIDE, *check, *REPAIR)
+    assert (ran.code, (folder / "repaired").exists()) == (2, False)
+    assert says(ran.err, "known.csv", "differ", "AUROC")
+    code, out, _ = run("debias", "images.csv", *ROLES, *NETWORK, "--transform", "prepare.py:transform", *check, *REPAIR)
+    assert code == 0
+    assert says(out, "prepare.py:transform", "agree", f"{len(frame)} rows")
+    document = json.loads((folder / "repaired" / "run.json").read_text())
+    recorded = document["inputs"]["images"]["transform"]
+    assert recorded["path"] == str(folder / "prepare.py")
+    assert document["hashes"]["prepare.py"] == recorded["sha256"]
+    card = (folder / "repaired" / "card.md").read_text()
+    assert says(card, "prepare.py:transform", recorded["sha256"][:12])
+
+    frame.drop(columns="sick").to_csv("new.csv", index=False)
+    given = ["apply", "repaired", "new.csv", "--images", "xrays", "--model", "net.py:cnn"]
+    ran = run(*given)
+    assert ran.code == 2
+    assert says(ran.err, "prepare.py", recorded["sha256"], "--trust", "--transform")
+    for allowed in (["--trust"], ["--transform", "prepare.py:transform"]):
+        assert run(*given, *allowed, "--out", "decisions.csv").code == 0
+        assert abs(pd.read_csv("decisions.csv")["score"] - _plain(folder)).max() < 1e-6
+    place: dict = {}
+    exec(TRANSFORM, place)
+    bundle = Bundle.load("repaired", model="net.py:cnn", transform=place["transform"])
+    assert abs(bundle.decide(frame, images="xrays")["score"] - _plain(folder)).max() < 1e-6
+    (folder / "prepare.py").write_text(TRANSFORM + "\n# changed\n")
+    for allowed in (["--trust"], ["--transform", "prepare.py:transform"]):
+        ran = run(*given, *allowed)
+        assert ran.code == 2
+        assert says(ran.err, "changed", recorded["sha256"])
+
+
+def test_a_function_that_returns_a_transform_is_called(run, folder):
+    ran = run("audit", "images.csv", *ROLES, *NETWORK, "--transform", "prepare.py:makes", "--json")
+    assert ran.code == 0
+    y, score = pd.read_csv("images.csv")["sick"], _plain(folder)
+    assert json.loads(ran.out)["accuracy"]["value"] == pytest.approx(((score >= 0.5) == y).mean())
+
+
+def test_a_bundle_without_a_transform_takes_none(run, folder):
+    assert run("debias", "images.csv", *ROLES, *NETWORK, "--resize", hospital.SIDE + 2, "--crop", hospital.SIDE, *REPAIR).code == 0
+    how = json.loads((folder / "repaired" / "run.json").read_text())["inputs"]["images"]
+    assert (how["resize"], how["crop"]) == (hospital.SIDE + 2, hospital.SIDE)
+    given = ["apply", "repaired", "images.csv", "--images", "xrays", "--trust"]
+    assert run(*given, "--out", "decisions.csv").code == 0
+    ran = run(*given, "--transform", "prepare.py:transform")
+    assert ran.code == 2
+    assert says(ran.err, "--transform")
