@@ -1,0 +1,91 @@
+"""`equipoise report`, and the page and PDF of `equipoise audit`: from what is saved, and refused before any work."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from equipoise.report import paper, write_page
+from support.audits import frame_of
+from support.cases import small_case
+from support.facts import says
+from support.printer import browser_at
+
+AUDIT = ["audit", "s.csv", "--label", "y", "--score", "p", "--group", "sex", "--reference", "M"]
+NAMES = ["--group-name", "F=women", "--group-name", "M=men"]
+
+
+@pytest.fixture
+def audited(run, monkeypatch, tmp_path):
+    """The run of a command in a folder with scores and a browser that prints."""
+    frame_of(["F", "M"]).to_csv(tmp_path / "s.csv", index=False)
+    monkeypatch.setenv(paper.VARIABLE, str(browser_at(tmp_path / "browser")))
+    return run
+
+
+def test_the_page_and_the_pdf_are_made_again_from_the_json_of_an_audit(audited):
+    ran = audited(*AUDIT, "--out", "a.json", "--report", "first.html", "--pdf", "first.pdf", *NAMES)
+    assert ran.code == 0
+    assert says(ran.out, "first.html", "first.pdf", "a.json")
+    again = audited("report", "a.json", "--report", "again.html", "--pdf", "again.pdf", *NAMES)
+    assert again.code == 0
+    assert Path("again.html").read_bytes() == Path("first.html").read_bytes()
+    assert Path("again.pdf").read_bytes() == Path("first.pdf").read_bytes()
+    assert ">women</bdi>" in Path("again.html").read_text()
+    assert audited("report", "a.json").code == 0
+    assert ">F</bdi>" in Path("a.html").read_text()  # next to the JSON, with the names of the data
+
+
+def test_the_overview_of_several_labels_is_made_again_with_its_pages(audited):
+    both = [*AUDIT, "--label", "y2", "--score", "p"]
+    frame_of(["F", "M"]).assign(y2=lambda f: 1 - f["y"]).to_csv("s.csv", index=False)
+    assert audited(*both, "--out", "all.json", "--no-finding", "derived").code == 0
+    assert audited("report", "all.json", "--report", "all.html").code == 0
+    assert {path.name for path in Path().glob("all*.html")} == {"all.html", "all-y.html", "all-y2.html"}
+    assert "Underdiagnosis" in Path("all.html").read_text()
+
+
+def test_the_report_of_a_repair_is_printed_from_its_folder(audited):
+    write_page(small_case(rows=200), Path("repaired/report.html"))
+    assert audited("report", "repaired", "--pdf", "short.pdf", "--report", "copy.html").code == 0
+    assert Path("copy.html").read_bytes() == Path("repaired/report.html").read_bytes()
+    short = Path("short.pdf").read_text()
+    assert "data-paper" in short
+    assert "<script" not in short
+    for more, facts in (([], ("repaired/report.html", "--pdf")), (["--pdf", "b.pdf", *NAMES], ("--group-name",))):
+        ran = audited("report", "repaired", *more)
+        assert ran.code == 2
+        assert says(" ".join(ran.err.split()), *facts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "facts"),
+    [
+        (["report", "none.json"], ("none.json",)),
+        (["report", "s.csv"], ("s.csv", "JSON")),
+        (["report", "empty"], ("empty", "report.html")),
+        (["report", "other.json"], ("other.json", "equipoise.study")),
+        (["report", "other.json", "--pdf", "a.html"], ("--pdf", "a.html", "a.pdf")),
+        ([*AUDIT, "--report", "a.json"], ("--report", "a.json", "a.html")),
+        ([*AUDIT, "--out", "a.html"], ("--out", "--report a.html")),
+        ([*AUDIT, "--out", "a.pdf"], ("--out", "--pdf a.pdf")),
+    ],
+)
+def test_another_file_or_ending_is_refused_with_what_to_use_instead(audited, tmp_path, arguments: list[str], facts: tuple[str, ...]):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other.json").write_text(json.dumps({"schema": "equipoise.study"}))
+    before = {path.name for path in tmp_path.iterdir()}
+    code, out, err = audited(*arguments)
+    assert (code, out) == (2, "")
+    assert says(" ".join(err.split()), *facts)
+    assert "Traceback" not in err
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_without_a_printer_an_audit_with_a_pdf_stops_before_any_work(audited, monkeypatch):
+    monkeypatch.setattr(paper, "browser", lambda: None)
+    monkeypatch.setattr(paper.importlib.util, "find_spec", lambda *_: None)
+    code, out, err = audited(*AUDIT, "--out", "a.json", "--pdf", "a.pdf")
+    assert (code, out) == (2, "")
+    assert says(err, "Chromium", "weasyprint")
+    assert not Path("a.json").exists()

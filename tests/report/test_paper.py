@@ -1,0 +1,89 @@
+"""Printing: by the browser that is named or found, by WeasyPrint, or an error before any work that says what to install."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from equipoise.errors import BadInput
+from equipoise.report import check_printer, paper
+from equipoise.report.paper import print_page, short_page
+from support.facts import says
+from support.printer import FAILS, browser_at
+
+
+@pytest.fixture
+def nothing(monkeypatch, tmp_path):
+    """A machine without a browser and without WeasyPrint."""
+    monkeypatch.delenv(paper.VARIABLE, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.setattr(paper, "PLACES", ())
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "weasyprint" else real(name, *more))
+
+
+def test_the_browser_that_is_named_prints(monkeypatch, tmp_path):
+    monkeypatch.setenv(paper.VARIABLE, str(browser_at(tmp_path / "browser")))
+    made = print_page("<p>all of it</p>", tmp_path / "deep" / "a.pdf")
+    assert made.read_bytes() == b"%PDF-1.4 <p>all of it</p>"
+    assert [path.name for path in made.parent.iterdir()] == ["a.pdf"]
+
+
+def test_a_browser_on_the_path_is_found(nothing, monkeypatch, tmp_path):
+    (tmp_path / "bin").mkdir()
+    browser_at(tmp_path / "bin" / "google-chrome")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(paper, "NAMES", ("google-chrome",))
+    check_printer()
+    assert print_page("x", tmp_path / "a.pdf").read_bytes().startswith(b"%PDF-")
+
+
+def test_without_a_printer_the_error_names_what_to_install(nothing, tmp_path):
+    with pytest.raises(BadInput) as error:
+        check_printer()
+    assert says(str(error.value), "Chromium", "pip install weasyprint", paper.VARIABLE)
+    with pytest.raises(BadInput):
+        print_page("x", tmp_path / "a.pdf")
+    assert not (tmp_path / "a.pdf").exists()
+
+
+def test_weasyprint_prints_where_there_is_no_browser(nothing, monkeypatch, tmp_path):
+    class Page:
+        def __init__(self, filename: str) -> None:
+            self.text = Path(filename).read_text(encoding="utf-8")
+
+        def write_pdf(self, place: str) -> None:
+            Path(place).write_text(f"%PDF- {self.text}", encoding="utf-8")
+
+    monkeypatch.setitem(sys.modules, "weasyprint", SimpleNamespace(HTML=Page))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda *_: object())
+    assert print_page("page", tmp_path / "a.pdf").read_text() == "%PDF- page"
+
+
+@pytest.mark.parametrize("script", [FAILS, "#!/bin/sh\nexit 0\n"])
+def test_a_browser_that_prints_nothing_is_an_error_and_keeps_the_old_file(monkeypatch, tmp_path, script: str):
+    found = browser_at(tmp_path / "browser", script)
+    monkeypatch.setenv(paper.VARIABLE, str(found))
+    (tmp_path / "a.pdf").write_text("old")
+    with pytest.raises(BadInput, match=str(found)):
+        print_page("x", tmp_path / "a.pdf")
+    assert (tmp_path / "a.pdf").read_text() == "old"
+
+
+def test_a_browser_that_is_not_there_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv(paper.VARIABLE, str(tmp_path / "none"))
+    with pytest.raises(BadInput, match=paper.VARIABLE):
+        check_printer()
+
+
+def test_the_short_page_of_a_report_has_no_script_and_may_load_nothing():
+    head = '<!doctype html>\n<html lang="en">\n<head>\n<meta name="generator" content="Equipoise">'
+    short = short_page(f"{head}</head><script>alert(1)</script><p>kept</p><script type='x'>2</script>", "a.html")
+    assert "script" not in short.replace("Content-Security-Policy", "")
+    assert "data-paper" in short
+    assert "default-src 'none'" in short
+    assert "<p>kept</p>" in short
+    with pytest.raises(BadInput, match=r"b\.html"):
+        short_page("<html><p>of another program</p>", "b.html")
