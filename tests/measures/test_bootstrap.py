@@ -7,8 +7,8 @@ import pytest
 from equipoise.data import Attribute, Scores
 from equipoise.measures import (
     Ranking,
-    bootstrap,
     bootstrap_cells,
+    clusters,
     coefficients,
     gap_values,
     interval,
@@ -45,7 +45,7 @@ def test_draws_equal_a_loop_that_repeats_the_rows_of_each_drawn_patient():
 def test_multiplicities_sum_to_the_units_and_do_not_depend_on_the_block(monkeypatch: pytest.MonkeyPatch):
     whole = np.concatenate(list(multiplicities(50, 30, 7)))
     assert (whole.sum(1) == 50).all()
-    monkeypatch.setattr(bootstrap, "BLOCK", 120)
+    monkeypatch.setattr(clusters, "BLOCK", 120)
     np.testing.assert_array_equal(np.concatenate(list(multiplicities(50, 30, 7))), whole)
     assert not np.array_equal(np.concatenate(list(multiplicities(50, 30, 8))), whole)
     assert not np.array_equal(np.concatenate(list(multiplicities(50, 30, 7, "another use"))), whole)
