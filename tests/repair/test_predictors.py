@@ -1,5 +1,7 @@
 """Repairs of classifiers that are not networks: a rule on their scores, judged and compared as any other repair."""
 
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +12,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import equipoise as eq
-from equipoise.errors import BadInput, Misuse
+from equipoise.errors import BadInput, Misuse, Untrusted
+from equipoise.models import load_model, predict, to_onnx
 
 ROLES = {"label": "sick", "group": "sex", "reference": "M"}
 
@@ -85,3 +88,64 @@ def test_what_goes_with_a_network_is_refused(case):
         eq.debias(model, parts.valid, method="bias-gda")
     with pytest.raises(Misuse, match="fitted instance"):
         eq.debias(LogisticRegression, parts.valid)
+
+
+@pytest.mark.parametrize("method", ["group-thresholds", "bias-score"])
+def test_a_bundle_decides_on_raw_rows(case, blind, tmp_path, method):
+    pytest.importorskip("skops", reason="skops is not installed")
+    model, parts = case
+    result = blind if method == "bias-score" else eq.debias(model, parts.valid, method=method, max_loss=0.1)
+    folder = eq.compare({"original": model, "repaired": result}, parts.test).save(tmp_path / "bundle")
+    bundle = eq.Bundle.load(folder)
+    assert bundle.predictor.columns == ("marker", "ward")
+    new = patients(50, seed=9)
+    found = bundle.decide(new.drop(columns=["sick"] + ([] if result.rule.needs_group else ["sex"])))
+    np.testing.assert_array_equal(found["score"], model.predict_proba(new)[:, 1])
+    cohort = eq.Cohort.from_frame(new, **ROLES)
+    np.testing.assert_array_equal(found["decision"], result.rule.decide(predict(result.model, cohort)))
+    np.testing.assert_array_equal(bundle.decide(cohort)["decision"], found["decision"])
+    (folder / "predictor.skops").write_bytes(b"damaged")
+    with pytest.raises(BadInput, match=r"predictor\.skops is not the file"):
+        eq.Bundle.load(folder)
+
+
+def test_a_pickled_estimator_and_a_function_in_a_bundle(case, tmp_path, monkeypatch):
+    model, parts = case
+    monkeypatch.setitem(sys.modules, "skops", None)
+    monkeypatch.setitem(sys.modules, "skops.io", None)
+    result = eq.debias(model, parts.valid, method="group-thresholds", max_loss=0.1)
+    folder = eq.compare({"original": model, "repaired": result}, parts.test).save(tmp_path / "bundle")
+    with pytest.raises(Untrusted, match="trust"):
+        eq.Bundle.load(folder)
+    assert len(eq.Bundle.load(folder, trust=True).decide(patients(20))) == 20
+
+    def marker(rows):
+        return 1 / (1 + np.exp(-rows["marker"]))
+
+    result = eq.debias(marker, parts.valid, method="group-thresholds", max_loss=0.1)
+    folder = eq.compare({"original": marker, "repaired": result}, parts.test).save(tmp_path / "function")
+    with pytest.raises(BadInput, match="model=function"):
+        eq.Bundle.load(folder)
+    assert len(eq.Bundle.load(folder, model=marker).decide(patients(20))) == 20
+
+
+def test_a_bundle_of_an_onnx_file(tmp_path):
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    import onnxruntime
+
+    frame = patients(1200)
+    x = np.column_stack([frame["marker"], frame["ward"] == "medical"]).astype(np.float32)
+    cohort = eq.Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M")
+    network = torch.nn.Linear(2, 1)
+    with torch.no_grad():
+        network.weight.copy_(torch.tensor([[1.0, 0.0]]))
+    to_onnx(network, cohort.inputs, tmp_path / "net.onnx")
+    repair, test = cohort.take(range(700)), cohort.take(range(700, 1200))
+    model = load_model(str(tmp_path / "net.onnx"))
+    result = eq.debias(model, repair, method="bias-score", max_loss=0.2, recalibrate=False)
+    folder = eq.compare({"original": model, "repaired": result}, test).save(tmp_path / "bundle")
+    (tmp_path / "net.onnx").unlink()
+    want = result.rule.decide(predict(result.model, test))
+    np.testing.assert_array_equal(eq.Bundle.load(folder).decide(test)["decision"], want)
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(session.run(["decision"], {"input": x[700:]})[0], want)

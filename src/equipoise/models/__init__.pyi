@@ -50,9 +50,11 @@ from .many_outputs import as_matrix as as_matrix
 from .many_outputs import chosen_outputs as chosen_outputs
 from .many_outputs import scores_of as scores_of
 from .onnx_network import ONNX as ONNX
+from .onnx_network import ORIGINAL_ONNX as ORIGINAL_ONNX
 from .onnx_network import OnnxNetwork as OnnxNetwork
 from .onnx_network import load_onnx as load_onnx
 from .onnx_network import onnx_in as onnx_in
+from .onnx_network import place_of as place_of
 from .optimisers import OPTIMISERS as OPTIMISERS
 from .predictors import Predictor as Predictor
 from .predictors import can_predict as can_predict

@@ -26,7 +26,7 @@ from equipoise.models.bias_network import BiasScore
 from equipoise.models.exported import PROGRAM, program_in, quiet, save_exported, weights_of
 from equipoise.models.many_outputs import as_matrix
 from equipoise.models.onnx_merging import RAW, AroundOnnx, check_mergeable, write_merged
-from equipoise.models.onnx_network import OnnxNetwork, onnx_in
+from equipoise.models.onnx_network import ORIGINAL_ONNX, OnnxNetwork, onnx_in
 from equipoise.models.recalibrated import Recalibrated
 from equipoise.models.score import evaluating
 from equipoise.models.units import MASK
@@ -99,8 +99,8 @@ def state_prefix(original: Mapping[str, Tensor], model: nn.Module) -> str:
 def _unwrapped(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     heads = heads_of(model, original)
     own = weights_of(model if heads is None else heads.network)
-    if all(key.startswith(WRAPPED) for key in own) and not any(bare(key).startswith(WRAPPED) for key in original):
-        return {key.removeprefix(WRAPPED): value for key, value in own.items()}
+    while own and all(key.startswith(WRAPPED) for key in own) and not any(bare(key).startswith(WRAPPED) for key in original):
+        own = {key.removeprefix(WRAPPED): value for key, value in own.items()}
     return own
 
 
@@ -138,6 +138,12 @@ def save_weights(model: nn.Module, folder: Path, came: Checkpoint | None = None)
     with writing(plain):
         save_file(state, plain)
     written = [plain]
+    if (graph := onnx_in(model)) is not None:
+        if not graph.content:
+            raise BadInput("a session of onnxruntime cannot be saved. Give the file that it was made of, 'net.onnx', in its place.")
+        written.append(folder / ORIGINAL_ONNX)
+        with writing(written[-1]):
+            written[-1].write_bytes(graph.content)
     if program := program_in(model):
         written.append(folder / f"repaired{PROGRAM}")
         with writing(written[-1]):

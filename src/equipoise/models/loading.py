@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from equipoise.data import Transform, as_transform, sha256
 from equipoise.errors import BadInput, did_you_mean, raise_all
 from equipoise.models.exported import PROGRAM, exported_in
-from equipoise.models.hugging_face import is_folder, load_hugging_face
+from equipoise.models.hugging_face import HuggingFaceNetwork, is_folder, load_hugging_face
 from equipoise.models.onnx_network import ONNX, load_onnx, place_of
 from equipoise.models.units import MASK, MASKED
 from equipoise.models.vision import BACKBONES, backbone, declare_operators
@@ -259,8 +259,8 @@ def includes_weights(factory: str) -> bool:
 def network_with(factory: str, code: Code | None, state: Mapping[str, Tensor] | None, source: str) -> nn.Module:
     """The network that this code builds, with these weights, in eval mode; without code, the backbone of that name."""
     model = build(factory, state, code)
-    if state is not None:
-        fit_weights(model, state, source)
+    if state is not None:  # that of a network of transformers has its own names, not those of the module around it
+        fit_weights(model.inner if isinstance(model, HuggingFaceNetwork) else model, state, source)
     return model.eval()
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from equipoise.errors import BadInput, MissingExtra, did_you_mean, raise_all
 
 ONNX = ".onnx"  # how the name of such a file ends
+ORIGINAL_ONNX = "original.onnx"  # the user's file in the folder of its repair
 PREFERRED = ("output", "logits", "logit", "score", "scores", "probabilities", "probability", "output_probability")
 KINDS = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
 BOTH = re.compile(r"(output_)?probabilit(y|ies)")  # the output of a converted scikit-learn classifier: of both classes

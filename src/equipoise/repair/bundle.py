@@ -34,16 +34,21 @@ from equipoise.methods import rule_in
 from equipoise.models import (
     HEADS,
     MLP,
+    ORIGINAL_ONNX,
     PROGRAM,
     Code,
     OneClass,
     OneOutput,
+    OnnxNetwork,
+    Predictor,
     as_matrix,
     fit_weights,
     heads_in,
     network_with,
     output_named,
     outputs,
+    place_of,
+    predicted,
     safetensors_in,
     sigmoid,
 )
@@ -61,7 +66,8 @@ from equipoise.repair.new_rows import (
     unlabelled,
 )
 from equipoise.repair.provenance import OWN_NETWORK
-from equipoise.repair.schema import RULE_KIND
+from equipoise.repair.saved_predictor import SCORE, predictor_of
+from equipoise.repair.schema import PREDICTOR_KIND, RULE_KIND
 from equipoise.repair.served_images import opening, transform_to_serve
 from equipoise.repair.verified import AGAIN, WEIGHTS, Verified, code_to_run, verify
 
@@ -84,19 +90,22 @@ class Bundle:
     run: Mapping[str, Any] = field(repr=False)
     code: Code | None = None  # that was run to build the network
     transform: Transform | None = None  # that makes inputs of images, where options do not
+    predictor: Predictor | None = None  # a classifier that is no network, which makes the scores that the rule decides from
 
     @classmethod
     def load(
         cls,
         folder: str | Path,
         *,
-        model: str | nn.Module | None = None,
+        model: str | nn.Module | object = None,
         transform: str | Callable[[Any], Any] | None = None,
         trust: bool = False,
         images: bool | None = None,
         running: Callable[[Code], None] | None = None,
     ) -> "Bundle":
         """The bundle in a folder, each file of which is the one that was written (SHA-256).
+
+        A classifier that is no network is in the folder: as a .skops file, or as a pickle, which is read with `trust=True` only.
 
         A network's code runs only on request: `model` names the factory to run or is the network itself; `trust=True` runs the code that
         run.json names, if it is unchanged. Without either, an `Untrusted` error shows what would run. Networks of Equipoise need neither.
@@ -110,6 +119,9 @@ class Bundle:
             raise BadInput("the rule needs a group and run.json names none", source=str(files.folder))
         if images is not None:
             check_images(files.run["inputs"], images, files.folder)
+        if run["kind"] == PREDICTOR_KIND:
+            made_of = predictor_of(run["predictor"], files.contents, files.folder, model, trust)
+            return cls(files.folder, None, rule, run, predictor=made_of)
         if run["kind"] == RULE_KIND:
             if model is not None:
                 raise BadInput(f"{files.folder} holds a rule for scores, and no network. Omit --model (Python: model=).")
@@ -148,6 +160,8 @@ class Bundle:
     def _scored(self, inputs: Any) -> tuple[FloatArray, dict[str, Any]]:
         """The score of each row; of a network of classes also the class that argmax decides for."""
         told: dict[str, Any] = {}
+        if self.predictor is not None:
+            return self.predictor.scores(inputs), told
         if self.model is None:
             raise BadInput(f"{self.folder} holds a rule for scores, and no network that makes them. Give the scores: decide(frame)")
         if isinstance(self.model, OneClass):
@@ -183,6 +197,8 @@ class Bundle:
         or Scores. For images, `images` is their folder and the
         other options are those of `Cohort.from_images`. What a user should know about these rows is logged as a warning.
         """
+        if isinstance(rows, Cohort) and self.predictor is not None:
+            return self._told(predicted(self.predictor, rows), rows.ids, seed)
         if isinstance(rows, Scores) and self.model is None:
             return self._told(rows, rows.ids, seed)
         if isinstance(rows, Cohort) and self.model is not None:
@@ -224,6 +240,8 @@ class Bundle:
     def _decide_scores(self, frame: pd.DataFrame, images: bool, seed: int, name: str) -> pd.DataFrame:
         """The decisions on new scores, in the columns of the repair."""
         how = self.run["inputs"]
+        if self.predictor is not None:
+            frame = frame.assign(**{SCORE: self.predictor.scores(self._as_fitted(frame, self.predictor))})
         if images:
             raise BadInput(f"{self.folder} holds a rule for scores, which reads no images. Omit --images.")
         attributes = groups_of(frame, self.groups, name, self.bins)
@@ -236,6 +254,14 @@ class Bundle:
         for note in (*row_notes(attributes, 0), *id_notes(about, how.get("id"), name), *self._notes(frame)):
             log.warning(note)
         return found
+
+    def _as_fitted(self, frame: pd.DataFrame, model: Predictor) -> pd.DataFrame:
+        """The rows as the classifier takes them: numbers even where a column was read as text because it is a group or an id."""
+        inputs = model.columns if model.columns is not None else self.run["inputs"].get("features") or ()
+        if model.columns is None and model.kind == "estimator":
+            frame = frame[[name for name in inputs if name in frame.columns]]
+        both = [name for name in inputs if name in self.text_columns and name in frame.columns]
+        return frame.assign(**{name: as_parsed(frame[name]) for name in both})
 
     def _told(self, scores: Scores, about: Any, seed: int) -> pd.DataFrame:
         """Score and decision of each row next to its identifiers."""
@@ -299,11 +325,13 @@ class Bundle:
         return found
 
 
-def _network(
-    files: Verified, model: str | nn.Module | None, trust: bool, running: Callable[[Code], None] | None
-) -> tuple[nn.Module, Code | None]:
+def _network(files: Verified, model: object, trust: bool, running: Callable[[Code], None] | None) -> tuple[nn.Module, Code | None]:
     """The network with the repaired weights, in eval mode, and the code that was run to build it, if any."""
     named = model if isinstance(model, str) else None
+    if ORIGINAL_ONNX in files.contents:
+        code_to_run(files, named, trust)  # raises where another model is named
+        graph = place_of(str(files.run["model"]["load"]))
+        return OnnxNetwork(files.contents[ORIGINAL_ONNX], files.source(ORIGINAL_ONNX), graph[1] if graph else None), None
     if isinstance(model, nn.Module):
         state = safetensors_in(files.contents[WEIGHTS], files.source(WEIGHTS))
         return fit_weights(copy.deepcopy(model), state, files.source(WEIGHTS)).eval(), None

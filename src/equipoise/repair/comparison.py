@@ -39,13 +39,14 @@ from equipoise.methods import (
     Outcome,
     Progress,
 )
-from equipoise.models import classifier, predict
+from equipoise.models import Predictor, classifier, predict
 from equipoise.presenting import presenter
 from equipoise.repair.audit_model import trained_rule
 from equipoise.repair.baseline import fit_baseline
 from equipoise.repair.findings import Findings, find
 from equipoise.repair.provenance import Provenance, Serving, findable, rule_serving, serving_of
 from equipoise.repair.save import Options, save_all
+from equipoise.repair.saved_predictor import SCORE
 from equipoise.repair.trial import Tried, choose
 
 
@@ -195,6 +196,8 @@ def compare_models(
     serving = rule_serving(cohort) if isinstance(cohort, Scores) else None
     if isinstance(network, nn.Module) and isinstance(cohort, Cohort):
         serving = serving_of(network, cohort)
+    elif isinstance(network, Predictor):
+        serving = rule_serving(original.test, score=SCORE)
     simple = None
     if isinstance(cohort, Cohort) and isinstance(valid, Cohort):
         simple = baseline_of(original, candidates[chosen], cohort, valid, None, settings)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from equipoise.data import check_writable, naming, take_lock, uninterrupted
 from equipoise.errors import BadInput
-from equipoise.models import HEADS
+from equipoise.models import HEADS, ORIGINAL_ONNX
 
 WEIGHT_FILES = ("repaired.pt2", "repaired.pt", "repaired.safetensors")
 PAGES = ("report.html", "card.md", "card.xml", "README.txt")
@@ -29,6 +29,9 @@ FILES = (
     HEADS,
     "model.onnx",
     "model.onnx.data",
+    ORIGINAL_ONNX,
+    "predictor.skops",
+    "predictor.joblib",
     "rule.json",
     "audit.json",
     "trace.csv",

@@ -16,7 +16,21 @@ from torch import Tensor, nn
 from equipoise import __version__
 from equipoise.data import Cohort, Images, Scores, Table, sha256, sha256_of, without_folders
 from equipoise.errors import BadInput
-from equipoise.models import MLP, Checkpoint, Code, OneOutput, chosen_outputs, output_kind, read_checkpoint, state_like, weights_of
+from equipoise.models import (
+    MLP,
+    Checkpoint,
+    Code,
+    HuggingFaceNetwork,
+    OneOutput,
+    chosen_outputs,
+    is_folder,
+    onnx_in,
+    output_kind,
+    place_of,
+    read_checkpoint,
+    state_like,
+    weights_of,
+)
 
 ROWS_CHECKED = 64  # of the test set, to compare ONNX with torch
 OWN_NETWORK = "mlp"  # the network that `train` builds for tables, which is Equipoise's own code
@@ -81,6 +95,8 @@ class Serving:
 def serving_of(network: nn.Module, cohort: Cohort) -> Serving:
     """How a network in this process is served: one of Equipoise's own can be built again, any other must be given when it is loaded."""
     own = OWN_NETWORK if type(network) is MLP else None
+    if (graph := onnx_in(network)) is not None and graph.content:
+        own = f"{findable(graph.source)}:{graph.which}"
     return Serving(own, output_kind(network, cohort.inputs), cohort.inputs[:ROWS_CHECKED], inputs_of(cohort))
 
 
@@ -97,7 +113,9 @@ def rule_serving(
 def original_weights(network: nn.Module, weights: Path | None) -> tuple[Checkpoint | None, list[str]]:
     """The original weights as they lie in their file, and a note if the repaired ones cannot be written in the same way."""
     if weights is None:
-        return Checkpoint(weights_of(network.inner if isinstance(network, OneOutput) else network)), []
+        while isinstance(network, (OneOutput, HuggingFaceNetwork)):
+            network = network.inner
+        return Checkpoint(weights_of(network)), []
     came = read_checkpoint(weights)
     try:
         state_like(came.state, network)
@@ -157,6 +175,10 @@ def versions() -> dict[str, str]:
 
 def findable(model: str) -> str:
     """The model's name with an absolute path, to be found from any folder."""
+    if (graph := place_of(model)) is not None:
+        return str(Path(graph[0]).absolute()) + (f":{graph[1]}" if graph[1] else "")
+    if is_folder(model):
+        return str(Path(model).absolute())
     place, colon, name = model.rpartition(":")
     if colon and (place.endswith(".py") or "/" in place):
         return f"{Path(place).absolute()}:{name}"

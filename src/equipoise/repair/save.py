@@ -18,12 +18,13 @@ from equipoise.data import naming, sha256_of, write_text
 from equipoise.errors import BadInput, EquipoiseError
 from equipoise.measures import UPPER_BOUND, Audit, Baseline, Settings, Threshold
 from equipoise.methods import Judgement, Progress, joint_met, joint_outcome, rule_to_dict
-from equipoise.models import HEADS, Exported, code_of, heads_of, plain_weights, save_weights, to_onnx
+from equipoise.models import HEADS, Exported, Predictor, code_of, heads_of, onnx_in, plain_weights, save_weights, to_onnx
 from equipoise.presenting import presenter
 from equipoise.repair.findings import Findings, MethodRow
 from equipoise.repair.folder import LABELS_SCHEMA, check_folder, filling, folders
 from equipoise.repair.provenance import OWN_NETWORK, Provenance, Serving
-from equipoise.repair.schema import NETWORK_KIND, RULE_KIND, RUN, SCHEMA, SCHEMA_VERSION
+from equipoise.repair.saved_predictor import save_predictor
+from equipoise.repair.schema import NETWORK_KIND, PREDICTOR_KIND, RULE_KIND, RUN, SCHEMA, SCHEMA_VERSION
 from equipoise.repair.trial import Bars, Tried, no_bars
 from equipoise.repair.verified import sealed
 
@@ -141,6 +142,7 @@ def write_files(
     candidate = case.result.candidate
     if isinstance(candidate.model, nn.Module):
         save_weights(candidate.model, place, serving.came)
+    about = save_predictor(candidate.model, place) if isinstance(candidate.model, Predictor) else None
     _json(place / "rule.json", rule_to_dict(candidate.rule))
     with naming(place / "trace.csv"):
         traces(case).to_csv(place / "trace.csv", index=False)
@@ -159,7 +161,7 @@ def write_files(
         text = presenter("readme")(case, folder, place, serving, options, onnx, failed)
         (place / "README.txt").write_text(text, encoding="utf-8")
     checksums = {path.name: sha256_of(path) for path in sorted(place.iterdir())}
-    run = _run(case, serving, onnx, failed, checksums)
+    run = _run(case, serving, onnx, failed, checksums, about)
     with naming(place / RUN):
         (place / RUN).write_text(sealed(_finite(run)), encoding="utf-8")
     files = tuple(sorted(path.name for path in place.iterdir()))
@@ -181,7 +183,8 @@ def _named(failures: dict[str, str], what: str) -> Iterator[None]:
 
 def _onnx(case: Compared, place: Path, serving: Serving, options: Options, failures: dict[str, str], bars: Bars) -> Exported | None:
     rule = case.result.candidate.rule
-    threshold = rule.value if options.onnx_rule and isinstance(rule, Threshold) else None
+    asked = options.onnx_rule or onnx_in(case.result.candidate.network) is not None  # an ONNX file comes back as one that decides
+    threshold = rule.value if asked and isinstance(rule, Threshold) else None
     if options.onnx_rule and threshold is None:
         failures["the rule in model.onnx"] = "only a threshold for all patients can be part of the network; this rule is in rule.json"
     exported = None
@@ -278,7 +281,12 @@ def traces(case: Compared) -> pd.DataFrame:
 
 
 def _run(
-    case: Compared, serving: Serving, onnx: Exported | None, failures: Mapping[str, str], files: Mapping[str, str]
+    case: Compared,
+    serving: Serving,
+    onnx: Exported | None,
+    failures: Mapping[str, str],
+    files: Mapping[str, str],
+    predictor: Mapping[str, Any] | None,
 ) -> dict[str, object]:
     """Everything that is needed to reproduce the repair and to serve the network."""
     provenance, candidate = case.provenance, case.result.candidate
@@ -293,8 +301,9 @@ def _run(
         "versions": dict(provenance.versions),
         "hashes": dict(provenance.hashes),
         "limits": list(provenance.limits),
-        "kind": NETWORK_KIND if isinstance(candidate.model, nn.Module) else RULE_KIND,
+        "kind": NETWORK_KIND if isinstance(candidate.model, nn.Module) else RULE_KIND if predictor is None else PREDICTOR_KIND,
         "model": _model(serving, provenance.model) if isinstance(candidate.model, nn.Module) else None,
+        "predictor": predictor,
         "heads": _heads(candidate.model, serving) if isinstance(candidate.model, nn.Module) else None,
         "inputs": dict(serving.inputs),
         "groups": [attribute.name for attribute in case.result.test.attributes],

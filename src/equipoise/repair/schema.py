@@ -7,11 +7,13 @@ from pydantic.dataclasses import dataclass as checked
 
 from equipoise.data import CONFLICTS
 from equipoise.methods import STRICT, Cut
+from equipoise.models import ORIGINAL_ONNX, place_of
 from equipoise.repair.folder import FILES
+from equipoise.repair.saved_predictor import SavedPredictor
 from equipoise.repair.served_images import Checksum, Finite, ServedImages
 
 SCHEMA, SCHEMA_VERSION = "equipoise.repaired", 6
-NETWORK_KIND, RULE_KIND = "network", "rule"  # what a folder holds: a network with its rule, or a rule for scores
+NETWORK_KIND, RULE_KIND, PREDICTOR_KIND = "network", "rule", "predictor"  # a folder's rule with a network, for scores, with an estimator
 RUN = "run.json"
 OPEN = ConfigDict(extra="allow", strict=True)
 Count = Annotated[int, Field(ge=0)]
@@ -124,8 +126,9 @@ class _Run:
     versions: dict[str, str]
     hashes: dict[str, str]
     limits: list[str]
-    kind: Literal["network", "rule"]
+    kind: Literal["network", "rule", "predictor"]
     model: _Model | None  # None: of a rule for scores
+    predictor: SavedPredictor | None = None  # a classifier that is no network
     heads: dict[str, Any] | None
     inputs: _Inputs
     groups: Annotated[list[str], Field(min_length=1)]
@@ -146,11 +149,17 @@ class _Run:
     def _complete(self) -> Any:
         if strange := sorted(set(self.files) - set(FILES[:-1])):
             raise ValueError(f"lists files that are never written: {', '.join(strange)}")
-        if (self.model is None) != (self.kind == RULE_KIND) or (self.inputs.score is None) != (self.kind != RULE_KIND):
+        network = self.kind == NETWORK_KIND
+        if (self.model is None) == network or (self.inputs.score is None) != network:
             raise ValueError(f"is of kind {self.kind!r}: a rule needs the `score` of its inputs and no `model`, a network the reverse")
+        if (self.predictor is None) == (self.kind == PREDICTOR_KIND):
+            raise ValueError(f"is of kind {self.kind!r}: `predictor` goes with that kind only")
         needed = ["rule.json", "audit.json", *(["heads.safetensors"] if self.heads else [])]
+        if self.predictor is not None and self.predictor.file is not None:
+            needed.append(self.predictor.file)
         if self.model is not None:
             needed += ["repaired.safetensors", *(["repaired.pt2"] if (self.model.load or "").endswith(".pt2") else [])]
+            needed += [ORIGINAL_ONNX] if place_of(self.model.load or "") else []
         if lacking := [name for name in needed if name not in self.files]:
             raise ValueError(f"does not list {', '.join(lacking)} among `files`")
         if self.model is not None and self.model.classes is not None and self.label not in self.model.classes.names:

@@ -16,15 +16,24 @@ from pydantic import ValidationError
 from equipoise.data import sha256, sha256_of
 from equipoise.errors import BadInput, Untrusted, raise_all
 from equipoise.methods import described
-from equipoise.models import HEADS, PROGRAM, Code, code_of
+from equipoise.models import HEADS, ORIGINAL_ONNX, PROGRAM, Code, code_of
 from equipoise.repair.folder import FILES, folder_to_name, recover
 from equipoise.repair.provenance import OWN_NETWORK
+from equipoise.repair.saved_predictor import FILES as PREDICTORS
 from equipoise.repair.schema import DOCUMENTS, RUN, SCHEMA, SCHEMA_VERSION
 
 DIGEST = "digest"
 WEIGHTS = "repaired.safetensors"
 REPAIRED_PROGRAM = f"repaired{PROGRAM}"
-PARSED = (WEIGHTS, REPAIRED_PROGRAM, HEADS, "rule.json", "audit.json")  # kept in memory; others are only checked
+PARSED = (
+    WEIGHTS,
+    REPAIRED_PROGRAM,
+    ORIGINAL_ONNX,
+    *PREDICTORS,
+    HEADS,
+    "rule.json",
+    "audit.json",
+)  # kept in memory; others are only checked
 READS = 5  # attempts to read a folder that is being replaced repeatedly
 LARGEST = 2**26  # bytes of a JSON document; ours are far smaller
 WHERE = "Name a folder that `equipoise debias` wrote."
@@ -174,6 +183,10 @@ def read_run(folder: Path) -> dict[str, Any]:
 def code_to_run(files: Verified, model: str | None = None, trust: bool = False) -> Code | None:
     """The code that builds the network of a bundle; None for a network of Equipoise. Runs nothing; raises an error if it is not trusted."""
     recorded = files.run["model"]
+    if ORIGINAL_ONNX in files.contents:
+        if model is not None:
+            raise BadInput(f"{files.folder} holds its ONNX file. Omit --model {model}.")
+        return None
     if model is not None:
         code = code_of(model)
         if code is not None and model.endswith(PROGRAM) and code.sha256 != files.run["files"].get(REPAIRED_PROGRAM):

@@ -283,7 +283,7 @@ def how_to_use(case: Comparison, facts: Facts) -> str:
 def development(case: Comparison, facts: Facts) -> str:
     """What the model was trained on, as the user describes it, and what it was repaired on."""
     repair_set = "" if case.result.valid is None else f": {size(case.result.valid)}"
-    what = "The decision rule was fitted" if case.result.candidate.model is None else "The network was repaired"
+    what = "The decision rule was fitted" if case.result.candidate.rule_only else "The network was repaired"
     return f"Training data: {facts.data.development}\n\n{what} on the repair set{repair_set}."
 
 

@@ -62,7 +62,9 @@ def readme(
     if case.result.candidate.rule_only:
         columns = {"score": serving.inputs["score"], "logits": serving.inputs["logits"], "reads": list(getattr(rule, "columns", ()))}
         groups = [attribute.name for attribute in case.result.test.attributes] if rule.needs_group else []
-        return environment.get_template("README_rule.txt.j2").render(**about, **columns, groups=groups)
+        files = sorted(path.name for path in place.glob("predictor.*"))  # the classifier, where it is not scores alone
+        own = {"predictor": case.result.candidate.model is not None, "predictor_file": files[0] if files else None}
+        return environment.get_template("README_rule.txt.j2").render(**about, **columns, **own, groups=groups)
     model = case.result.candidate.network
     original = plain_weights(model, came)
     heads = heads_of(model, original)

@@ -1,0 +1,86 @@
+"""A classifier that is no network in a bundle: its file, what run.json records of it, and how it is loaded again.
+
+An estimator is written with skops where that is installed, otherwise as a pickle. Neither runs code when the bundle is loaded unless the
+user trusts it: a pickle always needs that, a .skops file where it holds types that skops does not know. A function is not written; it is
+given again when the bundle is loaded.
+"""
+
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as checked
+
+from equipoise.data import naming
+from equipoise.errors import BadInput, Untrusted
+from equipoise.methods import STRICT
+from equipoise.models import Predictor, predictor, predictor_in
+
+SCORE = "score of the model"  # the column that its scores are put into
+FILES = ("predictor.skops", "predictor.joblib")
+
+
+@checked(config=STRICT, kw_only=True)
+class SavedPredictor:
+    """What run.json records of the classifier."""
+
+    named: str  # its type
+    file: Annotated[str, Field(pattern=r"^predictor\.(skops|joblib)$")] | None  # None: it is given when the bundle is loaded
+    positive: str | int | float | bool | None
+    columns: list[str] | None  # that it was fitted on
+    libraries: dict[str, str]
+    trusted: list[str]  # types in a .skops file that were trusted when it was written
+
+
+def save_predictor(model: Predictor, folder: Path) -> dict[str, Any]:
+    """Writes the estimator's file, and returns what run.json records of it."""
+    file, content, trusted = _content(model)
+    if file is not None:
+        with naming(folder / file):
+            (folder / file).write_bytes(content)
+    about = {"named": type(model.model).__name__, "file": file, "positive": model.positive}
+    return about | {
+        "columns": None if model.columns is None else list(model.columns),
+        "libraries": dict(model.libraries),
+        "trusted": trusted,
+    }
+
+
+def _content(model: Predictor) -> tuple[str | None, bytes, list[str]]:
+    if model.kind != "estimator":
+        return None, b"", []
+    try:
+        import skops.io
+
+        content = skops.io.dumps(model.model)
+        return FILES[0], content, list(skops.io.get_untrusted_types(data=content))
+    except Exception:  # not installed, or a type that it cannot write
+        import joblib
+
+        stream = BytesIO()
+        joblib.dump(model.model, stream)
+        return FILES[1], stream.getvalue(), []
+
+
+def predictor_of(
+    recorded: Mapping[str, Any], contents: Mapping[str, bytes], folder: Path, given: object = None, trust: bool = False
+) -> Predictor:
+    """The classifier of a bundle: from its file, or as given; an error where that would run code that is not trusted."""
+    file = recorded["file"]
+    if given is not None and not isinstance(given, str):
+        return predictor(given, positive=recorded["positive"])
+    if given is not None:
+        raise BadInput(f"{folder} holds its classifier, a {recorded['named']}. Omit --model.")
+    if file is None:
+        raise BadInput(f"{folder} was saved from a function, which is not written. Give it again: Bundle.load(folder, model=function)")
+    try:
+        types = recorded["trusted"] if trust else ()
+        return predictor_in(contents[file], str(folder / file), trusted=types, trust_pickle=trust, positive=recorded["positive"])
+    except Untrusted:
+        what = "a pickle" if file == FILES[1] else f"a file with the types {', '.join(recorded['trusted'])}"
+        raise Untrusted(
+            f"{folder} holds its classifier, a {recorded['named']}, as {what}, which can run code when it is read. If you know "
+            "who wrote the folder, load it with --trust (Python: trust=True)."
+        ) from None
