@@ -3,7 +3,7 @@
     python benchmarks/anywhere.py tables --out rows.csv [--workers 2] [--seeds 100 101] [--arms default group-thresholds] [--seconds 540]
     python benchmarks/anywhere.py worlds --out rows.csv        # simulated patients, whose true gap is measured on 50,000 of them
     python benchmarks/anywhere.py images --out rows.csv        # NIH chest X-rays; needs a GPU to end in reasonable time
-    python benchmarks/anywhere.py summary rows.csv ...         # the table of these rows
+    python benchmarks/anywhere.py summary rows.csv ...         # the table of these rows; --write FILE.md puts it between the marks there
 
 An arm is what a user types: `default` is `eq.debias(model, rows)` and nothing else; an arm named like a method is
 `eq.debias(model, rows, method=...)`; `published` is bias gradient descent/ascent with the schedule and the selection of the paper, and
@@ -258,6 +258,85 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return known.groupby(columns, sort=False)[list(known.columns.difference(columns))].apply(told).reset_index()
 
 
+MARKS = ("<!-- from the rows -->", "<!-- up to here -->")
+AIMS = {"2,000 rows or more": 0.15, "images": 0.5, "mean loss": 0.01, "worst loss": 0.04, "no gap": 1.1}  # of the default
+PLAIN = "group thresholds as fitted"
+
+
+def written(rows: pd.DataFrame) -> str:
+    """The table of all rows and what it says of the default, in Markdown."""
+    table = summary(rows)
+    table["part"] = table["part"] + np.where(table.pop("null"), " without a gap", "")
+    columns = [name for name in table.columns if name != "needs group"]
+    lines = ["| " + " | ".join(columns).replace("|gap|", "\\|gap\\|") + " |", "|" + "---|" * len(columns)]
+    for _, row in table.iterrows():
+        lines.append("| " + " | ".join(_cell(name, row[name]) for name in columns) + " |")
+    return "\n".join([*lines, "", *(f"- {text}" for text in _sentences(rows))])
+
+
+def _cell(name: str, value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    places = 1 if name == "median seconds" else 3 if "gap left" in name or name.startswith(("mean", "worst")) else 0
+    return f"{value:.{places}f}"
+
+
+def _left(rows: pd.DataFrame) -> float:
+    """The share of the signed gap that is left."""
+    return float((np.sign(rows["gap_before"]) * rows["gap"]).sum() / rows["gap_before"].abs().sum())
+
+
+def _sentences(rows: pd.DataFrame) -> Iterator[str]:
+    rows = rows[rows["gap_before"].notna()]
+    default, plain = (rows[rows["arm"] == arm] for arm in ("default", PLAIN))
+    null = default["data"].str.endswith("no gap")
+    for name, some in (("2,000 rows or more", lambda r: r[r["rows"] >= 2000]), ("fewer rows", lambda r: r[r["rows"] < 2000])):
+        own, other = (some(arm[arm["part"] == "tables"]) for arm in (default, plain))
+        if own.empty:
+            continue
+        each = []
+        for data, of in own[own["outcome"] != "refused"].groupby("data"):
+            shares = ", ".join(f"{_left(by):.0%} with {size:,}" for size, by in of.groupby("rows"))
+            each.append(f"{'COMPAS' if data == 'compas' else data.capitalize()} {shares}")
+        aim = f"{AIMS[name]:.0%}" if name in AIMS else f"not more than {PLAIN}"
+        sizes = " and ".join(f"{arm['gap'].abs().mean():.3f}" for arm in (own, other))
+        kept, refusals = int((own["changed"] == 0).sum()), int((own["outcome"] == "refused").sum())
+        yield (
+            f"Tables, {name}: the default leaves {_left(own):.0%} of the signed gap (aim: {aim}), {PLAIN} {_left(other):.0%}; "
+            f"the mean |gap| after is {sizes}. By data: {'; '.join(each)}. "
+            f"No decision differs in {kept} of {len(own)} runs, {refusals} of which were refused."
+        )
+    images = default[default["part"] == "images"]
+    if len(images):
+        yield (
+            f"Images: the default leaves {_left(images):.0%} (aim: {AIMS['images']:.0%}), with a mean |gap| of "
+            f"{images['gap_before'].abs().mean():.3f} before and {images['gap'].abs().mean():.3f} after."
+        )
+    for part, own in default[~null].groupby("part", sort=False):
+        loss = own["performance_before"] - own["performance"]
+        yield (
+            f"Loss of balanced accuracy of the default, {part}: {loss.mean():.3f} on average (aim: {AIMS['mean loss']}), "
+            f"{loss.max():.3f} at worst (aim: {AIMS['worst loss']})."
+        )
+    for size, own in default[null].groupby("rows"):
+        before, after = own["gap_before"].abs().mean(), own["gap"].abs().mean()
+        thresholds = plain.loc[plain["data"].str.endswith("no gap") & (plain["rows"] == size), "gap"].abs().mean()
+        yield (
+            f"Worlds without a gap, {size:,} rows: a mean |gap| of {before:.4f} becomes {after:.4f} "
+            f"(aim: at most {AIMS['no gap']} times it), {thresholds:.4f} with {PLAIN}."
+        )
+    closed, reduced = (default[default["outcome"] == name] for name in ("closed", "reduced"))
+    worse = int((reduced["gap"].abs() >= reduced["gap_before"].abs()).sum())
+    harmed = {part: int((own["test_outcome"] == "harm").sum()) for part, own in reduced.groupby("part", sort=False)}
+    told = ", ".join(f"{count} of {int((reduced['part'] == part).sum())} in {part}" for part, count in harmed.items())
+    beyond = int((closed["gap"].abs() > 0.05).sum())
+    yield (
+        f"`closed` was {len(closed)} times the outcome, with a |gap| on the test rows beyond 0.05 in {beyond}; `reduced` {len(reduced)} "
+        f"times, with a |gap| there that is not smaller in {worse}. On the test rows `reduced` was harm, by a performance below its limit "
+        f"or a larger gap, in {told or 'none'}."
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("tables", "worlds", "images", "summary"))
@@ -272,9 +351,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e6, help="stop after so many")
     parser.add_argument("--size", type=int, default=64, help="pixels per side")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--write", type=Path, help="Markdown file whose marked part is replaced by the summary")
     given = parser.parse_args()
     if given.part == "summary":
-        rows = pd.concat([pd.read_csv(path) for path in given.files])
+        rows = pd.concat([pd.read_csv(path) for path in given.files], ignore_index=True)
+        if given.write is not None:
+            head, rest = given.write.read_text(encoding="utf-8").split(MARKS[0])
+            given.write.write_text(f"{head}{MARKS[0]}\n{written(rows)}\n{MARKS[1]}{rest.split(MARKS[1])[1]}", encoding="utf-8")
     else:
         every = list(cases(given.part, given.seeds, tuple(given.arms), os.environ.get("EQUIPOISE_DATA", ""), given.device, given.size))
         limits: Mapping[str, Callable[[Case], bool]] = {

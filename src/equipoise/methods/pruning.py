@@ -92,7 +92,6 @@ def cost(task: Task, settings: Settings) -> Work:
     classes=True,
     cost=cost,
     effort=3.0,
-    in_auto=5,
 )
 def pruning(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: Rng) -> Steps:
     """A step per set of units that is switched off."""
