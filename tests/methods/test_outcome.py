@@ -111,8 +111,11 @@ def test_performance_below_its_limit_is_harm_whatever_the_gap():
     assert (note.kind, note.subject) == ("performance_below_limit", "balanced_accuracy")
     assert note.numbers["limit"] == pytest.approx(0.9 - 0.02) == found.performance_limit
     assert note.numbers["after"] == pytest.approx(0.85)
+    assert found.clear_loss is found.to_dict()["performance"]["clear_loss"] is True
+    few = by_hand({"M": 0.9, "F": 0.7}, {"M": 0.8, "F": 0.7}, 20)
+    assert (few.outcome, few.clear_loss) == (Outcome.HARM, False)  # two patients
     allowed = by_hand({"M": 0.9, "F": 0.7}, {"M": 0.7, "F": 0.7}, 2000, Goal("eod", max_loss=0.06))
-    assert allowed.outcome is Outcome.CLOSED
+    assert (allowed.outcome, allowed.clear_loss) == (Outcome.CLOSED, None)
 
 
 def test_a_minimum_that_the_original_never_had_is_no_harm_but_not_closed_or_met_either():

@@ -50,7 +50,7 @@ def _judgement(outcome: Outcome, *gaps: JudgedGap, **changes: object) -> Judgeme
     return replace(found, **changes)
 
 
-BELOW = Note("performance_below_limit", "balanced_accuracy", {"before": 0.598, "after": 0.527, "limit": 0.578})
+BELOW = Note("performance_below_limit", "balanced_accuracy", {"before": 0.598, "after": 0.527, "limit": 0.578, "clear": True})
 LARGER = Note("larger_gap", "F", {"measure": "eod", "reference": "M", "before": -0.03, "after": -0.09})
 WORSE = Note("rate_worse", "F", {"rate": "tpr", "before": 0.801, "after": 0.702, "limit": 0.801})
 

@@ -12,7 +12,7 @@ set, or all rows of the repair set with cross-fitted decisions. In this order:
 - unclear: everything else, among it any group with too few patients. `patients_needed` says about how many would tell.
 
 A claim of benefit needs more than a warning: `closed` and `reduced` are each wrong in at most 5 % of cases, whatever the truth, while a
-loss of performance beyond its limit is harm even where chance may explain it.
+loss of performance beyond its limit is harm even where chance may explain it; `clear_loss` says which of the two it is.
 """
 
 import math
@@ -116,6 +116,11 @@ class Judgement:
         return max(known, key=lambda gap: abs(gap.before.value)) if known else None
 
     @property
+    def clear_loss(self) -> bool | None:
+        """Whether performance is below its limit by more than sampling error explains; None where it is not below."""
+        return next((bool(note.numbers["clear"]) for note in self.harms if note.kind == "performance_below_limit"), None)
+
+    @property
     def short(self) -> tuple[str, ...]:
         """Groups whose gap has no value, because they or the reference have too few patients."""
         return tuple(gap.group for gap in self.gaps if not gap.known)
@@ -137,6 +142,7 @@ class Judgement:
             "performance": {
                 "measure": self.performance,
                 "limit": self.performance_limit,
+                "clear_loss": self.clear_loss,
                 "before": self.performance_before.to_dict(),
                 "after": self.performance_after.to_dict(),
                 "change": self.performance_change.to_dict(),
@@ -283,8 +289,10 @@ def _performance_harm(goal: Goal, was: Estimate, now: Estimate, change: Estimate
     least = min(limit, was.value if was.value >= limit else was.value - goal.allowed_loss)
     if not now.value < least - NOISE:  # nor where there is no value
         return []
+    relative = goal.min_performance is None or goal.original is not None or was.value < limit  # counted from the original on these rows
+    clear = was.value + change.high < least if relative else now.high < least
     numbers = {"before": was.value, "after": now.value, "limit": limit, "change": change.value, "low": change.low, "high": change.high}
-    return [Note("performance_below_limit", goal.performance, numbers)]
+    return [Note("performance_below_limit", goal.performance, {**numbers, "clear": bool(clear)})]
 
 
 def _larger_gaps(goal: Goal, gaps: Iterable[JudgedGap]) -> list[Note]:

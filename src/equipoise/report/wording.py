@@ -230,7 +230,8 @@ def _harm_words(note: Note, judgement: Judgement, called: Called, details: bool)
     n = note.numbers
     if note.kind == "performance_below_limit":
         brief = f"{performance_words(note.subject)} fell below its limit"
-        return f"{_performance_ends(judgement)}, below its limit of {amount(n['limit'])}" if details else brief
+        surely = "which sampling error does not explain" if n["clear"] else "which sampling error may explain"
+        return f"{_performance_ends(judgement)}, below its limit of {amount(n['limit'])}, {surely}" if details else brief
     if note.kind == "larger_gap":
         subject = f"the difference in {gap_words(judgement.measure)} between {called(note.subject)} and {called(n['reference'])}"
         if not details:
