@@ -13,6 +13,7 @@ from equipoise.cli.app import command_line
 CALLS: dict[str, Callable[..., Any]] = {
     "audit": eq.audit,  # of data.read_cohort(...) or data.read_scores(...) where the rows are in a file
     "debias": repair.try_methods,  # eq.debias for one method; the dry run is repair.estimate
+    "compare": eq.compare,  # of tables or audits; eq.history(path).monitor() of a history
     "apply": repair.Bundle.load,  # .decide(rows)
     "report": report.write_again,  # eq.read_audit("audit.json").report("audit.html")
     "data list": data.CATALOGUE.values,

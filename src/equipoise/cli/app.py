@@ -14,7 +14,7 @@ from equipoise.cli.console import err, forget_stopped, out, say_stopped
 from equipoise.errors import EquipoiseError
 
 COMMANDS = {
-    **{name: name for name in ("audit", "debias", "apply", "report", "demo")},
+    **{name: name for name in ("audit", "debias", "apply", "compare", "report", "demo")},
     "data": "data_app",
     "study": "study_app",
 }

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from equipoise import data, measures, models, repair, report
 from equipoise.cli import inputs as given
+from equipoise.cli import pipeline
 from equipoise.cli.checking import CheckOption, ToleranceOption, check, check_lines, check_problems
 from equipoise.cli.console import JsonOption, bar, notes, out
 from equipoise.cli.inputs import number_problems
@@ -100,6 +101,11 @@ def audit(
     ] = None,
     group_name: given.GroupNameOption = None,
     figures: Annotated[Path | None, typer.Option(help="Also write figures (PNG and SVG) into this folder.")] = None,
+    append: pipeline.AppendOption = None,
+    date: pipeline.DateOption = None,
+    replace_period: pipeline.ReplaceOption = False,
+    new_group: pipeline.NewGroupOption = None,
+    fail_if: pipeline.FailIfOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every group, rate and gap instead of one screen.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -144,13 +150,15 @@ def audit(
     problems += _place_problems(save, {"--report": page, "--pdf": pdf}) + _no_finding_problems(no_finding, label)
     problems += number_problems(specificity=specificity, sensitivity=sensitivity)
     given.collected(problems, lambda: measures.read_range(thresholds))
+    problems += pipeline.append_problems(append, date, replace_period, new_group)
+    conditions = pipeline.conditions_of(fail_if, problems)
     raise_all(problems)
     for path in (file, valid, check_scores):  # before pandas is imported
         if path is not None and not path.exists():
             raise data.no_such_file(path)
     reading = inputs.reading
     output = "auto" if model is None else pick("--output-type", output_type or "auto", models.OUTPUTS)
-    for place in (save, page, pdf, figures and figures / "rates.png"):
+    for place in (save, page, pdf, append, figures and figures / "rates.png"):
         if place:
             data.check_writable(place)
     if pdf:
@@ -230,8 +238,12 @@ def audit(
             report.save_audit_figures(scores.get(name), results[name], place)
         if clear is not None:
             report.save_underdiagnosis_figure(clear, figures)
+    if append:
+        measures.history(append).append(every, date or "", replace=replace_period, new_groups=new_group or ())
+    facts = measures.audit_facts(results[label[0]] if one else every) if conditions else []
     if as_json:
         print(json.dumps(told, indent=2, allow_nan=False))
+        pipeline.exit_if(conditions, facts)
         return
     if one or verbose:
         for name, result in results.items():
@@ -251,9 +263,10 @@ def audit(
             out.print(Text(report.printable(f"{path.name}: {line}")), soft_wrap=True)
     for line in prepared:
         out.print(Text(report.printable(line)), soft_wrap=True)
-    for name, place in (("result", save), ("report", page), ("PDF", pdf), ("figures", figures)):
+    for name, place in (("result", save), ("report", page), ("PDF", pdf), ("figures", figures), (f"history with {date}", append)):
         if place:
             out.print(Text(f"{name}: {place}"), soft_wrap=True)
+    pipeline.exit_if(conditions, facts)
 
 
 def _with_baseline(name: str, audit: measures.Audit, scores: data.Scores, cohort: data.Cohort, train: data.Cohort) -> measures.Audit:

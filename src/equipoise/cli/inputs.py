@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -179,9 +179,10 @@ OPTIONS = {  # by field of data.Reading; bins and norm are parsed
 }
 
 
-def reads_data(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The command with options of OPTIONS, all or those named, in place of its parameter `inputs`."""
+def reads_data(*names: str, optional: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The command with options of OPTIONS, all or those named, in place of its parameter `inputs`; `optional` ones may be left out."""
     taken = {name: OPTIONS[name] for name in names or OPTIONS}
+    taken |= {name: replace(taken[name], kind=taken[name].kind | None, default=None) for name in optional}
     keyword = inspect.Parameter.KEYWORD_ONLY
     options = [
         inspect.Parameter(name, keyword, annotation=one.parameter, default=inspect.Parameter.empty if one.default is ... else one.default)

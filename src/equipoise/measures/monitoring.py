@@ -116,15 +116,14 @@ def monitor(
             for k, group in enumerate(groups[1:]):
                 where = dict(zip(WHERE, (label, measure, attribute, group, groups[0]), strict=True))
                 changed, shown = int(changed_at[k]), int(shown_at[k])
-                at = changed if changed >= 0 else len(names) - 1
-                since = int(evidence.since[at, k])
+                since = int(evidence.since[-1, k])  # by all periods so far
                 found.append(
                     where
                     | dict(zip(("value", "low", "high"), map(float, so_far[-1, :, k]), strict=True))
                     | {"shown": shown >= 0, "shown_in": names[shown] if shown >= 0 else ""}
                     | {"changed": changed >= 0, "changed_in": names[changed] if changed >= 0 else ""}
                     | {"since": names[since] if changed >= 0 else "", "evidence": float(evidence.value[-1, k])}
-                    | {name: float(side[at, k]) if changed >= 0 else np.nan for name, side in _sides(evidence)}
+                    | {name: float(side[-1, k]) if changed >= 0 else np.nan for name, side in _sides(evidence)}
                 )
                 for t, name in enumerate(names):
                     numbers = zip(("value", "low", "high"), own[t, :, k], strict=True)

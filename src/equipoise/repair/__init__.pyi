@@ -7,6 +7,7 @@ from .comparing import compare as compare
 from .comparison import Comparison as Comparison
 from .comparison import Probes as Probes
 from .contrast import Contrast as Contrast
+from .contrast import contrast_facts as contrast_facts
 from .contrast import contrast_scores as contrast_scores
 from .contrast import contrast_sums as contrast_sums
 from .dry_run import RepairEstimate as RepairEstimate

@@ -5,7 +5,7 @@ their sums: the variances of both add up. Every change of a gap is one compariso
 adjusted by Holm's method over all gaps, and separately over all rates. Simultaneous intervals are Bonferroni's.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from equipoise.measures import (
     Asked,
     AuditSums,
     Estimate,
+    Fact,
     FloatArray,
     Ranking,
     Settings,
@@ -31,6 +32,7 @@ from equipoise.measures import (
     coefficients,
     combined,
     comparisons_of,
+    gap_facts,
     paired,
     quantile,
     records,
@@ -40,7 +42,7 @@ from equipoise.measures import (
 )
 from equipoise.presenting import presenter
 from equipoise.repair.changes import Affected, affected, all_attributes
-from equipoise.repair.pairing import aligned, same_patients
+from equipoise.repair.pairing import aligned, same_patients, unlike, with_common_groups
 
 RATES_COMPARED = {"selection_rate": "spd", "tpr": "eod", "fpr": "fpr_gap", "ppv": "ppv_gap", "npv": "npv_gap"}  # rate: its gap
 BEFORE = ("label", "compared", "measure", "attribute", "group", "reference")
@@ -119,6 +121,13 @@ class Contrast:
         }
 
 
+def contrast_facts(found: Contrast) -> list[Fact]:
+    """All numbers of a comparison that a condition may be about: of a gap or a rate, the value is its change."""
+    facts = [Fact("findings", {"value": float(found.findings)}), *gap_facts(found.gaps.to_dict("records"))]
+    rates = [row | {"reference": ""} for row in found.rates.to_dict("records")]
+    return [*facts, *gap_facts(rates, measure="rate"), *gap_facts(found.performance.to_dict("records"))]
+
+
 def contrast_sums(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_groups: bool = False) -> Contrast:
     """The contrast of audits of different patients, each by label: every other one with the first.
 
@@ -127,8 +136,8 @@ def contrast_sums(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_gro
     """
     names = list(subjects)
     if common_groups:
-        subjects = _common(subjects)
-    problems = [each for name in names[1:] for each in _unlike(names[0], subjects[names[0]], name, subjects[name])]
+        subjects = with_common_groups(subjects)
+    problems = [each for name in names[1:] for each in unlike(names[0], subjects[names[0]], name, subjects[name])]
     raise_all(problems)
     gaps, rates, performance = [], [], []
     first = subjects[names[0]]
@@ -334,58 +343,3 @@ def _auroc_change(first: Scores, other: Scores, level: float) -> tuple[float, fl
     half = quantile(level) * float(np.sqrt((np.bincount(units, by_row) ** 2).sum()))
     change = areas[1] - areas[0]
     return areas[0], areas[1], change, max(change - half, -1.0), min(change + half, 1.0)
-
-
-def _common(subjects: Mapping[str, Mapping[str, AuditSums]]) -> dict[str, dict[str, AuditSums]]:
-    """The audits with the groups that all of them have."""
-
-    def kept(one: AuditSums, label: str) -> AuditSums:
-        others = [each[label] for each in subjects.values() if label in each]
-        groups, sums = {}, {}
-        for attribute, levels in one.groups.items():
-            shared = [g for g in levels if all(g in each.groups.get(attribute, ()) for each in others)]
-            groups[attribute] = tuple(shared)
-            sums[attribute] = one.sums[attribute].taken([levels.index(group) for group in shared])
-        return replace(one, groups=groups, sums=sums)
-
-    return {name: {label: kept(one, label) for label, one in each.items()} for name, each in subjects.items()}
-
-
-def _unlike(first: str, one: Mapping[str, AuditSums], second: str, other: Mapping[str, AuditSums]) -> list[str]:
-    """Why two audits cannot be compared."""
-    both = f"{first} and {second}"
-    if set(one) != set(other):
-        return [f"{both} are of different labels: {', '.join(one)} and {', '.join(other)}. Audit the same labels."]
-    problems = []
-    for label, mine in one.items():
-        theirs, where = other[label], f"{both}{f', {label}' if len(one) > 1 else ''}"
-        if mine.digest is not None and mine.digest == theirs.digest:
-            problems.append(
-                f"{where}: these are the same {mine.rows:,} rows, so they are not two samples of patients. Compare the models by row: "
-                "equipoise compare FILE --score OLD --score NEW, or eq.compare({...}) with their scores."
-            )
-        checks: list[tuple[str, Callable[[AuditSums], object], str]] = [
-            ("measures", lambda a: set(a.measures), "Audit both with the same --measure."),
-            ("attributes", lambda a: set(a.groups), "Audit both with the same --group."),
-            ("confidence levels", lambda a: a.level, "Audit both with the same --level."),
-            ("weighting", lambda a: a.weighted, "Audit both with or without --weight."),
-        ]
-        for what, of, todo in checks:
-            if of(mine) != of(theirs):
-                problems.append(f"{where}: different {what}: {_said(of(mine))} and {_said(of(theirs))}. {todo}")
-        for attribute in mine.groups.keys() & theirs.groups.keys():
-            references = mine.groups[attribute][:1], theirs.groups[attribute][:1]
-            if references[0] != references[1]:
-                said = " and ".join(", ".join(each) or "none" for each in references)
-                problems.append(f"{where}: different references of {attribute}: {said}. Audit both with the same --reference.")
-            only = set(mine.groups[attribute]) ^ set(theirs.groups[attribute])
-            if only:
-                problems.append(
-                    f"{where}: different groups of {attribute}; not in both: {', '.join(sorted(only))}. Write groups in the same way, or "
-                    "leave out those that are not in both with --common-groups (common_groups=True)."
-                )
-    return problems
-
-
-def _said(value: object) -> str:
-    return ", ".join(sorted(map(str, value))) if isinstance(value, set) else str(value)

@@ -1,11 +1,13 @@
-"""Whether two sets of scores are of the same patients, by their ids, and the rows of one in the order of the other."""
+"""What can be compared: whether two sets of scores are of the same patients, by their ids, and whether two audits are alike."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from equipoise.data import ObjectArray, Scores
 from equipoise.errors import BadInput
+from equipoise.measures import AuditSums
 
 SAY = "State which with --paired or --unpaired (paired=True, paired=False), or name a column of patient ids with --patient."
 
@@ -81,3 +83,58 @@ def _same_groups(first: Scores, other: Scores, order: np.ndarray[tuple[int], np.
     if names[0] != names[1] or [a.levels for a in first.attributes] != [a.levels for a in other.attributes]:
         return False
     return all(np.array_equal(a.codes, b.codes[order]) for a, b in zip(first.attributes, other.attributes, strict=True))
+
+
+def with_common_groups(subjects: Mapping[str, Mapping[str, AuditSums]]) -> dict[str, dict[str, AuditSums]]:
+    """The audits with the groups that all of them have."""
+
+    def kept(one: AuditSums, label: str) -> AuditSums:
+        others = [each[label] for each in subjects.values() if label in each]
+        groups, sums = {}, {}
+        for attribute, levels in one.groups.items():
+            shared = [g for g in levels if all(g in each.groups.get(attribute, ()) for each in others)]
+            groups[attribute] = tuple(shared)
+            sums[attribute] = one.sums[attribute].taken([levels.index(group) for group in shared])
+        return replace(one, groups=groups, sums=sums)
+
+    return {name: {label: kept(one, label) for label, one in each.items()} for name, each in subjects.items()}
+
+
+def unlike(first: str, one: Mapping[str, AuditSums], second: str, other: Mapping[str, AuditSums]) -> list[str]:
+    """Why two audits cannot be compared."""
+    both = f"{first} and {second}"
+    if set(one) != set(other):
+        return [f"{both} are of different labels: {', '.join(one)} and {', '.join(other)}. Audit the same labels."]
+    problems = []
+    for label, mine in one.items():
+        theirs, where = other[label], f"{both}{f', {label}' if len(one) > 1 else ''}"
+        if mine.digest is not None and mine.digest == theirs.digest:
+            problems.append(
+                f"{where}: these are the same {mine.rows:,} rows, so they are not two samples of patients. Compare the models by row: "
+                "equipoise compare FILE --score OLD --score NEW, or eq.compare({...}) with their scores."
+            )
+        checks: list[tuple[str, Callable[[AuditSums], object], str]] = [
+            ("measures", lambda a: set(a.measures), "Audit both with the same --measure."),
+            ("attributes", lambda a: set(a.groups), "Audit both with the same --group."),
+            ("confidence levels", lambda a: a.level, "Audit both with the same --level."),
+            ("weighting", lambda a: a.weighted, "Audit both with or without --weight."),
+        ]
+        for what, of, todo in checks:
+            if of(mine) != of(theirs):
+                problems.append(f"{where}: different {what}: {_said(of(mine))} and {_said(of(theirs))}. {todo}")
+        for attribute in mine.groups.keys() & theirs.groups.keys():
+            references = mine.groups[attribute][:1], theirs.groups[attribute][:1]
+            if references[0] != references[1]:
+                said = " and ".join(", ".join(each) or "none" for each in references)
+                problems.append(f"{where}: different references of {attribute}: {said}. Audit both with the same --reference.")
+            only = set(mine.groups[attribute]) ^ set(theirs.groups[attribute])
+            if only:
+                problems.append(
+                    f"{where}: different groups of {attribute}; not in both: {', '.join(sorted(only))}. Write groups in the same way, or "
+                    "leave out those that are not in both with --common-groups (common_groups=True)."
+                )
+    return problems
+
+
+def _said(value: object) -> str:
+    return ", ".join(sorted(map(str, value))) if isinstance(value, set) else str(value)

@@ -1,6 +1,9 @@
 from .audit_page import write_audit_page as write_audit_page
 from .audit_page import write_audits_page as write_audits_page
 from .card_facts import read_facts as read_facts
+from .compare_page import write_contrast_page as write_contrast_page
+from .compare_page import write_monitoring_page as write_monitoring_page
+from .compare_words import condition_words as condition_words
 from .documents import overview as overview
 from .documents import pages as pages
 from .documents import readme as readme
@@ -32,6 +35,8 @@ from .study_tables import study_text as study_text
 from .study_tables import study_view as study_view
 from .terminal import audit_summary as audit_summary
 from .terminal import audits_summary as audits_summary
+from .terminal_compare import contrast_view as contrast_view
+from .terminal_compare import monitoring_view as monitoring_view
 from .terminal_details import audit_view as audit_view
 from .terminal_details import encoding_view as encoding_view
 from .terminal_details import shrunken_view as shrunken_view

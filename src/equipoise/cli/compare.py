@@ -1,0 +1,195 @@
+"""`equipoise compare`: models on the same patients, sites or periods with different patients, and audits repeated over time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from equipoise import data, measures, repair, report
+from equipoise.cli import inputs as given
+from equipoise.cli import pipeline
+from equipoise.cli.console import JsonOption, bar, notes, out
+from equipoise.errors import BadInput, raise_all
+
+if TYPE_CHECKING:
+    from equipoise.measures import Monitoring
+    from equipoise.repair import Contrast
+
+ROLES = ("labels", "group", "reference", "patient", "id", "positive", "bins", "conflicts", "weight", "max_table_bytes")
+AUDIT, HISTORY, TABLE = "audit", "history", "table"
+
+
+@given.reads_data(*ROLES, optional=("labels", "group"))
+def compare(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Audits (.json, from audit --out), tables of scores (one with several --score columns, or several with one), or one "
+            "history (.parquet, from audit --append)."
+        ),
+    ],
+    *,
+    inputs: given.Inputs,
+    score: Annotated[
+        list[str] | None, typer.Option(help="Column of scores in a table; the first is compared with each of the others.")
+    ] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(help="Name of each that is compared, in order.", show_default="the columns, or the files")
+    ] = None,
+    threshold: Annotated[
+        list[float] | None,
+        typer.Option(help="Scores from this value on are decided positive; one for all, or one for each.", show_default="0.5"),
+    ] = None,
+    paired: Annotated[
+        bool | None,
+        typer.Option("--paired/--unpaired", help="Tables are of the same patients, or of different ones.", show_default="by their ids"),
+    ] = None,
+    common_groups: Annotated[bool, typer.Option("--common-groups", help="Leave out groups that are not in all audits.")] = False,
+    measure: Annotated[
+        list[str] | None, typer.Option(help="Measure of tables, or of a history (eod, fpr_gap and spd by default); repeat it for more.")
+    ] = None,
+    level: Annotated[float, typer.Option(help="Confidence level for tables and histories; audits have their own.")] = 0.95,
+    min_patients: Annotated[int, typer.Option(help="Cells of tables with fewer patients are 'insufficient data'.")] = 5,
+    since: Annotated[
+        str | None, typer.Option(help="First period of a history to use, as after a change of the model.", show_default="the first")
+    ] = None,
+    expected_change: Annotated[
+        float, typer.Option(help="Size of gap, or of change, for which the limits of a history are sharpest.")
+    ] = 0.1,
+    intersections: Annotated[
+        bool, typer.Option("--intersections", help="Follow the intersections of attributes in a history too.")
+    ] = False,
+    fail_if: pipeline.FailIfOption = None,
+    save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None,
+    page: Annotated[Path | None, typer.Option("--report", help="Also write a page for people to this file (.html).")] = None,
+    group_name: given.GroupNameOption = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print every rate, or every period, instead of one screen.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare models, sites or periods, or follow an audit over time, with intervals and alarms that hold for all comparisons together.
+
+    [bold]Two models on the same patients:[/bold] equipoise compare scores.csv --score old --score new --label y --group sex
+
+    [bold]Two sites, from their audits:[/bold] equipoise compare a.json b.json
+
+    [bold]An audit repeated over time:[/bold] equipoise compare history.parquet --fail-if changed
+    """
+    problems = given.number_problems(level=level, min_patients=min_patients)
+    for value in threshold or []:
+        problems += given.number_problems(threshold=value)
+    conditions = pipeline.conditions_of(fail_if, problems)
+    if page is not None and page.suffix.lower() not in (".html", ".htm"):
+        problems.append(f"--report writes .html; got {page.name!r}. Use --report {page.with_suffix('.html').name}.")
+    raise_all(problems)
+    for path in files:
+        if not path.exists():
+            raise data.no_such_file(path)
+    for place in (save, page):
+        if place:
+            data.check_writable(place)
+    kinds = [_kind(path) for path in files]
+    raise_all(_kind_problems(files, kinds, inputs.options, score, {"--since": since, "--intersections": intersections}))
+    found: Contrast | Monitoring
+    with notes():
+        if kinds == [HISTORY]:
+            wanted = {"measures": measure} if measure else {}
+            found = measures.history(files[0]).monitor(
+                **wanted, level=level, expected_change=expected_change, since=since, intersections=intersections
+            )
+        elif kinds[0] == AUDIT:
+            audits: dict[str, Any] = dict(zip(_names(name, files), map(measures.read_audit, files), strict=True))
+            found = repair.compare(audits, common_groups=common_groups)
+        else:
+            scores = _scores(files, inputs.options, score or [], name)
+            if threshold is not None and len(threshold) not in (1, len(scores)):
+                raise BadInput(f"{len(threshold)} --threshold for {len(scores)} that are compared. Give one for all, or one for each.")
+            each = dict(zip(scores, (threshold or [0.5]) * (len(scores) if len(threshold or [0]) == 1 else 1), strict=True))
+            with bar("compare"):
+                found = repair.compare(
+                    scores, paired=paired, threshold=each, measures=measure or None, level=level, min_patients=min_patients
+                )
+    told = found.to_dict()
+    if save:
+        data.write_text(save, json.dumps(told, indent=2, allow_nan=False) + "\n")
+    if page:
+        found.report(page, group_names=given.group_names_of(group_name))
+    over_time = isinstance(found, measures.Monitoring)
+    if as_json:
+        print(json.dumps(told, indent=2, allow_nan=False))
+    else:
+        out.print(report.monitoring_view(found, verbose) if over_time else report.contrast_view(found, verbose))  # type: ignore[arg-type]
+        for what, place in (("result", save), ("report", page)):
+            if place:
+                out.print(Text(f"{what}: {place}"), soft_wrap=True)
+    if conditions:
+        pipeline.exit_if(conditions, measures.monitoring_facts(found) if over_time else repair.contrast_facts(found))  # type: ignore[arg-type]
+
+
+def _kind(path: Path) -> str:
+    if path.is_file() and path.suffix.lower() == ".json":
+        return AUDIT
+    return HISTORY if path.is_file() and measures.is_history(path) else TABLE
+
+
+def _kind_problems(
+    files: list[Path], kinds: list[str], roles: Mapping[str, Any], score: list[str] | None, over_time: Mapping[str, object]
+) -> list[str]:
+    """Files that do not go together, and options that are not for them."""
+    if len(set(kinds)) > 1:
+        listed = ", ".join(f"{path.name} ({kind})" for path, kind in zip(files, kinds, strict=True))
+        return [f"expected audits, tables or one history; got {listed}. Compare files of one kind."]
+    problems = []
+    kind = kinds[0]
+    if kind == HISTORY and len(files) > 1:
+        problems.append(f"one history is followed at a time; got {len(files)}. Name one of them.")
+    if kind == AUDIT and len(files) < 2:
+        problems.append(f"one audit, {files[0].name}, has nothing to be compared with. Name another one.")
+    if kind != HISTORY:
+        problems += [f"{option} is for a history (.parquet, from audit --append). Omit it." for option, value in over_time.items() if value]
+    if kind != TABLE:
+        used = {"--score": score, "--label": roles["labels"], "--group": roles["group"], "--reference": roles["reference"]}
+        used |= {"--patient": roles["patient"], "--weight": roles["weight"], "--bins": roles["bins"]}
+        return problems + [f"{option} is for tables of scores; {files[0].name} is an {kind}. Omit it." for option, v in used.items() if v]
+    for option, field, example in (("--label", "labels", "y"), ("--group", "group", "sex")):
+        if not roles[field]:
+            problems.append(f"a table of scores needs {option}, as in {option} {example}")
+    if len(roles["labels"] or []) > 1:
+        problems.append("tables are compared for one --label at a time. Omit the others, or compare audits, which may have several.")
+    wanted = "two or more --score columns" if len(files) == 1 else "one --score column"
+    if (len(files) == 1) != (len(score or []) > 1) or not score:
+        shown = "1 table" if len(files) == 1 else f"{len(files)} tables"
+        problems.append(f"{shown} of scores: expected {wanted}; got {len(score or [])}. Give the columns with --score.")
+    return problems
+
+
+def _names(given_names: list[str] | None, found: list[Path]) -> list[str]:
+    stems = [path.stem for path in found]
+    names = given_names or (stems if len(set(stems)) == len(stems) else list(map(str, found)))
+    return _checked(names, len(found))
+
+
+def _checked(names: list[str], count: int) -> list[str]:
+    if len(names) != count or len(set(names)) != count:
+        raise BadInput(f"{count} are compared and need {count} different names; got {', '.join(names)}. Give one --name for each.")
+    return names
+
+
+def _scores(files: list[Path], roles: Mapping[str, Any], score: list[str], names: list[str] | None) -> dict[str, data.Scores]:
+    """The scores by name: columns of one table, or the same column of several; groups are those of the first."""
+    bins = dict(map(data.read_bins, roles["bins"] or []))
+    reading = data.Reading(**{**roles, "bins": bins})
+    pairs = [(files[0], column) for column in score] if len(files) == 1 else [(path, score[0]) for path in files]
+    called = _checked(names or score, len(pairs)) if len(files) == 1 else _names(names, files)
+    found: dict[str, data.Scores] = {}
+    for name, (path, column) in zip(called, pairs, strict=True):
+        (own,) = data.read_scores(path, reading, [column]).values()
+        found[name] = replace(own, name=name)
+        known = {a.name: a.bins for a in own.attributes if a.bins is not None}
+        reading = replace(reading, bins=known, reference=[a.reference for a in own.attributes])
+    return found

@@ -1,0 +1,140 @@
+"""The HTML reports of a comparison and of gaps over time. Each is one file, for screens, phones and paper."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from equipoise import __version__
+from equipoise.data import write_text
+from equipoise.measures import Estimate, Monitoring
+from equipoise.repair import Contrast
+from equipoise.report.compare_words import contrast_conclusion, differ_words, monitoring_conclusion, state_words
+from equipoise.report.measure_words import PERFORMANCE, RATES, distinct, gap_words
+from equipoise.report.panels import LEFT, RIGHT, WIDTH, Called, Mark, Panel, Tick, along, dot, line, up
+from equipoise.report.templating import how_many, numbered, page_of
+from equipoise.report.text import amount, number, percent, short
+from equipoise.report.wording import group_words
+
+SCRIPTS = ("page.js",)
+CONTRAST = {"verdict": "The answer", "gaps": "Changes of differences", "rates": "Changes in each group", "performance": "Performance"}
+CONTRAST |= {"method": "Method and limits"}
+MONITORING = {"verdict": "The answer", "charts": "Over time", "periods": "Every period", "method": "Method and limits"}
+SMALLEST, MOST_TICKS, MOST_POINTS = 0.05, 3, 60  # of the height of a chart on each side of zero; periods with a label; and with a dot
+
+
+def write_contrast_page(found: Contrast, path: Path, *, group_names: Mapping[str, str] | None = None) -> Path:
+    """The path of the report of a comparison, which is written whole or not at all."""
+    return write_text(path, contrast_page(found, group_names))
+
+
+def write_monitoring_page(found: Monitoring, path: Path, *, group_names: Mapping[str, str] | None = None) -> Path:
+    """The path of the report of gaps over time, which is written whole or not at all."""
+    return write_text(path, monitoring_page(found, group_names))
+
+
+def contrast_page(found: Contrast, names: Mapping[str, str] | None = None) -> str:
+    """The report of a comparison as HTML; `names` are words for groups, such as {"F": "women"}."""
+    words = _words(found.rates, names)
+    gaps = found.gaps[found.gaps["measure"].isin(distinct(found.gaps["measure"].unique()))]
+    context = _shared(words, "comparison", found.level) | {
+        "title": f"{', '.join(found.others)} compared with {found.first}",
+        "found": found,
+        "conclusion": contrast_conclusion(found, words),
+        "differ": list(differ_words(found, words)),
+        "sizes": {name: how_many(rows, patients) for name, (rows, patients) in found.sizes.items()},
+        "gaps": [_change(row, gap_words(str(row["measure"]))) for row in gaps.to_dict("records")],
+        "rates": [_change(row, RATES[str(row["rate"])].name) for row in found.rates.to_dict("records")],
+        "performance": [_change(row, PERFORMANCE[str(row["measure"])]) for row in found.performance.to_dict("records")],
+        "several": len(found.others) > 1,
+        "labels": len(set(found.gaps["label"])) > 1,
+    }
+    return page_of("contrast.html", context | numbered(CONTRAST), SCRIPTS)
+
+
+def monitoring_page(found: Monitoring, names: Mapping[str, str] | None = None) -> str:
+    """The report of gaps over time as HTML; `names` are words for groups, such as {"F": "women"}."""
+    words = _words(found.gaps, names)
+
+    def called(group: str) -> str:
+        return words.get(group, group)
+
+    keys = ["label", "measure", "attribute", "group"]
+    courses = dict(list(found.frame.groupby(keys, sort=False)))
+    rows = [
+        {
+            **row,
+            "words": gap_words(str(row["measure"])),
+            "estimate": Estimate(row["value"], row["low"], row["high"]),
+            "state": state_words(row),
+            "panel": chart(courses[tuple(row[k] for k in keys)], row, called),
+            "course": courses[tuple(row[k] for k in keys)].to_dict("records"),
+        }
+        for row in found.gaps.to_dict("records")
+    ]
+    context = _shared(words, "monitoring", found.level) | {
+        "title": f"Differences from {found.periods[0]} to {found.periods[-1]}",
+        "found": found,
+        "conclusion": monitoring_conclusion(found, words),
+        "rows": rows,
+        "alpha": percent(1 - found.level),
+        "expected": amount(found.expected_change, "size"),
+        "labels": len(set(found.gaps["label"])) > 1,
+    }
+    return page_of("monitoring.html", context | numbered(MONITORING), SCRIPTS)
+
+
+def chart(course: pd.DataFrame, row: Mapping[Any, Any], called: Called = str) -> Panel:
+    """One gap over time: the gap of each period, the confidence sequence of all so far, and the limits of a single period."""
+    columns = ["value", "so_far", "so_far_low", "so_far_high", "limit_low", "limit_high"]
+    numbers = course[columns].to_numpy(np.float64)
+    inner = numbers[:, :2][~np.isnan(numbers[:, :2])]
+    outer = np.abs(numbers[:, 2:][~np.isnan(numbers[:, 2:])])
+    widest = max(SMALLEST, 1.6 * float(np.abs(inner).max(initial=0.0)), float(np.median(outer)) if len(outer) else 0.0)
+    low, high = -min(widest, 1.0), min(widest, 1.0)
+    last = max(len(course) - 1, 1)
+    x = [along(k, -0.4, last + 0.4) for k in range(len(course))]
+    value, so_far, band_low, band_high, limit_low, limit_high = (
+        [up(min(max(v, low), high), low, high) if not np.isnan(v) else np.nan for v in numbers[:, k]] for k in range(6)
+    )
+    marks = [Mark("base", line([(LEFT, up(0, low, high)), (WIDTH - RIGHT, up(0, low, high))]), title="no difference")]
+    known = [k for k in range(len(course)) if not np.isnan(band_low[k])]
+    edge = [*((x[k], band_high[k]) for k in known), *((x[k], band_low[k]) for k in reversed(known))]
+    if len(known) > 1:
+        marks.append(Mark("area benefit", line(edge) + "Z", title="limits of the difference over all periods so far"))
+    marks += [Mark("diagonal", line(zip(x, side, strict=True)), title="limits of a single period") for side in (limit_low, limit_high)]
+    marks.append(Mark("benefit", line(zip(x, so_far, strict=True)), title="all periods so far"))
+    for k, period in enumerate(course["period"]):
+        if not np.isnan(value[k]) and len(course) <= MOST_POINTS:
+            alarm = bool(row["changed"]) and str(period) >= str(row["since"])
+            said = f"{period}: {amount(numbers[k, 0], 'points')} points"
+            marks.append(Mark("spot", dot(x[k], value[k], 4 if alarm else 3), 1 if alarm else 0, said))
+    shown = np.unique(np.linspace(0, len(course) - 1, min(MOST_TICKS, len(course))).round().astype(int))
+    ticks_x = tuple(Tick(x[k], str(course["period"].iloc[k])) for k in shown)
+    step = next(size for size in (0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if (high - low) / size <= 6)
+    ticks_y = tuple(
+        Tick(up(v, low, high), number(100 * v, 0, sign=True)) for v in np.arange(np.ceil(low / step), high / step + 1e-9) * step
+    )
+    title = f"{gap_words(str(row['measure']))}: {short(called(str(row['group'])))} minus {short(called(str(row['reference'])))}"
+    course_words = "; ".join(
+        f"{p} {amount(v, 'points')}" for p, v in zip(course["period"].tail(6), course["value"].tail(6), strict=True) if not np.isnan(v)
+    )
+    says = f"{title}, in points. {state_words(row)}. The last periods: {course_words}."
+    return Panel(title, says, ticks_x, ticks_y, "period", "points", tuple(marks))
+
+
+def _change(row: Mapping[Any, Any], words: str) -> dict[str, Any]:
+    return {**row, "words": words, "estimate": Estimate(row["value"], row["low"], row["high"], few=bool(row.get("few", False)))}
+
+
+def _words(rows: pd.DataFrame, names: Mapping[str, str] | None) -> dict[str, str]:
+    """The user's words for groups, checked against those of the result."""
+    groups = list(dict.fromkeys([*rows["group"], *rows["reference"]]))
+    return group_words(names, {"group": groups})
+
+
+def _shared(words: Mapping[str, str], kind: str, level: float) -> dict[str, Any]:
+    called: Called = lambda group: words.get(group, group)  # noqa: E731 (for the templates)
+    return {"kind": kind, "version": __version__, "called": called, "level": percent(level)}
