@@ -138,7 +138,7 @@ def _commands(patch: pytest.MonkeyPatch) -> dict[str, tuple[str, str]]:
         "program": [*table, *QUICK, "--no-onnx", "--model", f"{place}/net.pt2", "--out", "program"],
         "audit": [
             *["audit", f"{place}/images.csv", *ROLES, *images, *cnn, "--cache", "cache/images"],
-            *["--out", "audit/audit.json", "--figures", "figures"],
+            *["--out", "audit/audit.json", "--report", "audit/audit.html", "--figures", "figures"],
         ],
         "apply": ["apply", "table", f"{place}/new.csv", "--out", "decisions.csv", *TRUST],
         "apply to images": ["apply", "images", f"{place}/images.csv", "--images", f"{place}/xrays", "--skip-broken", *TRUST],
@@ -204,6 +204,7 @@ def test_every_file_holds_what_the_page_says_and_nothing_else(flow):
     names = {path.name for path in files}
     for expected in (
         "report.html",
+        "audit.html",
         "card.xml",
         "model.onnx",
         "repaired.pt",
