@@ -166,6 +166,18 @@ class Scores:
             None if self.features is None else self.features.take(rows),
         )
 
+    def hold_out(self, fraction: float = 0.3, *, seed: int = 0) -> "tuple[Scores, Scores]":
+        """The repair set, and this fraction of the patients held out as the test set; by row where there are no patient ids.
+
+        >>> scores = Scores.from_arrays([1, 0] * 50, [0.9, 0.2] * 50, ["F", "F", "M", "M"] * 25, reference="M")
+        >>> [len(part) for part in scores.hold_out(0.3)]
+        [70, 30]
+        """
+        from equipoise.data.splits import hold_out_scores  # which imports this file
+
+        repair, test = hold_out_scores({"": self}, fraction, seed=seed)
+        return repair[""], test[""]
+
     def labelled(self, label: str) -> "Scores":
         """An error: scores are those of one label."""
         raise BadInput(f"{self.name!r} holds the scores of one label, not of {label!r} and others. Give one set of scores per label.")

@@ -16,6 +16,7 @@ from .contract import Steps as Steps
 from .contract import Task as Task
 from .contract import Work as Work
 from .contract import method as method
+from .contract import parts_of as parts_of
 from .contract import settings_of as settings_of
 from .cost import Speed as Speed
 from .debiasing import check_method as check_method
