@@ -59,7 +59,8 @@ def commands() -> str:
     text = re.sub(r"```console\n\$ ", "```sh\n", text)
     text = text.replace(
         "# `equipoise`\n",
-        "# Command line\n\nGenerated from the options. Exit code 0 means success, 2 bad input (one message, no traceback).\n",
+        "# Command line\n\nGenerated from the options. Exit code 0 means success, 1 that a condition of `--fail-if` holds, 2 bad input "
+        "(one message, no traceback).\n",
         1,
     )
     return text.rstrip() + "\n"

@@ -1,0 +1,84 @@
+"""The pages of comparisons and of gaps over time: numbers of the result, and names from users' files as text only."""
+
+import io
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import equipoise as eq
+from equipoise.measures import Monitoring
+from equipoise.repair import Contrast
+from equipoise.report import condition_words
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+def audit(seed: int, gap: float = 0.0, rows: int = 200) -> eq.Audit:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"y": rng.integers(0, 2, rows), "sex": rng.choice([HOSTILE, "M"], rows)})
+    frame["p"] = np.clip(0.3 + 0.4 * frame.y - gap * ((frame.sex != "M") & (frame.y == 1)) + rng.normal(0, 0.2, rows), 0, 1)
+    scores = eq.Scores.from_frame(frame, label="y", score="p", group="sex", reference="M")
+    return eq.audit(scores, measures=["eod", "auroc"], thresholds="0.2:0.3")
+
+
+@pytest.fixture(scope="module")
+def contrast() -> Contrast:
+    return eq.compare({HOSTILE: audit(0), "b": audit(1, 0.4)})
+
+
+@pytest.fixture(scope="module")
+def followed() -> Monitoring:
+    return eq.history({f"2026-{month:02}": audit(month, 0.0 if month < 3 else 0.4) for month in range(1, 6)}).monitor(["eod"])
+
+
+def test_names_are_text_and_the_change_is_on_the_page(contrast, tmp_path):
+    page = contrast.report(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert HOSTILE not in page
+    assert "&lt;script&gt;" in page
+    change = f"{100 * contrast.gaps['value'][0]:+.1f}".replace("-", "\N{MINUS SIGN}")
+    assert change in page
+    assert page.count('class="shown"') == contrast.gaps["clear"].sum() + contrast.rates["clear"].sum()
+
+
+def test_a_chart_has_a_dot_per_period_and_the_alarms_from_its_start_on(followed, tmp_path):
+    page = followed.report(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert HOSTILE not in page
+    dots = re.findall(r'class="spot g(\d)"', page)
+    gap = followed.gaps.iloc[0]
+    assert gap["changed"]
+    assert dots == ["0", "0", "1", "1", "1"]
+    assert gap["since"] == "2026-03"
+
+
+def test_words_for_groups_are_checked(contrast, tmp_path):
+    page = contrast.report(tmp_path / "page.html", group_names={"M": "men"}).read_text(encoding="utf-8")
+    assert "men" in page
+    with pytest.raises(eq.BadInput, match="women"):
+        contrast.report(tmp_path / "page.html", group_names={"women": "F"})
+
+
+def test_the_terminal_shows_no_markup_of_users(contrast, followed):
+    from rich.console import Console
+
+    from equipoise.report import contrast_view, monitoring_view
+
+    console = Console(width=200, record=True, file=io.StringIO())
+    for view in (contrast_view(contrast, verbose=True), monitoring_view(followed, verbose=True)):
+        console.print(view)
+    text = console.export_text()
+    assert "2026-03" in text
+    assert HOSTILE in text
+
+
+def test_a_condition_names_the_group_the_number_and_itself(contrast):
+    from equipoise.measures import read_condition
+    from equipoise.repair import contrast_facts
+
+    condition = read_condition("|eod| > 0.1")
+    words = condition_words(condition, condition.check(contrast_facts(contrast)))
+    assert f"{abs(contrast.gaps['value'][0]):.4g}" in words
+    assert "|eod| > 0.1" in words
+    never = read_condition("eod > 5")
+    assert condition_words(never, never.check(contrast_facts(contrast))) == ""
