@@ -86,7 +86,8 @@ def output_files(home: Path) -> dict[str, list[str]]:
 
     hospital.table(home)
     frame = pd.read_csv(home / "local.csv")
-    frame.assign(p=(frame["a"].rank() / len(frame)).round(3)).to_csv(home / "scores.csv", index=False)
+    scores = {name: (frame[column].rank() / len(frame)).round(3) for name, column in (("p", "a"), ("q", "b"))}
+    frame.assign(**scores).to_csv(home / "scores.csv", index=False)
     frame.assign(ill=1 - frame["sick"]).to_csv(home / "labels.csv", index=False)
     (home / "two.py").write_text("from torch import nn\ndef build():\n    return nn.Linear(3, 2)\n")
     torch.manual_seed(0)
@@ -96,8 +97,13 @@ def output_files(home: Path) -> dict[str, list[str]]:
     quick = [*(part for f in "abc" for part in ("--feature", f)), "--method", "group-thresholds", "--selection", "paper", "--draws", 10]
     one = ["--label", "sick", "--model", f"{home / 'net.py'}:build", "--weights", home / "net.safetensors", "--probe"]
     two = ["--label", "sick", "--label", "ill", "--model", f"{home / 'two.py'}:build", "--weights", home / "two.safetensors"]
-    run("audit", home / "scores.csv", "--label", "sick", "--score", "p", *roles, "--out", home / "audit" / "audit.json",
-        "--figures", home / "audit" / "figures")  # fmt: skip
+    scored, place = ["--label", "sick", "--score", "p", *roles], home / "audit"
+    kept = ["--out", place / "audit.json", "--report", place / "audit.html", "--figures", place / "figures"]
+    run("audit", home / "scores.csv", *scored, *kept, "--append", place / "history.parquet", "--date", "2026-11")
+    run("report", place / "audit.json", "--report", home / "report" / "page.html")
+    told = ["--out", home / "compare" / "compare.json", "--report", home / "compare" / "page.html"]
+    run("compare", home / "scores.csv", *scored, "--score", "q", *told)
+    run("debias", home / "scores.csv", *scored, "--method", "group-thresholds", "--out", home / "rule")
     run("debias", home / "local.csv", *one, *roles, *quick, "--out", home / "one")
     run("apply", home / "one", home / "new.csv", "--trust", "--out", home / "applied" / "decisions.csv")
     run("debias", home / "labels.csv", *two, *roles, *quick, "--out", home / "both")
@@ -105,7 +111,8 @@ def output_files(home: Path) -> dict[str, list[str]]:
     run("study", "show", home / "study", "--figures", home / "study" / "figures")
     run("demo", "--out", home / "demo", "--rows", 600, "--epochs", 1, "--draws", 10)
     header = (home / "applied" / "decisions.csv").read_text().splitlines()[0]
-    folders = {"audit": "audit", "debias": "one", "debias, two labels": "both", "study": "study", "demo": "demo"}
+    folders = {"audit": "audit", "report": "report", "compare": "compare", "debias": "one", "debias, two labels": "both"}
+    folders |= {"debias, scores": "rule", "study": "study", "demo": "demo"}
     return {"apply": [f"decisions.csv: {header}"], **{command: listed(home / folder) for command, folder in folders.items()}}
 
 
