@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -16,13 +16,11 @@ from equipoise.cli import inputs as given
 from equipoise.cli import pipeline
 from equipoise.cli.checking import CheckOption, ToleranceOption, check, check_lines, check_problems
 from equipoise.cli.console import JsonOption, bar, notes, out
+from equipoise.cli.estimators import TrustPickleOption, TrustTypeOption, estimator_of, estimator_problems, is_estimator
 from equipoise.cli.inputs import number_problems
 from equipoise.cli.networks import label_scores, network_of, output_of, outputs_of, scores_of
 from equipoise.cli.scores import LogitsOption, ScoreOption, ScorePrefixOption, paired
 from equipoise.errors import did_you_mean, pick, raise_all
-
-if TYPE_CHECKING:
-    pass
 
 # What the JSON of --out must not be called.
 OTHER_KINDS = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")
@@ -37,6 +35,8 @@ def audit(
     weights: given.WeightsOption = None,
     output_type: given.ModelOutputOption = None,
     output_name: given.OutputNameOption = None,
+    trust_pickle: TrustPickleOption = False,
+    trust_type: TrustTypeOption = None,
     inputs: given.Inputs,
     score: ScoreOption = None,
     score_prefix: ScorePrefixOption = None,
@@ -118,6 +118,8 @@ def audit(
     [bold]A network and images:[/bold] equipoise audit local.csv --images xrays/ --label pneumonia --group sex --reference M
     --patient patient_id --model my_model.py:build --weights net.safetensors
 
+    [bold]A scikit-learn pipeline:[/bold] equipoise audit local.csv --label sick --group sex --reference M --model pipeline.skops
+
     [bold]Classes of a network that decides by argmax:[/bold] --label finding --class none --class pneumonia --class effusion --model ...
 
     [bold]Several labels:[/bold] equipoise audit local.csv --images xrays/ --label Effusion --label Mass --group sex ...
@@ -142,6 +144,8 @@ def audit(
     columns = None if check_scores is None else score or []  # of the known scores
     problems = _role_problems(label, score if columns is None else None, model, with_model) + inputs.problems()
     problems += check_problems(check_scores, tolerance, model, columns, label, inputs.options)
+    network_only = {option: value for option, value in with_model.items() if option not in ("--feature", "--train")}
+    problems += estimator_problems(model, label, network_only, trust_pickle, trust_type)
     if draws is not None and not probe:
         problems.append("--draws requires --probe; no other interval is resampled. Omit it.")
     if classes and (threshold is not None or valid is not None):
@@ -167,7 +171,11 @@ def audit(
     opened: dict[Path, given.Opened] = {}
     with notes("equipoise.data.images"):
         one = len(label) == 1
-        network = None if model is None else network_of(model, weights, reading, output_of(output_name) if one else None)
+        network: Any = None
+        if model is not None and is_estimator(model):
+            network, reading = estimator_of(model, reading, trust_pickle, trust_type)
+        elif model is not None:
+            network = network_of(model, weights, reading, output_of(output_name) if one else None)
 
         def read(path: Path) -> dict[str, data.Scores]:
             if network is None:

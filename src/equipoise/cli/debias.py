@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from equipoise import data
 from equipoise.cli import inputs as given
 from equipoise.cli.checking import CheckOption, ToleranceOption, check, check_lines, check_problems
 from equipoise.cli.console import JsonOption, bar, notes
+from equipoise.cli.estimators import TrustPickleOption, TrustTypeOption, estimator_of, estimator_problems, is_estimator
 from equipoise.cli.goals import goals_of, kept, methods_of, without_groups
 from equipoise.cli.inputs import collected, number_problems
 from equipoise.cli.networks import label_scores, network_of, output_of, outputs_of, scores_of
@@ -24,17 +26,12 @@ def debias(
     ctx: typer.Context,
     file: given.FileArgument,
     *,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Network as file.py:factory or package.module:factory, a backbone, or an exported program (.pt2), whose code is executed.",
-            show_default="none: with --score, the scores are repaired",
-            rich_help_panel="Network",
-        ),
-    ] = None,
+    model: given.ModelOption = None,
     weights: given.WeightsOption = None,
     output_type: given.ModelOutputOption = None,
     output_name: given.OutputNameOption = None,
+    trust_pickle: TrustPickleOption = False,
+    trust_type: TrustTypeOption = None,
     inputs: given.Inputs,
     score: ScoreOption = None,
     score_prefix: ScorePrefixOption = None,
@@ -145,6 +142,9 @@ def debias(
     [bold]Scores only:[/bold] equipoise debias scores.csv --score p --label pneumonia --group sex --reference M --patient patient_id
     --threshold 0.5 --out rule/
 
+    [bold]A scikit-learn pipeline:[/bold] equipoise debias local.csv --label sick --group sex --reference M --model pipeline.skops
+    --out repaired/
+
     [bold]Multi-label:[/bold] --label Effusion --label Mass ...: one repair of a network with one output per label, one folder per label.
 
     [bold]Classes:[/bold] --label finding --class none --class pneumonia --class effusion ...: decided by argmax, one folder per class.
@@ -154,6 +154,7 @@ def debias(
     from equipoise.models import OUTPUTS, code_of
     from equipoise.repair import (
         ROWS_CHECKED,
+        SCORE,
         Options,
         Provenance,
         Request,
@@ -196,6 +197,8 @@ def debias(
     problems += with_model_only(model, label, score, network_only, logits) + check_problems(
         check_scores, tolerance, model, known, label, inputs.options
     )
+    for_networks = network_only | {"--check-scores": check_scores}  # of an estimator, `equipoise audit` checks them
+    problems += estimator_problems(model, label, for_networks, trust_pickle, trust_type)
     goal = collected(
         problems,
         lambda: Goal(measure, performance, min_performance, max_gap, kept(no_group_worse, min_rate or []), selection, max_loss, threshold),
@@ -220,10 +223,14 @@ def debias(
         raise data.no_such_file(check_scores)
     assert goal is not None  # or a problem was raised
     reading = inputs.reading
-    if score:
+    if score or is_estimator(model):
         asked = ScoreRepair(file, test_file, share, folder, methods, goal, goals, 60 * budget or None, seed, force, title)
         out = Options(card=card, overwrite=overwrite)
-        repair_scores(ctx, reading, score, logits, asked, out, group_name, dry_run, verbose, as_json)
+        estimator = None
+        if model is not None:
+            estimator, reading = estimator_of(model, reading, trust_pickle, trust_type)
+            asked, score = replace(asked, model=model), [SCORE]
+        repair_scores(ctx, reading, score, logits, asked, out, group_name, dry_run, verbose, as_json, estimator)
         return
     assert model is not None  # or a problem was raised
 

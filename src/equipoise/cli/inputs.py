@@ -23,8 +23,8 @@ FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file with one
 ModelOption = Annotated[
     str | None,
     typer.Option(
-        help="Network as file.py:factory, package.module:factory or exported program (.pt2), whose code is executed; an ONNX file, or a "
-        "local folder of Hugging Face's transformers; or a backbone: "
+        help="Network as file.py:factory, package.module:factory or exported program (.pt2), whose code is executed; an ONNX file, a "
+        "local folder of Hugging Face's transformers, or an estimator (.skops; .pkl and .joblib with --trust-pickle); or a backbone: "
         "resnet-18, vgg-16, densenet-121, squeezenet, efficientnet-lite0, efficientnet-lite1.",
         rich_help_panel="Network",
     ),

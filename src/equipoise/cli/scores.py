@@ -17,6 +17,7 @@ from equipoise.errors import BadInput
 
 if TYPE_CHECKING:
     from equipoise.methods import Goal
+    from equipoise.models import Predictor
     from equipoise.repair import Options
 
 ScoreOption = Annotated[
@@ -85,6 +86,7 @@ class ScoreRepair:
     seed: int
     force: bool
     title: str | None
+    model: str | None = None  # the file of an estimator that makes the scores
 
 
 def repair_scores(
@@ -98,28 +100,39 @@ def repair_scores(
     dry_run: bool,
     verbose: bool,
     as_json: bool,
+    estimator: Predictor | None = None,
 ) -> None:
-    """Repairs the scores of each label, prints the result and writes the folder; with a dry run, only what would be done."""
-    from equipoise.repair import Provenance, Request, check_rules, estimate_rules, rule_serving, save_all, try_rules
+    """Repairs the scores of each label, prints the result and writes the folder; with a dry run, only what would be done.
 
-    check_rules(asked.methods, bool(reading.features))
+    With an estimator, the scores are those that it gives, and it becomes part of the folder.
+    """
+    from equipoise.models import predict
+    from equipoise.repair import Provenance, Request, check_rules, estimate_rules, rule_serving, save_all, try_rules, with_predictor
+
+    check_rules(asked.methods, bool(reading.features) or estimator is not None)
     labels = reading.labels
+
+    def read(path: Path, how: data.Reading) -> dict[str, data.Scores]:
+        if estimator is None:
+            return data.read_scores(path, how, columns, logits=logits)
+        return {labels[0]: predict(estimator, given.cohort_of(path, how).cohort)}
+
     with notes():
-        scores = data.read_scores(asked.file, reading, columns, logits=logits)
+        scores = read(asked.file, reading)
         first = scores[labels[0]]
         words = given.group_names_of(group_name, first)
         if asked.test_file is None:
             repair, test = data.hold_out_scores(scores, asked.share, seed=asked.seed)
         else:
-            held = data.read_scores(asked.test_file, reading.as_for(first), columns, logits=logits)
+            held = read(asked.test_file, reading.as_for(first))
             repair, test = scores, {label: data.same_groups(own, held[label]) for label, own in scores.items()}
         told = [report.varying_words(each) for each in data.varying_in(first.attributes, first.patients)]
         origin = Provenance.now(
             arguments=["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])],
-            model=f"scores in {asked.file.name}",
+            model=asked.model or f"scores in {asked.file.name}",
             seed=asked.seed,
-            files=[path for path in (asked.file, asked.test_file) if path is not None],
-            limits=[*told, "the rule decides from scores; the classifier that makes them was not examined"],
+            files=[path for path in (asked.file, asked.test_file, asked.model and Path(asked.model)) if path],
+            limits=told if asked.model else [*told, "the rule decides from scores; the classifier that makes them was not examined"],
         )
     if dry_run:
         with notes():
@@ -132,6 +145,8 @@ def repair_scores(
         request = Request(labels[0], asked.title, origin)
         limits: dict[str, Any] = {"seed": asked.seed, "budget": asked.budget, "force": asked.force, "bars": bar}
         cases = try_rules(repair, test, asked.methods, asked.goal, request=request, goals=asked.goals, **limits)
+        if estimator is not None:
+            cases = {label: with_predictor(case, estimator) for label, case in cases.items()}
         title = asked.title or f"{len(labels)} labels of {asked.file.name}"
         done = save_all(cases, asked.folder, serving, replace(options, group_names=words), title=title, bars=bar)
     if as_json:

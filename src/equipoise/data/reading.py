@@ -69,6 +69,7 @@ class Reading:
     conflicts: str = "row"
     weight: str | None = None
     max_table_bytes: int | None = None
+    raw: bool = False  # columns may hold text and gaps, for a classifier that encodes them itself
 
     @property
     def outputs(self) -> list[str]:
@@ -265,7 +266,7 @@ def _of_numbers(frame: pd.DataFrame, name: str, reading: Reading) -> Cohort:
     taken = {*reading.labels, reading.patient, reading.id, reading.weight, *reading.group}
     chosen = reading.features or [c for c in frame.columns if c not in taken]
     columns = [as_parsed(frame[c]) if c in reading.text else frame[c] for c in chosen if c in frame.columns]
-    problems = [problem for column in columns for problem in _input_problems(column)]
+    problems = [] if reading.raw else [problem for column in columns for problem in _input_problems(column)]
     try:
         own = {"features": chosen, "scale": False, "name": name, "id": reading.id, "classes": reading.classes}
         cohort = cohort_in(frame, reading.text, **own, **reading.roles)

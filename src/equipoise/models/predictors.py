@@ -182,6 +182,8 @@ def predictor(model: object, *, positive: object = None, output: str = "auto") -
     columns, width = _columns(model)
     if classes and positive is None:
         positive = _obvious(classes)
+    if classes and positive not in classes:  # a word from a command line may stand for a number
+        positive = next((own for own in classes if str(own) == positive), positive)
     if classes and positive not in classes:
         raise BadInput(f"positive={positive!r} is none of the model's classes, {', '.join(map(repr, classes))}. Name one of them.")
     return Predictor(model, ESTIMATOR, reads, libraries_of(model), columns, width, classes, positive, output)

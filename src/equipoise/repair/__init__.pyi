@@ -34,6 +34,7 @@ from .provenance import servings as servings
 from .save import Options as Options
 from .save import Saved as Saved
 from .save import save_all as save_all
+from .saved_predictor import SCORE as SCORE
 from .score_checks import TOLERANCE as TOLERANCE
 from .score_checks import ScoreCheck as ScoreCheck
 from .score_checks import ScoresDiffer as ScoresDiffer
@@ -43,6 +44,7 @@ from .score_checks import known_scores as known_scores
 from .score_checks import with_hint as with_hint
 from .score_rules import check_rules as check_rules
 from .score_rules import try_rules as try_rules
+from .score_rules import with_predictor as with_predictor
 from .trial import Tried as Tried
 from .trial import check_methods as check_methods
 from .trial import set_output as set_output

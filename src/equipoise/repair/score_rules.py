@@ -6,12 +6,14 @@ columns as those of the repair.
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from equipoise.data import Scores
 from equipoise.errors import BadInput, EquipoiseError, TooFewPatients, raise_all
 from equipoise.measures import Settings
 from equipoise.methods import METHODS, STANDARD, Goal, check_cells, debias
+from equipoise.models import Predictor
 from equipoise.repair.comparison import Comparison
 from equipoise.repair.trial import Bars, Tried, check_methods, choose, goal_arguments, left, no_bars
 from equipoise.repair.trying import Request
@@ -29,6 +31,15 @@ def check_rules(methods: Mapping[str, Mapping[str, Any]], features: bool) -> Non
     if not features and "bias-score" in methods:
         problems.append("bias-score reads further columns next to the score. Name them: --feature age (Python: features=[...])")
     raise_all(problems)
+
+
+def with_predictor(case: Comparison, model: Predictor) -> Comparison:
+    """The comparison of rules for the scores of a classifier, with that classifier in every candidate, to be saved with its rule."""
+
+    def of(tried: Tried) -> Tried:
+        return replace(tried, candidate=replace(tried.candidate, model=model))
+
+    return replace(case, original=of(case.original), candidates=tuple(map(of, case.candidates)))
 
 
 def try_rules(

@@ -1,0 +1,118 @@
+"""`equipoise audit`, `debias` and `apply` with a model that is no torch network: an estimator's file, and an ONNX file."""
+
+import json
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.compose import make_column_transformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+import equipoise as eq
+
+ROLES = ("--label", "sick", "--group", "sex", "--reference", "M", "--patient", "patient")
+RULE = ("--method", "group-thresholds", "--max-loss", "0.1")
+
+
+def patients(rows, seed):
+    rng = np.random.default_rng(seed)
+    sex, sick = rng.choice(["F", "M"], rows), rng.integers(0, 2, rows)
+    ward = np.where(rng.random(rows) < np.where(sex == "F", 0.9, 0.1), "gynaecology", "medical")
+    marker = sick * np.where(sex == "F", 0.6, 2.0) + rng.normal(size=rows)
+    return pd.DataFrame({"patient": [f"{k:04}" for k in range(rows)], "marker": marker, "ward": ward, "sex": sex, "sick": sick})
+
+
+TRAIN, LOCAL = patients(300, 1), patients(900, 2)
+MODEL = make_pipeline(make_column_transformer((OneHotEncoder(), ["ward"]), (StandardScaler(), ["marker"])), LogisticRegression())
+MODEL.fit(TRAIN[["marker", "ward"]], TRAIN["sick"])
+
+
+@pytest.fixture
+def local(tmp_path):
+    LOCAL.to_csv(tmp_path / "local.csv", index=False)
+    joblib.dump(MODEL, tmp_path / "model.joblib")
+    return tmp_path
+
+
+def test_an_estimator_is_audited_on_its_raw_columns(run, local):
+    ran = run("audit", "local.csv", *ROLES, "--model", "model.joblib", "--trust-pickle", "--json")
+    assert ran.code == 0, ran.err
+    want = eq.audit(MODEL, eq.Cohort.from_frame(LOCAL, label="sick", group="sex", reference="M", patient="patient"))
+    gap = next(each for each in json.loads(ran.out)["gaps"] if each["measure"] == "eod")
+    assert gap["value"] == pytest.approx(want["eod"].value)
+
+
+def test_a_pickle_is_refused_unless_it_is_trusted(run, local):
+    ran = run("audit", "local.csv", *ROLES, "--model", "model.joblib")
+    assert ran.code == 2
+    assert "--trust-pickle" in ran.err
+    ran = run("audit", "local.csv", *ROLES, "--model", "net.onnx", "--trust-pickle")
+    assert ran.code == 2
+    assert "--trust-pickle" in ran.err
+
+
+def test_an_estimator_is_repaired_saved_and_applied(run, local):
+    skops = pytest.importorskip("skops.io", reason="skops is not installed")
+    skops.dump(MODEL, local / "model.skops")
+    ran = run("debias", "local.csv", *ROLES, "--model", "model.skops", *RULE, "--out", "repaired", "--json")
+    assert ran.code == 0, ran.err
+    assert json.loads((local / "repaired" / "run.json").read_text())["kind"] == "predictor"
+    assert "predictor.skops" in (local / "repaired" / "README.txt").read_text()
+    new = patients(40, 3).drop(columns="sick")
+    new.to_csv(local / "new.csv", index=False)
+    ran = run("apply", "repaired", "new.csv", "--out", "decisions.csv")
+    assert ran.code == 0, ran.err
+    found = pd.read_csv(local / "decisions.csv", dtype={"patient": str})
+    assert found["patient"].tolist() == new["patient"].tolist()
+    np.testing.assert_allclose(found["score"], MODEL.predict_proba(new)[:, 1])
+    rule = eq.Bundle.load(local / "repaired").rule
+    assert rule.needs_group
+    assert set(found["decision"]) == {0, 1}
+
+
+def test_a_dry_run_and_a_blind_rule(run, local):
+    given = ("debias", "local.csv", *ROLES, "--model", "model.joblib", "--trust-pickle")
+    ran = run(*given, "--out", "repaired", "--dry-run", "--json")
+    assert ran.code == 0, ran.err
+    assert not (local / "repaired").exists()
+    ran = run(*given, "--method", "bias-score", "--max-loss", "0.1", "--out", "repaired", "--json")
+    assert ran.code == 0, ran.err
+    assert json.loads((local / "repaired" / "rule.json").read_text())["columns"] == ["marker", "ward"]
+
+
+def test_options_of_networks_are_refused(run, local):
+    ran = run(
+        "debias", "local.csv", *ROLES, "--model", "model.joblib", "--trust-pickle", "--out", "repaired", "--probe", "--train", "x.csv"
+    )
+    assert ran.code == 2
+    assert "--probe" in ran.err
+    assert "--train" in ran.err
+
+
+def test_an_onnx_file_is_audited_and_repaired(run, local):
+    convert = pytest.importorskip("skl2onnx", reason="skl2onnx is not installed")
+    import onnxruntime
+
+    frame = LOCAL.assign(ward=(LOCAL["ward"] == "medical").astype(int))
+    frame.to_csv(local / "local.csv", index=False)
+    x = frame[["marker", "ward"]].to_numpy(np.float32)
+    fitted = LogisticRegression().fit(x, frame["sick"])
+    (local / "net.onnx").write_bytes(convert.to_onnx(fitted, x[:1], options={"zipmap": False}).SerializeToString())
+    given = ("local.csv", *ROLES, "--model", "net.onnx", "--feature", "marker", "--feature", "ward")
+    ran = run("audit", *given, "--json")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["rows"] == 900
+    ran = run("debias", *given, "--method", "bias-score", "--max-loss", "0.1", "--out", "repaired", "--no-recalibrate", "--json")
+    assert ran.code == 0, ran.err
+    (local / "net.onnx").unlink()
+    ran = run("apply", "repaired", "local.csv", "--out", "decisions.csv")
+    assert ran.code == 0, ran.err
+    found = pd.read_csv(local / "decisions.csv")
+    session = onnxruntime.InferenceSession(str(local / "repaired" / "model.onnx"), providers=["CPUExecutionProvider"])
+    score, decision = session.run(["score", "decision"], {"input": x})
+    np.testing.assert_allclose(found["score"], score, atol=1e-6)
+    clear = np.abs(found["score"] - json.loads((local / "repaired" / "rule.json").read_text())["value"]) > 1e-6
+    np.testing.assert_array_equal(found["decision"][clear], decision[clear])
