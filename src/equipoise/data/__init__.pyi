@@ -5,6 +5,7 @@ from .attribute import Attribute as Attribute
 from .attribute import BoolArray as BoolArray
 from .attribute import FloatArray as FloatArray
 from .attribute import IntArray as IntArray
+from .attribute import ObjectArray as ObjectArray
 from .attribute import Varying as Varying
 from .attribute import distinct as distinct
 from .attribute import group_names as group_names
@@ -26,7 +27,6 @@ from .catalogue import file_states as file_states
 from .catalogue import load as load
 from .cohort import Cohort as Cohort
 from .cohort import cohort_in as cohort_in
-from .columns import ObjectArray as ObjectArray
 from .columns import Roles as Roles
 from .columns import bin_problems as bin_problems
 from .columns import read_columns as read_columns

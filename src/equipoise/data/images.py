@@ -145,7 +145,8 @@ class Images:
         if named:
             log.warning("left out %s of %s images; the first: %s", f"{len(named):,}", f"{len(sources):,}", next(iter(named.values())))
         rows = np.array([k for k in range(len(sources)) if k not in named])
-        return replace(whole, rows=rows, broken=named, files=tuple(sources))
+        files = () if any(isinstance(source, bytes) for source in sources) else tuple(sources)
+        return replace(whole, rows=rows, broken=named, files=files)
 
     def __len__(self) -> int:
         return len(self.rows)
