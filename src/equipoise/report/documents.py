@@ -21,7 +21,7 @@ from equipoise.models import (
 from equipoise.repair import WEIGHT_FILES, Comparison, Options, Saved, Serving
 from equipoise.report.card import cards
 from equipoise.report.page import labels_page, report_page
-from equipoise.report.wording import repair_answer, repair_set_words
+from equipoise.report.wording import preprocessing_words, repair_answer, repair_set_words
 
 CARDS = "card.md and card.xml"
 
@@ -84,7 +84,8 @@ def readme(
         onnx_rule=options.onnx_rule and isinstance(rule, Threshold),
         output=serving.output,
         images=bool(serving.inputs.get("images")),
-        own=serving.code is None,
+        own=serving.code is None and not (serving.inputs.get("images") or {}).get("transform"),
+        prepared=preprocessing_words(how) if (how := serving.inputs.get("images")) else "",
         named=serving.model is not None,
     )
 
