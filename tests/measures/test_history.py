@@ -100,6 +100,16 @@ def test_an_interrupted_write_leaves_the_history_as_it_was(months, tmp_path, mon
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
+def test_periods_that_others_added_meanwhile_are_kept(months, tmp_path):
+    path = tmp_path / "new" / "history.parquet"
+    mine, other = eq.history(path), eq.history(path)
+    other.append(audit(months["2026-01"]), "2026-01")
+    assert list(mine.append(audit(months["2026-02"]), "2026-02").periods) == ["2026-01", "2026-02"]
+    with pytest.raises(eq.BadInput, match=facts("2026-02", "--replace")):
+        other.append(audit(months["2026-03"]), "2026-02")
+    assert list(eq.history(path).periods) == ["2026-01", "2026-02"]
+
+
 def test_other_files_and_no_periods_are_refused(tmp_path):
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "table.parquet")
     (tmp_path / "text.parquet").write_text("no")

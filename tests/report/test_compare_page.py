@@ -52,6 +52,14 @@ def test_a_chart_has_a_dot_per_period_and_the_alarms_from_its_start_on(followed,
     assert gap["since"] == "2026-03"
 
 
+def test_a_notebook_shows_the_conclusion_and_names_as_text(contrast, followed):
+    for found, fact in ((contrast, "b"), (followed, "2026-03")):
+        html = found._repr_html_()
+        assert fact in html
+        assert HOSTILE not in html
+        assert html.count("<tr>") == 1 + len(found.gaps)
+
+
 def test_words_for_groups_are_checked(contrast, tmp_path):
     page = contrast.report(tmp_path / "page.html", group_names={"M": "men"}).read_text(encoding="utf-8")
     assert "men" in page

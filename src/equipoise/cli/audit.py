@@ -165,6 +165,8 @@ def audit(
     for place in (save, page, pdf, append, figures and figures / "rates.png"):
         if place:
             data.check_writable(place)
+    if append:
+        measures.history(append).check_period(date or "", replace=replace_period)
     if pdf:
         report.check_printer()
     raise_all(_link_problems(figures, label))

@@ -56,6 +56,9 @@ class Monitoring:
             lines.append(f"  {row['measure']} of {row['group']} minus {row['reference']}: {said}{' *' if row['shown'] else ''}{changed}")
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        return str(presenter("monitoring_html")(self))
+
     def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
         """The path of the HTML report with a chart of every gap, which is written there, with the user's words for groups."""
         return Path(presenter("write_monitoring_page")(self, Path(path), group_names=group_names))

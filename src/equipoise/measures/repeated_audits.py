@@ -5,8 +5,10 @@ written whole or not at all.
 """
 
 import json
+import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.data import replacing
+from equipoise.data import replacing, take_lock
 from equipoise.errors import BadInput, Misuse, did_you_mean, raise_all
 from equipoise.measures.audit import Audit, Audits
 from equipoise.measures.audit_sums import AuditSums, sums_of
@@ -58,13 +60,23 @@ class History:
         """
         if not isinstance(audit, (Audit, Audits)):
             raise Misuse("History.append", "an audit: eq.history(path).append(eq.audit(scores), '2026-11')", audit)
-        each = sums_of(audit)
-        raise_all([*_period_problems(period, self.periods, replace), *self._problems(period, each, set(new_groups))])
-        merged = dict(self.periods) | {period: each}
-        found = History({name: merged[name] for name in sorted(merged)}, self.path)
-        if self.path is not None:
+        if self.path is None:
+            return self._with(audit, period, replace, set(new_groups))
+        with _locked(self.path):  # another process may have added a period since this history was read
+            now = History(_read(self.path), self.path) if self.path.exists() else History({}, self.path)
+            found = now._with(audit, period, replace, set(new_groups))
             found.write(self.path)
         return found
+
+    def check_period(self, period: str, *, replace: bool = False) -> None:
+        """Raises an error where a period cannot be added, before its audit is made."""
+        raise_all(_period_problems(period, self.periods, replace))
+
+    def _with(self, audit: Audit | Audits, period: str, replace: bool, new_groups: set[str]) -> "History":
+        each = sums_of(audit)
+        raise_all([*_period_problems(period, self.periods, replace), *self._problems(period, each, new_groups)])
+        merged = dict(self.periods) | {period: each}
+        return History({name: merged[name] for name in sorted(merged)}, self.path)
 
     def monitor(
         self,
@@ -160,6 +172,19 @@ def history(source: str | Path | Mapping[str, Audit] | Mapping[str, Audits]) -> 
         raise Misuse("eq.history", "the path of a history, or audits by period: {'2026-10': audit, ...}", source)
     path = Path(source)
     return History(_read(path) if path.exists() else {}, path)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds other processes that write a history in the same folder, where the system has locks."""
+    folder = path.resolve().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = take_lock(folder, wait=True)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def is_history(path: Path) -> bool:

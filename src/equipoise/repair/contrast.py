@@ -92,6 +92,9 @@ class Contrast:
             lines.append(f"  {named}: {row['first']:+.3f} to {row['second']:+.3f}, change {change}{' *' if row['clear'] else ''}")
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        return str(presenter("contrast_html")(self))
+
     def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
         """The path of the HTML report of this comparison, which is written there, with the user's words for groups: {"F": "women"}."""
         return Path(presenter("write_contrast_page")(self, Path(path), group_names=group_names))

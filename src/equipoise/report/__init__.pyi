@@ -14,6 +14,8 @@ from .notebook import audit_html as audit_html
 from .notebook import audits_html as audits_html
 from .notebook import candidate_html as candidate_html
 from .notebook import comparison_html as comparison_html
+from .notebook import contrast_html as contrast_html
+from .notebook import monitoring_html as monitoring_html
 from .notes import note_words as note_words
 from .notes import why_words as why_words
 from .origin import Origin as Origin

@@ -1,11 +1,13 @@
 """Values as they appear in a notebook: the conclusion and one or two small tables, as HTML. Every name is escaped."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from equipoise.measures import Audit, Audits
+from equipoise.measures import Audit, Audits, Monitoring
 from equipoise.methods import Candidate
-from equipoise.repair import Comparison
+from equipoise.repair import Comparison, Contrast
+from equipoise.report.compare_words import contrast_conclusion, differ_words, monitoring_conclusion, state_words
 from equipoise.report.measure_words import PERFORMANCE, gap_words
 from equipoise.report.notes import why_words
 from equipoise.report.templating import how_many, page_of
@@ -107,6 +109,33 @@ def candidate_html(candidate: Candidate) -> str:
     goal = candidate.goal
     columns = ("step", f"{gap_words(goal.measure)}, points", f"{PERFORMANCE[goal.performance]}, %")
     return _html(lines, Table("On the repair set, to which it was fitted", columns, rows))
+
+
+def contrast_html(found: Contrast) -> str:
+    """A comparison of scores or audits: the conclusion, and the change of every gap."""
+    gaps = shown_gaps(found.gaps)
+    rows = []
+    for row in gaps.to_dict("records"):
+        sides = ["" if math.isnan(row[side]) else f"{100 * row[side]:+.1f}" for side in ("first", "second")]
+        words, between, change = _gap_cells(row)
+        rows.append((words, between, short_name(row["compared"]), *sides, change))
+    family = f"{found.comparisons:,} comparison{'' if found.comparisons == 1 else 's'}"
+    clear = f"* clear of 0 after adjustment for {family}"
+    columns = ("gap in", "between", "compared", short_name(found.first), "compared value", "change")
+    caption = f"Gaps in percentage points, group minus reference, with {percent(found.level)} intervals of the change; {clear}"
+    return _html([contrast_conclusion(found), *differ_words(found)], Table(caption, columns, rows))
+
+
+def monitoring_html(found: Monitoring) -> str:
+    """Gaps over time: the conclusion, and the state of every gap."""
+    rows = []
+    for row in found.gaps.to_dict("records"):
+        words, between, so_far = _gap_cells({**row, "clear": False, "few": False})
+        rows.append((words, between, so_far, state_words(row)))
+    caption = (
+        f"{found.periods[0]} to {found.periods[-1]}, in percentage points, with limits that hold in all periods ({percent(found.level)})"
+    )
+    return _html([monitoring_conclusion(found)], Table(caption, ("gap in", "between", "all periods", "alarm"), rows))
 
 
 def _html(lines: list[str], *tables: Table) -> str:
