@@ -197,12 +197,12 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         """The position of the positive class."""
         return 1 if self.pos_label is None else int(np.flatnonzero(self.classes_ == self.pos_label)[0])
 
-    @available_if(_estimator_has("predict_proba"))
+    @available_if(_estimator_has("predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Rows) -> FloatArray:
         """The estimator's probabilities, to which the rule is applied; they are not changed by the repair."""
         return self._own("predict_proba", X)
 
-    @available_if(_estimator_has("decision_function"))
+    @available_if(_estimator_has("decision_function"))  # type: ignore[untyped-decorator]
     def decision_function(self, X: Rows) -> FloatArray:
         """The estimator's decision function; it is not changed by the repair."""
         return self._own("decision_function", X)
@@ -251,7 +251,8 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         if given is None:
             return None
         values = pd.Series(np.asarray(given, dtype=object).reshape(-1))
-        return values.where(values.isna(), values.map(str)).to_numpy(dtype=object)
+        named: npt.NDArray[Any] = values.where(values.isna(), values.map(str)).to_numpy(dtype=object)
+        return named
 
     def _inputs(self, X: Rows) -> Rows:
         """The columns that the estimator gets."""

@@ -25,7 +25,7 @@ from equipoise.methods.evaluation import HALF, Data, Evaluation, Found, Limits, 
 from equipoise.methods.goal import Goal, JointGoal, Note, Why, spare
 from equipoise.methods.job import Job, Record, Run
 from equipoise.methods.selection import Merit, lacking, merit, plain_rule, select, selected_for_all, too_low
-from equipoise.models import MLP, ChosenOutputs, check, predict, replicas
+from equipoise.models import MLP, ChosenOutputs, Predictor, check, predict, replicas
 
 
 def run(job: Job) -> list[Run]:
@@ -324,7 +324,9 @@ class _Search:
         return selected_for_all(tried, self.merits[r][row], self.settled[r], self.data.classes, self.limits is not None)
 
 
-def joined(model: nn.Module | None, each: dict[str, Candidate], trace: pd.DataFrame, chosen: int, why: Why, kind: str) -> Candidate:
+def joined(
+    model: nn.Module | Predictor | None, each: dict[str, Candidate], trace: pd.DataFrame, chosen: int, why: Why, kind: str
+) -> Candidate:
     """The candidates of all labels as one: the network with all its outputs, and one rule per label."""
     first = next(iter(each.values()))
     rule = LabelRules({name: own.rule for name, own in each.items()}, kind)

@@ -46,7 +46,7 @@ def recalibrated(
     `original` is the network before the repair; of several labels, one with one output for each. `cohort` is the repair set; `also` are
     further rows on which no decision may change, whose labels are not used.
     """
-    if candidate.model is None or not _moved(candidate) or cohort.kind == "classes":
+    if not isinstance(candidate.model, nn.Module) or not _moved(candidate) or cohort.kind == "classes":
         return candidate
     if not isinstance(original, nn.Module):
         return _labels(candidate, original, cohort, also)

@@ -280,7 +280,7 @@ def predicted(model: Predictor, cohort: Cohort) -> Scores:
     if isinstance(cohort.source, Table):
         columns = [name for name in cohort.source.frame.columns if name not in groups]
         return found.with_features(cohort.source.frame[columns]) if columns else found
-    return found.with_features(_array(cohort.source)) if is_tensor(cohort.source) and cohort.source.ndim == 2 else found
+    return found.with_features(_array(cohort.source)) if is_tensor(cohort.source) and len(cohort.source.shape) == 2 else found
 
 
 def with_output(model: Predictor, output: str) -> Predictor:
