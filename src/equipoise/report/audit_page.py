@@ -158,7 +158,7 @@ def audits_page(
     names = group_words(given, attributes_of(first))
     rows = []
     for label, audit in audits.items():
-        style, text = answer(audit, names)
+        style, text = answer(audit, names, brief=True)
         rows.append({"label": label, "href": links.get(label, ""), "style": style, "answer": text, "audit": audit})
     clear = audits.no_finding
     context: dict[str, Any] = {

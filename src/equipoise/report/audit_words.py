@@ -7,7 +7,7 @@ import pandas as pd
 
 from equipoise.measures import Audit, Estimate
 from equipoise.report.measure_words import crossed
-from equipoise.report.text import amount, percent, thousand
+from equipoise.report.text import amount, percent, short_name, thousand
 from equipoise.report.wording import Called, comparison_words, conclusion, largest_gap
 
 MISSED, ALARMS = "missed findings", "false alarms"
@@ -65,30 +65,44 @@ def harms(audit: Audit) -> list[Harm]:
     return sorted(found, key=lambda h: (h.attribute in folded, h.kind == ALARMS, -h.more))
 
 
-def harm_words(harm: Harm, called: Called) -> str:
-    """One harm in words: 'of 1,000 women who have the finding, 121 more are missed than of 1,000 men (60 to 182)'."""
+def harm_words(harm: Harm, names: Mapping[str, str]) -> str:
+    """One harm in words: 'of 1,000 women who have the finding, 121 more (60 to 182) are missed than of 1,000 men'."""
+
+    def people(group: str) -> str:
+        called = Called(names)(group)
+        return called if group in names else f"patients ({short_name(harm.attribute)} {called})"
+
     has, happens = ("who have the finding", "missed") if harm.kind == MISSED else ("who do not have it", "falsely flagged")
-    ends = f"{thousand(harm.low)} to {thousand(harm.high)}"
-    return f"of 1,000 {called(harm.group)} {has}, {thousand(harm.more)} more are {happens} than of 1,000 {called(harm.than)} ({ends})"
+    more = f"{thousand(harm.more)} more ({thousand(harm.low)} to {thousand(harm.high)})"
+    return f"of 1,000 {people(harm.group)} {has}, {more} are {happens} than of 1,000 {people(harm.than)}"
 
 
-def answer(audit: Audit, names: Mapping[str, str] | None = None) -> tuple[str, str]:
-    """The style and the sentence that a page of an audit begins with: who is worse off; else another difference, none, or too few."""
-    found, called = harms(audit), Called(names or {})
+def answer(audit: Audit, names: Mapping[str, str] | None = None, *, brief: bool = False) -> tuple[str, str]:
+    """The style and the sentence that a page of an audit begins with: who is worse off; else another difference, none, or too few.
+
+    A `brief` sentence, for one of several labels, leaves out the number of comparisons.
+    """
+    found, words = harms(audit), names or {}
     single = [h for h in found if h.attribute not in crossed(list(audit.groups["attribute"].unique()))] or found
     said = [h for kind in COMPARED for h in [h for h in single if h.kind == kind][:SAID]]
     if said:
         more = len(found) - len(said)
         rest = f"; and {more} more such difference{'s' if more > 1 else ''}" if more else ""
-        return HARM, f"Worse off: {'; '.join(harm_words(h, called) for h in said)}{rest}."
+        return HARM, f"Worse off: {'; '.join(harm_words(h, words) for h in said)}{rest}."
     largest = largest_gap(audit.gaps)
     if largest is None:
         return UNKNOWN, "Insufficient data: no difference between groups could be estimated from these patients."
     if largest["clear"]:
         return OTHER, f"A difference, not in missed findings or false alarms: {_lowered(conclusion(audit, names))}"
+    unseen = _unseen(audit, Called(words))
+    if brief:
+        return NONE, f"No clear difference{f'; {unseen}' if unseen else ''}."
     many = f"{audit.own_comparisons:,} comparison{'' if audit.own_comparisons == 1 else 's'}"
     family = "" if audit.own_comparisons == audit.comparisons else f" for all {audit.comparisons:,}"
-    return NONE, f"No clear difference: none of {many} between groups is clear after adjustment{family}{_unseen(audit, called)}."
+    return (
+        NONE,
+        f"No clear difference: none of {many} between groups is clear after adjustment{family}{f', but {unseen}' if unseen else ''}.",
+    )
 
 
 def _lowered(text: str) -> str:
@@ -100,10 +114,10 @@ def _unseen(audit: Audit, called: Called) -> str:
     rows = audit.gaps[audit.gaps["measure"].isin(COMPARED[MISSED]) & ~audit.gaps["attribute"].isin(crossed(list(audit.references)))]
     rows = rows[rows["value"].notna() & ~rows.duplicated(["attribute", "group"])]
     if not len(rows) or rows["detectable"].isna().all():
-        return "" if not len(rows) else ", and this many patients would not show any possible difference in missed findings"
+        return "" if not len(rows) else "this many patients would not show any possible difference in missed findings"
     row: pd.Series[float] = rows.loc[rows["detectable"].idxmax()]
     return (
-        f", but differences in missed findings of up to {amount(float(row['detectable']), 'size')} percentage points may not be seen in "
+        f"differences in missed findings of up to {amount(float(row['detectable']), 'size')} percentage points may not be seen in "
         f"this many patients ({called(row['group'])})"
     )
 
