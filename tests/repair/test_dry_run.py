@@ -96,7 +96,7 @@ def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
 
 def test_the_plan_tells_the_whole_goal(parts):
     found = estimate(*parts, {"reject-option": {}}, Goal(keep={"tpr": 0.8}))
-    assert found.to_dict()["goal"] == "smallest |eod| with tpr >= 0.8 in every group"
+    assert found.to_dict()["goal"] == "min |eod|, tpr >= 0.8"
 
 
 def test_probes_are_measured(parts):

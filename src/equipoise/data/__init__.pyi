@@ -81,6 +81,7 @@ from .scans import scan as scan
 from .scores import Rows as Rows
 from .scores import Scores as Scores
 from .scores import feature_problems as feature_problems
+from .scores import hold_out_scores as hold_out_scores
 from .sets import File as File
 from .sets import Recipe as Recipe
 from .sets.phantom import MEAN as MEAN
@@ -95,7 +96,6 @@ from .splits import child_seed as child_seed
 from .splits import fold_parts as fold_parts
 from .splits import generator as generator
 from .splits import hold_out as hold_out
-from .splits import hold_out_scores as hold_out_scores
 from .splits import same_groups as same_groups
 from .splits import split as split
 from .table import Encoder as Encoder

@@ -11,6 +11,7 @@ from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArra
 from equipoise.data.bins import Bins
 from equipoise.data.cohort import Cohort
 from equipoise.data.columns import Roles, check_frame, described, frame_of, read_columns
+from equipoise.data.splits import assign_units, generator
 from equipoise.data.table import Encoder, Table
 from equipoise.errors import BadInput, Misuse, did_you_mean, raise_all
 
@@ -173,8 +174,6 @@ class Scores:
         >>> [len(part) for part in scores.hold_out(0.3)]
         [70, 30]
         """
-        from equipoise.data.splits import hold_out_scores  # which imports this file
-
         repair, test = hold_out_scores({"": self}, fraction, seed=seed)
         return repair[""], test[""]
 
@@ -214,3 +213,26 @@ def feature_problems(frame: pd.DataFrame, features: Sequence[str], taken: Sequen
         for c in dict.fromkeys(features)
         if c in taken
     ]
+
+
+def hold_out_scores(scores: Mapping[str, Scores], fraction: float = 0.3, *, seed: int = 0) -> tuple[dict[str, Scores], dict[str, Scores]]:
+    """The repair set and the test set of the scores of one or several labels, of which no patient is in both, whichever label.
+
+    By patient and stratified as `hold_out`; without patient ids by row, whose id must then be the same in every label.
+    """
+    if not 0 < fraction < 1:
+        raise BadInput(f"the fraction to hold out must lie between 0 and 1; got {fraction}")
+    units = {label: own.ids if own.patients is None else own.patients for label, own in scores.items()}
+    rows = pd.concat(
+        [pd.DataFrame({"unit": units[label], "group": pd.Series(own.groups).fillna(""), "y": own.y}) for label, own in scores.items()]
+    )
+    each = rows.groupby("unit", sort=False).agg(group=("group", "first"), y=("y", "max")).reset_index()
+    stratum = np.asarray(pd.factorize(each["group"] + "/" + each["y"].astype(str))[0], dtype=np.int64)
+    shares = np.array([1 - fraction, fraction, 0.0])
+    part = assign_units(stratum, np.ones(len(each), np.int64), shares, generator(seed, "keep aside"))
+    held = set(each["unit"].to_numpy(dtype=object)[part == 1])
+    outside = {label: np.array([unit in held for unit in units[label]], bool) for label in scores}
+    if any(not own.any() or own.all() for own in outside.values()):
+        raise BadInput(f"{len(each):,} patients or rows are too few to hold out {fraction:g} of them. Use more data.")
+    repair = {label: own.take(~outside[label], f"{own.name}/repair") for label, own in scores.items()}
+    return repair, {label: own.take(outside[label], f"{own.name}/test") for label, own in scores.items()}

@@ -8,17 +8,16 @@ label and the group are independent in it. With more than two groups, all but th
 of one assignment are pooled, so that every patient is in a test set once, for a network trained on others.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import overload
+from typing import Any, Protocol, TypeVar
 from zlib import crc32
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data.attribute import MISSING, FloatArray, IntArray, main_group
+from equipoise.data.attribute import MISSING, Attribute, FloatArray, IntArray, ObjectArray, main_group
 from equipoise.data.cohort import Cohort
-from equipoise.data.scores import Rows, Scores
 from equipoise.data.table import Encoder, Table
 from equipoise.errors import BadInput, Misuse, raise_all
 
@@ -38,6 +37,26 @@ def child_seed(seed: int, name: str) -> int:
 
 
 FOLDS = 5  # of `fold_parts`
+
+
+class Grouped(Protocol):
+    """Rows with labels, groups and patients: a cohort, or scores."""
+
+    @property
+    def y(self) -> IntArray: ...
+    @property
+    def attributes(self) -> tuple[Attribute, ...]: ...
+    @property
+    def attribute(self) -> Attribute: ...
+    @property
+    def patients(self) -> ObjectArray | None: ...
+    @property
+    def ids(self) -> ObjectArray: ...
+    @property
+    def name(self) -> str: ...
+
+
+Same = TypeVar("Same", bound=Grouped)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +82,7 @@ def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0
     if shares.shape != (3,) or (shares <= 0).any() or not np.isclose(shares.sum(), 1.0):
         raise BadInput(f"fractions must be three positive numbers that add up to 1, for train, validation and test; got {tuple(fractions)}")
     unit = _units(cohort)
-    part = _assign(_strata(cohort, unit), np.bincount(unit), shares, generator(seed, "split"))[unit]
+    part = assign_units(_strata(cohort, unit), np.bincount(unit), shares, generator(seed, "split"))[unit]
     if len(np.unique(part)) < 3:
         what = "rows" if cohort.patients is None else f"patients in {len(cohort):,} rows"
         raise BadInput(f"{unit.max() + 1:,} {what} of {cohort.name!r} are too few for sets of {tuple(fractions)}. Use more data.")
@@ -113,7 +132,7 @@ def hold_out(cohort: Cohort, fraction: float = 0.3, *, seed: int = 0) -> tuple[C
         raise BadInput(f"the fraction to hold out must lie between 0 and 1; got {fraction}")
     unit = _units(cohort)
     shares = np.array([1 - fraction, fraction, 0.0])
-    part = _assign(_strata(cohort, unit), np.ones(unit.max() + 1, np.int64), shares, generator(seed, "keep aside"))[unit]
+    part = assign_units(_strata(cohort, unit), np.ones(unit.max() + 1, np.int64), shares, generator(seed, "keep aside"))[unit]
     if isinstance(cohort.source, Table):
         cohort = cohort.encoded_by(cohort.source.fitted())
     repair, test = (cohort.take(np.flatnonzero(part == k), f"{cohort.name}/{name}") for k, name in ((0, "repair"), (1, "test")))
@@ -124,38 +143,7 @@ def hold_out(cohort: Cohort, fraction: float = 0.3, *, seed: int = 0) -> tuple[C
     return repair, test
 
 
-def hold_out_scores(scores: Mapping[str, Scores], fraction: float = 0.3, *, seed: int = 0) -> tuple[dict[str, Scores], dict[str, Scores]]:
-    """The repair set and the test set of the scores of one or several labels, of which no patient is in both, whichever label.
-
-    By patient and stratified as `hold_out`; without patient ids by row, whose id must then be the same in every label.
-    """
-    if not 0 < fraction < 1:
-        raise BadInput(f"the fraction to hold out must lie between 0 and 1; got {fraction}")
-    units = {label: own.ids if own.patients is None else own.patients for label, own in scores.items()}
-    rows = pd.concat(
-        [pd.DataFrame({"unit": units[label], "group": pd.Series(own.groups).fillna(""), "y": own.y}) for label, own in scores.items()]
-    )
-    each = rows.groupby("unit", sort=False).agg(group=("group", "first"), y=("y", "max")).reset_index()
-    stratum = np.asarray(pd.factorize(each["group"] + "/" + each["y"].astype(str))[0], dtype=np.int64)
-    shares = np.array([1 - fraction, fraction, 0.0])
-    part = _assign(stratum, np.ones(len(each), np.int64), shares, generator(seed, "keep aside"))
-    held = set(each["unit"].to_numpy(dtype=object)[part == 1])
-    outside = {label: np.array([unit in held for unit in units[label]], bool) for label in scores}
-    if any(not own.any() or own.all() for own in outside.values()):
-        raise BadInput(f"{len(each):,} patients or rows are too few to hold out {fraction:g} of them. Use more data.")
-    repair = {label: own.take(~outside[label], f"{own.name}/repair") for label, own in scores.items()}
-    return repair, {label: own.take(outside[label], f"{own.name}/test") for label, own in scores.items()}
-
-
-@overload
-def same_groups(repair: Cohort, test: Cohort) -> Cohort: ...
-
-
-@overload
-def same_groups(repair: Scores, test: Scores) -> Scores: ...
-
-
-def same_groups(repair: Rows, test: Rows) -> Rows:
+def same_groups(repair: Same, test: Same) -> Same:
     """The test set with its groups numbered as those of the repair set; an error where groups are new or patients are in both."""
     problems = []
     for kind, mine, theirs in (("patients", repair.patients, test.patients),):
@@ -175,10 +163,12 @@ def same_groups(repair: Rows, test: Rows) -> Rows:
         codes = np.array([*(own.levels.index(level) for level in other.levels), MISSING])
         attributes.append(replace(other, levels=own.levels, codes=codes[other.codes]))
     raise_all(problems)
-    return replace(test, attributes=tuple(attributes))
+    again: Any = test  # a cohort, or scores: both are dataclasses
+    numbered: Same = replace(again, attributes=tuple(attributes))
+    return numbered
 
 
-def assign_folds(cohort: Cohort | Scores, folds: int, rng: np.random.Generator) -> IntArray:
+def assign_folds(cohort: Grouped, folds: int, rng: np.random.Generator) -> IntArray:
     """The fold (n,) of each row. A patient is in one fold, and so is a duplicated row; groups and labels are spread evenly."""
     unit, distinct = pd.factorize(cohort.ids if cohort.patients is None else cohort.patients)
     place = np.empty(len(distinct), np.int64)
@@ -211,7 +201,7 @@ def _strata(cohort: Cohort, unit: IntArray) -> IntArray:
     return (main_group(cohort.attribute.codes, unit) + 1) * (len(cohort.labels) if classes else 2) + positive
 
 
-def _assign(stratum: IntArray, size: IntArray, shares: FloatArray, rng: np.random.Generator) -> IntArray:
+def assign_units(stratum: IntArray, size: IntArray, shares: FloatArray, rng: np.random.Generator) -> IntArray:
     """The set (0, 1, 2) of each unit.
 
     Each stratum's units are shuffled and spread evenly over (0, 1); cutting that order at the row counts of the sets

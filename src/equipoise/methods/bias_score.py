@@ -84,8 +84,8 @@ def cost(task: Task, settings: Settings) -> Work:
     measure = task.goal.measure
     probes = 1 + (2 if is_quotient(measure) else len(terms(measure)))  # the label, and the groups given each
     seconds = probes * probe_seconds(task.model, task.repair, settings)
-    beside = "score" if isinstance(task.repair, Scores) else "network"
-    what = f"{probes} probes in {settings.folds} folds next to the original {beside}, and {settings.steps} bounds"
+    original = "score" if isinstance(task.repair, Scores) else "network"
+    what = f"{probes} probes in {settings.folds} folds next to the original {original}, and {settings.steps} bounds"
     return Work(3 * len(task.repair), 3 * settings.steps, what, seconds)
 
 
