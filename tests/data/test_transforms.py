@@ -43,6 +43,8 @@ def test_a_function_gets_an_image_an_array_or_a_path(files):
     assert torch.equal(images[3], plain(Image.open(files[3])))
     assert torch.equal(Images.open(files, transform=of_path)[:], images[:])
     assert Images.open(files, transform=of_array)[:].dtype == torch.float32
+    shown = images.gray([0, 1])
+    assert (shown.shape, shown.amin((1, 2)).tolist(), shown.amax((1, 2)).tolist()) == ((2, 8, 8), [0, 0], [1, 1])
 
 
 @pytest.mark.filterwarnings("ignore:NvImgCodec")
