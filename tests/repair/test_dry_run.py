@@ -92,6 +92,14 @@ def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
     assert honest["auto"].rows == n + (5 * 3 * n + 6 * n) + 4 * 10 * n + 3 * n + n + m
     limited = estimate(model, repair, test, {"auto": chosen}, Goal("aod", selection="honest"), budget=60.0).methods[-1]
     assert limited.seconds == pytest.approx(60 + 0.001 * (n + m))  # and the scores for the report
+    both = {"constrained": {"learning_rate": 1e-5}, "bias-gda": {}}
+    free, cut = (
+        {one.method: one.seconds for one in estimate(model, repair, test, both, Goal(selection="honest"), budget=budget).methods}
+        for budget in (None, 10.0)
+    )
+    assert min(free["constrained"], free["bias-gda"]) > 20
+    scoring = 0.001 * (n + m)
+    assert (cut["constrained"], cut["bias-gda"]) == (pytest.approx(10 + scoring), pytest.approx(scoring))  # all methods share the budget
 
 
 def test_the_plan_tells_the_whole_goal(parts):

@@ -72,7 +72,8 @@ def estimate(
 ) -> RepairEstimate:
     """What `try_methods` would do with these methods, measured on a few rows. With `probe_draws` its layers are probed too.
 
-    A method that chooses among others ends within `budget` seconds, if one is given, however much it would like to try.
+    All methods together end within `budget` seconds, if one is given, however much they would like to do: one that chooses among others,
+    and fine-tuning, which ends with the steps that it has made. Rules and probes are finished once begun.
     Of several labels, one is measured: a method that repairs all at once takes one run, with an evaluation per label; another takes one
     run per label.
     """
@@ -84,14 +85,17 @@ def estimate(
         first = repair.labels[0]
         repair, test, train = repair.labelled(first), test.labelled(first), None if train is None else train.labelled(first)
     speed = Speed.measured(model, repair, goal, train, labels)
-    found = []
+    found, left = [], budget
     for name, given in {STANDARD: {}, **methods}.items():
         work = speed.work(name, given)
         after = len(repair) + len(test) if not METHODS[name].needs_group else 0  # the scores for the report
         rows = None if work.rows is None else round(work.rows + after)
         seconds = speed.seconds(work, after)
-        if budget is not None and METHODS[name].runs_others:
-            seconds = budget + after * speed.per_row if seconds is None else min(seconds, budget + after * speed.per_row)
+        if left is not None:
+            scoring = after * speed.per_row
+            if METHODS[name].runs_others or METHODS[name].kind == Kind.STEPS:
+                seconds = left + scoring if seconds is None else min(seconds, left + scoring)
+            left -= 0.0 if seconds is None or name == STANDARD else min(left, max(0.0, seconds - scoring))
         found.append(MethodEstimate(name, work.what, rows, seconds))
     probes = None if probe_draws is None else _probes(model, test, probe_draws)
     return RepairEstimate(counts, tuple(found), goal, speed.per_row, speed.per_evaluation, probes)
