@@ -268,7 +268,7 @@ def test_a_rule_that_was_declined_is_not_said_to_need_the_group(table, method):
     assert json.loads(Path("repaired/rule.json").read_text())["needs_group"] is False
     notes = json.loads(Path("repaired/audit.json").read_text())["methods"][method]["notes"]
     assert [note["kind"] for note in notes if note["kind"] in ("needs_group", "band", "randomised")] == []
-    assert "needs each patient's group" not in out
+    assert f"{method}: needs each patient's group" not in out
 
 
 def test_what_may_be_lost_is_the_floor_of_the_run(table):

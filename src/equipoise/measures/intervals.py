@@ -20,7 +20,8 @@ import numpy.typing as npt
 from equipoise.measures.cells import FloatArray
 
 HALVINGS = 40  # of an interval of length 1: to 1e-12
-NEWTON = 8  # steps; five or six give all digits
+NEWTON = 8  # steps at most; five or six give all digits
+NOTHING = 1e-17  # relative to a sum that it does not change
 POWER = 0.8  # of the minimum detectable gap
 NEAR_END = (2, 3, 50)  # events within which the limit of a proportion comes from the Poisson distribution: of at most 50 patients, of more
 
@@ -89,13 +90,15 @@ def wilson(value: npt.ArrayLike, n: npt.ArrayLike, level: float | FloatArray = 0
         per = z * z / size
         middle = (p + per / 2) / (1 + per)
         half = z / (1 + per) * np.sqrt(np.maximum(p * (1 - p), 0.0) / size + per / (4 * size))
-        low = np.minimum(np.where(p <= 0, 0.0, middle - half), _poisson(p, size, level))
-        high = np.maximum(np.where(p >= 1, 1.0, middle + half), 1 - _poisson(1 - p, size, level))
+        near_zero, near_one = _poisson(np.stack([p, 1 - p]), size, level)
+        low = np.minimum(np.where(p <= 0, 0.0, middle - half), near_zero)
+        high = np.maximum(np.where(p >= 1, 1.0, middle + half), 1 - near_one)
     return np.where(known, np.clip(low, 0.0, p), np.nan), np.where(known, np.clip(high, p, 1.0), np.nan)
 
 
 def _poisson(p: FloatArray, n: FloatArray, level: float | FloatArray) -> FloatArray:
     """The lower limit of a proportion with one to three events, where Wilson's is too high; 1 elsewhere."""
+    n = np.broadcast_to(n, p.shape)
     events = p * n
     few, more, size = NEAR_END
     close = (events > 0) & (events <= np.where(n > size, more, few) + 0.5)
@@ -108,7 +111,9 @@ def _poisson(p: FloatArray, n: FloatArray, level: float | FloatArray) -> FloatAr
         for _ in range(NEWTON):
             tail = _gamma_tail(k, mean, inverse)
             slope = k * np.exp(k * np.log(mean) - mean) * inverse / tail
-            mean = mean * np.exp((np.log(tails) - np.log(tail)) / slope)
+            before, mean = mean, mean * np.exp((np.log(tails) - np.log(tail)) / slope)
+            if (mean == before).all():
+                break
         limit[close] = mean / n[close]
     return limit
 
@@ -120,6 +125,8 @@ def _gamma_tail(a: FloatArray, x: FloatArray, inverse: FloatArray) -> FloatArray
     for k in range(1, 20):
         term = term * x / (a + k)
         total += term
+        if k % 4 == 0 and (term < NOTHING * total).all():
+            break
     return total
 
 
