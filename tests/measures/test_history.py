@@ -110,6 +110,19 @@ def test_periods_that_others_added_meanwhile_are_kept(months, tmp_path):
     assert list(eq.history(path).periods) == ["2026-01", "2026-02"]
 
 
+def test_the_scale_of_weights_in_a_period_does_not_matter(months):
+    def weighted(table: pd.DataFrame, scale: float) -> eq.Audit:
+        table = table.assign(w=scale * np.random.default_rng(0).uniform(0.5, 2.0, len(table)))
+        scores = eq.Scores.from_frame(table, label="y", score="p", group="sex", reference="M", patient="pid", weight="w")
+        return eq.audit(scores, measures=["eod"], thresholds="0.2:0.3")
+
+    found = [
+        eq.history({p: weighted(t, scale if p == "2026-02" else 1.0) for p, t in months.items()}).monitor(["eod"])
+        for scale in (1.0, 1000.0)
+    ]
+    pd.testing.assert_frame_equal(found[0].frame, found[1].frame)
+
+
 def test_other_files_and_no_periods_are_refused(tmp_path):
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "table.parquet")
     (tmp_path / "text.parquet").write_text("no")

@@ -47,7 +47,7 @@ class AuditSums:
             audit.digest,
             tuple(dict.fromkeys(map(str, audit.gaps["measure"]))),
             groups,
-            audit.sums,
+            {name: own.normalised() for name, own in audit.sums.items()} if audit.weighted else audit.sums,
             {name: audit.estimates[name] for name in PERFORMANCE if name in audit.estimates},
         )
 
@@ -66,5 +66,5 @@ def sums_of(subject: Audit | Audits) -> dict[str, AuditSums]:
 def digest_of(scores: Scores) -> str:
     """A number that two audits share if they are of the same patients (or rows) and labels, in any order; it identifies no patient."""
     keys = scores.ids if scores.patients is None else scores.patients
-    hashed = pd.util.hash_array(np.asarray([str(key) for key in keys], dtype=object)) * np.uint64(2) + scores.y.astype(np.uint64)
+    hashed = pd.util.hash_array(np.asarray(keys, dtype=object)) * np.uint64(2) + scores.y.astype(np.uint64)
     return f"{len(scores)}-{int((hashed * (hashed >> np.uint64(7) | np.uint64(1))).sum(dtype=np.uint64)):016x}"

@@ -77,6 +77,12 @@ class Moments:
         """The moments of these groups, in this order."""
         return Moments(self.ratios, *(array[list(groups)] for array in self._arrays()))
 
+    def normalised(self) -> "Moments":
+        """The same with weights of mean 1, so that they add up with others whose weights have another scale."""
+        rows, weight = float(self.rows[:, self._place("selection_rate")].sum()), float(self.total[:, :2].sum())
+        scale = rows / weight if weight > 0 else 1.0
+        return Moments(self.ratios, self.total * scale, self.second * scale**2, self.rows, self.units)
+
     def to_dict(self) -> dict[str, list[Any]]:
         """Plain values for JSON."""
         return {name: array.tolist() for name, array in zip(("total", "second", "rows", "units"), self._arrays(), strict=True)}
