@@ -2,7 +2,7 @@
 
     python benchmarks/defaults.py tables --out results/defaults/tables.csv [--workers 2] [--seeds 100 ... 119] [--seconds 540]
     python benchmarks/defaults.py nih --out results/defaults/nih.csv --device cuda      # ResNet-18 by sex, the protocol of `nih-beyond`
-    python benchmarks/defaults.py summary results/defaults/tables.csv                   # the table of these rows
+    python benchmarks/defaults.py summary results/defaults/tables.csv --write results/defaults/README.md    # the table of these rows
 
 `before`: fixed schedules, steps chosen on the rows that they were tuned on. `now`: adaptive schedules, steps chosen by cross-fitted values,
 the same minimum performance. `default`: `eq.debias(network, rows, measure=...)` and nothing else, which lets performance fall by 0.02;
@@ -27,6 +27,7 @@ import pandas as pd
 
 PERFORMANCE = "balanced_accuracy"
 MEASURES = {"tables": ("spd", "eod"), "nih": ("eod",)}
+START, END = "<!-- from the rows -->\n", "\n<!-- up to here -->"
 FINDINGS = ("any", "effusion", "atelectasis")
 PAPER = {"selection": "paper"}
 SCHEDULE = {"schedule": "paper"}
@@ -178,6 +179,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Mean |gap| and performance of each arm, and how `now` differs from `before` on the same networks."""
     from equipoise.study import resampled_t
 
+    rows = rows.sort_values(["data", "measure"], kind="stable")
     lines = []
     for (data, measure, method, arm), some in rows.groupby(["data", "measure", "method", "arm"], sort=False):
         line: dict[str, Any] = {"data": data, "measure": measure, "method": method, "arm": arm, "splits": int(some["gap"].notna().sum())}
@@ -196,6 +198,19 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def written(table: pd.DataFrame, file: Path) -> None:
+    """Puts the table between the marks of a Markdown file."""
+    lines = ["| " + " | ".join(table.columns.str.replace("|", "\\|")) + " |", "|" + "---|" * len(table.columns)]
+    for row in table.itertuples(index=False):
+        cells = (
+            f"{cell:.3f}" if isinstance(cell, float) and not np.isnan(cell) else "" if isinstance(cell, float) else str(cell)
+            for cell in row
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    before, _, rest = file.read_text(encoding="utf-8").partition(START)
+    file.write_text(before + START + "\n" + "\n".join(lines) + "\n" + END + rest.partition(END)[2], encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("tables", "nih", "summary"))
@@ -205,12 +220,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(100, 120)))
     parser.add_argument("--seconds", type=float, default=1e6, help="stop after so many")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--write", type=Path, help="Markdown file whose marked part is replaced by the table")
     given = parser.parse_args()
     if given.part == "summary":
         rows = pd.concat([pd.read_csv(path) for path in given.files])
     else:
         every = list(cases(given.part, given.seeds, os.environ.get("EQUIPOISE_DATA", ""), given.device))
         rows = run_all(every, given.workers, given.seconds, given.out)
+    if given.write:
+        written(summary(rows), given.write)
     with pd.option_context("display.width", 250, "display.max_columns", 30, "display.float_format", "{:.3f}".format):
         print(summary(rows).to_string(index=False, na_rep=""))
 
