@@ -231,7 +231,8 @@ def audit(
         told |= {f"valid_{key}": value for key, value in opened[valid].counts().items()} if valid else {}
     if save or page or pdf:
         files = [path for path in (file, valid, train, weights, check_scores) if path is not None]
-        origin = report.Origin.now(arguments=["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])], files=files, inputs=prepared)
+        arguments = ["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])]
+        origin = report.Origin.now(arguments=arguments, files=files, inputs=prepared, group_names=names)
         told["provenance"] = origin.to_dict()
     for place in (page, pdf):
         if place and one:

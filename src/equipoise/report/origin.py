@@ -23,9 +23,17 @@ class Origin:
     versions: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)  # name: SHA-256
     inputs: Sequence[str] = ()  # how images were prepared, and whether the scores were compared with known ones
+    group_names: Mapping[str, str] = field(default_factory=dict)  # the user's words, for a page that is made again
 
     @classmethod
-    def now(cls, *, arguments: Sequence[str] = (), files: Iterable[Path] = (), inputs: Sequence[str] = ()) -> "Origin":
+    def now(
+        cls,
+        *,
+        arguments: Sequence[str] = (),
+        files: Iterable[Path] = (),
+        inputs: Sequence[str] = (),
+        group_names: Mapping[str, str] | None = None,
+    ) -> "Origin":
         """The origin of an audit that is made now: its command line without folders, versions, and the SHA-256 of its files.
 
         Of a folder, it is that of the names and sizes of the files in it.
@@ -37,6 +45,7 @@ class Origin:
             versions={"equipoise": __version__, **used, "python": platform.python_version()},
             files=dict(map(_checksum, files)),
             inputs=tuple(inputs),
+            group_names=dict(group_names or {}),
         )
 
     @classmethod
@@ -51,7 +60,8 @@ class Origin:
 
         inputs = plain.get("inputs")
         said = tuple(map(str, inputs)) if isinstance(inputs, (list, tuple)) else ()
-        return cls(str(plain.get("command", "")), str(plain.get("when", "")), table("versions"), table("files"), said)
+        command, when = (str(plain.get(name, "")) for name in ("command", "when"))
+        return cls(command, when, table("versions"), table("files"), said, table("group_names"))
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""

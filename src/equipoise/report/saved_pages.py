@@ -19,7 +19,8 @@ def write_again(
 ) -> list[Path]:
     """The paths of a page and a PDF, written from the JSON of an audit or from the folder of a repair.
 
-    Without a name for either, the page of an audit is written next to its JSON. The report of a repair needs the rows of its patients,
+    Without a name for either, the page of an audit is written next to its JSON. Words for groups are those of the audit unless others are
+    given. The report of a repair needs the rows of its patients,
     which are not saved, so its page is that in the folder.
     """
     place = Path(source)
@@ -27,12 +28,13 @@ def write_again(
         return _of_folder(place, page, pdf, group_names)
     found = read_audit(place)
     origin = Origin.of(json.loads(place.read_text(encoding="utf-8")).get("provenance"))
+    words = group_names or (None if origin is None else origin.group_names)
     wanted = [Path(name) for name in (page, pdf) if name is not None] or [place.with_suffix(".html")]
     for path in wanted:
         if isinstance(found, Audit):
-            write_audit_page(found, path, group_names=group_names, origin=origin)
+            write_audit_page(found, path, group_names=words, origin=origin)
         else:
-            write_audits_page(found, path, group_names=group_names, origin=origin)
+            write_audits_page(found, path, group_names=words, origin=origin)
     return wanted
 
 
