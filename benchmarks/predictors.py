@@ -14,7 +14,8 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ FAIRLEARN_NAMES = {"spd": "demographic_parity", "eod": "true_positive_rate_parit
 FAIRLEARN_MOMENTS = {"spd": DemographicParity, "eod": TruePositiveRateParity}
 OXONFAIR_GAPS = {"spd": group_metrics.demographic_parity, "eod": group_metrics.equal_opportunity}
 KEYS = ["data", "model", "split", "measure", "method"]
+COLUMNS = [*KEYS, "needs_group", "outcome", "seconds", "gap", "balanced_accuracy", "machine"]
 
 
 class Given(ClassifierMixin, BaseEstimator):
@@ -139,12 +141,12 @@ def contenders(model: Any, parts: eq.Parts, measure: str, seed: int) -> dict[str
 
     return {
         "the model as it is": plain,
-        "equipoise auto": ours(),
-        "equipoise auto, without the group": ours(allow_group=False),
         "equipoise group-thresholds": ours(method="group-thresholds"),
         "Fairlearn ThresholdOptimizer": threshold_optimizer,
-        "Fairlearn ExponentiatedGradient": exponentiated_gradient,
         "OxonFair, thresholds per group": oxonfair,
+        "equipoise auto, without the group": ours(allow_group=False),
+        "Fairlearn ExponentiatedGradient": exponentiated_gradient,
+        "equipoise auto": ours(),
     }
 
 
@@ -154,34 +156,41 @@ def measured(measure: str, decisions: Any, cohort: eq.Cohort) -> dict[str, float
     return {"gap": float(largest(gap_values(measure, cells))), "balanced_accuracy": performance}
 
 
-def judged(name: str, kind: str, split: int, done: set[tuple[str, ...]]) -> list[dict[str, object]]:
-    """The rows of one model on one split that are not there yet."""
+def judged(name: str, kind: str, split: int, done: set[tuple[str, ...]], file: Path) -> None:
+    """Adds the rows of one model on one split that are not there yet, each when it is finished; a method that fails is reported."""
     warnings.simplefilter("ignore")
-    parts = eq.split(eq.load(name, attribute_as_input=False), seed=split)
+    whole = eq.load(name, attribute_as_input=False)
+    columns = [f"c{k}" for k in range(whole.source.frame.shape[1])]  # LightGBM refuses names with "=" or ","
+    parts = eq.split(replace(whole, source=replace(whole.source, frame=whole.source.frame.set_axis(columns, axis=1))), seed=split)
     model = models(split)[kind].fit(parts.train.source.frame, parts.train.y)
-    rows = []
     for measure in MEASURES:
         for method, fit in contenders(model, parts, measure, split).items():
             key = (name, kind, split, measure, method)
             if tuple(map(str, key)) in done:
                 continue
             start = time.perf_counter()
-            decide, needs_group, outcome = fit()
+            try:
+                decide, needs_group, outcome = fit()
+            except Exception as error:  # one of several libraries
+                print(f"{key}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                continue
             row: dict[str, object] = dict(zip(KEYS, key, strict=True)) | {"needs_group": needs_group, "outcome": outcome}
             row |= {"seconds": round(time.perf_counter() - start, 3)} | measured(measure, decide(parts.test), parts.test)
-            print(row, file=sys.stderr, flush=True)
-            rows.append(row)
-    return rows
+            row["machine"] = os.environ.get("BENCHMARK_MACHINE", "")
+            pd.DataFrame([row]).to_csv(file, mode="a", header=False, index=False)
 
 
 def main(folder: Path, splits: int, workers: int, data: tuple[str, ...]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "rows.csv"
-    done = {tuple(map(str, row)) for row in pd.read_csv(file)[KEYS].itertuples(index=False)} if file.exists() else set()
-    tasks = [(name, kind, split, done) for split in range(splits) for name in data[::-1] for kind in models(split)]
+    if not file.exists():
+        pd.DataFrame(columns=COLUMNS).to_csv(file, index=False)
+    done = {tuple(map(str, row)) for row in pd.read_csv(file)[KEYS].itertuples(index=False)}
+    tasks = [(name, kind, split, done, file) for split in range(splits) for name in data for kind in models(split)]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for found in as_completed([pool.submit(judged, *task) for task in tasks]):
-            pd.DataFrame(found.result()).to_csv(file, mode="a", header=not file.exists(), index=False)
+        for task, found in [(task, pool.submit(judged, *task)) for task in tasks]:
+            if (error := found.exception()) is not None:
+                print(f"{task[:3]}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

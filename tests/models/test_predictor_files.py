@@ -6,6 +6,7 @@ import pickle
 import joblib
 import numpy as np
 import pytest
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
@@ -39,6 +40,13 @@ def test_a_skops_file_of_scikit_learn(tmp_path):
     (tmp_path / "model.skops").write_bytes(b"nothing")
     with pytest.raises(BadInput, match=r"model\.skops cannot be read"):
         load_predictor(tmp_path / "model.skops")
+
+
+def test_boosted_trees_of_scikit_learn_need_no_trust(tmp_path):
+    skops = pytest.importorskip("skops.io", reason="skops is not installed")
+    model = HistGradientBoostingClassifier(max_iter=2).fit(X, Y)
+    skops.dump(model, tmp_path / "model.skops")
+    np.testing.assert_array_equal(load_predictor(tmp_path / "model.skops").scores(X), model.predict_proba(X)[:, 1])
 
 
 def test_types_that_skops_does_not_know_are_listed_and_nothing_is_read(tmp_path):

@@ -4,6 +4,7 @@ from .bias_network import Heads as Heads
 from .bias_network import ManyBiasScores as ManyBiasScores
 from .bias_network import bias_scores as bias_scores
 from .bias_network import value_of as value_of
+from .classifiers import HARMLESS as HARMLESS
 from .classifiers import classifier as classifier
 from .classifiers import is_estimator_file as is_estimator_file
 from .classifiers import load_predictor as load_predictor

@@ -23,6 +23,7 @@ from equipoise.models.onnx_network import OnnxNetwork, is_session
 from equipoise.models.predictors import Predictor, can_predict, predictor
 
 SKOPS, PICKLES = ".skops", (".pkl", ".pickle", ".joblib")
+HARMLESS = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",)  # arrays of scikit-learn that skops does not know
 log = logging.getLogger(__name__)
 
 
@@ -67,6 +68,7 @@ def _of_skops(content: bytes, source: str, trusted: Sequence[str]) -> Any:
     except ImportError as error:
         raise MissingExtra("skops", "sklearn", f"reading {source}") from error
     try:
+        trusted = [*trusted, *HARMLESS]
         unknown = [name for name in skops.io.get_untrusted_types(data=content) if name not in trusted]
     except Exception as error:  # no archive, or a damaged one
         raise _unreadable(source, error) from error

@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass as checked
 from equipoise.data import naming
 from equipoise.errors import BadInput, Untrusted
 from equipoise.methods import STRICT
-from equipoise.models import Predictor, predictor, predictor_in
+from equipoise.models import HARMLESS, Predictor, predictor, predictor_in
 
 SCORE = "score of the model"  # the column that its scores are put into
 FILES = ("predictor.skops", "predictor.joblib")
@@ -55,7 +55,7 @@ def _content(model: Predictor) -> tuple[str | None, bytes, list[str]]:
         import skops.io
 
         content = skops.io.dumps(model.model)
-        return FILES[0], content, list(skops.io.get_untrusted_types(data=content))
+        return FILES[0], content, [name for name in skops.io.get_untrusted_types(data=content) if name not in HARMLESS]
     except Exception:  # not installed, or a type that it cannot write
         import joblib
 
