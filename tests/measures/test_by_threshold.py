@@ -100,6 +100,33 @@ def test_a_cell_of_fewer_than_five_patients_is_left_out_and_so_is_the_mean_score
     assert any(table["score"].isna().any() for table in tables.values())
 
 
+class TwoCuts:
+    """Decided by lot between two thresholds of each group: the audit reports no rates at either of them."""
+
+    needs_group, randomised = True, True
+
+    def decide(self, scores: Scores) -> np.ndarray:
+        return np.where(scores.score >= 0.05, np.where(scores.score >= 0.3, 1.0, 0.5), 0.0)
+
+    def describe(self) -> str:
+        return "by lot between two thresholds"
+
+    def cuts(self, group: str) -> tuple[float, ...]:
+        return (0.05, 0.3)
+
+    def to_dict(self) -> dict[str, object]:
+        return {}
+
+
+def test_thresholds_of_a_randomised_rule_are_kept_only_where_enough_patients_lie_between():
+    scores = _scores(200)
+    for (_, group, label), table in _cells(audit_scores(scores, rule=TwoCuts())).items():
+        own = scores.score[_rows_of(scores, "sex", group, label)]
+        counts = [int(((own >= low) & (own < high)).sum()) for low, high in pairwise([*table["threshold"], np.inf])]
+        assert all(count == 0 or count >= LEAST for count in counts)
+    assert 0 < (scores.score[_rows_of(scores, "sex", "F", 1)] < 0.05).sum() < LEAST  # the cut would have told
+
+
 def test_more_patients_are_kept_together_where_the_audit_asks_for_more():
     few, many = (audit_scores(_scores(600), min_patients=least).by_threshold for least in (5, 40))
     assert len(many) < len(few) / 3

@@ -60,7 +60,7 @@ def by_threshold(scores: Scores, rule: Rule, units: IntArray, least: int) -> pd.
     shared = (float(rule.value),) if isinstance(rule, Threshold) else ()
     while True:
         single = len(attributes) == 1
-        forced = {level: shared or rule.cuts(level) for level in attributes[0].levels} if single else {}
+        forced = {level: shared or _reported(rule, level) for level in attributes[0].levels} if single else {}
         grid = grid_of(scores.score, [cut for cuts in ([shared] if not single else forced.values()) for cut in cuts])
         cells = [cell for a in attributes for cell in _cells(scores, a, units, grid)]
         if single:
@@ -82,6 +82,12 @@ def grid_of(score: FloatArray, cuts: Sequence[float]) -> FloatArray:
     quantiles = np.quantile(score, np.arange(1, count) / count) if count > 1 else np.zeros(0)
     round_ = (float(f"{q:.2g}") if q <= 0.5 else round(1 - float(f"{1 - q:.2g}"), 12) for q in quantiles)
     return np.array(sorted({t for t in (*HUNDREDTHS, *round_, *map(float, cuts)) if 0 < t <= 1}), dtype=np.float64)
+
+
+def _reported(rule: Rule, group: str) -> tuple[float, ...]:
+    """The threshold of a group whose rates the audit reports; none where there are several, whose rates it reports only mixed."""
+    cuts = rule.cuts(group)
+    return cuts if len(cuts) == 1 and not rule.randomised else ()
 
 
 def _places(grid: FloatArray, cuts: Sequence[float]) -> list[int]:
