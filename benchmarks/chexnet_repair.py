@@ -29,7 +29,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 import equipoise as eq
 from equipoise.data import hold_out_scores, read_table
-from equipoise.errors import TooFewPatients
+from equipoise.errors import EmptyCell
 from equipoise.measures import gap_values, largest, performance_values, tabulate
 from equipoise.methods import check_cells, judge
 
@@ -171,12 +171,12 @@ def rows_of(attribute: str, finding: str, split: int) -> list[dict[str, object]]
     warnings.simplefilter("ignore")
     repair, test = (part[finding] for part in hold_out_scores({finding: scores_of(attribute, finding)}, 0.5, seed=split))
     about = {"attribute": attribute, "finding": finding, "split": split, "rows": len(test), "positives": int(test.y.sum())}
-    original = eq.debias(repair, method="standard", measure=GOAL.measure, selection="paper", force=True).rule
-    before = original.decide(test)
     try:
         check_cells({"the repair set": repair, "the test set": test}, [GOAL])
-    except TooFewPatients:
-        return [{**about, "method": "original", "outcome": "too few patients", **measured(before, test)}]
+    except EmptyCell:  # too few patients, or none
+        return [{**about, "method": "original", "outcome": "too few patients"}]
+    original = eq.debias(repair, method="standard", measure=GOAL.measure, selection="paper").rule
+    before = original.decide(test)
     found = [{**about, "method": "original", "outcome": "", **measured(before, test)}]
     for name, fit in contenders(repair, float(original.value)).items():
         started = time.perf_counter()
