@@ -144,7 +144,7 @@ def chexnet_repaired_run() -> str:
     told = "; ".join(f"{count} by {attribute}" for attribute, count in short.items()) or "none"
     small = int(found[found["method"] == "original"]["rows"].median())
     return (
-        f"{found['split'].nunique()} split of the patients, 14 findings; the test set has about {small:,} images. Not repaired, since a cell "
+        f"{found['split'].nunique()} split of the patients, 14 findings; the test set has about {small:,} images. Not repaired, as a cell "
         f"of group and label has fewer than 5 patients: {told}.\n"
     )
 
