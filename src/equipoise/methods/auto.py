@@ -3,8 +3,8 @@
 Each method is tried on the same rows with the same goal and selection. With cross-fitted selection, the default, what they found is
 compared by decisions on rows that no fit has seen (`best_of`): of those whose performance holds, the smallest upper limit of |gap|, by two
 estimates of it. Those within half a standard error of the best are equally good; of these the cheap one is taken, and with fewer than 2,000
-rows fine-tuning before probes, which have more to fit. A randomised rule, or one that needs each patient's group, must be better by a
-standard error. With selection="paper" in-sample values decide.
+rows fine-tuning before probes, which have more to fit. A randomised rule, or one that needs each patient's group, must be better by two
+standard errors. With selection="paper" in-sample values decide.
 
 Costly methods are left out once there is nothing left that they could improve: a rule that needs no group, whose |gap| is within half a
 standard error of zero, or within 0.01, and within half of the maximum gap. With a budget, a method whose own cost model promises to take
@@ -35,6 +35,7 @@ from equipoise.models import ChosenOutputs, predict
 
 NAME = "auto"
 SAME = 0.5  # standard errors of a gap: what two methods differ by less than that is small next to what the patients leave open
+CLEARLY = 2.0  # standard errors of a gap by which a rule must be better that is randomised, or needs each patient's group
 ZERO = 0.01  # a gap that counts as none
 ENOUGH = 0.2  # of the most that fine-tuning may take: with less time it is not begun
 
@@ -252,8 +253,8 @@ def best_of(found: Sequence[Sequence[Candidate]], parts: Sequence[Rows]) -> int:
 
     Of those whose performance holds, the smallest upper limit of the largest |gap|, of which there are two estimates (`_both`). Those
     within half a standard error of it count as equally good, and the first of the list is taken; with few rows, probes come last. A
-    randomised rule, or one that needs each patient's group, is taken only where it is better than the best of the others by a standard
-    error. The original is taken only where no other candidate changes anything.
+    randomised rule, or one that needs each patient's group, is taken only where it is better than the best of the others by two
+    standard errors. The original is taken only where no other candidate changes anything.
     """
     sizes = [[_both(own, part) for own, part in zip(each, parts, strict=True)] for each in found]
     upper = np.array([max(size + SURE * error for size, error in each) for each in sizes])
@@ -273,7 +274,7 @@ def best_of(found: Sequence[Sequence[Candidate]], parts: Sequence[Rows]) -> int:
         best = min(here, key=lambda k: upper[k])
         level = [k for k in here if upper[k] - upper[best] <= SAME * error[best] + NOISE]
         first = min(level, key=lambda k: (any(_uncertain(own, part) for own, part in zip(found[k], parts, strict=True)), k))
-        if taken is None or upper[taken] - upper[first] > SURE * error[first] + NOISE:
+        if taken is None or upper[taken] - upper[first] > CLEARLY * error[first] + NOISE:
             taken = first
     assert taken is not None  # the pool is not empty
     return taken
