@@ -229,7 +229,7 @@ def hold_out_scores(scores: Mapping[str, Scores], fraction: float = 0.3, *, seed
     each = rows.groupby("unit", sort=False).agg(group=("group", "first"), y=("y", "max")).reset_index()
     stratum = np.asarray(pd.factorize(each["group"] + "/" + each["y"].astype(str))[0], dtype=np.int64)
     shares = np.array([1 - fraction, fraction, 0.0])
-    part = assign_units(stratum, np.ones(len(each), np.int64), shares, generator(seed, "hold out"))
+    part = assign_units(stratum, np.ones(len(each), np.int64), shares, generator(seed, "keep aside"))
     held = set(each["unit"].to_numpy(dtype=object)[part == 1])
     outside = {label: np.array([unit in held for unit in units[label]], bool) for label in scores}
     if any(not own.any() or own.all() for own in outside.values()):
