@@ -185,7 +185,7 @@ def _tried(method: str, n: Numbers) -> str:
     if n["taken"]:
         place = "taken"
     else:
-        place = f"not taken: {n['best']} is better" if n["met"] else "not taken: the goal is not met"
+        place = f"not taken: {n['best']} was preferred" if n["met"] else "not taken: the goal is not met"
     gap = f"{n['measure']} {n['gap_before']:+.3f} -> {n['gap']:+.3f}"
     return f"tried {method} ({place}): {gap}, {performance_words(n['of'])} {n['performance_before']:.3f} -> {n['performance']:.3f}"
 
