@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
-from blocks import audit_a_csv, beyond, chexnet, choosing, coverage, data_sets, measures, methods, monitoring, readme
+from blocks import audit_a_csv, beyond, chexnet, choosing, coverage, data_sets, measures, methods, monitoring, predictors, readme
 from blocks.rows import table
 
 ROOT = Path(__file__).parents[1]
@@ -23,7 +23,7 @@ BLOCK = re.compile(r"(?P<start><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end
 MEASURED = re.compile(r"(?<![\w.])[-+]?[01]\.\d{3,}")  # three decimal places: a result, which only a block may state
 OWN = ("reproduction.md",)  # pages that another script generates
 GENERATED = ("api", "commands", "settings", "rooms", "_methods")  # by docs/generate.py, when the site is built
-PAGES = (readme, beyond, choosing, methods, measures, audit_a_csv, data_sets, chexnet, coverage, monitoring)
+PAGES = (readme, beyond, choosing, methods, measures, audit_a_csv, data_sets, chexnet, coverage, monitoring, predictors)
 BLOCKS: Mapping[str, Callable[[], str]] = {name: block for page in PAGES for name, block in page.BLOCKS.items()}
 
 
