@@ -32,7 +32,7 @@ def predictors_seconds() -> str:
     quiet = rows(FILE)
     quiet = quiet[quiet["machine"] == "16 cores"]
     lines = [
-        [NAMES[str(data)], method, f"{own['seconds'].median():.1f}"]
+        [NAMES[str(data)], method, f"{own['seconds'].median():.2f}"]
         for (data, method), own in quiet.groupby(["data", "method"], sort=False)
     ]
     return table(("data, group", "method", "seconds"), lines)
