@@ -79,11 +79,14 @@ def test_json_is_the_whole_of_stdout_and_holds_value_low_high(run):
     assert found["spd"]["value"] == pytest.approx(rate["F"] - rate["M"])
 
 
-def test_out_holds_what_json_prints(run, tmp_path):
+def test_out_holds_what_json_prints_and_where_it_comes_from(run, tmp_path):
     _csv("scores.csv")
     assert run("audit", "scores.csv", *AUDIT, "--out", "new/result.json").code == 0
     printed = run("audit", "scores.csv", *AUDIT, "--json").out
-    assert json.loads((tmp_path / "new" / "result.json").read_text()) == json.loads(printed)
+    saved = json.loads((tmp_path / "new" / "result.json").read_text())
+    origin = saved.pop("provenance")  # with the time, which would make two equal audits print different JSON
+    assert saved == json.loads(printed)
+    assert origin["files"] == {"scores.csv": hashlib.sha256((tmp_path / "scores.csv").read_bytes()).hexdigest()}
 
 
 def test_one_seed_one_result(run):
