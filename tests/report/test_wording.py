@@ -5,6 +5,8 @@ import math
 import pytest
 
 from equipoise.measures import GAPS, MEASURES, QUOTIENTS
+from equipoise.methods import Note
+from equipoise.report import why_words
 from equipoise.report.measure_words import gap_words, share_words
 from equipoise.report.text import LONGEST, MINUS, amount, count, number, plain, short, span
 
@@ -48,3 +50,13 @@ def test_every_measure_has_words_and_a_new_one_its_own_name():
     assert all(each.question[0] and each.short for each in MEASURES.values())
     assert gap_words("my_gap") == "my_gap"
     assert share_words("my_gap") == ("my_gap, in the detection of ", "")
+
+
+def test_where_no_method_changes_anything_no_numbers_are_repeated():
+    own = {"measure": "eod", "gap": -0.148, "of": "balanced_accuracy", "performance": 0.825}
+    numbers = {"tried": 2, "met": False, "reached": {"standard": own, "group-thresholds": own}}
+    same = why_words([Note("best_of_methods", "standard", numbers)])
+    assert "original stays" in same
+    assert "0.148" not in same
+    other = {**numbers, "reached": {"standard": own, "group-thresholds": {**own, "gap": -0.02}}}
+    assert "-0.020" in why_words([Note("best_of_methods", "group-thresholds", other)])

@@ -131,6 +131,8 @@ def _none_surely(performance: str, n: Numbers) -> str:
 def _best_of_methods(method: str, n: Numbers) -> str:
     if n["met"]:
         return f"{method} of {n['tried']} methods tried"
+    if n["tried"] > 1 and len({(round(own["gap"], 9), round(own["performance"], 9)) for own in n["reached"].values()}) == 1:
+        return f"the original stays: none of {n['tried']} methods tried found a step to take"
     reached = "; ".join(
         f"{name} has {own['measure']} {own['gap']:+.3f} and {performance_words(own['of'])} {own['performance']:.3f}"
         for name, own in n["reached"].items()
