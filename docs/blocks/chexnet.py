@@ -99,7 +99,7 @@ def repairs() -> pd.DataFrame:
     found = rows("chexnet-repair/rows.csv")
     place = ["attribute", "finding", "split"]
     original = found[found["method"] == "original"].set_index(place)[["gap", "balanced_accuracy", "outcome"]]
-    return found[found["method"] != "original"].join(original, on=place, rsuffix="_original")
+    return found[found["method"] != "original"].join(original.add_suffix("_original"), on=place)
 
 
 def chexnet_repaired() -> str:

@@ -60,7 +60,8 @@ def test_json_holds_a_record_a_layer_and_nothing_else_changes(run):
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert found == json.loads(Path("result.json").read_text())
-    layers = found.pop("encoding")
+    layers, origin = found.pop("encoding"), found.pop("provenance")  # of --out
+    assert list(origin["files"]) == ["data.csv"]
     assert found == plain
     assert [row["layer"] for row in layers] == ["inputs", "2", "output"]
     assert layers[0]["auroc"] == 1.0

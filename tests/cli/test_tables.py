@@ -123,7 +123,7 @@ def test_conflicts_are_settled_by_a_rule(run, rule):
         (["--group", "sex", "--conflicts", "first"], ["--patient"]),
         (["--group", "age", "--bins", "age=60", "--patient", "pid", "--conflicts", "error"], ["12 of 120", "'age'"]),
         (["--group", "sex", "--max-table-bytes", "100"], ["s.csv", 100]),
-        (["--group", "sex", "--out", "audit.pdf"], ["--out audit.json", "--figures"]),
+        (["--group", "sex", "--out", "audit.pdf"], ["--out audit.json", "--pdf audit.pdf"]),
         (["--group", "sex", "--out", "audit.csv"], ["--out audit.json"]),
     ],
 )

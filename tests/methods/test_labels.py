@@ -315,7 +315,7 @@ def test_goals_and_methods_that_cannot_be(labels, classes):
     with pytest.raises(BadInput) as caught:
         debias(model, cohort, goals={"Efusion": eq.Goal("eod")}, min_performance=0.7)
     text = str(caught.value)
-    assert says(text, "'Effusion'", "Effusion, Mass", "balanced accuracy >= 0.7")
+    assert says(text, "'Effusion'", "Effusion, Mass", "balanced_accuracy >= 0.7")
     for method in ("adversarial-finetune", "adversarial-training"):
         with pytest.raises(BadInput, match=facts(method, "labels", "constrained")):
             debias(model, cohort, method=method)

@@ -218,8 +218,8 @@ def _raised(code: Code, error: BaseException) -> BadInput:
 def pip_advice(error: ModuleNotFoundError) -> str:
     """The pip command for a library that is not installed, to be added to a message; empty where the name is not that of a library.
 
-    >>> pip_advice(ModuleNotFoundError(name="sklearn.svm"))
-    ' It needs the library scikit-learn, which is not installed: pip install scikit-learn'
+    >>> pip_advice(ModuleNotFoundError(name="nowhere_to_be_found.layers"))
+    ' It needs the library nowhere_to_be_found, which is not installed: pip install nowhere_to_be_found'
     """
     module = (error.name or "").partition(".")[0]
     if not module or importlib.util.find_spec(module) is not None:
