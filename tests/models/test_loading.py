@@ -333,6 +333,17 @@ def test_plain_data_that_is_no_state_dict_is_named(tmp_path: Path, value, expect
         load_weights(tmp_path / "w.pt")
 
 
+def test_an_archive_that_python_cannot_open_is_refused_although_torch_reads_it(tmp_path: Path):
+    path = tmp_path / "net.pt"
+    torch.save({"weight": torch.ones(1, 2)}, path)
+    content = bytearray(path.read_bytes())
+    at = content.rindex(b"PK\x05\x06")  # where the list of files ends: the number of this disk follows
+    content[at + 4 : at + 6] = (7).to_bytes(2, "little")
+    path.write_bytes(bytes(content))
+    with pytest.raises(BadInput, match="damaged"):
+        load_weights(path)
+
+
 def test_a_missing_weights_file_is_named(tmp_path: Path):
     with pytest.raises(BadInput, match=facts("w.pt")):
         load_weights(tmp_path / "w.pt")

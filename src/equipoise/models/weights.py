@@ -106,6 +106,8 @@ def _load_pickle(path: Path) -> object:
     try:
         with warnings.catch_warnings(), harmless():
             warnings.simplefilter("ignore")  # about pickle protocols; the error is enough
+            if zipfile.is_zipfile(path):
+                zipfile.ZipFile(path).close()  # torch reads some archives whose list of files is damaged
             return plain(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:
         if isinstance(error, pickle.UnpicklingError) and _is_pickle(path):
@@ -119,6 +121,8 @@ def _load_pickle(path: Path) -> object:
                 f"{path} holds more than weights and could run code when loaded; it is refused. "
                 "Save only model.state_dict(), or use safetensors, and give the architecture with --model."
             ) from error
+        if isinstance(error, zipfile.BadZipFile):
+            raise BadInput(f"{path} is damaged: {error}. Copy or save it again, and compare the checksums of both copies.") from error
         raise BadInput(f"{path} is not a readable torch file. Save model.state_dict() with torch.save, or as safetensors.") from error
 
 
