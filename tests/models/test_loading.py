@@ -337,8 +337,8 @@ def test_an_archive_that_python_cannot_open_is_refused_although_torch_reads_it(t
     path = tmp_path / "net.pt"
     torch.save({"weight": torch.ones(1, 2)}, path)
     content = bytearray(path.read_bytes())
-    at = content.rindex(b"PK\x05\x06")  # where the list of files ends: the number of this disk follows
-    content[at + 4 : at + 6] = (7).to_bytes(2, "little")
+    at = content.rindex(b"PK\x06\x07")  # says where the list of files is, and on how many disks the archive lies
+    content[at + 16 : at + 20] = (7).to_bytes(4, "little")
     path.write_bytes(bytes(content))
     with pytest.raises(BadInput, match="damaged"):
         load_weights(path)
