@@ -2,6 +2,8 @@
 
 import importlib
 import os
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first, all else in its order."""
     place = {name: k for k, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_registry() -> Iterator[None]:
+    """The operators that PyTorch exports to ONNX are collected once, not for every export: it takes a second, and nothing changes them."""
+    try:
+        registry = importlib.import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
+        collect = registry.from_torchlib
+    except (ImportError, AttributeError):  # another build of PyTorch
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "from_torchlib", staticmethod(cache(collect)))
+        yield
 
 
 @pytest.fixture
