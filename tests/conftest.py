@@ -30,6 +30,7 @@ LONGEST = [
     "tests/models/test_efficientnet_lite.py",
     "tests/methods/test_bad_input.py",
     "tests/test_fuzz.py",
+    "tests/cli/test_demo.py",
     "tests/study/test_run.py",
     "tests/study/test_chest_xray.py",
     "tests/methods/test_bias_score.py",
@@ -44,6 +45,10 @@ LONGEST = [
     "tests/test_privacy.py",
     "tests/models/test_ranks.py",
     "tests/cli/test_agree.py",
+    "tests/cli/test_clinical.py",
+    "tests/measures/test_multiplicity.py",
+    "tests/measures/test_coverage.py",
+    "tests/cli/test_apply.py",
 ]
 
 
