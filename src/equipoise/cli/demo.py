@@ -13,7 +13,7 @@ from rich.text import Text
 from equipoise import report
 from equipoise.cli.console import bar, out
 
-BUDGET = "1"  # minutes, so that the demo is short on any machine; 10 unless given
+BUDGET = "2"  # minutes, so that the demo is short on any machine; 10 unless given
 
 
 def demo(
