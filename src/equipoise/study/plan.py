@@ -155,7 +155,7 @@ class Plan:
     data: Annotated[tuple[Data, ...], AfterValidator(_some)]
     methods: Annotated[tuple[Arm, ...], AfterValidator(_some)]
     measures: Annotated[tuple[Annotated[str, BeforeValidator(_measure)], ...], AfterValidator(_once)] = ("spd", "eod")
-    splits: Annotated[int, Field(ge=1)] = 20
+    splits: Annotated[int, Field(ge=1, le=1_000_000)] = 20
     first_seed: Annotated[int, Field(ge=0)] = 0
     protocol: Annotated[str, one_of("protocol", PROTOCOLS)] = "split"
     fractions: tuple[float, float, float] = PROTOCOLS["split"]
