@@ -126,3 +126,10 @@ def test_a_feature_that_is_there_twice_is_refused(features):
     frame = frame if features else pd.concat([frame, frame[["a"]]], axis=1)
     with pytest.raises(BadInput, match="'a'"):
         Cohort.from_frame(frame, label="y", group="sex", features=features)
+
+
+@pytest.mark.parametrize("column", ["y", "w"])
+def test_the_label_and_the_weight_are_no_inputs(column):
+    frame = pd.DataFrame({"y": [0, 1, 0, 1], "sex": list("FMFM"), "a": [0.1, 0.2, 0.3, 0.4], "w": [1.0, 2.0, 1.0, 2.0]})
+    with pytest.raises(BadInput, match=f"feature column '{column}'"):
+        Cohort.from_frame(frame, label="y", group="sex", weight="w", features=["a", column])

@@ -227,3 +227,11 @@ def test_draws_that_lack_a_cell_give_no_warning() -> None:
     for seed in range(3):
         found = audit(scores, seed=seed, min_patients=1)
         assert np.isnan(found.gaps["detectable"]).any() or (found.gaps["detectable"] >= 0).all()
+
+
+def test_a_group_with_certain_scores_and_one_other_label_has_no_calibration_intercept():
+    rows = {"y": [0, 0, 1, 0, 0, 1, 1, 0], "p": [0.5, 0.18, 0.71, 0.78, 0.23, 0.28, 0.99, 0.0], "sex": list("FFFFFFMM")}
+    found = audit(Scores.from_frame(pd.DataFrame(rows), label="y", score="p", group="sex"), min_patients=1)
+    json.dumps(found.to_dict(), allow_nan=False)
+    men = next(group for group in found.to_dict()["groups"] if group["group"] == "M")
+    assert men["calibration_intercept"] is None

@@ -100,6 +100,8 @@ class Cohort:
         kept = {*roles.labels, patient, id, weight} | (set() if attribute_as_input else set(roles.groups))
         chosen = [c for c in frame.columns if c not in kept] if features is None else list(features)
         problems = [f"no feature column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in chosen if c not in frame.columns]
+        known = {**dict.fromkeys(roles.labels, "label"), **({} if weight is None else {weight: "weight"})}
+        problems += [f"feature column {c!r} is the {known[c]}, which no network may see. Leave it out." for c in chosen if c in known]
         twice = dict.fromkeys(c for c in chosen if chosen.count(c) > 1)
         problems += [f"feature column {c!r} is named more than once, or there more than once. Name and keep it once." for c in twice]
         if not chosen:

@@ -112,7 +112,8 @@ def recalibrated(rows: Scored, level: float, least: int) -> tuple[Limits, Limits
 
     offset = _intercept(of, x, label, usable)
     below, above = _score_limits(of, x, label, usable, offset, level)
-    why = [FEW if a else CERTAIN if b else ENOUGH for a, b in zip(few, wrong, strict=True)]
+    alike = np.isinf(offset)  # without scores of exactly 0 or 1, one label alone is left
+    why = [FEW if a else CERTAIN if b else ENOUGH for a, b in zip(few | alike, wrong, strict=True)]
     intercept = _limits(offset, below, above, rarer, why)
 
     why = [
