@@ -9,8 +9,10 @@ import pandas as pd
 import pytest
 
 import equipoise as eq
+from equipoise.report import paper
 from support.command import Ran
 from support.facts import says
+from support.printer import browser_at
 
 ROLES = ["--label", "y", "--group", "sex", "--reference", "M", "--patient", "pid"]
 QUICK = ["--measure", "eod", "--thresholds", "0.2:0.3"]
@@ -94,6 +96,19 @@ def test_a_history_is_followed_and_reported(run: Run, history, tmp_path):
     assert (found["periods"], found["comparisons"]) == (["2026-04", "2026-05"], 1)
 
 
+def test_the_pdf_of_a_comparison_and_of_a_history(run: Run, folder, history, monkeypatch, tmp_path):
+    monkeypatch.setenv(paper.VARIABLE, str(browser_at(tmp_path / "browser")))
+    for files, fact in (((folder / "a.json", folder / "b.json"), "Simultaneous interval"), ((history,), "2026-04")):
+        ran = run("compare", *files, "--pdf", "page.pdf", "--group-name", "F=women")
+        assert ran.code == 0, ran.err
+        assert says(ran.out, "page.pdf")
+        page = (tmp_path / "page.pdf").read_text(encoding="utf-8")
+        assert "data-paper" in page
+        assert "women" in page
+        assert fact in page
+        assert "<script" not in page
+
+
 def test_an_audit_is_added_to_a_history_once(run: Run, tmp_path):
     rows(7).to_csv(tmp_path / "t.csv", index=False)
     audit = ["audit", "t.csv", *ROLES, "--score", "old", *QUICK, "--append", "h.parquet"]
@@ -146,6 +161,7 @@ def test_what_cannot_be_checked_fails(run: Run, tmp_path):
         (["a.csv", "a.csv", "--score", "old", "--unpaired", "--name", "x", "--name", "y", *ROLES], (160,)),
         (["a.csv", "--score", "old", "--score", "new", "--threshold", "0.4", "--threshold", "0.5", "--threshold", "1", *ROLES], (3, 2)),
         (["a.json", "b.json", "--report", "page.pdf"], ("page.pdf", "page.html")),
+        (["a.json", "b.json", "--pdf", "page.html"], ("page.html", "page.pdf")),
         (["a.json", "none.json"], ("none.json",)),
     ],
 )

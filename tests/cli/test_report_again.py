@@ -9,7 +9,7 @@ from equipoise.report import paper, write_page
 from support.audits import frame_of
 from support.cases import small_case
 from support.facts import says
-from support.printer import browser_at
+from support.printer import FAILS, browser_at
 
 AUDIT = ["audit", "s.csv", "--label", "y", "--score", "p", "--group", "sex", "--reference", "M"]
 NAMES = ["--group-name", "F=women", "--group-name", "M=men"]
@@ -89,3 +89,29 @@ def test_without_a_printer_an_audit_with_a_pdf_stops_before_any_work(audited, mo
     assert (code, out) == (2, "")
     assert says(err, "Chromium", "weasyprint")
     assert not Path("a.json").exists()
+
+
+def test_a_repair_prints_its_pdf_at_once(audited):
+    repair = ["debias", *AUDIT[1:], "--threshold", "0.5", "--method", "group-thresholds", "--test-fraction", "0.5"]
+    ran = audited(*repair, "--out", "repaired", "--pdf", "repaired.pdf")
+    assert ran.code == 0
+    assert says(ran.out, "repaired.pdf")
+    assert audited("report", "repaired", "--pdf", "again.pdf").code == 0
+    assert Path("repaired.pdf").read_bytes() == Path("again.pdf").read_bytes()
+    dry = audited(*repair, "--out", "other", "--pdf", "other.pdf", "--dry-run")
+    assert (dry.code, Path("other.pdf").exists()) == (0, False)
+
+
+def test_a_repair_whose_pdf_fails_is_kept_and_says_how_to_print_it(audited, monkeypatch, tmp_path):
+    repair = ["debias", *AUDIT[1:], "--threshold", "0.5", "--method", "group-thresholds", "--test-fraction", "0.5", "--out", "repaired"]
+    wrong = audited(*repair, "--pdf", "repaired.html")
+    assert wrong.code == 2
+    assert says(wrong.err, "--pdf", "repaired.html", "repaired.pdf")
+    monkeypatch.setenv(paper.VARIABLE, str(tmp_path / "none"))
+    assert audited(*repair, "--pdf", "repaired.pdf").code == 2
+    assert not Path("repaired").exists()
+    monkeypatch.setenv(paper.VARIABLE, str(browser_at(tmp_path / "broken", FAILS)))
+    ran = audited(*repair, "--pdf", "repaired.pdf")
+    assert ran.code == 1
+    assert says(ran.err, "no display", "equipoise report repaired --pdf repaired.pdf")
+    assert Path("repaired/report.html").exists()

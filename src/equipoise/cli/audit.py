@@ -95,10 +95,7 @@ def audit(
         Path | None,
         typer.Option("--report", help="Also write a page for people to this file (.html); of several labels, an overview and a page each."),
     ] = None,
-    pdf: Annotated[
-        Path | None,
-        typer.Option(help="Also write a short report as PDF to this file; needs Chromium, Chrome, Edge or WeasyPrint."),
-    ] = None,
+    pdf: given.PdfOption = None,
     group_name: given.GroupNameOption = None,
     figures: Annotated[Path | None, typer.Option(help="Also write figures (PNG and SVG) into this folder.")] = None,
     append: pipeline.AppendOption = None,

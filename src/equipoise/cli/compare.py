@@ -68,6 +68,7 @@ def compare(
     fail_if: pipeline.FailIfOption = None,
     save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None,
     page: Annotated[Path | None, typer.Option("--report", help="Also write a page for people to this file (.html).")] = None,
+    pdf: given.PdfOption = None,
     group_name: given.GroupNameOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every rate, or every period, instead of one screen.")] = False,
     as_json: JsonOption = False,
@@ -84,15 +85,16 @@ def compare(
     for value in threshold or []:
         problems += given.number_problems(threshold=value)
     conditions = pipeline.conditions_of(fail_if, problems)
-    if page is not None and page.suffix.lower() not in (".html", ".htm"):
-        problems.append(f"--report writes .html; got {page.name!r}. Use --report {page.with_suffix('.html').name}.")
-    raise_all(problems)
+    raise_all(problems + given.page_problems({"--report": page, "--pdf": pdf}))
     for path in files:
         if not path.exists():
             raise data.no_such_file(path)
-    for place in (save, page):
+    for place in (save, page, pdf):
         if place:
             data.check_writable(place)
+    if pdf:
+        report.check_printer()
+    names = given.group_names_of(group_name)
     kinds = [_kind(path) for path in files]
     raise_all(_kind_problems(files, kinds, inputs.options, score, {"--since": since, "--intersections": intersections}))
     found: Contrast | Monitoring
@@ -117,14 +119,15 @@ def compare(
     told = found.to_dict()
     if save:
         data.write_text(save, json.dumps(told, indent=2, allow_nan=False) + "\n")
-    if page:
-        found.report(page, group_names=given.group_names_of(group_name))
+    for place in (page, pdf):
+        if place:
+            found.report(place, group_names=names)
     over_time = isinstance(found, measures.Monitoring)
     if as_json:
         print(json.dumps(told, indent=2, allow_nan=False))
     else:
         out.print(report.monitoring_view(found, verbose) if over_time else report.contrast_view(found, verbose))  # type: ignore[arg-type]
-        for what, place in (("result", save), ("report", page)):
+        for what, place in (("result", save), ("report", page), ("PDF", pdf)):
             if place:
                 out.print(Text(f"{what}: {place}"), soft_wrap=True)
     if conditions:

@@ -16,7 +16,7 @@ from equipoise.cli.estimators import TrustPickleOption, TrustTypeOption, estimat
 from equipoise.cli.goals import goals_of, kept, methods_of, without_groups
 from equipoise.cli.inputs import collected, number_problems
 from equipoise.cli.networks import label_scores, network_of, output_of, outputs_of, scores_of
-from equipoise.cli.outcome import exit_if_lacking, print_labels, print_plan, result_json
+from equipoise.cli.outcome import check_pdf, exit_if_lacking, print_labels, print_plan, result_json, write_pdf
 from equipoise.cli.scores import LogitsOption, ScoreOption, ScorePrefixOption, ScoreRepair, paired, repair_scores, with_model_only
 from equipoise.errors import pick, raise_all
 
@@ -108,6 +108,7 @@ def debias(
         ),
     ] = None,
     title: Annotated[str | None, typer.Option(help="Title of the report.", show_default="label and model")] = None,
+    pdf: given.PdfOption = None,
     thumbnails: Annotated[
         bool, typer.Option("--thumbnails", help="Show images of the patients whose score changed most in the report.")
     ] = False,
@@ -179,7 +180,7 @@ def debias(
     kind = "classes" if inputs.options["classes"] else "labels"
     methods = methods_of(method or ["auto"], settings or [])
     share = 0.3 if test_fraction is None else test_fraction
-    problems = inputs.problems() + number_problems(test_fraction=share, draws=draws, seed=seed)
+    problems = inputs.problems() + number_problems(test_fraction=share, draws=draws, seed=seed) + given.page_problems({"--pdf": pdf})
     if test_fraction is not None and test_file is not None:
         problems.append("--test-fraction holds out patients of the data file, --test is a test set of its own; use one of them")
     if not 0 <= budget < float("inf"):
@@ -218,6 +219,7 @@ def debias(
     if not dry_run:
         size_of_weights = weights.stat().st_size if weights and weights.is_file() else 0
         collected(problems, lambda: check_folder(folder, overwrite, 4 * len(label) * size_of_weights))
+        collected(problems, lambda: check_pdf(pdf))
     raise_all(problems)
     if check_scores is not None and not check_scores.is_file():
         raise data.no_such_file(check_scores)
@@ -231,6 +233,8 @@ def debias(
             estimator, reading = estimator_of(model, reading, trust_pickle, trust_type)
             asked, score = replace(asked, model=model), [SCORE]
         repair_scores(ctx, reading, score, logits, asked, out, group_name, dry_run, verbose, as_json, estimator)
+        if not dry_run:
+            write_pdf(folder, pdf, as_json)
         return
     assert model is not None  # or a problem was raised
 
@@ -293,3 +297,4 @@ def debias(
     else:
         print_labels(folder, cases, done, [*opened.lines(), *remarks, *prepared], verbose)
     exit_if_lacking(done)
+    write_pdf(folder, pdf, as_json)

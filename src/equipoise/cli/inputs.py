@@ -7,16 +7,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from equipoise import data, report
 from equipoise.cli.console import counting
 from equipoise.errors import BadInput, did_you_mean, pick, raise_all
-
-if TYPE_CHECKING:
-    pass
 
 FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file with one row per sample; audit also takes a folder of them.")]
 
@@ -43,6 +40,9 @@ OutputNameOption = Annotated[
         "as in Effusion=3, repeated for each.",
         rich_help_panel="Network",
     ),
+]
+PdfOption = Annotated[
+    Path | None, typer.Option("--pdf", help="Also write a short report as PDF to this file; needs Chromium, Chrome, Edge or WeasyPrint.")
 ]
 GroupNameOption = Annotated[
     list[str] | None,

@@ -14,8 +14,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from equipoise import report
+from equipoise import data, report
 from equipoise.cli.console import err, out
+from equipoise.errors import BadInput
 
 if TYPE_CHECKING:
     from equipoise.measures import Estimate
@@ -79,6 +80,27 @@ def exit_if_lacking(saved: Mapping[str, Saved]) -> None:
         err.print(Text(report.printable(f"not done: {place}: {why}"), style="yellow"), soft_wrap=True)
     if any(what in FOR_THE_COMMITTEE for _, what in failures):
         raise typer.Exit(1)
+
+
+def check_pdf(pdf: Path | None) -> None:
+    """Raises before a long run what printing would raise after it."""
+    if pdf is not None:
+        data.check_writable(pdf)
+        report.check_printer()
+
+
+def write_pdf(folder: Path, pdf: Path | None, as_json: bool) -> None:
+    """Prints the report in the folder as PDF; the repair is complete without it, so a failure says how to print it again (exit code 1)."""
+    if pdf is None:
+        return
+    try:
+        report.write_again(folder, pdf=pdf)
+    except BadInput as error:
+        again = f"the repair is complete; print it again with: equipoise report {folder} --pdf {pdf}"
+        err.print(Text(report.printable(f"not done: {pdf}: {' '.join(error.problems)} ({again})"), style="yellow"), soft_wrap=True)
+        raise typer.Exit(1) from error
+    if not as_json:
+        out.print(Text(f"PDF: {report.printable(str(pdf))}"), soft_wrap=True)
 
 
 def result_json(folder: Path, saved: Mapping[str, Saved], left_out: Mapping[str, object]) -> str:

@@ -60,7 +60,7 @@ class Monitoring:
         return str(presenter("monitoring_html")(self))
 
     def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
-        """The path of the HTML report with a chart of every gap, which is written there, with the user's words for groups."""
+        """The path of the report with a chart of every gap, HTML or PDF (.pdf) by its ending, with the user's words for groups."""
         return Path(presenter("write_monitoring_page")(self, Path(path), group_names=group_names))
 
     def to_dict(self) -> dict[str, object]:

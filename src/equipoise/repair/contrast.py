@@ -96,7 +96,7 @@ class Contrast:
         return str(presenter("contrast_html")(self))
 
     def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
-        """The path of the HTML report of this comparison, which is written there, with the user's words for groups: {"F": "women"}."""
+        """The path of the report of this comparison, HTML or PDF (.pdf) by its ending, with the user's words for groups: {"F": "women"}."""
         return Path(presenter("write_contrast_page")(self, Path(path), group_names=group_names))
 
     def to_dict(self) -> dict[str, object]:

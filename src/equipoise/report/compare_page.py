@@ -12,8 +12,9 @@ from equipoise.data import write_text
 from equipoise.measures import Estimate, Monitoring
 from equipoise.repair import Contrast
 from equipoise.report.compare_words import contrast_conclusion, differ_words, monitoring_conclusion, state_words
-from equipoise.report.measure_words import PERFORMANCE, RATES, distinct, gap_words
+from equipoise.report.measure_words import PERFORMANCE, RATES, crossed, distinct, gap_words
 from equipoise.report.panels import LEFT, RIGHT, WIDTH, Called, Mark, Panel, Tick, along, dot, line, up
+from equipoise.report.paper import print_page
 from equipoise.report.templating import how_many, numbered, page_of
 from equipoise.report.text import amount, number, percent, short
 from equipoise.report.wording import group_words
@@ -26,17 +27,21 @@ SMALLEST, MOST_TICKS, MOST_POINTS = 0.05, 3, 60  # of the height of a chart on e
 
 
 def write_contrast_page(found: Contrast, path: Path, *, group_names: Mapping[str, str] | None = None) -> Path:
-    """The path of the report of a comparison, which is written whole or not at all."""
+    """The path of the report of a comparison, HTML or PDF by its ending, which is written whole or not at all."""
+    if path.suffix.lower() == ".pdf":
+        return print_page(contrast_page(found, group_names, paper=True), path)
     return write_text(path, contrast_page(found, group_names))
 
 
 def write_monitoring_page(found: Monitoring, path: Path, *, group_names: Mapping[str, str] | None = None) -> Path:
-    """The path of the report of gaps over time, which is written whole or not at all."""
+    """The path of the report of gaps over time, HTML or PDF by its ending, which is written whole or not at all."""
+    if path.suffix.lower() == ".pdf":
+        return print_page(monitoring_page(found, group_names, paper=True), path)
     return write_text(path, monitoring_page(found, group_names))
 
 
-def contrast_page(found: Contrast, names: Mapping[str, str] | None = None) -> str:
-    """The report of a comparison as HTML; `names` are words for groups, such as {"F": "women"}."""
+def contrast_page(found: Contrast, names: Mapping[str, str] | None = None, *, paper: bool = False) -> str:
+    """The report of a comparison as HTML; `names` are words for groups, such as {"F": "women"}; on `paper` without scripts."""
     words = _words(found.rates, names)
     gaps = found.gaps[found.gaps["measure"].isin(distinct(found.gaps["measure"].unique()))]
     context = _shared(words, "comparison", found.level) | {
@@ -45,17 +50,17 @@ def contrast_page(found: Contrast, names: Mapping[str, str] | None = None) -> st
         "conclusion": contrast_conclusion(found, words),
         "differ": list(differ_words(found, words)),
         "sizes": {name: how_many(rows, patients) for name, (rows, patients) in found.sizes.items()},
-        "gaps": [_change(row, gap_words(str(row["measure"]))) for row in gaps.to_dict("records")],
-        "rates": [_change(row, RATES[str(row["rate"])].name) for row in found.rates.to_dict("records")],
+        "gaps": _blocks([_change(row, gap_words(str(row["measure"]))) for row in gaps.to_dict("records")]),
+        "rates": _blocks([_change(row, RATES[str(row["rate"])].name) for row in found.rates.to_dict("records")]),
         "performance": [_change(row, PERFORMANCE[str(row["measure"])]) for row in found.performance.to_dict("records")],
         "several": len(found.others) > 1,
         "labels": len(set(found.gaps["label"])) > 1,
     }
-    return page_of("contrast.html", context | numbered(CONTRAST), SCRIPTS)
+    return page_of("contrast.html", context | numbered(CONTRAST), SCRIPTS, paper=paper)
 
 
-def monitoring_page(found: Monitoring, names: Mapping[str, str] | None = None) -> str:
-    """The report of gaps over time as HTML; `names` are words for groups, such as {"F": "women"}."""
+def monitoring_page(found: Monitoring, names: Mapping[str, str] | None = None, *, paper: bool = False) -> str:
+    """The report of gaps over time as HTML; `names` are words for groups, such as {"F": "women"}; on `paper` without every period."""
     words = _words(found.gaps, names)
 
     def called(group: str) -> str:
@@ -83,7 +88,8 @@ def monitoring_page(found: Monitoring, names: Mapping[str, str] | None = None) -
         "expected": amount(found.expected_change, "size"),
         "labels": len(set(found.gaps["label"])) > 1,
     }
-    return page_of("monitoring.html", context | numbered(MONITORING), SCRIPTS)
+    contents = {anchor: heading for anchor, heading in MONITORING.items() if not (paper and anchor == "periods")}
+    return page_of("monitoring.html", context | numbered(contents), SCRIPTS, paper=paper)
 
 
 def chart(course: pd.DataFrame, row: Mapping[Any, Any], called: Called = str) -> Panel:
@@ -91,20 +97,21 @@ def chart(course: pd.DataFrame, row: Mapping[Any, Any], called: Called = str) ->
     columns = ["value", "so_far", "so_far_low", "so_far_high", "limit_low", "limit_high"]
     numbers = course[columns].to_numpy(np.float64)
     inner = numbers[:, :2][~np.isnan(numbers[:, :2])]
-    outer = np.abs(numbers[:, 2:][~np.isnan(numbers[:, 2:])])
-    widest = max(SMALLEST, 1.6 * float(np.abs(inner).max(initial=0.0)), float(np.median(outer)) if len(outer) else 0.0)
+    outer = np.abs(numbers[:, 4:][~np.isnan(numbers[:, 4:])])
+    widest = max(SMALLEST, 1.6 * float(np.abs(inner).max(initial=0.0)), 1.05 * float(np.median(outer)) if len(outer) else 0.0)
     low, high = -min(widest, 1.0), min(widest, 1.0)
     last = max(len(course) - 1, 1)
     x = [along(k, -0.4, last + 0.4) for k in range(len(course))]
-    value, so_far, band_low, band_high, limit_low, limit_high = (
-        [up(min(max(v, low), high), low, high) if not np.isnan(v) else np.nan for v in numbers[:, k]] for k in range(6)
+    value, so_far, band_low, band_high = (
+        [up(min(max(v, low), high), low, high) if not np.isnan(v) else np.nan for v in numbers[:, k]] for k in range(4)
     )
+    limits = [[up(v, low, high) if low <= v <= high else np.nan for v in numbers[:, k]] for k in (4, 5)]  # none at the edge of the chart
     marks = [Mark("base", line([(LEFT, up(0, low, high)), (WIDTH - RIGHT, up(0, low, high))]), title="no difference")]
     known = [k for k in range(len(course)) if not np.isnan(band_low[k])]
     edge = [*((x[k], band_high[k]) for k in known), *((x[k], band_low[k]) for k in reversed(known))]
     if len(known) > 1:
         marks.append(Mark("area benefit", line(edge) + "Z", title="limits of the difference over all periods so far"))
-    marks += [Mark("diagonal", line(zip(x, side, strict=True)), title="limits of a single period") for side in (limit_low, limit_high)]
+    marks += [Mark("diagonal", line(zip(x, side, strict=True)), title="limits of a single period") for side in limits]
     marks.append(Mark("benefit", line(zip(x, so_far, strict=True)), title="all periods so far"))
     for k, period in enumerate(course["period"]):
         if not np.isnan(value[k]) and len(course) <= MOST_POINTS:
@@ -129,10 +136,17 @@ def _change(row: Mapping[Any, Any], words: str) -> dict[str, Any]:
     return {**row, "words": words, "estimate": Estimate(row["value"], row["low"], row["high"], few=bool(row.get("few", False)))}
 
 
+def _blocks(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of each attribute, those of its intersections folded."""
+    attributes = list(dict.fromkeys(str(row["attribute"]) for row in rows))
+    folded = crossed(attributes)
+    return [{"attribute": name, "folded": name in folded, "rows": [row for row in rows if row["attribute"] == name]} for name in attributes]
+
+
 def _words(rows: pd.DataFrame, names: Mapping[str, str] | None) -> dict[str, str]:
     """The user's words for groups, checked against those of the result."""
-    groups = list(dict.fromkeys([*rows["group"], *rows["reference"]]))
-    return group_words(names, {"group": groups})
+    found = {str(name): list(dict.fromkeys([*own["reference"], *own["group"]])) for name, own in rows.groupby("attribute", sort=False)}
+    return group_words(names, {name: groups for name, groups in found.items() if name not in crossed(list(found))})
 
 
 def _shared(words: Mapping[str, str], kind: str, level: float) -> dict[str, Any]:

@@ -8,13 +8,13 @@ import pandas as pd
 
 from equipoise.measures import Condition, Monitoring, Verdict
 from equipoise.repair import Contrast
-from equipoise.report.measure_words import distinct, gap_words
+from equipoise.report.measure_words import crossed, distinct, gap_words
 from equipoise.report.text import amount, count, percent, printable, sentence, short_name
 from equipoise.report.wording import Called
 
 
 def contrast_conclusion(found: Contrast, names: Mapping[str, str] | None = None) -> str:
-    """The largest clear change of a gap in one sentence, and how many are clear."""
+    """The largest clear change of a gap in one sentence, of an intersection only where no other is clear, and how many are clear."""
     called = Called(names or {})
     gaps = found.gaps[found.gaps["value"].notna() & found.gaps["measure"].isin(distinct(found.gaps["measure"].unique()))]
     family = f"{found.comparisons:,} comparison{'' if found.comparisons == 1 else 's'}"
@@ -23,7 +23,8 @@ def contrast_conclusion(found: Contrast, names: Mapping[str, str] | None = None)
     clear = gaps[gaps["clear"].astype(bool)]
     if not len(clear):
         return f"No change of a difference between groups is clear after adjustment for {family}."
-    row = clear.loc[clear["value"].abs().idxmax()]
+    single = clear[~clear["attribute"].isin(crossed(list(gaps["attribute"].unique())))]
+    row = clear.loc[(single if len(single) else clear)["value"].abs().idxmax()]
     low, high = (amount(row[f"simultaneous_{end}"], "points") for end in ("low", "high"))
     ends = f"simultaneous {percent(found.level)} interval of the change {low} to {high}"
     of = f" for {short_name(row['label'])}" if row["label"] else ""
