@@ -31,6 +31,12 @@ CALIBRATION = ("brier", "calibration_intercept", "calibration_slope", "auroc")
 LEVEL = 0.95
 
 
+def published_scores() -> pd.DataFrame:
+    """The table of scores, one row per image."""
+    path = Path(os.environ["EQUIPOISE_DATA"]) / "chexnet-nih" / "scores.csv.gz"
+    return read_table(path, text={"patient", "image", "sex", "view"})
+
+
 def scores_of(frame: pd.DataFrame, finding: str) -> eq.Scores:
     """The scores of one finding with all attributes."""
     return eq.Scores.from_frame(
@@ -47,8 +53,7 @@ def scores_of(frame: pd.DataFrame, finding: str) -> eq.Scores:
 
 def main() -> None:
     began = time.process_time()
-    path = Path(os.environ["EQUIPOISE_DATA"]) / "chexnet-nih" / "scores.csv.gz"
-    frame = read_table(path, text={"patient", "image", "sex", "view"})
+    frame = published_scores()
     people = np.array(sorted(frame["patient"].unique()))
     third = set(generator(0, "chexnet thresholds").permutation(people)[: len(people) // 3])
     chosen_on = frame["patient"].isin(third)

@@ -25,142 +25,80 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator, ClassifierMixin
+from chexnet import BINS, FINDINGS, published_scores
+from libraries import (
+    FAIRLEARN_NAMES,
+    Decide,
+    Fit,
+    aif360_equalised_odds,
+    aif360_reject_option,
+    fairlearn_thresholds,
+    measured,
+    oxonfair_thresholds,
+)
 
 import equipoise as eq
-from equipoise.data import hold_out_scores, read_table
+from equipoise.data import hold_out_scores
 from equipoise.errors import EmptyCell
-from equipoise.measures import gap_values, largest, performance_values, tabulate
 from equipoise.methods import check_cells, judge
 
 OUT = Path(__file__).parents[1] / "results" / "chexnet-repair"
-FINDINGS = (
-    *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia"),
-    *("Pneumothorax", "Consolidation", "Edema", "Emphysema", "Fibrosis", "Pleural_Thickening", "Hernia"),
-)
 REFERENCES = {"sex": "M", "age": "40-59"}
-BINS = {"age": [40, 60]}
 GOAL = eq.Goal("eod", selection="honest")
 BOUND = 0.05  # of those that ask for one
-Decide = Callable[[eq.Scores], Any]
+Fitter = Callable[[], tuple[Decide, str]]  # fits, and returns what decides and the method that was taken
 
 
-class Given(ClassifierMixin, BaseEstimator):
-    """An estimator whose input is its score, for Fairlearn."""
-
-    def __init__(self) -> None:
-        self.classes_ = np.array([0, 1])
-
-    def fit(self, X: object, y: object) -> "Given":  # noqa: ARG002
-        return self
-
-    def predict_proba(self, X: Any) -> Any:
-        score = np.asarray(X).reshape(-1)
-        return np.stack([1 - score, score], -1)
-
-
-def contenders(repair: eq.Scores, cut: float) -> dict[str, Callable[[], tuple[Decide, str]]]:
-    """What fits, and returns what decides and the method that was taken, by name; those whose library is not installed are left out."""
-    found: dict[str, Callable[[], tuple[Decide, str]]] = {}
-    codes, two = repair.attribute.codes, len(repair.attribute.levels) == 2
-
-    def ours(**how: Any) -> Callable[[], tuple[Decide, str]]:
-        def fitted() -> tuple[Decide, str]:
-            result = eq.debias(repair, measure=GOAL.measure, **how)
-            return result.rule.decide, result.ran if result.chosen else "original"
-
-        return fitted
-
-    found["Equipoise auto"] = ours()
-    found["Equipoise auto, without the group"] = ours(allow_group=False)
-    try:
-        from fairlearn.postprocessing import ThresholdOptimizer
-
-        def fairlearn(tolerance: float | None) -> Callable[[], tuple[Decide, str]]:
-            def fitted() -> tuple[Decide, str]:
-                rule = ThresholdOptimizer(
-                    estimator=Given(),
-                    constraints="true_positive_rate_parity",
-                    objective="balanced_accuracy_score",
-                    prefit=True,
-                    predict_method="predict_proba",
-                    tol=tolerance,
-                ).fit(repair.score[:, None], repair.y, sensitive_features=codes)
-                return lambda part: rule._pmf_predict(part.score[:, None], sensitive_features=part.attribute.codes)[:, 1], ""
-
-            return fitted
-
-        found |= {"Fairlearn ThresholdOptimizer": fairlearn(None), "Fairlearn ThresholdOptimizer, tol=0.05": fairlearn(BOUND)}
-    except ImportError:
-        print("fairlearn is not installed; left out", file=sys.stderr)
-    try:
-        from oxonfair import DataDict, FairPredictor
-        from oxonfair.utils import group_metrics
-
-        def pairs(part: eq.Scores) -> Any:
-            return DataDict(part.y, np.stack([1 - part.score, part.score], -1), part.attribute.codes)
-
-        def oxonfair() -> tuple[Decide, str]:
-            fair = FairPredictor(None, pairs(repair))
-            fair.fit(group_metrics.balanced_accuracy.overall, group_metrics.recall.diff, BOUND)
-            return lambda part: np.asarray(fair.predict(pairs(part)), dtype=np.float64), ""
-
-        found["OxonFair, thresholds per group"] = oxonfair
-    except ImportError:
-        print("oxonfair is not installed; left out", file=sys.stderr)
-    try:
-        from aif360.algorithms.postprocessing import EqOddsPostprocessing, RejectOptionClassification
-        from aif360.datasets import BinaryLabelDataset
-
-        privileged, other = [{"group": 1.0}], [{"group": 0.0}]
-
-        def datasets(part: eq.Scores) -> tuple[Any, Any]:
-            frame = pd.DataFrame({"group": (part.attribute.codes == 0).astype(float), "y": part.y.astype(float)})
-            true = BinaryLabelDataset(df=frame, label_names=["y"], protected_attribute_names=["group"])
-            pred = true.copy()
-            pred.scores, pred.labels = part.score.reshape(-1, 1), (part.score >= cut).astype(float).reshape(-1, 1)
-            return true, pred
-
-        def aif360_reject() -> tuple[Decide, str]:
-            # It moves decisions in favour of the unprivileged only: those are the group with the lower rate, whoever the reference is.
-            behind = measured((repair.score >= cut).astype(float), repair)["gap"] < 0
-            lower, higher = (other, privileged) if behind else (privileged, other)
-            rule = RejectOptionClassification(
-                unprivileged_groups=lower,
-                privileged_groups=higher,
-                low_class_thresh=0.001,  # the scores of rare findings are far below its default range
-                high_class_thresh=max(0.002, 2 * cut),
-                num_class_thresh=25,
-                num_ROC_margin=20,
-                metric_name="Equal opportunity difference",
-                metric_ub=BOUND,
-                metric_lb=-BOUND,
-            ).fit(*datasets(repair))
-            return lambda part: np.ravel(rule.predict(datasets(part)[1]).labels), ""
-
-        def aif360_odds() -> tuple[Decide, str]:
-            rule = EqOddsPostprocessing(unprivileged_groups=other, privileged_groups=privileged, seed=0)
-            chances = rule.fit(*datasets(repair)).model_params.x  # of the reference, positive and negative; of the other
-            return lambda part: chances[2 * (part.attribute.codes != 0) + (part.score < cut)], ""
-
-        if two:
-            found |= {"AIF360 reject option": aif360_reject, "AIF360 equalised odds": aif360_odds}
-    except (ImportError, AttributeError) as error:  # it needs older packages than some environments have
-        print(f"aif360 cannot be imported ({error}); left out", file=sys.stderr)
+def contenders(repair: eq.Scores, cut: float) -> dict[str, Fitter]:
+    """What fits, by name; those whose library is not installed are left out."""
+    found = {"Equipoise auto": ours(repair), "Equipoise auto, without the group": ours(repair, allow_group=False)}
+    for name, made in others(repair, cut).items():
+        try:
+            fit = made()
+        except (ImportError, AttributeError) as error:  # AIF360 needs older packages than some environments have
+            print(f"{name} cannot be imported ({error}); left out", file=sys.stderr)
+        else:
+            found[name] = theirs(fit)
     return found
 
 
-def measured(decisions: Any, part: eq.Scores) -> dict[str, float]:
-    """The largest gap, with its sign, and balanced accuracy of decisions or of their probabilities."""
-    cells = tabulate(np.asarray(decisions, dtype=np.float64), part.y, part.attribute)
-    gap, performance = float(largest(gap_values(GOAL.measure, cells))), float(performance_values(GOAL.performance, cells))
-    return {"gap": gap, "balanced_accuracy": performance}
+def ours(repair: eq.Scores, **how: Any) -> Fitter:
+    def fitted() -> tuple[Decide, str]:
+        result = eq.debias(repair, measure=GOAL.measure, **how)
+        return result.rule.decide, result.ran if result.chosen else "original"
+
+    return fitted
+
+
+def theirs(fit: Fit) -> Fitter:
+    return lambda: (fit(), "")
+
+
+def others(repair: eq.Scores, cut: float) -> dict[str, Callable[[], Fit]]:
+    """What imports another library and returns what fits, by name."""
+    parity = FAIRLEARN_NAMES[GOAL.measure]
+
+    def oxonfair() -> Fit:
+        from oxonfair.utils import group_metrics
+
+        return oxonfair_thresholds(repair, group_metrics.recall.diff, BOUND)
+
+    found: dict[str, Callable[[], Fit]] = {
+        "Fairlearn ThresholdOptimizer": lambda: fairlearn_thresholds(repair, parity),
+        "Fairlearn ThresholdOptimizer, tol=0.05": lambda: fairlearn_thresholds(repair, parity, BOUND),
+        "OxonFair, thresholds per group": oxonfair,
+    }
+    if len(repair.attribute.levels) == 2:
+        # The scores of rare findings are far below the default range of thresholds.
+        search = {"low_class_thresh": 0.001, "high_class_thresh": max(0.002, 2 * cut)}
+        found["AIF360 reject option"] = lambda: aif360_reject_option(repair, GOAL.measure, BOUND, cut, cut, **search)
+        found["AIF360 equalised odds"] = lambda: aif360_equalised_odds(repair, cut)
+    return found
 
 
 def scores_of(attribute: str, finding: str) -> eq.Scores:
     """The scores of one finding with one attribute."""
-    path = Path(os.environ["EQUIPOISE_DATA"]) / "chexnet-nih" / "scores.csv.gz"
-    frame = read_table(path, text={"patient", "image", "sex", "view"})
+    frame = published_scores()
     bins = {attribute: BINS[attribute]} if attribute in BINS else None
     roles: dict[str, Any] = {"group": attribute, "reference": REFERENCES[attribute], "patient": "patient", "id": "image", "bins": bins}
     return eq.Scores.from_frame(frame, label=finding, score=f"score_{finding}", name=finding, **roles)
@@ -177,7 +115,7 @@ def rows_of(attribute: str, finding: str, split: int) -> list[dict[str, object]]
         return [{**about, "method": "original", "outcome": "too few patients"}]
     original = eq.debias(repair, method="standard", measure=GOAL.measure, selection="paper").rule
     before = original.decide(test)
-    found = [{**about, "method": "original", "outcome": "", **measured(before, test)}]
+    found = [{**about, "method": "original", "outcome": "", **measured(GOAL.measure, before, test)}]
     for name, fit in contenders(repair, float(original.value)).items():
         started = time.perf_counter()
         try:
@@ -188,7 +126,16 @@ def rows_of(attribute: str, finding: str, split: int) -> list[dict[str, object]]
         seconds = time.perf_counter() - started
         after = np.asarray(decide(test), dtype=np.float64)
         told = judge(test, before, test, after, GOAL, source="held-out")
-        found.append({**about, "method": name, "taken": taken, "outcome": str(told.outcome), "seconds": seconds, **measured(after, test)})
+        found.append(
+            {
+                **about,
+                "method": name,
+                "taken": taken,
+                "outcome": str(told.outcome),
+                "seconds": seconds,
+                **measured(GOAL.measure, after, test),
+            }
+        )
     return found
 
 

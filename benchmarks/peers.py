@@ -31,18 +31,25 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from aif360.algorithms.postprocessing import EqOddsPostprocessing, RejectOptionClassification
-from fairlearn.postprocessing import ThresholdOptimizer
 from fairlearn.reductions import DemographicParity, ErrorRate, ExponentiatedGradient, TruePositiveRateParity
-from oxonfair import DataDict, DeepDataDict, DeepFairPredictor, FairPredictor
+from libraries import (
+    AIF360_NAMES,
+    FAIRLEARN_NAMES,
+    Fit,
+    aif360_equalised_odds,
+    aif360_reject_option,
+    fairlearn_thresholds,
+    measured,
+    oxonfair_thresholds,
+)
+from oxonfair import DeepDataDict, DeepFairPredictor
 from oxonfair.utils import group_metrics
 from oxonfair.utils.group_metric_classes import BaseGroupMetric
-from postprocessing import AIF360_NAMES, PRIVILEGED, UNPRIVILEGED, Given, datasets
 from sklearn.linear_model import LogisticRegression
 
 import equipoise as eq
 from equipoise.data import Attribute
-from equipoise.measures import RATES, FloatArray, gap_values, largest, performance_values, tabulate, terms
+from equipoise.measures import RATES, FloatArray, terms
 from equipoise.methods import Label, bias_problem, bias_score, equalised_odds, group_thresholds, reject_option
 from equipoise.models import Heads, Probe, features, initial_mlp, predict, reading_of
 
@@ -52,10 +59,8 @@ ROWS = 9_000
 GROUPS = (2, 3, 4, 8)
 LIMIT_SECONDS, LIMIT_GIGABYTES = 60, 8  # of one search
 NEEDS = "(needs the group)"
-SWAPPED = PRIVILEGED, UNPRIVILEGED
 Decide = Callable[["Part"], FloatArray]
 OXONFAIR_RATES = {"spd": group_metrics.pos_pred_rate, "eod": group_metrics.recall}
-FAIRLEARN_NAMES = {"spd": "demographic_parity", "eod": "true_positive_rate_parity"}
 FAIRLEARN_MOMENTS = {"spd": DemographicParity, "eod": TruePositiveRateParity}
 
 
@@ -82,18 +87,9 @@ class Part:
         return self.scores.attribute.codes
 
     @property
-    def truth(self) -> tuple[Any, Attribute]:
-        return self.cohort.y, self.scores.attribute
-
-    @property
     def inputs(self) -> FloatArray:
         found: FloatArray = np.asarray(self.cohort.inputs, dtype=np.float64)
         return found
-
-    @property
-    def pairs(self) -> FloatArray:
-        """P(0|x) and P(1|x)."""
-        return np.stack([1 - self.scores.score, self.scores.score], -1)
 
 
 @dataclass(frozen=True)
@@ -127,109 +123,69 @@ def network(folder: Path, name: str, parts: eq.Parts, seed: int) -> torch.nn.Mod
 
 def contenders(model: torch.nn.Module, train: Part, valid: Part, measure: str, seed: int) -> dict[str, Callable[[], Decide]]:
     """What fits, and returns what decides, by name."""
-    goal = eq.Goal(measure, max_gap=BOUND)
-    cut = float(group_thresholds.fit(valid.scores, goal).trace["threshold"].iloc[0])  # the best balanced accuracy without a bound
-    constraint = AgainstReference(OXONFAIR_RATES[measure].func, "largest gap", False)
+    goal, scores = eq.Goal(measure, max_gap=BOUND), valid.scores
+    cut = float(group_thresholds.fit(scores, goal).trace["threshold"].iloc[0])  # the best balanced accuracy without a bound
+    gap = AgainstReference(OXONFAIR_RATES[measure].func, "largest gap", False)
 
     def ours_blind() -> Decide:
         found = eq.debias(model, valid.cohort, method="bias-score", measure=measure, max_gap=BOUND, selection="paper", seed=seed)
         return lambda part: found.rule.decide(predict(found.model, part.cohort))
 
     def ours(fit: Callable[..., Any]) -> Callable[[], Decide]:
-        def fitted() -> Decide:
-            rule = fit(valid.scores, goal).rule
-            return lambda part: rule.decide(part.scores)
-
-        return fitted
-
-    def oxonfair_groups() -> Decide:
-        fair = FairPredictor(None, DataDict(valid.cohort.y, valid.pairs, valid.codes))
-        fair.fit(group_metrics.balanced_accuracy.overall, constraint, BOUND)
-        return lambda part: np.asarray(fair.predict(DataDict(part.cohort.y, part.pairs, part.codes)), dtype=np.float64)
-
-    def oxonfair_heads(read: Callable[[Part], FloatArray]) -> Callable[[], Decide]:
-        def fitted() -> Decide:
-            head = LogisticRegression(max_iter=200).fit(read(train), train.codes)
-
-            def both(part: Part) -> FloatArray:
-                return np.column_stack([part.logit, head.predict_proba(read(part))[:, 1]])
-
-            fair = DeepFairPredictor(valid.cohort.y, both(valid), valid.codes)
-            fair.fit(group_metrics.balanced_accuracy.overall, constraint, BOUND)
-            return lambda part: np.asarray(fair.predict(DeepDataDict(part.cohort.y, both(part), part.codes)), dtype=np.float64)
-
-        return fitted
-
-    def threshold_optimizer(tolerance: float | None) -> Callable[[], Decide]:
-        def fitted() -> Decide:
-            rule = ThresholdOptimizer(
-                estimator=Given(),
-                constraints=FAIRLEARN_NAMES[measure],
-                objective="balanced_accuracy_score",
-                prefit=True,
-                predict_method="predict_proba",
-                tol=tolerance,
-            ).fit(valid.scores.score[:, None], valid.cohort.y, sensitive_features=valid.codes)
-            return lambda part: rule._pmf_predict(part.scores.score[:, None], sensitive_features=part.codes)[:, 1]
-
-        return fitted
-
-    def exponentiated_gradient() -> Decide:
-        share = train.cohort.y.mean()
-        rule = ExponentiatedGradient(
-            LogisticRegression(max_iter=100),
-            FAIRLEARN_MOMENTS[measure](difference_bound=BOUND),
-            objective=ErrorRate(costs={"fp": share, "fn": 1 - share}),  # balanced accuracy, up to a factor
-            max_iter=10,
-        ).fit(train.inputs, train.cohort.y, sensitive_features=train.codes)
-        return lambda part: rule._pmf_predict(part.inputs)[:, 1]
-
-    def aif360_reject() -> Decide:
-        # It moves decisions in favour of the unprivileged only: those are the group with the lower rate, whoever the reference is.
-        lower, higher = (
-            (UNPRIVILEGED, PRIVILEGED)
-            if measured(measure, (valid.scores.score >= cut).astype(np.float64), *valid.truth)[0] < 0
-            else SWAPPED
-        )
-        rule = RejectOptionClassification(
-            unprivileged_groups=lower,
-            privileged_groups=higher,
-            num_class_thresh=25,
-            num_ROC_margin=20,
-            metric_name=AIF360_NAMES[measure],
-            metric_ub=BOUND,
-            metric_lb=-BOUND,
-        ).fit(*datasets(valid.scores))
-        return lambda part: np.ravel(rule.predict(datasets(part.scores)[1]).labels)
-
-    def aif360_odds() -> Decide:
-        rule = EqOddsPostprocessing(unprivileged_groups=UNPRIVILEGED, privileged_groups=PRIVILEGED, seed=0)
-        chances = rule.fit(*datasets(valid.scores, cut)).model_params.x  # of the reference, positive and negative; of the other
-        return lambda part: chances[2 * (part.codes != 0) + (part.scores.score < cut)]
+        return by_scores(lambda: fit(scores, goal).rule.decide)
 
     found: dict[str, Callable[[], Decide]] = {
         "the network as it is": lambda: lambda part: (part.scores.score >= cut).astype(np.float64),
         "equipoise bias-score": ours_blind,
-        "OxonFair, two heads on the last layer": oxonfair_heads(lambda part: part.last),
-        "OxonFair, second head on the inputs too": oxonfair_heads(lambda part: part.wide),
-        "Fairlearn ExponentiatedGradient, a logistic regression trained anew, 10 rounds": exponentiated_gradient,
+        "OxonFair, two heads on the last layer": oxonfair_heads(train, valid, gap, lambda part: part.last),
+        "OxonFair, second head on the inputs too": oxonfair_heads(train, valid, gap, lambda part: part.wide),
+        "Fairlearn ExponentiatedGradient, a logistic regression trained anew, 10 rounds": lambda: exponentiated_gradient(train, measure),
         f"equipoise group-thresholds {NEEDS}": ours(group_thresholds.fit),
-        f"OxonFair, a threshold a group {NEEDS}": oxonfair_groups,
-        f"Fairlearn ThresholdOptimizer, no gap {NEEDS}": threshold_optimizer(None),
-        f"Fairlearn ThresholdOptimizer, tol = the bound {NEEDS}": threshold_optimizer(BOUND),
+        f"OxonFair, a threshold a group {NEEDS}": by_scores(oxonfair_thresholds(scores, gap, BOUND)),
+        f"Fairlearn ThresholdOptimizer, no gap {NEEDS}": by_scores(fairlearn_thresholds(scores, FAIRLEARN_NAMES[measure])),
+        f"Fairlearn ThresholdOptimizer, tol = the bound {NEEDS}": by_scores(fairlearn_thresholds(scores, FAIRLEARN_NAMES[measure], BOUND)),
         f"equipoise reject-option {NEEDS}": ours(reject_option.fit),
-        f"AIF360 RejectOptionClassification, 25 x 20 {NEEDS}": aif360_reject,
+        f"AIF360 RejectOptionClassification, 25 x 20 {NEEDS}": by_scores(aif360_reject_option(scores, measure, BOUND, cut)),
     }
     if measure == "eod":
         found[f"equipoise equalised-odds {NEEDS}"] = ours(equalised_odds.fit)
-        found[f"AIF360 EqOddsPostprocessing {NEEDS}"] = aif360_odds
+        found[f"AIF360 EqOddsPostprocessing {NEEDS}"] = by_scores(aif360_equalised_odds(scores, cut))
     return found
 
 
-def measured(measure: str, decisions: FloatArray, y: Any, attribute: Attribute) -> tuple[float, float]:
-    """The largest gap, with its sign, and balanced accuracy of decisions or of their probabilities."""
-    cells = tabulate(decisions, y, attribute)
-    return float(largest(gap_values(measure, cells))), float(performance_values("balanced_accuracy", cells))
+def by_scores(fit: Fit) -> Callable[[], Decide]:
+    """What fits a rule for scores, and returns what decides about a part."""
+
+    def fitted() -> Decide:
+        decide = fit()
+        return lambda part: decide(part.scores)
+
+    return fitted
+
+
+def oxonfair_heads(train: Part, valid: Part, gap: Any, read: Callable[[Part], FloatArray]) -> Callable[[], Decide]:
+    def fitted() -> Decide:
+        head = LogisticRegression(max_iter=200).fit(read(train), train.codes)
+
+        def both(part: Part) -> FloatArray:
+            return np.column_stack([part.logit, head.predict_proba(read(part))[:, 1]])
+
+        fair = DeepFairPredictor(valid.cohort.y, both(valid), valid.codes)
+        fair.fit(group_metrics.balanced_accuracy.overall, gap, BOUND)
+        return lambda part: np.asarray(fair.predict(DeepDataDict(part.cohort.y, both(part), part.codes)), dtype=np.float64)
+
+    return fitted
+
+
+def exponentiated_gradient(train: Part, measure: str) -> Decide:
+    share = train.cohort.y.mean()
+    rule = ExponentiatedGradient(
+        LogisticRegression(max_iter=100),
+        FAIRLEARN_MOMENTS[measure](difference_bound=BOUND),
+        objective=ErrorRate(costs={"fp": share, "fn": 1 - share}),  # balanced accuracy, up to a factor
+        max_iter=10,
+    ).fit(train.inputs, train.cohort.y, sensitive_features=train.codes)
+    return lambda part: rule._pmf_predict(part.inputs)[:, 1]
 
 
 def side_by_side(name: str, folder: Path, splits: int) -> list[Row]:
@@ -244,7 +200,7 @@ def side_by_side(name: str, folder: Path, splits: int) -> list[Row]:
                 start = time.perf_counter()
                 decide = fit()
                 seconds = time.perf_counter() - start
-                rows.append(Row(name, measure, method, *measured(measure, decide(test), *test.truth), seconds))
+                rows.append(Row(name, measure, method, **measured(measure, decide(test), test.scores), seconds=seconds))
         print(f"{name}, split {seed}: done", file=sys.stderr)
     return rows
 
@@ -293,44 +249,29 @@ def our_multipliers(given: Simulated, bounds: int = 24) -> FloatArray:
     return decisions
 
 
-def our_thresholds(given: Simulated) -> FloatArray:
-    return group_thresholds.fit(given.scores, eq.Goal("spd", max_gap=BOUND)).rule.decide(given.scores)
-
-
 def oxonfair_multipliers(given: Simulated) -> FloatArray:
-    logit = np.log(given.chance / (1 - given.chance))
-    heads = given.posterior if given.posterior.shape[1] > 2 else given.posterior[:, 1:]
-    fair = DeepFairPredictor(given.cohort.y, np.column_stack([logit, heads]), given.cohort.attribute.codes)
-    return _oxonfair(fair, DeepDataDict(given.cohort.y, np.column_stack([logit, heads]), given.cohort.attribute.codes))
+    logit, y, codes = np.log(given.chance / (1 - given.chance)), given.cohort.y, given.cohort.attribute.codes
+    both = np.column_stack([logit, given.posterior if given.posterior.shape[1] > 2 else given.posterior[:, 1:]])
+    fair = DeepFairPredictor(y, both, codes)
+    fair.fit(group_metrics.balanced_accuracy.overall, parity_gap(), BOUND)
+    return np.asarray(fair.predict(DeepDataDict(y, both, codes)), dtype=np.float64)
 
 
-def oxonfair_thresholds(given: Simulated) -> FloatArray:
-    data = DataDict(given.cohort.y, np.stack([1 - given.chance, given.chance], -1), given.cohort.attribute.codes)
-    return _oxonfair(FairPredictor(None, data), data)
-
-
-def _oxonfair(fair: Any, data: Any) -> FloatArray:
-    constraint = AgainstReference(group_metrics.pos_pred_rate.func, "largest gap", False)
-    fair.fit(group_metrics.balanced_accuracy.overall, constraint, BOUND)
-    return np.asarray(fair.predict(data), dtype=np.float64)
-
-
-def fairlearn_thresholds(given: Simulated) -> FloatArray:
-    codes, score = given.cohort.attribute.codes, given.chance[:, None]
-    rule = ThresholdOptimizer(
-        estimator=Given(), objective="balanced_accuracy_score", prefit=True, predict_method="predict_proba", tol=BOUND
-    ).fit(score, given.cohort.y, sensitive_features=codes)
-    found: FloatArray = rule._pmf_predict(score, sensitive_features=codes)[:, 1]
-    return found
+def parity_gap() -> AgainstReference:
+    return AgainstReference(group_metrics.pos_pred_rate.func, "largest gap", False)
 
 
 SEARCHES = {
     "equipoise bias-score, 24 bounds": our_multipliers,
     "equipoise bias-score, one bound": lambda given: our_multipliers(given, 1),
     "OxonFair, inferred groups": oxonfair_multipliers,
-    f"equipoise group-thresholds {NEEDS}": our_thresholds,
-    f"OxonFair, a threshold a group {NEEDS}": oxonfair_thresholds,
-    f"Fairlearn ThresholdOptimizer, tol = the bound {NEEDS}": fairlearn_thresholds,
+    f"equipoise group-thresholds {NEEDS}": lambda given: group_thresholds.fit(given.scores, eq.Goal("spd", max_gap=BOUND)).rule.decide(
+        given.scores
+    ),
+    f"OxonFair, a threshold a group {NEEDS}": lambda given: oxonfair_thresholds(given.scores, parity_gap(), BOUND)()(given.scores),
+    f"Fairlearn ThresholdOptimizer, tol = the bound {NEEDS}": lambda given: fairlearn_thresholds(
+        given.scores, FAIRLEARN_NAMES["spd"], BOUND
+    )()(given.scores),
 }
 
 
@@ -352,8 +293,7 @@ def search(name: str, groups: int) -> None:
         return
     seconds = time.perf_counter() - start
     signal.alarm(0)
-    gap, performance = measured("spd", decisions, given.cohort.y, given.cohort.attribute)
-    print(json.dumps({"seconds": seconds, "gap": gap, "balanced_accuracy": performance}))
+    print(json.dumps({"seconds": seconds, **measured("spd", decisions, given.cohort)}))
 
 
 def _too_long(*_: object) -> None:

@@ -19,35 +19,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pandas as pd
 from aif360.algorithms.postprocessing import EqOddsPostprocessing, RejectOptionClassification
-from aif360.datasets import BinaryLabelDataset
-from fairlearn.postprocessing import ThresholdOptimizer
-from sklearn.base import BaseEstimator, ClassifierMixin
+from libraries import AIF360_NAMES, PRIVILEGED, UNPRIVILEGED, aif360_data, fairlearn_thresholds, measured
 
 import equipoise as eq
-from equipoise.measures import FloatArray, gap_values, performance_functional, tabulate
+from equipoise.measures import FloatArray
 from equipoise.methods import equalised_odds, reject_option
 from equipoise.models import Training, predict
 
 BOUND = 0.05
 FASTER = 100
 OWN_RUNS = 5  # a turn
-AIF360_NAMES = {"spd": "Statistical parity difference", "eod": "Equal opportunity difference"}
 Fitter = Callable[[], Callable[[], FloatArray]]  # fits, and returns what decides
-PRIVILEGED, UNPRIVILEGED = [{"group": 1.0}], [{"group": 0.0}]
-
-
-class Given(ClassifierMixin, BaseEstimator):
-    """An estimator whose input is its score, for Fairlearn."""
-
-    def __init__(self) -> None:
-        self.classes_ = np.array([0, 1])
-
-    def fit(self, X: object, y: object) -> "Given":  # noqa: ARG002
-        return self
-
-    def predict_proba(self, X: FloatArray) -> FloatArray:
-        score = np.asarray(X).reshape(-1)
-        return np.stack([1 - score, score], -1)
 
 
 @dataclass(frozen=True)
@@ -80,23 +62,6 @@ def real(name: str, epochs: int) -> eq.Scores:
     return predict(model, parts.valid)
 
 
-def datasets(scores: eq.Scores, threshold: float = 0.5) -> tuple[BinaryLabelDataset, BinaryLabelDataset]:
-    """The labels, and the scores with decisions at a threshold, as AIF360 wants them."""
-    group = (scores.attribute.codes == 0).astype(float)
-    frame = pd.DataFrame({"group": group, "y": scores.y.astype(float)})
-    true = BinaryLabelDataset(df=frame, label_names=["y"], protected_attribute_names=["group"])
-    pred = true.copy()
-    pred.scores = scores.score.reshape(-1, 1)
-    pred.labels = (scores.score >= threshold).astype(float).reshape(-1, 1)
-    return true, pred
-
-
-def measured(scores: eq.Scores, f: FloatArray, measure: str) -> tuple[float, float]:
-    """Gap and balanced accuracy of decisions or of their probabilities."""
-    cells = tabulate(f, scores.y, scores.attribute)
-    return float(gap_values(measure, cells)[0]), float(performance_functional("balanced_accuracy", cells.n)(cells))
-
-
 def interleaved(contenders: dict[str, Fitter], repeats: int) -> dict[str, tuple[float, FloatArray]]:
     """Median seconds of each contender, turn by turn, and the decisions it found, which take no part in the time."""
     taken: dict[str, list[float]] = {name: [] for name in contenders}
@@ -114,7 +79,7 @@ def interleaved(contenders: dict[str, Fitter], repeats: int) -> dict[str, tuple[
 
 
 def compare_reject_option(scores: eq.Scores, measure: str, repeats: int) -> list[Row]:
-    true, pred = datasets(scores)
+    true, pred = aif360_data(scores)
     goal = eq.Goal(measure, max_gap=BOUND)
 
     def theirs() -> Callable[[], FloatArray]:
@@ -139,15 +104,15 @@ def compare_reject_option(scores: eq.Scores, measure: str, repeats: int) -> list
         },
         repeats,
     )
-    aif360_gap = abs(measured(scores, taken["AIF360 RejectOptionClassification, 100 x 50"][1], measure)[0])
+    aif360_gap = abs(measured(measure, taken["AIF360 RejectOptionClassification, 100 x 50"][1], scores)["gap"])
     taken |= interleaved({"equipoise reject-option, bound at AIF360's gap": lambda: ours(eq.Goal(measure, max_gap=aif360_gap))}, repeats)
-    return [Row(scores.name, len(scores), measure, name, s, *measured(scores, f, measure)) for name, (s, f) in taken.items()]
+    return [Row(scores.name, len(scores), measure, name, s, **measured(measure, f, scores)) for name, (s, f) in taken.items()]
 
 
 def compare_equalised_odds(scores: eq.Scores, repeats: int) -> list[Row]:
-    true, pred = datasets(scores)
+    true, pred = aif360_data(scores)
     reference = scores.attribute.codes == 0
-    inputs, groups = scores.score.reshape(-1, 1), scores.groups.astype(str)
+    theirs = fairlearn_thresholds(scores, "equalized_odds")
 
     def ours(base: str) -> Callable[[], FloatArray]:
         rule = equalised_odds.fit(scores, eq.Goal("eod"), equalised_odds.Settings(base)).rule
@@ -162,14 +127,8 @@ def compare_equalised_odds(scores: eq.Scores, repeats: int) -> list[Row]:
         )
 
     def fairlearn() -> Callable[[], FloatArray]:
-        rule = ThresholdOptimizer(
-            estimator=Given(),
-            constraints="equalized_odds",
-            objective="balanced_accuracy_score",
-            prefit=True,
-            predict_method="predict_proba",
-        ).fit(inputs, scores.y, sensitive_features=groups)
-        return lambda: rule._pmf_predict(inputs, sensitive_features=groups)[:, 1]
+        decide = theirs()
+        return lambda: decide(scores)
 
     taken = interleaved(
         {
@@ -181,7 +140,7 @@ def compare_equalised_odds(scores: eq.Scores, repeats: int) -> list[Row]:
         repeats,
     )
     return [
-        Row(scores.name, len(scores), measure, name, s, *measured(scores, f, measure))
+        Row(scores.name, len(scores), measure, name, s, **measured(measure, f, scores))
         for measure in ("eod", "fpr_gap")
         for name, (s, f) in taken.items()
     ]

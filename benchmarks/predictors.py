@@ -22,44 +22,26 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import numpy as np
 import pandas as pd
-from fairlearn.postprocessing import ThresholdOptimizer
 from fairlearn.reductions import DemographicParity, ErrorRate, ExponentiatedGradient, TruePositiveRateParity
-from oxonfair import DataDict, FairPredictor
+from libraries import FAIRLEARN_NAMES, Fit, fairlearn_thresholds, measured, oxonfair_thresholds
 from oxonfair.utils import group_metrics
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import equipoise as eq
-from equipoise.measures import gap_values, largest, performance_values, tabulate
 from equipoise.models import predict
 
 BOUND = 0.02
 DATA, MEASURES = ("compas", "adult"), ("eod", "spd")
 ROUNDS = 10  # of ExponentiatedGradient
-FAIRLEARN_NAMES = {"spd": "demographic_parity", "eod": "true_positive_rate_parity"}
 FAIRLEARN_MOMENTS = {"spd": DemographicParity, "eod": TruePositiveRateParity}
 OXONFAIR_GAPS = {"spd": group_metrics.demographic_parity, "eod": group_metrics.equal_opportunity}
 KEYS = ["data", "model", "split", "measure", "method"]
 COLUMNS = [*KEYS, "needs_group", "outcome", "seconds", "gap", "balanced_accuracy", "machine"]
-
-
-class Given(ClassifierMixin, BaseEstimator):
-    """An estimator whose input is its score, for Fairlearn."""
-
-    def __init__(self) -> None:
-        self.classes_ = np.array([0, 1])
-
-    def fit(self, X: object, y: object) -> "Given":  # noqa: ARG002
-        return self
-
-    def predict_proba(self, X: Any) -> Any:
-        score = np.asarray(X).reshape(-1)
-        return np.stack([1 - score, score], -1)
 
 
 def models(seed: int) -> dict[str, Any]:
@@ -89,12 +71,10 @@ Fitted = tuple[Decide, bool, str]  # what decides, whether it needs the group, a
 
 def contenders(model: Any, parts: eq.Parts, measure: str, seed: int) -> dict[str, Callable[[], Fitted]]:
     """What fits, and returns what decides, by name."""
-    predictor = eq.predictor(model)
-    valid = parts.valid
-    codes, score = valid.attribute.codes, predictor.scores(valid.source)
+    predictor, valid = eq.predictor(model), parts.valid
 
-    def of(cohort: eq.Cohort) -> Any:
-        return predictor.scores(cohort.source)
+    def scores(cohort: eq.Cohort) -> eq.Scores:
+        return eq.Scores.of(cohort, predictor.scores(cohort.source))
 
     def ours(**how: Any) -> Callable[[], Fitted]:
         def fitted() -> Fitted:
@@ -105,27 +85,14 @@ def contenders(model: Any, parts: eq.Parts, measure: str, seed: int) -> dict[str
 
     def plain() -> Fitted:
         rule = eq.debias(model, valid, measure=measure, method="standard", selection="paper").rule
-        return lambda cohort: rule.decide(eq.Scores.of(cohort, of(cohort))), False, ""
+        return lambda cohort: rule.decide(scores(cohort)), False, ""
 
-    def threshold_optimizer() -> Fitted:
-        rule = ThresholdOptimizer(
-            estimator=Given(),
-            constraints=FAIRLEARN_NAMES[measure],
-            objective="balanced_accuracy_score",
-            prefit=True,
-            predict_method="predict_proba",
-            tol=BOUND,
-        ).fit(score[:, None], valid.y, sensitive_features=codes)
-        return lambda cohort: rule._pmf_predict(of(cohort)[:, None], sensitive_features=cohort.attribute.codes)[:, 1], True, ""
+    def thresholds(fit: Fit) -> Callable[[], Fitted]:
+        def fitted() -> Fitted:
+            decide = fit()
+            return lambda cohort: decide(scores(cohort)), True, ""
 
-    def oxonfair() -> Fitted:
-        def pairs(cohort: eq.Cohort) -> Any:
-            found = of(cohort)
-            return DataDict(cohort.y, np.stack([1 - found, found], -1), cohort.attribute.codes)
-
-        fair = FairPredictor(None, pairs(valid))
-        fair.fit(group_metrics.balanced_accuracy.overall, OXONFAIR_GAPS[measure], BOUND)
-        return lambda cohort: np.asarray(fair.predict(pairs(cohort)), dtype=np.float64), True, ""
+        return fitted
 
     def exponentiated_gradient() -> Fitted:
         share, train = parts.train.y.mean(), parts.train
@@ -142,18 +109,12 @@ def contenders(model: Any, parts: eq.Parts, measure: str, seed: int) -> dict[str
     return {
         "the model as it is": plain,
         "equipoise group-thresholds": ours(method="group-thresholds"),
-        "Fairlearn ThresholdOptimizer": threshold_optimizer,
-        "OxonFair, thresholds per group": oxonfair,
+        "Fairlearn ThresholdOptimizer": thresholds(fairlearn_thresholds(scores(valid), FAIRLEARN_NAMES[measure], BOUND)),
+        "OxonFair, thresholds per group": thresholds(oxonfair_thresholds(scores(valid), OXONFAIR_GAPS[measure], BOUND)),
         "equipoise auto, without the group": ours(allow_group=False),
         "Fairlearn ExponentiatedGradient": exponentiated_gradient,
         "equipoise auto": ours(),
     }
-
-
-def measured(measure: str, decisions: Any, cohort: eq.Cohort) -> dict[str, float]:
-    cells = tabulate(np.asarray(decisions, dtype=np.float64), cohort.y, cohort.attribute)
-    performance = float(performance_values("balanced_accuracy", cells))
-    return {"gap": float(largest(gap_values(measure, cells))), "balanced_accuracy": performance}
 
 
 def judged(name: str, kind: str, split: int, done: set[tuple[str, ...]], file: Path) -> None:
