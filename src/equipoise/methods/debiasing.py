@@ -113,18 +113,7 @@ def debias(
         if train is not None:
             raise BadInput("train is for methods that change a network; a repair of other classifiers is a decision rule. Leave it out")
         return replace(_scores_alone(predict(model, cohort), method, goal, None, None, seed, force, limits), model=model)
-    if cohort.targets is None and (goals is not None or outputs is not None):
-        given = " and ".join(name for name, value in (("goals", goals), ("outputs", outputs)) if value is not None)
-        raise BadInput(
-            f"{given} is for cohorts of several labels or classes; {cohort.name!r} has one label. Give it label=[...] or classes=[...]"
-        )
-    network = model
-    if cohort.targets is not None:
-        check_method(method, cohort.kind, cohort.labels[0])
-        if threshold is not None and cohort.kind == "classes":
-            raise BadInput(f"classes are decided by argmax, which has no threshold; got threshold={threshold}. Leave it out")
-        goal = goals_of(cohort.labels, cohort.kind, goal, goals)
-        network = chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs or {})
+    network, goal = _of_labels(model, cohort, method, goal, goals, outputs)
     if not force:
         check_cells({"the repair set": cohort}, goal.each)
     trains = None if train is None else [train]
@@ -133,6 +122,29 @@ def debias(
         return found
     views = {name: network.view(at) for at, name in enumerate(found.labels)} if isinstance(network, ChosenOutputs) else network
     return recalibrated(found, views, cohort)
+
+
+def _of_labels(
+    model: nn.Module,
+    cohort: Cohort,
+    method: str,
+    goal: Goal,
+    goals: Mapping[str, Goal] | None,
+    outputs: Mapping[str, int | str] | None,
+) -> tuple[nn.Module, Goal]:
+    """The outputs of the network that are the cohort's labels, with the goal of each; of one label, both as they are."""
+    if cohort.targets is None:
+        if given := [name for name, value in (("goals", goals), ("outputs", outputs)) if value is not None]:
+            raise BadInput(
+                f"{' and '.join(given)} is for cohorts of several labels or classes; {cohort.name!r} has one label. "
+                "Give it label=[...] or classes=[...]"
+            )
+        return model, goal
+    check_method(method, cohort.kind, cohort.labels[0])
+    if goal.threshold is not None and cohort.kind == "classes":
+        raise BadInput(f"classes are decided by argmax, which has no threshold; got threshold={goal.threshold}. Leave it out")
+    joint = goals_of(cohort.labels, cohort.kind, goal, goals)
+    return chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs or {}), joint
 
 
 def _scores_alone(
@@ -218,22 +230,7 @@ def run_many(
         raise BadInput(f"budget must be a positive number of seconds, or None for no limit; got {budget}")
     method = METHODS[pick("method", name, METHODS)]
     chosen = settings_of(name, settings or {})
-    for model, rows in zip(models, cohorts, strict=True):
-        if isinstance(rows, Scores) and not method.on_scores:
-            able = ", ".join(other for other in METHODS if METHODS[other].on_scores)
-            raise BadInput(f"{name} changes a network, and {rows.name!r} holds scores alone. Use one of: {able}")
-        if not isinstance(rows, Scores) and not isinstance(model, nn.Module):
-            raise BadInput(f"{name} repairs a torch.nn.Module; got {type(model).__name__}")
-    for own in goal.each:
-        if not takes(name, own.measure):
-            able = ", ".join(other for other in METHODS if takes(other, own.measure))
-            raise BadInput(f"{name} cannot lower {own.measure}, a quotient in which decisions stand below the line too. Use one of: {able}")
-    weighted = [cohort.name for cohort in cohorts if cohort.weight is not None]
-    if weighted and not (method.weights or method.kind == Kind.OTHERS):
-        able = ", ".join(other for other in METHODS if METHODS[other].weights)
-        raise BadInput(f"{name} does not take sample weights, which {weighted[0]!r} has. Use one of: {able}; or leave the weights out.")
-    if method.needs_train and trains is None:
-        raise BadInput(f"{name} trains from scratch and needs the training set: train=parts.train")
+    _check_given(method, models, cohorts, goal, trains)
     deadline = None if budget is None else time.monotonic() + budget
     if method.kind == Kind.OTHERS:  # which come through here themselves
         limits: dict[str, Any] = {"settings": chosen, "progress": progress, "deadline": deadline}
@@ -256,6 +253,29 @@ def run_many(
         more = [text for cohort in cohorts for part, own in _parts(cohort, goal) for text in advice([part], own)]
         raise EmptyCell(*error.problems, *more[: len(goal.each)]) from error
     return [_noted(method, candidate, model, cohort, goal) for candidate, model, cohort in zip(found, models, cohorts, strict=True)]
+
+
+def _check_given(
+    method: Method, models: Sequence[nn.Module | None], cohorts: Sequence[Rows], goal: Goal, trains: Sequence[Cohort] | None
+) -> None:
+    """Raises an error that names the methods that can, where this one cannot be run on what is given."""
+    name = method.name
+    for model, rows in zip(models, cohorts, strict=True):
+        if isinstance(rows, Scores) and not method.on_scores:
+            able = ", ".join(other for other in METHODS if METHODS[other].on_scores)
+            raise BadInput(f"{name} changes a network, and {rows.name!r} holds scores alone. Use one of: {able}")
+        if not isinstance(rows, Scores) and not isinstance(model, nn.Module):
+            raise BadInput(f"{name} repairs a torch.nn.Module; got {type(model).__name__}")
+    for own in goal.each:
+        if not takes(name, own.measure):
+            able = ", ".join(other for other in METHODS if takes(other, own.measure))
+            raise BadInput(f"{name} cannot lower {own.measure}, a quotient in which decisions stand below the line too. Use one of: {able}")
+    weighted = [cohort.name for cohort in cohorts if cohort.weight is not None]
+    if weighted and not (method.weights or method.kind == Kind.OTHERS):
+        able = ", ".join(other for other in METHODS if METHODS[other].weights)
+        raise BadInput(f"{name} does not take sample weights, which {weighted[0]!r} has. Use one of: {able}; or leave the weights out.")
+    if method.needs_train and trains is None:
+        raise BadInput(f"{name} trains from scratch and needs the training set: train=parts.train")
 
 
 def _parts(cohort: Rows, goal: Goal) -> list[tuple[Rows, Goal]]:

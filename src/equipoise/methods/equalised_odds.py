@@ -40,12 +40,11 @@ from equipoise.measures import (
     performance_functional,
     performance_values,
     sums_at,
-    sweep,
     tabulate,
     terms,
 )
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
-from equipoise.methods.evaluation import in_use
+from equipoise.methods.evaluation import original_threshold
 from equipoise.methods.frontier import SHARES, along
 from equipoise.methods.goal import Goal, Note
 from equipoise.methods.papers import HARDT
@@ -190,8 +189,7 @@ def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     """The rule of equal odds with the best performance on these scores, which should be validation scores."""
     _require(scores)
     attribute, weight = scores.attribute, normalised(scores.weight)
-    swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance), weight=weight)
-    start = in_use(scores, goal) or swept.best(goal.performance)
+    start = original_threshold(scores, goal)
     original = (0, float(start.values[goal.measure]), float(start.values[goal.performance]), float(start.threshold))
     settled = goal.settled(original[2])
 

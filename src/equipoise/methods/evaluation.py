@@ -154,6 +154,15 @@ def in_use(scores: Scores, goal: Goal) -> Choice | None:
     return Choice(np.asarray(goal.threshold), values, np.asarray(True))
 
 
+def original_threshold(scores: Scores, goal: Goal) -> Choice:
+    """The original threshold with its gap and performance on these scores: the one in use, or that of best performance."""
+    if (given := in_use(scores, goal)) is not None:
+        return given
+    attribute, weight = scores.attribute, normalised(scores.weight)
+    swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance), weight=weight)
+    return swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
+
+
 def decided_at(scores: FloatArray, thresholds: FloatArray) -> FloatArray:
     """Hard decisions (R, n) of scores, by thresholds (R,) or by one per row (R, n)."""
     return (scores >= (thresholds if thresholds.ndim > 1 else thresholds[:, None])).astype(np.float64)

@@ -6,7 +6,7 @@ half of the rows and another on all of them. After the grid comes one more step,
 selection fits all of them on halves of the repair set, and chooses among steps of the same number.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +14,21 @@ import pandas as pd
 from torch import nn
 
 from equipoise.data import Rows, Scores
-from equipoise.measures import RATES, Cells, FloatArray, Rule, furthest, is_quotient, normalised, performance_values, tabulate, terms
+from equipoise.measures import (
+    RATES,
+    Cells,
+    FloatArray,
+    Rule,
+    at_threshold,
+    furthest,
+    is_quotient,
+    normalised,
+    performance_values,
+    tabulate,
+    terms,
+)
 from equipoise.methods.contract import Fit, FitStep
-from equipoise.methods.goal import kept_rates, limits_of, spare
+from equipoise.methods.goal import Goal, kept_rates, limits_of, spare
 from equipoise.methods.selection import plain_rule
 from equipoise.models import BiasScore, bias_scores, predict
 
@@ -41,6 +53,17 @@ def half_rows(measure: str, cells: Cells) -> FloatArray:
     counts = np.min([n.sum(-1) if label is None else n[:, label] for label in labels], axis=0)
     half: FloatArray = 0.5 / np.maximum(counts[1:], 1.0)
     return half
+
+
+def gap_windows(scores: Scores, goal: Goal, original: float) -> Iterator[tuple[float, float, float]]:
+    """For each share of the original threshold's largest gap to remove: that share, and the lowest and highest gap that it leaves."""
+    before = tabulate(at_threshold(scores.score, original), scores.y, scores.attribute, normalised(scores.weight))
+    gap, slack = np.array([furthest(goal.measure, before)]), np.array([half_rows(goal.measure, before).min()])
+    for share in SHARES:
+        low, high = (float(edge[0]) for edge in windows(gap, share, slack))
+        if len(scores.attribute.levels) > 2:  # the largest of several gaps, which may change sides as another group takes its place
+            low, high = -max(-low, high), max(-low, high)
+        yield share, low, high
 
 
 def along(own: Fit, method: str, scores: Scores, rules: Sequence[Rule]) -> Fit:

@@ -38,13 +38,12 @@ from equipoise.measures import (
     is_quotient,
     normalised,
     performance_values,
-    sweep,
     tabulate,
     terms,
 )
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
-from equipoise.methods.evaluation import in_use
-from equipoise.methods.frontier import SHARES, along, half_rows, windows
+from equipoise.methods.evaluation import original_threshold
+from equipoise.methods.frontier import along, gap_windows
 from equipoise.methods.goal import Goal, Note
 from equipoise.methods.papers import KAMIRAN
 from equipoise.methods.rules import Cut, Groups, Share, plain_values, repeated, unknown
@@ -127,16 +126,11 @@ def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit
     """The threshold and margin of the goal, and those that remove a share of the original gap each."""
     own = fit(scores, goal, settings)
     attribute, threshold = scores.attribute, float(own.trace["threshold"].iloc[0])
-    before = tabulate(at_threshold(scores.score, threshold), scores.y, attribute, normalised(scores.weight))
-    original, slack = float(furthest(goal.measure, before)), float(half_rows(goal.measure, before).min())
     thresholds, margins = _grid(scores.score, threshold, settings)
     sides = _sides(scores, threshold, goal.measure, settings.direction)
     gap, performance = _evaluate(scores, thresholds, margins, sides, goal)
     rules = []
-    for share in SHARES:
-        low, high = (float(edge[0]) for edge in windows(np.array([original]), share, np.array([slack])))
-        if len(attribute.levels) > 2:  # the largest of several gaps, which may change sides as another group takes its place
-            low, high = -max(-low, high), max(-low, high)
+    for share, low, high in gap_windows(scores, goal, threshold):
         rank = np.where(np.isnan(gap), -1, np.where((gap >= low - NOISE) & (gap <= high + NOISE), 2, 1))
         step, point = np.divmod(int(_best(rank.reshape(-1), gap.reshape(-1), performance.reshape(-1))), gap.shape[1])
         side, at = np.divmod(point, len(thresholds))
@@ -164,9 +158,7 @@ def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit
 )
 def fit(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     """The best threshold and margin for these scores, which should be validation scores."""
-    attribute, weight = scores.attribute, normalised(scores.weight)
-    swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance), weight=weight)
-    start = in_use(scores, goal) or swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
+    attribute, start = scores.attribute, original_threshold(scores, goal)
     original = (0, float(start.values[goal.measure]), float(start.values[goal.performance]), float(start.threshold), 0.0)
     settled = goal.settled(original[2])
     max_gap = settings.max_gap if goal.max_gap is None else goal.max_gap

@@ -11,36 +11,25 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data import Scores
-from equipoise.measures import FloatArray, Threshold, at_threshold, furthest, is_quotient, normalised, sweep, tabulate
-from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, Task, Work, method
-from equipoise.methods.evaluation import in_use
-from equipoise.methods.frontier import SHARES, along, half_rows, windows
+from equipoise.measures import FloatArray, Threshold, at_threshold, normalised, sweep, tabulate
+from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, Work, method
+from equipoise.methods.evaluation import original_threshold
+from equipoise.methods.frontier import along, gap_windows
 from equipoise.methods.goal import NOISE, Goal, highest_thresholds, kept_rates, limits_of, spare
 from equipoise.methods.selection import select
 
 NAME = "single-threshold"
 
 
-def cost(task: Task, _settings: NoSettings) -> Work:
-    """The work: one sweep of all thresholds."""
-    return Work(len(task.repair), 1, "another threshold for everybody; no group is needed")
-
-
 def frontier(scores: Scores, goal: Goal, settings: NoSettings = NoSettings()) -> Fit:
     """The threshold of the goal, and those that remove a share of the original gap each."""
     own = fit(scores, goal, settings)
     original = float(own.trace["threshold"].iloc[0])
-    before = tabulate(at_threshold(scores.score, original), scores.y, scores.attribute, normalised(scores.weight))
-    points, slack = _points(scores, goal, original), float(half_rows(goal.measure, before).min())
-    gap, rules = float(furthest(goal.measure, before)), []
-    for share in SHARES:
-        low, high = (float(edge[0]) for edge in windows(np.array([gap]), share, np.array([slack])))
-        if len(scores.attribute.levels) > 2:  # the largest of several gaps, which may change sides as another group takes its place
-            low, high = -max(-low, high), max(-low, high)
-        at = _best_within(points, low, high)
-        rules.append(Threshold(at, f"{NAME} that removes {share:.0%} of the gap on {len(scores):,} rows of {scores.name}"))
+    points = _points(scores, goal, original)
+    origin = f"{NAME} that removes {{:.0%}} of the gap on {len(scores):,} rows of {scores.name}"
+    rules = [Threshold(_best_within(points, low, high), origin.format(share)) for share, low, high in gap_windows(scores, goal, original)]
     found = along(own, NAME, scores, rules)
-    return replace(found, trace=found.trace.assign(threshold=[original, *(rule.value for rule in rules), _value(own)]))
+    return replace(found, trace=found.trace.assign(threshold=[original, *(rule.value for rule in rules), own.trace["threshold"].iloc[1]]))
 
 
 @method(
@@ -50,15 +39,13 @@ def frontier(scores: Scores, goal: Goal, settings: NoSettings = NoSettings()) ->
     labels=ONE_BY_ONE,
     frontier=frontier,
     weights=True,
-    cost=cost,
+    cost=lambda task, _: Work(len(task.repair), 1, "another threshold for everybody; no group is needed"),
     effort=0.1,
     in_auto_scores=1,
 )
 def fit(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit:
     """The best threshold by the goal for these scores, which should be validation scores."""
-    attribute, weight = scores.attribute, normalised(scores.weight)
-    swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance), weight=weight)
-    start = in_use(scores, goal) or swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
+    start = original_threshold(scores, goal)
     original = float(start.threshold)
     first = {"gap": float(start.values[goal.measure]), "performance": float(start.values[goal.performance]), "threshold": original}
     settled = goal.settled(first["performance"])
@@ -108,8 +95,3 @@ def _spare(scores: Scores, goal: Goal, original: float, threshold: float) -> flo
     """By how much the scarcest of the rates that are kept exceeds its limit at a threshold."""
     cells = tabulate(at_threshold(scores.score, threshold), scores.y, scores.attribute, normalised(scores.weight))
     return float(spare(kept_rates(goal.keep, cells), _least(scores, goal, original)))
-
-
-def _value(own: Fit) -> float:
-    assert isinstance(own.rule, Threshold)  # which it fits
-    return own.rule.value

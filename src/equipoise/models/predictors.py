@@ -237,20 +237,21 @@ def _obvious(classes: tuple[object, ...]) -> object:
 
 def _columns(model: Any) -> tuple[tuple[str, ...] | None, int | None]:
     """The columns that an estimator was fitted on, where it has names for them, and their number."""
-    names = width = None
+    names = None
     for attribute in ("feature_names_in_", "feature_names_"):
-        try:
-            found = getattr(model, attribute, None)
-        except Exception:  # a property of an estimator that is not fitted, or was fitted on an array
-            continue
+        found = _attribute(model, attribute)
         if found is not None and len(found) and not all(UNNAMED.fullmatch(str(name)) for name in found):
             names = tuple(map(str, found))
             break
-    try:
-        width = getattr(model, "n_features_in_", None)
-    except Exception:
-        width = None
+    width = _attribute(model, "n_features_in_")
     return names, None if width is None else int(width)
+
+
+def _attribute(model: Any, name: str) -> Any:
+    try:
+        return getattr(model, name, None)
+    except Exception:  # each library's own (CatBoostError, ...), from a property of one that is not fitted or was fitted on an array
+        return None
 
 
 def libraries_of(model: object) -> dict[str, str]:
