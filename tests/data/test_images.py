@@ -198,7 +198,7 @@ def test_the_cache_is_mapped_found_again_and_follows_the_content(tmp_path, monke
     assert isinstance(first.pixels, np.memmap)
     assert len(list((tmp_path / "cache").iterdir())) == 2  # pixels and notes; nothing half-written stays
     with monkeypatch.context() as patch:
-        patch.setattr("equipoise.data.pixel_store.fill", lambda *_: pytest.fail("decoded again"))
+        patch.setattr("equipoise.data.image_cache.fill", lambda *_: pytest.fail("decoded again"))
         assert torch.equal(Images.open(files, size=8, cache=tmp_path / "cache")[:], first[:])
     assert Images.open(files[::-1], size=8, cache=tmp_path / "cache").raw(0).max() == 20
     assert Images.open(files, size=4, cache=tmp_path / "cache").shape == (2, 1, 4, 4)
@@ -218,7 +218,7 @@ def test_a_damaged_cache_is_made_anew_and_a_mended_image_is_seen(tmp_path):
 
 
 def test_many_images_go_to_the_users_cache_and_travel_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr("equipoise.data.pixel_store.IN_MEMORY", 100)
+    monkeypatch.setattr("equipoise.data.image_cache.IN_MEMORY", 100)
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "home"))
     images = Images.open([_bytes(_gray(v, 64)) for v in range(40)], size=64)
     assert (tmp_path / "home" / "images").is_dir()
@@ -237,7 +237,7 @@ def test_of_images_in_memory_only_the_rows_travel():
 
 
 def test_a_full_disk_is_told_before_anything_is_decoded(tmp_path, monkeypatch):
-    monkeypatch.setattr("equipoise.data.pixel_store.shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
+    monkeypatch.setattr("equipoise.data.image_cache.shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
     with pytest.raises(BadInput, match=facts(1, "(8, 8)", "GiB")):
         Images.open([_bytes(_gray(1))], size=8, cache=tmp_path)
     assert not list(tmp_path.iterdir())

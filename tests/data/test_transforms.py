@@ -59,7 +59,7 @@ def test_monai_gets_a_path_where_it_loads_and_an_array_where_it_does_not(files):
 
 
 def test_above_the_limit_of_memory_the_rows_lie_in_a_file_that_goes_with_them(files, tmp_path, monkeypatch):
-    monkeypatch.setattr("equipoise.data.pixel_store.IN_MEMORY", 100)
+    monkeypatch.setattr("equipoise.data.image_cache.IN_MEMORY", 100)
     images = Images.open(files, transform=plain, cache=tmp_path)
     assert len(list(tmp_path.iterdir())) == 1
     assert torch.equal(images.take([2])[0], plain(Image.open(files[2])))
@@ -159,7 +159,7 @@ def test_a_stream_and_arrays_in_place_of_a_frame():
 
 
 def test_large_data_sets_are_kept_in_a_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("equipoise.data.pixel_store.IN_MEMORY", 10)
+    monkeypatch.setattr("equipoise.data.image_cache.IN_MEMORY", 10)
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path))
     cohort = Cohort.from_dataset(Rows(FORMS["pair"]), _frame(), **COLUMNS)
     assert isinstance(cohort.source, Images)

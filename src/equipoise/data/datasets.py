@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from equipoise.data.faults import BadTransform
-from equipoise.data.image_cache import cache_folder
+from equipoise.data.image_cache import cache_folder, fits_in_memory, temporary_rows
 from equipoise.data.images import Images
-from equipoise.data.pixel_store import fits_in_memory, temporary_rows
 from equipoise.data.transforms import CHECKED, Rows, as_row, check_repeatable
 from equipoise.errors import BadInput, EquipoiseError, Misuse
 

@@ -20,9 +20,8 @@ import numpy.typing as npt
 
 from equipoise.data.attribute import IntArray
 from equipoise.data.faults import MAX_PIXELS, BadTransform, Broken, Limit
-from equipoise.data.image_cache import cache_folder
+from equipoise.data.image_cache import cache_folder, cached, fill, fits_in_memory, name_of, temporary_rows
 from equipoise.data.image_files import Source
-from equipoise.data.pixel_store import cached, fill, fits_in_memory, name_of, temporary_rows
 from equipoise.data.preprocessing import XRAY_PRESET, Geometry, Preprocessing, preprocessing_of
 from equipoise.data.transforms import CHECKED, Transform, as_transform, check_repeatable, transformed, xray_resized
 from equipoise.errors import BadInput, raise_all

@@ -1,10 +1,10 @@
 from .audit import DERIVED as DERIVED
 from .audit import Audit as Audit
 from .audit import Audits as Audits
+from .audit import AuditSums as AuditSums
 from .audit import no_finding_dict as no_finding_dict
 from .audit import records as records
-from .audit_sums import AuditSums as AuditSums
-from .audit_sums import sums_of as sums_of
+from .audit import sums_of as sums_of
 from .auditing import Asked as Asked
 from .auditing import AuditOptions as AuditOptions
 from .auditing import Progress as Progress

@@ -13,8 +13,7 @@ import pandas as pd
 
 from equipoise.data import Attribute, IntArray, Scores, varying_in
 from equipoise.errors import BadInput, EmptyCell, UnknownName, pick
-from equipoise.measures.audit import DERIVED, NO_FINDING, Audit, Audits, NoneOf, none_of
-from equipoise.measures.audit_sums import digest_of
+from equipoise.measures.audit import DERIVED, NO_FINDING, Audit, Audits, NoneOf, digest_of, none_of
 from equipoise.measures.by_threshold import COLUMNS, by_threshold
 from equipoise.measures.cells import Cells, FloatArray, normalised, tabulate
 from equipoise.measures.clusters import units_of

@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise.errors import BadInput
-from equipoise.measures.audit import records
-from equipoise.measures.audit_sums import AuditSums
+from equipoise.measures.audit import AuditSums, records
 from equipoise.measures.estimates import coefficients
 from equipoise.measures.gaps import Gap, named, signature
 from equipoise.measures.moments import DECISIONS, Moments

@@ -18,8 +18,7 @@ import pandas as pd
 
 from equipoise.data import replacing, take_lock
 from equipoise.errors import BadInput, Misuse, did_you_mean, raise_all
-from equipoise.measures.audit import Audit, Audits
-from equipoise.measures.audit_sums import AuditSums, sums_of
+from equipoise.measures.audit import Audit, Audits, AuditSums, sums_of
 from equipoise.measures.gaps import Gap
 from equipoise.measures.moments import DECISIONS, Moments
 from equipoise.measures.monitoring import Monitoring, monitor

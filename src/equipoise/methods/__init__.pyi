@@ -1,8 +1,8 @@
 from .auto import best_of as best_of
-from .base import Candidate as Candidate
-from .base import HeldOut as HeldOut
-from .base import Progress as Progress
-from .base import Recalibration as Recalibration
+from .candidate import Candidate as Candidate
+from .candidate import HeldOut as HeldOut
+from .candidate import Progress as Progress
+from .candidate import Recalibration as Recalibration
 from .contract import ALL_AT_ONCE as ALL_AT_ONCE
 from .contract import METHODS as METHODS
 from .contract import STANDARD as STANDARD

@@ -23,7 +23,7 @@ from torch import nn
 
 from equipoise.data import Cohort, Rows, Scores
 from equipoise.errors import BadInput, EquipoiseError, pick
-from equipoise.methods.base import Candidate, Progress
+from equipoise.methods.candidate import Candidate, Progress
 from equipoise.methods.contract import ALL_AT_ONCE, METHODS, PROBED_ROWS, STANDARD, Kind, Method, Task, Work, method, settings_of, work_of
 from equipoise.methods.cost import Speed
 from equipoise.methods.cross_fitted_choice import NOISE, SURE

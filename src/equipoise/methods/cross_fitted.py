@@ -30,7 +30,7 @@ from torch import nn
 from equipoise.data import UNKNOWN, BoolArray, Cohort, IntArray, Rows, Scores, assign_folds, generator, hold_out
 from equipoise.errors import EmptyCell
 from equipoise.measures import FloatArray
-from equipoise.methods.base import Candidate, HeldOut
+from equipoise.methods.candidate import Candidate, Half, HeldOut, Job, Run, Verdict
 from equipoise.methods.constant import refused
 from equipoise.methods.contract import Fit, FitStep, Kind, Rng, adaptive, parts_of
 from equipoise.methods.cross_fitted_choice import NOISE, choose
@@ -39,7 +39,6 @@ from equipoise.methods.evaluation import Data
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.frontier import SHARES, step_decisions
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.job import Half, Job, Run, Verdict
 from equipoise.methods.selection import plain_rule
 from equipoise.models import ChosenOutputs, check, predict
 

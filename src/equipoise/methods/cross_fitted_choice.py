@@ -25,9 +25,9 @@ import numpy as np
 
 from equipoise.data import BoolArray
 from equipoise.measures import FloatArray
+from equipoise.methods.candidate import Verdict
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import BEFORE, Goal, Note, Why
-from equipoise.methods.job import Verdict
 
 SURE = 1.0  # standard errors between an estimate and its confidence bound
 GROUP_SURE = 3.0  # standard errors of a gap that a rule which needs each patient's group is allowed to act on

@@ -18,12 +18,11 @@ from torch import nn
 from equipoise.data import BoolArray, Cohort
 from equipoise.errors import BadInput
 from equipoise.measures import ARGMAX, FloatArray, LabelRules, Rule, Threshold
-from equipoise.methods.base import Candidate
+from equipoise.methods.candidate import Candidate, Job, Record, Run
 from equipoise.methods.constant import WORST, constant, not_constant
 from equipoise.methods.contract import Fit, Kind, Rng, Step, Steps
 from equipoise.methods.evaluation import HALF, Data, Evaluation, Found, Limits, decided_at, frame, trace_row
 from equipoise.methods.goal import Goal, JointGoal, Note, Why, spare
-from equipoise.methods.job import Job, Record, Run
 from equipoise.methods.selection import Merit, lacking, merit, plain_rule, select, selected_for_all, too_low
 from equipoise.models import MLP, ChosenOutputs, Predictor, check, predict, replicas
 

@@ -22,7 +22,7 @@ from torch import nn
 
 from equipoise.data import Cohort, Scores
 from equipoise.measures import NEVER, Calibration, FloatArray, LabelRules, LogitMap, Rule, Threshold, logit_map, normalised
-from equipoise.methods.base import Candidate, Recalibration
+from equipoise.methods.candidate import Candidate, Recalibration
 from equipoise.methods.contract import METHODS, Kind
 from equipoise.methods.equalised_odds import EqualisedOdds, Steps
 from equipoise.methods.goal import Note

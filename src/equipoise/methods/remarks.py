@@ -26,7 +26,7 @@ from equipoise.measures import (
     terms,
     units_of,
 )
-from equipoise.methods.base import Candidate
+from equipoise.methods.candidate import Candidate
 from equipoise.methods.cross_fitted_choice import SURE
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import NOISE, Goal, Note, kept_rates, limits_of

@@ -25,8 +25,7 @@ from equipoise.errors import BadInput, EquipoiseError, MissingExtra, raise_all
 from equipoise.models.bias_network import BiasScore
 from equipoise.models.exported import PROGRAM, program_in, quiet, save_exported, weights_of
 from equipoise.models.many_outputs import as_matrix
-from equipoise.models.onnx_merging import RAW, AroundOnnx, check_mergeable, write_merged
-from equipoise.models.onnx_network import ORIGINAL_ONNX, OnnxNetwork, onnx_in
+from equipoise.models.onnx_network import ORIGINAL_ONNX, RAW, AroundOnnx, OnnxNetwork, check_mergeable, onnx_in, write_merged
 from equipoise.models.recalibrated import Recalibrated
 from equipoise.models.score import evaluating
 from equipoise.models.units import MASK
