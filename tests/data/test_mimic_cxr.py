@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from equipoise.data.sets.mimic_cxr import mimic_cxr
+from equipoise.data.sets.mimic_cxr import FINDINGS, mimic_cxr
 from equipoise.errors import BadInput, UnknownName
 from support.facts import facts, says, suggests
 
@@ -134,3 +134,8 @@ def test_names_are_checked(root):
         mimic_cxr(root, finding="pneumonai")
     with pytest.raises(UnknownName, match=facts("attribute", "mimic-cxr")):
         mimic_cxr(root, attribute="race")
+
+
+def test_all_13_findings_of_the_table_can_be_asked_for():
+    assert len(FINDINGS) == 13
+    assert FINDINGS["support devices"] == "Support Devices"

@@ -3,12 +3,21 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
 
+from equipoise.data.attribute import Attribute
 from equipoise.data.cohort import Cohort
+from equipoise.data.files import locate, read_bytes
 from equipoise.data.images import Decoding
+from equipoise.data.table import Table
+
+UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,20 @@ class Recipe:
             passed_on = parameter.kind is parameter.VAR_KEYWORD
             found |= get_type_hints(Decoding) if passed_on else {parameter.name: hints[parameter.name]}
         return found
+
+
+def original(root: Path, name: str) -> BytesIO:
+    """The content of an original file, plain or gzipped."""
+    return BytesIO(read_bytes(locate(root, name) or root / name))
+
+
+def tabular(name: str, features: pd.DataFrame, label: npt.ArrayLike, attribute: Attribute, attribute_as_input: bool) -> Cohort:
+    """The cohort of a published table, whose index is the place of each row in the original file and becomes its id."""
+    ids = features.index.to_numpy(dtype=object)
+    features = features.astype(float).reset_index(drop=True)
+    if not attribute_as_input:
+        features = features.drop(columns=attribute.name)
+    return Cohort(Table(features), np.asarray(label, dtype=np.int64), (attribute,), None, ids, name=name)
 
 
 def whole(value: object, least: int) -> bool:

@@ -1,16 +1,12 @@
 """Adult (UCI Census Income): does a person earn over 50,000 dollars a year? Protected: sex. Prepared as the paper's table has it."""
 
-from io import BytesIO
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from equipoise.data.attribute import Attribute
 from equipoise.data.cohort import Cohort
-from equipoise.data.files import locate, read_bytes
-from equipoise.data.sets import File, Recipe
-from equipoise.data.table import Table
+from equipoise.data.sets import UCI, File, Recipe, original, tabular
 
 FILES = ("adult.data", "adult.test")
 NUMBERS = ["age", "education-num", "capital-gain", "capital-loss", "hours-per-week"]
@@ -29,19 +25,15 @@ def adult(root: Path, *, attribute_as_input: bool = True) -> Cohort:
     frame = pd.concat([_read(root, name) for name in FILES], ignore_index=True).dropna()
     binary = pd.DataFrame({"race": frame["race"] == "White", "sex": frame["sex"] == "Male"})
     levels = pd.get_dummies(frame[CATEGORIES], prefix_sep="=", dtype=float)
-    features = pd.concat([frame[NUMBERS], binary, levels], axis=1).astype(float).reset_index(drop=True)
-    if not attribute_as_input:
-        features = features.drop(columns="sex")
-    # Labels of adult.test end with a dot, those of adult.data do not.
-    y = np.asarray(frame["income"].str.rstrip(".") == ">50K", dtype=np.int64)
+    label = frame["income"].str.rstrip(".") == ">50K"  # labels of adult.test end with a dot, those of adult.data do not
     sex = Attribute.of(frame["sex"], name="sex", reference="Male")
-    return Cohort(Table(features), y, (sex,), None, frame.index.to_numpy(dtype=object), name="adult")
+    return tabular("adult", pd.concat([frame[NUMBERS], binary, levels], axis=1), label, sex, attribute_as_input)
 
 
 def _read(root: Path, name: str) -> pd.DataFrame:
     # The first line of adult.test is a note, "|1x3 Cross validator".
     return pd.read_csv(
-        BytesIO(read_bytes(locate(root, name) or root / name)),
+        original(root, name),
         names=COLUMNS,
         usecols=[column for column in COLUMNS if column != "fnlwgt"],
         skiprows=1 if name == "adult.test" else 0,
@@ -50,7 +42,6 @@ def _read(root: Path, name: str) -> pd.DataFrame:
     )
 
 
-UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 RECIPES = (
     Recipe(
         name="adult",

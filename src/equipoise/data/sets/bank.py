@@ -1,6 +1,5 @@
 """Bank Marketing (UCI): does a client subscribe to a term deposit? Protected: age. Prepared as the paper's table has it."""
 
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +7,7 @@ import pandas as pd
 
 from equipoise.data.attribute import Attribute
 from equipoise.data.cohort import Cohort
-from equipoise.data.files import locate, read_bytes
-from equipoise.data.sets import File, Recipe
-from equipoise.data.table import Table
+from equipoise.data.sets import UCI, File, Recipe, original, tabular
 
 FILE = "bank-additional-full.csv"
 CATEGORIES = ["job", "marital", "education", "default", "housing", "loan", "contact", "month", "day_of_week", "poutcome"]
@@ -22,26 +19,20 @@ def bank(root: Path, *, attribute_as_input: bool = True) -> Cohort:
 
     Rows with an unknown value are left out. Age is a feature only as "25 or over". An id is the row's place in the file.
     """
-    content = read_bytes(locate(root, FILE) or root / FILE)
-    frame = pd.read_csv(BytesIO(content), sep=";", na_values=["unknown"]).dropna()
+    frame = pd.read_csv(original(root, FILE), sep=";", na_values=["unknown"]).dropna()
     older = frame["age"] >= 25
-    features = frame.assign(age=older).drop(columns="y")
-    features = pd.get_dummies(features, columns=CATEGORIES, prefix_sep="=", dtype=float).astype(float).reset_index(drop=True)
-    if not attribute_as_input:
-        features = features.drop(columns="age")
-    y = np.asarray(frame["y"] == "yes", dtype=np.int64)
+    features = pd.get_dummies(frame.assign(age=older).drop(columns="y"), columns=CATEGORIES, prefix_sep="=", dtype=float)
     age = Attribute.of(np.where(older, OLDER, YOUNGER), name="age", reference=OLDER)
-    return Cohort(Table(features), y, (age,), None, frame.index.to_numpy(dtype=object), name="bank")
+    return tabular("bank", features, frame["y"] == "yes", age, attribute_as_input)
 
 
-UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 RECIPES = (
     Recipe(
         name="bank",
         load=bank,
         files=(
             File(
-                "bank-additional-full.csv",
+                FILE,
                 "74adfc578bf77a7ff4bb1ba4a9f8709d9e3c6907342959c2c8416847e0afb4d8",
                 f"{UCI}/00222/bank-additional.zip",
                 member="bank-additional/bank-additional-full.csv",

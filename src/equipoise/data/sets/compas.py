@@ -12,9 +12,7 @@ import pandas as pd
 
 from equipoise.data.attribute import Attribute
 from equipoise.data.cohort import Cohort
-from equipoise.data.files import locate, read_bytes
-from equipoise.data.sets import File, Recipe
-from equipoise.data.table import Table
+from equipoise.data.sets import File, Recipe, original, tabular
 from equipoise.errors import BadInput
 
 FILE = "compas-scores-two-years.csv"
@@ -35,7 +33,7 @@ def compas(root: Path, *, attribute_as_input: bool = True) -> Cohort:
     Rows stay where the arrest was within 30 days of the screening, the outcome is known, the charge is no ordinary traffic
     offence and there is a score. An id is the row's place in the file.
     """
-    frame = read(read_bytes(locate(root, FILE) or root / FILE))
+    frame = read(original(root, FILE).getvalue())
     stays = (
         frame["days_b_screening_arrest"].between(-30, 30).fillna(False)
         & (frame["is_recid"] != -1)
@@ -45,12 +43,9 @@ def compas(root: Path, *, attribute_as_input: bool = True) -> Cohort:
     frame = frame[stays].dropna(subset=[*KEPT, "two_year_recid"])
     binary = pd.DataFrame({"sex": frame["sex"] == "Female", "race": frame["race"] == WHITE})
     levels = pd.get_dummies(frame[CATEGORIES], prefix_sep="=", dtype=float)
-    features = pd.concat([frame[COUNTS], binary, levels], axis=1).astype(float).reset_index(drop=True)
-    if not attribute_as_input:
-        features = features.drop(columns="race")
-    y = np.asarray(frame["two_year_recid"] == 1, dtype=np.int64)
     race = Attribute.of(np.where(frame["race"] == WHITE, WHITE, OTHER), name="race", reference=WHITE)
-    return Cohort(Table(features), y, (race,), None, frame.index.to_numpy(dtype=object), name="compas")
+    features = pd.concat([frame[COUNTS], binary, levels], axis=1)
+    return tabular("compas", features, frame["two_year_recid"] == 1, race, attribute_as_input)
 
 
 def read(content: bytes) -> pd.DataFrame:
@@ -82,7 +77,7 @@ RECIPES = (
         load=compas,
         files=(
             File(
-                "compas-scores-two-years.csv",
+                FILE,
                 "98de31c0d69f9bc205913c0293b4c52f7f8570b7368a9d4072dc38616f01c99a",
                 f"{PROPUBLICA}/compas-scores-two-years.csv",
                 canonical=anonymous,

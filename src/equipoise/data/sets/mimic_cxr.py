@@ -30,7 +30,7 @@ FINDINGS = {
     for name in (
         *("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Enlarged Cardiomediastinum", "Fracture"),
         *("Lung Lesion", "Lung Opacity", "Pleural Effusion", "Pleural Other", "Pneumonia", "Pneumothorax"),
-        *("Support Devices"),
+        "Support Devices",
     )
 }
 TABLES = {  # table: the columns that are needed besides the finding

@@ -278,30 +278,19 @@ def first_day(
             timed = kept & np.isin(feature, TIMED)
             verbal = feature[timed] == FEATURES.index("gcs_verbal")
             intubated = verbal if text is None else verbal & _intubated(text[needed[timed]])
-            columns = {
-                "stay": place[timed],
-                "after": after[timed],
-                "feature": feature[timed],
-                "value": found[timed],
-                "intubated": intubated,
-            }
-            charted.append(pd.DataFrame(columns))
+            when = pd.DataFrame({"stay": place[timed], "after": after[timed]})
+            charted.append(when.assign(feature=feature[timed], value=found[timed], intubated=intubated))
             read += rows
             if progress is not None:
                 progress(read)
-    seen = count > 0
-    table_of: dict[str, FloatArray] = {}
-    for name in EXTREMES:
-        j = FEATURES.index(name)
-        table_of[f"{name}_min"] = np.where(seen[:, j], low[:, j], np.nan)
-        table_of[f"{name}_max"] = np.where(seen[:, j], high[:, j], np.nan)
-    urine = FEATURES.index("urine")
-    table_of["urine"] = np.where(seen[:, urine], total[:, urine], np.nan)
+    least, most, sums = (pd.DataFrame(np.where(count > 0, each, np.nan), columns=FEATURES) for each in (low, high, total))
     events = pd.concat(charted, ignore_index=True).sort_values(["stay", "after"], kind="stable")
-    on = pd.concat(marks, ignore_index=True)
-    table_of["pao2_fio2_min"] = _least_ratio(events, on, len(admissions))
-    table_of["gcs_min"] = _least_gcs(events, len(admissions))
-    return pd.DataFrame(table_of)
+    return pd.DataFrame(
+        {f"{name}_{end}": side[name] for name in EXTREMES for end, side in (("min", least), ("max", most))}
+        | {"urine": sums["urine"]}
+        | {"pao2_fio2_min": _least_ratio(events, pd.concat(marks, ignore_index=True), len(admissions))}
+        | {"gcs_min": _least_gcs(events, len(admissions))}
+    )
 
 
 TIMED = [FEATURES.index(name) for name in (*GCS, "pao2", "fio2")]
