@@ -8,7 +8,6 @@ import inspect
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from typer.cli import get_docs_for_click
 
 import equipoise
 
-ROOMS = tuple(name for name in ("data", "measures", "models", "methods", "repair", "study", "report") if find_spec(f"equipoise.{name}"))
 COMMON = {  # settings that mean the same in every method
     "learning_rate": "step size of the optimiser",
     "batch": "rows per mini-batch",
@@ -28,6 +26,7 @@ COMMON = {  # settings that mean the same in every method
     "stop_below": "ends when performance falls below this",
     "optimiser": "optimiser of the weights",
     "folds": "folds by patient for cross-fitting",
+    "width": "hidden units of the critic or adversary",
 }
 EXTRAS: dict[str, tuple[str, ...]] = {  # what the pages tell users to import from a room
     "data": ("XRAY_RANGE", "UNIT_RANGE", "Recipe", "File"),
@@ -38,7 +37,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {  # what the pages tell users to import fr
 
 def write_pages(folder: Path) -> None:
     """Writes every generated page into `folder`; a page that has not changed keeps its time, so that Sphinx does not read it again."""
-    pages = {f"reference/{page.__name__}": page() for page in (commands, api, settings, rooms)} | {"concepts/_methods": methods()}
+    pages = {f"reference/{page.__name__}": page() for page in (commands, api, settings)} | {"concepts/_methods": methods()}
     for name, text in pages.items():
         path = folder / f"{name}.md"
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
@@ -96,25 +95,6 @@ def _entries(module: str, names: Sequence[str]) -> Iterator[str]:
             yield f"### {name}\n\n`{module}.{name} = {value!r}`\n"
             continue
         yield f"### {name}\n\n```{{eval-rst}}\n.. {kind}:: {module}.{name}\n{options}```\n"
-
-
-def rooms() -> str:
-    """What each room exports to the others as Markdown, with the first line of each docstring."""
-    parts = ["# Rooms\n\nWhat each room of the package exports to the others, for contributors. Modules inside a room are private.\n"]
-    for room in ROOMS:
-        module = importlib.import_module(f"equipoise.{room}")
-        lines = [f"| `{name}` | {_first_line(getattr(module, name))} |" for name in sorted(module.__all__, key=str.lower)]
-        about = (inspect.getdoc(module) or "").split("\n\n")[0].replace("\n", " ")
-        parts.append(f"## equipoise.{room}\n\n{about}\n\n| name | |\n|---|---|\n" + "\n".join(lines) + "\n")
-    return "\n".join(parts)
-
-
-def _first_line(value: object) -> str:
-    """The first line of a docstring, or the kind of a constant."""
-    if not (inspect.isclass(value) or inspect.isroutine(value)):
-        return "constant"
-    found = (inspect.getdoc(value) or "").partition("\n")[0]
-    return found.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
 
 
 def methods() -> str:

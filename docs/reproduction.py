@@ -25,7 +25,7 @@ from equipoise.study import Plan, make_plan, opened, published, read_rows, read_
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 PAGE, CHOICE = ROOT / "docs" / "reproduction.md", RESULTS / "departures" / "README.md"
-MINIMUM = RESULTS / "paper-sensitivity" / "README.md"
+NOTES = {name: RESULTS / name / "README.md" for name in ("paper-tabular", "paper-sensitivity")}
 COLUMNS = ["data", "measure", "method", "seed", "gap", "performance", "valid_gap", "valid_performance", "met", "step", "steps"]
 COLUMNS += ["min_performance", "max_gap", "seconds"]
 SUFFIX = "-published"
@@ -177,7 +177,7 @@ def explained(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def blocks(results: Path = RESULTS) -> dict[str, str]:
-    """The generated blocks of the page by name: a table, what it differs by, and why."""
+    """The generated blocks of the page by name: a table, what it differs by, and where the reasons are."""
     found = {}
     for name, study_name in TABLES.items():
         if not (results / study_name / "rows.csv").is_file():
@@ -187,14 +187,23 @@ def blocks(results: Path = RESULTS) -> dict[str, str]:
         cells = cells_of(study)
         off = sum(cell.beyond for cell in cells)
         lines = [_run_of(study), "", *table(study, cells), "", "Mean absolute difference to the published means, per method:", ""]
-        lines += [*differences(cells), "", f"**The {off} cells of {len(cells)} beyond one published standard deviation:**", ""]
-        found[name] = "\n".join([*lines, *explained(study, cells)]).strip()
+        lines += [*differences(cells), ""]
+        lines += [f"{off} of {len(cells)} cells are beyond one published standard deviation; the reasons are in `results/{study_name}`."]
+        found[name] = "\n".join(lines).strip()
     return found
+
+
+def reasons(name: str, results: Path = RESULTS) -> dict[str, str]:
+    """The block of the notes on a study: every cell beyond one published standard deviation, with why."""
+    study = Study.read(results / name)
+    return {"reasons": "\n".join(explained(study, cells_of(study))).strip()}
 
 
 def pages(results: Path = RESULTS) -> dict[Path, dict[str, str]]:
     """The generated blocks of every page."""
-    return {PAGE: blocks(results), CHOICE: choice(results), MINIMUM: minimum(results)}
+    notes = {path: reasons(name, results) for name, path in NOTES.items()}
+    notes[NOTES["paper-sensitivity"]] |= minimum(results)
+    return {PAGE: blocks(results), CHOICE: choice(results), **notes}
 
 
 def minimum(results: Path = RESULTS) -> dict[str, str]:

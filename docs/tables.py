@@ -5,7 +5,7 @@
     python docs/tables.py show results/peers/splits.csv    # any file of rows as a Markdown table
 
 A block stands between `<!-- generated: NAME -->` and `<!-- end -->`; its text is what the function of that name in
-`docs/blocks/` returns: one file there per page.
+`docs/blocks/` returns. The notes next to the rows (results/<study>/README.md) may hold blocks too, and numbers of their own.
 """
 
 import argparse
@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
-from blocks import audit_a_csv, beyond, chexnet, choosing, coverage, data_sets, measures, methods, monitoring, predictors, readme
+from blocks import beyond, chexnet, coverage, data_sets, default, measures, methods, monitoring, predictors, readme, scale
 from blocks.rows import table
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(?P<start><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 MEASURED = re.compile(r"(?<![\w.])[-+]?[01]\.\d{3,}")  # three decimal places: a result, which only a block may state
 OWN = ("reproduction.md",)  # pages that another script generates
-GENERATED = ("api", "commands", "settings", "rooms", "_methods")  # by docs/generate.py, when the site is built
-PAGES = (readme, beyond, choosing, methods, measures, audit_a_csv, data_sets, chexnet, coverage, monitoring, predictors)
+GENERATED = ("api", "commands", "settings", "_methods")  # by docs/generate.py, when the site is built
+PAGES = (readme, beyond, default, methods, measures, scale, data_sets, chexnet, coverage, monitoring, predictors)
 BLOCKS: Mapping[str, Callable[[], str]] = {name: block for page in PAGES for name, block in page.BLOCKS.items()}
 
 
@@ -56,21 +56,27 @@ def pages() -> list[Path]:
     ]
 
 
+def notes() -> list[Path]:
+    """The notes next to the rows that hold blocks."""
+    return [path for path in sorted((ROOT / "results").glob("*/README.md")) if BLOCK.search(path.read_text(encoding="utf-8"))]
+
+
 def problems() -> list[str]:
-    """What is stale, or stated by hand, on any page."""
-    found = []
-    for path in pages():
+    """What is stale on any page or note, or stated by hand on a page."""
+    found, published = [], pages()
+    for path in [*published, *notes()]:
         text = path.read_text(encoding="utf-8")
         place = path.relative_to(ROOT)
         if filled(text, str(place)) != text:
             found.append(f"{place}: a generated block is stale; run python docs/tables.py")
-        found += [f"{place}: states {number}; generate it from results/" for number in stated(text)]
+        if path in published:
+            found += [f"{place}: states {number}; generate it from results/" for number in stated(text)]
     return found
 
 
 def write() -> None:
-    """Writes every generated block of every page, and prints the pages that changed."""
-    for path in pages():
+    """Writes every generated block of every page and note, and prints those that changed."""
+    for path in [*pages(), *notes()]:
         text = path.read_text(encoding="utf-8")
         new = filled(text, str(path))
         if new != text:

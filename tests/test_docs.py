@@ -256,7 +256,9 @@ def test_a_stale_block_and_a_number_of_its_own_are_found():
 
 
 def test_every_block_is_used_on_a_page():
-    used = {found["name"] for path in tables.pages() for found in tables.BLOCK.finditer(path.read_text(encoding="utf-8"))}
+    used = {
+        found["name"] for path in [*tables.pages(), *tables.notes()] for found in tables.BLOCK.finditer(path.read_text(encoding="utf-8"))
+    }
     assert used == set(tables.BLOCKS)
 
 

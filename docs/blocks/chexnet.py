@@ -1,4 +1,4 @@
-"""The generated blocks of docs/chexnet.md."""
+"""The generated blocks on the scores of a published chest X-ray network: its audit, and its repair from scores alone."""
 
 from collections.abc import Callable, Mapping
 
@@ -144,9 +144,21 @@ def chexnet_repaired_run() -> str:
     told = "; ".join(f"{count} by {attribute}" for attribute, count in short.items()) or "none"
     small = int(found[found["method"] == "original"]["rows"].median())
     return (
-        f"{found['split'].nunique()} split of the patients, 14 findings; the test set has about {small:,} images. Not repaired, as a cell "
-        f"of group and label has fewer than 5 patients: {told}.\n"
+        f"Splits of the patients: {found['split'].nunique()}; 14 findings; the test set has about {small:,} images. Repairs that were not "
+        f"made, as a cell of group and label has fewer than 5 patients: {told}.\n"
     )
+
+
+def chexnet_harm() -> str:
+    """How many repairs of each contender helped, and how many did harm, on held-out patients; one line per contender."""
+    found = repairs()
+    found = found[found["gap"].notna()]
+    lines = []
+    for method, own in found.groupby("method", sort=False):
+        better = int(own["outcome"].isin(("closed", "reduced")).sum())
+        before, after = (100 * own[name].abs().mean() for name in ("gap_original", "gap"))
+        lines.append([method, len(own), better, int((own["outcome"] == "harm").sum()), f"{before:.1f} → {after:.1f}"])
+    return table(("method", "repairs", "closed or reduced", "harm", "mean size of the difference, points"), lines)
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
@@ -158,4 +170,5 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "chexnet-repaired-run": chexnet_repaired_run,
     "chexnet-repaired": chexnet_repaired,
     "chexnet-repaired-findings": chexnet_repaired_findings,
+    "chexnet-harm": chexnet_harm,
 }

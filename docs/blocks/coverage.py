@@ -1,4 +1,4 @@
-"""The generated blocks of docs/coverage.md."""
+"""The generated blocks on how often intervals contain the truth."""
 
 from collections.abc import Callable, Mapping
 
@@ -97,9 +97,21 @@ def coverage_tests() -> str:
     return table(("what", "design", "rows", "samples", "median gap", "none", "share"), lines)
 
 
+def coverage_short() -> str:
+    """How often intervals cover, a gap that is none is highlighted, and the minimum detectable gap is detected."""
+    found = rows("coverage/tests.csv")
+    chance = found[found["what"] == "a gap that is none is highlighted"]["share"]
+    power = found[found["what"].str.startswith("power")]["share"]
+    return (
+        f"{coverage_repetitions().rstrip()} A gap that is none is called clear in at most {100 * chance.max():.1f} % of samples, and the "
+        f"power at the minimum detectable gap is {power.min():.2f} to {power.max():.2f}.\n"
+    )
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "coverage": coverage,
     "coverage-reasons": coverage_reasons,
     "coverage-repetitions": coverage_repetitions,
     "coverage-tests": coverage_tests,
+    "coverage-short": coverage_short,
 }

@@ -20,7 +20,7 @@ def card(method: str) -> Callable[[], str]:
         name = "bias-score-train" if method == "bias-score" else method
         if name in set(mine["method"]):
             parts.append(f"NIH effusion by EOD: {at(one(mine, method='standard'))} → {at(one(mine, method=name))}")
-        return f"*Measured (mean |gap| at balanced accuracy, 20 splits).* {'; '.join(parts)}.\n"
+        return f"*Measured:* {'; '.join(parts)}.\n"
 
     return line
 
@@ -34,7 +34,7 @@ def card_nih(method: str) -> Callable[[], str]:
         for task in ("any finding", "effusion"):
             mine = found[(found["network"] == "resnet-18") & (found["task"] == task)]
             parts.append(f"NIH {task} by EOD: {at(one(mine, method='standard'))} → {at(one(mine, method=method))}")
-        return f"*Measured (mean |gap| at balanced accuracy, 20 splits).* {'; '.join(parts)}.\n"
+        return f"*Measured:* {'; '.join(parts)}.\n"
 
     return line
 

@@ -1,4 +1,4 @@
-"""The generated block of docs/how-to/bring-your-model.md."""
+"""The generated blocks on classifiers that are no networks."""
 
 from collections.abc import Callable, Mapping
 
@@ -38,4 +38,27 @@ def predictors_seconds() -> str:
     return table(("data, group", "method", "seconds"), lines)
 
 
-BLOCKS: Mapping[str, Callable[[], str]] = {"predictors-peers": predictors_peers, "predictors-seconds": predictors_seconds}
+def predictors_short() -> str:
+    """Every method over the models and splits that it ran on: the gap of these models before and after, and the change in performance."""
+    place = ["data", "measure", "model", "split"]
+    found = rows(FILE).assign(size=lambda frame: frame["gap"].abs())
+    plain = found[found["method"] == PLAIN].set_index(place)[["size", "balanced_accuracy"]].add_suffix("_before")
+    found = found[found["method"] != PLAIN].join(plain, on=place, how="inner")
+    cases = list(dict.fromkeys(zip(found["data"], found["measure"], strict=True)))
+    lines = []
+    for method, own in found.groupby("method", sort=False):
+        cells = []
+        for data, measure in cases:
+            part = own[(own["data"] == data) & (own["measure"] == measure)]
+            change = (part["balanced_accuracy"] - part["balanced_accuracy_before"]).mean()
+            sizes = f"{part['size_before'].mean():.3f} → {part['size'].mean():.3f}"
+            cells.append(f"{sizes} ({change:+.3f}; {len(part)})" if len(part) else "")
+        lines.append([f"{method}{' (group)' if own['needs_group'].any() else ''}", *cells])
+    return table(("method", *(f"{NAMES[str(data)]}, {measure}" for data, measure in cases)), lines)
+
+
+BLOCKS: Mapping[str, Callable[[], str]] = {
+    "predictors-peers": predictors_peers,
+    "predictors-seconds": predictors_seconds,
+    "predictors-short": predictors_short,
+}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from equipoise.data import Cohort, hold_out, split
+from equipoise.data import Cohort, Scores, hold_out, split
 from equipoise.data.targets import equals
 from equipoise.errors import BadInput
 from equipoise.models import train
@@ -106,6 +106,13 @@ def test_a_column_of_classes_without_their_names_is_told_how():
 def test_a_positive_value_may_be_named():
     frame = FRAME.assign(Effusion=["yes", "no", None, "no", "yes", "no"], Mass=["no", "no", "yes", None, "no", "yes"])
     assert labels(frame, positive="yes").targets.tolist() == [[1, 0], [0, 0], [-1, 1], [0, -1], [1, 0], [0, 1]]
+
+
+def test_of_two_values_neither_is_proposed_as_the_positive_one():
+    frame = pd.DataFrame({"Erguss": ["ja", "nein"] * 4, "Geschlecht": ["F", "F", "M", "M"] * 2, "Score": 0.5})
+    with pytest.raises(BadInput) as error:
+        Scores.from_frame(frame, label="Erguss", score="Score", group="Geschlecht")
+    assert "--positive ja or --positive nein" in str(error.value)
 
 
 def test_images_have_several_labels_too(tmp_path):

@@ -76,11 +76,13 @@ def label_of(column: "pd.Series[object]", name: str, positive: object = None, *,
     own = numbers == 1 if positive is None else equals(column, positive)
     other = here & ~np.isin(numbers, (0, 1))
     if positive is None and other.any():
-        last = clipped(sorted(column[here].map(level_name).unique())[-1])
+        values = [clipped(value) for value in sorted(column[here].map(level_name).unique())]
+        either = values if len(values) == 2 else values[-1:]
+        named = " or ".join(f"--positive {value}" for value in either)
         problems.append(
             f"label column {name!r} must hold 0 and 1{', and NaN or -1 where it is not known' if gaps else ''}; {int(other.sum()):,} of "
             f"{n:,} rows hold something else. It holds {_examples(column[here])}. If one of them is the positive value, name it: "
-            f"--positive {last} (in Python positive={last!r}).{_classes_advice(column[here])}"
+            f"{named} (in Python {' or '.join(f'positive={value!r}' for value in either)}).{_classes_advice(column[here])}"
         )
     return np.where(here, own, UNKNOWN).astype(np.int64), problems
 

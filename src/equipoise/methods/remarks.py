@@ -115,11 +115,9 @@ def _too_few(parts: Mapping[str, Rows], goal: Goal, label: str, least: int) -> l
     worst = min(parts.values(), key=lambda cohort: min(cell.count for cell in cells_of(cohort, _rates(goal))))
     todo = merging(worst, cells_of(worst, _rates(goal)), goal.measure)
     head = f"{f'{label}: ' if label else ''}{goal.measure} needs at least {least} {unit} in every cell of group and label that it compares"
-    return [
-        "\n".join(
-            [f"{head}; too few are:", *lines, f"  {todo}", "  --force (force=True) goes on; the outcome can then only be unclear or harm."]
-        )
-    ]
+    force = "--force (force=True) goes on; the outcome can then only be unclear or harm."
+    leave = f"Leave {label!r} out by naming only the other labels, or: " if label else ""
+    return ["\n".join([f"{head}; too few are:", *lines, f"  {todo}", f"  {leave}{force}"])]
 
 
 def cells_of(cohort: Rows, rates: Sequence[str]) -> list[Cell]:

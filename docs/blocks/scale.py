@@ -1,4 +1,4 @@
-"""The generated blocks of docs/how-to/audit-a-csv.md."""
+"""The generated blocks on audits of many rows."""
 
 from collections.abc import Callable, Mapping
 
@@ -32,6 +32,17 @@ def scale() -> str:
     return table(("task", "rows", "patients", "groups", "CPU time", "peak memory"), lines)
 
 
+def short() -> str:
+    """Time and memory of the largest audit."""
+    found = rows("scale/rows.csv")
+    most = found[found["benchmark"].str.startswith("audit-")].sort_values("rows").iloc[-1]
+    return (
+        f"An audit of {most['rows']:,.0f} rows of {most['patients']:,.0f} patients took {most['cpu_s']:.0f} s of CPU time and "
+        f"{most['peak_mb']:,.0f} MB (`results/scale`).\n"
+    )
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "scale": scale,
+    "scale-short": short,
 }

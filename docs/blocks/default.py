@@ -1,0 +1,103 @@
+"""The generated blocks on the default, and on which method to choose, from rows that no setting was tuned on."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pandas as pd
+
+from blocks.rows import INPUTS, at, rows, table
+
+DEFAULT, PLAIN, PUBLISHED = "default", "group thresholds as fitted", "published"
+NEED_GROUP = ("reject-option", "equalised-odds", "group-thresholds", PLAIN)
+OUTCOMES = ("closed", "reduced", "unclear", "unchanged", "harm", "refused")
+MANY = 2_000  # rows of a repair set
+KEPT = 0.03  # of balanced accuracy: a method that loses more on average is not recommended
+ALIKE = 0.002  # of mean |gap|: methods that differ by less are named together
+
+
+def _anywhere(*names: str) -> pd.DataFrame:
+    """Runs on networks that no setting was tuned on, with the size of the gap before and after."""
+    found = pd.concat([rows(f"anywhere/{name}.csv") for name in names], ignore_index=True)
+    found = found[found["gap_before"].notna()]
+    many = found["rows"] >= MANY
+    where = {
+        "tables": np.where(many, f"tables, {MANY:,} rows or more", "tables, fewer rows"),
+        "images": "NIH X-rays, about 1,000 images",
+        "worlds": np.where(found["data"].str.endswith("no gap"), "simulated patients without a gap", "simulated patients with a gap"),
+    }
+    sets = np.select([found["part"] == part for part in where], list(where.values()), "")
+    lost = found["performance_before"] - found["performance"]
+    return found.assign(where=sets, before=found["gap_before"].abs(), after=found["gap"].abs(), lost=lost)
+
+
+def anywhere() -> str:
+    """What the default did, next to group thresholds fitted without any correction, by kind of data."""
+    found = _anywhere("tables", "worlds", "images")
+    lines = []
+    for where, part in found.groupby("where", sort=False):
+        own, plain = (part[part["arm"] == arm] for arm in (DEFAULT, PLAIN))
+        counts = [f"{int((own['outcome'] == name).sum())} {name}" for name in OUTCOMES if (own["outcome"] == name).any()]
+        lines.append(
+            [
+                where,
+                len(own),
+                f"{own['before'].mean():.3f} → {own['after'].mean():.3f}",
+                f"{-own['lost'].mean():+.3f}",
+                ", ".join(counts),
+                f"{plain['before'].mean():.3f} → {plain['after'].mean():.3f}" if len(plain) else "",
+                f"{own['seconds'].median():.0f} s",
+            ]
+        )
+    head = ("data", "runs", "mean |EOD|, test set", "balanced accuracy", "outcomes", f"{PLAIN} (uses the group)", "median time")
+    return table(head, lines)
+
+
+def methods_anywhere() -> str:
+    """Every method on the tables: the gap that is left and the performance that is lost, with few and with many rows."""
+    found = _anywhere("tables", "methods")
+    sizes = sorted(set(found["where"]))
+    names = {PUBLISHED: "`bias-gda` with the published schedule", PLAIN: PLAIN, DEFAULT: "the default (`auto`)"}
+    means = {arm: own.groupby("where")[["after", "lost"]].mean() for arm, own in found.groupby("arm")}
+    order = sorted(means, key=lambda arm: (arm != DEFAULT, float(means[arm]["after"].mean())))
+    original = ["original", *(f"{found[found['where'] == size]['before'].mean():.3f}" for size in sizes)]
+    lines = [original]
+    for arm in order:
+        name = names.get(arm, f"`{arm}`") + (" (uses the group)" if arm in NEED_GROUP else "")
+        own = means[arm]
+        lines.append([name, *(f"{own['after'][k]:.3f} ({-own['lost'][k]:+.3f})" if k in own.index else "" for k in sizes)])
+    best = []
+    for size in sizes:
+        blind = {arm: float(own["after"][size]) for arm, own in means.items() if arm not in NEED_GROUP and size in own.index}
+        least = min(blind, key=lambda arm: blind[arm])
+        best.append(f"{names.get(least, f'`{least}`')} ({size})")
+    return table(("method", *sizes), lines) + f"\nSmallest without the group: {'; '.join(best)}.\n"
+
+
+def choosing() -> str:
+    """What the results favour, by situation: means over the cases of each, and the advice that follows from them."""
+    found, nih = rows("beyond/summary.csv"), rows("nih-beyond/splits-20.csv")
+    real = found[found["data"].isin(("adult", "bank", "compas"))]
+    image = nih[nih["network"] == "resnet-18"]
+    cases = (
+        ("tables, attribute among the inputs", real[real["inputs"] == INPUTS[0]], "bias-score"),
+        ("tables, attribute not among the inputs", real[real["inputs"] == INPUTS[1]], "bias-score"),
+        ("chest X-rays, 160 to 1,000 repair images", image, "bias-score-train"),
+    )
+    lines = []
+    for where, frame, probes in cases:
+        blind, aware = ("bias-gda", "constrained", probes), "group-thresholds"
+        means = frame.groupby("method")[["mean_abs_gap", "balanced_accuracy"]].mean()
+        lines.append([where, advice(means, blind, aware), *(at(means.loc[method]) for method in ("standard", *blind, aware))])
+    return table(("situation", "favoured", "original", "bias-gda", "constrained", "bias-score", "group-thresholds (uses the group)"), lines)
+
+
+def advice(means: pd.DataFrame, blind: tuple[str, ...], aware: str) -> str:
+    """The methods that leave the smallest gap of those that keep performance; the rule that uses the group if it leaves less still."""
+    keeps = [method for method in blind if means.loc["standard", "balanced_accuracy"] - means.loc[method, "balanced_accuracy"] <= KEPT]
+    least = min(means.loc[method, "mean_abs_gap"] for method in keeps)
+    named = [method for method in keeps if means.loc[method, "mean_abs_gap"] <= least + ALIKE]
+    words = " or ".join(f"`{m.removesuffix('-train')}`" + (" with the training set" if m.endswith("-train") else "") for m in named)
+    return words + (f"; `{aware}` if the group may be used" if means.loc[aware, "mean_abs_gap"] < least - ALIKE else "")
+
+
+BLOCKS: Mapping[str, Callable[[], str]] = {"anywhere": anywhere, "methods-anywhere": methods_anywhere, "choosing": choosing}
