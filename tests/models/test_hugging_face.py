@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import equipoise as eq
+from equipoise.data import Images
 from equipoise.errors import BadInput
 from equipoise.models import classifier, load_model, outputs, preparation_in, vision
 
@@ -42,12 +44,60 @@ def test_several_labels_keep_their_names(tmp_path):
     assert classifier(str(tmp_path)).targets == ["Edema", "Effusion", "Mass"]
 
 
-def test_what_the_folder_says_of_the_images(tmp_path):
-    (tmp_path / "preprocessor_config.json").write_text(
-        json.dumps({"size": {"height": 64, "width": 64}, "image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.2, 0.2]})
-    )
-    assert preparation_in(tmp_path) == {"size": 64, "mean": (0.5, 0.4, 0.3), "std": (0.2, 0.2, 0.2)}
-    assert preparation_in(tmp_path / "nowhere") == {}
+SQUARE, SHORT, CROP = {"height": 18, "width": 16}, {"shortest_edge": 20}, {"height": 15, "width": 15}
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("ViT", {"size": SQUARE}),
+        ("ViT", {"size": SQUARE, "resample": 0, "do_rescale": False}),
+        ("ConvNext", {"size": {"shortest_edge": 14}}),
+        ("ConvNext", {"size": {"shortest_edge": 400}}),
+        ("CLIP", {"size": SHORT, "crop_size": CROP}),
+        ("EfficientNet", {"size": SQUARE, "rescale_factor": 1 / 127.5, "rescale_offset": True}),
+        ("Bit", {"size": SHORT, "crop_size": CROP, "do_normalize": False}),
+        ("DeiT", {"size": SQUARE, "crop_size": CROP}),
+        ("PoolFormer", {"size": {"shortest_edge": 15}, "crop_size": CROP}),
+        ("MobileNetV2", {"size": SHORT, "crop_size": CROP}),
+    ],
+)
+def test_images_are_prepared_as_by_the_folders_own_preprocessor(tmp_path, family, options):
+    rng = np.random.default_rng(0)
+    files = []
+    for k, shape in enumerate([(45, 35, 3), (36, 49, 3), (25, 26, 3)]):
+        files.append(tmp_path / f"{k}.png")
+        Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8)).save(files[-1])
+    (tmp_path / "config.json").write_text("{}")
+    processor = getattr(transformers, f"{family}ImageProcessorPil")(**options)
+    processor.save_pretrained(tmp_path)
+    wanted = [processor(Image.open(file), return_tensors="np")["pixel_values"][0] for file in files]
+    found = Images.open(files, **preparation_in(tmp_path))
+    np.testing.assert_allclose(found[:3].numpy(), np.stack(wanted), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        ({"image_processor_type": "LevitImageProcessor"}, "LevitImageProcessor"),
+        ({"do_flip_channel_order": True}, "do_flip_channel_order"),
+        ({"resample": 5}, "resample 5"),
+        ({"auto_map": {}}, "auto_map"),
+        ({"do_center_crop": True, "crop_size": {"height": 8, "width": 9}}, "8 x 9"),
+        ({"do_center_crop": True}, "crop_size"),
+        ({"image_mean": [0.5, 0.5]}, "image_mean"),
+        ({"size": None}, "preprocessor_config"),
+    ],
+)
+def test_what_cannot_be_adopted_is_refused_by_name(tmp_path, change, fact):
+    (tmp_path / "config.json").write_text("{}")
+    assert preparation_in(tmp_path) == {}
+    plain = {"size": {"height": 8, "width": 8}, "image_mean": [0.5] * 3, "image_std": [0.2] * 3}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(plain))
+    assert preparation_in(tmp_path)["resize"] == (8, 8)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(plain | change))
+    with pytest.raises(BadInput, match=fact):
+        preparation_in(tmp_path)
 
 
 def test_code_pickles_and_other_folders_are_refused(tmp_path):

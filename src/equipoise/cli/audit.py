@@ -18,7 +18,7 @@ from equipoise.cli.checking import CheckOption, ToleranceOption, check, check_li
 from equipoise.cli.console import JsonOption, bar, notes, out
 from equipoise.cli.estimators import TrustPickleOption, TrustTypeOption, estimator_of, estimator_problems, is_estimator
 from equipoise.cli.inputs import number_problems
-from equipoise.cli.networks import label_scores, network_of, output_of, outputs_of, scores_of
+from equipoise.cli.networks import label_scores, network_of, output_of, outputs_of, prepared_as_saved, scores_of
 from equipoise.cli.scores import LogitsOption, ScoreOption, ScorePrefixOption, paired
 from equipoise.errors import did_you_mean, pick, raise_all
 
@@ -157,7 +157,7 @@ def audit(
     for path in (file, valid, check_scores):  # before pandas is imported
         if path is not None and not path.exists():
             raise data.no_such_file(path)
-    reading = inputs.reading
+    reading, whose = prepared_as_saved(model, inputs.reading)
     output = "auto" if model is None else pick("--output-type", output_type or "auto", models.OUTPUTS)
     for place in (save, page, pdf, append, figures and figures / "rates.png"):
         if place:
@@ -220,7 +220,7 @@ def audit(
     told = (results[label[0]].to_dict() | measures.no_finding_dict(clear, label[0])) if one else every.to_dict()
     if layers is not None:
         told["encoding"] = json.loads(layers.to_json(orient="records", double_precision=15))
-    prepared = check_lines(checks, opened[file].preprocessing() if images else None)
+    prepared = check_lines(checks, opened[file].preprocessing() if images else None, whose)
     if checks:
         told["checked_scores"] = [one.to_dict() for one in checks]
     if images:

@@ -81,9 +81,10 @@ def check(
     return found
 
 
-def check_lines(checks: list[repair.ScoreCheck], preprocessing: Mapping[str, object] | None) -> list[str]:
-    """What was done to the images, and whether the scores were compared with known ones."""
-    said = [] if preprocessing is None else [f"images: {report.preprocessing_words(preprocessing)}"]
+def check_lines(checks: list[repair.ScoreCheck], preprocessing: Mapping[str, object] | None, whose: str = "") -> list[str]:
+    """What was done to the images, `whose` preprocessing that is, and whether the scores were compared with known ones."""
+    source = f" ({whose})" if whose else ""
+    said = [] if preprocessing is None else [f"images: {report.preprocessing_words(preprocessing)}{source}"]
     if preprocessing is not None and not checks:
         said[0] += "; the scores were not compared with known ones (--check-scores)"
     return said + [str(one) for one in checks]

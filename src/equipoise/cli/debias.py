@@ -15,7 +15,7 @@ from equipoise.cli.console import JsonOption, bar, notes
 from equipoise.cli.estimators import TrustPickleOption, TrustTypeOption, estimator_of, estimator_problems, is_estimator
 from equipoise.cli.goals import goals_of, kept, methods_of, without_groups
 from equipoise.cli.inputs import collected, number_problems
-from equipoise.cli.networks import label_scores, network_of, output_of, outputs_of, scores_of
+from equipoise.cli.networks import label_scores, network_of, output_of, outputs_of, prepared_as_saved, scores_of
 from equipoise.cli.outcome import check_pdf, exit_if_lacking, print_labels, print_plan, result_json, write_pdf
 from equipoise.cli.scores import LogitsOption, ScoreOption, ScorePrefixOption, ScoreRepair, paired, repair_scores, with_model_only
 from equipoise.errors import pick, raise_all
@@ -224,7 +224,7 @@ def debias(
     if check_scores is not None and not check_scores.is_file():
         raise data.no_such_file(check_scores)
     assert goal is not None  # or a problem was raised
-    reading = inputs.reading
+    reading, whose = prepared_as_saved(model, inputs.reading)
     if score or is_estimator(model):
         asked = ScoreRepair(file, test_file, share, folder, methods, goal, goals, 60 * budget or None, seed, force, title)
         out = Options(card=card, overwrite=overwrite)
@@ -263,7 +263,7 @@ def debias(
             whole = opened.cohort
             own = {label[0]: scores_of(network, whole, output)} if one else label_scores(network, whole, output, outputs)
             checks = check(check_scores, known or [], reading, network, whole, own, tolerance)
-        prepared = check_lines(checks, opened.preprocessing())
+        prepared = check_lines(checks, opened.preprocessing(), whose)
         shared = [] if one else [f"the network was repaired for {len(label)} {kind} at once: {', '.join(label)}; each has its own report"]
         origin = Provenance.now(
             arguments=["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])],

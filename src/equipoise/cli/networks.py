@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from equipoise import data
 from equipoise.cli.console import say_code
+from equipoise.cli.inputs import OPTIONS
 from equipoise.errors import BadInput, UnknownName, raise_all
 
 if TYPE_CHECKING:
@@ -44,6 +45,22 @@ def network_of(
     if output_name is not None:
         network = OneOutput(network, output_named(output_name))
     return network.eval()
+
+
+def prepared_as_saved(model: str | None, reading: data.Reading) -> tuple[data.Reading, str]:
+    """How images are read for the network in a folder of transformers: as its preprocessor does, but for options that are given.
+
+    The words say where the preprocessing comes from; they are empty for any other model.
+    """
+    from equipoise.models import PREPARED, is_folder, preparation_in
+
+    if model is None or reading.images is None or not is_folder(model) or not (Path(model) / PREPARED).is_file():
+        return reading, ""
+    if reading.preset is not None or reading.transform is not None:
+        return reading, f"instead of {PREPARED} in {model}"
+    adopted, instead = reading.prepared_as(preparation_in(model), model)
+    flags = [OPTIONS[name].flag or f"--{name}" for name in instead]
+    return adopted, f"as in {PREPARED} of the model" + (f", but for {', '.join(flags)}" if flags else "")
 
 
 def scores_of(network: nn.Module, cohort: data.Cohort, output: str) -> data.Scores:

@@ -41,6 +41,7 @@ class Decoding(TypedDict, total=False):
     resize: int | tuple[int, int] | None
     crop: int | str | None
     interpolation: str | None
+    centre: str | None
     channels: int | None
     mean: Sequence[float]
     std: Sequence[float]
@@ -96,6 +97,7 @@ class Images:
         resize: int | tuple[int, int] | None = None,
         crop: int | str | None = None,
         interpolation: str | None = None,
+        centre: str | None = None,
         channels: int | None = None,
         mean: Sequence[float] = (),
         std: Sequence[float] = (),
@@ -111,7 +113,8 @@ class Images:
         """The images in these files, decoded by `workers` threads (by default one per core); `progress` gets how many more are done.
 
         `size` stretches them to a square, by default of 224 pixels. `resize` is the length of the shorter side, or (height, width), `crop`
-        the side of the central square that is taken then, or "square": the largest one, taken before. `preset` names the values of
+        the side of the central square that is taken then, or "square": the largest one, taken before; `centre="floor"` begins it where
+        transformers does, which is one pixel before torchvision's crop of some images. `preset` names the values of
         torchvision, timm or torchxrayvision. With `transform`, a function from a Pillow image to a tensor does all that instead;
         `channels` then says whether images are converted to gray (1) or RGB (3) before (see `transforms`).
 
@@ -121,7 +124,7 @@ class Images:
         The pixels stay in memory up to 256 MiB. Beyond that, and wherever a folder is named as `cache`, they lie in a file in it (by
         default in the user's cache) that is mapped, not read; pixels of 8 bits are found again as long as the files are the same.
         """
-        given = {"size": size, "resize": resize, "crop": crop, "interpolation": interpolation, "preset": preset}
+        given = {"size": size, "resize": resize, "crop": crop, "interpolation": interpolation, "centre": centre, "preset": preset}
         norm = {"mean": tuple(mean), "std": tuple(std)}
         if transform is not None and (taken := [name for name, value in (given | norm).items() if value not in (None, ())]):
             raise BadInput(f"a transform makes images what the network takes; leave out {', '.join(taken)}, or the transform")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest", "lanczos", "box")
+CENTRES = ("rounded", "floor")  # where a crop begins if the centre lies between two pixels: torchvision rounds, transformers does not
 SQUARE = "square"  # the largest central square of the image, taken before resizing
 
 
@@ -53,6 +54,7 @@ class Geometry:
     resize: int | tuple[int, int] | None = (224, 224)  # the shorter side, or height and width; None: as it is
     crop: int | str | None = None  # side of the central square after resizing; or SQUARE
     interpolation: str = "bilinear"
+    centre: str = "rounded"  # one of CENTRES
 
     def __post_init__(self) -> None:
         problems = [f"{name} must be at least 1 pixel; got {value}" for name, value in self._sides() if value < 1]
@@ -62,6 +64,8 @@ class Geometry:
             problems.append("images of different sizes need resize or crop in pixels")
         if self.interpolation not in INTERPOLATIONS:
             problems.append(f"interpolation must be one of {', '.join(INTERPOLATIONS)}; got {self.interpolation!r}")
+        if self.centre not in CENTRES:
+            problems.append(f"centre must be one of {', '.join(CENTRES)}; got {self.centre!r}")
         raise_all(problems)
 
     def _sides(self) -> list[tuple[str, int]]:
@@ -100,7 +104,7 @@ class Geometry:
         if image.size != (width, height):
             image = image.resize((width, height), pillow.Resampling[self.interpolation.upper()])
         if isinstance(self.crop, int):
-            left, top = _start(width, self.crop), _start(height, self.crop)
+            left, top = (_start(side, self.crop, self.centre) for side in (width, height))
             image = image.crop((left, top, left + self.crop, top + self.crop))
         if (image.height, image.width) != self.shape:
             raise BadInput(
@@ -112,12 +116,15 @@ class Geometry:
     def to_dict(self) -> dict[str, object]:
         """Plain values, as `Images.open` takes them."""
         resize = list(self.resize) if isinstance(self.resize, tuple) else self.resize
-        return {"resize": resize, "crop": self.crop, "interpolation": self.interpolation}
+        centre = {} if self.centre == "rounded" else {"centre": self.centre}
+        return {"resize": resize, "crop": self.crop, "interpolation": self.interpolation, **centre}
 
 
-def _start(side: int, crop: int) -> int:
+def _start(side: int, crop: int, centre: str) -> int:
     """Where a central crop begins along one side, as in torchvision: halves to even, and black around an image that is smaller."""
-    return -((crop - side) // 2) if side < crop else round((side - crop) / 2)
+    if side < crop:
+        return -((crop - side) // 2)
+    return (side - crop) // 2 if centre == "floor" else round((side - crop) / 2)
 
 
 class Preset(TypedDict):
@@ -173,11 +180,12 @@ def preprocessing_of(
     mean: Any = (),
     std: Any = (),
     preset: str | None = None,
+    centre: str | None = None,
 ) -> Preprocessing:
     """The preprocessing of these options: a preset's, where one is named, and what is given instead of its values.
 
     >>> preprocessing_of(preset="timm").geometry
-    Geometry(resize=256, crop=224, interpolation='bicubic')
+    Geometry(resize=256, crop=224, interpolation='bicubic', centre='rounded')
     >>> preprocessing_of(resize=80, crop=64).geometry.shape, preprocessing_of(size=64).geometry.resize
     ((64, 64), (64, 64))
     """
@@ -204,7 +212,7 @@ def preprocessing_of(
         resize = (size, size)
     if resize is None and not (isinstance(crop, int) and base is None):
         resize = default.resize
-    geometry = Geometry(resize, default.crop if crop is None else crop, interpolation or default.interpolation)
+    geometry = Geometry(resize, default.crop if crop is None else crop, interpolation or default.interpolation, centre or default.centre)
     chosen = channels if channels is not None else base["channels"] if base is not None else 1
     norm = base["norm"] if base is not None and chosen == base["channels"] else Norm(mean=(), std=())
     return Preprocessing(geometry, chosen, tuple(mean) or norm["mean"], tuple(std) or norm["std"], preset)

@@ -57,6 +57,7 @@ class Reading:
     resize: int | tuple[int, int] | None = None
     crop: int | str | None = None
     interpolation: str | None = None
+    centre: str | None = None
     channels: int | None = None
     norm: Norm = field(default_factory=lambda: Norm(mean=(), std=()))
     preset: str | None = None
@@ -95,6 +96,30 @@ class Reading:
     def as_for(self, cohort: Rows) -> "Reading":
         """The same for another file of this cohort's patients' kind: with its bins and its references."""
         return replace(self.with_bins_of(cohort), reference=[attribute.reference for attribute in cohort.attributes])
+
+    def prepared_as(self, own: Mapping[str, Any], whose: str) -> tuple["Reading", tuple[str, ...]]:
+        """The same with this preprocessing of images as the default, and the names of the options that were given instead.
+
+        `own` holds keywords of `Images.open`, as those of a model's own preprocessor, and `whose` names it. A preset or a transform is a
+        complete preprocessing, and stays.
+        """
+        given = {name: getattr(self, name) for name in ("size", "resize", "crop", "interpolation", "channels", "preset", "transform")}
+        instead = tuple(name for name, value in given.items() if value is not None) + (("norm",) if self.norm["mean"] else ())
+        if self.images is None or not own or self.preset is not None or self.transform is not None:
+            return self, instead
+        channels = own["channels"]
+        if self.channels not in (None, channels):
+            raise BadInput(f"channels are {self.channels}, and {whose} takes {channels}. Omit the option (--channels).")
+        taken = {name: own[name] if given[name] is None else given[name] for name in ("resize", "crop", "interpolation", "channels")}
+        if self.size is not None:  # stretched to a square, which leaves nothing to resize or crop
+            taken |= {"resize": self.resize, "crop": self.crop}
+        if "crop" not in instead and self.size is None:
+            taken["centre"] = own["centre"]
+        norm = Norm(mean=own["mean"], std=own["std"])
+        if self.norm["mean"]:
+            mean, std = (each * channels if len(each) == 1 else each for each in (self.norm["mean"], self.norm["std"]))
+            norm = Norm(mean=mean, std=std)
+        return replace(self, **taken, norm=norm), instead
 
     @property
     def view(self) -> str | None:
@@ -227,6 +252,7 @@ def _of_images(frame: pd.DataFrame, name: str, reading: Reading, folder: Path, p
                 resize=reading.resize,
                 crop=reading.crop,
                 interpolation=reading.interpolation,
+                centre=reading.centre,
                 channels=reading.channels,
                 preset=reading.preset,
                 transform=reading.transform,

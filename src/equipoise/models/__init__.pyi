@@ -29,6 +29,7 @@ from .exported import ExportedNetwork as ExportedNetwork
 from .exported import load_exported as load_exported
 from .exported import program_in as program_in
 from .exported import weights_of as weights_of
+from .hugging_face import PREPARED as PREPARED
 from .hugging_face import HuggingFaceNetwork as HuggingFaceNetwork
 from .hugging_face import is_classifier as is_classifier
 from .hugging_face import is_folder as is_folder

@@ -5,7 +5,9 @@ and is repaired like any other.
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,24 @@ from equipoise.errors import BadInput, MissingExtra
 from equipoise.models.vision import declare_operators
 
 CONFIG, WEIGHTS, PREPARED = "config.json", "model.safetensors", "preprocessor_config.json"
+STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb", "do_reduce_labels"}  # the last is of masks
+RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box"}  # Pillow's numbers
+FAMILIES = {
+    "Beit",
+    "Bit",
+    "CLIP",
+    "ConvNext",
+    "DeiT",
+    "DINOv3ViT",
+    "EfficientNet",
+    "MobileNetV1",
+    "MobileNetV2",
+    "PoolFormer",
+    "Siglip",
+    "ViT",
+}
+WHOLE_FROM = 384  # pixels, from which ConvNeXT's preprocessor does not crop
+OTHER_WAYS = "Give the preprocessing yourself: --transform file.py:transform, or --size, --resize, --crop, --channels and --normalise."
 
 
 class HuggingFaceNetwork(nn.Module):
@@ -78,7 +98,7 @@ def load_hugging_face(folder: str | Path, *, weights: bool = True) -> HuggingFac
     from transformers import AutoConfig, AutoModelForImageClassification
 
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), _without_bars():
             if weights:
                 inner = AutoModelForImageClassification.from_pretrained(folder, local_files_only=True, use_safetensors=True)
             else:
@@ -89,20 +109,100 @@ def load_hugging_face(folder: str | Path, *, weights: bool = True) -> HuggingFac
     return HuggingFaceNetwork(inner).eval()
 
 
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Runs what transformers would show a progress bar for without it."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def preparation_in(folder: str | Path) -> dict[str, Any]:
-    """What the folder says of the images: `size`, `mean` and `std` of pixels in [0, 1]; empty where it says nothing."""
+    """How the folder's preprocessor prepares images, as `Cohort.from_images` takes it; empty where the folder has none.
+
+    The keys are `resize`, `crop`, `interpolation`, `centre`, `channels`, and `mean` and `std` of pixels in [0, 1]. A step that these cannot
+    express is refused, since the network would get other pixels than it was trained on.
+    """
     path = Path(folder) / PREPARED
     if not path.is_file():
         return {}
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(plain, dict):
+            raise ValueError("it holds no object")
     except (OSError, ValueError) as error:
         raise BadInput(f"{path} cannot be read as JSON: {error}") from error
-    size = plain.get("crop_size") if plain.get("do_center_crop") else plain.get("size")
-    side = (
-        size if isinstance(size, int) else next((size[key] for key in ("height", "shortest_edge") if key in size), None) if size else None
-    )
-    found: dict[str, Any] = {} if side is None else {"size": int(side)}
-    if plain.get("do_normalize", True) and plain.get("image_mean"):
-        found |= {"mean": tuple(map(float, plain["image_mean"])), "std": tuple(map(float, plain["image_std"]))}
+    if problems := _refused(plain):
+        raise BadInput(*(f"{path}: {each}" for each in problems), OTHER_WAYS)
+    try:
+        return _geometry(plain) | _normalisation(plain, _channels(Path(folder)))
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        lacking = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+        raise BadInput(f"{path}: {lacking}. Write it again: AutoImageProcessor.from_pretrained(folder).save_pretrained(folder).") from error
+
+
+def _refused(plain: Mapping[str, Any]) -> list[str]:
+    """What the preprocessor does that cannot be done here."""
+    kind = str(plain.get("image_processor_type") or plain.get("feature_extractor_type") or "")
+    family = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", kind)
+    found = [] if not kind or family in FAMILIES else [f"images are prepared by {kind}, whose steps are not known"]
+    if "auto_map" in plain:
+        found.append("auto_map names Python code of its own, which is not run")
+    found += [f"{key} is not supported" for key, value in plain.items() if key.startswith("do_") and value and key not in STEPS]
+    if (resample := plain.get("resample", 2)) not in RESAMPLING and plain.get("do_resize", True):
+        found.append(f"resample {resample!r} is not one of {', '.join(f'{k} ({name})' for k, name in RESAMPLING.items())}")
     return found
+
+
+def _geometry(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Resize, crop and interpolation, as transformers resizes first and then crops the centre."""
+    resize = _sides(plain["size"]) if plain.get("do_resize", True) else None
+    crop = _sides(plain["crop_size"]) if plain.get("do_center_crop") else None
+    if isinstance(crop, tuple):
+        if crop[0] != crop[1]:
+            raise ValueError(f"crop_size is {crop[0]} x {crop[1]} pixels, and only a square can be cropped")
+        crop = crop[0]
+    if (share := plain.get("crop_pct")) and isinstance(resize, int):
+        if crop is None and resize >= WHOLE_FROM:  # ConvNeXT stretches large images
+            resize = (resize, resize)
+        else:
+            resize, crop = int(resize / share), crop or resize
+    return {"resize": resize, "crop": crop, "interpolation": RESAMPLING[plain.get("resample", 2)], "centre": "floor"}
+
+
+def _sides(size: Any) -> int | tuple[int, int]:
+    """The shorter side, or height and width."""
+    if isinstance(size, dict):
+        return int(size["shortest_edge"]) if "shortest_edge" in size else (int(size["height"]), int(size["width"]))
+    height, width = size if isinstance(size, list) else (size, size)  # one number was a square in the files of earlier versions
+    return int(height), int(width)
+
+
+def _normalisation(plain: Mapping[str, Any], channels: int) -> dict[str, Any]:
+    """Channels, mean and standard deviation of pixels in [0, 1]: a rescaling by another factor than 1/255 becomes part of them."""
+    factor = 255.0 * float(plain.get("rescale_factor", 1 / 255)) if plain.get("do_rescale", True) else 255.0
+    normalised = plain.get("do_normalize", True)
+    mean, std = (_numbers(each, channels) for each in ((plain["image_mean"], plain["image_std"]) if normalised else (0.0, 1.0)))
+    shift = 1.0 if plain.get("rescale_offset") and plain.get("do_rescale", True) else 0.0  # EfficientNet: pixels from -1
+    if len(mean) != channels or len(std) != channels:
+        raise ValueError(f"image_mean and image_std have {len(mean)} and {len(std)} numbers, and the network takes {channels} channels")
+    again = _numbers(plain["image_std"] if plain.get("include_top") else 1.0, channels)  # EfficientNet: divided by it twice
+    mean, scale = [(m + shift) / factor for m in mean], [s * t / factor for s, t in zip(std, again, strict=True)]
+    return {"channels": channels, "mean": tuple(mean), "std": tuple(scale)}
+
+
+def _numbers(value: Any, channels: int) -> list[float]:
+    """One number per channel."""
+    found = [float(v) for v in (value if isinstance(value, list) else [value])]
+    return found * channels if len(found) == 1 else found
+
+
+def _channels(folder: Path) -> int:
+    """The channels that the network in the folder takes."""
+    return int(config_in(folder).get("num_channels", 3))

@@ -34,6 +34,7 @@ class ServedImages:
     resize: Positive | Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = None
     crop: Positive | str | None = None
     interpolation: str | None = None
+    centre: Literal["rounded", "floor"] | None = None
     mean: list[Finite] = Field(default_factory=list)
     std: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=list)
     preset: str | None = None
