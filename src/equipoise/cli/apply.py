@@ -12,7 +12,8 @@ from rich.text import Text
 
 from equipoise import data, report
 from equipoise.cli.console import JsonOption, counting, notes, out, say_code
-from equipoise.cli.inputs import Inputs, number_problems, reads_data
+from equipoise.cli.inputs import Inputs, number_problems
+from equipoise.cli.options import takes_options
 from equipoise.errors import BadInput, raise_all
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ READ = ("images", "image_column", "skip_broken", "allow_outside", "max_pixels", 
 FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # how a cell begins that a spreadsheet runs
 
 
-@reads_data(*READ, "max_table_bytes")
+@takes_options(*READ, "max_table_bytes")
 def apply(
     folder: Annotated[Path, typer.Argument(help="Folder written by `equipoise debias`.")],
     file: Annotated[Path, typer.Argument(help="CSV or Parquet file with one row per new patient; no label is needed.")],

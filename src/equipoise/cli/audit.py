@@ -3,106 +3,115 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
 from equipoise import data, measures, models, repair, report
 from equipoise.cli import inputs as given
-from equipoise.cli import pipeline
-from equipoise.cli.checking import CheckOption, ToleranceOption, check, check_lines, check_problems
-from equipoise.cli.console import JsonOption, bar, notes, out
-from equipoise.cli.estimators import TrustPickleOption, TrustTypeOption, estimator_of, estimator_problems, is_estimator
-from equipoise.cli.inputs import number_problems
-from equipoise.cli.networks import label_scores, network_of, output_of, outputs_of, prepared_as_saved, scores_of
-from equipoise.cli.scores import LogitsOption, ScoreOption, ScorePrefixOption, paired
+from equipoise.cli import networks
+from equipoise.cli.console import JsonOption, bar, notes, out, typed
+from equipoise.cli.options import FileArgument, GroupNameOption, NetworkOptions, PdfOption, ScoreOptions, takes_options
+from equipoise.cli.pipeline import FailIfOption, HistoryOptions, append_problems, conditions_of, exit_if
 from equipoise.errors import did_you_mean, pick, raise_all
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # What the JSON of --out must not be called.
 OTHER_KINDS = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")
 
 
-@given.reads_data()
-def audit(
-    ctx: typer.Context,
-    file: given.FileArgument,
-    *,
-    model: given.ModelOption = None,
-    weights: given.WeightsOption = None,
-    output_type: given.ModelOutputOption = None,
-    output_name: given.OutputNameOption = None,
-    trust_pickle: TrustPickleOption = False,
-    trust_type: TrustTypeOption = None,
-    inputs: given.Inputs,
-    score: ScoreOption = None,
-    score_prefix: ScorePrefixOption = None,
-    logits: LogitsOption = False,
-    check_scores: CheckOption = None,
-    tolerance: ToleranceOption = None,
-    threshold: Annotated[float | None, typer.Option(help="Scores from this value on are decided positive.", show_default="0.5")] = None,
+@dataclass(frozen=True)
+class AnalysisOptions:
+    """What is estimated, and how."""
+
+    threshold: Annotated[float | None, typer.Option(help="Scores from this value on are decided positive.", show_default="0.5")] = None
     valid: Annotated[
         Path | None, typer.Option(help="File with the same columns on which the threshold with the best balanced accuracy is chosen.")
-    ] = None,
+    ] = None
     measure: Annotated[
         list[str] | None,
         typer.Option(
             help="Only this measure (spd, eod, fpr_gap, ppv_gap, ... or a sum of rates such as tpr-fpr), with an error for "
             "empty cells; repeat it for more."
         ),
-    ] = None,
+    ] = None
     train: Annotated[
         Path | None,
         typer.Option(
             help="File with the training set in the same columns: a logistic regression on the same inputs is fitted to it, and reported "
             "where it clearly does better than the --model."
         ),
-    ] = None,
+    ] = None
     shrink: Annotated[
         bool,
         typer.Option(
             "--shrink",
             help="Also report shrunken gaps (empirical Bayes) of attributes with at least four groups, such as intersections.",
         ),
-    ] = False,
+    ] = False
     probe: Annotated[
         bool,
         typer.Option(
             "--probe",
             help="Also report how well the group can be predicted from each layer of the --model; that does not show that it is used.",
         ),
-    ] = False,
-    draws: Annotated[int | None, typer.Option(help="Number of bootstrap resamples of --probe.", show_default="1000")] = None,
-    level: Annotated[float, typer.Option(help="Confidence level of the intervals, at most 0.9999.")] = 0.95,
-    seed: Annotated[int, typer.Option(help="Seed of permutations, resamples and the band of a calibrated model.")] = 0,
-    min_patients: Annotated[int, typer.Option(help="Cells with fewer patients are reported as 'insufficient data'.")] = 5,
-    specificity: Annotated[float, typer.Option(help="Specificity at which the sensitivity of each group is reported (--verbose).")] = 0.9,
-    sensitivity: Annotated[float, typer.Option(help="Sensitivity at which the specificity of each group is reported (--verbose).")] = 0.9,
+    ] = False
+    draws: Annotated[int | None, typer.Option(help="Number of bootstrap resamples of --probe.", show_default="1000")] = None
+    level: Annotated[float, typer.Option(help="Confidence level of the intervals, at most 0.9999.")] = 0.95
+    seed: Annotated[int, typer.Option(help="Seed of permutations, resamples and the band of a calibrated model.")] = 0
+    min_patients: Annotated[int, typer.Option(help="Cells with fewer patients are reported as 'insufficient data'.")] = 5
+    specificity: Annotated[float, typer.Option(help="Specificity at which the sensitivity of each group is reported (--verbose).")] = 0.9
+    sensitivity: Annotated[float, typer.Option(help="Sensitivity at which the specificity of each group is reported (--verbose).")] = 0.9
     thresholds: Annotated[
         str, typer.Option(help="Thresholds of the decision curves, START:STOP or START:STOP:STEP (--verbose, --figures, --json).")
-    ] = "0.05:0.5",
+    ] = "0.05:0.5"
     no_finding: Annotated[
         str | None,
         typer.Option(
             help="Label that means 'no finding', to report underdiagnosis (its false positive rate); or 'derived': none of the labels."
         ),
-    ] = None,
-    save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None,
+    ] = None
+
+    @property
+    def keywords(self) -> measures.AuditOptions:
+        """The options as the library takes them."""
+        found: measures.AuditOptions = {"threshold": self.threshold, "measures": self.measure or None, "level": self.level}
+        found |= {"seed": self.seed, "min_patients": self.min_patients, "specificity": self.specificity, "sensitivity": self.sensitivity}
+        return found | {"thresholds": self.thresholds, "shrink": self.shrink, "no_finding": self.no_finding}
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """What is written, and how groups are called in it."""
+
+    save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None
     page: Annotated[
         Path | None,
         typer.Option("--report", help="Also write a page for people to this file (.html); of several labels, an overview and a page each."),
-    ] = None,
-    pdf: given.PdfOption = None,
-    group_name: given.GroupNameOption = None,
-    figures: Annotated[Path | None, typer.Option(help="Also write figures (PNG and SVG) into this folder.")] = None,
-    append: pipeline.AppendOption = None,
-    date: pipeline.DateOption = None,
-    replace_period: pipeline.ReplaceOption = False,
-    new_group: pipeline.NewGroupOption = None,
-    fail_if: pipeline.FailIfOption = None,
+    ] = None
+    pdf: PdfOption = None
+    group_name: GroupNameOption = None
+    figures: Annotated[Path | None, typer.Option(help="Also write figures (PNG and SVG) into this folder.")] = None
+
+
+@takes_options()
+def audit(
+    ctx: typer.Context,
+    file: FileArgument,
+    *,
+    network: NetworkOptions,
+    inputs: given.Inputs,
+    scores: ScoreOptions,
+    how: AnalysisOptions,
+    files: FileOptions,
+    history: HistoryOptions,
+    fail_if: FailIfOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every group, rate and gap instead of one screen.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -124,157 +133,207 @@ def audit(
     [bold]Many rows:[/bold] equipoise audit visits/ --label y --score p --group sex --patient patient_id, with a folder of CSV or Parquet
     files, or one that is partitioned by folders such as sex=F. It is read in batches, as is a file above 256 MiB.
     """
-    inputs, score = paired(inputs, file, score, score_prefix)
-    classes, feature, images = (inputs.options[name] for name in ("classes", "features", "images"))
-    label = classes or inputs.options["labels"]
-    with_model: dict[str, object] = {
-        "--weights": weights,
-        "--feature": feature,
-        "--output-type": output_type,
-        "--output-name": output_name,
-        "--images": images,
-        "--probe": probe,
-        "--train": train,
-        "--class": classes,
-    }
-    probe_draws = 1000 if draws is None else draws
-    columns = None if check_scores is None else score or []  # of the known scores
-    problems = _role_problems(label, score if columns is None else None, model, with_model) + inputs.problems()
-    problems += check_problems(check_scores, tolerance, model, columns, label, inputs.options)
-    network_only = {option: value for option, value in with_model.items() if option not in ("--feature", "--train")}
-    problems += estimator_problems(model, label, network_only, trust_pickle, trust_type)
-    if draws is not None and not probe:
-        problems.append("--draws requires --probe; no other interval is resampled. Omit it.")
-    if classes and (threshold is not None or valid is not None):
-        problems.append("classes are decided by argmax, without a threshold. Omit --threshold and --valid.")
-    problems += number_problems(threshold=threshold, draws=probe_draws, level=level, seed=seed, min_patients=min_patients)
-    problems += _place_problems(save, {"--report": page, "--pdf": pdf}) + _no_finding_problems(no_finding, label)
-    problems += number_problems(specificity=specificity, sensitivity=sensitivity)
-    given.collected(problems, lambda: measures.read_range(thresholds))
-    problems += pipeline.append_problems(append, date, replace_period, new_group)
-    conditions = pipeline.conditions_of(fail_if, problems)
+    source = given.source_of(file, network, inputs, scores)
+    problems = _problems(source, how, files) + append_problems(history)
+    conditions = conditions_of(fail_if, problems)
     raise_all(problems)
-    for path in (file, valid, check_scores):  # before pandas is imported
+    _check_files(source, how, files, history)
+    with notes("equipoise.data.images"):
+        result = _audited(source, how, files.group_name)
+    told = _document(result)
+    if files.save or files.page or files.pdf:
+        read = [path for path in (file, how.valid, how.train, network.weights, scores.check_scores) if path is not None]
+        origin = report.Origin.now(arguments=typed(ctx), files=read, inputs=result.prepared, group_names=result.group_names)
+        told["provenance"] = origin.to_dict()
+        _write(result, files, told, origin)
+    if files.figures:
+        _write_figures(result, files.figures)
+    if history.append:
+        new_groups = history.new_group or ()
+        measures.history(history.append).append(result.every, history.date or "", replace=history.replace_period, new_groups=new_groups)
+    if as_json:
+        told |= {f"{prefix}{key}": value for prefix, opened in result.images.items() for key, value in opened.to_dict().items()}
+        print(json.dumps(told, indent=2, allow_nan=False))
+    else:
+        _print(result, verbose)
+        places = {"result": files.save, "report": files.page, "PDF": files.pdf, "figures": files.figures}
+        for name, place in (places | {f"history with {history.date}": history.append}).items():
+            if place:
+                out.print(Text(f"{name}: {place}"), soft_wrap=True)
+    exit_if(conditions, measures.audit_facts(result.every if result.only is None else result.only) if conditions else [])
+
+
+def _problems(source: given.Source, how: AnalysisOptions, files: FileOptions) -> list[str]:
+    """Options that do not go together, or have a value that is not allowed."""
+    options, labels = source.inputs.options, source.inputs.labels
+    network_only = source.of_networks | {"--probe": how.probe}
+    problems = given.role_problems(source, network_only | {"--feature": options["features"], "--train": how.train})
+    if len(labels) > 1 and how.probe:
+        problems.append("--probe takes one --label, since the layers are the same for all. Omit the others.")
+    problems += source.inputs.problems() + networks.check_problems(source) + networks.estimator_problems(source, network_only)
+    if how.draws is not None and not how.probe:
+        problems.append("--draws requires --probe; no other interval is resampled. Omit it.")
+    if options["classes"] and (how.threshold is not None or how.valid is not None):
+        problems.append("classes are decided by argmax, without a threshold. Omit --threshold and --valid.")
+    problems += given.number_problems(threshold=how.threshold, draws=how.draws, level=how.level, seed=how.seed)
+    problems += _place_problems(files) + _no_finding_problems(how.no_finding, labels)
+    problems += given.number_problems(min_patients=how.min_patients, specificity=how.specificity, sensitivity=how.sensitivity)
+    given.collected(problems, lambda: measures.read_range(how.thresholds))
+    return problems
+
+
+def _check_files(source: given.Source, how: AnalysisOptions, files: FileOptions, history: HistoryOptions) -> None:
+    """Raises where a file is not there, or cannot be written, before anything is read."""
+    for path in (source.file, how.valid, source.scores.check_scores):  # before pandas is imported
         if path is not None and not path.exists():
             raise data.no_such_file(path)
-    reading, whose = prepared_as_saved(model, inputs.reading)
-    output = "auto" if model is None else pick("--output-type", output_type or "auto", models.OUTPUTS)
-    for place in (save, page, pdf, append, figures and figures / "rates.png"):
+    for place in (files.save, files.page, files.pdf, history.append, files.figures and files.figures / "rates.png"):
         if place:
             data.check_writable(place)
-    if append:
-        measures.history(append).check_period(date or "", replace=replace_period)
-    if pdf:
+    if history.append:
+        measures.history(history.append).check_period(history.date or "", replace=history.replace_period)
+    if files.pdf:
         report.check_printer()
-    raise_all(_link_problems(figures, label))
+    raise_all(_link_problems(files.figures, source.inputs.labels))
+
+
+@dataclass(frozen=True)
+class Result:
+    """The audit of each label, and the rows behind it."""
+
+    source: given.Source
+    how: AnalysisOptions
+    every: measures.Audits
+    scores: dict[str, data.Scores]  # empty if the table was read in batches
+    opened: dict[Path, given.Opened]  # the files that a network was run on
+    checks: list[repair.ScoreCheck]
+    layers: pd.DataFrame | None
+    group_names: dict[str, str]
+    whose: str  # preprocessing, where it came with the model
+
+    @property
+    def only(self) -> measures.Audit | None:
+        """The audit of the only label, if there is one."""
+        return next(iter(self.every.audits.values())) if len(self.source.inputs.labels) == 1 else None
+
+    @property
+    def images(self) -> dict[str, given.Opened]:
+        """The files whose images were read, by how their keys begin in the JSON."""
+        if self.source.inputs.options["images"] is None:
+            return {}
+        return {"": self.opened[self.source.file]} | ({"valid_": self.opened[self.how.valid]} if self.how.valid else {})
+
+    @property
+    def prepared(self) -> list[str]:
+        """What was done to the images, and whether the scores were compared with known ones."""
+        return networks.check_lines(self.checks, self.images[""].preprocessing() if self.images else None, self.whose)
+
+
+def _audited(source: given.Source, how: AnalysisOptions, group_name: list[str] | None) -> Result:
+    """The audit of each label, of scores in a file or of a network's."""
+    labels = source.inputs.labels
+    network, reading, whose = _network(source)
     opened: dict[Path, given.Opened] = {}
-    with notes("equipoise.data.images"):
-        one = len(label) == 1
-        network: Any = None
-        if model is not None and is_estimator(model):
-            network, reading = estimator_of(model, reading, trust_pickle, trust_type)
-        elif model is not None:
-            network = network_of(model, weights, reading, output_of(output_name) if one else None)
 
-        def read(path: Path) -> dict[str, data.Scores]:
-            if network is None:
-                return data.read_scores(path, reading, score or [], logits=logits)
-            opened[path] = given.cohort_of(path, reading)
-            if one:
-                return {label[0]: scores_of(network, opened[path].cohort, output)}
-            return label_scores(network, opened[path].cohort, output, outputs_of(output_name, label))
+    def read(path: Path) -> dict[str, data.Scores]:
+        if network is None:
+            return data.read_scores(path, reading, source.columns, logits=source.scores.logits)
+        opened[path] = given.cohort_of(path, reading)
+        outputs = {} if len(labels) == 1 else networks.outputs_of(source.network.output_name, labels)
+        return networks.label_scores(network, opened[path].cohort, labels, source.network.output_type or "auto", outputs)
 
-        in_batches = network is None and data.is_large(file, reading.max_table_bytes)
-        scores = {} if in_batches else read(file)
-        checks = (
-            [] if check_scores is None else check(check_scores, columns or [], reading, network, opened[file].cohort, scores, tolerance)
-        )
-        on = read(valid) if valid else {}
-        names = given.group_names_of(group_name, next(iter(scores.values()), None))
-        options: measures.AuditOptions = {"threshold": threshold, "measures": measure or None, "level": level, "seed": seed}
-        options |= {"min_patients": min_patients, "specificity": specificity, "sensitivity": sensitivity, "thresholds": thresholds}
-        options |= {"shrink": shrink, "no_finding": no_finding}
-        if classes:  # on the margin over the other classes
-            options |= {"rule": measures.Threshold(0.5, measures.ARGMAX)}
-        with bar("audit") as step:
-            if in_batches:
-                every = measures.audit_scans(
-                    data.scan_scores(file, reading, score or [], logits=logits), valid=on, progress=_in_turn(step, label), **options
-                )
-            else:
-                asked = {name: measures.Asked.of(options).decided(on.get(name)) for name in scores}
-                every = measures.audit_labels(scores, asked, reading.kind, file.name, _in_turn(step, list(scores)))
-        if train is not None and network is not None:
-            cohort = opened[file].cohort
-            known = given.cohort_of(train, reading.with_bins_of(cohort)).cohort
-            with bar("simple model"):
-                simple = {name: _with_baseline(name, result, scores[name], cohort, known) for name, result in every.items()}
-            every = replace(every, audits=simple)
-        results, clear = every.audits, every.no_finding
-        layers = None
-        if probe and network is not None:
-            with bar("probes") as step:
-                layers = models.encoding(
-                    network, opened[file].cohort, draws=probe_draws, level=level, seed=seed, min_patients=min_patients, progress=step
-                )
-    told = (results[label[0]].to_dict() | measures.no_finding_dict(clear, label[0])) if one else every.to_dict()
-    if layers is not None:
-        told["encoding"] = json.loads(layers.to_json(orient="records", double_precision=15))
-    prepared = check_lines(checks, opened[file].preprocessing() if images else None, whose)
-    if checks:
-        told["checked_scores"] = [one.to_dict() for one in checks]
-    if images:
-        told |= opened[file].counts() | {"preprocessing": opened[file].preprocessing()}
-        told |= {f"valid_{key}": value for key, value in opened[valid].counts().items()} if valid else {}
-    if save or page or pdf:
-        files = [path for path in (file, valid, train, weights, check_scores) if path is not None]
-        arguments = ["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])]
-        origin = report.Origin.now(arguments=arguments, files=files, inputs=prepared, group_names=names)
-        told["provenance"] = origin.to_dict()
-    for place in (page, pdf):
-        if place and one:
-            report.write_audit_page(results[label[0]], place, group_names=names, origin=origin)
+    in_batches = network is None and data.is_large(source.file, reading.max_table_bytes)
+    scores = {} if in_batches else read(source.file)
+    checks = networks.checks_of(source, reading, network, opened[source.file].cohort, scores) if source.known else []
+    on = read(how.valid) if how.valid else {}
+    names = given.group_names_of(group_name, next(iter(scores.values()), None))
+    options = how.keywords
+    if source.kind == "classes":  # on the margin over the other classes
+        options |= {"rule": measures.Threshold(0.5, measures.ARGMAX)}
+    with bar("audit") as step:
+        if in_batches:
+            scans = data.scan_scores(source.file, reading, source.columns, logits=source.scores.logits)
+            every = measures.audit_scans(scans, valid=on, progress=_in_turn(step, labels), **options)
+        else:
+            asked = {name: measures.Asked.of(options).decided(on.get(name)) for name in scores}
+            every = measures.audit_labels(scores, asked, reading.kind, source.file.name, _in_turn(step, list(scores)))
+    if how.train is not None and network is not None:
+        cohort = opened[source.file].cohort
+        known = given.cohort_of(how.train, reading.with_bins_of(cohort)).cohort
+        with bar("simple model"):
+            every = replace(every, audits={name: _with_baseline(name, one, scores[name], cohort, known) for name, one in every.items()})
+    layers = None
+    if how.probe and network is not None:
+        limits: dict[str, Any] = {"level": how.level, "seed": how.seed, "min_patients": how.min_patients}
+        with bar("probes") as step:
+            layers = models.encoding(network, opened[source.file].cohort, draws=how.draws or 1000, progress=step, **limits)
+    return Result(source, how, every, scores, opened, checks, layers, names, whose)
+
+
+def _network(source: given.Source) -> tuple[Any, data.Reading, str]:
+    """The network or the estimator, if one is named, how its rows are read, and whose preprocessing that is."""
+    named = source.network
+    reading, whose = networks.prepared_as_saved(named, source.inputs.reading)
+    if named.model is None:
+        return None, reading, whose
+    pick("--output-type", named.output_type or "auto", models.OUTPUTS)
+    if networks.is_estimator(named.model):
+        return *networks.estimator_of(named, reading), whose
+    output_name = networks.output_of(named.output_name) if len(source.inputs.labels) == 1 else None
+    return networks.network_of(named, reading, output_name), reading, whose
+
+
+def _document(result: Result) -> dict[str, Any]:
+    """The result as plain values; without the names of rows that were left out, since it may be shared."""
+    told: dict[str, Any] = result.every.to_dict()
+    if result.only is not None:
+        told = result.only.to_dict() | measures.no_finding_dict(result.every.no_finding, result.source.inputs.labels[0])
+    if result.layers is not None:
+        told["encoding"] = json.loads(result.layers.to_json(orient="records", double_precision=15))
+    if result.checks:
+        told["checked_scores"] = [one.to_dict() for one in result.checks]
+    for prefix, opened in result.images.items():
+        told |= {f"{prefix}{key}": value for key, value in opened.counts().items()}
+        told |= {} if prefix else {"preprocessing": opened.preprocessing()}
+    return told
+
+
+def _write(result: Result, files: FileOptions, told: dict[str, Any], origin: report.Origin) -> None:
+    for place in (files.page, files.pdf):
+        if place and result.only is not None:
+            report.write_audit_page(result.only, place, group_names=result.group_names, origin=origin)
         elif place:
-            report.write_audits_page(every, place, group_names=names, origin=origin)
-    if save:  # may be shared, so it names no rows
-        data.write_text(save, json.dumps(told, indent=2, allow_nan=False) + "\n")
-    if images:
-        told |= opened[file].to_dict()
-        told |= {f"valid_{key}": value for key, value in opened[valid].to_dict().items()} if valid else {}
-    if figures:
-        for name, place in repair.folders(figures, label).items():
-            report.save_audit_figures(scores.get(name), results[name], place)
-        if clear is not None:
-            report.save_underdiagnosis_figure(clear, figures)
-    if append:
-        measures.history(append).append(every, date or "", replace=replace_period, new_groups=new_group or ())
-    facts = measures.audit_facts(results[label[0]] if one else every) if conditions else []
-    if as_json:
-        print(json.dumps(told, indent=2, allow_nan=False))
-        pipeline.exit_if(conditions, facts)
-        return
-    if one or verbose:
-        for name, result in results.items():
-            if not one:
-                out.print(Text(f"\n{report.printable(name)}", style="bold underline"))
-            out.print(report.audit_view(result) if verbose else report.audit_summary(result))
+            report.write_audits_page(result.every, place, group_names=result.group_names, origin=origin)
+    if files.save:
+        data.write_text(files.save, json.dumps(told, indent=2, allow_nan=False) + "\n")
+
+
+def _write_figures(result: Result, folder: Path) -> None:
+    for name, place in repair.folders(folder, result.source.inputs.labels).items():
+        report.save_audit_figures(result.scores.get(name), result.every[name], place)
+    if result.every.no_finding is not None:
+        report.save_underdiagnosis_figure(result.every.no_finding, folder)
+
+
+def _print(result: Result, verbose: bool) -> None:
+    """Prints one screen, or every group, rate and gap."""
+    several = result.only is None
+    if several and not verbose:
+        out.print(report.audits_summary(result.every))
     else:
-        out.print(report.audits_summary(every))
-    for name, result in results.items() if shrink else ():
-        out.print("", report.shrunken_view(result, "" if one else name))
-    if clear is not None:
-        out.print("", report.underdiagnosis_view(clear))
-    if layers is not None:
-        out.print(report.encoding_view(layers, level))
-    for path, rows in opened.items():
-        for line in rows.lines(varying=False):
-            out.print(Text(report.printable(f"{path.name}: {line}")), soft_wrap=True)
-    for line in prepared:
+        for name, one in result.every.items():
+            if several:
+                out.print(Text(f"\n{report.printable(name)}", style="bold underline"))
+            out.print(report.audit_view(one) if verbose else report.audit_summary(one))
+    for name, one in result.every.items() if result.how.shrink else ():
+        out.print("", report.shrunken_view(one, name if several else ""))
+    if result.every.no_finding is not None:
+        out.print("", report.underdiagnosis_view(result.every.no_finding))
+    if result.layers is not None:
+        out.print(report.encoding_view(result.layers, result.how.level))
+    rows = [f"{path.name}: {line}" for path, opened in result.opened.items() for line in opened.lines(varying=False)]
+    for line in [*rows, *result.prepared]:
         out.print(Text(report.printable(line)), soft_wrap=True)
-    for name, place in (("result", save), ("report", page), ("PDF", pdf), ("figures", figures), (f"history with {date}", append)):
-        if place:
-            out.print(Text(f"{name}: {place}"), soft_wrap=True)
-    pipeline.exit_if(conditions, facts)
 
 
 def _with_baseline(name: str, audit: measures.Audit, scores: data.Scores, cohort: data.Cohort, train: data.Cohort) -> measures.Audit:
@@ -290,19 +349,6 @@ def _in_turn(step: Callable[[int, int], None], labels: list[str]) -> Callable[[s
         return lambda done, total: step(labels.index(label) * total + done, len(labels) * total)
 
     return of
-
-
-def _role_problems(labels: list[str], scores: list[str] | None, model: str | None, with_model: dict[str, object]) -> list[str]:
-    problems = []
-    if scores and len(scores) != len(labels):
-        problems.append(f"{len(labels)} --label and {len(scores)} --score do not match; give one score per label, in the same order")
-    if len(labels) > 1 and with_model["--probe"]:
-        problems.append("--probe takes one --label, since the layers are the same for all. Omit the others.")
-    if (not scores) == (model is None):
-        problems.append("give either a column of scores with --score or a network with --model (and --weights)")
-    if model is None:
-        problems += [f"{option} requires --model. Omit it." for option, value in with_model.items() if value]
-    return problems
 
 
 def _no_finding_problems(name: str | None, labels: list[str]) -> list[str]:
@@ -324,9 +370,9 @@ def _link_problems(figures: Path | None, labels: list[str]) -> list[str]:
     ]
 
 
-def _place_problems(save: Path | None, pages: Mapping[str, Path | None]) -> list[str]:
+def _place_problems(files: FileOptions) -> list[str]:
     """A problem where --out, --report or --pdf names a format that it does not write."""
-    problems = given.page_problems(pages)
+    problems, save = given.page_problems({"--report": files.page, "--pdf": files.pdf}), files.save
     kind = "" if save is None else save.suffix.lower()
     if save is not None and kind in OTHER_KINDS:
         page = next((option for option, endings in given.ENDINGS.items() if kind in endings), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +12,10 @@ import typer
 from rich.text import Text
 
 from equipoise import data, measures, repair, report
-from equipoise.cli import inputs as given
-from equipoise.cli import pipeline
 from equipoise.cli.console import JsonOption, bar, notes, out
+from equipoise.cli.inputs import Inputs, group_names_of, number_problems, page_problems
+from equipoise.cli.options import GroupNameOption, PdfOption, takes_options
+from equipoise.cli.pipeline import FailIfOption, conditions_of, exit_if
 from equipoise.errors import BadInput, raise_all
 
 if TYPE_CHECKING:
@@ -25,7 +26,38 @@ ROLES = ("labels", "group", "reference", "patient", "id", "positive", "bins", "c
 AUDIT, HISTORY, TABLE = "audit", "history", "table"
 
 
-@given.reads_data(*ROLES, optional=("labels", "group"))
+@dataclass(frozen=True)
+class CompareOptions:
+    """What is compared in tables of scores, and what is followed in a history."""
+
+    score: Annotated[list[str] | None, typer.Option(help="Column of scores in a table; the first is compared with each of the others.")] = (
+        None
+    )
+    name: Annotated[
+        list[str] | None, typer.Option(help="Name of each that is compared, in order.", show_default="the columns, or the files")
+    ] = None
+    threshold: Annotated[
+        list[float] | None,
+        typer.Option(help="Scores from this value on are decided positive; one for all, or one for each.", show_default="0.5"),
+    ] = None
+    paired: Annotated[
+        bool | None,
+        typer.Option("--paired/--unpaired", help="Tables are of the same patients, or of different ones.", show_default="by their ids"),
+    ] = None
+    common_groups: Annotated[bool, typer.Option("--common-groups", help="Leave out groups that are not in all audits.")] = False
+    measure: Annotated[
+        list[str] | None, typer.Option(help="Measure of tables, or of a history (eod, fpr_gap and spd by default); repeat it for more.")
+    ] = None
+    level: Annotated[float, typer.Option(help="Confidence level for tables and histories; audits have their own.")] = 0.95
+    min_patients: Annotated[int, typer.Option(help="Cells of tables with fewer patients are 'insufficient data'.")] = 5
+    since: Annotated[
+        str | None, typer.Option(help="First period of a history to use, as after a change of the model.", show_default="the first")
+    ] = None
+    expected_change: Annotated[float, typer.Option(help="Size of gap, or of change, for which the limits of a history are sharpest.")] = 0.1
+    intersections: Annotated[bool, typer.Option("--intersections", help="Follow the intersections of attributes in a history too.")] = False
+
+
+@takes_options(*ROLES, optional=("labels", "group"))
 def compare(
     files: Annotated[
         list[Path],
@@ -35,41 +67,13 @@ def compare(
         ),
     ],
     *,
-    inputs: given.Inputs,
-    score: Annotated[
-        list[str] | None, typer.Option(help="Column of scores in a table; the first is compared with each of the others.")
-    ] = None,
-    name: Annotated[
-        list[str] | None, typer.Option(help="Name of each that is compared, in order.", show_default="the columns, or the files")
-    ] = None,
-    threshold: Annotated[
-        list[float] | None,
-        typer.Option(help="Scores from this value on are decided positive; one for all, or one for each.", show_default="0.5"),
-    ] = None,
-    paired: Annotated[
-        bool | None,
-        typer.Option("--paired/--unpaired", help="Tables are of the same patients, or of different ones.", show_default="by their ids"),
-    ] = None,
-    common_groups: Annotated[bool, typer.Option("--common-groups", help="Leave out groups that are not in all audits.")] = False,
-    measure: Annotated[
-        list[str] | None, typer.Option(help="Measure of tables, or of a history (eod, fpr_gap and spd by default); repeat it for more.")
-    ] = None,
-    level: Annotated[float, typer.Option(help="Confidence level for tables and histories; audits have their own.")] = 0.95,
-    min_patients: Annotated[int, typer.Option(help="Cells of tables with fewer patients are 'insufficient data'.")] = 5,
-    since: Annotated[
-        str | None, typer.Option(help="First period of a history to use, as after a change of the model.", show_default="the first")
-    ] = None,
-    expected_change: Annotated[
-        float, typer.Option(help="Size of gap, or of change, for which the limits of a history are sharpest.")
-    ] = 0.1,
-    intersections: Annotated[
-        bool, typer.Option("--intersections", help="Follow the intersections of attributes in a history too.")
-    ] = False,
-    fail_if: pipeline.FailIfOption = None,
+    inputs: Inputs,
+    how: CompareOptions,
+    fail_if: FailIfOption = None,
     save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None,
     page: Annotated[Path | None, typer.Option("--report", help="Also write a page for people to this file (.html).")] = None,
-    pdf: given.PdfOption = None,
-    group_name: given.GroupNameOption = None,
+    pdf: PdfOption = None,
+    group_name: GroupNameOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every rate, or every period, instead of one screen.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -81,11 +85,11 @@ def compare(
 
     [bold]An audit repeated over time:[/bold] equipoise compare history.parquet --fail-if changed
     """
-    problems = given.number_problems(level=level, min_patients=min_patients)
-    for value in threshold or []:
-        problems += given.number_problems(threshold=value)
-    conditions = pipeline.conditions_of(fail_if, problems)
-    raise_all(problems + given.page_problems({"--report": page, "--pdf": pdf}))
+    problems = number_problems(level=how.level, min_patients=how.min_patients)
+    for value in how.threshold or []:
+        problems += number_problems(threshold=value)
+    conditions = conditions_of(fail_if, problems)
+    raise_all(problems + page_problems({"--report": page, "--pdf": pdf}))
     for path in files:
         if not path.exists():
             raise data.no_such_file(path)
@@ -94,44 +98,45 @@ def compare(
             data.check_writable(place)
     if pdf:
         report.check_printer()
-    names = given.group_names_of(group_name)
-    kinds = [_kind(path) for path in files]
-    raise_all(_kind_problems(files, kinds, inputs.options, score, {"--since": since, "--intersections": intersections}))
-    found: Contrast | Monitoring
+    names = group_names_of(group_name)
     with notes():
-        if kinds == [HISTORY]:
-            wanted = {"measures": measure} if measure else {}
-            found = measures.history(files[0]).monitor(
-                **wanted, level=level, expected_change=expected_change, since=since, intersections=intersections
-            )
-        elif kinds[0] == AUDIT:
-            audits: dict[str, Any] = dict(zip(_names(name, files), map(measures.read_audit, files), strict=True))
-            found = repair.compare(audits, common_groups=common_groups)
-        else:
-            scores = _scores(files, inputs.options, score or [], name)
-            if threshold is not None and len(threshold) not in (1, len(scores)):
-                raise BadInput(f"{len(threshold)} --threshold for {len(scores)} that are compared. Give one for all, or one for each.")
-            each = dict(zip(scores, (threshold or [0.5]) * (len(scores) if len(threshold or [0]) == 1 else 1), strict=True))
-            with bar("compare"):
-                found = repair.compare(
-                    scores, paired=paired, threshold=each, measures=measure or None, level=level, min_patients=min_patients
-                )
+        found = _compared(files, inputs, how)
     told = found.to_dict()
     if save:
         data.write_text(save, json.dumps(told, indent=2, allow_nan=False) + "\n")
     for place in (page, pdf):
         if place:
             found.report(place, group_names=names)
-    over_time = isinstance(found, measures.Monitoring)
     if as_json:
         print(json.dumps(told, indent=2, allow_nan=False))
     else:
+        over_time = isinstance(found, measures.Monitoring)
         out.print(report.monitoring_view(found, verbose) if over_time else report.contrast_view(found, verbose))  # type: ignore[arg-type]
         for what, place in (("result", save), ("report", page), ("PDF", pdf)):
             if place:
                 out.print(Text(f"{what}: {place}"), soft_wrap=True)
     if conditions:
-        pipeline.exit_if(conditions, measures.monitoring_facts(found) if over_time else repair.contrast_facts(found))  # type: ignore[arg-type]
+        exit_if(conditions, measures.monitoring_facts(found) if isinstance(found, measures.Monitoring) else repair.contrast_facts(found))
+
+
+def _compared(files: list[Path], inputs: Inputs, how: CompareOptions) -> Contrast | Monitoring:
+    """The comparison of audits or of tables, or what became of an audit over time."""
+    kinds = [_kind(path) for path in files]
+    raise_all(_kind_problems(files, kinds, inputs.options, how))
+    if kinds == [HISTORY]:
+        wanted: dict[str, Any] = {"measures": how.measure} if how.measure else {}
+        wanted |= {"since": how.since, "intersections": how.intersections}
+        return measures.history(files[0]).monitor(level=how.level, expected_change=how.expected_change, **wanted)
+    if kinds[0] == AUDIT:
+        audits: dict[str, Any] = dict(zip(_names(how.name, files), map(measures.read_audit, files), strict=True))
+        return repair.compare(audits, common_groups=how.common_groups)
+    scores, given = _scores(files, inputs.options, how.score or [], how.name), how.threshold or [0.5]
+    if len(given) not in (1, len(scores)):
+        raise BadInput(f"{len(given)} --threshold for {len(scores)} that are compared. Give one for all, or one for each.")
+    each = dict(zip(scores, given * (len(scores) if len(given) == 1 else 1), strict=True))
+    with bar("compare"):
+        limits: dict[str, Any] = {"level": how.level, "min_patients": how.min_patients}
+        return repair.compare(scores, paired=how.paired, threshold=each, measures=how.measure or None, **limits)
 
 
 def _kind(path: Path) -> str:
@@ -140,10 +145,9 @@ def _kind(path: Path) -> str:
     return HISTORY if path.is_file() and measures.is_history(path) else TABLE
 
 
-def _kind_problems(
-    files: list[Path], kinds: list[str], roles: Mapping[str, Any], score: list[str] | None, over_time: Mapping[str, object]
-) -> list[str]:
+def _kind_problems(files: list[Path], kinds: list[str], roles: Mapping[str, Any], how: CompareOptions) -> list[str]:
     """Files that do not go together, and options that are not for them."""
+    score, over_time = how.score, {"--since": how.since, "--intersections": how.intersections}
     if len(set(kinds)) > 1:
         listed = ", ".join(f"{path.name} ({kind})" for path, kind in zip(files, kinds, strict=True))
         return [f"expected audits, tables or one history; got {listed}. Compare files of one kind."]

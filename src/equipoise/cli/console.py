@@ -77,6 +77,11 @@ def say_code(code: Code | None) -> None:
         err.print(Text(f"running {report.printable(str(code))} (SHA-256 {code.sha256})", style="dim"), soft_wrap=True)
 
 
+def typed(ctx: typer.Context) -> list[str]:
+    """The command as it was typed, for the record of a result."""
+    return ["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])]
+
+
 _said: list[str] = []
 
 

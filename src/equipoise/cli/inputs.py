@@ -1,212 +1,17 @@
-"""The options of data files, images and networks, and how they are read."""
+"""Data files as the options of a command say how to read them, and what is wrong with those options."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from equipoise import data, report
 from equipoise.cli.console import counting
+from equipoise.cli.options import OPTIONS, NetworkOptions, ScoreOptions
 from equipoise.errors import BadInput, did_you_mean, pick, raise_all
-
-FileArgument = Annotated[Path, typer.Argument(help="CSV or Parquet file with one row per sample; audit also takes a folder of them.")]
-
-ModelOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Network as file.py:factory, package.module:factory or exported program (.pt2), whose code is executed; an ONNX file, a "
-        "local folder of Hugging Face's transformers, or an estimator (.skops; .pkl and .joblib with --trust-pickle); or a backbone: "
-        "resnet-18, vgg-16, densenet-121, squeezenet, efficientnet-lite0, efficientnet-lite1.",
-        rich_help_panel="Network",
-    ),
-]
-WeightsOption = Annotated[
-    Path | None, typer.Option(help="Weights of the network (.safetensors, or a torch file with a state dict).", rich_help_panel="Network")
-]
-ModelOutputOption = Annotated[
-    str | None,
-    typer.Option(help="What the network returns: logit or probability.", show_default="auto-detected", rich_help_panel="Network"),
-]
-OutputNameOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Name or number of the output to use in a network with many, as in Effusion; with several labels, LABEL=OUTPUT, "
-        "as in Effusion=3, repeated for each.",
-        rich_help_panel="Network",
-    ),
-]
-PdfOption = Annotated[
-    Path | None, typer.Option("--pdf", help="Also write a short report as PDF to this file; needs Chromium, Chrome, Edge or WeasyPrint.")
-]
-GroupNameOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Words for a group in the report, VALUE=WORDS, as in F=women; repeat it for each group.",
-    ),
-]
-
-
-@dataclass(frozen=True)
-class Option:
-    """An option that sets a field of `data.Reading`."""
-
-    kind: Any
-    default: Any
-    help: str
-    flag: str = ""  # where it is not the field's name
-    shown: str | bool = True  # the default in words
-    panel: str | None = None
-    least: int | None = None
-
-    @property
-    def parameter(self) -> Any:
-        """Its annotation for typer."""
-        flags = [self.flag] if self.flag else []
-        more: dict[str, Any] = {"show_default": self.shown, "rich_help_panel": self.panel, "min": self.least}
-        return Annotated[self.kind, typer.Option(*flags, help=self.help, **more)]
-
-
-def _image(kind: Any, default: Any, help: str, flag: str = "", shown: str | bool = True) -> Option:
-    return Option(kind, default, help, flag, shown, "Images")
-
-
-OPTIONS = {  # by field of data.Reading; bins and norm are parsed
-    "labels": Option(
-        list[str] | None,
-        None,
-        "Column with the true label, 0 or 1 (empty: unknown); repeat it for several labels.",
-        "--label",
-        "required, but for --score-prefix",
-    ),
-    "group": Option(list[str], ..., "Column with the protected attribute; repeat it for several attributes and their intersections."),
-    "reference": Option(list[str] | None, None, "Reference (privileged) group; one per --group.", shown="the largest group"),
-    "patient": Option(str | None, None, "Column with patient ids; intervals resample patients."),
-    "id": Option(str | None, None, "Column with unique row ids."),
-    "positive": Option(str | None, None, "Label value that counts as positive, if labels are not 0 and 1."),
-    "classes": Option(
-        list[str] | None,
-        None,
-        "Class of the only --label, for a network that decides by argmax; repeat it for every class, in the order of its outputs.",
-        "--class",
-        "none: the label is 0 or 1",
-    ),
-    "bins": Option(
-        list[str] | None,
-        None,
-        "Edges that cut a numeric --group column into groups: age=40,60,80 gives <40, 40-59, 60-79, 80+; repeat it for more.",
-    ),
-    "conflicts": Option(
-        str, "row", "Patients recorded in several groups: row (as recorded), first, majority, blank (no group) or error; needs --patient."
-    ),
-    "weight": Option(str | None, None, "Column with sample weights (positive numbers), as of a case-control or survey sample."),
-    "features": Option(
-        list[str] | None,
-        None,
-        "Input column of a tabular network; repeat it, in order.",
-        "--feature",
-        "all columns without another role",
-        "Network",
-    ),
-    "images": _image(Path | None, None, "Folder with the images of the rows (PNG, JPEG, DICOM, ...)."),
-    "image_column": _image(
-        str | None,
-        None,
-        "Column with the image names: paths relative to the folder, or names unique below it, with or without extension.",
-        shown="image, path, file, filename or Image Index",
-    ),
-    "view_column": _image(str | None, None, "Column with the view; only frontal views (PA, AP) are used."),
-    "from_headers": _image(
-        bool,
-        False,
-        "Read the columns sex, age and view from the DICOM headers where the table has none, and use frontal views only.",
-        "--from-headers",
-    ),
-    "size": _image(int | None, None, "Stretch the images to this many pixels per side, the input size of the network.", shown="224"),
-    "resize": _image(
-        str | None,
-        None,
-        "Resize the shorter side to this many pixels, as torchvision's Resize(256); or HEIGHTxWIDTH. Antialiased.",
-        shown="none: see --size",
-    ),
-    "crop": _image(
-        str | None,
-        None,
-        "Then take the central square of so many pixels, as CenterCrop(224); or 'square': the largest one, before resizing.",
-        shown="none",
-    ),
-    "interpolation": _image(str | None, None, f"How to resize: {', '.join(data.INTERPOLATIONS)}.", shown="bilinear"),
-    "channels": _image(
-        int | None, None, "1 for grayscale, 3 for colour; with --transform, what images are converted to before it.", shown="1"
-    ),
-    "norm": _image(
-        str | None,
-        None,
-        "Normalisation of pixels in [0, 1]: imagenet, xray (-1024 to 1024, torchxrayvision), unit (0 to 1), inception (-1 to 1), clip or "
-        "MEAN/STD.",
-        "--normalise",
-        "0.5/0.25 for grayscale, ImageNet's for colour",
-    ),
-    "preset": _image(
-        str | None,
-        None,
-        "Preprocessing of torchvision (256, crop 224, ImageNet), timm (the same, bicubic) or torchxrayvision (central square, 224, xray).",
-        shown="none",
-    ),
-    "transform": _image(
-        str | None,
-        None,
-        "Your own preprocessing instead, as file.py:transform: a torchvision or MONAI transform, or a function from a Pillow image to a "
-        "tensor, whose code is executed.",
-        shown="none",
-    ),
-    "skip_broken": _image(bool, False, "Skip unreadable images and report them.", "--skip-broken"),
-    "allow_outside": _image(bool, False, "Also read images outside the folder (.., absolute paths, links).", "--allow-outside"),
-    "max_pixels": _image(int, data.MAX_PIXELS, "Refuse images with more pixels than this before decoding them."),
-    "cache": _image(Path | None, None, "Folder for a cache of the decoded images.", shown="memory; the user cache if there are many"),
-    "max_table_bytes": Option(
-        int | None,
-        None,
-        "Maximum size of a table, in bytes after decompression.",
-        shown=f"{data.LIMIT_VARIABLE}, or {data.MAX_TABLE_BYTES:,}",
-        least=1,
-    ),
-}
-
-
-def reads_data(*names: str, optional: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The command with options of OPTIONS, all or those named, in place of its parameter `inputs`; `optional` ones may be left out."""
-    taken = {name: OPTIONS[name] for name in names or OPTIONS}
-    taken |= {name: replace(taken[name], kind=taken[name].kind | None, default=None) for name in optional}
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    options = [
-        inspect.Parameter(name, keyword, annotation=one.parameter, default=inspect.Parameter.empty if one.default is ... else one.default)
-        for name, one in taken.items()
-    ]
-
-    def extended(command: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(command, eval_str=True)
-        own = list(signature.parameters.values())
-        at = [parameter.name for parameter in own].index("inputs")
-        merged = [parameter.replace(kind=keyword) for parameter in [*own[:at], *options, *own[at + 1 :]]]
-
-        @wraps(command)
-        def called(**values: Any) -> None:
-            if "labels" in taken:
-                values["labels"] = list(values["labels"] or [])
-            command(inputs=Inputs({name: values.pop(name) for name in taken}), **values)
-
-        called.__signature__ = signature.replace(parameters=merged)  # type: ignore[attr-defined]
-        called.__annotations__ = {parameter.name: parameter.annotation for parameter in merged}
-        return called
-
-    return extended
-
 
 NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {  # by option: what is allowed, in words and as a check
     "threshold": ("between 0 and 1", lambda x: 0 <= x <= 1),
@@ -245,10 +50,20 @@ class Inputs:
     options: Mapping[str, Any]
 
     @property
+    def columns(self) -> list[str]:
+        """The columns of labels that were named."""
+        return list(self.options["labels"] or [])
+
+    @property
+    def labels(self) -> list[str]:
+        """What is audited or repaired: the classes of the only column, or the columns."""
+        return list(self.options["classes"] or self.columns)
+
+    @property
     def reading(self) -> data.Reading:
         """The options as the library takes them."""
         bins = dict(map(data.read_bins, self.options["bins"] or []))
-        return data.Reading(**{**self.options, **self._pixels(), "transform": self._transform(), "bins": bins})
+        return data.Reading(**{**self.options, "labels": self.columns, **self._pixels(), "transform": self._transform(), "bins": bins})
 
     def _pixels(self) -> dict[str, Any]:
         """The options of preprocessing that are texts, parsed."""
@@ -266,7 +81,7 @@ class Inputs:
 
     def problems(self) -> list[str]:
         """Options that do not go together."""
-        labels = self.options["labels"]
+        labels = self.columns
         if not labels:
             return ["--label is missing: name the column with the true label (or pair labels with scores by --score-prefix)"]
         twice = [f"--label {name} was given twice. Give each label once." for name in sorted({n for n in labels if labels.count(n) > 1})]
@@ -277,7 +92,7 @@ class Inputs:
         found = [f"--class {name} was given twice. Give each class once." for name in sorted({c for c in classes if classes.count(c) > 1})]
         if len(classes) == 1:
             found.append(f"--class needs two or more; got {classes[0]!r}. Repeat it for every output of the network, in their order.")
-        if classes and len(self.options["labels"]) > 1:
+        if classes and len(self.columns) > 1:
             found.append("--class takes one --label, the column that holds the class of each row. Omit the others.")
         if classes and self.options["positive"] is not None:
             found.append("--class and --positive cannot be combined: classes have no positive value. Omit one of them.")
@@ -316,6 +131,69 @@ class Inputs:
             norm, how = read.pop("norm"), {name: self.options[name] for name in ("size", "interpolation", "channels", "preset")}
             collected(found, lambda: data.preprocessing_of(**how, **read, **norm))
         return found
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a command is about: a data file with scores, or with a network that makes them."""
+
+    file: Path
+    network: NetworkOptions
+    inputs: Inputs
+    scores: ScoreOptions
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the scores to audit or repair, one per label; none with a network."""
+        return list(self.scores.score or []) if self.scores.check_scores is None else []
+
+    @property
+    def known(self) -> list[str]:
+        """The columns of --check-scores with the scores that the network is known to give."""
+        return list(self.scores.score or []) if self.scores.check_scores is not None else []
+
+    @property
+    def kind(self) -> str:
+        """Whether there are labels or classes."""
+        return "classes" if self.inputs.options["classes"] else "labels"
+
+    @property
+    def of_networks(self) -> dict[str, object]:
+        """The options that only a network takes."""
+        named, options = self.network, self.inputs.options
+        found: dict[str, object] = {"--weights": named.weights, "--output-type": named.output_type, "--output-name": named.output_name}
+        return found | {"--class": options["classes"], "--images": options["images"]}
+
+
+def source_of(file: Path, network: NetworkOptions, inputs: Inputs, scores: ScoreOptions) -> Source:
+    """The file with the score column of each label: as named, or by a prefix of all score columns."""
+    prefix = scores.score_prefix
+    if prefix is None:
+        return Source(file, network, inputs, scores)
+    if scores.score:
+        raise BadInput("--score names score columns one by one, --score-prefix all at once; use one of them")
+    found = data.paired_columns(file, prefix)
+    if lacking := [label for label in inputs.columns if label not in found]:
+        raise BadInput(
+            *(f"label {label!r} has no score column {prefix + label!r} next to it" for label in lacking),
+            f"The pairs of label and score are: {', '.join(found)}. Name those, or correct --score-prefix {prefix}",
+            source=file.name,
+        )
+    chosen = {label: found[label] for label in inputs.columns or found}
+    labelled = Inputs({**inputs.options, "labels": list(chosen)})
+    return Source(file, network, labelled, replace(scores, score=list(chosen.values())))
+
+
+def role_problems(source: Source, network_only: Mapping[str, object]) -> list[str]:
+    """What is wrong with the options of a network, or of scores: exactly one of them is audited or repaired."""
+    problems, columns, labels, model = [], source.columns, source.inputs.labels, source.network.model
+    if bool(columns) == (model is not None):
+        problems.append("give either a column of scores with --score (or --score-prefix) or a network with --model (and --weights)")
+    if columns and len(columns) != len(labels):
+        problems.append(f"{len(labels)} --label and {len(columns)} --score do not match; give one score per label, in the same order")
+    if model is None:
+        problems += [f"{option} requires --model. Omit it." for option, value in network_only.items() if value]
+    return problems
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,24 +29,30 @@ FailIfOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
-AppendOption = Annotated[
-    Path | None,
-    typer.Option(help="Add the audit to this history (.parquet), which `equipoise compare` follows over time.", rich_help_panel=PANEL),
-]
-DateOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Period of --append: a year, quarter, month, week or day, as in 2026, 2026-Q4, 2026-11, 2026-W46 or 2026-11-16.",
-        rich_help_panel=PANEL,
-    ),
-]
-ReplaceOption = Annotated[
-    bool, typer.Option("--replace", help="Replace the period if the history of --append has it.", rich_help_panel=PANEL)
-]
-NewGroupOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Group that is new to the history of --append and is right; repeat it for more.", rich_help_panel=PANEL),
-]
+
+
+@dataclass(frozen=True)
+class HistoryOptions:
+    """The history that an audit is added to."""
+
+    append: Annotated[
+        Path | None,
+        typer.Option(help="Add the audit to this history (.parquet), which `equipoise compare` follows over time.", rich_help_panel=PANEL),
+    ] = None
+    date: Annotated[
+        str | None,
+        typer.Option(
+            help="Period of --append: a year, quarter, month, week or day, as in 2026, 2026-Q4, 2026-11, 2026-W46 or 2026-11-16.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    replace_period: Annotated[
+        bool, typer.Option("--replace", help="Replace the period if the history of --append has it.", rich_help_panel=PANEL)
+    ] = False
+    new_group: Annotated[
+        list[str] | None,
+        typer.Option(help="Group that is new to the history of --append and is right; repeat it for more.", rich_help_panel=PANEL),
+    ] = None
 
 
 def conditions_of(texts: list[str] | None, problems: list[str]) -> list[Condition]:
@@ -54,12 +61,13 @@ def conditions_of(texts: list[str] | None, problems: list[str]) -> list[Conditio
     return [condition for condition in read if condition is not None]
 
 
-def append_problems(append: Path | None, date: str | None, replace: bool, new_group: list[str] | None) -> list[str]:
+def append_problems(given: HistoryOptions) -> list[str]:
     """Options of a history that do not go together."""
+    append = given.append
     if append is None:
-        given = {"--date": date is not None, "--replace": replace, "--new-group": bool(new_group)}
-        return [f"{option} requires --append FILE. Add it, or omit {option}." for option, used in given.items() if used]
-    if date is None:
+        used = {"--date": given.date is not None, "--replace": given.replace_period, "--new-group": bool(given.new_group)}
+        return [f"{option} requires --append FILE. Add it, or omit {option}." for option, is_used in used.items() if is_used]
+    if given.date is None:
         return ["--append requires the period of the audit. Add --date, as in --date 2026-11."]
     if append.suffix.lower() not in (".parquet", ".pq"):
         return [f"--append writes Parquet; got {append.name!r}. Use --append {append.with_suffix('.parquet').name}."]

@@ -11,7 +11,8 @@ from rich.text import Text
 from equipoise import data
 from equipoise import report as pages
 from equipoise.cli.console import out
-from equipoise.cli.inputs import GroupNameOption, group_names_of, page_problems
+from equipoise.cli.inputs import group_names_of, page_problems
+from equipoise.cli.options import GroupNameOption
 from equipoise.errors import raise_all
 
 
