@@ -1,14 +1,18 @@
 """Words: numbers as a committee reads them, and names that cannot steer the page."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from equipoise.measures import GAPS, MEASURES, QUOTIENTS
-from equipoise.methods import Note
-from equipoise.report import why_words
+from equipoise.methods import METHODS, Note
+from equipoise.report import method_words, repair_set_words, why_words
+from equipoise.report.card import cards
 from equipoise.report.measure_words import gap_words, share_words
+from equipoise.report.page import report_page
 from equipoise.report.text import LONGEST, MINUS, amount, count, number, plain, short, span
+from support.cases import small_case
 
 
 @pytest.mark.parametrize(
@@ -60,3 +64,18 @@ def test_where_no_method_changes_anything_no_numbers_are_repeated():
     assert "0.148" not in same
     other = {**numbers, "reached": {"standard": own, "group-thresholds": {**own, "gap": -0.02}}}
     assert "-0.020" in why_words([Note("best_of_methods", "group-thresholds", other)])
+
+
+@pytest.mark.parametrize(("called", "words"), [("", "bias-score, chosen by auto"), ("ours", "ours (bias-score, chosen by auto)")])
+def test_a_method_that_another_one_chose_is_named_with_it_in_report_card_and_readme(called: str, words: str):
+    case = small_case(methods=("bias-gda",))
+    (own,) = case.candidates
+    assert method_words(own) == "bias-gda"
+    chosen = replace(own, called=called, candidate=replace(own.candidate, method="auto", ran_as="bias-score"))
+    told = replace(case, candidates=(chosen,))
+    assert method_words(chosen) == words
+    page, card = report_page(told), cards(told)["card.md"]
+    assert page.count(f"repaired by {words}") == 2  # the head of the page, and the facts
+    assert f"with {words}\n" in card
+    assert METHODS["bias-score"].title in card
+    assert words in repair_set_words(told)

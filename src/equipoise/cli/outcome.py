@@ -115,7 +115,8 @@ def result_json(folder: Path, saved: Mapping[str, Saved], left_out: Mapping[str,
 
 def _print_result(case: Comparison, saved: Saved, remarks: list[str], verbose: bool) -> None:
     out.print(Text(report.printable(report.repair_answer(case)), style=STYLES[str(case.outcome)]), soft_wrap=True)
-    for line in (report.met_words(case.judgement), report.original_words(case), report.repair_set_words(case)):
+    method = f"Method: {report.method_words(case.result)}."
+    for line in (method, report.met_words(case.judgement), report.original_words(case), report.repair_set_words(case)):
         if line:
             out.print(Text(report.printable(line)), soft_wrap=True)
     why = report.why_words(case.result.candidate.why)

@@ -51,6 +51,7 @@ from .text import short_name as short_name
 from .wording import baseline_words as baseline_words
 from .wording import group_words as group_words
 from .wording import met_words as met_words
+from .wording import method_words as method_words
 from .wording import original_words as original_words
 from .wording import outcome_words as outcome_words
 from .wording import preprocessing_words as preprocessing_words

@@ -20,7 +20,7 @@ from equipoise.report.templating import LIMITS, date_words, how_many, numbered, 
 from equipoise.report.text import percent
 from equipoise.report.wording import attributes_of, baseline_words, comparison_words, conclusion, group_words, largest_gap, sampled_words
 
-SCRIPTS = ("page.js", "threshold.js", "subgroups.js")
+SCRIPTS = ("svg.js", "page.js", "threshold.js", "subgroups.js")
 CONTENTS = {
     "verdict": "The answer",
     "worse": "Who is worse off",

@@ -12,7 +12,7 @@ from equipoise.report.card_facts import NOT_PROVIDED, Facts
 from equipoise.report.measure_words import lacking_words, performance_words, rate_words
 from equipoise.report.notes import note_words, why_words
 from equipoise.report.text import INSUFFICIENT, interval, line, name, percent
-from equipoise.report.wording import goal_words, met_words, outcome_words
+from equipoise.report.wording import goal_words, met_words, method_words, outcome_words
 
 SAME = 1e-9  # rates that differ by less are the same
 LISTED = 12  # worse rates that a paragraph names; the table has all
@@ -186,11 +186,11 @@ def limits(case: Comparison) -> list[str]:
 def mitigation(case: Comparison, facts: Facts) -> str:
     """The repair and how it was chosen, and what the user did in addition."""
     result, candidate = case.result, case.result.candidate
-    about = f" ({METHODS[candidate.method].title})" if candidate.method in METHODS else ""
+    about = f" ({METHODS[candidate.ran].title})" if candidate.ran in METHODS else ""
     settings = ", ".join(f"{name(k)} = {name(v)}" for k, v in candidate.settings.items())
     repair_set = "" if result.valid is None else f" ({size(result.valid)})"
     sentences = [
-        f"After training, with the method {name(result.name)}{line(about)}, on the repair set{repair_set}.",
+        f"After training, with the method {line(method_words(result))}{line(about)}, on the repair set{repair_set}.",
         f"Goal: {line(goal_words(case.goal))}.",
         f"{_chosen(case)} Chosen step: {line(why_words(candidate.why))}.",
         f"Settings: {settings}; seed {candidate.seed}." if settings else f"Seed {candidate.seed}.",
@@ -254,7 +254,7 @@ def model_name(case: Comparison, facts: Facts) -> str:
 
 def summary(case: Comparison, facts: Facts) -> str:
     """The user's summary, or what is detected and that the classifier was repaired after training."""
-    known = f"A classifier that detects {name(case.label)}, repaired after training with {name(case.result.name)}."
+    known = f"A classifier that detects {name(case.label)}, repaired after training with {line(method_words(case.result))}."
     return known if facts.model.summary == NOT_PROVIDED else facts.model.summary
 
 

@@ -21,7 +21,7 @@ from equipoise.models import (
 from equipoise.repair import WEIGHT_FILES, Comparison, Options, Saved, Serving
 from equipoise.report.card import cards
 from equipoise.report.page import labels_page, report_page
-from equipoise.report.wording import preprocessing_words, repair_answer, repair_set_words
+from equipoise.report.wording import method_words, preprocessing_words, repair_answer, repair_set_words
 
 CARDS = "card.md and card.xml"
 
@@ -95,7 +95,7 @@ def overview(
 ) -> dict[str, str]:
     """The report.html and README.txt above the folders of several labels."""
     first = next(iter(cases.values()))
-    method, one = first.result.name, "class" if first.kind == "classes" else "label"
+    method, one = method_words(first.result), "class" if first.kind == "classes" else "label"
     alone = first.result.candidate.rule_only
     rules = [
         f"The scores of {len(cases)} labels, each with a decision rule of its own. Each folder here is complete: the rule, the audits, the",

@@ -29,12 +29,13 @@ from equipoise.report.wording import (
     goal_words,
     group_words,
     met_words,
+    method_words,
     outcome_words,
     outcomes_words,
 )
 
 Each = TypeVar("Each")
-SCRIPTS = ("select.js", "page.js", "explorer.js")
+SCRIPTS = ("select.js", "svg.js", "page.js", "explorer.js")
 COLOURS = 7  # of groups, each with a dash pattern
 DRAWN = 12  # groups with a panel of scores
 MAPS = 24
@@ -94,6 +95,7 @@ def _shared(case: Comparison, called: Callable[[str], str]) -> dict[str, Any]:
         "case": case,
         "found": found,
         "candidate": case.result.candidate,
+        "method": method_words(case.result),
         "goal": case.goal,
         "levels": case.original.test.attribute.levels,
         "called": called,
@@ -216,7 +218,7 @@ def labels_page(
     """The overview that links to the reports of several labels, as HTML; `given` are words for groups."""
     first = next(iter(cases.values()))
     names = group_words(given, {a.name: a.levels for a in first.original.test.attributes})
-    goal, attribute, method = first.goal, first.original.test.attribute, first.result.name
+    goal, attribute = first.goal, first.original.test.attribute
     rows: list[dict[str, Any]] = [
         {
             "label": label,
@@ -238,7 +240,7 @@ def labels_page(
         "rows": rows,
         "outcome": joint_outcome(case.outcome for case in cases.values()),
         "outcomes_words": outcomes_words(judgements, first.kind),
-        "method": method,
+        "method": "; ".join(dict.fromkeys(method_words(case.result) for case in cases.values())),
         "together": METHODS[first.result.candidate.method].labels == ALL_AT_ONCE,
         "alone": first.result.candidate.rule_only,
         "attribute": attribute.name,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from equipoise.measures import Audit, Baseline, Contribution, Versus
     from equipoise.methods import Goal, Judgement, Note
-    from equipoise.repair import Balance, Comparison
+    from equipoise.repair import Balance, Comparison, Tried
 
 OUTCOMES = ("harm", "unclear", "reduced", "closed", "unchanged")  # in this order for several labels
 
@@ -309,15 +309,23 @@ def original_words(comparison: Comparison) -> str:
     return f"The original decides by score >= {candidate.rule.value:.4g}, the threshold {origin}."
 
 
+def method_words(tried: Tried) -> str:
+    """The method of a candidate, and which method chose it, if another one did: bias-score, chosen by auto."""
+    ran, method = tried.candidate.ran, tried.candidate.method
+    if ran == method:
+        return tried.name
+    return f"{ran}, chosen by {method}" if tried.name == method else f"{tried.name} ({ran}, chosen by {method})"
+
+
 def repair_set_words(comparison: Comparison) -> str:
     """One sentence on the repair set: the method, and the gap before and after on the rows that it was fitted to."""
     candidate = comparison.result.candidate
     gaps = [candidate.trace.iloc[at]["gap"] for at in (0, candidate.chosen)]
     first, last = (amount(float(gap), "points") for gap in gaps)
     rows = "" if comparison.result.valid is None else f" ({len(comparison.result.valid):,} rows)"
-    name = comparison.result.name if candidate.ran == candidate.method else f"{comparison.result.name} ({candidate.ran})"
+    name = method_words(comparison.result)
     return (
-        f"On the repair set{rows}, to which it was fitted, {name} changed it from {first} to {last} points. "
+        f"On the repair set{rows}, to which it was fitted, {name}{',' if ',' in name else ''} changed it from {first} to {last} points. "
         f"Goal: {goal_words(candidate.goal)}."
     )
 

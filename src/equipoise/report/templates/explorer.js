@@ -17,14 +17,6 @@
   const cut = (v) => (v === null ? "—" : minus(v.toFixed(3)));
 
   const PAPER = 560; // the width of the figure on paper, so that its letters are as large as on the screen
-  const SVG = "http://www.w3.org/2000/svg";
-  const make = (tag, attributes = {}, parent = null, text = null) => {
-    const element = document.createElementNS(SVG, tag);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    if (text !== null) element.textContent = text;
-    if (parent) parent.appendChild(element);
-    return element;
-  };
   const shape = (kind, x, y, r) => {
     if (kind === 1) return `M${x - r} ${y - r}h${2 * r}v${2 * r}h${-2 * r}z`;
     if (kind === 2) return `M${x} ${y - 1.25 * r}l${1.2 * r} ${2.1 * r}h${-2.4 * r}z`;

@@ -5,13 +5,6 @@
   if (!data || !$("explore-groups")) return;
   $("explore-groups").hidden = false;
   const MOST = 100; // rows drawn
-  const SVG = "http://www.w3.org/2000/svg";
-  const make = (tag, attributes, parent) => {
-    const element = document.createElementNS(SVG, tag);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    parent.appendChild(element);
-    return element;
-  };
   const option = (select, value, text) => { const one = document.createElement("option"); one.value = value; one.textContent = text; select.appendChild(one); };
   data.measures.forEach((measure, k) => option($("group-measure"), k, measure.name));
   const start = data.measures.findIndex((measure) => measure.name === "Sensitivity");

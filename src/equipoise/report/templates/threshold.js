@@ -5,14 +5,6 @@
   if (!data || !$("move")) return;
   $("move").hidden = false;
   const positions = data.positions;
-  const SVG = "http://www.w3.org/2000/svg";
-  const make = (tag, attributes = {}, parent = null, text = null) => {
-    const element = document.createElementNS(SVG, tag);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    if (text !== null) element.textContent = text;
-    if (parent) parent.appendChild(element);
-    return element;
-  };
   const shown = (v) => String(+v.toPrecision(4));
   // [low, high] of the rows at or above a threshold: both ends are the same where it is one of the known ones, or nothing lies between.
   const above = (cell, at) => {
