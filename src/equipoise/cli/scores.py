@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from equipoise.models import Predictor
     from equipoise.repair import Comparison, Provenance, Saved
 
-ByLabel = dict[str, data.Scores]
+    ByLabel = dict[str, data.Scores]
 
 
 def repair_scores(asked: Repair, arguments: list[str], verbose: bool, as_json: bool) -> None:
