@@ -274,12 +274,15 @@ def _rates(attribute: Attribute, before: Audit, after: Audit) -> tuple[RateBlock
 
 
 def _gaps(attribute: Attribute, before: Audit, after: Audit, measure: str, main: bool) -> tuple[GapRow, ...]:
-    rows = []
-    for name in dict.fromkeys([measure, *before.gaps["measure"]]):
-        pairs = (found.gaps[(found.gaps["measure"] == name) & (found.gaps["attribute"] == attribute.name)] for found in (before, after))
-        for old, new in zip(*(frame.to_dict("records") for frame in pairs), strict=True):
-            first, last = (Estimate.of_gap(row) for row in (old, new))
-            rows.append(GapRow(name, first.group, first.reference, first, last, main and name == measure))
+    frames = (found.gaps[found.gaps["attribute"] == attribute.name].to_dict("records") for found in (before, after))
+    pairs: dict[str, list[tuple[Estimate, Estimate]]] = {measure: []}  # the goal's measure is the first
+    for old, new in zip(*frames, strict=True):
+        pairs.setdefault(str(old["measure"]), []).append((Estimate.of_gap(old), Estimate.of_gap(new)))
+    rows = [
+        GapRow(name, first.group, first.reference, first, last, main and name == measure)
+        for name, ends in pairs.items()
+        for first, last in ends
+    ]
     return tuple(rows)
 
 
