@@ -7,12 +7,14 @@ import warnings
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import equipoise as eq
 from equipoise.data import Cohort
-from equipoise.errors import BadInput
+from equipoise.errors import BadInput, Untrusted
 from equipoise.models import HEADS, ExportedNetwork, load_exported, load_heads, load_model, predict, save_weights, to_onnx, weights_of
 from support.facts import facts
 from support.hospital import network, patients, trained
@@ -64,6 +66,33 @@ def test_a_repaired_program_is_written_as_one_and_is_a_program_again(given, tmp_
     again = load_heads(load_exported(tmp_path / "repaired.pt2"), tmp_path / HEADS)  # a program keeps its recalibration next to it
     assert (predict(again, cohort).score == predict(repaired, cohort).score).all()
     assert not (predict(again, cohort).score == predict(load_exported(path), cohort).score).all()
+
+
+def test_a_program_object_is_audited_repaired_saved_and_served(given, tmp_path):
+    path, model, cohort = given
+    program = torch.export.load(path)
+    before = {key: value.clone() for key, value in program.state_dict.items()}
+    assert eq.audit(program, cohort)["eod"].value == eq.audit(model, cohort)["eod"].value
+    repaired, theirs = (
+        debias(each, cohort, method="bias-gda", epochs=3, learning_rate=0.05, min_performance=0.5) for each in (program, model)
+    )
+    assert repaired.trace.equals(theirs.trace)
+    assert repaired.chosen > 0
+    folder = eq.compare({"original": program, "repaired": repaired}, cohort).save(tmp_path / "repaired", onnx=False)
+    with pytest.raises(Untrusted, match="--trust"):
+        eq.Bundle.load(folder)
+    decided = eq.Bundle.load(folder, trust=True).decide(cohort)
+    np.testing.assert_allclose(decided["score"], predict(repaired.model, cohort).score, atol=1e-6)
+    assert all(torch.equal(value, before[key]) for key, value in program.state_dict.items())
+
+
+def test_a_program_object_in_training_mode_is_refused():
+    x = torch.randn(4, 1, 12, 12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(network("cnn").train(), (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    with pytest.raises(BadInput, match=facts("batch_norm", "model.eval")):
+        eq.audit(program, Cohort.from_arrays(x, [0, 1, 0, 1], ["F", "M", "F", "M"]))
 
 
 def test_a_program_becomes_onnx(given, tmp_path):

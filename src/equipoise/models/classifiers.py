@@ -16,7 +16,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from equipoise.errors import BadInput, MissingExtra, Untrusted
-from equipoise.models.exported import ExportedNetwork
+from equipoise.models.exported import exported_object
 from equipoise.models.hugging_face import HuggingFaceNetwork, is_classifier, is_folder
 from equipoise.models.loading import includes_weights, load_model, pip_advice
 from equipoise.models.onnx_network import OnnxNetwork, is_session
@@ -117,7 +117,7 @@ def classifier(subject: object) -> nn.Module | Predictor | None:
     if isinstance(subject, Predictor):
         return subject
     if isinstance(subject, ExportedProgram):
-        return ExportedNetwork(subject, "an exported program")
+        return exported_object(subject)
     if is_session(subject):
         return OnnxNetwork(b"", "an ONNX session", session=subject)
     if isinstance(subject, (str, Path)):

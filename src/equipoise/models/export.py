@@ -146,7 +146,7 @@ def save_weights(model: nn.Module, folder: Path, came: Checkpoint | None = None)
     if program := program_in(model):
         written.append(folder / f"repaired{PROGRAM}")
         with writing(written[-1]):
-            save_exported(program.source, program, written[-1])
+            save_exported(program, written[-1])
     elif came is not None and came.whole is not None:
         written.append(folder / "repaired.pt")
         whole = state if came.under is None else {**_as_dict(came.whole), came.under: state}

@@ -32,9 +32,10 @@ MODES = {"batch_norm": 5, "dropout": 2}  # operators that differ in training: th
 class ExportedNetwork(nn.Module):
     """An exported program as a module. It has no modes: it computes what it computed when it was exported."""
 
-    def __init__(self, program: ExportedProgram, source: str) -> None:
+    def __init__(self, program: ExportedProgram, source: str, content: bytes | None = None) -> None:
         super().__init__()
         self.source = source
+        self.content = content  # the file of a program that was given as an object
         with quiet():
             self.graph: nn.Module = program.module()
 
@@ -70,20 +71,28 @@ def load_exported(path: str | Path) -> ExportedNetwork:
     return exported_in(_content(Path(path)), str(path))
 
 
-def exported_in(content: bytes, source: str) -> ExportedNetwork:
-    """The network in the bytes of a .pt2 file."""
+def exported_object(program: ExportedProgram) -> ExportedNetwork:
+    """The network of a program in this process: a copy, so that no repair changes what was given."""
+    content = BytesIO()
+    with quiet():
+        torch.export.save(program, content)
+    return exported_in(content.getvalue(), "the exported program", keep=True)
+
+
+def exported_in(content: bytes, source: str, *, keep: bool = False) -> ExportedNetwork:
+    """The network in the bytes of a .pt2 file; with `keep`, it holds them, since there is no file to read again."""
     program = _load(content, source)
     try:
-        problems, network = _problems(program), ExportedNetwork(program, source)
+        problems, network = _problems(program), ExportedNetwork(program, source, content if keep else None)
     except Exception as error:  # torch can read the graph but cannot build a module from it
         raise _cannot_load(source, error) from error
     raise_all(problems, source)
     return network
 
 
-def save_exported(source: str | Path, model: ExportedNetwork, path: Path) -> None:
-    """Writes the program of `source` with the present weights of the network."""
-    program = _load(_content(Path(source)), str(source))
+def save_exported(model: ExportedNetwork, path: Path) -> None:
+    """Writes the program that the network was made from with its present weights."""
+    program = _load(model.content or _content(Path(model.source)), model.source)
     new = weights_of(model)
     with torch.no_grad():
         for key, value in program.state_dict.items():
