@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import equipoise as eq
 from support.command import ran
+from support.facts import says
 from support.multilabel import CLASSES, classes_cohort, fitted, network
 from support.published import debias
 
@@ -169,3 +170,27 @@ def test_the_page_of_several_links_to_the_page_of_each(place: Path, tmp_path: Pa
     assert " labels" not in overview.partition('id="limits"')[0]
     again = audits.report(tmp_path / "again.html").read_text().replace("again-", "audit-")
     assert again.partition('<section id="labels">')[2].partition('id="limits"')[0] in overview  # all but the command and the time
+
+
+def test_known_probabilities_of_the_classes_are_checked(place: Path, tmp_path):
+    model = network(6, 3)
+    model.load_state_dict(load_file(place / "net.safetensors"))
+    frame = pd.read_csv(place / "local.csv")
+    with torch.no_grad():
+        known = model.eval()(torch.tensor(frame[COLUMNS].to_numpy(np.float32))).softmax(1).numpy()
+    table = pd.DataFrame(known, columns=CLASSES).assign(pid=frame["pid"])
+    table.to_csv(tmp_path / "known.csv", index=False)
+    table.rename(columns=dict(zip(CLASSES, [CLASSES[1], CLASSES[0], CLASSES[2]], strict=True))).to_csv(tmp_path / "wrong.csv", index=False)
+    roles = [*_options(place), "--id", "pid", *(word for name in CLASSES for word in ("--score", name))]
+    for name in COLUMNS:
+        roles += ["--feature", name]
+    found = ran("audit", *roles, "--check-scores", tmp_path / "known.csv", "--json")
+    assert found.code == 0, found.err
+    assert [one["rows"] for one in json.loads(found.out)["checked_scores"]] == [900] * 3
+    for command in (["audit"], ["debias", "--out", str(tmp_path / "repaired"), "--method", "bias-gda"]):
+        wrong = ran(*command, *roles, "--check-scores", tmp_path / "wrong.csv")
+        assert wrong.code == 2
+        assert says(wrong.err, CLASSES[0], CLASSES[1], "900")
+    few = ran("audit", *roles[:-4], "--check-scores", tmp_path / "known.csv", "--score", CLASSES[0])
+    assert few.code == 2
+    assert says(few.err, "--score", "--class")

@@ -12,6 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import equipoise as eq
+from support.facts import says
 
 ROLES = ("--label", "sick", "--group", "sex", "--reference", "M", "--patient", "patient")
 RULE = ("--method", "group-thresholds", "--max-loss", "0.1")
@@ -116,3 +117,35 @@ def test_an_onnx_file_is_audited_and_repaired(run, local):
     np.testing.assert_allclose(found["score"], score, atol=1e-6)
     clear = np.abs(found["score"] - json.loads((local / "repaired" / "rule.json").read_text())["value"]) > 1e-6
     np.testing.assert_array_equal(found["decision"][clear], decision[clear])
+
+
+def test_known_scores_of_an_estimator_are_checked_before_its_repair(run, local):
+    known = LOCAL[["patient"]].assign(p=MODEL.predict_proba(LOCAL[["marker", "ward"]])[:, 1])
+    known.to_csv(local / "known.csv", index=False)
+    known.assign(p=1 - known.p).to_csv(local / "wrong.csv", index=False)
+    repair = ("debias", "local.csv", *ROLES, "--id", "patient", "--model", "model.joblib", "--trust-pickle", *RULE, "--score", "p")
+    wrong = run(*repair, "--check-scores", "wrong.csv", "--out", "repaired")
+    assert wrong.code == 2
+    assert says(wrong.err, "wrong.csv", "900 of 900", "negative class")
+    assert not (local / "repaired").exists()
+    right = run(*repair, "--check-scores", "known.csv", "--out", "repaired")
+    assert right.code == 0, right.err
+    assert says(right.out, "known.csv", "900 rows")
+    assert "900 rows" in (local / "repaired" / "report.html").read_text()
+
+
+def test_known_scores_of_an_onnx_file_are_checked_before_its_repair(run, local):
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    convert = pytest.importorskip("skl2onnx", reason="skl2onnx is not installed")
+    plain = LogisticRegression().fit(TRAIN[["marker"]].to_numpy(np.float32), TRAIN["sick"])
+    network = convert.to_onnx(plain, TRAIN[["marker"]].to_numpy(np.float32)[:1], options={"zipmap": False})
+    (local / "net.onnx").write_bytes(network.SerializeToString())
+    p = plain.predict_proba(LOCAL[["marker"]].to_numpy(np.float32))[:, 1]
+    LOCAL[["patient"]].assign(p=p, q=p + 0.01).to_csv(local / "known.csv", index=False)
+    repair = ("debias", "local.csv", *ROLES, "--id", "patient", "--feature", "marker", "--model", "net.onnx", *RULE, "--no-onnx")
+    wrong = run(*repair, "--check-scores", "known.csv", "--score", "q", "--out", "repaired")
+    assert wrong.code == 2, wrong.err
+    assert says(wrong.err, "known.csv", "900 of 900")
+    right = run(*repair, "--check-scores", "known.csv", "--score", "p", "--out", "repaired")
+    assert right.code == 0, right.err
+    assert says(right.out, "known.csv", "900 rows")

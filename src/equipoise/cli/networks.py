@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from equipoise import data, repair, report
 from equipoise.cli.console import say_code
@@ -164,9 +164,8 @@ def check_problems(source: Source) -> list[str]:
         return [] if tolerance is None else ["--tolerance requires --check-scores. Omit it."]
     found = [] if source.network.model is not None else ["--check-scores compares the scores of a --model. Add it, or omit --check-scores."]
     if not source.known or len(source.known) != len(source.inputs.labels):
-        found.append(f"--check-scores needs the column of the known scores: one --score per --label; got {len(source.known)}")
-    if options["classes"]:
-        found.append("--check-scores does not take --class; check each class as a label of its own network.")
+        each = "--class, with its probability, in the same order" if options["classes"] else "--label"
+        found.append(f"--check-scores needs the column of the known scores: one --score per {each}; got {len(source.known)}")
     if options["images"] is None and options["id"] is None:
         found.append("--check-scores joins rows by --id; name the column with ids that both files have.")
     if tolerance is not None and not tolerance > 0:
@@ -177,10 +176,15 @@ def check_problems(source: Source) -> list[str]:
 def checks_of(
     source: Source, reading: data.Reading, network: nn.Module | object, cohort: data.Cohort, scores: Mapping[str, data.Scores]
 ) -> list[repair.ScoreCheck]:
-    """The check of each label's scores next to the known ones; an error with all differences, and the reason where one is found."""
+    """The check of each label's scores next to the known ones; an error with all differences, and the reason where one is found.
+
+    Of classes, which are decided by argmax, the softmax probabilities are compared: that is what others report.
+    """
     file = source.scores.check_scores
     if file is None:
         return []
+    if source.kind == "classes":
+        scores = _class_probabilities(source, network, cohort)
     names = [reading.id] if reading.images is None else [reading.image_column] if reading.image_column else list(data.IMAGE_COLUMNS)
     frame = data.read_table(file, text={name for name in names if name}, limit=reading.max_table_bytes)
     key = next((name for name in names if name in frame.columns), None)
@@ -197,6 +201,13 @@ def checks_of(
     if not all(one.agrees for one in found):
         raise repair.ScoresDiffer(found)
     return found
+
+
+def _class_probabilities(source: Source, network: Any, cohort: data.Cohort) -> dict[str, data.Scores]:
+    from equipoise.models import chosen_outputs, probabilities_of
+
+    outputs = outputs_of(source.network.output_name, source.inputs.labels)
+    return probabilities_of(chosen_outputs(network, cohort.inputs, cohort.labels, cohort.kind, outputs), cohort)
 
 
 def check_lines(checks: list[repair.ScoreCheck], preprocessing: Mapping[str, object] | None, whose: str = "") -> list[str]:

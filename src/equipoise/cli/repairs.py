@@ -220,8 +220,7 @@ def _option_problems(source: Source, wanted: GoalOptions, run: RunOptions) -> li
     problems += [f"--score {column} was given twice. Give each label its own column." for column in twice]
     if scores.logits and not source.columns:
         problems.append("--logits is about the columns of --score. Omit it; a network has --output-type.")
-    for_networks = network_only | {"--check-scores": scores.check_scores}  # of an estimator, `equipoise audit` checks them
-    return problems + check_problems(source) + estimator_problems(source, for_networks)
+    return problems + check_problems(source) + estimator_problems(source, network_only)
 
 
 def methods_of(names: list[str], settings: list[str]) -> dict[str, dict[str, Any]]:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from equipoise import data, report
 from equipoise.cli.console import bar, notes
 from equipoise.cli.inputs import cohort_of, group_names_of
-from equipoise.cli.networks import estimator_of, is_estimator
+from equipoise.cli.networks import checks_of, estimator_of, is_estimator
 from equipoise.cli.outcome import exit_if_lacking, print_labels, print_plan, result_json, write_pdf
 from equipoise.cli.repairs import Repair
 
 if TYPE_CHECKING:
     from equipoise.models import Predictor
-    from equipoise.repair import Comparison, Provenance, Saved
+    from equipoise.repair import Comparison, Provenance, Saved, ScoreCheck
 
     ByLabel = dict[str, data.Scores]
 
@@ -32,15 +32,15 @@ def repair_scores(asked: Repair, arguments: list[str], verbose: bool, as_json: b
         estimator, reading = estimator_of(network, reading)
     check_rules(asked.methods, bool(reading.features) or estimator is not None)
     with notes():
-        scores = _read(asked, estimator, asked.source.file, reading)
+        scores, checks = _read(asked, estimator, asked.source.file, reading, check=True)
         first = scores[reading.labels[0]]
         group_names_of(run.group_name, first)  # an error before any work
         if run.test_file is None:
             repair, test = data.hold_out_scores(scores, run.share, seed=run.seed)
         else:
-            held = _read(asked, estimator, run.test_file, reading.as_for(first))
+            held, _ = _read(asked, estimator, run.test_file, reading.as_for(first))
             repair, test = scores, {label: data.same_groups(own, held[label]) for label, own in scores.items()}
-        told = [report.varying_words(each) for each in data.varying_in(first.attributes, first.patients)]
+        told = [report.varying_words(each) for each in data.varying_in(first.attributes, first.patients)] + list(map(str, checks))
         origin = _origin(asked, told, arguments)
     if run.dry_run:
         with notes():
@@ -57,13 +57,17 @@ def repair_scores(asked: Repair, arguments: list[str], verbose: bool, as_json: b
     write_pdf(asked.folder, run.pdf, as_json)
 
 
-def _read(asked: Repair, estimator: Predictor | None, path: Path, how: data.Reading) -> ByLabel:
-    """The scores of each label in a file, or those that the estimator gives to its rows."""
+def _read(
+    asked: Repair, estimator: Predictor | None, path: Path, how: data.Reading, *, check: bool = False
+) -> tuple[ByLabel, list[ScoreCheck]]:
+    """The scores of each label in a file, or those that the estimator gives to its rows, and their check next to known ones."""
     if estimator is None:
-        return data.read_scores(path, how, asked.source.columns, logits=asked.source.scores.logits)
+        return data.read_scores(path, how, asked.source.columns, logits=asked.source.scores.logits), []
     from equipoise.models import predict
 
-    return {how.labels[0]: predict(estimator, cohort_of(path, how).cohort)}
+    cohort = cohort_of(path, how).cohort
+    found = {how.labels[0]: predict(estimator, cohort)}
+    return found, checks_of(asked.source, how, estimator, cohort, found) if check else []
 
 
 def _origin(asked: Repair, told: list[str], arguments: list[str]) -> Provenance:

@@ -50,6 +50,7 @@ from .many_outputs import ManyOutputs as ManyOutputs
 from .many_outputs import OneClass as OneClass
 from .many_outputs import as_matrix as as_matrix
 from .many_outputs import chosen_outputs as chosen_outputs
+from .many_outputs import probabilities_of as probabilities_of
 from .many_outputs import scores_of as scores_of
 from .onnx_network import ONNX as ONNX
 from .onnx_network import ORIGINAL_ONNX as ORIGINAL_ONNX

@@ -196,6 +196,13 @@ def scores_of(views: Mapping[str, nn.Module], cohort: Cohort) -> dict[str, Score
     return found
 
 
+def probabilities_of(chosen: ChosenOutputs, cohort: Cohort) -> dict[str, Scores]:
+    """The probability of each label, or the softmax probability of each class, on the rows where it is known; from one pass."""
+    raw = outputs_of(chosen, cohort.inputs, taken=as_matrix).double()
+    values = (sigmoid(raw) if chosen.output == "logit" else raw).numpy()
+    return {label: Scores.of(cohort.labelled(label), values[cohort.column(label) != UNKNOWN, at]) for at, label in enumerate(cohort.labels)}
+
+
 def _plain_view(view: nn.Module) -> bool:
     """Whether a view is a column or a margin of what a network gives, and says of which kind that is."""
     return isinstance(view, OneClass) or (isinstance(view, OneOutput) and not view._bare and view.output in ("logit", "probability"))
