@@ -1,6 +1,7 @@
 """What can go wrong with what a user hands in: each message states what was expected, what was found, where, and what to do next."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
@@ -93,6 +94,15 @@ def pick(kind: str, name: str, valid: Iterable[str]) -> str:
     if name not in choices:
         raise UnknownName(kind, name, choices)
     return name
+
+
+@contextmanager
+def collecting(problems: list[str]) -> Iterator[None]:
+    """Adds the problems of a BadInput in the block to the list instead of raising it."""
+    try:
+        yield
+    except BadInput as error:
+        problems += error.problems
 
 
 def raise_all(problems: Sequence[str], source: str = "") -> None:

@@ -12,13 +12,13 @@ import pandas as pd
 
 from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray
 from equipoise.data.bins import Bins
-from equipoise.data.columns import Roles, check_frame, collecting, described, frame_of, read_columns
+from equipoise.data.columns import Roles, check_frame, described, frame_of, read_columns
 from equipoise.data.image_files import find_files, of_view
 from equipoise.data.images import Decoding, Images
 from equipoise.data.table import Encoder, Table
 from equipoise.data.table_files import as_parsed
 from equipoise.data.targets import UNKNOWN, read_array
-from equipoise.errors import BadInput, Misuse, did_you_mean, pick, raise_all
+from equipoise.errors import BadInput, Misuse, collecting, did_you_mean, pick, raise_all
 
 if TYPE_CHECKING:
     from torch import Tensor

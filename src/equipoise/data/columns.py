@@ -1,7 +1,6 @@
 """Columns of a user's frame, checked: label, score, groups, patients, ids, weights. Every problem of a frame in one message."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ import pandas as pd
 from equipoise.data.attribute import CONFLICTS, Attribute, FloatArray, IntArray, ObjectArray, inexact, level_name, settled
 from equipoise.data.bins import Bins, edges_of, numbers_of
 from equipoise.data.targets import Targets, clipped, read_classes, read_label, read_labels
-from equipoise.errors import BadInput, Misuse, did_you_mean, pick, raise_all
+from equipoise.errors import BadInput, Misuse, collecting, did_you_mean, pick, raise_all
 
 
 @dataclass(frozen=True)
@@ -172,15 +171,6 @@ def read_columns(frame: pd.DataFrame, roles: Roles, source: str = "") -> Columns
     return Columns(y, tuple(attributes), patients, ids, scores, weights, targets)
 
 
-@contextmanager
-def collecting(problems: list[str]) -> Iterator[None]:
-    """Adds the problems of a BadInput in the block to the list instead of raising it."""
-    try:
-        yield
-    except BadInput as error:
-        problems += error.problems
-
-
 def _labels(frame: pd.DataFrame, roles: Roles) -> tuple[IntArray, Targets | None]:
     """One label per row, and the several labels or classes that it stands for."""
     if isinstance(roles.label, str) and roles.classes is None:
@@ -321,10 +311,8 @@ def bin_problems(bins: Mapping[str, Sequence[float] | Bins], groups: Sequence[st
         if name not in groups
     ]
     for name, edges in bins.items():
-        try:
+        with collecting(problems):
             edges_of(edges, name)
-        except BadInput as error:
-            problems += error.problems
     return problems
 
 

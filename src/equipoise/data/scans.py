@@ -27,10 +27,10 @@ from equipoise.data.attribute import (
 )
 from equipoise.data.batches import Batch, Coded, HashArray, Part, Storage, Stored, mixed, read_batches
 from equipoise.data.bins import Bins, Span, edges_of, numbers_in
-from equipoise.data.columns import Roles, collecting, identifier_problems, score_of, weight_of
+from equipoise.data.columns import Roles, identifier_problems, score_of, weight_of
 from equipoise.data.table_files import arrow_texts
 from equipoise.data.targets import UNKNOWN, label_of, one_label
-from equipoise.errors import BadInput, raise_all
+from equipoise.errors import BadInput, collecting, raise_all
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -218,24 +218,18 @@ class _Rows:
         problems: list[str] = []
         kept, settled = [], []
         for k, attribute in enumerate(attributes):
-            try:
+            with collecting(problems):
                 if rule == "error" and varied[k]:
-                    raise BadInput(_refused(self.roles, int(varied[k]), attribute.name))
+                    raise BadInput(
+                        f"patient column {self.roles.patient!r}: {varied[k]:,} patients have more than one {attribute.name!r}. Correct "
+                        "them, leave it empty where it is not known, or choose how they count with --conflicts row, first, majority or "
+                        "blank (in Python conflicts=...)."
+                    )
                 levels, place = without_empty(attribute, counts[k], rule)
-            except BadInput as error:
-                problems += error.problems
-                continue
-            settled.append(replace(attribute, levels=levels, varied=int(varied[k]), conflicts=rule))
-            kept.append(np.append(place, MISSING).astype(np.int32))
+                settled.append(replace(attribute, levels=levels, varied=int(varied[k]), conflicts=rule))
+                kept.append(np.append(place, MISSING).astype(np.int32))
         raise_all(problems, self.called)
         return settled, [replace(part, kept=tuple(kept)) for part in parts]
-
-
-def _refused(roles: Roles, patients: int, attribute: str) -> str:
-    return (
-        f"patient column {roles.patient!r}: {patients:,} patients have more than one {attribute!r}. Correct them, leave it empty where it "
-        "is not known, or choose how they count with --conflicts row, first, majority or blank (in Python conflicts=...)."
-    )
 
 
 class _Group:

@@ -156,16 +156,10 @@ class Scores:
     def take(self, index: object, name: str | None = None) -> "Scores":
         """Some of the rows, by position or mask."""
         rows = np.arange(len(self))[np.asarray(index)]
-        return Scores(
-            self.y[rows],
-            self.score[rows],
-            tuple(a.take(rows) for a in self.attributes),
-            None if self.patients is None else self.patients[rows],
-            self.ids[rows],
-            name or self.name,
-            None if self.weight is None else self.weight[rows],
-            None if self.features is None else self.features.take(rows),
-        )
+        patients, weight = (None if values is None else values[rows] for values in (self.patients, self.weight))
+        features = None if self.features is None else self.features.take(rows)
+        attributes = tuple(a.take(rows) for a in self.attributes)
+        return Scores(self.y[rows], self.score[rows], attributes, patients, self.ids[rows], name or self.name, weight, features)
 
     def hold_out(self, fraction: float = 0.3, *, seed: int = 0) -> "tuple[Scores, Scores]":
         """The repair set, and this fraction of the patients held out as the test set; by row where there are no patient ids.

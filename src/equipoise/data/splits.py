@@ -19,7 +19,7 @@ import pandas as pd
 from equipoise.data.attribute import MISSING, Attribute, FloatArray, IntArray, ObjectArray, main_group
 from equipoise.data.cohort import Cohort
 from equipoise.data.table import Encoder, Table
-from equipoise.errors import BadInput, Misuse, raise_all
+from equipoise.errors import BadInput, Misuse, collecting, raise_all
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
@@ -84,8 +84,7 @@ def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0
     unit = _units(cohort)
     part = assign_units(_strata(cohort, unit), np.bincount(unit), shares, generator(seed, "split"))[unit]
     if len(np.unique(part)) < 3:
-        what = "rows" if cohort.patients is None else f"patients in {len(cohort):,} rows"
-        raise BadInput(f"{unit.max() + 1:,} {what} of {cohort.name!r} are too few for sets of {tuple(fractions)}. Use more data.")
+        raise _too_few(cohort, unit, f"for sets of {tuple(fractions)}")
     return parted(cohort, part)
 
 
@@ -137,8 +136,7 @@ def hold_out(cohort: Cohort, fraction: float = 0.3, *, seed: int = 0) -> tuple[C
         cohort = cohort.encoded_by(cohort.source.fitted())
     repair, test = (cohort.take(np.flatnonzero(part == k), f"{cohort.name}/{name}") for k, name in ((0, "repair"), (1, "test")))
     if not len(repair) or not len(test):
-        what = "rows" if cohort.patients is None else f"patients in {len(cohort):,} rows"
-        raise BadInput(f"{unit.max() + 1:,} {what} of {cohort.name!r} are too few to hold out {fraction:g} of them. Use more data.")
+        raise _too_few(cohort, unit, f"to hold out {fraction:g} of them")
     _check_disjoint(repair, test)
     return repair, test
 
@@ -146,12 +144,12 @@ def hold_out(cohort: Cohort, fraction: float = 0.3, *, seed: int = 0) -> tuple[C
 def same_groups(repair: Same, test: Same) -> Same:
     """The test set with its groups numbered as those of the repair set; an error where groups are new or patients are in both."""
     problems = []
-    for kind, mine, theirs in (("patients", repair.patients, test.patients),):
-        if mine is not None and theirs is not None and (both := len(set(mine) & set(theirs))):
-            problems.append(
-                f"{both:,} of {len(set(theirs)):,} {kind} of {test.name!r} are also in {repair.name!r}; a test set is of other patients. "
-                "Remove their rows from one of the files, or omit --test, which holds out patients of the first file"
-            )
+    mine, theirs = (set(() if part.patients is None else part.patients) for part in (repair, test))
+    if both := len(mine & theirs):
+        problems.append(
+            f"{both:,} of {len(theirs):,} patients of {test.name!r} are also in {repair.name!r}; a test set is of other patients. "
+            "Remove their rows from one of the files, or omit --test, which holds out patients of the first file"
+        )
     attributes = []
     for own, other in zip(repair.attributes, test.attributes, strict=True):
         if new := [level for level in other.levels if level not in own.levels]:
@@ -183,6 +181,11 @@ def assign_folds(cohort: Grouped, folds: int, rng: np.random.Generator) -> IntAr
     fold[order] = np.arange(len(first)) % folds
     rows: IntArray = fold[unit]
     return rows
+
+
+def _too_few(cohort: Cohort, unit: IntArray, what: str) -> BadInput:
+    held = "rows" if cohort.patients is None else f"patients in {len(cohort):,} rows"
+    return BadInput(f"{unit.max() + 1:,} {held} of {cohort.name!r} are too few {what}. Use more data.")
 
 
 def _units(cohort: Cohort) -> IntArray:
@@ -260,10 +263,8 @@ def _thinned(parts: Parts, shares: Sequence[float | None], seed: int, source: st
     thin: list[Cohort] = []
     problems: list[str] = []
     for name, part, share in zip(("train", "valid", "test"), parts, shares, strict=True):
-        try:
+        with collecting(problems):
             thin.append(part if share is None else part.take(_balanced(part, share, name, generator(seed, f"balance {name}"))))
-        except BadInput as error:
-            problems += error.problems
     raise_all(problems, source)
     train, valid, test = thin
     return Parts(train, valid, test, parts.unseen)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from equipoise.data.attribute import MANY, IntArray, level_name
 from equipoise.data.bins import numbers_of
-from equipoise.errors import BadInput, did_you_mean, raise_all
+from equipoise.errors import BadInput, collecting, did_you_mean, raise_all
 
 UNKNOWN = -1
 
@@ -113,10 +113,8 @@ def read_labels(columns: Sequence["pd.Series[object]"], names: Sequence[str], po
     problems = _name_problems(names, "label")
     values = []
     for name, column in zip(names, columns, strict=True):
-        try:
+        with collecting(problems):
             values.append(read_label(column, name, positive, gaps=True))
-        except BadInput as error:
-            problems += error.problems
     raise_all(problems)
     return Targets(tuple(map(str, names)), np.stack(values, 1), "labels")
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Rows = npt.NDArray[np.float32]
-TAKES = ("image", "array", "path")
 CHECKED = 8  # images on which a transform is called three times: a flip of every second image goes unnoticed in 1 of 65,536 cases
 CALLS = 3
 RANDOM = ("Rand", "AutoAugment", "TrivialAugment", "AugMix", "ColorJitter", "GaussianNoise")  # how names of random ones begin

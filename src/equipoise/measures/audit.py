@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from equipoise.data import CONFLICTS, IntArray, Scores, Varying
+from equipoise.data import CONFLICTS, Scores, Varying
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures.by_threshold import COLUMNS, table_to_dict
 from equipoise.measures.cells import FloatArray
@@ -75,18 +75,8 @@ def none_of(scores: Mapping[str, Scores], rules: Mapping[str, Rule]) -> Scores:
     shared = [row for row in first.ids if all(row in place for place in places)]
     if not shared:
         raise BadInput("no row has all labels known, so that no finding cannot be derived. Name fewer labels.")
-    taken = {}
-    for (label, own), place in zip(scores.items(), places, strict=True):
-        taken[label] = _taken(own, np.array([place[row] for row in shared], dtype=np.int64))
+    taken = {label: own.take([place[row] for row in shared]) for (label, own), place in zip(scores.items(), places, strict=True)}
     return none_of_rows(taken, rules)
-
-
-def _taken(scores: Scores, rows: IntArray) -> Scores:
-    """Some rows of scores."""
-    patients = None if scores.patients is None else scores.patients[rows]
-    weight = None if scores.weight is None else scores.weight[rows]
-    attributes = tuple(attribute.take(rows) for attribute in scores.attributes)
-    return Scores(scores.y[rows], scores.score[rows], attributes, patients, scores.ids[rows], scores.name, weight)
 
 
 def none_of_rows(scores: Mapping[str, Scores], rules: Mapping[str, Rule]) -> Scores:

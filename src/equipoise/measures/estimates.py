@@ -274,7 +274,7 @@ def aurocs(scores: Scores, attribute: Attribute, units: IntArray, level: float) 
 
 
 def _group_frame(attribute: Attribute, sums: Moments, found: Mapping[str, Found], settings: Settings, unit: str) -> pd.DataFrame:
-    negatives, positives = (sums.rows[:, list(sums.ratios).index(name)].astype(int) for name in ("fpr", "tpr"))
+    negatives, positives = (sums.rows_of(name).astype(int) for name in ("fpr", "tpr"))
     columns: dict[str, object] = {
         "attribute": attribute.name,
         "reference": [level == attribute.reference for level in attribute.levels],
@@ -367,10 +367,10 @@ def detectable_gaps(sums: Moments, gaps: Sequence[Mapping[str, float]], level: f
     for width in {len(signed) for signed in gaps}:  # together, since each solution takes 20 steps of small arrays
         chosen = [k for k, signed in enumerate(gaps) if len(signed) == width]
         names = [tuple(gaps[k]) for k in chosen]
-        value, own, degrees = (
-            np.stack([np.stack([of(name) for name in each], axis=-1) for each in names]) for of in (sums.value, sums.size, sums.degrees)
+        value, own, degrees, rows = (
+            np.stack([np.stack([of(name) for name in each], axis=-1) for each in names])
+            for of in (sums.value, sums.size, sums.degrees, sums.rows_of)
         )  # (gaps, groups, terms)
-        rows = np.stack([sums.rows[:, [list(sums.ratios).index(name) for name in each]] for each in names])
         pooled = ratio((rows * np.nan_to_num(ratio(rows, own), nan=1.0)).sum(1, keepdims=True), rows.sum(1, keepdims=True))
         size = fewer_clusters(np.fmin(own, ratio(rows, np.broadcast_to(pooled, rows.shape))), degrees, level)
         size = np.where(size > 0, size, np.nan)

@@ -10,6 +10,7 @@ effective sample size, so that several rows of one patient count for no more tha
 - AUROC: Newcombe 2006 (Stat Med 25:559), method 5
 """
 
+from collections.abc import Callable
 from functools import cache
 from math import gamma
 from statistics import NormalDist
@@ -151,15 +152,18 @@ def tango(gained: npt.ArrayLike, lost: npt.ArrayLike, n: npt.ArrayLike, level: f
         beyond: npt.NDArray[np.bool_] = (b - c - d) ** 2 > z * z * spread
         return beyond
 
-    ends = []
-    for limit in (-1.0, 1.0):
-        out, within = np.full(b.shape, limit), b - c
-        for _ in range(HALVINGS):
-            middle = (out + within) / 2
-            beyond = outside(middle)
-            out, within = np.where(beyond, middle, out), np.where(beyond, within, middle)
-        ends.append(np.where(known, within, np.nan))
-    return ends[0], ends[1]
+    low, high = (np.where(known, _edge(outside, limit, b - c), np.nan) for limit in (-1.0, 1.0))
+    return low, high
+
+
+def _edge(outside: Callable[[FloatArray], npt.NDArray[np.bool_]], limit: float, within: FloatArray) -> FloatArray:
+    """Where the outside begins, between a limit that is outside (or the end of the scale) and values that are not, by halving."""
+    out = np.full(within.shape, limit)
+    for _ in range(HALVINGS):
+        middle = (out + within) / 2
+        beyond = outside(middle)
+        out, within = np.where(beyond, middle, out), np.where(beyond, within, middle)
+    return within
 
 
 def combined(
@@ -206,15 +210,8 @@ def auroc_interval(value: npt.ArrayLike, m: npt.ArrayLike, n: npt.ArrayLike, lev
         beyond: npt.NDArray[np.bool_] = (t - a) ** 2 > z * z * spread
         return beyond
 
-    ends = []
-    for limit in (0.0, 1.0):
-        out, within = np.full_like(a, limit), a.copy()  # between a limit that is outside (or the end of the scale) and the value, inside
-        for _ in range(HALVINGS):
-            middle = (out + within) / 2
-            beyond = outside(middle)
-            out, within = np.where(beyond, middle, out), np.where(beyond, within, middle)
-        ends.append(np.where(known, np.where(a == limit, limit, within), np.nan))
-    return ends[0], ends[1]
+    low, high = (np.where(known, np.where(a == limit, limit, _edge(outside, limit, a)), np.nan) for limit in (0.0, 1.0))
+    return low, high
 
 
 def detectable_gap(

@@ -173,10 +173,7 @@ def sample_of(scores: Scores, attribute: Attribute, units: IntArray) -> tuple[Sc
     chance = mixed(np.arange(int(units.max()) + 1, dtype=np.uint64)).astype(np.float64) / 2.0**64  # of each patient
     rows = np.flatnonzero(chance[units] < share[attribute.codes])
     own, kept = attribute.take(rows), grouped(units[rows], int(units.max()) + 1)[1]
-    weight = None if scores.weight is None else scores.weight[rows]
-    patients = None if scores.patients is None else scores.patients[rows]
-    fewer = Scores(scores.y[rows], scores.score[rows], (own,), patients, scores.ids[rows], scores.name, weight)
-    return fewer, own, kept
+    return replace(scores.take(rows), attributes=(own,)), own, kept
 
 
 def rows_used(attribute: Attribute) -> IntArray:

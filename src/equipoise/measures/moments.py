@@ -79,7 +79,7 @@ class Moments:
 
     def normalised(self) -> "Moments":
         """The same with weights of mean 1, so that they add up with others whose weights have another scale."""
-        rows, weight = float(self.rows[:, self._place("selection_rate")].sum()), float(self.total[:, :2].sum())
+        rows, weight = float(self.rows_of("selection_rate").sum()), float(self.total[:, :2].sum())
         scale = rows / weight if weight > 0 else 1.0
         return Moments(self.ratios, self.total * scale, self.second * scale**2, self.rows, self.units)
 
@@ -150,6 +150,11 @@ class Moments:
     def value(self, name: str) -> FloatArray:
         """The ratio of each group (groups,); NaN where the denominator is empty."""
         found: FloatArray = self._values[:, self._place(name)]
+        return found
+
+    def rows_of(self, name: str) -> FloatArray:
+        """How many rows each ratio rests on (groups,)."""
+        found: FloatArray = self.rows[:, self._place(name)]
         return found
 
     def patients(self, name: str) -> FloatArray:

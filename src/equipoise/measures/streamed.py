@@ -208,7 +208,7 @@ class _Whole:
         if self.scored:
             estimates |= overall_measures(of_all, used, self.rows, asked)
         rows = self.rows
-        known = [float(m.rows[:, list(m.ratios).index("selection_rate")].sum()) for m in sums]
+        known = [float(m.rows_of("selection_rate").sum()) for m in sums]
         audit = Audit(
             estimates=estimates,
             groups=pd.concat(group_frames),
@@ -245,7 +245,7 @@ class _Whole:
         assert tally.sums is not None
         assert tally.losses is not None
         found, used = estimate_scores(*sample[:3], settings), tally.kept[kept]
-        rows = tally.sums.rows[kept, list(tally.sums.ratios).index("selection_rate")]
+        rows = tally.sums.rows_of("selection_rate")[kept]
         return of_all_rows(found, tally.losses.taken(kept), settings.level, used < rows, settings.min_patients), used
 
     def _aurocs(self, k: int, moments: Moments, sample: tuple[Scores, Attribute, IntArray, FloatArray]) -> Found:
@@ -253,7 +253,7 @@ class _Whole:
         level, kept = self.asked.settings.level, self.kept[k]
         scores, attribute, units, _ = sample
         exact = aurocs(scores, attribute, units, level)
-        rows = {name: moments.rows[:, list(moments.ratios).index(name)] for name in ("tpr", "fpr", "selection_rate")}
+        rows = {name: moments.rows_of(name) for name in ("tpr", "fpr", "selection_rate")}
         whole = self.tallies[k].kept[kept] == rows["selection_rate"]
         ranked = self.ranked[k]
         value, clustered, alone = (each["auroc"][kept] for each in (ranked.value, ranked.variance, ranked.unclustered))
@@ -277,11 +277,11 @@ class _Whole:
             value, variance = (float(each[name][0]) for each in (ranked.value, ranked.variance))
             if name == "auroc":
                 effect = max(variance / float(ranked.unclustered[name][0]), 1.0)
-                positives, negatives = (float(sums.rows[0, list(sums.ratios).index(rate)]) for rate in ("tpr", "fpr"))
+                positives, negatives = (float(sums.rows_of(rate)[0]) for rate in ("tpr", "fpr"))
                 low, high = auroc_interval(value, positives / effect, negatives / effect, level)
                 note = f"from binned scores: off by at most {float(ranked.bound[0]):.0e}"
             else:
-                positives = float(sums.rows[0, list(sums.ratios).index("tpr")])
+                positives = float(sums.rows_of("tpr")[0])
                 low, high = wilson(value, min(positives, value * (1 - value) / variance), level)
                 note = "from binned scores"
             found[name] = Estimate(value, float(low), float(high), note)
@@ -316,15 +316,13 @@ def _large_p(moments: Moments, measure: str, weighted: bool) -> FloatArray:
     """The p-value of the gap of every group but the reference, as `p_values` finds it in large cells; NaN where a cell is not large."""
     signed = coefficients(measure)
     names = tuple(signed)
-    at = [list(moments.ratios).index(name) for name in names]
     top, bottom = (np.array([moments.ratios[name][side] for name in names], dtype=np.float64) for side in (0, 1))
     signs = np.array(list(signed.values()))
-    value = np.stack([moments.value(name) for name in names], axis=-1)
-    patients = moments.units[:, at]
+    value, patients, held = (np.stack([of(name) for name in names], axis=-1) for of in (moments.value, moments.patients, moments.rows_of))
     with np.errstate(invalid="ignore"):
         large = (patients >= MANY) & (np.minimum(value, 1 - value) * patients >= MANY_EVENTS)
     many = np.logical_and.reduce(large, axis=-1)
-    single = not weighted and len(names) == 1 and bool((moments.rows[:, at] == patients).all())
+    single = not weighted and len(names) == 1 and bool((held == patients).all())
     found = np.full(len(moments.total) - 1, np.nan)
     for k in range(1, len(moments.total)):
         if not (many[k] and many[0]):

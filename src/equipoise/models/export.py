@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from equipoise.errors import BadInput, EquipoiseError, MissingExtra, raise_all
 from equipoise.models.bias_network import BiasScore
 from equipoise.models.exported import PROGRAM, program_in, quiet, save_exported, weights_of
-from equipoise.models.many_outputs import as_matrix
+from equipoise.models.many_outputs import WRAPPED, as_matrix
 from equipoise.models.onnx_network import ORIGINAL_ONNX, RAW, AroundOnnx, OnnxNetwork, check_mergeable, onnx_in, write_merged
 from equipoise.models.recalibrated import Recalibrated
 from equipoise.models.score import evaluating
@@ -32,7 +32,6 @@ from equipoise.models.units import MASK
 from equipoise.models.weights import Checkpoint, bare, prefix_of
 
 TOLERANCE = 1e-5  # relative to the largest output, or to 1 if that is larger
-WRAPPED = "inner."  # prefix of the keys of a network inside OneOutput or Repeated; the original weights do not have it
 HEADS = "heads.safetensors"  # next to the weights of a network with heads
 Around = BiasScore | Recalibrated  # what a repair may put around a network
 KINDS: dict[str, type[BiasScore] | type[Recalibrated]] = {"bias-score": BiasScore, "recalibrated": Recalibrated}
@@ -258,21 +257,10 @@ def to_onnx(model: nn.Module, sample: Tensor, path: str | Path, threshold: float
     own = onnx_in(model)
     if own is not None:
         return _checked(model, sample, path, _merged(model, own, few, path, threshold, names, output))
-    served = _Served(model, threshold, output == "probability")
     large = sum(value.numel() * value.element_size() for value in weights_of(model).values()) > ONE_FILE
     try:
-        with evaluating(served), torch.no_grad(), quiet():
-            program = torch.onnx.export(
-                served,
-                (few,),
-                dynamo=True,
-                dynamic_shapes={"x": {0: torch.export.Dim.DYNAMIC}},
-                input_names=["input"],
-                output_names=names,
-                verbose=False,
-            )
-            assert program is not None  # dynamo always returns one
-            _without_places(program.model)
+        program = _program(_Served(model, threshold, output == "probability"), {"input": few}, names)
+        with quiet():
             program.save(str(path), external_data=large)
     except OSError:
         raise
@@ -285,28 +273,33 @@ def to_onnx(model: nn.Module, sample: Tensor, path: str | Path, threshold: float
 
 def _merged(model: nn.Module, own: OnnxNetwork, few: Tensor, path: Path, threshold: float | None, names: list[str], output: str) -> int:
     """Writes the user's ONNX file and what is around it as one, and returns its opset."""
-    around = AroundOnnx(_Served(model, threshold, output == "probability"))
-    dynamic = {0: torch.export.Dim.DYNAMIC}
     try:
         check_mergeable(own)
-        with evaluating(around), torch.no_grad(), quiet():
-            program = torch.onnx.export(
-                around,
-                (few, own.raw(few)),
-                dynamo=True,
-                dynamic_shapes={"x": dynamic, "raw": dynamic},
-                input_names=["input", RAW],
-                output_names=names,
-                verbose=False,
-            )
-            assert program is not None  # dynamo always returns one
-            _without_places(program.model)
+        program = _program(AroundOnnx(_Served(model, threshold, output == "probability")), {"input": few, RAW: own.raw(few)}, names)
+        with quiet():
             return write_merged(own, program.model_proto, path)
     except OSError:
         raise
     except Exception as error:  # torch, onnx and its converter each raise their own
         path.unlink(missing_ok=True)
         raise ExportFailed(f"the repaired model cannot be written as one ONNX file: {_root(error)}") from error
+
+
+def _program(module: nn.Module, inputs: Mapping[str, Tensor], names: list[str]) -> "torch.onnx.ONNXProgram":
+    """The module as an ONNX program for any number of rows, without the exporter's metadata."""
+    with evaluating(module), torch.no_grad(), quiet():
+        found = torch.onnx.export(
+            module,
+            tuple(inputs.values()),
+            dynamo=True,
+            dynamic_shapes=tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs),
+            input_names=list(inputs),
+            output_names=names,
+            verbose=False,
+        )
+    assert found is not None  # dynamo always returns one
+    _without_places(found.model)
+    return found
 
 
 def _without_places(model: Any) -> None:

@@ -23,7 +23,7 @@ from equipoise.models.single import TINY, SingleReplica
 from equipoise.models.units import find_units
 from equipoise.models.vision import OneOutput, declared_output, lacks_threshold, uncalibrated
 
-WRAPPED = "inner."  # before the names of layers of the network inside
+WRAPPED = "inner."  # before the names of layers and weights of a network inside another, as in OneOutput; the original has no such prefix
 SUMS_TO_ONE = 1e-3  # how far probabilities of classes may be from adding up to 1
 LOST = -1e-6  # the margin of a class that has as much as another which comes first
 
