@@ -19,9 +19,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from libraries import measured
 
 import equipoise as eq
-from equipoise.measures import gap_values, largest, performance_values, tabulate
 from equipoise.methods import bias_problem, bias_score, run_many
 from equipoise.methods.bias_programs import solve
 from equipoise.models import Probe, features, fit_probe, folds_of, predict, reading_of, train_stack
@@ -64,8 +64,7 @@ def report(name: str, measure: str, what: str, found: Sequence[eq.Candidate], pa
     rows, seen = [], []
     for candidate, part in zip(found, parts, strict=True):
         scores = predict(candidate.model, part.test)
-        cells = tabulate(candidate.rule.decide(scores), scores.y, scores.attribute)
-        rows.append((float(largest(gap_values(measure, cells))), float(performance_values("balanced_accuracy", cells))))
+        rows.append(tuple(measured(measure, candidate.rule.decide(scores), scores).values()))
         row = candidate.trace.iloc[candidate.chosen]
         seen.append((row.get("held_out_gap", row["gap"]), row.get("held_out_performance", row["performance"])))
     (gap, performance), (spread, performance_spread) = np.mean(rows, 0), np.std(rows, 0, ddof=1)

@@ -15,12 +15,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pandas as pd
 import torch
+from libraries import measured
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.measures import gap_values, largest, performance_values, tabulate
 from equipoise.models import predict
 
 OUT = Path(__file__).parents[1] / "results" / "bias-score" / "estimators.csv"
@@ -59,10 +59,9 @@ def main() -> None:
                         start = time.process_time()
                         found = eq.debias(model, parts.valid, method=method, measure=measure, seed=split)
                         scores = predict(found.model, parts.test)
-                        cells = tabulate(found.rule.decide(scores), scores.y, scores.attribute)
                         told = {"data": data, "model": name, "split": split, "measure": measure, "method": method}
-                        told |= {"gap": float(largest(gap_values(measure, cells))), "chosen": found.chosen}
-                        told |= {"balanced_accuracy": float(performance_values("balanced_accuracy", cells))}
+                        held = measured(measure, found.rule.decide(scores), scores)
+                        told |= {"gap": held["gap"], "chosen": found.chosen, "balanced_accuracy": held["balanced_accuracy"]}
                         rows.append({**told, "outcome": str(found.outcome), "seconds": time.process_time() - start})
                 print(pd.DataFrame(rows[-6:]).round(3).to_string(header=split == 0), flush=True)
     pd.DataFrame(rows).round(6).to_csv(OUT, index=False)

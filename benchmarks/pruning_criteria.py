@@ -13,9 +13,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from libraries import measured
 
 import equipoise as eq
-from equipoise.measures import gap_values, largest, performance_values, tabulate
 from equipoise.methods import run_many
 from equipoise.models import CRITERIA, predict, train_stack
 from equipoise.study import read_plan
@@ -34,8 +34,7 @@ def looked(measure: str, found: Sequence[eq.Candidate], parts: Sequence[eq.Parts
     test, valid = [], []
     for candidate, part in zip(found, parts, strict=True):
         scores = predict(candidate.model, part.test)
-        cells = tabulate(candidate.rule.decide(scores), scores.y, scores.attribute)
-        test.append((float(largest(gap_values(measure, cells))), float(performance_values("balanced_accuracy", cells))))
+        test.append(tuple(measured(measure, candidate.rule.decide(scores), scores).values()))
         row = candidate.trace.iloc[candidate.chosen]
         valid.append((row["step"], row["gap"], row["performance"]))
     return np.array(test), np.array(valid)

@@ -14,9 +14,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from libraries import measured
 
 import equipoise as eq
-from equipoise.measures import gap_values, largest, performance_values, tabulate
 from equipoise.methods import SELECTIONS, run_many
 from equipoise.models import predict, train_stack
 from equipoise.study import read_plan
@@ -48,11 +48,10 @@ def networks(name: str, parts: list[eq.Parts]) -> list[torch.nn.Module]:
 def row(candidate: eq.Candidate, test: eq.Cohort, measure: str) -> tuple[float, float, float, bool]:
     """What was promised on validation, what is so on test, the balanced accuracy there, and whether the original was kept."""
     scores = predict(candidate.model, test)
-    cells = tabulate(candidate.rule.decide(scores), scores.y, scores.attribute)
+    gap, accuracy = measured(measure, candidate.rule.decide(scores), scores).values()
     chosen = candidate.trace.iloc[candidate.chosen]
     promised = chosen["gap_honest" if "gap_honest" in chosen else "gap"]
-    gap, accuracy = largest(gap_values(measure, cells)), performance_values("balanced_accuracy", cells)
-    return float(promised), float(gap), float(accuracy), candidate.chosen == 0
+    return float(promised), gap, accuracy, candidate.chosen == 0
 
 
 def main() -> None:

@@ -127,6 +127,8 @@ from .thresholds import Sweep as Sweep
 from .thresholds import Threshold as Threshold
 from .thresholds import at_threshold as at_threshold
 from .thresholds import best_threshold as best_threshold
+from .thresholds import cells_at as cells_at
 from .thresholds import choose_rule as choose_rule
 from .thresholds import codes_among as codes_among
 from .thresholds import sweep as sweep
+from .thresholds import sweep_scores as sweep_scores

@@ -16,7 +16,7 @@ from annotated_types import Ge, Le
 
 from equipoise.data import MISSING, Scores
 from equipoise.errors import BadInput, UnknownName, pick
-from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index, normalised, tabulate_codes
+from equipoise.measures.cells import Cells, FloatArray, IntArray, cell_index, normalised, tabulate, tabulate_codes
 from equipoise.measures.functional import AFFINE_PERFORMANCE, furthest, gap_functional, largest, performance_functional
 from equipoise.measures.gaps import GAPS, Gap, is_quotient, named
 from equipoise.measures.performance import AT_THRESHOLD, f1
@@ -112,6 +112,12 @@ def sweep(
     return Sweep(thresholds, {k: np.where(ends, v, np.nan) for k, v in values.items()})
 
 
+def sweep_scores(scores: Scores, measures: Sequence[str]) -> Sweep:
+    """The same for scores, with their groups and weights."""
+    attribute = scores.attribute
+    return sweep(scores.score, scores.y, attribute.codes, attribute.levels, measures, weight=normalised(scores.weight))
+
+
 def _counts(cell: IntArray, groups: int) -> FloatArray:
     """How many rows there are in each cell (..., groups + 1, 2)."""
     size = 2 * (groups + 1)
@@ -152,6 +158,11 @@ def _cumulated(w: FloatArray, offset: FloatArray, cell: npt.NDArray[np.integer],
 def at_threshold(score: npt.ArrayLike, threshold: npt.ArrayLike) -> FloatArray:
     """Hard decisions, 1.0 where score >= threshold (..., n)."""
     return (np.asarray(score, dtype=np.float64) >= np.asarray(threshold, dtype=np.float64)[..., None]).astype(np.float64)
+
+
+def cells_at(scores: Scores, threshold: float) -> Cells:
+    """The cell table of the decisions at a threshold, with the weights of the scores."""
+    return tabulate(at_threshold(scores.score, threshold), scores.y, scores.attribute, normalised(scores.weight))
 
 
 NEVER = math.nextafter(1.0, 2.0)  # the threshold that no score reaches: the number after 1
@@ -270,9 +281,7 @@ def best_threshold(scores: Scores, performance: str = "balanced_accuracy") -> Th
         raise BadInput(
             f"a threshold by {performance} needs positives and negatives; {scores.name!r} has one label in all {len(scores):,} rows"
         )
-    attribute = scores.attribute
-    weight = normalised(scores.weight)
-    choice = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (performance,), weight=weight).best(performance)
+    choice = sweep_scores(scores, (performance,)).best(performance)
     return Threshold(float(choice.threshold), f"chosen by best {performance.replace('_', ' ')} on {len(scores):,} rows of {scores.name}")
 
 

@@ -17,16 +17,17 @@ with blockwise steps, which cost less balanced accuracy than Adam's. `schedule="
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from equipoise.data import BoolArray
 from equipoise.errors import pick
-from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, method
+from equipoise.methods.contract import ALL_AT_ONCE, Rng, Steps, method
 from equipoise.methods.evaluation import Data, Evaluation, single_precision
 from equipoise.methods.goal import Goal
 from equipoise.methods.papers import MARCINKEVICS
-from equipoise.methods.step_control import EVALS_PER_EPOCH, Trials, adaptive, check_schedule, scheduled_unit, scheduled_work
+from equipoise.methods.step_control import Trials, adaptive, check_schedule, fixed, scheduled_unit, scheduled_work
 from equipoise.models import Replicas
 
 EPOCHS = 200  # of the paper's schedule
@@ -79,24 +80,14 @@ def bias_gda(model: Replicas, data: Data, goal: Goal, settings: Settings, rng: R
         model.proxy_gradient(rows, pull.gather(-1, rows) * (model.rows / rows.shape[-1]), generators=dropout)
         optimiser.step()
 
-    if not paper:
+    def follow(now: Evaluation, of: BoolArray) -> None:
+        nonlocal pull
+        if data.moving:
+            pull = torch.where(torch.from_numpy(of)[:, None], single_precision(data.pull(now)), pull)
 
-        def follow(now: Evaluation, accepted: BoolArray, _slow: BoolArray) -> None:
-            nonlocal pull
-            if data.moving:
-                pull = torch.where(torch.from_numpy(accepted)[:, None], single_precision(data.pull(now)), pull)
-
-        trials = Trials(model, shuffle, settings.batch, settings.epochs, least)
-        yield from adaptive(model, data, optimiser, trials.each(descend), follow, settings, settings.stop_below)
+    if paper:
+        everyone = np.ones(model.size, bool)
+        yield from fixed(model, shuffle, descend, lambda now, _: follow(now, everyone), settings, EPOCHS, least, settings.stop_below)
         return
-    step, epochs = 0, EPOCHS if settings.epochs is None else settings.epochs
-    for epoch in range(epochs):
-        batches = list(model.batches(shuffle, settings.batch, least))
-        every = max(1, len(batches) // (settings.evals_per_epoch or EVALS_PER_EPOCH))
-        for k, rows in enumerate(batches):
-            descend(rows)
-            step += 1
-            if (k + 1) % every == 0:
-                now = yield Step(step, (epoch + 1, epochs), 1 / len(batches), stop_below=settings.stop_below)
-                if data.moving:
-                    pull = single_precision(data.pull(now))
+    advance = Trials(model, shuffle, settings.batch, settings.epochs, least).each(descend)
+    yield from adaptive(model, data, optimiser, advance, lambda now, of, _: follow(now, of), settings, settings.stop_below)

@@ -27,11 +27,11 @@ from torch import Tensor
 from equipoise.data import BoolArray
 from equipoise.errors import BadInput, pick
 from equipoise.measures import Cells, FloatArray, gap_values, is_quotient, linearised, tabulate_codes
-from equipoise.methods.contract import ALL_AT_ONCE, Rng, Step, Steps, method
+from equipoise.methods.contract import ALL_AT_ONCE, Rng, Steps, method
 from equipoise.methods.evaluation import Data, Evaluation, Label, decided_at, single_precision
 from equipoise.methods.goal import Goal
 from equipoise.methods.papers import COTTER
-from equipoise.methods.step_control import EVALS_PER_EPOCH, Trials, adaptive, check_schedule, scheduled_unit, scheduled_work
+from equipoise.methods.step_control import Trials, adaptive, check_schedule, fixed, scheduled_unit, scheduled_work
 from equipoise.models import Replicas
 
 TINY = 1e-6  # how near to 0 or 1 a score still has a logit
@@ -86,24 +86,11 @@ def constrained(model: Replicas, data: Data, goal: Goal, settings: Settings, rng
         model.logit_gradient(rows, slope, *balance.of(rows))
         optimiser.step()
 
-    if settings.schedule == "adaptive":
-
-        def follow(now: Evaluation, accepted: BoolArray, _slow: BoolArray) -> None:
-            balance.update(now, STRIDE, accepted)
-
-        trials = Trials(model, shuffle, settings.batch, settings.epochs)
-        yield from adaptive(model, data, optimiser, trials.each(descend), follow, settings)
+    if settings.schedule == "paper":
+        yield from fixed(model, shuffle, descend, balance.update, settings, EPOCHS)
         return
-    step, epochs = 0, EPOCHS if settings.epochs is None else settings.epochs
-    for epoch in range(epochs):
-        batches = list(model.batches(shuffle, settings.batch))
-        every = max(1, len(batches) // (settings.evals_per_epoch or EVALS_PER_EPOCH))
-        for k, rows in enumerate(batches):
-            descend(rows)
-            step += 1
-            if (k + 1) % every == 0:
-                now = yield Step(step, (epoch + 1, epochs), 1 / len(batches))
-                balance.update(now, steps=every)
+    advance = Trials(model, shuffle, settings.batch, settings.epochs).each(descend)
+    yield from adaptive(model, data, optimiser, advance, lambda now, accepted, _: balance.update(now, STRIDE, accepted), settings)
 
 
 def slope(logits: Tensor, weight: Tensor, target: Tensor, pull: Tensor, centre: Tensor, threshold: Tensor) -> Tensor:

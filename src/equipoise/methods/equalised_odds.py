@@ -32,7 +32,7 @@ from equipoise.measures import (
     AFFINE_PERFORMANCE,
     FloatArray,
     IntArray,
-    at_threshold,
+    cells_at,
     codes_among,
     gap_values,
     largest,
@@ -156,8 +156,7 @@ class Corners:
 def frontier(scores: Scores, goal: Goal, settings: Settings = Settings()) -> Fit:
     """The rule of equal odds, and those that remove a share of the original gaps in sensitivity and false positive rate each."""
     own = fit(scores, goal, settings)
-    attribute = scores.attribute
-    before = tabulate(at_threshold(scores.score, own.trace["threshold"].iloc[0]), scores.y, attribute, normalised(scores.weight))
+    before = cells_at(scores, own.trace["threshold"].iloc[0])
     rates = np.stack([before.rate(0), before.rate(1)], axis=-1)  # (groups, 2)
     program = _Program.of(scores, settings)
     rules = []

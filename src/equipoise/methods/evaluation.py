@@ -23,7 +23,7 @@ from equipoise.measures import (
     FloatArray,
     IntArray,
     Sweep,
-    at_threshold,
+    cells_at,
     furthest,
     gap_values,
     is_quotient,
@@ -33,6 +33,7 @@ from equipoise.measures import (
     performance_values,
     require_cells,
     sweep,
+    sweep_scores,
     tabulate,
     tabulate_codes,
 )
@@ -146,7 +147,7 @@ def in_use(scores: Scores, goal: Goal) -> Choice | None:
     """The threshold in use with its gap and performance on these scores; None where the goal names none."""
     if goal.threshold is None:
         return None
-    cells = tabulate(at_threshold(scores.score, goal.threshold), scores.y, scores.attribute, normalised(scores.weight))
+    cells = cells_at(scores, goal.threshold)
     values = {
         goal.measure: np.asarray(furthest(goal.measure, cells)),
         goal.performance: np.asarray(performance_values(goal.performance, cells)),
@@ -158,8 +159,7 @@ def original_threshold(scores: Scores, goal: Goal) -> Choice:
     """The original threshold with its gap and performance on these scores: the one in use, or that of best performance."""
     if (given := in_use(scores, goal)) is not None:
         return given
-    attribute, weight = scores.attribute, normalised(scores.weight)
-    swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance), weight=weight)
+    swept = sweep_scores(scores, (goal.measure, goal.performance))
     return swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
 
 

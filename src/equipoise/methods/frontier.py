@@ -19,7 +19,7 @@ from equipoise.measures import (
     Cells,
     FloatArray,
     Rule,
-    at_threshold,
+    cells_at,
     furthest,
     is_quotient,
     normalised,
@@ -57,7 +57,7 @@ def half_rows(measure: str, cells: Cells) -> FloatArray:
 
 def gap_windows(scores: Scores, goal: Goal, original: float) -> Iterator[tuple[float, float, float]]:
     """For each share of the original threshold's largest gap to remove: that share, and the lowest and highest gap that it leaves."""
-    before = tabulate(at_threshold(scores.score, original), scores.y, scores.attribute, normalised(scores.weight))
+    before = cells_at(scores, original)
     gap, slack = np.array([furthest(goal.measure, before)]), np.array([half_rows(goal.measure, before).min()])
     for share in SHARES:
         low, high = (float(edge[0]) for edge in windows(gap, share, slack))

@@ -30,15 +30,14 @@ from equipoise.measures import (
     Cells,
     FloatArray,
     IntArray,
-    at_threshold,
     cell_index,
+    cells_at,
     codes_among,
     furthest,
     gap_values,
     is_quotient,
     normalised,
     performance_values,
-    tabulate,
     terms,
 )
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
@@ -204,7 +203,7 @@ def _sides(scores: Scores, threshold: float, measure: str, direction: str) -> np
     groups = len(scores.attribute.levels)
     if direction == "kamiran":
         return np.arange(groups)[None] > 0
-    cells = tabulate(at_threshold(scores.score, threshold), scores.y, scores.attribute, normalised(scores.weight))
+    cells = cells_at(scores, threshold)
     # A miss rate falls as positive decisions are added, and so does a PPV, since those at the threshold are the least sure: who is behind
     # follows from positives, not from the sign of the measure.
     sign = (-1.0 if QUOTIENTS[measure] else 1.0) if is_quotient(measure) else np.sign(sum(terms(measure).values())) or 1.0

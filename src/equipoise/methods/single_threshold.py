@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data import Scores
-from equipoise.measures import FloatArray, Threshold, at_threshold, normalised, sweep, tabulate
+from equipoise.measures import FloatArray, Threshold, cells_at, sweep_scores
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, Work, method
 from equipoise.methods.evaluation import original_threshold
 from equipoise.methods.frontier import along, gap_windows
@@ -62,8 +62,7 @@ def fit(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit
 
 def _points(scores: Scores, goal: Goal, original: float) -> pd.DataFrame:
     """Gap and performance at every threshold that does not decide the same for everybody, and whether rates are kept there."""
-    attribute, weight = scores.attribute, normalised(scores.weight)
-    swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance), weight=weight)
+    attribute, swept = scores.attribute, sweep_scores(scores, (goal.measure, goal.performance))
     found = pd.DataFrame({"gap": swept.values[goal.measure], "performance": swept.values[goal.performance], "threshold": swept.thresholds})
     found = found.iloc[1:-1] if len(found) > 2 else found
     if goal.keep:
@@ -87,11 +86,9 @@ def _best_within(points: pd.DataFrame, low: float, high: float) -> float:
 
 
 def _least(scores: Scores, goal: Goal, original: float) -> FloatArray:
-    before = tabulate(at_threshold(scores.score, original), scores.y, scores.attribute, normalised(scores.weight))
-    return limits_of(goal.keep, kept_rates(goal.keep, before))
+    return limits_of(goal.keep, kept_rates(goal.keep, cells_at(scores, original)))
 
 
 def _spare(scores: Scores, goal: Goal, original: float, threshold: float) -> float:
     """By how much the scarcest of the rates that are kept exceeds its limit at a threshold."""
-    cells = tabulate(at_threshold(scores.score, threshold), scores.y, scores.attribute, normalised(scores.weight))
-    return float(spare(kept_rates(goal.keep, cells), _least(scores, goal, original)))
+    return float(spare(kept_rates(goal.keep, cells_at(scores, threshold)), _least(scores, goal, original)))

@@ -238,6 +238,32 @@ def scheduled_work(task: Task, settings: Any, epochs: int, most: str = "") -> Wo
     )
 
 
+def fixed(
+    model: Replicas,
+    shuffle: Draws,
+    step: Callable[[Tensor], None],
+    follow: Callable[[Evaluation, int], None],
+    settings: Any,
+    epochs: int,
+    least: int = 1,
+    stop_below: float | None = None,
+) -> Steps:
+    """The steps of the paper's schedule: a few evaluations per epoch, of each of which `follow` gets the mini-batches before it too.
+
+    `epochs` are those of the paper, where the settings have none.
+    """
+    done, epochs = 0, epochs if settings.epochs is None else settings.epochs
+    for epoch in range(epochs):
+        batches = list(model.batches(shuffle, settings.batch, least))
+        every = max(1, len(batches) // (settings.evals_per_epoch or EVALS_PER_EPOCH))
+        for k, rows in enumerate(batches):
+            step(rows)
+            done += 1
+            if (k + 1) % every == 0:
+                now = yield Step(done, (epoch + 1, epochs), 1 / len(batches), stop_below=stop_below)
+                follow(now, every)
+
+
 def adaptive(
     model: Replicas,
     data: Data,
