@@ -65,3 +65,4 @@ def setup(app: object) -> None:
     """Writes the generated pages before Sphinx reads the folder, and turns docstrings into reStructuredText."""
     generate.write_pages(DOCS)
     app.connect("autodoc-process-docstring", generate.plain_docstring)  # type: ignore[attr-defined]
+    app.connect("autodoc-process-signature", generate.plain_signature)  # type: ignore[attr-defined]

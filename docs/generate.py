@@ -28,6 +28,15 @@ COMMON = {  # settings that mean the same in every method
     "folds": "folds by patient for cross-fitting",
     "width": "hidden units of the critic or adversary",
 }
+MADE = (
+    "Audit",
+    "Bundle",
+    "Candidate",
+    "Cohort",
+    "Comparison",
+    "Parts",
+    "Scores",
+)  # by functions: how they are built is no concern of users
 EXTRAS: dict[str, tuple[str, ...]] = {  # what the pages tell users to import from a room
     "data": ("XRAY_RANGE", "UNIT_RANGE", "Recipe", "File"),
     "measures": ("Measure", "add_measure", "upper_bound"),
@@ -56,6 +65,7 @@ def commands() -> str:
     )
     text = re.sub(r"&#x27;", "'", text).replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"').replace("&amp;", "&")
     text = re.sub(r"```console\n\$ ", "```sh\n", text)
+    text = _whole_lines(text, command)
     text = text.replace(
         "# `equipoise`\n",
         "# Command line\n\nGenerated from the options. Exit code 0 means success, 1 that a condition of `--fail-if` holds, 2 bad input "
@@ -63,6 +73,16 @@ def commands() -> str:
         1,
     )
     return text.rstrip() + "\n"
+
+
+def _whole_lines(text: str, command: Any, path: str = "equipoise") -> str:
+    """The lists of commands with the whole first paragraph of each, which typer cuts after 45 characters."""
+    for name, own in getattr(command, "commands", {}).items():
+        paragraph = " ".join((own.help or "").split("\n\n")[0].split())
+        pattern = re.compile(rf"(`{path}`\n(?:(?!\n##).)*?^\* `{re.escape(name)}`: )[^\n]*", re.MULTILINE | re.DOTALL)
+        text = pattern.sub(lambda found, line=paragraph: found[1] + line, text, count=1)
+        text = _whole_lines(text, own, f"{path} {name}")
+    return text
 
 
 def _example(found: "re.Match[str]") -> str:
@@ -141,3 +161,14 @@ def plain_docstring(_app: Any, _what: str, _name: str, _value: Any, _options: An
         if not example:
             pieces = re.split(r"(`[^`]*`)", line)
             lines[k] = "".join(piece if piece.startswith("`") else re.sub(r"([*|]|(?<=\w)_(?!\w))", r"\\\1", piece) for piece in pieces)
+
+
+def plain_signature(_app: Any, what: str, name: str, _value: Any, _options: Any, given: str | None, returned: str | None) -> Any:
+    """A signature with short names of types, and none for a class that users get from a function."""
+    if what == "class" and name.rpartition(".")[2] in MADE:
+        return "", None
+
+    def short(text: str | None) -> str | None:
+        return re.sub(r"~?\b(?:[a-z_]\w*\.)+([A-Za-z_]\w*)", r"\1", text).replace("<factory>", "...") if text else text
+
+    return short(given), short(returned)

@@ -123,6 +123,17 @@ def test_labels_and_scores_are_paired_by_a_prefix_and_each_label_has_its_folder(
     assert "network" not in (tmp_path / "rules" / "report.html").read_text().split("<body")[-1].lower()
 
 
+def test_every_label_with_too_few_patients_is_listed_before_any_work(files, tmp_path):
+    rare = _table().assign(a=lambda t: (t.index < 2).astype(int), b=lambda t: (t.index < 3).astype(int))
+    rare.assign(score_a=rare["p"], score_b=rare["p"], score_y=rare["p"]).to_csv(tmp_path / "rare.csv", index=False)
+    done = ran(
+        "debias", tmp_path / "rare.csv", "--score-prefix", "score_", "--group", "sex", "--patient", "id", "--out", tmp_path / "rules"
+    )
+    assert done.code == 2
+    assert says(done.err, "a: eod", "b: eod", "Leave 'a' out", "Leave 'b' out")
+    assert "y: eod" not in done.err
+
+
 def test_logits_give_the_rule_of_their_scores(files, tmp_path):
     table = _table()
     table.assign(p=np.log(table["p"] / (1 - table["p"]))).to_csv(tmp_path / "scores.csv", index=False)

@@ -80,17 +80,18 @@ def advice(cohorts: Iterable[Rows], goal: Goal) -> list[str]:
     return []
 
 
-def check_cells(sets: Mapping[str, Rows], goals: Sequence[Goal], least: int = MIN_PATIENTS) -> None:
+def check_cells(sets: Mapping[str, Rows], goals: Sequence[Goal], least: int = MIN_PATIENTS, label: str = "") -> None:
     """Raises TooFewPatients with a table of counts where a cell that a goal needs has fewer patients than any claim would need.
 
-    `sets` are the repair set and the test set by name; of several labels there is one goal each.
+    `sets` are the repair set and the test set by name; of several labels there is one goal each. `label` is the name of one of several
+    that have sets of their own.
     """
     problems: list[str] = []
     first = next(iter(sets.values()))
     for at, goal in enumerate(goals):
         name = first.labels[at] if first.targets is not None else ""
         parts = {key: cohort.labelled(name) if name else cohort for key, cohort in sets.items()}
-        problems += _too_few(parts, goal, name, least)
+        problems += _too_few(parts, goal, name or label, least)
     if problems:
         raise TooFewPatients(*problems)
 

@@ -61,14 +61,16 @@ def try_rules(
     labels goals of their own. Too few patients in a cell that a goal needs are an error before any work, unless `force`d.
     """
     check_rules(methods, all(own.features is not None for own in repair.values()))
-    forced = False
+    short: list[str] = []
     for label, own in repair.items():
+        sets = {"the repair set": own, "the test set": test[label]}
         try:
-            check_cells({"the repair set": own, "the test set": test[label]}, [(goals or {}).get(label, goal)])
+            check_cells(sets, [(goals or {}).get(label, goal)], label=label if len(repair) > 1 else "")
         except TooFewPatients as error:
-            if not force:
-                raise TooFewPatients(*(f"{label}: {problem}" for problem in error.problems)) from None
-            forced = True
+            short += error.problems
+    if short and not force:
+        raise TooFewPatients(*short)
+    forced = bool(short)
     deadline = None if budget is None else time.monotonic() + budget
     return {
         label: _tried(label, own, test[label], methods, (goals or {}).get(label, goal), request, seed, deadline, len(repair), forced, bars)
