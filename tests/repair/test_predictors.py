@@ -129,6 +129,24 @@ def test_a_pickled_estimator_and_a_function_in_a_bundle(case, tmp_path, monkeypa
     assert len(eq.Bundle.load(folder, model=marker).decide(patients(20))) == 20
 
 
+@pytest.mark.parametrize(
+    ("library", "name"), [("xgboost", "XGBClassifier"), ("lightgbm", "LGBMClassifier"), ("catboost", "CatBoostClassifier")]
+)
+@pytest.mark.filterwarnings("ignore")
+def test_boosted_trees_of_other_libraries_are_repaired_and_served(library, name, tmp_path):
+    module = pytest.importorskip(library, reason=f"{library} is not installed")
+    quiet = {"verbose": 0, "allow_writing_files": False} if library == "catboost" else {"n_jobs": 1}
+    frame = patients(1500).assign(age=np.arange(1500) % 60)
+    model = getattr(module, name)(n_estimators=5, max_depth=2, **quiet).fit(frame.iloc[:300][["marker", "age"]], frame.iloc[:300]["sick"])
+    repair, test = (eq.Cohort.from_frame(frame.iloc[rows], **ROLES) for rows in (slice(300, 900), slice(900, 1500)))
+    result = eq.debias(model, repair, method="group-thresholds", max_loss=0.1)
+    assert abs(eq.audit(result, test)["eod"].value) < abs(eq.audit(model, test)["eod"].value)
+    folder = eq.compare({"original": model, "repaired": result}, test).save(tmp_path / "bundle")
+    new = patients(40, seed=5).assign(age=30)
+    found = eq.Bundle.load(folder, trust=True).decide(new.drop(columns="sick"))
+    np.testing.assert_allclose(found["score"], model.predict_proba(new[["marker", "age"]])[:, 1], rtol=1e-6)
+
+
 def test_a_bundle_of_an_onnx_file(tmp_path):
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     import onnxruntime
