@@ -4,7 +4,8 @@
 
 A stable world is monitored in 50 periods, with the functions that `equipoise compare history.parquet` uses, for one gap (eod) at 95 %:
 half of the error is for the level of the gap (confidence sequence), half for its change. Both are counted over all periods. The naive chart
-tests every period at 95 %, as is usual. Patients are new in each period, except where they return.
+tests every period at 95 %, as is usual. Patients are new in each period, except where they return;
+then all their rows count, or those of their first period only (`equipoise audit --earlier`).
 """
 
 import argparse
@@ -35,6 +36,8 @@ class World:
     rows: int = 1  # per patient
     shared: float = 0.0  # of the variance between rows, the share between patients
     returning: bool = False  # the same patients in all periods
+    again: float = 0.0  # share of the patients of a period who were in an earlier one
+    first: bool = False  # such patients are left out, as with `audit --earlier`
 
 
 def drawn(world: World, sizes: tuple[int, int], rng: np.random.Generator, periods: int, repetitions: int) -> Iterator[Moments]:
@@ -42,7 +45,7 @@ def drawn(world: World, sizes: tuple[int, int], rng: np.random.Generator, period
     propensity: dict[int, np.ndarray] = {}
     for t in range(periods):
         hits, squares, patients = np.zeros((2, repetitions)), np.zeros((2, repetitions)), np.zeros((2, repetitions))
-        for side, size in enumerate(sizes):
+        for side, size in enumerate(sizes) if not world.again else ():
             rate = world.rate + side * (world.gap + (world.change if t >= 12 else 0.0))
             number = rng.poisson(size, repetitions) if not world.returning else np.full(repetitions, size)
             if world.shared == 0.0:
@@ -56,6 +59,15 @@ def drawn(world: World, sizes: tuple[int, int], rng: np.random.Generator, period
                 each = rng.binomial(world.rows, propensity[side]) * (np.arange(widest) < number[:, None])
                 hits[side], squares[side] = each.sum(1), (each**2).sum(1)
             patients[side] = number
+        for side, size in enumerate(sizes) if world.again else ():
+            new = size - (round(size * world.again) if t else 0)
+            total = 1 / world.shared - 1
+            came = rng.beta(world.rate * total, (1 - world.rate) * total, (repetitions, new))
+            known = propensity.get(side, came[:, :0])
+            back = known[:, rng.choice(known.shape[1], size - new, replace=False)]
+            propensity[side] = np.concatenate([known, came], axis=1)
+            each = rng.binomial(world.rows, came if world.first else np.concatenate([came, back], axis=1))
+            hits[side], squares[side], patients[side] = each.sum(1), (each**2).sum(1), each.shape[1]
         yield moments(patients.ravel(), hits.ravel(), squares.ravel(), world.rows)
 
 
@@ -104,13 +116,15 @@ STABLE = (
     World("sensitivity 0.1", 0.1, 0.0),
     World("three rows per patient", 0.8, 0.0, rows=3, shared=0.5),
     World("the same patients in all periods", 0.8, 0.0, rows=1, shared=0.5, returning=True),
+    World("two thirds of the patients return", 0.8, 0.0, shared=0.5, again=2 / 3),
+    World("two thirds of the patients return, first periods only", 0.8, 0.0, shared=0.5, again=2 / 3, first=True),
 )
 
 
 def false_alarms() -> Iterator[dict[str, object]]:
     for k, world in enumerate(STABLE):
         for name, sizes in SIZES.items():
-            if world.returning and name == "large":
+            if (world.returning or world.again) and name == "large":
                 continue
             repetitions = REPETITIONS if world.shared == 0 or name != "large" else REPETITIONS // 2
             found = monitored(world, sizes, 100 * k + len(name), repetitions=repetitions)

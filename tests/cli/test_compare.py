@@ -170,3 +170,47 @@ def test_bad_input_is_one_message(run: Run, folder, arguments, expected):
     assert ran.code == 2
     assert says(ran.err, *expected)
     assert "Traceback" not in ran.err
+
+
+def test_patients_of_earlier_periods_are_left_out_or_counted_with_a_warning(run: Run, tmp_path):
+    first, second = rows(1, count=200), rows(2, count=200)
+    again = first.head(60).assign(y=1 - first.head(60).y)
+    first.to_csv(tmp_path / "oct.csv", index=False)
+    pd.concat([second, again]).to_csv(tmp_path / "nov.csv", index=False)
+    audit = ["audit", "nov.csv", *ROLES, "--score", "old", *QUICK]
+    found = json.loads(run(*audit, "--earlier", "oct.csv", "--json").out)
+    second.to_csv(tmp_path / "new.csv", index=False)
+    alone = json.loads(run("audit", "new.csv", *ROLES, "--score", "old", *QUICK, "--json").out)
+    assert found["gaps"] == alone["gaps"]
+    assert found["returning"] == {"patients": 60, "of_patients": 260, "rows": 60, "of_rows": 260, "left_out": True}
+    warned = run(*audit, "--earlier", "oct.csv", "--returning", "all")
+    assert says(warned.out, "60 of 260", "23.1%", "--returning first")
+    assert run(*audit[:1], "oct.csv", *audit[2:], "--append", "h.parquet", "--date", "2026-10").code == 0
+    unsought = run(*audit, "--append", "h.parquet", "--date", "2026-11")
+    assert says(unsought.out, "--earlier")
+    content = (tmp_path / "h.parquet").read_bytes()
+    assert run(*audit, "--earlier", "oct.csv", "--append", "h.parquet", "--date", "2026-11", "--replace", "--out", "a.json").code == 0
+    for file in ("h.parquet", "a.json"):
+        assert b"1-59" not in (tmp_path / file).read_bytes()
+    assert (tmp_path / "h.parquet").read_bytes() != content
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--earlier", "t.csv"], ("all 160 patients",)),
+        (["--earlier", "none.csv"], ("none.csv",)),
+        (["--earlier", "other.csv"], ("pid", "other.csv", "patient_id")),
+        (["--returning", "all"], ("--returning", "--earlier")),
+        (["--earlier", "t.csv", "--returning", "some"], ("some", "first", "all")),
+    ],
+)
+def test_earlier_periods_that_cannot_be_used(run: Run, tmp_path, options, expected):
+    rows(1).to_csv(tmp_path / "t.csv", index=False)
+    rows(1).rename(columns={"pid": "patient_id"}).to_csv(tmp_path / "other.csv", index=False)
+    ran = run("audit", "t.csv", *ROLES, "--score", "old", *QUICK, *options)
+    assert ran.code == 2
+    assert says(ran.err, *expected)
+    without = run("audit", "t.csv", "--label", "y", "--group", "sex", "--score", "old", *QUICK, "--earlier", "t.csv")
+    assert without.code == 2
+    assert says(without.err, "--patient")

@@ -134,12 +134,12 @@ def audit(
     files, or one that is partitioned by folders such as sex=F. It is read in batches, as is a file above 256 MiB.
     """
     source = given.source_of(file, network, inputs, scores)
-    problems = _problems(source, how, files) + append_problems(history)
+    problems = _problems(source, how, files) + append_problems(history) + _earlier_problems(source, how, history)
     conditions = conditions_of(fail_if, problems)
     raise_all(problems)
     _check_files(source, how, files, history)
     with notes("equipoise.data.images"):
-        result = _audited(source, how, files.group_name)
+        result = _audited(source, how, files.group_name, history)
     told = _document(result)
     if files.save or files.page or files.pdf:
         read = [path for path in (file, how.valid, how.train, network.weights, scores.check_scores) if path is not None]
@@ -182,9 +182,21 @@ def _problems(source: given.Source, how: AnalysisOptions, files: FileOptions) ->
     return problems
 
 
+def _earlier_problems(source: given.Source, how: AnalysisOptions, history: HistoryOptions) -> list[str]:
+    """What does not go with the tables of earlier periods."""
+    if not history.earlier:
+        return []
+    found = [] if source.inputs.options["patient"] else ["--earlier finds patients by their ids. Add --patient with their column."]
+    used = {"--train": how.train, "--probe": how.probe}
+    found += [f"{option} is about all rows and cannot be combined with --earlier. Omit one of them." for option, v in used.items() if v]
+    if source.network.model is None and source.file.exists() and data.is_large(source.file, source.inputs.options["max_table_bytes"]):
+        found.append(f"{source.file} is read in batches, from which patients of --earlier cannot be left out. Leave them out of the table.")
+    return found
+
+
 def _check_files(source: given.Source, how: AnalysisOptions, files: FileOptions, history: HistoryOptions) -> None:
     """Raises where a file is not there, or cannot be written, before anything is read."""
-    for path in (source.file, how.valid, source.scores.check_scores):  # before pandas is imported
+    for path in (source.file, how.valid, source.scores.check_scores, *(history.earlier or ())):  # before pandas is imported
         if path is not None and not path.exists():
             raise data.no_such_file(path)
     for place in (files.save, files.page, files.pdf, history.append, files.figures and files.figures / "rates.png"):
@@ -210,6 +222,8 @@ class Result:
     layers: pd.DataFrame | None
     group_names: dict[str, str]
     whose: str  # preprocessing, where it came with the model
+    returning: data.Returning | None  # patients of earlier periods; None where they were not identified
+    unsought: bool  # there are earlier periods, and their patients were not identified
 
     @property
     def only(self) -> measures.Audit | None:
@@ -225,11 +239,14 @@ class Result:
 
     @property
     def prepared(self) -> list[str]:
-        """What was done to the images, and whether the scores were compared with known ones."""
-        return networks.check_lines(self.checks, self.images[""].preprocessing() if self.images else None, self.whose)
+        """What was done to the images, whether the scores were compared with known ones, and patients of earlier periods."""
+        found = networks.check_lines(self.checks, self.images[""].preprocessing() if self.images else None, self.whose)
+        if self.unsought:
+            found.append("patients of earlier periods, who would count again, were not identified (--earlier FILE)")
+        return found if self.returning is None else [*found, report.returning_words(self.returning)]
 
 
-def _audited(source: given.Source, how: AnalysisOptions, group_name: list[str] | None) -> Result:
+def _audited(source: given.Source, how: AnalysisOptions, group_name: list[str] | None, history: HistoryOptions) -> Result:
     """The audit of each label, of scores in a file or of a network's."""
     labels = source.inputs.labels
     network, reading, whose = _network(source)
@@ -245,6 +262,10 @@ def _audited(source: given.Source, how: AnalysisOptions, group_name: list[str] |
     in_batches = network is None and data.is_large(source.file, reading.max_table_bytes)
     scores = {} if in_batches else read(source.file)
     checks = networks.checks_of(source, reading, network, opened[source.file].cohort, scores) if source.known else []
+    returning = None
+    if history.earlier:
+        seen = data.patients_in(history.earlier, reading.patient or "", limit=reading.max_table_bytes)
+        scores, returning = data.first_periods(scores, seen, keep=history.returning == "all")
     on = read(how.valid) if how.valid else {}
     names = given.group_names_of(group_name, next(iter(scores.values()), None))
     options = how.keywords
@@ -267,7 +288,8 @@ def _audited(source: given.Source, how: AnalysisOptions, group_name: list[str] |
         limits: dict[str, Any] = {"level": how.level, "seed": how.seed, "min_patients": how.min_patients}
         with bar("probes") as step:
             layers = models.encoding(network, opened[source.file].cohort, draws=how.draws or 1000, progress=step, **limits)
-    return Result(source, how, every, scores, opened, checks, layers, names, whose)
+    unsought = bool(history.append and reading.patient and not history.earlier and measures.history(history.append).periods)
+    return Result(source, how, every, scores, opened, checks, layers, names, whose, returning, unsought)
 
 
 def _network(source: given.Source) -> tuple[Any, data.Reading, str]:
@@ -292,6 +314,8 @@ def _document(result: Result) -> dict[str, Any]:
         told["encoding"] = json.loads(result.layers.to_json(orient="records", double_precision=15))
     if result.checks:
         told["checked_scores"] = [one.to_dict() for one in result.checks]
+    if result.returning is not None:
+        told["returning"] = result.returning.to_dict()
     for prefix, opened in result.images.items():
         told |= {f"{prefix}{key}": value for key, value in opened.counts().items()}
         told |= {} if prefix else {"preprocessing": opened.preprocessing()}

@@ -18,6 +18,7 @@ from equipoise.cli.inputs import collected
 if TYPE_CHECKING:
     from equipoise.measures import Condition, Fact
 
+RETURNING = ("first", "all")
 FAILED = 1  # the exit code where a condition of --fail-if holds
 PANEL = "Pipelines"
 
@@ -53,6 +54,21 @@ class HistoryOptions:
         list[str] | None,
         typer.Option(help="Group that is new to the history of --append and is right; repeat it for more.", rich_help_panel=PANEL),
     ] = None
+    earlier: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Table of an earlier period with the same --patient column: its patients are left out, so that each is in one period "
+            "of the history; repeat it for more. Nothing about patients is stored.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    returning: Annotated[
+        str,
+        typer.Option(
+            help="Patients of --earlier: first (only their first period counts) or all (they count again, with a warning).",
+            rich_help_panel=PANEL,
+        ),
+    ] = "first"
 
 
 def conditions_of(texts: list[str] | None, problems: list[str]) -> list[Condition]:
@@ -64,6 +80,10 @@ def conditions_of(texts: list[str] | None, problems: list[str]) -> list[Conditio
 def append_problems(given: HistoryOptions) -> list[str]:
     """Options of a history that do not go together."""
     append = given.append
+    if given.returning not in RETURNING:
+        return [f"--returning must be {' or '.join(RETURNING)}; got {given.returning!r}"]
+    if given.returning != RETURNING[0] and not given.earlier:
+        return [f"--returning {given.returning} requires the tables of earlier periods. Add --earlier FILE, or omit --returning."]
     if append is None:
         used = {"--date": given.date is not None, "--replace": given.replace_period, "--new-group": bool(given.new_group)}
         return [f"{option} requires --append FILE. Add it, or omit {option}." for option, is_used in used.items() if is_used]

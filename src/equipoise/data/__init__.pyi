@@ -75,6 +75,9 @@ from .reading import paired_columns as paired_columns
 from .reading import read_cohort as read_cohort
 from .reading import read_scores as read_scores
 from .reading import scan_scores as scan_scores
+from .returning import Returning as Returning
+from .returning import first_periods as first_periods
+from .returning import patients_in as patients_in
 from .scans import Scan as Scan
 from .scans import read_labels as read_labels
 from .scans import scan as scan

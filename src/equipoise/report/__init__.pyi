@@ -4,6 +4,7 @@ from .card_facts import read_facts as read_facts
 from .compare_page import write_contrast_page as write_contrast_page
 from .compare_page import write_monitoring_page as write_monitoring_page
 from .compare_words import condition_words as condition_words
+from .compare_words import returning_words as returning_words
 from .documents import overview as overview
 from .documents import pages as pages
 from .documents import readme as readme

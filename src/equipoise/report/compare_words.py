@@ -6,11 +6,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from equipoise.data import Returning
 from equipoise.measures import Condition, Monitoring, Verdict
 from equipoise.repair import Contrast
 from equipoise.report.measure_words import crossed, distinct, gap_words
 from equipoise.report.text import amount, count, percent, printable, sentence, short_name
 from equipoise.report.wording import Called
+
+
+def returning_words(found: Returning) -> str:
+    """How many patients were in earlier periods, and what that means for limits that hold over all periods."""
+    who = f"{found.patients:,} of {found.of_patients:,} patients ({found.patients / found.of_patients:.1%}) were in an earlier period"
+    if not found.patients:
+        return f"none of {found.of_patients:,} patients was in an earlier period"
+    if found.left_out:
+        return f"{who}; their {found.rows:,} rows were left out, so that each patient counts in one period"
+    return f"{who} and count again: limits and alarms over all periods are then too narrow (--returning first leaves them out)"
 
 
 def contrast_conclusion(found: Contrast, names: Mapping[str, str] | None = None) -> str:
