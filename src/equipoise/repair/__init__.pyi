@@ -42,13 +42,13 @@ from .score_checks import check_scores as check_scores
 from .score_checks import compare_known as compare_known
 from .score_checks import known_scores as known_scores
 from .score_checks import with_hint as with_hint
-from .score_rules import check_rules as check_rules
-from .score_rules import try_rules as try_rules
-from .score_rules import with_predictor as with_predictor
 from .trial import Tried as Tried
 from .trial import check_methods as check_methods
 from .trial import set_output as set_output
 from .trial import settled_output as settled_output
 from .trying import Request as Request
 from .trying import check_labels as check_labels
+from .trying import check_rules as check_rules
 from .trying import try_methods as try_methods
+from .trying import try_rules as try_rules
+from .trying import with_predictor as with_predictor

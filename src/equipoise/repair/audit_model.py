@@ -121,57 +121,75 @@ def audit(
     1.0
     """
     asked = Asked.of(options)
-    kinds = {type(own) for own in subject.values()} if isinstance(subject, Mapping) else set()
-    by_name = kinds in ({Scores}, {Scan})
+    by_name = isinstance(subject, Mapping) and {type(own) for own in subject.values()} in ({Scores}, {Scan})
     if cohort is not None and (by_name or isinstance(subject, (Scores, Scan))):
         raise BadInput("scores are audited without a cohort: eq.audit(scores); a cohort goes with a network: eq.audit(model, cohort)")
     if isinstance(subject, Mapping) and by_name:
-        on_each = valid if isinstance(valid, Mapping) else {}
-        if valid is not None and set(on_each) != set(subject):
-            raise BadInput(f"valid is scores by label too, of {', '.join(map(str, subject))}")
-        if isinstance(next(iter(subject.values())), Scan):
-            return audit_scans(subject, valid=on_each, progress=_shared(progress), **options)
-        each = {str(label): asked.decided(on_each.get(label)) for label in subject}
-        return audit_labels(subject, each, "labels", next(iter(subject.values())).name, _shared(progress))
+        return _of_labels(subject, asked, valid, progress, options)
     if train is not None and (not isinstance(cohort, Cohort) or not isinstance(train, Cohort)):
         raise BadInput("train is a cohort, and goes with a network and a cohort: eq.audit(model, parts.test, train=parts.train)")
     several = isinstance(cohort, Cohort) and cohort.targets is not None
     if asked.no_finding is not None and not several:
         raise BadInput("no_finding is for the labels of one model: a cohort with label=[...], or a mapping of labels to scores")
-    if isinstance(subject, (Scores, Scan)):
-        on = cast(Scores | None, valid)  # anything else is refused there
-        if isinstance(subject, Scan):
-            label = subject.roles.labels[0]
-            chosen = None if on is None else {label: on}
-            return audit_scans({label: subject}, valid=chosen, progress=_shared(progress), **options)[label]
-        return audit_asked(subject, asked.decided(on), progress)
+    if isinstance(subject, Scan):
+        label = subject.roles.labels[0]
+        chosen = None if valid is None else {label: cast(Scores, valid)}
+        return audit_scans({label: subject}, valid=chosen, progress=_shared(progress), **options)[label]
+    if isinstance(subject, Scores):
+        return audit_asked(subject, asked.decided(cast(Scores | None, valid)), progress)  # anything else is refused there
+    if isinstance(cohort, Cohort) and cohort.targets is not None:
+        return _of_outputs(subject, cohort, asked, valid, train, outputs, progress)
+    found, asked = _decided(subject, cohort, asked, valid, output)
+    return with_baseline(audit_asked(found, asked, progress), found, cohort, train)
 
+
+def _of_labels(subject: Mapping[Any, Any], asked: Asked, valid: object, progress: Progress | None, options: AuditOptions) -> Audits:
+    """The audit of scores, or of scans of one table, by label."""
+    on_each = valid if isinstance(valid, Mapping) else {}
+    if valid is not None and set(on_each) != set(subject):
+        raise BadInput(f"valid is scores by label too, of {', '.join(map(str, subject))}")
+    first = next(iter(subject.values()))
+    if isinstance(first, Scan):
+        return audit_scans(subject, valid=on_each, progress=_shared(progress), **options)
+    each = {str(label): asked.decided(on_each.get(label)) for label in subject}
+    return audit_labels(subject, each, "labels", first.name, _shared(progress))
+
+
+def _of_outputs(
+    subject: object,
+    cohort: Cohort,
+    asked: Asked,
+    valid: object,
+    train: Cohort | None,
+    outputs: Mapping[str, int | str] | None,
+    progress: Progress | None,
+) -> Audits:
+    """The audit of each label of a cohort with several."""
+    known = _labels(subject, cohort, asked, valid, outputs)
+    by_label = {label: replace(asked, rule=rule, threshold=None, also=(*asked.also, *goal)) for label, (_, rule, goal) in known.items()}
+    scores = {label: own[0] for label, own in known.items()}
+    every = audit_labels(scores, by_label, cohort.kind, cohort.name, _shared(progress))
+    if train is None:
+        return every
+    each = {label: with_baseline(own, scores[label], cohort.labelled(label), train.labelled(label)) for label, own in every.items()}
+    return replace(every, audits=each)
+
+
+def _decided(subject: object, cohort: Cohort | None, asked: Asked, valid: object, output: str) -> tuple[Scores, Asked]:
+    """The scores of a classifier or of a debiasing result on a cohort, and the audit with the rule that decides them."""
     from equipoise.methods import Candidate
 
-    if isinstance(cohort, Cohort) and cohort.targets is not None:
-        known = _labels(subject, cohort, asked, valid, outputs)
-        by_label = {label: replace(asked, rule=rule, threshold=None, also=(*asked.also, *goal)) for label, (_, rule, goal) in known.items()}
-        scores = {label: own[0] for label, own in known.items()}
-        every = audit_labels(scores, by_label, cohort.kind, cohort.name, _shared(progress))
-        if train is None:
-            return every
-        with_each = {
-            label: with_baseline(own, scores[label], cohort.labelled(label), train.labelled(label)) for label, own in every.items()
-        }
-        return replace(every, audits=with_each)
     if isinstance(subject, Candidate):
         if asked.threshold is not None:
             raise BadInput("a debiasing result has a decision rule of its own; do not give a threshold as well")
         more = (*asked.also, *_goal(subject)) if asked.measures is None else asked.also
-        found = predicted_scores(subject.model, cohort, output)
-        return with_baseline(audit_asked(found, replace(asked, rule=subject.rule, also=more), progress), found, cohort, train)
+        return predicted_scores(subject.model, cohort, output), replace(asked, rule=subject.rule, also=more)
     found = predicted_scores(subject, cohort, output)
-    if asked.rule is None and asked.threshold is None and valid is None:
-        asked = replace(asked, rule=trained_rule(subject))
-    on = (
-        valid if valid is None or isinstance(valid, Scores) else predicted_scores(subject, cast(Cohort, valid), output, "valid of eq.audit")
-    )
-    return with_baseline(audit_asked(found, asked.decided(on), progress), found, cohort, train)
+    if valid is None:
+        known = asked.rule is not None or asked.threshold is not None
+        return found, (asked if known else replace(asked, rule=trained_rule(subject))).decided(None)
+    on = valid if isinstance(valid, Scores) else predicted_scores(subject, cast(Cohort, valid), output, "valid of eq.audit")
+    return found, asked.decided(on)
 
 
 def with_baseline(audit: Audit, scores: Scores, cohort: Cohort | None, train: Cohort | None) -> Audit:
