@@ -18,8 +18,8 @@ from equipoise.measures import Settings, audit_scores
 from equipoise.methods import Goal, Note
 from equipoise.repair import Comparison
 from equipoise.report import read_facts, why_words
-from equipoise.report.card import cards, pipeline_tag
 from equipoise.report.card_facts import NOT_PROVIDED, SECTIONS
+from equipoise.report.documents import cards, pipeline_tag
 from equipoise.report.text import amount, clean, fenced, name, prose
 from support.cases import HOSTILE, small_case
 from support.facts import facts, says

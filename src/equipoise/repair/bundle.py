@@ -67,8 +67,7 @@ from equipoise.repair.new_rows import (
 )
 from equipoise.repair.provenance import OWN_NETWORK
 from equipoise.repair.saved_predictor import SCORE, predictor_of
-from equipoise.repair.schema import PREDICTOR_KIND, RULE_KIND
-from equipoise.repair.served_images import opening, transform_to_serve
+from equipoise.repair.schema import PREDICTOR_KIND, RULE_KIND, opening, transform_to_serve
 from equipoise.repair.verified import AGAIN, WEIGHTS, Verified, code_to_run, verify
 
 log = logging.getLogger(__name__)

@@ -1,3 +1,5 @@
+from .audit_page import Origin as Origin
+from .audit_page import write_again as write_again
 from .audit_page import write_audit_page as write_audit_page
 from .audit_page import write_audits_page as write_audits_page
 from .card_facts import read_facts as read_facts
@@ -19,7 +21,6 @@ from .notebook import contrast_html as contrast_html
 from .notebook import monitoring_html as monitoring_html
 from .notes import note_words as note_words
 from .notes import why_words as why_words
-from .origin import Origin as Origin
 from .page import write_page as write_page
 from .panels import PANELS as PANELS
 from .panels import Mark as Mark
@@ -30,7 +31,6 @@ from .panels import line as line
 from .panels import percents as percents
 from .panels import up as up
 from .paper import check_printer as check_printer
-from .saved_pages import write_again as write_again
 from .study_tables import pooled_view as pooled_view
 from .study_tables import save_csv as save_csv
 from .study_tables import save_latex as save_latex

@@ -1,24 +1,97 @@
-"""The HTML report of an audit for a committee, and the overview of several labels. Each is one file, for screens, phones and paper."""
+"""The HTML report of an audit for a committee, and the overview of several labels. Each is one file, for screens, phones and paper.
 
+The JSON of an audit records its origin, from which its pages can be written again.
+"""
+
+import json
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+import platform
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from equipoise import __version__
-from equipoise.data import write_text
-from equipoise.measures import OF_ALL, Audit, Audits, Estimate
+from equipoise.data import sha256, sha256_of, without_folders, write_text
+from equipoise.errors import BadInput
+from equipoise.measures import OF_ALL, Audit, Audits, Estimate, read_audit
 from equipoise.report.audit_views import AuditView, audit_views, subgroup_data, threshold_data, underdiagnosis_rows
 from equipoise.report.audit_words import answer, harms, interval_words
 from equipoise.report.measure_words import PERFORMANCE, RATES, crossed, distinct, gap_words
-from equipoise.report.origin import Origin
 from equipoise.report.panels import Called
-from equipoise.report.paper import print_page
+from equipoise.report.paper import print_page, short_page
 from equipoise.report.templating import LIMITS, date_words, how_many, numbered, page_of, script_data
 from equipoise.report.text import percent
 from equipoise.report.wording import attributes_of, baseline_words, comparison_words, conclusion, group_words, largest_gap, sampled_words
+
+LIBRARIES = ("numpy", "pandas", "scipy", "torch")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What is needed to make an audit again."""
+
+    command: str = ""
+    when: str = ""  # ISO date and time
+    versions: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)  # name: SHA-256
+    inputs: Sequence[str] = ()  # how images were prepared, and whether the scores were compared with known ones
+    group_names: Mapping[str, str] = field(default_factory=dict)  # the user's words, for a page that is made again
+
+    @classmethod
+    def now(
+        cls,
+        *,
+        arguments: Sequence[str] = (),
+        files: Iterable[Path] = (),
+        inputs: Sequence[str] = (),
+        group_names: Mapping[str, str] | None = None,
+    ) -> "Origin":
+        """The origin of an audit that is made now: its command line without folders, versions, and the SHA-256 of its files.
+
+        Of a folder, it is that of the names and sizes of the files in it.
+        """
+        used = {name: str(sys.modules[name].__version__) for name in LIBRARIES if hasattr(sys.modules.get(name), "__version__")}
+        return cls(
+            command=shlex.join(map(without_folders, arguments)),
+            when=datetime.now(UTC).isoformat(timespec="seconds"),
+            versions={"equipoise": __version__, **used, "python": platform.python_version()},
+            files=dict(map(_checksum, files)),
+            inputs=tuple(inputs),
+            group_names=dict(group_names or {}),
+        )
+
+    @classmethod
+    def of(cls, plain: object) -> "Origin | None":
+        """The origin in the JSON of an audit; None where it has none."""
+        if not isinstance(plain, Mapping):
+            return None
+
+        def table(name: str) -> dict[str, str]:
+            own = plain.get(name)
+            return {str(k): str(v) for k, v in own.items()} if isinstance(own, Mapping) else {}
+
+        inputs = plain.get("inputs")
+        said = tuple(map(str, inputs)) if isinstance(inputs, (list, tuple)) else ()
+        command, when = (str(plain.get(name, "")) for name in ("command", "when"))
+        return cls(command, when, table("versions"), table("files"), said, table("group_names"))
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+def _checksum(path: Path) -> tuple[str, str]:
+    if path.is_file():
+        return path.name, sha256_of(path)
+    inside = sorted(file for file in path.rglob("*") if file.is_file())
+    listed = "\n".join(f"{file.relative_to(path).as_posix()} {file.stat().st_size}" for file in inside)
+    return f"{path.name} (names and sizes of {len(inside):,} files)", sha256(listed.encode())
+
 
 SCRIPTS = ("svg.js", "page.js", "threshold.js", "subgroups.js")
 CONTENTS = {
@@ -202,3 +275,48 @@ def matrices(audits: Audits) -> list[dict[str, Any]]:
         sizes = [abs(e.value) for row in cells.values() for e in row.values() if not math.isnan(e.value)]
         found.append({"measure": measure, "columns": columns, "cells": cells, "widest": max([0.05, *sizes])})
     return found
+
+
+REPORT = "report.html"
+
+
+def write_again(
+    source: str | Path, *, page: str | Path | None = None, pdf: str | Path | None = None, group_names: Mapping[str, str] | None = None
+) -> list[Path]:
+    """The paths of a page and a PDF, written from the JSON of an audit or from the folder of a repair.
+
+    Without a name for either, the page of an audit is written next to its JSON. Words for groups are those of the audit unless others are
+    given. The report of a repair needs the rows of its patients,
+    which are not saved, so its page is that in the folder.
+    """
+    place = Path(source)
+    if place.is_dir():
+        return _of_folder(place, page, pdf, group_names)
+    found = read_audit(place)
+    origin = Origin.of(json.loads(place.read_text(encoding="utf-8")).get("provenance"))
+    words = group_names or (None if origin is None else origin.group_names)
+    wanted = [Path(name) for name in (page, pdf) if name is not None] or [place.with_suffix(".html")]
+    for path in wanted:
+        if isinstance(found, Audit):
+            write_audit_page(found, path, group_names=words, origin=origin)
+        else:
+            write_audits_page(found, path, group_names=words, origin=origin)
+    return wanted
+
+
+def _of_folder(folder: Path, page: str | Path | None, pdf: str | Path | None, group_names: Mapping[str, str] | None) -> list[Path]:
+    whole = folder / REPORT
+    if not whole.is_file():
+        raise BadInput(f"{folder} has no {REPORT}. Name a folder that `equipoise debias --out` wrote, or the JSON of an audit.")
+    if page is None and pdf is None:
+        raise BadInput(f"{folder} has its page already: {whole}. Give --pdf FILE.pdf to print it, or --report FILE.html to copy it.")
+    if group_names:
+        raise BadInput(f"the words for groups in {whole} were given to `equipoise debias` and cannot be changed here. Omit --group-name.")
+    html = whole.read_text(encoding="utf-8")
+    short = short_page(html, str(whole))
+    written = []
+    if page is not None:
+        written.append(write_text(Path(page), html))
+    if pdf is not None:
+        written.append(print_page(short, Path(pdf)))
+    return written
