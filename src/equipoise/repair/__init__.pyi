@@ -8,8 +8,6 @@ from .comparison import Comparison as Comparison
 from .comparison import Probes as Probes
 from .contrast import Contrast as Contrast
 from .contrast import contrast_facts as contrast_facts
-from .contrast import contrast_scores as contrast_scores
-from .contrast import contrast_sums as contrast_sums
 from .dry_run import RepairEstimate as RepairEstimate
 from .dry_run import estimate as estimate
 from .dry_run import estimate_rules as estimate_rules
