@@ -88,6 +88,16 @@ def did_you_mean(name: object, choices: Iterable[str], cutoff: float = 0.5) -> s
     return f" Did you mean {folded[near[0]]!r}?" if near else ""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, without the full stop at its end; the name of its kind where it says nothing.
+
+    >>> first_line(OSError("no space left.\\nmore")), first_line(ValueError())
+    ('no space left', 'ValueError')
+    """
+    lines = str(error).strip().splitlines()
+    return lines[0].strip().rstrip(".") if lines else type(error).__name__
+
+
 def pick(kind: str, name: str, valid: Iterable[str]) -> str:
     """The name itself if it is in the list, otherwise an error that names the closest one."""
     choices = list(valid)

@@ -7,7 +7,6 @@ Coded rows stay in memory up to `HELD` rows; more are kept in a temporary folder
 every sum over patients is a sum over those files and memory does not grow with the rows.
 """
 
-import codecs
 import gzip
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,11 +19,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data.attribute import Attribute, FloatArray, ObjectArray, settled_codes
+from equipoise.data.columns import absent
 from equipoise.data.files import no_such_file
 from equipoise.data.scores import Scores
-from equipoise.data.table_files import CHUNK, arrow_values, check_no_workbook, csv_format, is_parquet
+from equipoise.data.table_files import arrow_values, check_no_workbook, csv_format, encoding_of, is_parquet
 from equipoise.data.targets import UNKNOWN
-from equipoise.errors import BadInput, did_you_mean
+from equipoise.errors import BadInput, first_line, raise_all
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +59,7 @@ def read_batches(path: str | Path, *, text: Sequence[str], values: Sequence[str]
         except BadInput:
             raise
         except Exception as error:  # a damaged file makes the libraries that parse it raise almost anything
-            reason = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
+            reason = first_line(error)
             raise BadInput(f"{where} cannot be read as CSV or Parquet: {reason}. Correct it or export it again.") from error
 
 
@@ -81,21 +81,13 @@ def _files(path: Path) -> list[tuple[Path, dict[str, str | None]]]:
     return found
 
 
-def _absent(wanted: Sequence[str], there: Sequence[str], where: str) -> None:
-    """Raises where a file lacks columns."""
-    shown = ", ".join(there[:20]) + (f", and {len(there) - 20} more" if len(there) > 20 else "")
-    problems = [f"no column {name!r}.{did_you_mean(name, there, 0.6)} The columns are: {shown}." for name in wanted if name not in there]
-    if problems:
-        raise BadInput(*problems, source=where)
-
-
 def _of_parquet(file: Path, where: str, told: dict[str, str | None], wanted: Sequence[str], text: Sequence[str]) -> Iterator[Batch]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(file) as opened:
         names = opened.schema_arrow.names
-        _absent([name for name in wanted if name not in told], names, where)
+        raise_all([absent(name, names) for name in wanted if name not in told and name not in names], where)
         stored = [name for name in wanted if name in names]
         start = 0
         for part in opened.iter_batches(batch_size=ROWS, columns=stored, use_threads=False):
@@ -120,9 +112,13 @@ def _of_csv(
 
     with _unzipped(file) as stream:
         check_no_workbook(stream.read(8), file)
-    encoding = _encoding(file, where)
+    with _unzipped(file) as stream:
+        encoding = encoding_of(stream)
+    if encoding is None:  # a whole file may be Windows text; one that is read in batches may not
+        raise BadInput(f"{where} is not UTF-8, as a CSV file that is read in batches must be. Export it as UTF-8 or as Parquet.")
     written = csv_format(_unzipped(file), encoding, file)
-    _absent([name for name in wanted if name not in told], [n for n in written.names if n], where)
+    names = [name for name in written.names if name]
+    raise_all([absent(name, names) for name in wanted if name not in told and name not in names], where)
     stored = [called for called, name in zip(written.called, written.names, strict=True) if name in wanted]
     start = 0
     with _unzipped(file) as stream:
@@ -135,24 +131,6 @@ def _of_csv(
             texts = {name: pa.array(frame[name].to_numpy(dtype=object), pa.string(), from_pandas=True) for name in text}
             yield Batch(_rows(where, start, rows), rows, texts, {name: frame[name] for name in wanted if name not in text})
             start += rows
-
-
-def _encoding(file: Path, where: str) -> str:
-    """The encoding of a CSV file, which is read once for it. A whole file may be Windows text; one that is read in batches may not."""
-    with _unzipped(file) as stream:
-        if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            return "utf-16"
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    with _unzipped(file) as stream:
-        try:
-            for piece in iter(lambda: stream.read(CHUNK), b""):
-                decoder.decode(piece)
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError:
-            raise BadInput(
-                f"{where} is not UTF-8, as a CSV file that is read in batches must be. Export it as UTF-8 or as Parquet."
-            ) from None
-    return "utf-8-sig"
 
 
 def _unzipped(file: Path) -> BinaryIO:

@@ -82,7 +82,7 @@ class Roles:
         own = {"score": self.score, "patient": self.patient, "id": self.id, "weight": self.weight}
         wanted = dict.fromkeys(name for name in (*self.labels, *self.groups, *own.values()) if name is not None)
         counts = {name: list(frame.columns).count(name) for name in wanted}
-        problems = [_absent(name, frame) for name, count in counts.items() if not count]
+        problems = [absent(name, list(map(str, frame.columns))) for name, count in counts.items() if not count]
         problems += [f"column {name!r} is there {count} times. Rename all but one." for name, count in counts.items() if count > 1]
         if not len(frame):
             problems.append("the table has no rows")
@@ -212,8 +212,8 @@ def check_frame(call: str, frame: object) -> None:
     raise Misuse(call, "a pandas DataFrame and the names of its columns", frame, advice)
 
 
-def _absent(name: str, frame: pd.DataFrame) -> str:
-    names = [str(c) for c in frame.columns]
+def absent(name: str, names: Sequence[str]) -> str:
+    """The problem of a table whose columns have these names, and this one not."""
     shown = ", ".join(map(clipped, names[:20])) + (f", and {len(names) - 20} more" if len(names) > 20 else "")
     return f"no column {name!r}.{did_you_mean(name, names, 0.6)} The columns are: {shown}."
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from equipoise.data.faults import BadTransform
-from equipoise.data.image_cache import cache_folder, fits_in_memory, temporary_rows
+from equipoise.data.image_cache import float_rows
 from equipoise.data.images import Images
 from equipoise.data.transforms import CHECKED, Rows, as_row, check_repeatable
-from equipoise.errors import BadInput, EquipoiseError, Misuse
+from equipoise.errors import BadInput, EquipoiseError, Misuse, first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,9 +66,7 @@ def load_rows(
     labels, ids, read = [], [], 0
     for read, item in enumerate(_items(dataset, inner), 1):
         if store is None:
-            whole = (total, *item.row.shape)
-            kept = cache is None and fits_in_memory(total, item.row.shape, np.float32)
-            store = np.zeros(whole, np.float32) if kept else temporary_rows(whole, cache_folder(cache))
+            store = float_rows((total, *item.row.shape), cache)
         if read > total:
             raise BadInput(
                 f"the data set yields more rows than the {total:,} of the table. Give the table of the same rows, in the same order."
@@ -142,7 +140,7 @@ def _at(dataset: Any, at: int) -> Any:
     except EquipoiseError:
         raise
     except Exception as error:  # the user's code may raise anything
-        reason = (str(error).splitlines() or ["no message"])[0].rstrip(".")
+        reason = first_line(error)
         raise BadInput(
             f"the data set raised {type(error).__name__} for row {at + 1}: {reason}. Correct it, or leave the row out."
         ) from error

@@ -37,7 +37,7 @@ from equipoise.data.dicom import is_dicom, read_pixels
 from equipoise.data.faults import RAISE, BadImage, BadTransform, Broken, Limit
 from equipoise.data.image_files import Pixels, Source, file_state
 from equipoise.data.preprocessing import Geometry
-from equipoise.errors import BadInput, MissingExtra
+from equipoise.errors import BadInput, MissingExtra, first_line
 
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "JPEG2000", "PPM")  # importing their plugins makes them known to Pillow
 BLOCK = 2**20  # pixels that are turned into gray at a time, to spare memory for large images
@@ -204,7 +204,7 @@ def fault(source: Source, make: Callable[[Source], npt.NDArray[Any]], out: npt.N
 
 def _line(error: BaseException) -> str:
     """The first line of an error, without what could mess up a terminal, and not longer than a line."""
-    text = (str(error).splitlines() or [""])[0].strip() or type(error).__name__
+    text = first_line(error)
     return "".join(c if c.isprintable() else "?" for c in text)[:200]
 
 

@@ -24,7 +24,7 @@ import pandas as pd
 
 from equipoise.data.faults import BadImage, Broken, Limit
 from equipoise.data.image_files import file_state
-from equipoise.errors import BadInput, MissingExtra
+from equipoise.errors import BadInput, MissingExtra, first_line
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ def header(file: str | Path, limit: Limit = Limit()) -> dict[str, object]:
     except OSError as error:
         raise BadImage("damaged", f"cannot be read: {error.strerror or type(error).__name__}") from error
     except (*UNREADABLE, pydicom.errors.InvalidDicomError) as error:
-        raise BadImage("damaged", f"cannot be read as DICOM: {(str(error).splitlines() or [type(error).__name__])[0][:200]}") from error
+        raise BadImage("damaged", f"cannot be read as DICOM: {first_line(error)[:200]}") from error
     found: dict[str, Any] = {name: _text(held[keyword]) for name, keyword in KEYWORDS.items()}
     if "\ufffd" in (found["patient"] or ""):  # it tells patients apart, so that none of its characters may be lost
         raise BadImage(

@@ -210,6 +210,12 @@ def fits_in_memory(rows: int, shape: tuple[int, ...], kind: npt.DTypeLike) -> bo
     return rows * int(np.prod(shape)) * np.dtype(kind).itemsize <= IN_MEMORY
 
 
+def float_rows(shape: tuple[int, ...], cache: str | Path | None) -> npt.NDArray[np.float32]:
+    """Empty float rows (n, ...): in memory where they fit and no cache is named, otherwise in a file that goes with the process."""
+    kept = cache is None and fits_in_memory(shape[0], shape[1:], np.float32)
+    return np.zeros(shape, np.float32) if kept else temporary_rows(shape, cache_folder(cache))
+
+
 def temporary_rows(shape: tuple[int, ...], folder: Path) -> npt.NDArray[np.float32]:
     """Rows of zeros in a file in this folder, which is removed when they are no longer used."""
     try:

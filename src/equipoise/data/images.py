@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from equipoise.data.attribute import IntArray
 from equipoise.data.faults import MAX_PIXELS, BadTransform, Broken, Limit
-from equipoise.data.image_cache import cache_folder, cached, fill, fits_in_memory, name_of, temporary_rows
+from equipoise.data.image_cache import cache_folder, cached, fill, fits_in_memory, float_rows, name_of
 from equipoise.data.image_files import Source
 from equipoise.data.preprocessing import XRAY_PRESET, Geometry, Preprocessing, preprocessing_of
 from equipoise.data.transforms import CHECKED, Transform, as_transform, check_repeatable, transformed, xray_resized
@@ -258,9 +258,7 @@ class _Work:
         self, make: Callable[[Source], npt.NDArray[np.float32]], shape: tuple[int, ...]
     ) -> tuple[npt.NDArray[np.float32], dict[int, Broken]]:
         """Float rows of these images, and what was wrong, by position."""
-        whole = (len(self.sources), *shape)
-        kept = self.cache is None and fits_in_memory(len(self.sources), shape, np.float32)
-        out = np.zeros(whole, np.float32) if kept else temporary_rows(whole, cache_folder(self.cache))
+        out = float_rows((len(self.sources), *shape), self.cache)
         return out, fill(out, self.sources, make, self.limit, self.progress)
 
 

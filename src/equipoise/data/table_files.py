@@ -18,7 +18,7 @@ import pandas as pd
 
 from equipoise.data.attribute import inexact, level_name
 from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, max_table_bytes, no_such_file, read_bytes, too_large
-from equipoise.errors import BadInput
+from equipoise.errors import BadInput, first_line
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def read_table(path: str | Path, *, text: Collection[str] = (), words: Collectio
     except BadInput:
         raise
     except Exception as error:  # a damaged file makes the libraries that parse it raise almost anything
-        reason = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
+        reason = first_line(error)
         raise BadInput(f"{path} cannot be read as CSV or Parquet: {reason}. Correct it or export it again.") from error
     if frame.empty:
         raise BadInput(f"{path} has a header and no rows. Export it again, with rows.")
@@ -279,21 +279,29 @@ def _all_spaced(lines: list[str], separator: str) -> bool:
 
 
 def _encoding(raw: bytes, path: Path) -> str:
-    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    if (found := encoding_of(BytesIO(raw))) is not None:
+        return found
+    _check_windows(raw, path)
+    log.warning(
+        "%s is not UTF-8 and was read as Western European text (Windows-1252), which changes names in other alphabets. If they are "
+        "wrong, export it as UTF-8.",
+        path.name,
+    )
+    return "cp1252"
+
+
+def encoding_of(stream: BinaryIO) -> str | None:
+    """The encoding of text, UTF-16 or UTF-8, for which the stream is read to its end; None where it is another one."""
+    if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return "utf-16"
-    decoder, view = codecs.getincrementaldecoder("utf-8")(), memoryview(raw)
+    stream.seek(0)
+    decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        for start in range(0, len(raw), CHUNK):
-            decoder.decode(view[start : start + CHUNK])
+        for piece in iter(lambda: stream.read(CHUNK), b""):
+            decoder.decode(piece)
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:
-        _check_windows(raw, path)
-        log.warning(
-            "%s is not UTF-8 and was read as Western European text (Windows-1252), which changes names in other alphabets. If they are "
-            "wrong, export it as UTF-8.",
-            path.name,
-        )
-        return "cp1252"
+        return None
     return "utf-8-sig"
 
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from equipoise.data.faults import BadImage, BadTransform, Limit
 from equipoise.data.image_files import Source
+from equipoise.errors import first_line
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -105,10 +106,10 @@ def _called(transform: Transform, given: object, source: Source) -> Rows:
         with _one_at_a_time:
             found = transform.function(given)
     except Exception as error:  # the user's code may raise anything
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
+        reason = f"{type(error).__name__}: {first_line(error)}"
         kind = {"image": f"a Pillow image of mode {getattr(given, 'mode', '')}", "array": "an array", "path": "a path"}[transform.takes]
         raise BadTransform(
-            f"the transform {transform.named} raised {reason.rstrip('.')}{where}. It was called with {kind}; channels=1 or 3 (--channels) "
+            f"the transform {transform.named} raised {reason}{where}. It was called with {kind}; channels=1 or 3 (--channels) "
             "converts images to gray or RGB first, and an annotation of its parameter (np.ndarray, Path) asks for another kind."
         ) from error
     return as_row(found, f"the transform {transform.named}", where)

@@ -15,12 +15,13 @@ from equipoise.data import Attribute, IntArray, Scores, varying_in
 from equipoise.errors import BadInput, EmptyCell, UnknownName, pick
 from equipoise.measures.audit import DERIVED, NO_FINDING, Audit, Audits, NoneOf, digest_of, none_of
 from equipoise.measures.by_threshold import COLUMNS, by_threshold
+from equipoise.measures.calibration import Scored
 from equipoise.measures.cells import Cells, FloatArray, normalised, tabulate
 from equipoise.measures.clusters import units_of
 from equipoise.measures.estimates import Estimate, Settings, coefficients, estimate_attribute, estimate_performance, simultaneous
 from equipoise.measures.functional import gap_values, predictive, require_cells
 from equipoise.measures.gaps import GAPS, QUOTIENTS, Gap, is_quotient, named, thresholds_of
-from equipoise.measures.many_rows import Rows, losses_of, of_all_rows, rows_used, sample_of
+from equipoise.measures.many_rows import losses_of, of_all_rows, rows_used, sample_of
 from equipoise.measures.moments import Moments
 from equipoise.measures.multiplicity import adjusted, comparisons_of, critical_levels
 from equipoise.measures.performance import PERFORMANCE
@@ -280,7 +281,7 @@ def _of_scores(scores: Scores, attribute: Attribute, units: IntArray, settings: 
     if sample[1] is attribute:
         return found, used
     sampled = used < rows_used(attribute)
-    rows = Rows(scores.y, scores.score, attribute.codes, len(attribute.levels), units, scores.weight)
+    rows = Scored.of(scores.score, scores.y, attribute.codes, len(attribute.levels), units, scores.weight)
     return of_all_rows(found, losses_of(rows), settings.level, sampled, settings.min_patients), used
 
 

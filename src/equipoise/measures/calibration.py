@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from equipoise.measures.cells import FloatArray, IntArray, ratio, sums_at
 from equipoise.measures.clusters import Clusters
-from equipoise.measures.intervals import fewer_clusters, quantile, student, wilson
+from equipoise.measures.intervals import Limits, fewer_clusters, quantile, student, wilson
 
 NEWTON = 50  # iterations; five are usual, near separation it takes more
 HALVINGS = 40  # of the distance to a limit, far below what is printed
@@ -33,17 +33,6 @@ REASONS = {  # in words, after the name of a measure
     SEPARATED: "the scores separate the labels completely",
     CERTAIN: "scores of exactly 0 or 1 that are wrong",
 }
-
-
-@dataclass(frozen=True, eq=False)
-class Limits:
-    """A measure of each group with its interval (groups,): NaN where `why` (a key of REASONS) is not empty."""
-
-    value: FloatArray
-    low: FloatArray
-    high: FloatArray
-    patients: FloatArray  # on which it rests: those of the rarer label where both are needed
-    why: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)

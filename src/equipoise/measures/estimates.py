@@ -13,7 +13,7 @@ from equipoise.errors import raise_all
 from equipoise.measures.cells import FloatArray, grouped, ratio, sums_at
 from equipoise.measures.clusters import units_of
 from equipoise.measures.gaps import MEASURES, USUAL, is_quotient, labels_needed, read_range, terms
-from equipoise.measures.intervals import auroc_interval, detectable_gap, fewer_clusters, wilson
+from equipoise.measures.intervals import Limits, auroc_interval, detectable_gap, fewer_clusters, wilson
 from equipoise.measures.moments import Moments, moments_of
 from equipoise.measures.performance import Ranking
 
@@ -103,7 +103,7 @@ def estimate_attribute(
 
 
 def frames_of(
-    attribute: Attribute, sums: Moments, areas: "Found", gaps: Sequence[str], settings: Settings, unit: str
+    attribute: Attribute, sums: Moments, areas: Limits, gaps: Sequence[str], settings: Settings, unit: str
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """One row per group with every rate and its interval, and one row per gap and group, from the moments and AUROCs of the groups."""
     found = {name: areas if name == "auroc" else _rate(sums, name, settings.level) for name in GROUP_MEASURES}
@@ -117,16 +117,6 @@ GAP_COLUMNS = [
     *("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "clear"),
     *("detectable", "patients", "few", "note"),
 ]
-
-
-@dataclass(frozen=True, eq=False)
-class Found:
-    """A rate of each group with its limits, and how many patients it rests on."""
-
-    value: FloatArray
-    low: FloatArray
-    high: FloatArray
-    patients: FloatArray
 
 
 def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], settings: Settings) -> dict[str, Estimate]:
@@ -250,16 +240,16 @@ def _average_precision(ranked: _Ranked, level: float) -> tuple[float, float, flo
     return value, float(low[0]), float(high[1])
 
 
-def _rate(sums: Moments, name: str, level: float) -> Found:
+def _rate(sums: Moments, name: str, level: float) -> Limits:
     """A rate of each group; one minus another has the mirrored interval."""
     source = MIRRORED.get(name, name)
     value, (low, high) = sums.value(source), sums.interval(source, level)
     if name in MIRRORED:
         value, low, high = 1 - value, 1 - high, 1 - low
-    return Found(value, low, high, sums.patients(source))
+    return Limits(value, low, high, sums.patients(source))
 
 
-def aurocs(scores: Scores, attribute: Attribute, units: IntArray, level: float) -> Found:
+def aurocs(scores: Scores, attribute: Attribute, units: IntArray, level: float) -> Limits:
     """The AUROC of each group."""
     order = np.argsort(attribute.codes, kind="stable")
     parts = np.split(order, np.searchsorted(attribute.codes[order], np.arange(len(attribute.levels) + 1)))[1:-1]
@@ -270,10 +260,10 @@ def aurocs(scores: Scores, attribute: Attribute, units: IntArray, level: float) 
         found.append((*_area(ranked, level), float(min(ranked.patients()))))
     area, m, n, patients = np.array(found).reshape(-1, 4).T
     low, high = auroc_interval(area, m, n, level)
-    return Found(area, low, high, patients)
+    return Limits(area, low, high, patients)
 
 
-def _group_frame(attribute: Attribute, sums: Moments, found: Mapping[str, Found], settings: Settings, unit: str) -> pd.DataFrame:
+def _group_frame(attribute: Attribute, sums: Moments, found: Mapping[str, Limits], settings: Settings, unit: str) -> pd.DataFrame:
     negatives, positives = (sums.rows_of(name).astype(int) for name in ("fpr", "tpr"))
     columns: dict[str, object] = {
         "attribute": attribute.name,

@@ -11,6 +11,7 @@ effective sample size, so that several rows of one patient count for no more tha
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from math import gamma
 from statistics import NormalDist
@@ -25,6 +26,17 @@ NEWTON = 8  # steps at most; five or six give all digits
 NOTHING = 1e-17  # relative to a sum that it does not change
 POWER = 0.8  # of the minimum detectable gap
 NEAR_END = (2, 3, 50)  # events within which the limit of a proportion comes from the Poisson distribution: of at most 50 patients, of more
+
+
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """A measure of each group with its interval (groups,): NaN where `why` (a key of `calibration.REASONS`) is not empty."""
+
+    value: FloatArray
+    low: FloatArray
+    high: FloatArray
+    patients: FloatArray  # on which it rests: those of the rarer label where both are needed
+    why: tuple[str, ...] = ()
 
 
 @cache

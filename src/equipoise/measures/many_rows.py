@@ -13,28 +13,15 @@ calibration in the large always use all rows.
 """
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from equipoise.data import Attribute, Scores, mixed
-from equipoise.measures.calibration import ENOUGH, Limits, expit, logit
+from equipoise.measures.calibration import ENOUGH, Scored, expit, logit
 from equipoise.measures.cells import FloatArray, IntArray, grouped, ratio, sums_at
-from equipoise.measures.clusters import Clusters
-from equipoise.measures.intervals import quantile
+from equipoise.measures.intervals import Limits, quantile
 from equipoise.measures.score_measures import ScoreMeasures
-
-
-class Rows(NamedTuple):
-    """Rows by label, score, group and patient, with their weights."""
-
-    y: IntArray
-    score: FloatArray
-    codes: IntArray
-    groups: int
-    units: IntArray
-    weight: FloatArray | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,19 +55,17 @@ class Losses:
         return found
 
 
-def losses_of(rows: Rows) -> Losses:
-    """The losses of rows; those without a group (code -1) are left out.
+def losses_of(rows: Scored) -> Losses:
+    """The losses of the rows of every group.
 
-    >>> two = losses_of(Rows(np.array([1, 0]), np.array([0.5, 0.5]), np.zeros(2, int), 1, np.arange(2), None))
+    >>> two = losses_of(Scored.of([0.5, 0.5], [1, 0], np.zeros(2, int), 1, np.arange(2)))
     >>> float(two.limits(0.95)["brier"].value[0])
     0.25
     """
-    of = Clusters.of(rows.codes, rows.groups, rows.units)
-    error = rows.score[of.rows] - rows.y[of.rows]
-    w: npt.NDArray[np.float64] = np.ones(len(error)) if rows.weight is None else rows.weight[of.rows]
-    sums = [of.by_patient(w * values) for values in (1.0, error**2, error)]
-    total = np.stack([sums_at(of.group, own, rows.groups) for own in sums], axis=-1)
-    second = np.stack([np.stack([sums_at(of.group, a * b, rows.groups) for b in sums], axis=-1) for a in sums], axis=-2)
+    of, error = rows.clusters, rows.score - rows.y
+    sums = [of.by_patient(rows.weight * values) for values in (1.0, error**2, error)]
+    total = np.stack([sums_at(of.group, own, of.groups) for own in sums], axis=-1)
+    second = np.stack([np.stack([sums_at(of.group, a * b, of.groups) for b in sums], axis=-1) for a in sums], axis=-2)
     return Losses(total, second, of.patients())
 
 

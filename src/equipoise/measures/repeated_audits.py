@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data import replacing, take_lock
-from equipoise.errors import BadInput, Misuse, did_you_mean, raise_all
+from equipoise.errors import BadInput, Misuse, did_you_mean, first_line, raise_all
 from equipoise.measures.audit import Audit, Audits, AuditSums, sums_of
 from equipoise.measures.gaps import Gap
 from equipoise.measures.moments import DECISIONS, Moments
@@ -211,7 +211,7 @@ def _read(path: Path) -> dict[str, dict[str, AuditSums]]:
             about = json.loads((opened.schema_arrow.metadata or {}).get(SCHEMA.encode(), b"{}"))
             frame = opened.read().to_pandas()
     except Exception as error:  # a damaged file makes the library raise almost anything
-        raise BadInput(f"{path} is not a readable history: {str(error).splitlines()[0]}. {todo}") from error
+        raise BadInput(f"{path} is not a readable history: {first_line(error)}. {todo}") from error
     if about.get("schema") != SCHEMA:
         raise BadInput(f"{path} is a Parquet file, but no history. {todo}")
     if about.get("schema_version") != SCHEMA_VERSION or list(frame.columns) != COLUMNS:

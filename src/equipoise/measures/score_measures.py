@@ -27,11 +27,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data import Attribute, Scores, generator
-from equipoise.measures.calibration import ENOUGH, REASONS, Limits, Scored, brier, recalibrated
+from equipoise.measures.calibration import ENOUGH, REASONS, Scored, brier, recalibrated
 from equipoise.measures.calibration import FEW as TOO_FEW
 from equipoise.measures.cells import FloatArray, IntArray, ratio, sums_at
 from equipoise.measures.estimates import CALIBRATION_ERROR, FEW, INSUFFICIENT, Estimate, Settings
-from equipoise.measures.intervals import combined, fewer_clusters, wilson
+from equipoise.measures.intervals import Limits, combined, fewer_clusters, wilson
 from equipoise.measures.moments import moments_of
 
 CLOSE = 1e-12  # positions on a curve are sums of shares: the last bits say nothing
@@ -195,16 +195,7 @@ BINS = 10  # of equal width
 RESAMPLES = 999  # of the labels of a calibrated model
 
 
-@dataclass(frozen=True, eq=False)
-class Band:
-    """The calibration error of each group and the band of a calibrated model (groups,)."""
-
-    value: FloatArray
-    low: FloatArray
-    high: FloatArray
-
-
-def binned_error(rows: Scored, level: float, seed: int, least: int = 1) -> Band:
+def binned_error(rows: Scored, level: float, seed: int, least: int = 1) -> Limits:
     """The calibration error of each group over ten bins of equal width, with the band in which it lies for a calibrated model.
 
     Labels are resampled from the scores, for all rows of a bin at once: of n rows with mean score p, Binomial(n, p) are positive. With
@@ -243,9 +234,10 @@ def binned_error(rows: Scored, level: float, seed: int, least: int = 1) -> Band:
     simulated = ratio(off.sum(-1), total)
     tail = (1 - level) / 2
     low, high = np.quantile(simulated, [tail, 1 - tail], axis=0)
-    enough = of.patients() >= least
+    patients = of.patients()
+    enough = patients >= least
     shown = [np.where(enough & ~np.isnan(value), v, np.nan) for v in (value, low, high)]
-    return Band(shown[0], shown[1], shown[2])
+    return Limits(shown[0], shown[1], shown[2], patients)
 
 
 def _varying_together(drawn: IntArray, products: FloatArray, rng: np.random.Generator) -> IntArray:
@@ -271,7 +263,7 @@ class ScoreMeasures:
     """What was found for the groups of one attribute."""
 
     limits: dict[str, Limits]  # by measure
-    error: Band  # the binned calibration error
+    error: Limits  # the binned calibration error, with the band of a calibrated model in place of an interval
     curves: pd.DataFrame  # one row per group and threshold
 
 

@@ -25,11 +25,12 @@ from equipoise.data import Attribute, IntArray, Scan, Scores, Stored, Varying, p
 from equipoise.errors import BadInput
 from equipoise.measures.audit import DERIVED, NO_FINDING, Audit, Audits, none_of_rows
 from equipoise.measures.auditing import Asked, AuditOptions, Measured, Progress, audits_of, measured, no_finding_asked, overall_measures
+from equipoise.measures.calibration import Scored
 from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
 from equipoise.measures.clusters import units_of
-from equipoise.measures.estimates import Estimate, Found, aurocs, coefficients, frames_of, performance_of
-from equipoise.measures.intervals import auroc_interval, fewer_clusters, wilson
-from equipoise.measures.many_rows import BINS, SAMPLED, Binned, Losses, Rows, losses_of, of_all_rows, score_bins
+from equipoise.measures.estimates import Estimate, aurocs, coefficients, frames_of, performance_of
+from equipoise.measures.intervals import Limits, auroc_interval, fewer_clusters, wilson
+from equipoise.measures.many_rows import BINS, SAMPLED, Binned, Losses, losses_of, of_all_rows, score_bins
 from equipoise.measures.moments import Moments, moments_of
 from equipoise.measures.permutation import MANY, MANY_EVENTS, hypergeometric_p, p_values
 from equipoise.measures.score_measures import CURVES, EVERYONE, ScoreMeasures, estimate_scores, with_score_measures
@@ -77,7 +78,7 @@ class _Tally:
         """Adds the rows of one part."""
         own = moments_of(f, y, codes, self.groups, units, w)
         self.sums = own if self.sums is None else self.sums + own
-        lost = losses_of(Rows(y, score, codes, self.groups, units, w))
+        lost = losses_of(Scored.of(score, y, codes, self.groups, units, w))
         self.losses = lost if self.losses is None else self.losses + lost
         known = codes >= 0
         cell = ((codes * 2 + y) * self.counts.shape[-1] + bins // self.width)[known]
@@ -248,7 +249,7 @@ class _Whole:
         rows = tally.sums.rows_of("selection_rate")[kept]
         return of_all_rows(found, tally.losses.taken(kept), settings.level, used < rows, settings.min_patients), used
 
-    def _aurocs(self, k: int, moments: Moments, sample: tuple[Scores, Attribute, IntArray, FloatArray]) -> Found:
+    def _aurocs(self, k: int, moments: Moments, sample: tuple[Scores, Attribute, IntArray, FloatArray]) -> Limits:
         """The AUROC of each group: exact where all its rows are in the sample, from binned scores elsewhere."""
         level, kept = self.asked.settings.level, self.kept[k]
         scores, attribute, units, _ = sample
@@ -263,7 +264,7 @@ class _Whole:
         low, high = auroc_interval(value, positives, negatives, level)
         patients = np.minimum(moments.patients("tpr"), moments.patients("fpr"))
         ends = [np.where(whole, one, other) for one, other in zip((exact.value, exact.low, exact.high), (value, low, high), strict=True)]
-        return Found(ends[0], ends[1], ends[2], patients)
+        return Limits(ends[0], ends[1], ends[2], patients)
 
     def _performance(self) -> dict[str, Estimate]:
         """The performance of all rows together."""

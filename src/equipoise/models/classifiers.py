@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 from torch.export import ExportedProgram
 
-from equipoise.errors import BadInput, MissingExtra, Untrusted
+from equipoise.errors import BadInput, MissingExtra, Untrusted, first_line
 from equipoise.models.exported import exported_object
 from equipoise.models.hugging_face import HuggingFaceNetwork, is_classifier, is_folder
 from equipoise.models.loading import includes_weights, load_model, pip_advice
@@ -103,7 +103,7 @@ def _read(load: Any, source: str) -> Any:
 
 
 def _unreadable(source: str, error: Exception) -> BadInput:
-    reason = (str(error).splitlines() or ["no message"])[0]
+    reason = first_line(error)
     return BadInput(f"{source} cannot be read: {type(error).__name__}: {reason}. Save the estimator again.")
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.data import Images
-from equipoise.errors import BadInput
+from equipoise.errors import BadInput, first_line
 
 RESIDENT = 0.25  # share of the GPU's free memory that resident rows may take
 DEVICE = "EQUIPOISE_DEVICE"  # the device, such as cpu or cuda:1; default: that of the network, or a GPU for images
@@ -157,7 +157,7 @@ class Captured:
         try:
             self._record()
         except RuntimeError as error:
-            log.info("this network's step cannot be recorded (%s); it runs without recording", str(error).splitlines()[0])
+            log.info("this network's step cannot be recorded (%s); it runs without recording", first_line(error))
             self._graph = None
             torch.cuda.synchronize()
         for tensor, old in zip(untouched, before, strict=True):

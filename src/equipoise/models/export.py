@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.errors import BadInput, EquipoiseError, MissingExtra, raise_all
+from equipoise.errors import BadInput, EquipoiseError, MissingExtra, first_line, raise_all
 from equipoise.models.bias_network import BiasScore
 from equipoise.models.exported import PROGRAM, program_in, quiet, save_exported, weights_of
 from equipoise.models.many_outputs import WRAPPED, as_matrix
@@ -183,7 +183,7 @@ def heads_in(network: nn.Module, content: bytes, path: str) -> Around:
     except BadInput:
         raise
     except Exception as error:  # another file, or a damaged one: safetensors, JSON and torch each raise their own
-        reason = (str(error).splitlines() or [""])[0]
+        reason = first_line(error)
         raise BadInput(
             f"{path} does not contain the heads of a network: {type(error).__name__}: {reason}. Use the file that Equipoise wrote."
         ) from error
@@ -222,7 +222,7 @@ def writing(path: Path) -> Iterator[None]:
         code = int(found[1]) if (found := re.search(r"\(os error (\d+)\)", str(error))) else 0
         if code or shutil.disk_usage(path.parent).free < 2**20:
             raise OSError(code or errno.ENOSPC, os.strerror(code or errno.ENOSPC), str(path)) from error
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise BadInput(f"cannot write {path}: {reason}. Choose another place.") from error
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from equipoise.errors import BadInput, raise_all
+from equipoise.errors import BadInput, first_line, raise_all
 
 PROGRAM = ".pt2"  # how the name of an exported program ends
 AGAIN = "Save it again with torch.export.save, from a network in eval mode and with a dynamic first axis."
@@ -130,7 +130,7 @@ def _load(content: bytes, source: str) -> ExportedProgram:
 
 
 def _cannot_load(source: str, error: Exception) -> BadInput:
-    reason = (str(error).splitlines() or [""])[0]
+    reason = first_line(error)
     return BadInput(f"{source} cannot be loaded by torch {torch.__version__}: {type(error).__name__}: {reason}. {AGAIN}")
 
 

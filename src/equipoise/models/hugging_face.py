@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.errors import BadInput, MissingExtra
+from equipoise.errors import BadInput, MissingExtra, first_line
 from equipoise.models.vision import declare_operators
 
 CONFIG, WEIGHTS, PREPARED = "config.json", "model.safetensors", "preprocessor_config.json"
@@ -104,7 +104,7 @@ def load_hugging_face(folder: str | Path, *, weights: bool = True) -> HuggingFac
             else:
                 inner = AutoModelForImageClassification.from_config(AutoConfig.from_pretrained(folder, local_files_only=True))
     except Exception as error:  # transformers raises many kinds
-        reason = (str(error).splitlines() or [""])[0]
+        reason = first_line(error)
         raise BadInput(f"{folder} is not an image classifier that transformers can load: {type(error).__name__}: {reason}") from error
     return HuggingFaceNetwork(inner).eval()
 

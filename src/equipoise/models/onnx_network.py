@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.errors import BadInput, MissingExtra, did_you_mean, raise_all
+from equipoise.errors import BadInput, MissingExtra, did_you_mean, first_line, raise_all
 
 ONNX = ".onnx"  # how the name of such a file ends
 ORIGINAL_ONNX = "original.onnx"  # the user's file in the folder of its repair
@@ -120,7 +120,7 @@ def _whole(content: bytes, path: Path) -> bytes:
         onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
         return bytes(model.SerializeToString())
     except Exception as error:  # protobuf and onnx have their own
-        reason = (str(error).splitlines() or [""])[0]
+        reason = first_line(error)
         raise BadInput(f"{path} cannot be read as ONNX: {type(error).__name__}: {reason}. {AGAIN}") from error
 
 
@@ -141,7 +141,7 @@ def _session(content: bytes, source: str) -> Any:
     try:
         return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has its own, one per status code
-        reason = (str(error).splitlines() or [""])[0]
+        reason = first_line(error)
         raise BadInput(f"{source} cannot be run by onnxruntime {runtime.__version__}: {reason}") from error
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data import Cohort, Images, Scores, Table
-from equipoise.errors import BadInput, Misuse, did_you_mean, raise_all
+from equipoise.errors import BadInput, Misuse, did_you_mean, first_line, raise_all
 from equipoise.measures import FloatArray
 
 ESTIMATOR, FUNCTION = "estimator", "function"
@@ -121,7 +121,7 @@ class Predictor:
         kind = type(error).__name__
         if kind == "NotFittedError":
             return BadInput(f"the {type(self.model).__name__} is not fitted. Fit it before it is audited or repaired.")
-        reason = (str(error).splitlines() or ["no message"])[0].rstrip(".")
+        reason = first_line(error)
         what = f"columns {', '.join(map(str, given.columns))}" if isinstance(given, pd.DataFrame) else f"shape {tuple(given.shape)}"
         return BadInput(
             f"the model raised {kind} on {len(given):,} rows with {what}: {reason}. "

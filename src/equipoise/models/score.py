@@ -12,7 +12,7 @@ from scipy.special import expit
 from torch import Tensor, nn
 
 from equipoise.data import Images, Rows, Scores
-from equipoise.errors import BadInput
+from equipoise.errors import BadInput, first_line
 from equipoise.models.devices import Feed, compute_device, mixed_precision, on_device
 from equipoise.models.predictors import Predictor, predicted, with_output
 
@@ -172,9 +172,9 @@ def _shown(model: nn.Module, piece: Tensor, taken: Taken) -> Tensor:
     except (torch.OutOfMemoryError, BadInput):
         raise
     except Exception as error:  # a network may raise anything; the shapes help more than a traceback
-        reason = (str(error).splitlines() or ["no message"])[0]
+        reason = first_line(error)
         raise BadInput(
-            f"the network raised {type(error).__name__} on inputs of shape {tuple(piece.shape[1:])}, {piece.dtype}: {reason.rstrip('.')}. "
+            f"the network raised {type(error).__name__} on inputs of shape {tuple(piece.shape[1:])}, {piece.dtype}: {reason}. "
             "Give it the inputs that it was trained on, in the same order."
         ) from error
     return taken(raw, len(piece)).float()

@@ -28,7 +28,7 @@ from equipoise.data.cohort import Cohort
 from equipoise.data.sets import File, Recipe
 from equipoise.data.sets.saps import CHART, COLUMNS, LEVELS, TIME, first_day, read_header, seconds, stay_means
 from equipoise.data.table import Table
-from equipoise.errors import BadInput, pick, raise_all
+from equipoise.errors import BadInput, first_line, pick, raise_all
 
 TABLES = {  # table: the columns that are needed, in lower case
     "ADMISSIONS": ("subject_id", "hadm_id", "admittime", "admission_type", "insurance", "marital_status", "hospital_expire_flag"),
@@ -171,7 +171,7 @@ def _read(files: Mapping[str, Path], table: str) -> pd.DataFrame:
             elif column in {"admittime", "transfertime", "dob", "intime", "outtime"}:
                 frame[column] = pd.to_datetime(frame[column])
     except (OSError, ValueError, EOFError) as error:
-        raise BadInput(f"{files[table]} cannot be read as the MIMIC-III table {table}: {str(error).splitlines()[0]}") from error
+        raise BadInput(f"{files[table]} cannot be read as the MIMIC-III table {table}: {first_line(error)}") from error
     return frame
 
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data.attribute import FloatArray, IntArray
-from equipoise.errors import BadInput
+from equipoise.errors import BadInput, first_line
 
 CHART, LAB, OUTPUT = "CHARTEVENTS", "LABEVENTS", "OUTPUTEVENTS"
 COLUMNS = {  # table: admission, item, value, and the mark of an error where the table has one
@@ -198,7 +198,7 @@ def read_blocks(table: str, path: Path, block: int = BLOCK, *, dated: bool = Fal
                 columns["value"].to_numpy(zero_copy_only=False) if dated and table == CHART else None,
             )
     except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise BadInput(f"{path} cannot be read as the MIMIC-III table {table}: {reason}. Download or unpack it again.") from error
 
 
@@ -213,7 +213,7 @@ def read_header(path: Path) -> list[str]:
     try:
         return [str(name).strip() for name in pd.read_csv(path, nrows=0).columns]
     except (OSError, ValueError, EOFError) as error:
-        raise BadInput(f"{path} cannot be read: {str(error).splitlines()[0]}. Download or unpack it again.") from error
+        raise BadInput(f"{path} cannot be read: {first_line(error)}. Download or unpack it again.") from error
 
 
 EXTREMES = (  # features with both their least and their greatest value
