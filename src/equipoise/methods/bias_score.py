@@ -19,7 +19,7 @@ multipliers instead, which grows as a power of the number of groups). Here:
 - Predictive parity is a quotient; how it becomes a program of the same kind is there too.
 - For each bound the threshold is swept on the held-out scores: the best performance within the bound.
 
-The network that comes out is an ordinary module (models.bias_network) and needs no group.
+The network that comes out is an ordinary module (models.heads) and needs no group.
 """
 
 import copy

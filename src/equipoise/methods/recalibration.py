@@ -2,7 +2,7 @@
 
 A repair moves scores until the groups' decisions agree; what a score says of a patient's risk is lost on the way. An increasing map of the
 score that is fitted on the repair set gives it back (see measures.recalibration): ranks are the same, and so are decisions by thresholds
-that are mapped too. The map is part of the last layer of the network where that is possible (models.recalibrated).
+that are mapped too. The map is part of the last layer of the network where that is possible (models.heads).
 
 What the map is fitted to is the risk of each patient by the original network, itself recalibrated on the labels, rather than the label.
 A network that was repaired on these rows knows something of their labels, and would seem to be less sure than it may be: on COMPAS, with

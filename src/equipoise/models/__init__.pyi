@@ -1,9 +1,3 @@
-from .bias_network import STEEP as STEEP
-from .bias_network import BiasScore as BiasScore
-from .bias_network import Heads as Heads
-from .bias_network import ManyBiasScores as ManyBiasScores
-from .bias_network import bias_scores as bias_scores
-from .bias_network import value_of as value_of
 from .classifiers import HARMLESS as HARMLESS
 from .classifiers import classifier as classifier
 from .classifiers import is_estimator_file as is_estimator_file
@@ -29,6 +23,15 @@ from .exported import ExportedNetwork as ExportedNetwork
 from .exported import load_exported as load_exported
 from .exported import program_in as program_in
 from .exported import weights_of as weights_of
+from .heads import STEEP as STEEP
+from .heads import BiasScore as BiasScore
+from .heads import Heads as Heads
+from .heads import ManyBiasScores as ManyBiasScores
+from .heads import Recalibrated as Recalibrated
+from .heads import bias_scores as bias_scores
+from .heads import folded_outputs as folded_outputs
+from .heads import recalibrated_network as recalibrated_network
+from .heads import value_of as value_of
 from .hugging_face import PREPARED as PREPARED
 from .hugging_face import HuggingFaceNetwork as HuggingFaceNetwork
 from .hugging_face import is_classifier as is_classifier
@@ -80,9 +83,6 @@ from .readings import Reading as Reading
 from .readings import encoding as encoding
 from .readings import features as features
 from .readings import reading_of as reading_of
-from .recalibrated import Recalibrated as Recalibrated
-from .recalibrated import folded_outputs as folded_outputs
-from .recalibrated import recalibrated_network as recalibrated_network
 from .replicated import check as check
 from .replicated import replicas as replicas
 from .score import OUTPUTS as OUTPUTS

@@ -22,11 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.errors import BadInput, EquipoiseError, MissingExtra, first_line, raise_all
-from equipoise.models.bias_network import BiasScore
 from equipoise.models.exported import PROGRAM, program_in, quiet, save_exported, weights_of
+from equipoise.models.heads import BiasScore, Recalibrated
 from equipoise.models.many_outputs import WRAPPED, as_matrix
 from equipoise.models.onnx_network import ORIGINAL_ONNX, RAW, AroundOnnx, OnnxNetwork, check_mergeable, onnx_in, write_merged
-from equipoise.models.recalibrated import Recalibrated
 from equipoise.models.score import evaluating
 from equipoise.models.units import MASK
 from equipoise.models.weights import Checkpoint, bare, prefix_of
