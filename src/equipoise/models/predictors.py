@@ -230,8 +230,8 @@ def _obvious(classes: tuple[object, ...]) -> object:
         return max(classes)  # type: ignore[type-var]
     shown = " and ".join(map(repr, classes))
     raise BadInput(
-        f"the model's classes are {shown}; which of them is the positive one, as 1 is in the label? "
-        f"eq.predictor(model, positive={classes[1]!r}), or --positive on the command line."
+        f"the model's classes are {shown}; which of them is the positive one, as 1 is in the label? Name it: --positive {classes[0]} or "
+        f"--positive {classes[1]} (in Python eq.predictor(model, positive={classes[0]!r}) or positive={classes[1]!r})."
     )
 
 
