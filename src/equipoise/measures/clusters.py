@@ -111,21 +111,12 @@ def by_unit(units: IntArray, columns: IntArray, values: npt.ArrayLike, width: in
 
 
 def bootstrap_cells(
-    f: FloatArray,
-    y: IntArray,
-    codes: IntArray,
-    levels: tuple[str, ...],
-    units: IntArray,
-    *,
-    weight: FloatArray | None = None,
-    draws: int = 1000,
-    seed: int = 0,
+    f: FloatArray, y: IntArray, codes: IntArray, levels: tuple[str, ...], units: IntArray, *, draws: int = 1000, seed: int = 0
 ) -> Cells:
     """The cell tables (draws, groups + 1, 2) of bootstrap samples; gaps and rates of each draw follow from them."""
     size = 2 * (len(levels) + 1)
     cell = cell_index(y, codes, len(levels))
-    w = np.ones(len(f)) if weight is None else weight
-    table = np.concatenate([by_unit(units, cell, w, size), by_unit(units, cell, w * f, size)], axis=1)
+    table = np.concatenate([by_unit(units, cell, values, size) for values in (1.0, f)], axis=1)
     drawn = np.concatenate([block @ table for block in multiplicities(len(table), draws, seed)])
     grid = (draws, len(levels) + 1, 2)
     return Cells(levels, drawn[:, :size].reshape(grid), drawn[:, size:].reshape(grid))

@@ -72,9 +72,7 @@ def adjusted(gaps: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
     return gaps.assign(p_adjusted=found, clear=found <= 1 - level + 1e-12)
 
 
-def critical_levels(
-    gaps: pd.DataFrame, correlations: Sequence[tuple[int, Callable[[], FloatArray]]], level: float = 0.95, seed: int = 0
-) -> FloatArray:
+def critical_levels(gaps: pd.DataFrame, correlations: Sequence[tuple[int, Callable[[], FloatArray]]], level: float = 0.95) -> FloatArray:
     """The level at which each gap's own interval is to be made, so that all of them cover with probability `level`; NaN without a value.
 
     `correlations` has, for each attribute in the order of the rows, how many gaps it has and a function that returns their correlations.
@@ -98,7 +96,7 @@ def critical_levels(
             _, first = np.unique(comparison[rows], return_index=True)
             first = np.sort(first[np.isin(comparison[rows][first], large)])
             blocks.append(matrix()[np.ix_(first, first)] if len(first) <= LARGEST_BLOCK else len(first))
-        z = max_t(blocks, 1 - share * len(large), seed)
+        z = max_t(blocks, 1 - share * len(large))
         found[np.isin(comparison, large)] = 2 * NormalDist().cdf(z) - 1
     return found
 

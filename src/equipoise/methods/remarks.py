@@ -80,7 +80,7 @@ def advice(cohorts: Iterable[Rows], goal: Goal) -> list[str]:
     return []
 
 
-def check_cells(sets: Mapping[str, Rows], goals: Sequence[Goal], least: int = MIN_PATIENTS, label: str = "") -> None:
+def check_cells(sets: Mapping[str, Rows], goals: Sequence[Goal], label: str = "") -> None:
     """Raises TooFewPatients with a table of counts where a cell that a goal needs has fewer patients than any claim would need.
 
     `sets` are the repair set and the test set by name; of several labels there is one goal each. `label` is the name of one of several
@@ -91,12 +91,12 @@ def check_cells(sets: Mapping[str, Rows], goals: Sequence[Goal], least: int = MI
     for at, goal in enumerate(goals):
         name = first.labels[at] if first.targets is not None else ""
         parts = {key: cohort.labelled(name) if name else cohort for key, cohort in sets.items()}
-        problems += _too_few(parts, goal, name or label, least)
+        problems += _too_few(parts, goal, name or label)
     if problems:
         raise TooFewPatients(*problems)
 
 
-def _too_few(parts: Mapping[str, Rows], goal: Goal, label: str, least: int) -> list[str]:
+def _too_few(parts: Mapping[str, Rows], goal: Goal, label: str) -> list[str]:
     """The problem of one label: the counts of every cell that is too small in some set, in all sets, and what to do."""
     counts: dict[tuple[str, int | None], dict[str, int]] = {}
     unit = "rows"
@@ -104,7 +104,7 @@ def _too_few(parts: Mapping[str, Rows], goal: Goal, label: str, least: int) -> l
         for cell in cells_of(cohort, _rates(goal)):
             counts.setdefault((cell.group, cell.label), {})[key] = cell.count
             unit = cell.unit
-    short = {cell: own for cell, own in counts.items() if any(own.get(key, 0) < least for key in parts)}
+    short = {cell: own for cell, own in counts.items() if any(own.get(key, 0) < MIN_PATIENTS for key in parts)}
     if not short:
         return []
     words = {None: "", 0: " negatives", 1: " positives"}
@@ -115,7 +115,8 @@ def _too_few(parts: Mapping[str, Rows], goal: Goal, label: str, least: int) -> l
     lines += [f"  and {len(short) - SHOWN} more cells"] if len(short) > SHOWN else []
     worst = min(parts.values(), key=lambda cohort: min(cell.count for cell in cells_of(cohort, _rates(goal))))
     todo = merging(worst, cells_of(worst, _rates(goal)), goal.measure)
-    head = f"{f'{label}: ' if label else ''}{goal.measure} needs at least {least} {unit} in every cell of group and label that it compares"
+    who = f"{label}: {goal.measure}" if label else goal.measure
+    head = f"{who} needs at least {MIN_PATIENTS} {unit} in every cell of group and label that it compares"
     force = "--force (force=True) goes on; the outcome can then only be unclear or harm."
     leave = f"Leave {label!r} out by naming only the other labels, or: " if label else ""
     return ["\n".join([f"{head}; too few are:", *lines, f"  {todo}", f"  {leave}{force}"])]

@@ -239,7 +239,7 @@ def sigmoid(logits: Tensor) -> Tensor:
     return torch.from_numpy(np.asarray(expit(logits.detach().cpu().double().numpy())))
 
 
-def predict(model: nn.Module | Predictor | None, cohort: Rows, *, output: str = "auto", batch: int | None = None) -> Scores:
+def predict(model: nn.Module | Predictor | None, cohort: Rows, *, output: str = "auto") -> Scores:
     """The cohort's scores by a network that returns one logit or one probability per row; scores, which need no network, as they are."""
     if isinstance(cohort, Scores):
         return cohort
@@ -247,7 +247,7 @@ def predict(model: nn.Module | Predictor | None, cohort: Rows, *, output: str = 
         raise BadInput(f"a rule without a network decides from scores; {cohort.name!r} is a cohort. Give eq.Scores.of(cohort, score).")
     if isinstance(model, Predictor):
         return predicted(with_output(model, output), cohort)
-    raw = outputs(model, cohort.inputs, batch)
+    raw = outputs(model, cohort.inputs)
     bad = int((~torch.isfinite(raw)).sum())
     if bad:
         raise BadInput(
