@@ -12,9 +12,11 @@ import warnings
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import tables
 import typer
+from blocks.default import advice
 from markdown_it import MarkdownIt
 from pages import blocks, command_lines, follow
 from sphinx.cmd.build import build_main
@@ -253,6 +255,16 @@ def test_a_stale_block_and_a_number_of_its_own_are_found():
     assert list(tables.stated("`0.123` and\n```\n0.123\n```\nand 0.02")) == []
     with pytest.raises(SystemExit, match="'none'"):
         tables.filled("<!-- generated: none -->\n<!-- end -->", "page.md")
+
+
+def test_the_advice_follows_from_the_rows():
+    means = pd.DataFrame(
+        {"mean_abs_gap": [0.2, 0.05, 0.051, 0.01, 0.04], "balanced_accuracy": [0.80, 0.78, 0.79, 0.70, 0.78]},
+        index=["standard", "a", "b-train", "costly", "aware"],
+    )
+    assert advice(means, ("a", "b-train", "costly"), "aware") == "`a` or `b` with the training set; `aware` if the group may be used"
+    means.loc["aware", "mean_abs_gap"] = 0.06
+    assert advice(means, ("a", "costly"), "aware") == "`a`"
 
 
 def test_every_block_is_used_on_a_page():

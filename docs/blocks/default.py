@@ -10,6 +10,7 @@ from blocks.rows import INPUTS, at, rows, table
 DEFAULT, PLAIN, PUBLISHED = "default", "group thresholds as fitted", "published"
 NEED_GROUP = ("reject-option", "equalised-odds", "group-thresholds", PLAIN)
 OUTCOMES = ("closed", "reduced", "unclear", "unchanged", "harm", "refused")
+CASE = ["data", "network", "rows", "seed"]
 MANY = 2_000  # rows of a repair set
 KEPT = 0.03  # of balanced accuracy: a method that loses more on average is not recommended
 ALIKE = 0.002  # of mean |gap|: methods that differ by less are named together
@@ -71,7 +72,9 @@ def methods_anywhere() -> str:
         blind = {arm: float(own["after"][size]) for arm, own in means.items() if arm not in NEED_GROUP and size in own.index}
         least = min(blind, key=lambda arm: blind[arm])
         best.append(f"{names.get(least, f'`{least}`')} ({size})")
-    return table(("method", *sizes), lines) + f"\nSmallest without the group: {'; '.join(best)}.\n"
+    runs = found.groupby("where")["before"].size() // found["arm"].nunique()
+    head = ("method", *(f"{size} ({runs[size]} runs)" for size in sizes))
+    return table(head, lines) + f"\nSmallest without the group: {'; '.join(best)}.\n"
 
 
 def choosing() -> str:
