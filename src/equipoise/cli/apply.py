@@ -76,16 +76,11 @@ def apply(
         frame = data.read_table(file, text=text, limit=options["max_table_bytes"])
         with counting("reading images", len(frame)) as more:
             table = bundle.decide(frame, **{name: options[name] for name in READ}, seed=seed, name=file.name, progress=more)
-    left_out = len(frame) - len(table)
-    about = table.drop(columns=[c for c in ("score", "probability", "decision") if c in table])
-    shown = _spreadsheet_safe(table) if spreadsheet_safe else table
-    # Python writes a carriage return without quotation marks, and a reader would end the row there.
-    broken = any("\r" in str(value) for name in about for value in (name, *about[name]))
-    content = shown.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC if broken else csv.QUOTE_MINIMAL)
+    content = _csv(table, spreadsheet_safe)
     if save:
         data.write_text(save, content)
     if as_json:
-        print(json.dumps(_document(bundle, table, save, left_out), indent=2, allow_nan=False))
+        print(json.dumps(_document(bundle, table, save, left_out=len(frame) - len(table)), indent=2, allow_nan=False))
     elif save:
         flagged = int(table["decision"].sum())
         rule, place = report.printable(bundle.rule.describe()), report.printable(str(save))
@@ -93,6 +88,14 @@ def apply(
         out.print(Text(said), soft_wrap=True)
     else:
         print(content, end="")
+
+
+def _csv(table: pd.DataFrame, spreadsheet_safe: bool) -> str:
+    about = table.drop(columns=[c for c in ("score", "probability", "decision") if c in table])
+    # Python writes a carriage return without quotation marks, and a reader would end the row there.
+    broken = any("\r" in str(value) for name in about for value in (name, *about[name]))
+    shown = _spreadsheet_safe(table) if spreadsheet_safe else table
+    return shown.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC if broken else csv.QUOTE_MINIMAL)
 
 
 def _spreadsheet_safe(table: pd.DataFrame) -> pd.DataFrame:
@@ -109,14 +112,11 @@ def _spreadsheet_safe(table: pd.DataFrame) -> pd.DataFrame:
 
 def _document(bundle: Any, table: pd.DataFrame, save: Path | None, left_out: int) -> dict[str, object]:
     rows = json.loads(table.to_json(orient="records", double_precision=15))
-    about = {
+    return {
         "schema": "equipoise.decisions",
         "schema_version": 1,
         "rule": bundle.rule.describe(),
         "needs_group": bundle.rule.needs_group,
-    }
-    return {
-        **about,
         "rows": len(table),
         "left_out": left_out,
         "positive": int(table["decision"].sum()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +15,12 @@ from rich.text import Text
 
 from equipoise import report
 from equipoise.cli.console import JsonOption, RootOption, err, notes, out, say_stopped
+from equipoise.cli.options import takes_options
 from equipoise.data import MAX_PIXELS
 from equipoise.errors import BadInput
 
 if TYPE_CHECKING:
-    from equipoise.study import Event, Folder
+    from equipoise.study import Event, Folder, Plan
 
 study_app = typer.Typer(
     no_args_is_help=True,
@@ -51,10 +53,49 @@ def study_list(as_json: JsonOption = False) -> None:
         out.print(Text(f"    {plan.splits} splits, {', '.join(plan.measures)}", style="dim"), soft_wrap=True)
 
 
+@dataclass(frozen=True)
+class ImageOptions:
+    """The options of studies of images."""
+
+    size: Annotated[int | None, typer.Option(min=16, help="Images: pixels per side.", show_default="the study's")] = None
+    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Images: skip unreadable ones; broken/ counts them.")] = False
+    max_pixels: Annotated[
+        int | None, typer.Option(help="Images: refuse those with more pixels before decoding them.", show_default=f"{MAX_PIXELS:,}")
+    ] = None
+    allow_outside: Annotated[
+        bool, typer.Option("--allow-outside", help="Images: also read files outside their folder (.., absolute paths, links).")
+    ] = False
+    mimic_iv: Annotated[
+        Path | None, typer.Option(help="MIMIC-CXR: folder of the MIMIC-IV tables.", show_default="the folder of MIMIC-CXR")
+    ] = None
+    pretrained: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Images: initial weights of a network, as in resnet-18=resnet18.pth or efficientnet-lite0=imagenet; repeat it for more."
+        ),
+    ] = None
+    no_pretrained: Annotated[
+        bool, typer.Option("--no-pretrained", help="Images: start from random weights instead of the study's pretrained ones.")
+    ] = False
+
+    def applied(self, plan: Plan) -> Plan:
+        """The study with these options."""
+        from equipoise.study import with_options, with_weights, without_weights
+
+        safety = {"skip_broken": self.skip_broken or None, "max_pixels": self.max_pixels, "allow_outside": self.allow_outside or None}
+        tables = None if self.mimic_iv is None else str(self.mimic_iv.absolute())
+        plan = with_options(plan, size=self.size, **safety, mimic_iv=tables)
+        if self.no_pretrained and self.pretrained:
+            raise BadInput("--no-pretrained and --pretrained cannot be combined; omit one")
+        return without_weights(plan) if self.no_pretrained else with_weights(plan, self.pretrained or [])
+
+
 @study_app.command("run")
+@takes_options()
 def study_run(
     study: Annotated[str, typer.Argument(help="The name of a study (see `equipoise study list`), or a TOML file.")],
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results; a run of the same study in it is resumed.")],
+    *,
     splits: Annotated[int | None, typer.Option(help="Number of splits.", show_default="the study's")] = None,
     runner: Annotated[str, typer.Option(help="serial, processes or ray; on a CPU the results are bit-identical.")] = "processes",
     workers: Annotated[
@@ -74,26 +115,7 @@ def study_run(
     ] = None,
     method: Annotated[list[str] | None, typer.Option(help="Only this method; repeat the option for more.", show_default="all")] = None,
     measure: Annotated[list[str] | None, typer.Option(help="Only this measure; repeat the option for more.", show_default="all")] = None,
-    size: Annotated[int | None, typer.Option(min=16, help="Images: pixels per side.", show_default="the study's")] = None,
-    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Images: skip unreadable ones; broken/ counts them.")] = False,
-    max_pixels: Annotated[
-        int | None, typer.Option(help="Images: refuse those with more pixels before decoding them.", show_default=f"{MAX_PIXELS:,}")
-    ] = None,
-    allow_outside: Annotated[
-        bool, typer.Option("--allow-outside", help="Images: also read files outside their folder (.., absolute paths, links).")
-    ] = False,
-    mimic_iv: Annotated[
-        Path | None, typer.Option(help="MIMIC-CXR: folder of the MIMIC-IV tables.", show_default="the folder of MIMIC-CXR")
-    ] = None,
-    pretrained: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Images: initial weights of a network, as in resnet-18=resnet18.pth or efficientnet-lite0=imagenet; repeat it for more."
-        ),
-    ] = None,
-    no_pretrained: Annotated[
-        bool, typer.Option("--no-pretrained", help="Images: start from random weights instead of the study's pretrained ones.")
-    ] = False,
+    images: ImageOptions,
 ) -> None:
     """Run a study; repeat the command to resume an interrupted one.
 
@@ -103,15 +125,9 @@ def study_run(
     """
     from equipoise.data import write_text
     from equipoise.report import study_text, study_view
-    from equipoise.study import narrow, read_plan, read_rows, run_study, summarise, with_options, with_weights, without_weights
+    from equipoise.study import narrow, read_plan, read_rows, run_study, summarise
 
-    plan = narrow(read_plan(study), splits=splits, data=data, methods=method, measures=measure)
-    tables = None if mimic_iv is None else str(mimic_iv.absolute())
-    safety = {"skip_broken": skip_broken or None, "max_pixels": max_pixels, "allow_outside": allow_outside or None}
-    plan = with_options(plan, size=size, **safety, mimic_iv=tables)
-    if no_pretrained and pretrained:
-        raise BadInput("--no-pretrained and --pretrained cannot be combined; omit one")
-    plan = without_weights(plan) if no_pretrained else with_weights(plan, pretrained or [])
+    plan = images.applied(narrow(read_plan(study), splits=splits, data=data, methods=method, measures=measure))
     try:
         with _bar() as progress:
             done = run_study(plan, folder, runner=runner, workers=workers, address=address, root=root, device=device, progress=progress)
