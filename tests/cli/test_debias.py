@@ -199,14 +199,15 @@ def test_auto_writes_the_folder_of_the_method_that_it_takes(table, tmp_path, cho
     own = {"bias-gda": {"schedule": "paper", "epochs": 3, "learning_rate": 0.01}}
     code, out, err = table(*TABLE, "--method", "auto", *options, "--set", f"auto.settings={json.dumps(own)}")
     assert (code, err) == (0, "")
-    assert says(out, f"auto ({chosen})", "eod")
+    assert says(out, f"Method: {chosen}, chosen by auto.", "eod")
     run = json.loads(Path("repaired/run.json").read_text())
     assert (run["method"], run["ran"]) == ("auto", chosen)
     assert (HEADS in run["files"]) == (tmp_path / "repaired" / HEADS).exists() == (chosen == "bias-score")
     assert json.loads(Path("repaired/rule.json").read_text())["needs_group"] == (chosen == "group-thresholds")
     assert set(load_file("repaired/repaired.safetensors")) == set(load_file("net.safetensors"))
     page = Path("repaired/report.html").read_text()
-    assert says(page, f"tried {chosen}", "tried standard")
+    assert says(page, f"repaired by {chosen}, chosen by auto", f"tried {chosen}", "tried standard")
+    assert f"with {chosen}, chosen by auto\n" in Path("repaired/card.md").read_text()
     assert table("apply", "repaired", "new.csv", "--trust").code == 0
 
 

@@ -95,7 +95,7 @@ def _csv(table: pd.DataFrame, spreadsheet_safe: bool) -> str:
     # Python writes a carriage return without quotation marks, and a reader would end the row there.
     broken = any("\r" in str(value) for name in about for value in (name, *about[name]))
     shown = _spreadsheet_safe(table) if spreadsheet_safe else table
-    return shown.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC if broken else csv.QUOTE_MINIMAL)
+    return str(shown.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC if broken else csv.QUOTE_MINIMAL))
 
 
 def _spreadsheet_safe(table: pd.DataFrame) -> pd.DataFrame:

@@ -83,8 +83,7 @@ def try_methods(
     check_methods(network, methods, train is not None)
     if repair.labels:
         check_labels(list(methods), repair.labels, repair.kind)
-    own = goals or {}
-    short = _too_few(repair, test, [goal] if repair.targets is None else [own.get(label, goal) for label in repair.labels])
+    short = _too_few(repair, test, [goal] if repair.targets is None else [(goals or {}).get(label, goal) for label in repair.labels])
     if short and not force:
         raise TooFewPatients(*short)
     axis = _labels(network, repair, test, request.label, outputs or {})
