@@ -8,8 +8,9 @@ import pytest
 from sklearn.metrics import roc_curve
 
 from equipoise.data import Scores
-from equipoise.measures import Threshold
+from equipoise.measures import Threshold, steps_by_group
 from equipoise.methods import GroupThresholds
+from equipoise.report.audit_views import subgroup_data
 from equipoise.report.panels import (
     BOTTOM,
     HEIGHT,
@@ -18,6 +19,7 @@ from equipoise.report.panels import (
     TOP,
     WIDTH,
     calibration_panel,
+    decision_panels,
     forest_range,
     line,
     roc_panel,
@@ -25,6 +27,10 @@ from equipoise.report.panels import (
     trajectory_panel,
 )
 from support.cases import GOAL, small_case
+
+
+def _steps(tried):
+    return steps_by_group(tried.test, tried.test.attribute, tried.candidate.rule, 5)
 
 
 def _points(d: str) -> np.ndarray:
@@ -40,7 +46,7 @@ def _unit(points: np.ndarray) -> np.ndarray:
 def test_roc_curves_are_those_of_scikit_learn(rows: int):
     case = small_case(rows=rows, methods=("bias-gda",))
     scores, attribute = case.original.test, case.original.test.attribute
-    panel = roc_panel("before", scores, case.original.decisions(), attribute)
+    panel = roc_panel("before", scores, case.original.decisions(), attribute, _steps(case.original))
     curves = [mark for mark in panel.marks if mark.style == "curve"]
     assert len(curves) == 2
     for code, curve in enumerate(curves):
@@ -56,7 +62,7 @@ def test_roc_curves_are_those_of_scikit_learn(rows: int):
 def test_the_dot_is_where_the_rule_decides():
     case = small_case()
     scores, attribute = case.result.test, case.result.test.attribute
-    panel = roc_panel("after", scores, case.result.decisions(), attribute)
+    panel = roc_panel("after", scores, case.result.decisions(), attribute, _steps(case.result))
     dots = [mark for mark in panel.marks if mark.style == "at"]
     flagged = scores.score >= case.result.candidate.rule.value
     for code, mark in enumerate(dots):
@@ -65,24 +71,50 @@ def test_the_dot_is_where_the_rule_decides():
         assert middle == pytest.approx([flagged[rows & (scores.y == 0)].mean(), flagged[rows & (scores.y == 1)].mean()], abs=2e-3)
 
 
-def test_a_group_with_one_label_has_no_curve():
-    case = small_case(rows=40, groups=("A", "B", "C"), shares=(0.49, 0.49, 0.02), methods=("bias-gda",))
-    scores, attribute = case.original.test, case.original.test.attribute
-    alone = [k for k in range(3) if len(np.unique(scores.y[attribute.codes == k])) < 2]
-    panel = roc_panel("before", scores, case.original.decisions(), attribute)
-    assert alone
-    assert sorted({m.colour for m in panel.marks if m.style == "curve"}) == [k for k in range(3) if k not in alone]
-
-
-def test_calibration_uses_bins_with_enough_rows():
-    case = small_case(rows=300, methods=("bias-gda",))
-    scores, attribute = case.original.test, case.original.test.attribute
-    panel = calibration_panel("before", scores, attribute, min_patients=5)
-    for code, mark in enumerate(m for m in panel.marks if m.style == "curve"):
+def test_calibration_joins_steps_to_about_ten_parts():
+    case = small_case(rows=900, methods=("bias-gda",))
+    scores, attribute, steps = case.original.test, case.original.test.attribute, _steps(case.original)
+    panel = calibration_panel("before", attribute, steps)
+    curves = [m for m in panel.marks if m.style == "curve"]
+    assert len(curves) == 2
+    for code, mark in enumerate(curves):
         rows = attribute.codes == code
-        place = np.minimum((scores.score[rows] * 10).astype(int), 9)
-        wanted = [(scores.score[rows][place == b].mean(), scores.y[rows][place == b].mean()) for b in range(10) if (place == b).sum() >= 5]
-        assert _unit(_points(mark.d)) == pytest.approx(np.array(wanted), abs=1e-3)
+        found = _unit(_points(mark.d))
+        assert 2 <= len(found) <= 10
+        cuts = steps[steps["group"] == attribute.levels[code]]["threshold"].to_numpy()
+        place = np.searchsorted(cuts, scores.score[rows], side="right") - 1
+        share = np.bincount(place, minlength=len(cuts)) / rows.sum()
+        part = np.minimum((10 * (share.cumsum() - share / 2)).astype(int), 9)[place]
+        wanted = [(scores.score[rows][part == k].mean(), scores.y[rows][part == k].mean()) for k in np.unique(part)]
+        assert found == pytest.approx(np.array(wanted), abs=2e-3)
+
+
+@pytest.mark.parametrize("rows", [60, 400])
+def test_no_figure_singles_out_fewer_patients_than_the_audit_reports(rows: int):
+    case = small_case(rows=rows, groups=("A", "B", "C"), shares=(0.6, 0.32, 0.08), methods=("bias-gda",))
+    scores, attribute, steps = case.original.test, case.original.test.attribute, _steps(case.original)
+    used = case.original.candidate.rule.value
+    few = [k for k in range(3) if min(((attribute.codes == k) & (scores.y == y)).sum() for y in (0, 1)) < 5]
+    assert bool(few) == (rows == 60)
+    roc = roc_panel("r", scores, case.original.decisions(), attribute, steps)
+    for code, level in enumerate(attribute.levels):
+        drawn = [mark for mark in roc.marks if mark.colour == code]
+        bars = [mark for mark in score_panel("s", scores, Threshold(0.5), attribute, code, steps).marks if mark.style.startswith("area")]
+        assert bool(drawn) == bool(bars) == (code not in few)
+        assert (f"{level}: " in roc.says) == (code not in few)
+        for label, name in ((1, "above_positive"), (0, "above_negative")):
+            own = steps[steps["group"] == level]
+            above = np.append(own[name].to_numpy(), 0.0)
+            counted = [(scores.score[(attribute.codes == code) & (scores.y == label)] >= t).sum() for t in own["threshold"]]
+            assert above[:-1].tolist() == counted
+            flagged = (scores.score[(attribute.codes == code) & (scores.y == label)] >= used).sum()  # which is reported anyway
+            fewer = -np.diff(above)
+            assert ((fewer == 0) | (fewer >= 5) | np.isin(fewer, [flagged, above[0] - flagged])).all()
+    curves = decision_panels(attribute.name, [("before", case.found.before)])
+    assert [panel.title for panel in curves] == [level for k, level in enumerate(attribute.levels) if k not in few]
+    explored = {row["name"]: row["values"] for row in subgroup_data(case.found.before)["groups"]}
+    for k, level in enumerate(attribute.levels):
+        assert all(value is None for value, *_ in explored[level][1:3]) == (k in few)  # sensitivity and specificity
 
 
 def test_each_rule_has_its_thresholds_for_a_group():
@@ -100,9 +132,17 @@ def test_a_threshold_a_group_is_marked_in_the_figures_of_that_group():
     rule, attribute = GroupThresholds(("M", "F"), (0.6, 0.3), 0.5), scores.attribute
     assert (rule.cuts("M"), rule.cuts("F"), rule.cuts("X")) == ((0.6,), (0.3,), ())
     for code, cut in enumerate((0.6, 0.3)):
-        marks = [mark for mark in score_panel("s", scores, rule, attribute, code).marks if mark.style == "cut"]
+        marks = [
+            mark
+            for mark in score_panel("s", scores, rule, attribute, code, steps_by_group(scores, attribute, rule, 5)).marks
+            if mark.style == "cut"
+        ]
         assert [_unit(_points(mark.d))[0, 0] for mark in marks] == pytest.approx([cut], abs=1e-3)
-    dots = [mark for mark in roc_panel("r", scores, rule.decide(scores), attribute).marks if mark.style == "at"]
+    dots = [
+        mark
+        for mark in roc_panel("r", scores, rule.decide(scores), attribute, steps_by_group(scores, attribute, rule, 5)).marks
+        if mark.style == "at"
+    ]
     for code, (mark, cut) in enumerate(zip(dots, (0.6, 0.3), strict=True)):
         rows = attribute.codes == code
         middle = _unit(_points(mark.d) + np.array([[4.5, 0.0]]))[0]
@@ -123,8 +163,8 @@ def test_nothing_is_drawn_outside_its_panel(options: dict):
     scores, attribute = case.result.test, case.result.test.attribute
     panels = [trajectory_panel(repair, GOAL) for repair in case.candidates]
     panels += [
-        score_panel("F", scores, case.result.candidate.rule, attribute, 1),
-        roc_panel("r", scores, case.result.decisions(), attribute),
+        score_panel("F", scores, case.result.candidate.rule, attribute, 1, _steps(case.result)),
+        roc_panel("r", scores, case.result.decisions(), attribute, _steps(case.result)),
     ]
     for panel in panels:
         assert panel.says
@@ -169,17 +209,21 @@ def test_a_row_of_weight_three_is_drawn_as_three_rows():
     rows = np.repeat(np.arange(400), weight)
     repeated = Scores.from_arrays(y[rows], score[rows], group[rows], reference="M")
     rule = Threshold(0.4)
+    steps = {len(own): steps_by_group(own, own.attribute, rule, 5) for own in (once, repeated)}
     for draw in (
-        lambda own: roc_panel("", own, rule.decide(own), own.attribute),
-        lambda own: calibration_panel("", own, own.attribute, 1),
-        lambda own: score_panel("", own, rule, own.attribute, 1),
+        lambda own: roc_panel("", own, rule.decide(own), own.attribute, steps[len(own)]),
+        lambda own: calibration_panel("", own.attribute, steps[len(own)]),
+        lambda own: score_panel("", own, rule, own.attribute, 1, steps[len(own)]),
     ):
-        weighted, plain = draw(once), draw(repeated)
-        assert weighted.says == plain.says
-        for one, other in zip(weighted.marks, plain.marks, strict=True):
-            assert _points(one.d) == pytest.approx(_points(other.d), abs=0.11)
+        assert draw(once).says == draw(repeated).says
+    both = [own.set_index(["group", "threshold"])[["above_positive", "above_negative"]] for own in steps.values()]
+    common = both[0].index.intersection(both[1].index)
+    assert len(common) > 10
+    ratio = both[1].loc[common] / both[0].loc[common]
+    assert np.ptp(ratio[ratio.notna().all(axis=1)].to_numpy()) == pytest.approx(0, abs=1e-9)
     unweighted = Scores.from_arrays(y, score, group, reference="M")
+    plain = steps_by_group(unweighted, unweighted.attribute, rule, 5)
     assert (
-        roc_panel("", unweighted, rule.decide(unweighted), unweighted.attribute).says
-        != roc_panel("", once, rule.decide(once), once.attribute).says
+        roc_panel("", unweighted, rule.decide(unweighted), unweighted.attribute, plain).says
+        != roc_panel("", once, rule.decide(once), once.attribute, steps[400]).says
     )

@@ -11,6 +11,7 @@ from .auditing import Progress as Progress
 from .auditing import audit_asked as audit_asked
 from .auditing import audit_labels as audit_labels
 from .auditing import audit_scores as audit_scores
+from .by_threshold import steps_by_group as steps_by_group
 from .cells import Cells as Cells
 from .cells import FloatArray as FloatArray
 from .cells import IntArray as IntArray

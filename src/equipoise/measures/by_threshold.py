@@ -21,6 +21,7 @@ import pandas as pd
 
 from equipoise.data import Attribute, IntArray, Scores
 from equipoise.measures.cells import FloatArray, normalised, ratio
+from equipoise.measures.clusters import units_of
 from equipoise.measures.thresholds import Rule, Threshold
 
 COLUMNS = ["attribute", "group", "label", "threshold", "above", "score"]
@@ -74,6 +75,32 @@ def by_threshold(scores: Scores, rule: Rule, units: IntArray, least: int) -> pd.
     enough = max(least, LEAST)
     frames = [_frame(cell, grid, at, enough) for cell, at in zip(cells, kept, strict=True) if cell.patients.sum() >= enough]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=COLUMNS)
+
+
+STEPS = ["group", "threshold", "above_positive", "above_negative", "score"]
+
+
+def steps_by_group(scores: Scores, attribute: Attribute, rule: Rule, least: int) -> pd.DataFrame:
+    """One row per group and threshold, for figures: how many rows (by weight) of each label score at least that much, and the sum of the
+    scores below the next threshold.
+
+    Between two thresholds of a group, each label has no rows or those of at least `least` patients; a group with fewer patients of a label
+    is left out. Figures of the same scores share these steps, so that they do not differ by a few patients either.
+    """
+    enough, units = max(least, LEAST), units_of(scores.patients, len(scores))
+    grid = grid_of(scores.score, [cut for level in attribute.levels for cut in _reported(rule, level)])
+    cells, frames = _cells(scores, attribute, units, grid), []
+    for positive, negative in zip(cells[::2], cells[1::2], strict=True):
+        if min(positive.patients.sum(), negative.patients.sum()) < enough:
+            continue
+        kept = kept_in([positive, negative], _places(grid, _reported(rule, positive.group)), enough)
+        starts = np.array([0, *(place + 1 for place in kept)], dtype=np.int64)
+        above = [np.add.reduceat(cell.mass, starts)[::-1].cumsum()[::-1] for cell in (positive, negative)]
+        sums = np.add.reduceat(positive.score + negative.score, starts)
+        frames.append(
+            pd.DataFrame(dict(zip(STEPS, (positive.group, np.append(0.0, grid[list(kept)]), *above, sums), strict=True)), columns=STEPS)
+        )
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=STEPS)
 
 
 def grid_of(score: FloatArray, cuts: Sequence[float]) -> FloatArray:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from equipoise.data import write_text
-from equipoise.measures import ALMOST, UPPER_BOUND
+from equipoise.measures import ALMOST, UPPER_BOUND, steps_by_group
 from equipoise.methods import ALL_AT_ONCE, METHODS, joint_outcome
 from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import Comparison, Saved
@@ -161,15 +161,19 @@ def _groups(case: Comparison) -> dict[str, Any]:
 def _scores(case: Comparison, called: Callable[[str], str]) -> dict[str, Any]:
     """Figures of the scores before and after: calibration, ROC, distributions and decision curves."""
     found, attribute = case.found, case.original.test.attribute
-    drawn = (("Before", case.original), ("After", case.result))
+    least = found.settings.min_patients
+    drawn = [
+        (title, tried, steps_by_group(tried.test, attribute, tried.candidate.rule, least))
+        for title, tried in (("Before", case.original), ("After", case.result))
+    ]
     codes = range(min(len(attribute.levels), DRAWN))
     return {
-        "calibration": [calibration_panel(t, r.test, attribute, found.settings.min_patients, called) for t, r in drawn],
-        "roc": [roc_panel(t, r.test, r.decisions(), attribute, called) for t, r in drawn],
+        "calibration": [calibration_panel(title, attribute, steps, called) for title, _, steps in drawn],
+        "roc": [roc_panel(title, tried.test, tried.decisions(), attribute, steps, called) for title, tried, steps in drawn],
         "distributions": [
-            score_panel(f"{short(called(attribute.levels[code]))}, {title.lower()}", r.test, r.candidate.rule, attribute, code)
+            score_panel(f"{short(called(attribute.levels[code]))}, {title.lower()}", r.test, r.candidate.rule, attribute, code, steps)
             for code in codes
-            for title, r in drawn
+            for title, r, steps in drawn
         ],
         "left_out": max(0, len(attribute.levels) - DRAWN),
         "decision_curves": decision_panels(attribute.name, (("before", found.before), ("after", found.after)), called),

@@ -116,16 +116,16 @@ def percents(position: object, low: float = 0.0, high: float = 1.0, count: int =
     return tuple(Tick(place(v, low, high), number(100 * v, 0) + "%") for v in np.linspace(low, high, count))
 
 
-def roc_panel(title: str, scores: Scores, f: FloatArray, attribute: Attribute, called: Called = str) -> Panel:
-    """The ROC curve of every group, and the point at which the rule decides."""
+def roc_panel(title: str, scores: Scores, f: FloatArray, attribute: Attribute, steps: pd.DataFrame, called: Called = str) -> Panel:
+    """The ROC curve of every group that `steps` has (see `steps_by_group`), and the point at which the rule decides."""
     marks = [Mark("diagonal", line([(along(0, 0, 1), up(0, 0, 1)), (along(1, 0, 1), up(1, 0, 1))]))]
     points, words = [], []
     for k, level in enumerate(attribute.levels):
-        rows = attribute.codes == k
-        y, score, w = scores.y[rows], scores.score[rows], weights_of(scores)[rows]
-        if len(np.unique(y)) < 2:
+        own, rows = steps[steps["group"] == level], attribute.codes == k
+        if not len(own):
             continue
-        fpr, tpr = _roc(score, y, w)
+        y, w = scores.y[rows], weights_of(scores)[rows]
+        fpr, tpr = (np.append(0.0, own[name].to_numpy()[::-1] / own[name].iloc[0]) for name in ("above_negative", "above_positive"))
         path = line((along(a, 0, 1), up(b, 0, 1)) for a, b in zip(fpr, tpr, strict=True))
         marks.append(Mark("curve", path, k, short(called(level))))
         at = _mean(f[rows], w, y == 0), _mean(f[rows], w, y == 1)
@@ -146,38 +146,33 @@ def _mean(values: FloatArray, weight: FloatArray, rows: npt.NDArray[np.bool_]) -
     return float(values[rows] @ weight[rows] / weight[rows].sum()) if rows.any() else float("nan")
 
 
-def _roc(score: FloatArray, y: IntArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """False positive rate and sensitivity at each distinct score, thinned to what can be seen."""
-    order = np.argsort(-score, kind="stable")
-    ends = np.append(np.diff(score[order]) != 0, True)
-    hits, alarms = np.cumsum((weight * y)[order])[ends], np.cumsum((weight * (1 - y))[order])[ends]
-    fpr, tpr = (np.append(0.0, sums / sums[-1] if sums[-1] > 0 else sums) for sums in (alarms, hits))
-    travelled = fpr + tpr  # grows from 0 to 2 along the curve
-    keep = np.unique(np.append(np.searchsorted(travelled, np.linspace(0, 2, POINTS)).clip(max=len(fpr) - 1), len(fpr) - 1))
-    return fpr[keep], tpr[keep]
-
-
-def calibration_panel(title: str, scores: Scores, attribute: Attribute, min_patients: int, called: Called = str) -> Panel:
-    """The share with the finding against the mean score, in bins of the score with enough rows."""
+def calibration_panel(title: str, attribute: Attribute, steps: pd.DataFrame, called: Called = str) -> Panel:
+    """The share with the finding against the mean score, in about ten parts of the scores of each group that `steps` has."""
     marks = [Mark("diagonal", line([(along(0, 0, 1), up(0, 0, 1)), (along(1, 0, 1), up(1, 0, 1))]))]
     words = []
     for k, level in enumerate(attribute.levels):
-        rows = attribute.codes == k
-        place = np.minimum((scores.score[rows] * BINS).astype(int), BINS - 1)
-        w = weights_of(scores)[rows]
-        n, total, positives = (np.bincount(place, w * values, BINS) for values in (1.0, scores.score[rows], scores.y[rows]))
-        use = np.bincount(place, minlength=BINS) >= min_patients
-        if not use.any():
+        own = steps[steps["group"] == level]
+        if not len(own):
             continue
-        mean, share = total[use] / n[use], positives[use] / n[use]
-        spots = [(along(a, 0, 1), up(b, 0, 1)) for a, b in zip(mean, share, strict=True)]
+        positive, negative, score = (_parts(own, name) for name in ("above_positive", "above_negative", "score"))
+        n = positive + negative
+        place = np.minimum((BINS * (np.cumsum(n) - n / 2) / n.sum()).astype(int), BINS - 1)
+        held, total, found = (np.bincount(place, values, BINS) for values in (n, score, positive))
+        spots = [(along(t / h, 0, 1), up(p / h, 0, 1)) for h, t, p in zip(held, total, found, strict=True) if h > 0]
         marks.append(Mark("curve", line(spots), k, short(called(level))))
         marks += [Mark("spot", dot(x, y, 2.5), k) for x, y in spots]
         words.append(
-            f"{short(called(level))}: mean score {amount(float(total.sum() / n.sum()))}, share {amount(float(positives.sum() / n.sum()))}"
+            f"{short(called(level))}: mean score {amount(float(score.sum() / n.sum()))}, share {amount(float(positive.sum() / n.sum()))}"
         )
     says = f"Calibration by group, {title}: share with the finding against the score. {'; '.join(words[:8])}."
     return Panel(title, says, percents("x"), percents("y"), "mean score", "share with the finding", tuple(marks))
+
+
+def _parts(steps: pd.DataFrame, name: str) -> FloatArray:
+    """What lies between the thresholds of a group: the differences of what lies above them; a sum of scores is one of its part already."""
+    values: FloatArray = steps[name].to_numpy(np.float64)
+    parts: FloatArray = values if name == "score" else values - np.append(values[1:], 0.0)
+    return parts
 
 
 def decision_panels(attribute: str, audits: Sequence[tuple[str, Audit]], called: Called = str) -> list[Panel]:
@@ -214,19 +209,20 @@ def decision_panels(attribute: str, audits: Sequence[tuple[str, Audit]], called:
     return panels
 
 
-def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, code: int) -> Panel:
-    """The scores of one group: those with the finding upwards, those without downwards, and where the rule decides."""
-    rows = attribute.codes == code
-    edges = np.linspace(0, 1, BARS + 1)
-    shares = []
-    weight = weights_of(scores)
-    for label in (1, 0):
-        own = rows & (scores.y == label)
-        heights = np.histogram(scores.score[own], edges, weights=weight[own])[0]
-        shares.append(heights / heights.sum() if own.any() else heights)
-    top = max(0.05, float(np.max(shares)))
+def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, code: int, steps: pd.DataFrame) -> Panel:
+    """The scores of one group: those with the finding upwards, those without downwards, and where the rule decides.
+
+    Bars are as wide as the steps (see `steps_by_group`) and as high as the share of rows per width; a group without steps has none.
+    """
+    rows, weight = attribute.codes == code, weights_of(scores)
+    own = steps[steps["group"] == attribute.levels[code]]
+    edges = np.append(own["threshold"].to_numpy(np.float64), 1.0)
+    widths = np.maximum(np.diff(edges), 1 / BARS / 10)
+    parts = [_parts(own, name) for name in ("above_positive", "above_negative")]
+    shares = [part / part.sum() / widths / BARS for part in parts] if len(own) else []
+    top = max([0.05, *(float(heights.max()) for heights in shares)])
     marks = []
-    for sign, style, heights in ((1, "with", shares[0]), (-1, "without", shares[1])):
+    for sign, style, heights in zip((1, -1), ("with", "without"), shares, strict=False):
         outline = [(along(0, 0, 1), up(0, -top, top))]
         for low, high, height in zip(edges[:-1], edges[1:], heights, strict=True):
             outline += [(along(low, 0, 1), up(sign * height, -top, top)), (along(high, 0, 1), up(sign * height, -top, top))]
@@ -239,10 +235,12 @@ def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, co
         marks.append(Mark("cut", line([(x, TOP), (x, HEIGHT - BOTTOM)]), title=f"threshold {number(cut, 3)}"))
     where = ", ".join(number(cut, 3) for cut in cuts[:5])
     counts = [_mean(rule.decide(scores), weight, rows & (scores.y == label)) for label in (1, 0)]
-    says = (
-        f"{title}: scores of those with the finding (up) and without (down). "
-        f"Flagged: {amount(counts[0])} with it, {amount(counts[1])} without"
-    )
+    says = f"{title}: too few patients to show their scores"
+    if len(own):
+        says = (
+            f"{title}: scores of those with the finding (up) and without (down). "
+            f"Flagged: {amount(counts[0])} with it, {amount(counts[1])} without"
+        )
     ticks = tuple(Tick(along(v, 0, 1), number(v, 2)) for v in np.linspace(0, 1, 5))
     sides = (Tick(up(0.5 * top, -top, top), "with"), Tick(up(-0.5 * top, -top, top), "without"))
     return Panel(title, f"{says}. Threshold {where}." if cuts else f"{says}.", ticks, sides, "score", "", tuple(marks))
