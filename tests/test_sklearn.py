@@ -1,7 +1,6 @@
 """FairClassifier: scikit-learn's own checks, and that it repairs, searches and predicts as its conventions ask."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import sklearn
 from sklearn.compose import make_column_transformer
@@ -15,6 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import equipoise as eq
 from equipoise.errors import BadInput
 from equipoise.sklearn import FairClassifier, NothingRepaired
+from support import ward
 
 
 @parametrize_with_checks([FairClassifier(LogisticRegression())])
@@ -24,13 +24,9 @@ def test_the_checks_of_scikit_learn(estimator, check):
 
 
 def patients(rows=1600, seed=0):
-    """A marker that shows the disease less in women, and a ward in which there are more of them."""
-    rng = np.random.default_rng(seed)
-    sex = rng.choice(["F", "M"], rows)
-    sick = rng.integers(0, 2, rows)
-    ward = np.where(rng.random(rows) < np.where(sex == "F", 0.9, 0.1), "gynaecology", "medical")
-    marker = sick * np.where(sex == "F", 0.6, 2.0) + rng.normal(size=rows)
-    return pd.DataFrame({"marker": marker, "ward": ward, "sex": sex}), np.where(sick, "ill", "well"), sex
+    """The columns, the labels in words, and the groups."""
+    frame = ward.patients(rows, seed)
+    return frame[["marker", "ward", "sex"]], np.where(frame["sick"], "ill", "well"), frame["sex"].to_numpy(dtype=str)
 
 
 X, Y, SEX = patients()

@@ -1,6 +1,6 @@
 """One way to run a command: in a folder of its own, with a cache of its own, whatever the machine has set."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,15 @@ from equipoise import cli
 from equipoise.repair import baseline
 from support import published
 from support.command import Ran
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_baseline() -> Iterator[None]:
+    """The simple model next to the network is fitted 7 times, not 52; tests/repair/test_baseline.py has it as it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, fewer in {"MULTIPLES": (0.0, 0.2), "STRENGTHS": (0.1,), "FOLDS": 2}.items():
+            patch.setattr(baseline, name, fewer)
+        yield
 
 
 @pytest.fixture
@@ -21,9 +30,6 @@ def run(
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
     for name in ("EQUIPOISE_DATA", "EQUIPOISE_DEVICE"):
         monkeypatch.delenv(name, raising=False)
-
-    for name, fewer in {"MULTIPLES": (0.0, 0.2), "STRENGTHS": (0.1,), "FOLDS": 2}.items():  # of the simple model next to the network
-        monkeypatch.setattr(baseline, name, fewer)
 
     def call(*arguments: object) -> Ran:
         capsys.readouterr()

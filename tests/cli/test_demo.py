@@ -20,6 +20,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("demo"))
         patch.setenv("COLUMNS", "100")
+        patch.setattr("equipoise.cli.demo.BUDGET", "0.05")  # minutes
         yield ran("demo", "--out", "my demo", *SMALL)
 
 

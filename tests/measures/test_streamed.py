@@ -1,5 +1,7 @@
 """The audit of a table on disk agrees with that of the same table in memory, whether its rows are held or summed part by part."""
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +40,34 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, Path]
     return frame, folder
 
 
+Audited = Callable[..., Audit]
+KINDS = {"patients": {}, "weights": {"weight": "w"}, "rows": {"patient": None}}
+
+
+@pytest.fixture(scope="module")
+def whole() -> Audited:
+    """The audit of the table in memory, made once for each kind of rows."""
+
+    @cache
+    def made(kind: str) -> Audit:
+        return audit_scores(Scores.from_frame(_frame(), **{**ROLES, **KINDS[kind]}), threshold=0.5, also=("ppv_gap", "tpr-fpr"))
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def parts(table) -> Audited:
+    """The audit of the files part by part, made once for each kind of rows and size of the samples."""
+
+    @cache
+    def made(kind: str, sampled: int = 4000) -> Audit:  # fewer rows than most groups have
+        with pytest.MonkeyPatch.context() as patch:
+            _in_parts(patch, sampled)
+            return audit(scan(table[1], **{**ROLES, **KINDS[kind]}), threshold=0.5, also=("ppv_gap", "tpr-fpr"))
+
+    return made
+
+
 def _in_parts(monkeypatch: pytest.MonkeyPatch, sampled: int) -> None:
     monkeypatch.setattr(batches, "ROWS", 1500)
     monkeypatch.setattr(batches_module, "HELD", 1000)
@@ -45,13 +75,9 @@ def _in_parts(monkeypatch: pytest.MonkeyPatch, sampled: int) -> None:
     monkeypatch.setattr(streamed, "SAMPLED", sampled)
 
 
-@pytest.mark.parametrize("roles", [{}, {"weight": "w"}, {"patient": None}], ids=["patients", "weights", "rows"])
-def test_part_by_part_gives_the_numbers_of_the_table_in_memory(table, roles, monkeypatch: pytest.MonkeyPatch):
-    frame, folder = table
-    used = {**ROLES, **roles}
-    whole = audit_scores(Scores.from_frame(frame, **used), threshold=0.5, also=("ppv_gap", "tpr-fpr"))
-    _in_parts(monkeypatch, sampled=4000)  # fewer rows than most groups have
-    parts = audit(scan(folder, **used), threshold=0.5, also=("ppv_gap", "tpr-fpr"))
+@pytest.mark.parametrize("kind", KINDS)
+def test_part_by_part_gives_the_numbers_of_the_table_in_memory(whole, parts, kind):
+    whole, parts = whole(kind), parts(kind)
     for name in EXACT:
         np.testing.assert_allclose(parts.gaps[name].astype(float), whole.gaps[name].astype(float), atol=1e-12, err_msg=name)
     for name in (*RATES, *(f"{rate}_{end}" for rate in RATES for end in ("low", "high")), "n", "positives"):
@@ -73,11 +99,8 @@ def test_part_by_part_gives_the_numbers_of_the_table_in_memory(table, roles, mon
     assert parts.gaps.columns.tolist() == whole.gaps.columns.tolist()
 
 
-def test_measures_of_scores_are_exact_in_groups_that_are_not_sampled(table, monkeypatch: pytest.MonkeyPatch):
-    frame, folder = table
-    whole = audit_scores(Scores.from_frame(frame, **ROLES), threshold=0.5)
-    _in_parts(monkeypatch, sampled=4000)
-    parts = audit(scan(folder, **ROLES), threshold=0.5)
+def test_measures_of_scores_are_exact_in_groups_that_are_not_sampled(whole, parts):
+    whole, parts = whole("patients"), parts("patients")
     sampled = parts.groups["sampled"] < parts.groups["n"]
     assert sampled.to_dict() == {level: n > 4000 for level, n in parts.groups["n"].items()}
     for name in ("calibration_slope", "calibration_intercept", "sensitivity_at_specificity"):
@@ -102,13 +125,9 @@ def _means_of_all_rows(some: Audit, whole: Audit) -> None:
         assert whole[name].note == ""
 
 
-@pytest.mark.parametrize("roles", [{}, {"weight": "w"}, {"patient": None}], ids=["patients", "weights", "rows"])
-def test_means_of_scores_are_those_of_all_rows_however_many_are_sampled(table, roles, monkeypatch: pytest.MonkeyPatch):
-    frame, folder = table
-    used = {**ROLES, **roles}
-    whole = audit_scores(Scores.from_frame(frame, **used), threshold=0.5)
-    _in_parts(monkeypatch, sampled=2000)
-    _means_of_all_rows(audit(scan(folder, **used), threshold=0.5), whole)
+@pytest.mark.parametrize(("kind", "sampled"), [("patients", 2000), ("weights", 4000), ("rows", 4000)])
+def test_means_of_scores_are_those_of_all_rows_however_many_are_sampled(whole, parts, kind, sampled: int):
+    _means_of_all_rows(parts(kind, sampled) if sampled != 4000 else parts(kind), whole(kind))
 
 
 LABELS = {"y": "p", "z": "q", "n": "r"}  # with the column of each one's score
@@ -127,17 +146,24 @@ def labels(table, tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFram
     return frame, path
 
 
+READING = Reading(labels=list(LABELS), group=["sex", "race"], patient="patient")
+
+
+@pytest.fixture(scope="module")
+def all_labels(labels):
+    """The audit of all labels in memory."""
+    return audit(read_scores(labels[1], READING, list(LABELS.values())), threshold=0.5, no_finding="derived")
+
+
 @pytest.mark.parametrize("held", [True, False], ids=["in memory", "in parts"])
-def test_several_labels_are_read_once_and_audited_as_in_memory(labels, held, monkeypatch: pytest.MonkeyPatch):
-    frame, path = labels
-    reading = Reading(labels=list(LABELS), group=["sex", "race"], patient="patient")
-    whole = audit(read_scores(path, reading, list(LABELS.values())), threshold=0.5, no_finding="derived")
+def test_several_labels_are_read_once_and_audited_as_in_memory(labels, all_labels, held, monkeypatch: pytest.MonkeyPatch):
+    (frame, path), whole = labels, all_labels
     if not held:
         _in_parts(monkeypatch, sampled=10**6)
     read = []
     real = batches.read_batches
     monkeypatch.setattr(scans_module, "read_batches", lambda *given, **more: read.append(given) or real(*given, **more))
-    found = audit(scan_scores(path, reading, list(LABELS.values())), threshold=0.5, no_finding="derived")
+    found = audit(scan_scores(path, READING, list(LABELS.values())), threshold=0.5, no_finding="derived")
     assert len(read) == 1
     assert list(found) == list(LABELS)
     assert found.comparisons == whole.comparisons
@@ -164,21 +190,18 @@ def test_labels_of_different_tables_are_refused(labels):
     assert says(error.value, "several labels", "y")
 
 
-def test_a_table_that_is_held_is_audited_as_in_memory(table):
-    frame, folder = table
-    whole = audit_scores(Scores.from_frame(frame, **ROLES), threshold=0.4)
-    held = audit(scan(folder, **ROLES), threshold=0.4)
+def test_a_table_that_is_held_is_audited_as_in_memory(table, whole):
+    whole, held = whole("patients"), audit(scan(table[1], **ROLES), threshold=0.5, also=("ppv_gap", "tpr-fpr"))
     for name in (*RATES, "auroc", "brier", "calibration_slope", "calibration_error"):
         np.testing.assert_allclose(held.groups[name], whole.groups[name], atol=1e-9, err_msg=name)
     np.testing.assert_allclose(held.gaps["value"], whole.gaps["value"], atol=1e-12)
 
 
-def test_large_groups_in_memory_are_sampled_by_patient(monkeypatch: pytest.MonkeyPatch):
-    frame = _frame()
+def test_large_groups_in_memory_are_sampled_by_patient(whole, monkeypatch: pytest.MonkeyPatch):
+    frame, whole = _frame(), whole("patients")
     scores = Scores.from_frame(frame, **ROLES)
-    whole = audit_scores(scores, threshold=0.5)
     monkeypatch.setattr(many_rows, "SAMPLED", 3000)
-    some = audit_scores(scores, threshold=0.5)
+    some = audit_scores(scores, threshold=0.5, also=("ppv_gap", "tpr-fpr"))
     pd.testing.assert_frame_equal(some.gaps, whole.gaps)  # rates, gaps and tests use all rows
     np.testing.assert_array_equal(some.groups["auroc"], whole.groups["auroc"])
     sampled = some.groups["sampled"] < some.groups["n"]

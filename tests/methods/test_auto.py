@@ -8,7 +8,7 @@ import pytest
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.methods import METHODS, Goal, HeldOut, Note, auto, run_many
+from equipoise.methods import METHODS, Candidate, Goal, HeldOut, Note, auto, run_many
 from equipoise.methods.group_thresholds import GroupThresholds
 from equipoise.models import predict
 from support.facts import says
@@ -165,12 +165,15 @@ def test_fine_tuning_ends_with_the_steps_that_it_has_when_its_time_is_up(problem
     np.testing.assert_array_equal(cut.trace["gap"], free.trace["gap"].iloc[:2])
 
 
-def test_of_methods_that_cannot_be_told_apart_the_one_without_a_group_is_taken(problem):
+def _standard(problem) -> tuple[Candidate, Cohort]:
+    """The original with honest selection, and its rows."""
     model, parts = problem
-    rows = parts.valid
-    standard = debias(model, rows, method="standard", measure="spd", min_performance=0.5, selection="honest")
-    before = standard.held_out.before
-    women = rows.groups == "F"
+    return debias(model, parts.valid, method="standard", measure="spd", min_performance=0.5, selection="honest"), parts.valid
+
+
+def test_of_methods_that_cannot_be_told_apart_the_one_without_a_group_is_taken(problem):
+    standard, rows = _standard(problem)
+    before, women = standard.held_out.before, rows.groups == "F"
     behind = before[~women].mean() - before[women].mean()
     assert behind > 0.1
     others, all_of_it = np.flatnonzero(women & (before == 0)), int(behind * women.sum())
@@ -192,11 +195,8 @@ def test_of_methods_that_cannot_be_told_apart_the_one_without_a_group_is_taken(p
 
 
 def test_methods_whose_two_estimates_disagree_come_behind_and_probes_of_few_rows_too(problem):
-    model, parts = problem
-    rows = parts.valid
-    standard = debias(model, rows, method="standard", measure="spd", min_performance=0.5, selection="honest")
-    before = standard.held_out.before
-    women = rows.groups == "F"
+    standard, rows = _standard(problem)
+    before, women = standard.held_out.before, rows.groups == "F"
     others = np.flatnonzero(women & (before == 0))
     all_of_it = int((before[~women].mean() - before[women].mean()) * women.sum())
 

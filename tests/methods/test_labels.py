@@ -74,6 +74,7 @@ def test_one_label_among_several_is_the_ordinary_repair(method, goal):
 @pytest.mark.parametrize("method", [name for name, own in METHODS.items() if own.labels])
 def test_contract(method, kind, request):
     model, cohort = request.getfixturevalue(kind)
+    cohort = cohort.take(range(600))
     if kind == "classes" and not METHODS[method].classes:
         with pytest.raises(BadInput, match=facts(method, "classes", "constrained")):
             debias(model, cohort, method=method)

@@ -236,7 +236,7 @@ def test_the_prices_for_predictive_parity_are_nearly_the_best_of_a_fine_grid(mea
 
     priced = parity_path(known, 8, look)
     assert len(priced) == 8
-    for step in priced[2:]:
+    for step in priced[2::3]:
         found = look(known.priced(sure, step.cost), step.max_gap)
         assert abs(found.gap[0]) <= max(step.max_gap, 0.004)
         best = 0.0

@@ -1,36 +1,46 @@
-"""One process and two take the same steps: training, bias-gda, influence and pruning, over gloo as torchrun starts it."""
+"""One process and two take the same steps: training, bias-gda, influence and pruning, over gloo with the settings of torchrun."""
 
 import os
-import subprocess
-import sys
+import socket
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-import equipoise
 from support import shared_job
 
 
-def results(path: Path, processes: int) -> dict[str, np.ndarray]:
+def joined(path: Path, rank: int, processes: int, port: int) -> None:
+    """The job as one of several processes, with the settings that torchrun gives each."""
+    torchrun = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in torchrun.items()}, GLOO_SOCKET_IFNAME="lo", EQUIPOISE_DEVICE="cpu")
+    shared_job.main(str(path))
+
+
+def results(path: Path, processes: int, forks: ForkServerContext) -> dict[str, np.ndarray]:
     if processes == 1:
         with torch.random.fork_rng(devices=[]):
             shared_job.main(str(path))
     else:
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        source = os.pathsep.join(str(Path(file).parents[1]) for file in (equipoise.__file__, shared_job.__file__))
-        environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        command = [sys.executable, *launcher, shared_job.__file__, str(path)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        started = [forks.Process(target=joined, args=(path, rank, processes, port)) for rank in range(processes)]
+        for process in started:
+            process.start()
+        for process in started:
+            process.join(120)
+            process.kill()  # or one whose partner has died is waited for without end
+        assert [process.exitcode for process in started] == [0] * processes
     with np.load(path) as found:
         return dict(found)
 
 
-def test_two_processes_and_one_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_two_processes_and_one_agree(tmp_path: Path, forks, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("EQUIPOISE_DEVICE", "cpu")
-    alone, together = results(tmp_path / "one.npz", 1), results(tmp_path / "two.npz", 2)
+    alone, together = results(tmp_path / "one.npz", 1, forks), results(tmp_path / "two.npz", 2, forks)
     assert (int(alone.pop("processes")), int(together.pop("processes"))) == (1, 2)
     assert np.abs(alone["gradient"]).max() > 0
     assert np.abs(alone["tuned"] - alone["trained"]).max() > 1e-3

@@ -3,7 +3,6 @@
 import sys
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from sklearn.compose import make_column_transformer
@@ -14,23 +13,14 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 import equipoise as eq
 from equipoise.errors import BadInput, Misuse, Untrusted
 from equipoise.models import load_model, predict, to_onnx
+from support.ward import patients
 
 ROLES = {"label": "sick", "group": "sex", "reference": "M"}
 
 
-def patients(rows=2700, seed=0):
-    """A marker that shows the disease less in women, and a ward in which there are more of them."""
-    rng = np.random.default_rng(seed)
-    sex = rng.choice(["F", "M"], rows)
-    sick = rng.integers(0, 2, rows)
-    ward = np.where(rng.random(rows) < np.where(sex == "F", 0.9, 0.1), "gynaecology", "medical")
-    marker = sick * np.where(sex == "F", 0.6, 2.0) + rng.normal(size=rows)
-    return pd.DataFrame({"marker": marker, "ward": ward, "sex": sex, "sick": sick})
-
-
 @pytest.fixture(scope="module")
 def case():
-    frame = patients()
+    frame = patients(2700)
     encode = make_column_transformer((OneHotEncoder(), ["ward"]), (StandardScaler(), ["marker"]))
     model = make_pipeline(encode, LogisticRegression()).fit(*[frame.iloc[:300][c] for c in (["marker", "ward"], "sick")])
     cohort = eq.Cohort.from_frame(frame.iloc[300:], **ROLES)

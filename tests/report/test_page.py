@@ -173,17 +173,19 @@ def test_a_rule_by_lot_that_needs_the_group_is_said():
     assert not says(_read(small_case()).words("verdict"), "randomised")
 
 
-@pytest.mark.parametrize("measure", GAPS)
-def test_every_measure_and_kind_of_goal_has_its_words(measure: str):
-    goals = [
-        Goal(measure, "balanced_accuracy", min_performance=0.6),
-        Goal(measure, "f1", max_gap=0.1),
-        Goal(measure, "accuracy", min_performance=0.5, max_gap=0.2),
-    ]
-    for goal in goals:
-        words = _read(small_case(rows=200, goal=goal, methods=("bias-gda", "reject-option"))).words("verdict")
-        assert goal_words(goal) in words
-        assert "insufficient" not in words
+KINDS = (
+    {"performance": "balanced_accuracy", "min_performance": 0.6},
+    {"performance": "f1", "max_gap": 0.1},
+    {"performance": "accuracy", "min_performance": 0.5, "max_gap": 0.2},
+)
+
+
+@pytest.mark.parametrize(("measure", "kind"), [(measure, k % len(KINDS)) for k, measure in enumerate(GAPS)])
+def test_every_measure_and_kind_of_goal_has_its_words(measure: str, kind: int):
+    goal = Goal(measure, **KINDS[kind])
+    words = _read(small_case(rows=200, goal=goal, methods=("bias-gda",))).words("verdict")
+    assert goal_words(goal) in words
+    assert "insufficient" not in words
 
 
 def test_a_measure_that_was_added_has_a_page(monkeypatch):
@@ -193,8 +195,9 @@ def test_a_measure_that_was_added_has_a_page(monkeypatch):
 
 
 def test_no_page_speaks_of_fair():
-    for options in ({}, {"second": True, "missing": 0.1}, {"chosen": 3}, {"harm": 1.0}):
-        assert not re.search(r"\bfair", report_page(small_case(rows=200, **options)), re.IGNORECASE)
+    second, harm = {"second": True, "rows": 300, "methods": ("bias-gda",)}, {"harm": 1.0, "rows": 200, "methods": ("bias-gda",)}
+    for options in ({}, {"chosen": 3}, second, harm):  # the first three are the cases of other tests, audited once
+        assert not re.search(r"\bfair", report_page(small_case(**options)), re.IGNORECASE)
 
 
 def test_tables_hold_the_numbers_of_the_findings():

@@ -1,6 +1,5 @@
 """Studies that take a second, and ways to look at what came of them."""
 
-import multiprocessing
 from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -61,14 +60,6 @@ def calm(tiny: Made, tmp_path_factory: pytest.TempPathFactory) -> tuple[Folder, 
 def serial(calm: tuple[Folder, list[Event]], everything: Callable[[Folder], pd.DataFrame]) -> pd.DataFrame:
     """What the tiny study finds without any other process."""
     return everything(calm[0])
-
-
-@pytest.fixture(scope="session")
-def forks() -> ForkServerContext:
-    """Starts processes from one that has imported torch already, which takes 10 ms each instead of the 4 s of an import."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["equipoise.study.worker"])
-    return context
 
 
 @pytest.fixture

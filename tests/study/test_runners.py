@@ -19,6 +19,7 @@ from support.facts import facts, says, suggests
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
 
 
+@pytest.mark.usefixtures("forked")
 def test_processes_give_the_same_rows(tiny, everything, serial, tmp_path: Path) -> None:
     spawned = run_study(tiny(), tmp_path / "processes", runner="processes", workers=2)
     pd.testing.assert_frame_equal(serial, everything(spawned), check_exact=True)
