@@ -34,10 +34,9 @@ def patients(rows: int) -> pd.DataFrame:
 
 def draw(table: pd.DataFrame, folder: Path, size: int) -> None:
     """Writes the images of these rows."""
-    for row, (file, female, strength) in zip(
-        table.index, zip(table["image"], table["sex"] == "F", table["strength"], strict=True), strict=True
-    ):
-        pixels = np.random.default_rng(row).integers(60, 196, (size, size)).astype(np.int16)
+    for row, told in table.iterrows():
+        file, female, strength = told["image"], told["sex"] == "F", told["strength"]
+        pixels = np.random.default_rng(int(str(row))).integers(60, 196, (size, size)).astype(np.int16)
         pixels[: size // 4] += int(40 * strength)
         if female:
             pixels[:, : size // 8] -= 30
@@ -48,8 +47,9 @@ def draw(table: pd.DataFrame, folder: Path, size: int) -> None:
 
 def cohort(table: pd.DataFrame, folder: Path, size: int) -> eq.Cohort:
     """These rows with their images, read and decoded."""
-    columns = {"image": "image", "label": "finding", "group": "sex", "reference": "M", "patient": "patient"}
-    return eq.Cohort.from_images(table, folder=folder, size=size, name="simulated", **columns)
+    return eq.Cohort.from_images(
+        table, folder=folder, image="image", label="finding", group="sex", reference="M", patient="patient", size=size, name="simulated"
+    )
 
 
 def main() -> None:
@@ -76,7 +76,7 @@ def main() -> None:
         rows = cohort(rest.reset_index(drop=True), folder, given.size)
         rows.inputs[torch.arange(1)]
         read = time.perf_counter() - start
-        found = eq.debias(model, rows, **({} if given.budget is None else {"budget": given.budget}))
+        found = eq.debias(model, rows) if given.budget is None else eq.debias(model, rows, budget=given.budget)
         if device == "cuda":
             torch.cuda.synchronize()
         took = time.perf_counter() - start
