@@ -66,6 +66,13 @@ def test_where_no_method_changes_anything_no_numbers_are_repeated():
     assert "-0.020" in why_words([Note("best_of_methods", "group-thresholds", other)])
 
 
+def test_a_method_that_changes_nothing_is_not_told_to_miss_a_goal():
+    numbers = {"taken": False, "met": False, "best": "bias-score", "measure": "eod", "of": "accuracy"}
+    numbers |= {"gap_before": -0.1, "gap": -0.1, "performance_before": 0.8, "performance": 0.8}
+    assert "changes nothing" in why_words([Note("tried", "reject-option", numbers)])
+    assert "changes nothing" not in why_words([Note("tried", "reject-option", {**numbers, "gap": -0.05})])
+
+
 @pytest.mark.parametrize(("called", "words"), [("", "bias-score, chosen by auto"), ("ours", "ours (bias-score, chosen by auto)")])
 def test_a_method_that_another_one_chose_is_named_with_it_in_report_card_and_readme(called: str, words: str):
     case = small_case(methods=("bias-gda",))

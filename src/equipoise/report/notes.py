@@ -186,6 +186,8 @@ def _training_set(_subject: str, n: Numbers) -> str:
 def _tried(method: str, n: Numbers) -> str:
     if n["taken"]:
         place = "taken"
+    elif math.isclose(n["gap"], n["gap_before"]) and math.isclose(n["performance"], n["performance_before"]):
+        place = "not taken: it changes nothing"
     else:
         place = f"not taken: {n['best']} was preferred" if n["met"] else "not taken: the goal is not met"
     gap = f"{n['measure']} {n['gap_before']:+.3f} -> {n['gap']:+.3f}"
