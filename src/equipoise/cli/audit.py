@@ -22,9 +22,6 @@ from equipoise.errors import did_you_mean, pick, raise_all
 if TYPE_CHECKING:
     import pandas as pd
 
-# What the JSON of --out must not be called.
-OTHER_KINDS = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")
-
 
 @dataclass(frozen=True)
 class AnalysisOptions:
@@ -176,7 +173,8 @@ def _problems(source: given.Source, how: AnalysisOptions, files: FileOptions) ->
     if options["classes"] and (how.threshold is not None or how.valid is not None):
         problems.append("classes are decided by argmax, without a threshold. Omit --threshold and --valid.")
     problems += given.number_problems(threshold=how.threshold, draws=how.draws, level=how.level, seed=how.seed)
-    problems += _place_problems(files) + _no_finding_problems(how.no_finding, labels)
+    problems += given.page_problems({"--report": files.page, "--pdf": files.pdf}) + given.json_problems(files.save)
+    problems += _no_finding_problems(how.no_finding, labels)
     problems += given.number_problems(min_patients=how.min_patients, specificity=how.specificity, sensitivity=how.sensitivity)
     given.collected(problems, lambda: measures.read_range(how.thresholds))
     return problems
@@ -392,14 +390,3 @@ def _link_problems(figures: Path | None, labels: list[str]) -> list[str]:
         for place in places
         if place.is_symlink()
     ]
-
-
-def _place_problems(files: FileOptions) -> list[str]:
-    """A problem where --out, --report or --pdf names a format that it does not write."""
-    problems, save = given.page_problems({"--report": files.page, "--pdf": files.pdf}), files.save
-    kind = "" if save is None else save.suffix.lower()
-    if save is not None and kind in OTHER_KINDS:
-        page = next((option for option, endings in given.ENDINGS.items() if kind in endings), None)
-        instead = f"{page} {save.name}" if page else "--figures FOLDER for figures (PNG and SVG)"
-        problems.append(f"--out writes JSON; {save.name!r} is another format. Use --out {save.with_suffix('.json').name}, or {instead}.")
-    return problems

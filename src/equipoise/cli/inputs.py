@@ -262,6 +262,8 @@ def group_names_of(texts: list[str] | None, cohort: data.Cohort | data.Scores | 
 
 
 ENDINGS = {"--report": (".html", ".htm"), "--pdf": (".pdf",)}
+# What the JSON of --out must not be called.
+OTHER_KINDS = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")
 
 
 def page_problems(places: Mapping[str, Path | None]) -> list[str]:
@@ -271,3 +273,12 @@ def page_problems(places: Mapping[str, Path | None]) -> list[str]:
         for option, place in places.items()
         if place is not None and place.suffix.lower() not in ENDINGS[option]
     ]
+
+
+def json_problems(save: Path | None) -> list[str]:
+    """A problem where the --out of an audit names another format than JSON."""
+    if save is None or save.suffix.lower() not in OTHER_KINDS:
+        return []
+    page = next((option for option, endings in ENDINGS.items() if save.suffix.lower() in endings), None)
+    instead = f"{page} {save.name}" if page else "--figures FOLDER for figures (PNG and SVG)"
+    return [f"--out writes JSON; {save.name!r} is another format. Use --out {save.with_suffix('.json').name}, or {instead}."]
