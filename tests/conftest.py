@@ -26,6 +26,7 @@ LONGEST = [
     "tests/browser/test_report.py",
     "tests/methods/test_labels.py",
     "tests/cli/test_debias.py",
+    "tests/cli/test_debias_goals.py",
     "tests/study/test_runners.py",
     "tests/report/test_page.py",
     "tests/test_fuzz.py",

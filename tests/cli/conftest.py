@@ -7,7 +7,7 @@ import pytest
 
 from equipoise import cli
 from equipoise.repair import baseline
-from support import published
+from support import hospital, published
 from support.command import Ran
 
 
@@ -39,3 +39,10 @@ def run(
         return Ran(cli.run(given), *capsys.readouterr())
 
     return call
+
+
+@pytest.fixture
+def table(run, tmp_path):
+    """The run of a command in a folder with a table and its network."""
+    hospital.table(tmp_path)
+    return run

@@ -1,0 +1,212 @@
+"""`equipoise debias` by its goal: auto, honest selection, what no group may lose, the rule in use, and the rows that it is judged on."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from equipoise import Cohort
+from equipoise.data import hold_out
+from equipoise.methods import Note
+from equipoise.models import HEADS, predict
+from equipoise.report import note_words
+from support import hospital
+from support.bundles import read_rule
+from support.facts import says
+from support.hospital import FAST, TABLE
+
+
+@pytest.mark.parametrize("chosen", ["bias-score", "group-thresholds", "bias-gda"])
+def test_auto_writes_the_folder_of_the_method_that_it_takes(table, tmp_path, chosen):
+    options = [
+        "--set",
+        "auto.methods=standard",
+        "--set",
+        f"auto.methods={chosen}",
+        "--set",
+        "auto.allow_group=true",
+        "--min-performance",
+        0.6,
+        "--no-onnx",
+        "--draws",
+        20,
+    ]
+    own = {"bias-gda": {"schedule": "paper", "epochs": 3, "learning_rate": 0.01}}
+    code, out, err = table(*TABLE, "--method", "auto", *options, "--set", f"auto.settings={json.dumps(own)}")
+    assert (code, err) == (0, "")
+    assert says(out, f"Method: {chosen}, chosen by auto.", "eod")
+    run = json.loads(Path("repaired/run.json").read_text())
+    assert (run["method"], run["ran"]) == ("auto", chosen)
+    assert (HEADS in run["files"]) == (tmp_path / "repaired" / HEADS).exists() == (chosen == "bias-score")
+    assert json.loads(Path("repaired/rule.json").read_text())["needs_group"] == (chosen == "group-thresholds")
+    assert set(load_file("repaired/repaired.safetensors")) == set(load_file("net.safetensors"))
+    page = Path("repaired/report.html").read_text()
+    assert says(page, f"repaired by {chosen}, chosen by auto", f"tried {chosen}", "tried standard")
+    assert f"with {chosen}, chosen by auto\n" in Path("repaired/card.md").read_text()
+    assert table("apply", "repaired", "new.csv", "--trust").code == 0
+
+
+@pytest.mark.parametrize(
+    ("measure", "name", "words"),
+    [
+        ("tpr - fpr", "tpr-fpr", "sensitivity - false positive rate"),
+        ("ppv_gap", "ppv_gap", "positive predictive value"),
+    ],
+)
+def test_a_sum_of_rates_and_a_quotient_are_named_in_words(table, measure, name, words):
+    code, out, err = table(*TABLE, *FAST, "--measure", measure)
+    assert (code, err) == (0, "")
+    assert name in out
+    assert words in Path("repaired/card.md").read_text()
+
+    assert words in Path("repaired/report.html").read_text()
+
+
+def test_what_is_to_be_minded_of_the_rows_is_printed_once(table, tmp_path):
+    frame = pd.read_csv("local.csv")
+    frame.loc[:9, "sex"] = None
+    frame = frame[(frame["sex"] != "F") | (frame["sick"] == 0) | (frame["pid"] < 22)]
+    frame.to_csv("local.csv", index=False)
+    code, out, _ = table(
+        *TABLE, *FAST, "--method", "bias-gda", "--method", "reject-option", "--method", "equalised-odds", "--verbose", "--force"
+    )
+    assert code == 0
+    chosen = next(line.split()[0] for line in out.splitlines() if "(chosen)" in line)
+    notes = json.loads(Path("repaired/audit.json").read_text())["methods"][chosen]["notes"]
+    assert notes
+    for note in notes:
+        numbers = {name: value for name, value in note.items() if name not in ("kind", "subject")}
+        assert f"{chosen}: {note_words(Note(note['kind'], note['subject'], numbers))}" in out
+    assert out.count("too few to tell a gap from chance") == 1
+    ways = [way for way in ("its threshold without the band", "the mean of all groups' probabilities") if way in out]
+    assert len(ways) == 2  # how either rule decides a row without a group
+
+
+def test_no_name_of_a_method_is_cut_within_a_word_in_80_columns(table, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    methods = [part for name in ("bias-gda", "equalised-odds", "group-thresholds") for part in ("--method", name)]
+    code, out, _ = table(*TABLE, *FAST, *methods)
+    assert code == 0
+    rows = out.split("held-out rows")[1].split("Written to")[0].splitlines()
+    assert max(map(len, rows)) <= 80
+    heads = [row.split("  ")[0].strip() for row in rows]
+    assert {"original", "bias-gda"} <= {head.removesuffix(" (chosen)") for head in heads}
+    assert any(head.startswith("equalised-odds") for head in heads)
+    at = heads.index("group-")
+    assert heads[at + 1].startswith("thresholds")
+
+
+@pytest.mark.parametrize("method", ["group-thresholds", "reject-option", "equalised-odds"])
+def test_a_rule_that_was_declined_is_not_said_to_need_the_group(table, method):
+    code, out, err = table(*TABLE, "--method", method, "--selection", "honest", "--no-onnx")
+    assert (code, err) == (0, "")
+    assert out.startswith("Unchanged")
+    assert json.loads(Path("repaired/rule.json").read_text())["needs_group"] is False
+    notes = json.loads(Path("repaired/audit.json").read_text())["methods"][method]["notes"]
+    assert [note["kind"] for note in notes if note["kind"] in ("needs_group", "band", "randomised")] == []
+    assert f"{method}: needs each patient's group" not in out
+
+
+def test_what_may_be_lost_is_the_floor_of_the_run(table):
+    quick = ["--draws", 20, "--set", "bias-gda.schedule=paper", "--set", "bias-gda.epochs=3", "--no-onnx"]
+    assert table(*TABLE, *quick, "--max-loss", 0.1).code == 0
+    goal, trace = json.loads(Path("repaired/run.json").read_text())["goal"], pd.read_csv("repaired/trace.csv")
+    assert goal["min_performance"] == pytest.approx(trace["performance"].iloc[0] - 0.1)
+
+
+def test_honest_selection_says_what_rows_held_out_have_corrected(table):
+    assert table(*TABLE, *FAST, "--selection", "honest").code == 0
+    assert json.loads(Path("repaired/run.json").read_text())["goal"]["selection"] == "honest"
+    trace = pd.read_csv("repaired/trace.csv").query("method == 'bias-gda'")
+    assert trace[["gap_honest", "gap_se", "performance_honest", "performance_se"]].notna().all(axis=None)
+
+
+@pytest.mark.parametrize(("option", "least"), [(["--no-group-worse"], None), (["--min-rate", "tpr=0.8"], 0.8)])
+def test_no_group_falls_below_what_is_kept(table, option, least):
+    assert table(*TABLE, "--method", "group-thresholds", "--no-onnx", "--draws", 20, *option).code == 0
+    run, rule = json.loads(Path("repaired/run.json").read_text()), read_rule(Path("repaired/rule.json"))
+    assert run["met"] is None  # the goal has no maximum gap
+    assert run["goal"]["keep"] == {"tpr": least or "before"}
+    model, (frame, x, _) = hospital.network("build").eval(), hospital.patients()
+    model.load_state_dict(load_file("net.safetensors"))
+    cohort = Cohort.from_arrays(torch.from_numpy(x), frame["sick"], frame["sex"], reference="M", patients=frame["pid"])
+    scores = predict(model, hold_out(cohort, 0.3)[0])
+    before = scores.score >= pd.read_csv("repaired/trace.csv").query("method == 'standard'")["threshold"].iloc[0]
+    for group in ("M", "F"):
+        sick = (scores.attribute.codes == scores.attribute.levels.index(group)) & (scores.y == 1)
+        assert rule.decide(scores)[sick].mean() >= (before[sick].mean() if least is None else least)
+
+
+# the rule in use, an official test set, and too few patients
+
+
+FEW = ["--method", "group-thresholds", "--no-onnx"]
+
+
+def test_the_original_decides_by_the_threshold_in_use(table):
+    code, out, _ = table(*TABLE, *FEW, "--threshold", 0.3)
+    assert (code, "0.3" in next(line for line in out.splitlines() if "original decides" in line)) == (0, True)
+    found, trace = json.loads(Path("repaired/audit.json").read_text()), pd.read_csv("repaired/trace.csv")
+    assert found["before"]["threshold"] == 0.3
+    assert found["original"]["in_use"] is True
+    assert trace.groupby("method")["threshold"].first().to_dict() == {"standard": 0.3, "group-thresholds": 0.3}
+    assert table(*TABLE, *FEW, "--threshold", 1.3, "--overwrite").code == 2
+
+
+def test_an_official_test_set_is_used_as_it_is(table, tmp_path):
+    frame = pd.read_csv("local.csv")
+    test = frame["pid"] >= frame["pid"].max() - 40
+    frame[test].to_csv("official.csv", index=False)
+    frame[~test].to_csv("first.csv", index=False)
+    command = ["debias", "first.csv", *TABLE[2:], *FEW, "--test", "official.csv"]
+    assert table(*command).code == 0
+    run = json.loads(Path("repaired/run.json").read_text())
+    assert run["sets"] == {
+        "repair": {"rows": int((~test).sum()), "patients": int(frame.loc[~test, "pid"].nunique())},
+        "test": {"rows": int(test.sum()), "patients": int(frame.loc[test, "pid"].nunique())},
+    }
+    assert "official.csv" in run["hashes"]
+    code, _, err = table(*command, "--test-fraction", 0.2, "--overwrite")
+    assert (code, says(err, "--test-fraction")) == (2, True)
+    both = ["debias", "local.csv", *TABLE[2:], *FEW, "--test", "official.csv", "--overwrite"]
+    code, _, err = table(*both)
+    shared = frame.loc[test, "pid"].nunique()
+    assert (code, says(err, f"{shared} of {shared}")) == (2, True)
+    other = frame[test].assign(sex=lambda rows: rows["sex"].where(rows.index % 9 > 0, "X"))
+    other.to_csv("official.csv", index=False)
+    code, _, err = table(*command, "--overwrite")
+    assert (code, says(err, "'X'", "sex")) == (2, True)
+
+
+def test_too_few_patients_stop_it_with_counts_unless_forced(table):
+    frame = pd.read_csv("local.csv")
+    kept = (
+        (frame["sex"] != "F")
+        | (frame["sick"] == 0)
+        | frame["pid"].isin(frame.loc[(frame["sex"] == "F") & (frame["sick"] == 1), "pid"].unique()[:6])
+    )
+    frame[kept].to_csv("local.csv", index=False)
+    code, _, err = table(*TABLE, *FEW)
+    assert code == 2
+    assert says(err, "'F' positives", "in the repair set", "in the test set", "--force", "spd")
+    assert not Path("repaired").exists()
+    code, out, _ = table(*TABLE, *FEW, "--force", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["forced"] is True
+    assert found["outcome"] in ("unclear", "harm", "unchanged")
+
+
+def test_the_default_is_honest_and_tells_what_was_tried(table):
+    code, out, _ = table(*TABLE, "--selection", "honest", "--no-onnx", "--no-group-rules", "--budget", 0.04, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["chosen"] == "auto"
+    assert not found["methods"]["auto"]["needs_group"]
+    assert found["goal"]["selection"] == "honest"
+    assert found["outcome"] == found["judgement"]["outcome"]
+    code, _, err = table(*TABLE, *FEW, "--no-group-rules", "--overwrite")
+    assert (code, says(err, "group-thresholds")) == (2, True)
