@@ -86,3 +86,6 @@ def test_a_method_that_another_one_chose_is_named_with_it_in_report_card_and_rea
     assert f"with {words}\n" in card
     assert METHODS["bias-score"].title in card
     assert words in repair_set_words(told)
+    kept = replace(chosen, candidate=replace(chosen.candidate, ran_as="standard", chosen=0))
+    assert "standard" not in method_words(kept)
+    assert "kept the original" in repair_set_words(replace(case, candidates=(kept,)))

@@ -314,6 +314,8 @@ def method_words(tried: Tried) -> str:
     ran, method = tried.candidate.ran, tried.candidate.method
     if ran == method:
         return tried.name
+    if tried.candidate.chosen == 0:
+        return f"{tried.name} (the original stays)"
     return f"{ran}, chosen by {method}" if tried.name == method else f"{tried.name} ({ran}, chosen by {method})"
 
 
@@ -324,6 +326,8 @@ def repair_set_words(comparison: Comparison) -> str:
     first, last = (amount(float(gap), "points") for gap in gaps)
     rows = "" if comparison.result.valid is None else f" ({len(comparison.result.valid):,} rows)"
     name = method_words(comparison.result)
+    if candidate.chosen == 0:
+        return f"On the repair set{rows} {comparison.result.name} kept the original, at {first} points. Goal: {goal_words(candidate.goal)}."
     return (
         f"On the repair set{rows}, to which it was fitted, {name}{',' if ',' in name else ''} changed it from {first} to {last} points. "
         f"Goal: {goal_words(candidate.goal)}."
