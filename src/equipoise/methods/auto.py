@@ -22,7 +22,7 @@ import numpy as np
 from torch import nn
 
 from equipoise.data import Cohort, Rows, Scores
-from equipoise.errors import BadInput, EquipoiseError, pick
+from equipoise.errors import BadInput, EquipoiseError, first_line, pick
 from equipoise.methods.candidate import Candidate, Progress
 from equipoise.methods.contract import ALL_AT_ONCE, METHODS, PROBED_ROWS, STANDARD, Kind, Method, Task, Work, method, settings_of, work_of
 from equipoise.methods.cost import Speed
@@ -214,7 +214,7 @@ def _each(candidate: Candidate, cohort: Rows) -> list[tuple[Candidate, Rows]]:
 
 def _problems(error: EquipoiseError) -> str:
     """All that was wrong, in one line."""
-    return "; ".join(error.problems) if isinstance(error, BadInput) else str(error).splitlines()[0]
+    return "; ".join(error.problems) if isinstance(error, BadInput) else first_line(error)
 
 
 def _with_room(candidate: Candidate, cohort: Rows) -> bool:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from equipoise.data import Scores
-from equipoise.errors import BadInput
+from equipoise.errors import BadInput, first_line
 from equipoise.measures import GAPS, FloatArray, cell_index
 
 TIMINGS = ("seconds", "task_seconds")  # of the method without training: per split, and of the whole stack
@@ -85,7 +85,7 @@ def from_bytes(content: bytes, source: str) -> pd.DataFrame:
     try:
         table = pq.read_table(BytesIO(content), page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise BadInput(f"{source} is damaged ({reason}). Run the study again to replace it.") from error
     version = (table.schema.metadata or {}).get(VERSION_KEY, b"1").decode(errors="replace")
     if version != str(SCHEMA_VERSION):

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import torch
 
 from equipoise.data import uninterrupted
-from equipoise.errors import BadInput, MissingExtra, pick
+from equipoise.errors import BadInput, MissingExtra, first_line, pick
 from equipoise.study.plan import Outcome, Work
 from equipoise.study.worker import attempt
 
@@ -209,7 +209,7 @@ class OnRay:
                 local: dict[str, Any] = {} if address else {"num_cpus": workers or cores(), "include_dashboard": False}
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
             except (ConnectionError, ValueError, RuntimeError) as error:
-                reason = str(error).splitlines()[0]
+                reason = first_line(error)
                 raise BadInput(f"no Ray cluster at {address!r}: {reason}. Start one, or leave --address out for a local one.") from error
         self.slots = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._attempt = ray.remote(num_cpus=1, max_retries=RETRIES)(attempt)
@@ -227,7 +227,7 @@ class OnRay:
         try:
             return work, self._ray.get(ready)
         except self._ray.exceptions.RayError as error:
-            return work, Outcome(problem=f"its Ray worker ended ({str(error).splitlines()[0]})", died=True)
+            return work, Outcome(problem=f"its Ray worker ended ({first_line(error)})", died=True)
 
     def close(self) -> None:
         for reference in self._running:
