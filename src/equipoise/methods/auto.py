@@ -332,12 +332,19 @@ def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], model: nn.Modul
         Note(
             "tried",
             candidate.method,
-            {"taken": candidate is best, "met": candidate.met_in_sample, "best": best.method, **_numbers(candidate)},
+            {
+                "taken": candidate is best,
+                "changed": _changed(candidate),
+                "met": candidate.met_in_sample,
+                "best": best.method,
+                **_numbers(candidate),
+            },
         )
         for candidate in tried
     ]
     reached = {} if best.met_in_sample else {candidate.method: _numbers(candidate) for candidate in tried}
-    head = Note("best_of_methods", best.method, {"tried": len(tried), "met": best.met_in_sample, "reached": reached})
+    changed = any(map(_changed, tried))
+    head = Note("best_of_methods", best.method, {"tried": len(tried), "changed": changed, "met": best.met_in_sample, "reached": reached})
     told = {"allow_group": settings.allow_group, "methods": settings.order(cohort), **best.settings}
     labels = {
         name: replace(own, method=NAME, ran_as=best.method, settings=told, notes=(*own.notes, *notes, *remarks))
@@ -345,6 +352,11 @@ def _chosen(tried: Sequence[Candidate], remarks: Sequence[Note], model: nn.Modul
     }
     heard = (*best.notes, *notes, *remarks)
     return replace(best, method=NAME, ran_as=best.method, settings=told, why=(head, *best.why), notes=heard, labels=labels)
+
+
+def _changed(candidate: Candidate) -> bool:
+    """Whether any label has a step other than the original."""
+    return any(own.chosen > 0 for own in candidate.each)
 
 
 def _numbers(candidate: Candidate) -> dict[str, object]:

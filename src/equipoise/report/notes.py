@@ -131,7 +131,7 @@ def _none_surely(performance: str, n: Numbers) -> str:
 def _best_of_methods(method: str, n: Numbers) -> str:
     if n["met"]:
         return f"{method} of {n['tried']} methods tried"
-    if n["tried"] > 1 and len({(round(own["gap"], 9), round(own["performance"], 9)) for own in n["reached"].values()}) == 1:
+    if n["tried"] > 1 and not n["changed"]:
         return f"the original stays: none of {n['tried']} methods tried found a step to take"
     reached = "; ".join(
         f"{name} has {own['measure']} {own['gap']:+.3f} and {performance_words(own['of'])} {own['performance']:.3f}"
@@ -186,7 +186,7 @@ def _training_set(_subject: str, n: Numbers) -> str:
 def _tried(method: str, n: Numbers) -> str:
     if n["taken"]:
         place = "taken"
-    elif math.isclose(n["gap"], n["gap_before"]) and math.isclose(n["performance"], n["performance_before"]):
+    elif not n["changed"]:
         place = "not taken: it changes nothing"
     else:
         place = f"not taken: {n['best']} was preferred" if n["met"] else "not taken: the goal is not met"
