@@ -1,8 +1,9 @@
-"""The generated blocks on classifiers that are no networks."""
+"""The generated blocks on classifiers that are no networks, and on the recalibration of repaired ones."""
 
 from collections.abc import Callable, Mapping
 
-from blocks.rows import rows, table
+from blocks.rows import NAMES as DATA
+from blocks.rows import at, rows, table
 
 FILE = "predictors/rows.csv"
 NAMES = {"adult": "Adult, sex", "compas": "COMPAS, race"}
@@ -57,8 +58,33 @@ def predictors_short() -> str:
     return table(("method", *(f"{NAMES[str(data)]}, {measure}" for data, measure in cases)), lines)
 
 
+def estimators() -> str:
+    """bias-score on scikit-learn models, next to the original and one threshold per group."""
+    found = rows("bias-score/estimators.csv").assign(mean_abs_gap=lambda frame: frame["gap"].abs())
+    lines = []
+    for (data, measure, model), part in found.groupby(["data", "measure", "model"]):
+        means = part.groupby("method")[["mean_abs_gap", "balanced_accuracy"]].mean()
+        cells = (at(means.loc[method]) for method in ("standard", "bias-score", "group-thresholds"))
+        lines.append([DATA[str(data)], measure, model, part["split"].nunique(), *cells])
+    return table(("data", "gap", "model", "splits", "original", "bias-score", "group-thresholds (uses the group)"), lines)
+
+
+def recalibration() -> str:
+    """How far scores are from observed frequencies before and after recalibration, and the decisions that it changed."""
+    found = rows("recalibration/splits.csv")
+    lines = []
+    for (data, method), part in found.groupby(["data", "method"], sort=False):
+        large = " → ".join(f"{part[f'{which}_large'].abs().mean():.3f}" for which in ("original", "repaired", "recalibrated"))
+        error = " → ".join(f"{part[f'{which}_error'].mean():.3f}" for which in ("original", "repaired", "recalibrated"))
+        lines.append([DATA[str(data)], method, part["split"].nunique(), large, error, int(part["changed"].sum())])
+    head = ("data", "method", "splits", "in the large: original → repaired → recalibrated", "binned error, likewise", "decisions changed")
+    return table(head, lines)
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "predictors-peers": predictors_peers,
     "predictors-seconds": predictors_seconds,
     "predictors-short": predictors_short,
+    "estimators": estimators,
+    "recalibration": recalibration,
 }
