@@ -25,6 +25,7 @@ LONGEST = [
     "tests/test_docs.py",
     "tests/browser/test_report.py",
     "tests/methods/test_labels.py",
+    "tests/methods/test_labels_choice.py",
     "tests/cli/test_debias.py",
     "tests/cli/test_debias_goals.py",
     "tests/study/test_runners.py",

@@ -8,26 +8,30 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
-import torch
 from lxml import html
 
 from equipoise import Cohort, cli
 from equipoise.data import hold_out
 from equipoise.repair import folders
 from equipoise.report import p_words
-from support import hospital
+from support.shown_numbers import (
+    NUMBER,
+    PATIENTS,
+    PLAIN,
+    RATES,
+    SHOWN,
+    Interval,
+    all_ends,
+    cell_of,
+    ends_of,
+    is_near,
+    is_shown,
+    named_by,
+)
 
-TWO = """
-from torch import nn
-
-def build():
-    return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
-"""
 LABELS = ["Effusion", "Mass"]
-PATIENTS = ["--patient", "pid"]
 METHODS = [
     "--method",
     "bias-gda",
@@ -44,23 +48,6 @@ METHODS = [
 ]
 COMMON = ["--reference", "M", "--feature", "a", "--feature", "b", "--feature", "c"]
 COMMON += ["--selection", "paper", "--no-onnx", "--verbose", "--seed", "7", "--draws", "40", "--out", "repaired"]
-NUMBER = r"[+\u2212-]?\d+(?:\.\d+)?"
-SHOWN = re.compile(rf"({NUMBER}) \[({NUMBER}), ({NUMBER})\]")  # as in cards and on the terminal
-RATES = {
-    "Sensitivity": "tpr",
-    "Specificity": "tnr",
-    "PPV": "ppv",
-    "NPV": "npv",
-    "AUROC": "auroc",
-    "Calibration in the large": "calibration_in_the_large",
-    "Calibration intercept": "calibration_intercept",
-    "Calibration slope": "calibration_slope",
-    "Calibration error": "calibration_error",
-    "Brier score": "brier",
-    "Sensitivity at 90% specificity": "sensitivity_at_specificity",
-    "Specificity at 90% sensitivity": "specificity_at_sensitivity",
-}
-PLAIN = ("auroc", "brier", "calibration_intercept", "calibration_slope")  # printed as they are, not in percent
 CARD_RATES = {
     "share flagged": "selection_rate",
     "sensitivity": "tpr",
@@ -72,27 +59,6 @@ CARD_RATES = {
     "calibration in the large": "calibration_in_the_large",
     "calibration slope": "calibration_slope",
 }
-Interval = tuple[float | None, float | None, float | None]
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, with a table of two labels and the networks."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")
-    hospital.table(tmp_path)
-    frame = pd.read_csv("local.csv")
-    rng = np.random.default_rng(3)
-    frame = frame.assign(ward=np.where(frame["pid"] % 3 == 0, "north", "south"), Effusion=frame["sick"])
-    frame["Mass"] = (rng.random(len(frame)) < 0.3 + 0.3 * (frame["sex"] == "F")).astype(int)
-    frame.to_csv("local.csv", index=False)
-    (tmp_path / "two.py").write_text(TWO)
-    place: dict[str, Any] = {}
-    exec(TWO, place)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        torch.save(place["build"]().state_dict(), "two.pt")
-    return tmp_path
 
 
 def _one(groups: list[str], *more: str) -> list[str]:
@@ -104,42 +70,6 @@ def _one(groups: list[str], *more: str) -> list[str]:
 def _several(*more: str) -> list[str]:
     by = [part for name in LABELS for part in ("--label", name)]
     return ["debias", "local.csv", *by, "--group", "sex", "--model", "two.py:build", "--weights", "two.pt", *METHODS, *COMMON, *more]
-
-
-def _near(text: str, value: float | None, scale: float = 1.0) -> bool:
-    """Whether the text is this value, rounded to the digits that are shown; none, where no gap is detectable."""
-    if text == "none":
-        return value is None
-    digits = len(text.partition(".")[2].rstrip("%"))
-    shown = float(text.rstrip("%").replace("\N{MINUS SIGN}", "-"))
-    return value is not None and abs(shown - scale * value) <= 0.5 * 10**-digits + 1e-9
-
-
-def _is(shown: tuple[str, ...] | None, expected: Interval, scale: float = 1.0) -> bool:
-    """Whether a value and its interval are shown; None stands for insufficient data."""
-    if shown is None:
-        return expected[0] is None
-    return all(_near(text, value, scale) for text, value in zip(shown, expected, strict=True))
-
-
-def _ends(row: dict[str, Any], name: str = "") -> Interval:
-    between = f"{name}_expected" if name == "calibration_error" else name  # the range of a calibrated model
-    keys = (name, f"{between}_low", f"{between}_high") if name else ("value", "low", "high")
-    return row[keys[0]], row[keys[1]], row[keys[2]]
-
-
-def _cell(cell: Any) -> tuple[str, str, str] | None:
-    """The value and the interval in a cell of the report."""
-    value, span = cell.xpath(".//span[@class='value']/text()"), cell.xpath(".//span[@class='span']/text()")
-    if not value:
-        assert cell.text_content().strip() == "insufficient data"
-        return None
-    low, _, high = span[0].partition(" to ")
-    return value[0], low, high
-
-
-def _named(cell: Any) -> str:
-    return " ".join(bdi.text_content() for bdi in cell.xpath(".//bdi"))
 
 
 def _found(shown: str) -> tuple[str, ...] | None:
@@ -157,11 +87,11 @@ def _check_report(page: Any, document: dict[str, Any]) -> int:
         for body in table.xpath("./tbody"):
             rate = RATES[body.xpath("./tr[1]/th")[0].text.strip()]
             for row in body.xpath("./tr[position() > 1]"):
-                group = _named(row.xpath("./th")[0])
+                group = named_by(row.xpath("./th")[0])
                 for side, cell in zip(sides, row.xpath("./td")[:2], strict=True):
                     [known] = [r for r in document[side]["groups"] if (r["attribute"], r["group"]) == (attribute, group)]
-                    expected = _ends(known, rate)
-                    assert _is(_cell(cell), expected, 1 if rate in PLAIN else 100), (attribute, group, rate, side)
+                    expected = ends_of(known, rate)
+                    assert is_shown(cell_of(cell), expected, 1 if rate in PLAIN else 100), (attribute, group, rate, side)
                     seen += 1
     for table in page.xpath("//section[@id='gaps']//table[contains(@class, 'forest-table')]"):
         attribute = re.search("Differences by (.*) before and after", table.xpath("./caption")[0].text_content())[1]
@@ -176,15 +106,15 @@ def _check_report(page: Any, document: dict[str, Any]) -> int:
                 }
                 cells = row.xpath("./td")
                 for side, cell in zip(sides, cells[:2], strict=True):
-                    assert _is(_cell(cell), _ends(known[side]), 100), (*key, side)
+                    assert is_shown(cell_of(cell), ends_of(known[side]), 100), (*key, side)
                     seen += 1
                 if known["after"]["value"] is not None:
                     wide = [known["after"][f"simultaneous_{end}"] for end in ("low", "high")]
-                    assert all(_near(text, end, 100) for text, end in zip(cells[2].text_content().split(" to "), wide, strict=True))
+                    assert all(is_near(text, end, 100) for text, end in zip(cells[2].text_content().split(" to "), wide, strict=True))
                     shown = re.findall(r"<?[0-9.]+", cells[3].text_content())
                     assert shown == [p_words(known[side]["p_adjusted"]) for side in sides]
                     smallest = known["after"]["detectable"]
-                    assert cells[4].text_content() == "none" if smallest is None else _near(cells[4].text_content(), smallest, 100)
+                    assert cells[4].text_content() == "none" if smallest is None else is_near(cells[4].text_content(), smallest, 100)
                     assert ("shown" in cells[1].get("class", "")) == known["after"]["clear"]
     [table] = page.xpath("//div[@aria-label='All methods on the test set']/table")
     audits = {"original": document["before"], **{name: entry["test_set"] for name, entry in document["methods"].items()}}
@@ -193,14 +123,14 @@ def _check_report(page: Any, document: dict[str, Any]) -> int:
     for row, (name, found) in zip(rows, audits.items(), strict=True):
         assert name in row.xpath("./th")[0].text_content()
         gap, performance = row.xpath("./td")[:2]
-        assert _is(_cell(gap), _goal(document, found), 100), name
-        assert _is(_cell(performance), _ends(found["balanced_accuracy"]), 100), name
+        assert is_shown(cell_of(gap), _goal(document, found), 100), name
+        assert is_shown(cell_of(performance), ends_of(found["balanced_accuracy"]), 100), name
         seen += 2
     answer = page.xpath("//p[@id='verdict-text']")[0].text_content()
     spans = re.findall(rf"points,? [^(.]*\((?:95% interval )?({NUMBER}) to ({NUMBER})\)", answer)
-    known = [_goal(document, document["before"])[1:], _goal(document, document["after"])[1:], _ends(document["change"]["gap"])[1:]]
+    known = [_goal(document, document["before"])[1:], _goal(document, document["after"])[1:], ends_of(document["change"]["gap"])[1:]]
     assert len(spans) >= (1 if known[0][0] is not None else 0)
-    assert all(any(_is(shown, ends, 100) for ends in known) for shown in spans), spans  # type: ignore[arg-type]
+    assert all(any(is_shown(shown, ends, 100) for ends in known) for shown in spans), spans  # type: ignore[arg-type]
     return seen + len(spans)
 
 
@@ -209,7 +139,7 @@ def _goal(document: dict[str, Any], found: dict[str, Any]) -> Interval:
     attribute = found["gaps"][-1]["attribute"]
     rows = [r for r in found["gaps"] if (r["measure"], r["attribute"]) == (document["goal"]["measure"], attribute)]
     known = [r for r in rows if r["value"] is not None]
-    return _ends(max(known, key=lambda r: abs(r["value"]))) if known else (None, None, None)
+    return ends_of(max(known, key=lambda r: abs(r["value"]))) if known else (None, None, None)
 
 
 def _goal_row(document: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
@@ -237,24 +167,24 @@ def _check_card(markdown: str, document: dict[str, Any]) -> int:
                 if header[0] == "measure" and header[-1].startswith("minimum"):
                     key = (row[0].replace("\\", ""), row[1], *row[2].split(" minus "))
                     [known] = [r for r in document[side]["gaps"] if (r["measure"], r["attribute"], r["group"], r["reference"]) == key]
-                    assert _is(_found(row[place - 3]), _ends(known)), key
+                    assert is_shown(_found(row[place - 3]), ends_of(known)), key
                     if side == "after" and known["value"] is not None:
                         low, high = row[-3].split(" to ")
-                        assert _near(low, known["simultaneous_low"]), key
-                        assert _near(high, known["simultaneous_high"]), key
+                        assert is_near(low, known["simultaneous_low"]), key
+                        assert is_near(high, known["simultaneous_high"]), key
                         p, _, clear = row[-2].partition(" ")
-                        assert known["p_adjusted"] < 0.001 if p == "<0.001" else _near(p, known["p_adjusted"]), key
+                        assert known["p_adjusted"] < 0.001 if p == "<0.001" else is_near(p, known["p_adjusted"]), key
                         assert bool(clear) == known["clear"], key
                 elif header[0] == "measure":
-                    assert _is(_found(row[place]), _ends(document[side][performance.get(row[0], row[0].lower())])), row
+                    assert is_shown(_found(row[place]), ends_of(document[side][performance.get(row[0], row[0].lower())])), row
                 elif header[:3] == ["attribute", "group", "rate"]:
                     key = (row[0], row[1].removesuffix(" (reference)"))
                     [known] = [r for r in document[side]["groups"] if (r["attribute"], r["group"]) == key]
-                    assert _is(_found(row[place]), _ends(known, CARD_RATES[row[2]])), row
+                    assert is_shown(_found(row[place]), ends_of(known, CARD_RATES[row[2]])), row
                 elif header[-1] == "change" and side == "after":
                     rate = {"sensitivity": "tpr", "false positive rate": "fpr"}[row[1]]
                     [known] = [r for r in document["change"]["rates"] if (r["group"], r["rate"]) == (row[0], rate)]
-                    assert _is(_found(row[2]), _ends(known)), row
+                    assert is_shown(_found(row[2]), ends_of(known)), row
                 else:
                     continue
                 seen += 1
@@ -264,25 +194,12 @@ def _check_card(markdown: str, document: dict[str, Any]) -> int:
 
 def _check_sentences(text: str, document: dict[str, Any]) -> int:
     """Checks that every interval in a text is one of audit.json."""
-    known = list(_all_ends(document))
+    known = list(all_ends(document))
     shown = SHOWN.findall(text)
     assert shown
     for one in shown:
-        assert any(_is(one, ends) for ends in known), one
+        assert any(is_shown(one, ends) for ends in known), one
     return len(shown)
-
-
-def _all_ends(value: Any) -> Iterator[Interval]:
-    if isinstance(value, dict):
-        if {"value", "low", "high"} <= set(value):
-            yield _ends(value)
-        for key in value:
-            if f"{key}_low" in value or f"{key}_expected_low" in value:
-                yield _ends(value, key)
-            yield from _all_ends(value[key])
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _all_ends(inner)
 
 
 def _check_xml(root: ET.Element, document: dict[str, Any]) -> int:
@@ -306,13 +223,13 @@ def _check_xml(root: ET.Element, document: dict[str, Any]) -> int:
             measure, attribute, group, reference = re.fullmatch(r"(\S+) by (.+), (.+) minus (.+), (?:before|after)", label).groups()
             key = (measure.replace("\\", ""), attribute, group, reference)
             [known] = [r for r in document[side]["gaps"] if (r["measure"], r["attribute"], r["group"], r["reference"]) == key]
-            expected = (known["value"], known["simultaneous_low"], known["simultaneous_high"]) if together else _ends(known)
+            expected = (known["value"], known["simultaneous_low"], known["simultaneous_high"]) if together else ends_of(known)
         elif label.startswith(("sensitivity, ", "specificity, ")):
             rate, who, _ = label.split(", ")
             [known] = [r for r in document[side]["groups"] if f"{r['attribute']} {r['group']}" == who]
-            expected = _ends(known, {"sensitivity": "tpr", "specificity": "tnr"}[rate])
+            expected = ends_of(known, {"sensitivity": "tpr", "specificity": "tnr"}[rate])
         else:
-            expected = _ends(document[side][{"AUROC": "auroc"}.get(label.split(", ")[0], label.split(", ")[0].replace(" ", "_"))])
+            expected = ends_of(document[side][{"AUROC": "auroc"}.get(label.split(", ")[0], label.split(", ")[0].replace(" ", "_"))])
         assert (found["estimate"], found["lower"], found["upper"]) == expected, label
         seen += 1
     return seen
@@ -325,16 +242,16 @@ def _check_terminal(printed: str, document: dict[str, Any]) -> int:
     for name, found in audits.items():
         [line] = [line for line in lines if line.strip().startswith(name) and "[" in line]
         gap, performance = SHOWN.findall(line)
-        assert _is(gap, _goal(document, found)), line
-        assert _is(performance, _ends(found["balanced_accuracy"])), line
+        assert is_shown(gap, _goal(document, found)), line
+        assert is_shown(performance, ends_of(found["balanced_accuracy"])), line
         [line] = [line for line in lines if line.strip().startswith(name) and "[" not in line and re.search(rf"{NUMBER} +<?{NUMBER}", line)]
         numbers = re.findall(rf"(?<= )<?{NUMBER}", line.replace(name, "").replace("(chosen)", ""))
         value, limit = _goal(document, found)[0], document["limit"] if name == "original" else document["methods"][name]["limit"]
         assert value is not None
-        assert _near(numbers[0], abs(value))
+        assert is_near(numbers[0], abs(value))
         assert numbers[1:3] == [p_words(_goal_row(document, found)[each]) for each in ("p_value", "p_adjusted")]
         if limit is not None:
-            assert _near(numbers[3], -limit["below"])
+            assert is_near(numbers[3], -limit["below"])
         seen += 2
     return seen
 
@@ -394,14 +311,14 @@ def test_every_output_of_several_labels_holds_the_numbers_of_one_audit(place, ca
     everything = json.loads((place / "repaired" / "audit.json").read_text())
     [table] = html.fromstring((place / "repaired" / "report.html").read_text(encoding="utf-8")).xpath("//main//table")
     rows = table.xpath("./tbody/tr")
-    assert [_named(row.xpath("./th")[0]) for row in rows] == LABELS
+    assert [named_by(row.xpath("./th")[0]) for row in rows] == LABELS
     for row, name in zip(rows, LABELS, strict=True):
         document = everything["labels"][name]
         assert document == json.loads((places[name] / "audit.json").read_text())
-        cells = [_cell(cell) for cell in row.xpath("./td")[:4]]
+        cells = [cell_of(cell) for cell in row.xpath("./td")[:4]]
         for side, gap, performance in (("before", cells[0], cells[2]), ("after", cells[1], cells[3])):
-            assert _is(gap, _goal(document, document[side]), 100)
-            assert _is(performance, _ends(document[side]["balanced_accuracy"]), 100)
+            assert is_shown(gap, _goal(document, document[side]), 100)
+            assert is_shown(performance, ends_of(document[side]["balanced_accuracy"]), 100)
     assert len(audits) == 2 * 3
 
 
@@ -434,83 +351,3 @@ def test_the_json_of_the_command_is_audit_json_and_the_decisions_have_its_rates(
         assert row["tpr"] == pytest.approx(own.loc[own["sick"] == 1, "decision"].mean(), abs=1e-12)
         assert row["fpr"] == pytest.approx(own.loc[own["sick"] == 0, "decision"].mean(), abs=1e-12)
         assert row["n"] == len(own)
-
-
-def _points_of(text: str) -> tuple[str, ...]:
-    return re.findall(rf"({NUMBER}) \[({NUMBER}), ({NUMBER})\]", text)
-
-
-def test_every_output_of_an_audit_holds_the_same_numbers(place, capsys, monkeypatch):
-    """One audit as JSON, as a page, on one screen and in full: values, both intervals, p-values and what is marked as clear."""
-    frame = pd.read_csv("local.csv")
-    rng = np.random.default_rng(5)
-    scored = frame.assign(p=np.clip(0.35 + 0.3 * frame["sick"] * (frame["sex"] == "M") + rng.normal(0, 0.15, len(frame)), 0, 1))
-    scored.to_csv("scores.csv", index=False)
-    columns = ["--label", "sick", "--score", "p", "--group", "sex", "--group", "ward", "--reference", "M", "--reference", "south"]
-    command = ["audit", "scores.csv", *columns, *PATIENTS, "--threshold", "0.5"]
-    told = {}
-    for name, more in {"json": ["--json"], "screen": [], "verbose": ["--verbose"], "page": ["--report", "audit.html"]}.items():
-        assert cli.run([*command, *more]) == 0
-        told[name] = capsys.readouterr().out
-    document = json.loads(told["json"])
-    page = html.fromstring((place / "audit.html").read_text(encoding="utf-8"))
-    gaps = {(r["measure"], r["attribute"], r["group"]): r for r in document["gaps"]}
-    clear = {key for key, row in gaps.items() if row["clear"]}
-    assert clear  # the difference in sensitivity between women and men
-    assert {row["simultaneous_low"] < row["low"] for row in gaps.values() if row["value"] is not None} == {True}
-
-    lead = " ".join(page.xpath("//p[@id='conclusion']")[0].text_content().split())
-    assert lead in " ".join(told["screen"].split())
-    assert lead in " ".join(told["verbose"].split())
-    assert f"{document['findings']} of {document['comparisons']}" in lead
-
-    seen, bold = 0, set()
-    for table in page.xpath("//table[contains(@class, 'gaps')]"):
-        attribute = table.xpath("./caption")[0].text_content().removeprefix("Differences by ")
-        for body in table.xpath("./tbody"):
-            measure = body.xpath("./tr[1]//span[@class='means']")[0].text_content()
-            for line in body.xpath("./tr[position() > 1]"):
-                group = line.xpath("./th//bdi")[0].text_content()
-                row, cells = gaps[measure, attribute, group], line.xpath("./td")
-                assert _is(_cell(cells[0]), _ends(row), 100)
-                if "shown" in cells[0].get("class", ""):
-                    bold.add((measure, attribute, group))
-                if row["value"] is None:
-                    continue
-                low, _, high = cells[1].text_content().strip().partition(" to ")
-                assert _near(low, row["simultaneous_low"], 100)
-                assert _near(high, row["simultaneous_high"], 100)
-                for text, p in zip(re.findall(r"[<\d.]+", cells[2].text_content()), (row["p_adjusted"], row["p_value"]), strict=True):
-                    assert p < 0.001 if text == "<0.001" else _near(text, p)
-                assert (
-                    cells[3].text_content() == "none"
-                    if row["detectable"] is None
-                    else _near(cells[3].text_content(), row["detectable"], 100)
-                )
-                seen += 1
-    mirrored = {"fnr_gap", "tnr_gap"}
-    assert seen == sum(row["value"] is not None and row["measure"] not in mirrored for row in gaps.values())
-    assert bold == {key for key in clear if key[0] not in mirrored}
-
-    rates = 0
-    for table in page.xpath("//table[caption[starts-with(., 'Rates by ')]]"):
-        attribute = table.xpath("./caption")[0].text_content().removeprefix("Rates by ")
-        for body in table.xpath("./tbody"):
-            rate = RATES[body.xpath("./tr[1]/th")[0].text.strip()]
-            for line in body.xpath("./tr[position() > 1]"):
-                [row] = [r for r in document["groups"] if (r["attribute"], r["group"]) == (attribute, _named(line.xpath("./th")[0]))]
-                assert _is(_cell(line.xpath("./td")[0]), _ends(row, rate), 1 if rate in PLAIN else 100), (attribute, row["group"], rate)
-                rates += 1
-    assert rates == len(RATES) * len(document["groups"])
-
-    shown = [line for line in told["screen"].splitlines() if " vs " in line]
-    assert shown
-    for line in shown:
-        named = [(f"({m})", f" {g} vs {r['reference'].split()[0]} ", r) for (m, _, g), r in gaps.items() if r["value"] is not None]
-        [row] = [r for measure, between, r in named if measure in line and between in line]  # a long reference goes on in the next line
-        assert _is(_points_of(line)[0], _ends(row), 100), line
-        assert ("*" in line) == row["clear"], line
-    known = list(_all_ends(document))
-    for one in SHOWN.findall(told["verbose"]):
-        assert any(_is(one, ends) for ends in known), one
-    assert told["verbose"].count("*") - 1 == len(clear)  # one more explains the mark

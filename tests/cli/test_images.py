@@ -14,68 +14,10 @@ from safetensors.torch import save_file
 
 from equipoise.data import Images
 from equipoise.models import backbone
+from support.bright_images import AUDIT, MODEL, ROWS, rows_frame
 from support.facts import says
 
 COLUMNS = 120  # of the terminal
-ROWS = 48
-BUILD = """
-import torch
-from torch import nn
-
-def build():
-    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 1))
-
-def colour():
-    return nn.Sequential(nn.Conv2d(3, 1, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-
-def fixed():
-    return nn.Sequential(nn.Flatten(), nn.Linear(96 * 96, 1))
-
-class Many(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.pathologies = ["Edema", "Effusion"]
-        self.layer = nn.Linear(1, 2)
-
-    def forward(self, x):
-        return torch.stack([x.mean((1, 2, 3)), -x.mean((1, 2, 3))], 1) + 0 * self.layer.bias
-
-class Foreign(nn.Linear):
-    __module__ = "torchxrayvision.models"
-
-def foreign():
-    return Foreign(1, 1)
-"""
-AUDIT = ["--images", "xrays", "--label", "sick", "--group", "sex", "--reference", "M", "--patient", "pid", "--size", 8]
-MODEL = ["--model", "net.py:build", "--weights", "w.safetensors"]
-
-
-def _frame() -> pd.DataFrame:
-    rows = np.arange(ROWS)
-    return pd.DataFrame(
-        {
-            "image": [f"{k:02}.png" for k in rows],
-            "sick": rows % 2,
-            "sex": np.where(rows % 4 < 2, "F", "M"),
-            "pid": [f"p{k // 2}" for k in rows],
-            "view": np.where(rows % 12 == 11, "LATERAL", "PA"),
-        }
-    )
-
-
-@pytest.fixture
-def xrays(run, tmp_path) -> pd.DataFrame:
-    """A folder of images whose brightness is known, a data file, a network and its weights."""
-    frame, rng = _frame(), np.random.default_rng(0)
-    frame["brightness"] = rng.integers(60, 160, ROWS) + 30 * frame["sick"]
-    (tmp_path / "xrays" / "deep").mkdir(parents=True)
-    for k, (name, value) in enumerate(zip(frame["image"], frame["brightness"], strict=True)):
-        place = tmp_path / "xrays" / ("deep" if k % 3 else ".") / name
-        Image.fromarray(np.full((8 + k % 5, 12), value, np.uint8)).save(place)  # of mixed size
-    frame.drop(columns="brightness").to_csv("local.csv", index=False)
-    (tmp_path / "net.py").write_text(BUILD)
-    save_file({"2.weight": torch.tensor([[4.0]]), "2.bias": torch.tensor([0.0])}, "w.safetensors")
-    return frame
 
 
 def test_images_and_a_network_are_audited_by_the_names_of_the_rows(run, xrays):
@@ -98,7 +40,7 @@ def test_only_frontal_views_and_it_is_said(run, xrays):
 
 @pytest.mark.parametrize("name", ["path", "file", "filename", "Image Index", "scan"])
 def test_the_image_column_is_found_or_named(run, xrays, name):
-    _frame().rename(columns={"image": name}).to_csv("local.csv", index=False)
+    rows_frame().rename(columns={"image": name}).to_csv("local.csv", index=False)
     code, _, err = run("audit", "local.csv", *AUDIT, *MODEL, *(["--image-column", "scan"] if name == "scan" else []))
     assert (code, err) == (0, "")
     if name == "scan":
@@ -162,7 +104,7 @@ def test_skipped_images_are_counted_and_listed(run, broken):
 
 def test_images_outside_the_folder_are_refused_unless_allowed(run, xrays, tmp_path):
     (tmp_path / "xrays" / "00.png").rename(tmp_path / "00.png")
-    frame = _frame().assign(image=lambda d: ["../00.png", *d["image"][1:]])
+    frame = rows_frame().assign(image=lambda d: ["../00.png", *d["image"][1:]])
     frame.to_csv("local.csv", index=False)
     code, out, err = run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken")
     assert (code, out) == (2, "")
@@ -174,9 +116,13 @@ def test_images_outside_the_folder_are_refused_unless_allowed(run, xrays, tmp_pa
 
 def test_of_very_many_reasons_a_hundred_are_listed(run, xrays):
     more = pd.concat(
-        [_frame(), _frame().assign(image=[f"no{k}" for k in range(ROWS)]), _frame().assign(image=[f"x{k}" for k in range(ROWS)])]
+        [
+            rows_frame(),
+            rows_frame().assign(image=[f"no{k}" for k in range(ROWS)]),
+            rows_frame().assign(image=[f"x{k}" for k in range(ROWS)]),
+        ]
     )
-    more = pd.concat([more, _frame().head(8).assign(image=[f"z{k}" for k in range(8)])])
+    more = pd.concat([more, rows_frame().head(8).assign(image=[f"z{k}" for k in range(8)])])
     more.to_csv("local.csv", index=False)
     found = json.loads(run("audit", "local.csv", *AUDIT, *MODEL, "--skip-broken", "--json").out)
     assert (len(found["left_out"]), found["left_out_count"], found["rows"]) == (100, 104, ROWS)
@@ -193,7 +139,7 @@ def test_images_of_every_kind_and_size_go_through(run, xrays, tmp_path):
 
 
 def test_a_threshold_is_chosen_on_other_images(run, xrays):
-    _frame().head(16).assign(image=lambda d: ["lost", *d["image"][1:]]).to_csv("valid.csv", index=False)
+    rows_frame().head(16).assign(image=lambda d: ["lost", *d["image"][1:]]).to_csv("valid.csv", index=False)
     code, out, _ = run("audit", "local.csv", *AUDIT, *MODEL, "--valid", "valid.csv", "--skip-broken", "--json")
     assert code == 0
     found = json.loads(out)
@@ -305,110 +251,6 @@ def test_options_that_do_not_go_together_get_one_message(run, xrays, case):
     assert err.startswith("error: ")
     for part in expected:
         assert part in err
-
-
-# DICOM headers
-
-
-def _dicom(path: Path, value: int, **tags) -> None:
-    from pydicom.dataset import Dataset, FileMetaDataset
-    from pydicom.uid import ComputedRadiographyImageStorage, ExplicitVRLittleEndian, generate_uid
-
-    data = Dataset()
-    data.file_meta = FileMetaDataset()
-    data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    data.file_meta.MediaStorageSOPClassUID = data.SOPClassUID = ComputedRadiographyImageStorage
-    data.file_meta.MediaStorageSOPInstanceUID = data.SOPInstanceUID = generate_uid()
-    data.PhotometricInterpretation, data.SamplesPerPixel, data.PixelRepresentation = "MONOCHROME2", 1, 0
-    data.Rows = data.Columns = 8
-    data.BitsAllocated = data.BitsStored = 8
-    data.HighBit = 7
-    data.WindowCenter, data.WindowWidth = 128, 256
-    data.PixelData = np.full((8, 8), value, np.uint8).tobytes()
-    for name, tag in tags.items():
-        setattr(data, name, tag)
-    data.save_as(path, enforce_file_format=True)
-
-
-@pytest.fixture
-def scans(run, xrays, tmp_path) -> pd.DataFrame:
-    """DICOM files that alone know sex, age and view; labels and patients in a file."""
-    pytest.importorskip("pydicom", reason="DICOM needs pip install 'equipoise[dicom]'")
-    frame = xrays.assign(image=lambda d: d["image"].str.replace("png", "dcm"))
-    (tmp_path / "scans").mkdir()
-    for row in frame.itertuples():
-        _dicom(tmp_path / "scans" / row.image, row.brightness, PatientSex=row.sex, PatientAge="045Y", ViewPosition=row.view)
-    frame[["image", "sick", "pid"]].to_csv("scans.csv", index=False)
-    return frame
-
-
-SCANS = [*AUDIT[2:], "--images", "scans", *MODEL]
-
-
-def test_sex_and_view_come_from_the_headers(run, scans):
-    code, out, err = run("audit", "scans.csv", *SCANS, "--from-headers", "--json")
-    assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert (found["rows"], found["not_frontal"]) == (ROWS - 4, 4)
-    kept = scans[scans["view"] == "PA"]
-    assert {row["group"]: row["n"] for row in found["groups"]} == kept["sex"].value_counts().to_dict()
-    assert says(run("audit", "scans.csv", *SCANS).err, "'sex'")
-
-
-def test_a_column_of_the_file_goes_before_the_header(run, scans):
-    scans.assign(sex=lambda d: d["sex"].map({"F": "woman", "M": "man"}))[["image", "sick", "pid", "sex"]].to_csv("scans.csv", index=False)
-    found = json.loads(run("audit", "scans.csv", *SCANS, "--reference", "man", "--from-headers", "--json").out or "{}")
-    assert not found  # two references were given
-    arguments = [a if a != "M" else "man" for a in SCANS]
-    found = json.loads(run("audit", "scans.csv", *arguments, "--from-headers", "--json").out)
-    assert {row["group"] for row in found["groups"]} == {"man", "woman"}
-
-
-def _make_old(path: Path) -> None:
-    """An age that is none, which pydicom would not write."""
-    assert path.read_bytes().count(b"045Y") == 1
-    path.write_bytes(path.read_bytes().replace(b"045Y", b"old "))
-
-
-def test_bad_headers_and_bad_pixels_come_in_one_message_and_can_be_skipped(run, scans, tmp_path):
-    folder = tmp_path / "scans"
-    _make_old(folder / "01.dcm")
-    (folder / "02.dcm").write_bytes(b"")
-    (folder / "05.dcm").write_bytes(b"no dicom at all" * 20)
-    (folder / "06.dcm").unlink()
-    _dicom(folder / "08.dcm", 9, PatientSex="F", ViewPosition="PA", NumberOfFrames=4)
-    code, out, err = run("audit", "scans.csv", *SCANS, "--from-headers")
-    assert (code, out) == (2, "")
-    assert says(err.splitlines()[0], "error", 6, "scans.csv")
-    for name, reason in {
-        "01.dcm": ("row 2", "'old'", "045Y"),
-        "02.dcm": ("row 3", "0 bytes"),
-        "05.dcm": ("row 6", "DICOM"),
-        "06.dcm": ("row 7",),
-        "08.dcm": ("row 9", "4 frames"),
-    }.items():
-        [line] = [line for line in err.splitlines() if says(line, f"scans/{name}", reason[0])]
-        assert says(line, *reason)
-    assert err.count("--skip-broken") == 1
-    found = json.loads(run("audit", "scans.csv", *SCANS, "--from-headers", "--skip-broken", "--json").out)
-    assert (found["left_out_count"], found["not_frontal"], found["rows"]) == (5, 4, ROWS - 9)
-
-
-def test_bad_headers_alone_are_told_with_the_remedy(run, scans, tmp_path):
-    _make_old(tmp_path / "scans" / "01.dcm")
-    ran = run("audit", "scans.csv", *SCANS, "--from-headers")
-    assert ran.code == 2
-    assert says(ran.err.splitlines()[0], "error", 2, "scans.csv")
-    assert "--skip-broken" in ran.err
-
-
-def test_a_patient_with_two_sexes_in_the_headers_is_reported(run, scans, tmp_path):
-    _dicom(tmp_path / "scans" / "00.dcm", 9, PatientSex="M", ViewPosition="PA")
-    ran = run("audit", "scans.csv", *SCANS, "--from-headers", "--conflicts", "error")
-    assert ran.code == 2
-    assert says(ran.err, "'pid'", "1 of 24", "'sex'", "p0")
-    ran = run("audit", "scans.csv", *SCANS, "--from-headers", "--json")
-    assert json.loads(ran.out)["patients_in_several_groups"] == {"sex": 1}
 
 
 # the cache

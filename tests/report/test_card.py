@@ -1,7 +1,6 @@
 """Model cards: valid by CHAI's schema, numbers of the audit, nothing that a name can break, and 'not provided' for what nobody said."""
 
 import io
-import json
 import os
 import re
 import xml.etree.ElementTree as ET
@@ -13,40 +12,21 @@ import pytest
 from torch import nn
 
 from equipoise.data import Attribute, Scores
-from equipoise.errors import BadInput
 from equipoise.measures import Settings, audit_scores
 from equipoise.methods import Goal, Note
 from equipoise.repair import Comparison
-from equipoise.report import read_facts, why_words
-from equipoise.report.card_facts import NOT_PROVIDED, SECTIONS
+from equipoise.report import why_words
 from equipoise.report.documents import cards, pipeline_tag
 from equipoise.report.text import amount, clean, fenced, name, prose
+from support.cards import DOCS, TOML, metadata_of, results_of, text_at, written_cards
 from support.cases import HOSTILE, small_case
-from support.facts import facts, says
+from support.facts import says
 
-DOCS = Path(__file__).parents[2] / "docs" / "reference" / "model-card.md"
-NAMESPACE = "{https://mc.chai.org/v0.2/schema.xsd}"
 LEVELLING = "Levelling"  # the word for a difference that closed because a group got worse
 UNKNOWN = amount(float("nan"))
 EVIL = "a\x00b\x1b[31m|`c` <img src=x onerror=alert(1)> ]]> &lt; *d* \ud800\ufffe\u2028--- \u202e: #\n---\nlicense: evil"
 SIGNATURE = """<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema" targetNamespace="http://www.w3.org/2000/09/xmldsig#">
 <xs:element name="Signature" type="xs:anyType"/></xs:schema>"""
-TOML = """
-[model]
-name = "Ward 3 triage"
-license = "apache-2.0"
-keywords = ["x-ray", "a: b"]
-release_date = 2026-03-02
-[use]
-intended = "**Sorts** the list <script>alert(1)</script>"
-[[safety.results]]
-label = "Delay"
-value = 2.1
-low = 1.8
-high = 2.6
-level = 0.95
-unit = "seconds"
-"""
 
 
 def _schema():
@@ -65,34 +45,6 @@ def _schema():
     parser = etree.XMLParser(no_network=True)
     parser.resolvers.add(Stub())
     return etree, etree.XMLSchema(etree.parse(str(path), parser))
-
-
-def _written(case: Comparison, folder: Path, toml: str | None = None) -> tuple[str, ET.Element]:
-    place = None
-    if toml is not None:
-        place = folder / "card.toml"
-        place.write_text(toml, encoding="utf-8")
-    texts = cards(case, place)
-    for file, text in texts.items():
-        (folder / file).write_text(text, encoding="utf-8")
-    return texts["card.md"], ET.fromstring(texts["card.xml"].encode())
-
-
-def _text(root: ET.Element, path: str) -> str:
-    found = root.find("/".join(f"{NAMESPACE}{part}" for part in path.split("/")))
-    assert found is not None, path
-    return found.text or ""
-
-
-def _results(root: ET.Element, kind: str) -> dict[str, dict]:
-    rows = root.find(f"{NAMESPACE}KeyMetrics/{NAMESPACE}{kind}/{NAMESPACE}Results")
-    return {row[0].text: json.loads(row[1].text) for row in rows}
-
-
-def _metadata(markdown: str) -> dict:
-    yaml = pytest.importorskip("yaml", reason="reading the metadata back needs PyYAML")
-    assert markdown.startswith("---\n")
-    return yaml.safe_load(markdown.split("\n---\n")[0].removeprefix("---\n"))
 
 
 def _renamed(case: Comparison, text: str) -> Comparison:
@@ -137,25 +89,25 @@ CASES = {
 def test_the_xml_is_valid(kind, toml, tmp_path):
     etree, schema = _schema()
     example = re.search(r"```toml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)[1]
-    _written(small_case(**CASES[kind]), tmp_path, {"own": TOML, "docs": example}.get(toml))
+    written_cards(small_case(**CASES[kind]), tmp_path, {"own": TOML, "docs": example}.get(toml))
     schema.assertValid(etree.parse(str(tmp_path / "card.xml")))
 
 
 def test_the_schema_refuses_a_card_without_a_field(tmp_path):
     """So that the test above can fail."""
     etree, schema = _schema()
-    _written(small_case(), tmp_path)
+    written_cards(small_case(), tmp_path)
     text = (tmp_path / "card.xml").read_text(encoding="utf-8")
     assert not schema.validate(etree.parse(io.BytesIO(re.sub("<MetricGoal>.*?</MetricGoal>", "", text, count=1).encode())))
 
 
 def test_numbers_are_those_of_the_audit(tmp_path):
     case = small_case()
-    markdown, root = _written(case, tmp_path)
-    fairness, performance = _results(root, "FairnessEquity"), _results(root, "UsefulnessUsabilityEfficacy")
+    markdown, root = written_cards(case, tmp_path)
+    fairness, performance = results_of(root, "FairnessEquity"), results_of(root, "UsefulnessUsabilityEfficacy")
     labels = (("balanced accuracy", "balanced_accuracy"), ("AUROC", "auroc"))
     places = ("KeyMetrics/FairnessEquity/Interpretation", "Warnings/KnownBiasesOrEthicalConsiderations")
-    texts = [markdown, *(_text(root, place) for place in places)]
+    texts = [markdown, *(text_at(root, place) for place in places)]
     for when, repair in (("before", case.original), ("after", case.result)):
         found = audit_scores(repair.test, threshold=repair.candidate.rule.value)
         pairs = [(fairness[f"eod by sex, F minus M, {when}"], found["eod"])]
@@ -175,9 +127,9 @@ def test_numbers_are_those_of_the_audit(tmp_path):
 
 def test_metadata_holds_the_numbers_after_the_repair(tmp_path):
     case = small_case()
-    markdown, _ = _written(case, tmp_path)
+    markdown, _ = written_cards(case, tmp_path)
     found = audit_scores(case.result.test, threshold=case.result.candidate.rule.value)
-    data = _metadata(markdown)
+    data = metadata_of(markdown)
     assert (data["license"], data["library_name"], data["pipeline_tag"]) == ("unknown", "pytorch", "tabular-classification")
     [entry] = data["model-index"]
     [result] = entry["results"]
@@ -194,7 +146,7 @@ def test_the_hub_reads_the_metadata(text, tmp_path):
     """With the library that uploads cards: it refuses a model-index that is not complete."""
     hub = pytest.importorskip("huggingface_hub", reason="reading a card as Hugging Face does: pip install huggingface_hub")
     case = _renamed(small_case(chosen=0), text)
-    markdown, _ = _written(case, tmp_path, TOML)
+    markdown, _ = written_cards(case, tmp_path, TOML)
     card = hub.ModelCard(markdown)
     assert (card.data.license, card.data.library_name, card.data.pipeline_tag) == ("apache-2.0", "pytorch", "tabular-classification")
     found = {each.metric_type: each for each in card.data.eval_results}
@@ -207,13 +159,13 @@ def test_the_findings_of_the_report_are_those_of_the_card(monkeypatch):
     case = replace(small_case(), settings=Settings(level=0.5))
     last = case.found.after
     monkeypatch.setattr("equipoise.repair.comparison.find", lambda *_: pytest.fail("it was audited again"))
-    written = _results(ET.fromstring(cards(case)["card.xml"].encode()), "FairnessEquity")["eod by sex, F minus M, after"]
+    written = results_of(ET.fromstring(cards(case)["card.xml"].encode()), "FairnessEquity")["eod by sex, F minus M, after"]
     assert (written["lower"], written["upper"], written["level"]) == (last["eod"].low, last["eod"].high, 50)
 
 
 def test_changed_decisions_and_who_got_worse(tmp_path):
     case = small_case(cure=0.0, harm=1.0, goal=Goal("eod", "balanced_accuracy", min_performance=0.55))
-    markdown, root = _written(case, tmp_path)
+    markdown, root = written_cards(case, tmp_path)
     y, codes = case.result.test.y, case.result.test.attribute.codes
     before, after = (r.test.score >= r.candidate.rule.value for r in (case.original, case.result))
     sick = (codes == 0) & (y == 1)
@@ -223,7 +175,7 @@ def test_changed_decisions_and_who_got_worse(tmp_path):
     assert missed > 10
     assert f"| M | {sick.sum()} | {well.sum()} | {found} | {missed} | {alarms} | {cleared} |" in markdown
     fall = f"sensitivity of M {before[sick].mean():.3f} to {after[sick].mean():.3f}"
-    for text in (markdown, _text(root, "Warnings/KnownBiasesOrEthicalConsiderations")):
+    for text in (markdown, text_at(root, "Warnings/KnownBiasesOrEthicalConsiderations")):
         assert fall in text
         assert LEVELLING in text
 
@@ -231,7 +183,7 @@ def test_changed_decisions_and_who_got_worse(tmp_path):
 def test_nobody_worse_is_said_too(tmp_path):
     case = small_case()
     same = replace(case.result, candidate=replace(case.original.candidate), test=case.original.test)
-    markdown, _ = _written(replace(case, candidates=(same,), chosen=0), tmp_path)
+    markdown, _ = written_cards(replace(case, candidates=(same,), chosen=0), tmp_path)
     assert f"| M | {(case.result.test.y[case.result.test.attribute.codes == 0] == 1).sum()} |" in markdown
     assert not re.search(r"sensitivity of \w+ 0\.\d+ to 0\.\d+", markdown)
     assert LEVELLING not in markdown
@@ -239,28 +191,28 @@ def test_nobody_worse_is_said_too(tmp_path):
 
 def test_the_card_says_sizes_parts_and_the_goal(tmp_path):
     case = small_case()
-    markdown, root = _written(case, tmp_path)
+    markdown, root = written_cards(case, tmp_path)
     patients = len(set(case.result.test.patients))
     where = f"600 rows of {patients} patients, {case.result.test.y.sum()} of them positive"
     assert where in markdown
-    assert where in _text(root, "KeyMetrics/FairnessEquity/TestingDataDescription")
-    process = _text(root, "KeyMetrics/FairnessEquity/ValidationProcessAndJustification")
+    assert where in text_at(root, "KeyMetrics/FairnessEquity/TestingDataDescription")
+    process = text_at(root, "KeyMetrics/FairnessEquity/ValidationProcessAndJustification")
     assert "of 4" in process
     assert says(process, "number of patients")
     min_performance = f"{100 * case.result.candidate.goal.min_performance:.1f}%"
-    assert says(_text(root, "KeyMetrics/FairnessEquity/MetricGoal"), "balanced accuracy", min_performance)
-    assert "bias-gda" in _text(root, "TrustIngredients/AISystemFacts/BiasMitigationApproaches")
+    assert says(text_at(root, "KeyMetrics/FairnessEquity/MetricGoal"), "balanced accuracy", min_performance)
+    assert "bias-gda" in text_at(root, "TrustIngredients/AISystemFacts/BiasMitigationApproaches")
     assert name(why_words(case.result.candidate.why)) in markdown
-    assert [limit for limit in case.provenance.limits if not says(_text(root, "Warnings/KnownRisksAndLimitations"), limit)] == []
+    assert [limit for limit in case.provenance.limits if not says(text_at(root, "Warnings/KnownRisksAndLimitations"), limit)] == []
 
 
 def test_a_missed_goal_is_said(tmp_path):
     case = small_case(goal=Goal("eod", "balanced_accuracy", min_performance=0.99), **ONE)
-    markdown, _ = _written(case, tmp_path)
+    markdown, _ = written_cards(case, tmp_path)
     assert not case.result.candidate.met_in_sample
     assert says(markdown, why_words(case.result.candidate.why), "balanced accuracy is BELOW", 0.99)
     (tmp_path / "max_gap").mkdir()
-    markdown, _ = _written(small_case(goal=Goal("eod", "balanced_accuracy", max_gap=0.0), cure=0.2, **ONE), tmp_path / "max_gap")
+    markdown, _ = written_cards(small_case(goal=Goal("eod", "balanced_accuracy", max_gap=0.0), cure=0.2, **ONE), tmp_path / "max_gap")
     assert says(markdown, "eod is ABOVE", 0)
 
 
@@ -268,27 +220,27 @@ def test_patients_in_both_parts_are_counted(tmp_path):
     case = small_case()
     mixed = np.concatenate([case.result.test.patients[:300], case.result.valid.patients[300:]])
     result = replace(case.result, valid=replace(case.result.valid, patients=mixed))
-    markdown, _ = _written(replace(case, candidates=(result,)), tmp_path)
+    markdown, _ = written_cards(replace(case, candidates=(result,)), tmp_path)
     assert says(markdown, "300 patients", "both")
-    markdown, _ = _written(small_case(patients=False, **ONE), tmp_path)
+    markdown, _ = written_cards(small_case(patients=False, **ONE), tmp_path)
     assert says(markdown, "patient ids")
 
 
 @pytest.mark.parametrize("chosen", [2, 3])
 def test_a_rule_that_needs_the_group_is_said(chosen, tmp_path):
-    _, root = _written(small_case(chosen=chosen), tmp_path)
-    needs = _text(root, "UsesAndDirections/HowToUse")
-    _, root = _written(small_case(), tmp_path)
-    plain = _text(root, "UsesAndDirections/HowToUse")
+    _, root = written_cards(small_case(chosen=chosen), tmp_path)
+    needs = text_at(root, "UsesAndDirections/HowToUse")
+    _, root = written_cards(small_case(), tmp_path)
+    plain = text_at(root, "UsesAndDirections/HowToUse")
     assert says(needs, "needs", "group")
     assert says(plain, "does not need")
 
 
 def test_insufficient_data_is_said_and_never_a_number(tmp_path):
     case = small_case(**CASES["a tiny group"])
-    markdown, root = _written(case, tmp_path)
+    markdown, root = written_cards(case, tmp_path)
     assert (case.result.test.attribute.codes == 2).sum() < 5
-    results = _results(root, "FairnessEquity")
+    results = results_of(root, "FairnessEquity")
     gap = results["eod by sex, X minus M, after"]
     assert gap["kind"] == "single"
     assert gap["value"].startswith(UNKNOWN)
@@ -299,23 +251,23 @@ def test_insufficient_data_is_said_and_never_a_number(tmp_path):
 
 def test_only_insufficient_data(tmp_path):
     case = small_case(groups=("M", "F"), shares=(0.997, 0.003), **ONE)
-    markdown, _ = _written(case, tmp_path)
+    markdown, _ = written_cards(case, tmp_path)
     assert says(markdown, UNKNOWN)
-    assert "eod" not in [metric["type"] for metric in _metadata(markdown)["model-index"][0]["results"][0]["metrics"]]
+    assert "eod" not in [metric["type"] for metric in metadata_of(markdown)["model-index"][0]["results"][0]["metrics"]]
 
 
 @pytest.mark.parametrize("text", [EVIL, *HOSTILE])
 def test_names_break_neither_file(text, tmp_path):
     case = _renamed(small_case(chosen=0), text)
-    markdown, root = _written(case, tmp_path)
-    data = _metadata(markdown)
+    markdown, root = written_cards(case, tmp_path)
+    data = metadata_of(markdown)
     assert data["license"] == "unknown"
     assert len(data["model-index"][0]["name"]) <= 220
     visible = "".join(root.itertext()) + markdown
     assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e]", visible)
     assert max(map(len, markdown.splitlines())) < 30_000
     headings = [row for row in markdown.splitlines() if re.match(r"#{1,6} ", row)]
-    plain, _ = _written(small_case(chosen=0), tmp_path)
+    plain, _ = written_cards(small_case(chosen=0), tmp_path)
     assert len(headings) == len([row for row in plain.splitlines() if re.match(r"#{1,6} ", row)])
     rows = [[len(re.findall(r"(?<!\\)\|", row)) for row in card.splitlines() if row.startswith("| ")] for card in (markdown, plain)]
     assert rows[0] == rows[1]  # nobody's name adds a column or a line to a table
@@ -324,7 +276,7 @@ def test_names_break_neither_file(text, tmp_path):
 def test_html_in_names_is_text_when_rendered(tmp_path):
     markdown_it = pytest.importorskip("markdown_it", reason="rendering needs markdown-it-py, which rich brings")
     case = _renamed(small_case(), "<script>alert(1)</script><img src=x> [x](javascript:alert(2)) `a` | *b*")
-    markdown, _ = _written(case, tmp_path)
+    markdown, _ = written_cards(case, tmp_path)
     body = markdown.split("\n---\n", 1)[1]
     page = markdown_it.MarkdownIt("commonmark", {"html": True}).enable("table").render(body)
     assert "<script>" not in page
@@ -333,103 +285,6 @@ def test_html_in_names_is_text_when_rendered(tmp_path):
     assert 'href="javascript' not in page
     assert "&lt;script&gt;alert(1)" in page
     assert page.count("<table>") == 6
-
-
-def test_without_a_toml_the_fields_are_marked_not_provided(tmp_path):
-    markdown, root = _written(small_case(), tmp_path)
-    for path in (
-        "BasicInfo/ModelDeveloper",
-        "BasicInfo/DeveloperContact",
-        "ReleaseInfo/ReleaseStage",
-        "ReleaseInfo/EHRCompatibility/EHR",
-        "UsesAndDirections/IntendedUseAndWorkflow",
-        "Warnings/ClinicalRiskLevel",
-        "TrustIngredients/AISystemFacts/InputDataSource",
-        "TrustIngredients/AISystemFacts/Security",
-        "TrustIngredients/TransparencyInformation/FundingSource",
-        "KeyMetrics/SafetyReliability/MetricGoal",
-        "KeyMetrics/SafetyReliability/Results/MetricResult/Label",
-        "Resources/PatientConsentOrDisclosure",
-    ):
-        assert _text(root, path) == NOT_PROVIDED, path
-    assert _text(root, "BasicInfo/ModelName") == "Pneumonia, simulated"
-    assert f"- **Developed by:** {NOT_PROVIDED}" in markdown
-    assert f"## Environmental Impact\n\n{NOT_PROVIDED}\n" in markdown
-
-
-def test_what_the_user_wrote_is_in_both_cards(tmp_path):
-    markdown, root = _written(small_case(), tmp_path, TOML)
-    data = _metadata(markdown)
-    assert data["license"] == "apache-2.0"
-    assert data["tags"][-2:] == ["x-ray", "a: b"]
-    assert data["model-index"][0]["name"] == "Ward 3 triage"
-    assert re.search(r"^# .*Ward 3 triage$", markdown, re.MULTILINE)
-    assert _text(root, "ReleaseInfo/ReleaseDate") == "2026-03-02"
-    assert _text(root, "UsesAndDirections/IntendedUseAndWorkflow") == "**Sorts** the list &lt;script>alert(1)&lt;/script>"
-    assert _results(root, "SafetyReliability") == {
-        "Delay": {"kind": "estimate_ci", "estimate": 2.1, "lower": 1.8, "upper": 2.6, "level": 95, "unit": "seconds"}
-    }
-    assert "- Delay: 2.1 [1.8, 2.6] seconds" in markdown
-    assert _text(root, "BasicInfo/ModelDeveloper") == NOT_PROVIDED
-
-
-def test_the_example_in_the_docs_has_every_key_and_leaves_nothing_out(tmp_path):
-    example = re.search(r"```toml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)[1]
-    path = tmp_path / "card.toml"
-    path.write_text(example, encoding="utf-8")
-    facts = read_facts(path)
-    for section in SECTIONS:
-        for key, value in vars(getattr(facts, section)).items():
-            assert value not in (NOT_PROVIDED, ()), f"{section}.{key}"
-    markdown, root = _written(small_case(), tmp_path, example)
-    assert NOT_PROVIDED not in "".join(root.itertext())
-    assert markdown.count(NOT_PROVIDED) == 1  # how the original network was trained
-
-
-def test_every_problem_of_a_toml_is_in_one_message(tmp_path):
-    path = tmp_path / "card.toml"
-    path.write_text(
-        'contact = "x"\n[modle]\n[model]\nversion = 1.2\ndevelopper = "x"\nehr = "Epic"\nintended = "x"\n'
-        "[[safety.results]]\nvalue = 1\nlow = 0\n[[safety.results]]\nlabel = 'a'\nvalue = nan\nunti = 's'\n"
-        "[[safety.results]]\nlabel = 'b'\nvalue = 'x'\nlow = 1\nhigh = 2\n[[safety.results]]\nlabel = 'c'\nvalue = 1\nlow = 0\n",
-        encoding="utf-8",
-    )
-    with pytest.raises(BadInput) as caught:
-        read_facts(path)
-    assert says(caught.value, 11, path)
-    for named in (
-        ("'contact'", "[model]"),
-        ("'modle'", "'model'", "use"),
-        ("model.version", 1.2),
-        ("'developper'", "[model]", "'developer'", "name"),
-        ("model.ehr", "list", "'Epic'"),
-        ("'intended'", "[model]", "[use]"),
-        ("safety.results[0]", "'label'"),
-        ("safety.results[3]", "low", "high"),
-        ("safety.results[1].value", "number"),
-        ("safety.results[1]", "'unti'", "'unit'"),
-        ("safety.results[2]", "number", "value"),
-    ):
-        assert any(says(problem, *named) for problem in caught.value.problems), named
-
-
-def test_a_toml_that_cannot_be_read(tmp_path):
-    with pytest.raises(BadInput, match=facts(tmp_path / "none.toml")):
-        read_facts(tmp_path / "none.toml")
-    with pytest.raises(BadInput, match=facts(tmp_path)):
-        read_facts(tmp_path)
-    path = tmp_path / "card.toml"
-    path.write_text("[model", encoding="utf-8")
-    with pytest.raises(BadInput, match=facts(path, "TOML")):
-        read_facts(path)
-    path.write_bytes(b"\xef\xbb\xbf[model]\nname = 'with a mark'\n")
-    assert read_facts(path).model.name == "with a mark"
-
-
-def test_a_mistake_is_an_error_before_anything_is_made(tmp_path):
-    (tmp_path / "card.toml").write_text("[model]\nnam = 'x'\n", encoding="utf-8")
-    with pytest.raises(BadInput, match="'name'"):
-        cards(small_case(), tmp_path / "card.toml")
 
 
 def test_the_task_follows_the_layers_unless_told():

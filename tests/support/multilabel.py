@@ -10,6 +10,12 @@ from equipoise.data import Cohort
 
 LABELS = ["Effusion", "Mass"]
 CLASSES = ["none", "pneumonia", "effusion"]
+QUICK = {
+    "constrained": {"epochs": 4, "batch": 128},
+    "bias-gda": {"epochs": 4, "learning_rate": 1e-3, "batch": 128},
+    "pruning": {"steps": 6},
+    "random": {"trials": 5},
+}
 
 
 def labels_frame(n: int, seed: int, groups: int = 2) -> pd.DataFrame:
