@@ -2,6 +2,7 @@
 
     python benchmarks/defaults.py tables --out results/defaults/tables.csv [--workers 2] [--seeds 100 ... 119] [--seconds 540]
     python benchmarks/defaults.py nih --out results/defaults/nih.csv --device cuda      # ResNet-18 by sex, the protocol of `nih-beyond`
+    python benchmarks/defaults.py halves --out results/defaults/halves.csv              # constrained on Adult: schedule and selection apart
     python benchmarks/defaults.py summary results/defaults/tables.csv --write results/defaults/README.md    # the table of these rows
 
 `before`: fixed schedules, steps chosen on the rows that they were tuned on. `now`: adaptive schedules, steps chosen by cross-fitted values,
@@ -26,9 +27,9 @@ import numpy as np
 import pandas as pd
 
 PERFORMANCE = "balanced_accuracy"
-MEASURES = {"tables": ("spd", "eod"), "nih": ("eod",)}
+MEASURES = {"tables": ("spd", "eod"), "nih": ("eod",), "halves": ("spd", "eod")}
 START, END = "<!-- from the rows -->\n", "\n<!-- up to here -->"
-FINDINGS = ("any", "effusion", "atelectasis")
+DATA = {"tables": ("adult", "bank", "compas"), "nih": ("any", "effusion", "atelectasis"), "halves": ("adult",)}
 PAPER = {"selection": "paper"}
 SCHEDULE = {"schedule": "paper"}
 BEFORE: dict[str, dict[str, dict[str, Any]]] = {  # settings of the studies benchmarks/beyond.toml and nih-beyond
@@ -52,6 +53,7 @@ OTHERS = {("adult", "spd"): 0.78, ("adult", "eod"): 0.82, ("bank", "spd"): 0.86,
 OTHERS |= {("compas", "eod"): 0.64}
 SCORE = {("adult", "spd"): 0.78, ("adult", "eod"): 0.81, ("bank", "spd"): 0.85, ("bank", "eod"): 0.85, ("compas", "spd"): 0.62}
 SCORE |= {("compas", "eod"): 0.62}
+HALVES: dict[str, dict[str, Any]] = {"before": {**PAPER, **SCHEDULE}, "schedule only": PAPER, "selection only": SCHEDULE, "now": {}}
 LEAST = {"bias-gda": GDA, "constrained": OTHERS, "bias-score": SCORE, "group-thresholds": OTHERS, "auto": OTHERS}  # minimum performance
 
 
@@ -64,19 +66,24 @@ class Case:
     seed: int
     root: str
     device: str
+    methods: tuple[str, ...] = ()  # all of them where none is named
     published: bool = False
 
 
-def cases(part: str, seeds: list[int], root: str, device: str) -> Iterator[Case]:
+def cases(part: str, seeds: list[int], root: str, device: str, methods: tuple[str, ...]) -> Iterator[Case]:
     """All cases, every data set of a seed first; those that take longest last."""
     for published in (False, True) if part == "tables" else (False,):
         for seed in seeds:
-            for data in ("adult", "bank", "compas") if part == "tables" else FINDINGS:
-                yield Case(part, data, seed, root, device, published)
+            for data in DATA[part]:
+                yield Case(part, data, seed, root, device, methods, published)
 
 
 def arms(case: Case, measure: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Method, arm and keywords of eq.debias."""
+    if case.part == "halves":
+        for arm, half in HALVES.items():
+            yield "constrained", arm, {"method": "constrained", "min_performance": OTHERS[case.data, measure], **half}
+        return
     for method, before in BEFORE[case.part].items():
         least = {} if case.part == "nih" else {"min_performance": LEAST[method][case.data, measure]}
         last = case.part == "tables" and method == "bias-gda"
@@ -99,7 +106,7 @@ def prepared(case: Case) -> tuple[Any, Any]:
     from equipoise.data import balanced_parts
     from equipoise.models import backbone
 
-    if case.part == "tables":
+    if case.part != "nih":
         parts = eq.split(eq.load(case.data, case.root or None), seed=case.seed)
         return parts, eq.train(parts.train, parts.valid, seed=case.seed)
     import torch
@@ -126,7 +133,8 @@ def run_case(case: Case) -> list[dict[str, Any]]:
     rows = []
     for measure in MEASURES[case.part]:
         original = [] if case.published else [("standard", "original", {"method": "standard", "selection": "paper"})]
-        for method, arm, settings in [*original, *arms(case, measure)]:
+        wanted = (arm for arm in arms(case, measure) if not case.methods or arm[0] in case.methods)
+        for method, arm, settings in [*original, *wanted]:
             row = {
                 "part": case.part,
                 "data": case.data,
@@ -213,19 +221,20 @@ def written(table: pd.DataFrame, file: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("tables", "nih", "summary"))
+    parser.add_argument("part", choices=(*DATA, "summary"))
     parser.add_argument("files", nargs="*", type=Path, help="rows to summarise")
     parser.add_argument("--out", type=Path, default=Path("rows.csv"))
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) // 2))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(100, 120)))
     parser.add_argument("--seconds", type=float, default=1e6, help="stop after so many")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--methods", nargs="+", default=[], help="only these")
     parser.add_argument("--write", type=Path, help="Markdown file whose marked part is replaced by the table")
     given = parser.parse_args()
     if given.part == "summary":
         rows = pd.concat([pd.read_csv(path) for path in given.files])
     else:
-        every = list(cases(given.part, given.seeds, os.environ.get("EQUIPOISE_DATA", ""), given.device))
+        every = list(cases(given.part, given.seeds, os.environ.get("EQUIPOISE_DATA", ""), given.device, tuple(given.methods)))
         rows = run_all(every, given.workers, given.seconds, given.out)
     if given.write:
         written(summary(rows), given.write)
