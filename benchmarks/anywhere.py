@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t as student_t
 
 MEASURE, PERFORMANCE = "eod", "balanced_accuracy"
 ARMS: dict[str, dict[str, Any]] = {
@@ -286,6 +287,20 @@ def _left(rows: pd.DataFrame) -> float:
     return float((np.sign(rows["gap_before"]) * rows["gap"]).sum() / rows["gap_before"].abs().sum())
 
 
+def _left_interval(rows: pd.DataFrame, other: pd.DataFrame | None = None) -> str:
+    """The 95 % interval of the share that is left, or of what is left beyond another arm's; the seeds are the units of this ratio."""
+    left = np.sign(rows["gap_before"]) * rows["gap"]
+    if other is not None:
+        run = ["data", "network", "rows", "seed"]
+        theirs = other.set_index(run)["gap"].reindex(pd.MultiIndex.from_frame(rows[run])).to_numpy()
+        left = left - np.sign(rows["gap_before"]) * theirs
+    sums = pd.DataFrame({"left": left, "before": rows["gap_before"].abs(), "seed": rows["seed"]}).groupby("seed").sum()
+    share, seeds = sums["left"].sum() / sums["before"].sum(), len(sums)
+    error = np.sqrt(seeds / (seeds - 1) * ((sums["left"] - share * sums["before"]) ** 2).sum()) / sums["before"].sum()
+    half = student_t.ppf(0.975, seeds - 1) * error
+    return f"[{share - half:.0%}, {share + half:.0%}]" if other is None else f"{share:+.0%} [{share - half:+.0%}, {share + half:+.0%}]"
+
+
 def _sentences(rows: pd.DataFrame) -> Iterator[str]:
     rows = rows[rows["gap_before"].notna()]
     default, plain = (rows[rows["arm"] == arm] for arm in ("default", PLAIN))
@@ -302,9 +317,9 @@ def _sentences(rows: pd.DataFrame) -> Iterator[str]:
         sizes = " and ".join(f"{arm['gap'].abs().mean():.3f}" for arm in (own, other))
         kept, refusals = int((own["changed"] == 0).sum()), int((own["outcome"] == "refused").sum())
         yield (
-            f"Tables, {name}: the default leaves {_left(own):.0%} of the signed gap (aim: {aim}), {PLAIN} {_left(other):.0%}; "
-            f"the mean |gap| after is {sizes}. By data: {'; '.join(each)}. "
-            f"No decision differs in {kept} of {len(own)} runs, {refusals} of which were refused."
+            f"Tables, {name}: the default leaves {_left(own):.1%} of the signed gap {_left_interval(own)} (aim: {aim}), "
+            f"{PLAIN} {_left(other):.1%}, a difference of {_left_interval(own, other)}; the mean |gap| after is {sizes}. "
+            f"By data: {'; '.join(each)}. No decision differs in {kept} of {len(own)} runs, {refusals} of which were refused."
         )
     images = default[default["part"] == "images"]
     if len(images):

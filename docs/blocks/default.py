@@ -56,23 +56,25 @@ def anywhere() -> str:
 def methods_anywhere() -> str:
     """Every method on the tables: the gap that is left and the performance that is lost, with few and with many rows."""
     found = _anywhere("tables", "methods")
-    found = found[found["seed"].isin(set(rows("anywhere/methods.csv")["seed"]))]  # the same runs for every method
+    found = found[found["seed"].isin(set(rows("anywhere/methods.csv")["seed"]))]  # the same networks for every method
     sizes = sorted(set(found["where"]))
     names = {PUBLISHED: "`bias-gda` with the published schedule", PLAIN: PLAIN, DEFAULT: "the default (`auto`)"}
     means = {arm: own.groupby("where")[["after", "lost"]].mean() for arm, own in found.groupby("arm")}
     order = sorted(means, key=lambda arm: (arm != DEFAULT, float(means[arm]["after"].mean())))
-    original = ["original", *(f"{found[found['where'] == size]['before'].mean():.3f}" for size in sizes)]
+    runs = found[found["arm"] == DEFAULT].groupby("where").size()
+    original = ["original", *(f"{found[(found['where'] == size) & (found['arm'] == DEFAULT)]['before'].mean():.3f}" for size in sizes)]
     lines = [original]
     for arm in order:
         name = names.get(arm, f"`{arm}`") + (" (uses the group)" if arm in NEED_GROUP else "")
-        own = means[arm]
-        lines.append([name, *(f"{own['after'][k]:.3f} ({-own['lost'][k]:+.3f})" if k in own.index else "" for k in sizes)])
+        own, here = means[arm], found[found["arm"] == arm].groupby("where")["before"].agg(["size", "mean"])
+        fewer = [f", of {here['mean'][k]:.3f} in {here['size'][k]} runs" if here["size"][k] < runs[k] else "" for k in sizes]
+        lines.append([name, *(f"{own['after'][k]:.3f} ({-own['lost'][k]:+.3f}){few}" for k, few in zip(sizes, fewer, strict=True))])
+    complete = {arm: own for arm, own in means.items() if (found["arm"] == arm).sum() == runs.sum()}
     best = []
     for size in sizes:
-        blind = {arm: float(own["after"][size]) for arm, own in means.items() if arm not in NEED_GROUP and size in own.index}
+        blind = {arm: float(own["after"][size]) for arm, own in complete.items() if arm not in NEED_GROUP}
         least = min(blind, key=lambda arm: blind[arm])
         best.append(f"{names.get(least, f'`{least}`')} ({size})")
-    runs = found.groupby("where")["before"].size() // found["arm"].nunique()
     head = ("method", *(f"{size} ({runs[size]} runs)" for size in sizes))
     return table(head, lines) + f"\nSmallest without the group: {'; '.join(best)}.\n"
 

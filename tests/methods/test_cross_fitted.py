@@ -14,7 +14,7 @@ from equipoise.errors import BadInput, EmptyCell, TooFewPatients
 from equipoise.measures import at_threshold, bootstrap_cells, gap_values, largest, performance_values
 from equipoise.methods import METHODS, Goal, Outcome, run_many
 from equipoise.methods.cross_fitted import _halves, aligned, rungs
-from equipoise.methods.cross_fitted_choice import choose, worthwhile
+from equipoise.methods.cross_fitted_choice import choose
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.group_thresholds import frontier
 from equipoise.models import predict
@@ -130,8 +130,8 @@ def test_a_step_that_crosses_zero_by_a_hair_is_as_good_as_one_that_stays_before_
 def test_a_rule_that_needs_the_group_asks_for_a_gap_that_is_surely_there():
     two = _steps(ORIGINAL, (0.2, 0.8, 0.2, 0.8), n=160)
     goals = [Goal("eod", min_performance=0.6, selection="honest")]
-    assert choose([two], [0, 10], goals, needs_group=False)[0].step == 10
-    declined, _ = choose([two], [0, 10], goals, needs_group=True)
+    assert choose([two], [0, 10], goals, METHODS["bias-score"].least_gap)[0].step == 10
+    declined, _ = choose([two], [0, 10], goals, METHODS["group-thresholds"].least_gap)
     note = note_of(declined.why[0], "not_surely_there")
     assert (declined.step, note.numbers["least"]) == (0, 3.0)
     assert 1 < note.numbers["z"] < 3
@@ -341,12 +341,10 @@ def test_an_original_that_is_kept_is_unchanged_whatever_its_gap(problem):
 
 
 def test_a_gap_that_may_be_chance_is_removed_by_no_rule_that_needs_the_group():
-    assert [worthwhile(z, needs_group=True) for z in (2.9, 3.1)] == [False, True]
-    assert [worthwhile(z, needs_group=False) for z in (0.4, 0.6)] == [False, True]
     women = [0.8 - 0.1 * (1 - share) for share in np.linspace(0, 1, 21)]
     steps = _steps(*((0.2, 0.8, 0.2, rate) for rate in women), n=400)  # 100 of either: a gap of 1.6 standard errors
     goal = Goal("eod", min_performance=0.6, selection="honest")
-    places = {needs: choose([steps], range(21), [goal], needs)[1] for needs in (False, True)}
+    places = {least > 1: choose([steps], range(21), [goal], least)[1] for least in (0.5, 3.0)}
     assert places[True] == 0
     assert places[False] >= 15
     many = _steps(*((0.2, 0.8, 0.2, rate) for rate in women), n=40_000)
@@ -394,3 +392,15 @@ def test_steps_of_two_halves_meet_at_the_same_share_or_as_far_as_they_got():
     shares, rows = aligned(gaps, numbered=False)
     assert shares == [0, 1, 11]
     assert rows == [[0, 1, 2], [0, 1, 1], [0, 1, 2]]
+
+
+def test_a_threshold_for_everybody_is_moved_only_for_a_gap_of_a_standard_error():
+    small = _steps((0.2, 0.8, 0.2, 0.77), (0.2, 0.8, 0.2, 0.8), n=400)  # 100 of either: a gap of about half a standard error
+    goal, least = Goal("eod", min_performance=0.6, selection="honest"), METHODS["single-threshold"].least_gap
+    assert choose([small], (0, 1), [goal], 0.4)[1] == 1
+    kept, row = choose([small], (0, 1), [goal], least)
+    assert row == 0
+    assert note_of(kept.why[0], "nothing_to_repair").numbers["rows"] == 400
+    large = _steps((0.2, 0.8, 0.2, 0.7), (0.2, 0.8, 0.2, 0.8), n=400)
+    assert choose([large], (0, 1), [goal], least)[1] == 1
+    assert [METHODS[name].least_gap for name in ("bias-score", "group-thresholds")] == [0.5, 3.0]

@@ -166,6 +166,10 @@ class Rng:
         return Draws(generator(seed, name) for seed in self.seeds)
 
 
+LEAST = 0.5  # standard errors of a gap that a rule which does not need each patient's group is allowed to act on
+GROUP_SURE = 3.0  # ... and one that does
+
+
 class Kind(StrEnum):
     """How the function of a method is called, and what it gives."""
 
@@ -205,6 +209,14 @@ class Method:
     weights: bool = False  # takes sample weights
     in_auto: int | None = None  # its place in the order in which auto tries methods; None: auto does not try it unless asked
     in_auto_scores: int | None = None  # the same for scores alone, without a network
+    acts_from: float | None = None  # standard errors of a gap that it acts on; None: by whether its rule needs the group
+
+    @property
+    def least_gap(self) -> float:
+        """The gap, in standard errors, from which on the original is given up for what it finds."""
+        if self.acts_from is not None:
+            return self.acts_from
+        return GROUP_SURE if self.needs_group else LEAST
 
     @property
     def on_scores(self) -> bool:

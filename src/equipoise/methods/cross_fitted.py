@@ -131,7 +131,7 @@ def _fitted(job: Job, goal: Goal) -> Candidate:
     grows = job.method.kind == Kind.PROBES  # as coefficients are fitted to the groups; a few thresholds always have as much room
     evidence = Evidence.of(believed(made, held, tuned, parts, range(len(steps)), grows), whole, goal)
     seen = Seen((SeenLabel("", cohort, evidence, held),), rows, refused(made, whole.attribute.codes))
-    verdict, at = choose([evidence], range(len(rows)), [goal], job.method.needs_group, seen.refused, [held])
+    verdict, at = choose([evidence], range(len(rows)), [goal], job.method.least_gap, seen.refused, [held])
     step = steps[at]
     about = fit.notes if step.rule.needs_group == job.method.needs_group else ()  # not those of a rule that was declined
     candidate = Candidate(
@@ -205,7 +205,7 @@ def _stepped(job: Job, goals: Sequence[Goal]) -> list[Candidate]:
             [label.evidence for label in own.labels],
             [numbers[k][row] for row in own.rows],
             goals,
-            job.method.needs_group,
+            job.method.least_gap,
             own.refused,
             [label.held for label in own.labels],
         )

@@ -11,7 +11,8 @@ gives the reason.
 How small that is depends on the rule. A fit that removes an observed gap g + e, of which e is chance, leaves -e, and cross-fitting cannot
 tell: whatever rows are left out, the errors of the parts cancel in the sum. A rule that needs each patient's group makes all of e a gap of
 its own, so that it asks for a gap of three standard errors. A rule that needs no group does so only as far as the inputs tell the groups
-apart: it acts from half a standard error on. (Measured with 59 networks of Adult, Bank and COMPAS and 200 to 30,000 rows: to remove only
+apart: it acts from half a standard error on. Another threshold for everybody asks for one, since it may have to go far for a small gap.
+(Measured with 59 networks of Adult, Bank and COMPAS and 200 to 30,000 rows: to remove only
 the share z^4 / (1 + z^4) of a gap of z standard errors left more of it on new patients, and in 12 worlds without a gap it made no
 difference. The seeds are none of those in results/anywhere.) With several labels a step must qualify for every label; the largest upper
 limit of any label counts, and the mean performance.
@@ -26,12 +27,12 @@ import numpy as np
 from equipoise.data import BoolArray
 from equipoise.measures import FloatArray
 from equipoise.methods.candidate import Verdict
+from equipoise.methods.contract import LEAST
 from equipoise.methods.evidence import Evidence
 from equipoise.methods.goal import BEFORE, Goal, Note, Why
 
 SURE = 1.0  # standard errors between an estimate and its confidence bound
-GROUP_SURE = 3.0  # standard errors of a gap that a rule which needs each patient's group is allowed to act on
-LEAST = 0.5  # ... and of one that does not; and of a change of the gap, so that it is not mere chance
+CHANGE = 0.5  # standard errors of a change of the gap, so that it is not mere chance
 NOISE = 1e-9
 
 
@@ -39,12 +40,13 @@ def choose(
     each: Sequence[Evidence],
     steps: Sequence[int],
     goals: Sequence[Goal],
-    needs_group: bool = False,
+    least: float = LEAST,
     without: BoolArray | None = None,
     held: Sequence[FloatArray] | None = None,
 ) -> tuple[Verdict, int]:
     """The step to keep by what is to be believed of all of them, and its place; the first is the original; not one of `without`.
 
+    `least` is the gap, in standard errors, that the method may act on.
     `held` are decisions (steps, n) of each label that were not fitted to their rows, by which the outcome will be judged.
     """
     settled = [goal.settled(float(own.performance[0])) for own, goal in zip(each, goals, strict=True)]
@@ -69,9 +71,9 @@ def choose(
     worst = int(np.argmax([size[0] for size in sizes]))
     within = all(goal.max_gap is not None and own[0] for goal, own in zip(settled, certain, strict=True))
     z = float(sizes[worst][0]) / max(each[worst].cautious_se(), NOISE)
-    if fine[0] and row and (within or not _better(each[worst], row) or not worthwhile(z, needs_group)):
+    if fine[0] and row and (within or not _better(each[worst], row) or z < least):
         row = 0
-    declined = z if needs_group and not worthwhile(z, needs_group) else None
+    declined = (z, least) if SURE < least and z < least else None
     reasons = [
         _reason(row, len(steps), int(fine.sum()), *own, settle, declined)
         for own, settle in zip(zip(each, sizes, errors, certain, strict=True), settled, strict=True)
@@ -82,16 +84,7 @@ def choose(
 def _better(evidence: Evidence, row: int) -> bool:
     """Whether a step has a smaller |gap| than the original, by a change of the signed gap that is not mere chance."""
     before, after = evidence.gap[0], evidence.gap[row]
-    return bool(abs(after) < abs(before) - NOISE and abs(after - before) > LEAST * evidence.change_se()[row])
-
-
-def worthwhile(z: float, needs_group: bool) -> bool:
-    """Whether a gap of so many standard errors is one to act on, by a rule that needs each patient's group or by one that does not.
-
-    >>> [worthwhile(z, needs_group) for z, needs_group in ((0.4, False), (0.6, False), (2.5, True), (3.5, True))]
-    [False, True, False, True]
-    """
-    return z >= (GROUP_SURE if needs_group else LEAST)
+    return bool(abs(after) < abs(before) - NOISE and abs(after - before) > CHANGE * evidence.change_se()[row])
 
 
 def _all(each: Any) -> BoolArray:
@@ -114,7 +107,7 @@ def _reason(
     error: FloatArray,
     certain: BoolArray,
     goal: Goal,
-    declined: float | None,
+    declined: tuple[float, float] | None,
 ) -> tuple[Why, bool]:
     """Why a step was chosen for a label, or the original kept, and whether that meets the label's goal."""
     seen = {"gap": float(evidence.gap[row]), "error": float(error[row])}
@@ -132,7 +125,7 @@ def _reason(
     if goal.max_gap is not None and met:
         return (Note("original_within", goal.measure, {"max_gap": goal.max_gap, **seen}),), True
     if declined is not None:
-        return (Note("not_surely_there", goal.measure, {"z": declined, "least": GROUP_SURE, **seen}), *unsure), False
+        return (Note("not_surely_there", goal.measure, {"z": declined[0], "least": declined[1], **seen}), *unsure), False
     if size[0] <= SURE * error[0]:
         return (Note("nothing_to_repair", goal.measure, {"rows": rows, **seen}), *unsure), goal.max_gap is None
     return (Note("declined", goal.measure, seen),), False

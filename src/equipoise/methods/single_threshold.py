@@ -19,6 +19,7 @@ from equipoise.methods.goal import NOISE, Goal, highest_thresholds, kept_rates, 
 from equipoise.methods.selection import select
 
 NAME = "single-threshold"
+SURE = 1.0  # standard errors of the gap: simulated, half of that moved thresholds twice as often where there was no gap
 
 
 def frontier(scores: Scores, goal: Goal, settings: NoSettings = NoSettings()) -> Fit:
@@ -42,6 +43,7 @@ def frontier(scores: Scores, goal: Goal, settings: NoSettings = NoSettings()) ->
     cost=lambda task, _: Work(len(task.repair), 1, "another threshold for everybody; no group is needed"),
     effort=0.1,
     in_auto_scores=1,
+    acts_from=SURE,
 )
 def fit(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit:
     """The best threshold by the goal for these scores, which should be validation scores."""
