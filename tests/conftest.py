@@ -1,5 +1,6 @@
 """Shared by all tests: one compute thread, quick and repeatable hypothesis runs, where the real data are."""
 
+import gc
 import importlib
 import multiprocessing
 import os
@@ -14,6 +15,8 @@ from hypothesis import HealthCheck, settings
 
 os.environ.pop("COLUMNS", None)  # a console keeps the width that it is made with: it is made without one, before any test sets one
 importlib.import_module("equipoise.cli.app")
+
+gc.disable()  # until all is collected: modules and tests are kept, and looking through them again and again takes a quarter of that time
 
 torch.set_num_threads(1)
 settings.register_profile("equipoise", deadline=None, max_examples=25, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -63,6 +66,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first, all else in its order."""
     place = {name: k for k, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays, so that it is not looked through after it."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,7 +14,7 @@ from scipy.stats import binom, binomtest, chi2, norm, t
 from equipoise.data import Scores
 from equipoise.errors import BadInput
 from equipoise.measures import Settings, audit_scores, gap_values, paired
-from equipoise.measures.intervals import auroc_interval, combined, detectable_gap, quantile, student, tango, wilson
+from equipoise.measures.intervals import auroc_interval, combined, detectable_gap, halved, quantile, student, tango, wilson
 from equipoise.measures.moments import moments_of, moments_of_change
 from equipoise.measures.performance import Ranking
 from support.facts import facts
@@ -90,6 +90,24 @@ def test_perfect_separation_is_no_proof_of_an_auroc_of_one():
     for name in ("balanced_accuracy", "accuracy", "f1", "auroc", "average_precision"):
         assert found[name].value == found[name].high == 1
         assert 0.8 < found[name].low < 0.95, name
+
+
+@pytest.mark.parametrize(("intervals", "each"), [(3, 1), (3, 1000), (0, 1), (20_000, 1)])
+def test_points_tried_together_give_the_ends_of_halving_one_by_one(intervals: int, each: int) -> None:
+    """Also where the outside has holes, and whichever end is the larger one."""
+    rng = np.random.default_rng(0)
+    inner, outer, border = rng.normal(size=(3, intervals))
+
+    def outside(x: np.ndarray) -> np.ndarray:
+        return np.asarray(np.sin(50 * (x - border)) > 0)
+
+    low, high = inner, outer
+    for _ in range(13):
+        middle = (low + high) / 2
+        low, high = np.where(outside(middle), low, middle), np.where(outside(middle), middle, high)
+    found = halved(outside, inner, outer, 13, each=each)
+    np.testing.assert_array_equal(found[0], low)
+    np.testing.assert_array_equal(found[1], high)
 
 
 def test_a_measure_of_two_rates_at_their_ends_is_uncertain_in_both():

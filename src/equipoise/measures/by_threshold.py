@@ -73,8 +73,14 @@ def by_threshold(scores: Scores, rule: Rule, units: IntArray, least: int) -> pd.
             break
         attributes = attributes[:-1]
     enough = max(least, LEAST)
-    frames = [_frame(cell, grid, at, enough) for cell, at in zip(cells, kept, strict=True) if cell.patients.sum() >= enough]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=COLUMNS)
+    shown = [(cell, _numbers(cell, grid, at, enough)) for cell, at in zip(cells, kept, strict=True) if cell.patients.sum() >= enough]
+    if not shown:
+        return pd.DataFrame(columns=COLUMNS)
+    lengths = [len(numbers[0]) for _, numbers in shown]
+    names = {name: np.repeat(np.array([getattr(cell, name) for cell, _ in shown], object), lengths) for name in ("attribute", "group")}
+    label = np.repeat([cell.label for cell, _ in shown], lengths)
+    columns = (np.concatenate(each) for each in zip(*(numbers for _, numbers in shown), strict=True))
+    return pd.DataFrame({**names, "label": label, **dict(zip(COLUMNS[3:], columns, strict=True))}, columns=COLUMNS)
 
 
 STEPS = ["group", "threshold", "above_positive", "above_negative", "score"]
@@ -163,13 +169,12 @@ def kept_in(cells: Sequence[_Cell], forced: Sequence[int], least: int) -> list[i
     return [place for place, left, right in zip(kept, empty, empty[1:], strict=False) if place in forced or not (left and right)]
 
 
-def _frame(cell: _Cell, grid: FloatArray, kept: Sequence[int], least: int) -> pd.DataFrame:
+def _numbers(cell: _Cell, grid: FloatArray, kept: Sequence[int], least: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """The thresholds of a cell, how many rows (by weight) score at least that much, and the mean score of those below the next one."""
     starts = np.array([0, *(place + 1 for place in kept)], dtype=np.int64)
     mass, score, patients = (np.add.reduceat(values, starts) for values in (cell.mass, cell.score, cell.patients))
     mean = np.where(patients >= least, ratio(score, mass), np.nan)
-    told = {"attribute": cell.attribute, "group": cell.group, "label": cell.label}
-    numbers = {"threshold": np.append(0.0, grid[list(kept)]), "above": mass[::-1].cumsum()[::-1], "score": mean}
-    return pd.DataFrame({**told, **numbers}, columns=COLUMNS)
+    return np.append(0.0, grid[list(kept)]), mass[::-1].cumsum()[::-1], mean
 
 
 def table_to_dict(table: pd.DataFrame) -> dict[str, dict[str, dict[str, dict[str, list[float | None]]]]]:

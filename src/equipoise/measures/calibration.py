@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from equipoise.measures.cells import FloatArray, IntArray, ratio, sums_at
 from equipoise.measures.clusters import Clusters
-from equipoise.measures.intervals import Limits, fewer_clusters, quantile, student, wilson
+from equipoise.measures.intervals import Limits, fewer_clusters, halved, quantile, student, wilson
 
 NEWTON = 50  # iterations; five are usual, near separation it takes more
 HALVINGS = 40  # of the distance to a limit, far below what is printed
@@ -195,30 +195,28 @@ def _score_limits(of: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, at:
     code, point, weight, squared = _binned(of, x, w)
     positives = of.sum(w * y)
 
-    def beyond(a: FloatArray) -> FloatArray:
-        """How far the observed positives exceed those expected with intercept a, in standard errors."""
-        share = expit(point + a[code])
-        expected = sums_at(code, weight * share, of.groups)
-        variance = sums_at(code, squared * share * (1 - share), of.groups)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(np.nan_to_num((positives - expected) / (scale * np.sqrt(variance)), posinf=np.inf, neginf=-np.inf))
+    sign = np.array([[-1.0], [1.0]])  # below the estimate, and above it
 
-    start = np.where(known, np.nan_to_num(at), 0.0)
-    ends = []
-    for sign in (-1.0, 1.0):
-        inner, outer = start.copy(), start.copy()
-        reach = np.ones(of.groups)
-        if not known.all():  # no estimate: search the whole line
-            inner, outer = (np.where(known, v, -sign * 60.0) for v in (inner, outer))
-        for _ in range(12):
-            outside = -sign * beyond(outer) > 1.0
-            outer = np.where(outside, outer, outer + sign * reach)
-            reach = reach * 1.7
-        for _ in range(HALVINGS):
-            middle = (inner + outer) / 2
-            outside = -sign * beyond(middle) > 1.0
-            inner, outer = np.where(outside, inner, middle), np.where(outside, middle, outer)
-        ends.append((inner + outer) / 2)
+    def beyond(a: FloatArray) -> npt.NDArray[np.bool_]:
+        """Whether the observed positives differ from those expected with intercepts a (..., 2, groups) by more than a standard error."""
+        share = expit(point + a[..., code])
+        place = (np.arange(int(np.prod(a.shape[:-1])))[:, None] * of.groups + code).ravel()
+        expected, variance = (
+            sums_at(place, values.ravel(), a.size).reshape(a.shape) for values in (weight * share, squared * share * (1 - share))
+        )
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found: npt.NDArray[np.bool_] = -sign * ((positives - expected) / (scale * np.sqrt(variance))) > 1.0
+        return found
+
+    inner = np.where(known, np.nan_to_num(at), -sign * 60.0)  # without an estimate: search the whole line
+    outer, reach = inner, 1.0
+    for _ in range(12):
+        outside = beyond(outer)
+        if outside.all():
+            break
+        outer, reach = np.where(outside, outer, outer + sign * reach), reach * 1.7
+    inner, outer = halved(beyond, inner, outer, HALVINGS, each=len(code) // max(of.groups, 1) + 1)
+    ends = (inner + outer) / 2
     low = np.where(np.isneginf(at), -np.inf, ends[0])
     high = np.where(np.isposinf(at), np.inf, ends[1])
     return low, high

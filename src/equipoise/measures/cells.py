@@ -89,7 +89,9 @@ def sums_at(place: npt.NDArray[np.integer], values: npt.ArrayLike, size: int) ->
     >>> sums_at(np.array([0, 2, 2]), [1, 2, 3], 4).tolist()
     [1.0, 0.0, 5.0, 0.0]
     """
-    weights = np.broadcast_to(np.asarray(values, dtype=np.float64), place.shape)
+    weights = np.asarray(values, dtype=np.float64)
+    if weights.shape != place.shape:
+        weights = np.broadcast_to(weights, place.shape)
     return np.bincount(place, weights, size).astype(np.float64, copy=False)
 
 
@@ -114,9 +116,9 @@ def grouped(keys: IntArray, size: int) -> tuple[IntArray, IntArray]:
 
 def ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
     """A quotient that is NaN, without a warning, where there is nothing to divide by."""
-    shape = np.broadcast_shapes(np.shape(numerator), np.shape(denominator))
-    out = np.full(shape, np.nan)
-    np.divide(numerator, denominator, out=out, where=np.broadcast_to(np.asarray(denominator) > 0, shape))
+    top, bottom = np.shape(numerator), np.shape(denominator)
+    out = np.full(top if top == bottom else np.broadcast_shapes(top, bottom), np.nan)
+    np.divide(numerator, denominator, out=out, where=np.asarray(denominator) > 0)
     return out
 
 

@@ -24,6 +24,7 @@ from equipoise.measures.cells import FloatArray
 HALVINGS = 40  # of an interval of length 1: to 1e-12
 NEWTON = 8  # steps at most; five or six give all digits
 NOTHING = 1e-17  # relative to a sum that it does not change
+AT_ONCE = 4096  # numbers, of which a function of an array takes about as long as of one
 POWER = 0.8  # of the minimum detectable gap
 NEAR_END = (2, 3, 50)  # events within which the limit of a proportion comes from the Poisson distribution: of at most 50 patients, of more
 
@@ -51,6 +52,8 @@ def quantile(level: float) -> float:
 
 def _quantiles(level: float | FloatArray) -> FloatArray:
     """The same for one level or an array of levels."""
+    if isinstance(level, float):
+        return np.asarray(quantile(level))
     each = np.asarray(level, dtype=np.float64)
     return np.reshape([quantile(float(one)) for one in each.ravel()], each.shape).astype(np.float64)
 
@@ -73,6 +76,8 @@ def student(degrees: npt.ArrayLike, level: float | FloatArray) -> FloatArray:
     """
     df = np.asarray(degrees, dtype=np.float64)
     tails, z = 1 - np.asarray(level, dtype=np.float64), _quantiles(level)
+    if not np.isfinite(df).any():
+        return z + np.zeros_like(df)
     n = np.where(np.isfinite(df), np.maximum(df, 3.0), 3.0)
     a = 1 / (n - 0.5)
     b = 48 / a**2
@@ -169,13 +174,40 @@ def tango(gained: npt.ArrayLike, lost: npt.ArrayLike, n: npt.ArrayLike, level: f
 
 
 def _edge(outside: Callable[[FloatArray], npt.NDArray[np.bool_]], limit: float, within: FloatArray) -> FloatArray:
-    """Where the outside begins, between a limit that is outside (or the end of the scale) and values that are not, by halving."""
-    out = np.full(within.shape, limit)
-    for _ in range(HALVINGS):
-        middle = (out + within) / 2
-        beyond = outside(middle)
-        out, within = np.where(beyond, middle, out), np.where(beyond, within, middle)
-    return within
+    """Where the outside begins, between a limit that is outside (or the end of the scale) and values that are not."""
+    return halved(outside, within, np.full(within.shape, limit), HALVINGS)[0]
+
+
+def halved(
+    outside: Callable[[FloatArray], npt.NDArray[np.bool_]], inner: FloatArray, outer: FloatArray, halvings: int, each: int = 1
+) -> tuple[FloatArray, FloatArray]:
+    """The inner and the outer ends of intervals after so many halvings, each of which keeps the half with the border of the outside.
+
+    `outside` takes points (points, ...) of all intervals (...), and works on `each` numbers for one of them. A call on a small array takes
+    as long as one on a few thousand numbers: all points that the next halvings may come to are then tried in one call.
+
+    >>> [end.tolist() for end in halved(lambda x: x > 0.3, np.array([0.0]), np.array([1.0]), 4)]
+    [[0.25], [0.3125]]
+    """
+    every = np.arange(inner.size)
+    most = max((AT_ONCE // max(inner.size * each, 1) + 1).bit_length() - 1, 1)
+    while halvings > 0:
+        steps = min(most, halvings)
+        points = np.stack([inner, outer])
+        for _ in range(steps):
+            finer = np.empty((2 * len(points) - 1, *inner.shape))
+            finer[::2], finer[1::2] = points, (points[:-1] + points[1:]) / 2
+            points = finer
+        beyond = outside(points[1:-1]).reshape(len(points) - 2, -1)
+        low, high = np.zeros(inner.size, np.int64), np.full(inner.size, len(points) - 1)
+        for _ in range(steps):
+            middle = (low + high) // 2
+            out = beyond[middle - 1, every]
+            low, high = np.where(out, low, middle), np.where(out, middle, high)
+        flat = points.reshape(len(points), -1)
+        inner, outer = flat[low, every].reshape(inner.shape), flat[high, every].reshape(inner.shape)
+        halvings -= steps
+    return inner, outer
 
 
 def combined(
@@ -260,12 +292,7 @@ def detectable_gap(
         return np.where(up, below > 0, above < 0)
 
     most = (np.where(direction * step > 0, 1 - middle, middle) / np.abs(step)).min(-1)  # (2, ...): above the reference and below it
-    low, high = np.zeros_like(most), most
-    possible = shown(most)
-    for _ in range(HALVINGS // 2):
-        d = (low + high) / 2
-        enough = shown(d)
-        low, high = np.where(enough, low, d), np.where(enough, d, high)
-    found = np.where(possible, high, np.nan)
+    smallest = halved(shown, np.zeros_like(most), most, HALVINGS // 2, each=2 * c.shape[-1])[1]
+    found = np.where(shown(most), smallest, np.nan)
     larger: FloatArray = np.fmax(found[0], found[1])
     return larger

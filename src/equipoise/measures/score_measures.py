@@ -311,15 +311,13 @@ def with_score_measures(groups: pd.DataFrame, found: ScoreMeasures, least: int, 
     for names, value in zip(short, found.error.value, strict=True):
         if np.isnan(value):
             names.append(CALIBRATION_ERROR)
-    joined = groups.assign(**columns, sampled=used)
-    joined["few"] = [", ".join(filter(None, (old, *new))) for old, new in zip(groups["few"], rare, strict=True)]
+    few = [", ".join(filter(None, (old, *new))) for old, new in zip(groups["few"], rare, strict=True)]
     notes = []
-    for old, few, other in zip(groups["note"], short, lacking, strict=True):
-        start = [old] if old or not few else [f"{INSUFFICIENT} (fewer than {least} {unit}): {few.pop(0)}"]
-        notes.append("; ".join(filter(None, (", ".join([*start, *few]), f"{INSUFFICIENT}: {', '.join(other)}" if other else ""))))
-    joined["note"] = notes
-    last = ["few", "note"]
-    return joined[[*(name for name in joined if name not in last), *last]]
+    for old, names, other in zip(groups["note"], short, lacking, strict=True):
+        start = [old] if old or not names else [f"{INSUFFICIENT} (fewer than {least} {unit}): {names.pop(0)}"]
+        notes.append("; ".join(filter(None, (", ".join([*start, *names]), f"{INSUFFICIENT}: {', '.join(other)}" if other else ""))))
+    added = pd.DataFrame({**columns, "sampled": used, "few": few, "note": notes}, index=groups.index)
+    return pd.concat([groups.drop(columns=["few", "note"]), added], axis=1)
 
 
 def overall(found: ScoreMeasures, name: str, sampled: str = "") -> Estimate:
