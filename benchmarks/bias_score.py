@@ -129,12 +129,12 @@ def without(splits: int, names: Sequence[str]) -> None:
         problem = probed(*given)
         return replace(problem, held_out=problem.fitted)
 
-    def recalibrated(x: Any, target: Any, classes: int, folds: Any, rows: Any = None, free: int = 0, more: Any = None) -> Probe:
+    def recalibrated(x: Any, target: Any, classes: int, folds: Any, rows: Any = None, free: int = 0, **others: Any) -> Probe:
         if not free:
-            return fit_probe(x, target, classes, folds, rows, more=more)
+            return fit_probe(x, target, classes, folds, rows, **others)
         alone = np.zeros_like(x)
         alone[:, -free:] = x[:, -free:]  # features that are constant say nothing
-        return fit_probe(alone, target, classes, folds, rows, free)
+        return fit_probe(alone, target, classes, folds, rows, free, **others)
 
     def believed(problem: bias_problem.Problem, decisions: Any) -> Any:
         found = problem.worth(problem.held_out)[1] @ decisions / len(decisions)

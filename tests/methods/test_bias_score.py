@@ -15,7 +15,7 @@ from equipoise.measures import GAPS, RATES, Threshold, gap_values, performance_f
 from equipoise.methods import METHODS, Goal, Rng, bias_problem, bias_programs, settings_of
 from equipoise.methods.bias_problem import Posteriors, Problem, _group_probe, probed
 from equipoise.methods.bias_score import path
-from equipoise.models import BiasScore, Heads, Probe, fit_probe, folds_of, predict, probes, reading_of, to_onnx
+from equipoise.models import BiasScore, Heads, Probe, ReadOnce, fit_probe, folds_of, predict, probes, reading_of, to_onnx
 from equipoise.repair import audit
 from support.facts import facts
 from support.networks import trained
@@ -154,7 +154,9 @@ def test_the_choice_is_made_on_rows_held_out(monkeypatch: pytest.MonkeyPatch):
     y = (rng.random(200) < 1 / (1 + np.exp(-x[:, 0]))).astype(int)
     cohort = Cohort.from_arrays(torch.from_numpy(x), y, np.where(group == 1, "M", "F"), reference="M")
     model = Plain(150)
-    problem = probed(model, cohort, Goal("spd"), reading_of(model, cohort.inputs, "inputs"), folds_of(cohort, 5, 0))
+    problem = probed(
+        cohort, Goal("spd"), reading_of(model, cohort.inputs, "inputs"), folds_of(cohort, 5, 0), ReadOnce(model, cohort.inputs)
+    )
     codes = cohort.attribute.codes
     fitted, held_out = (p.groups[0][np.arange(200), codes].mean() for p in (problem.fitted, problem.held_out))
     assert held_out < 0.55
@@ -259,7 +261,7 @@ def test_what_may_be_lost_is_counted_from_what_probes_have_on_rows_held_out():
     with torch.no_grad():
         model[0].weight.copy_(torch.eye(60)[:1])
     reading, folds = reading_of(model, cohort.inputs, "inputs"), folds_of(cohort, 5, 0)
-    held_out = probed(model, cohort, Goal("spd"), reading, folds).held_out.chance
+    held_out = probed(cohort, Goal("spd"), reading, folds, ReadOnce(model, cohort.inputs)).held_out.chance
     plain = max(((held_out >= t) == (y == 1))[y == 1].mean() / 2 + ((held_out >= t) == (y == 1))[y == 0].mean() / 2 for t in held_out)
     found = debias(model, cohort, method="bias-score", measure="spd", depth="inputs")
     assert plain < found.trace["performance"].iloc[0]

@@ -12,7 +12,7 @@ from equipoise.data import Cohort
 from equipoise.errors import BadInput
 from equipoise.methods import Goal, Note, bias_problem
 from equipoise.methods.bias_problem import probed
-from equipoise.models import fit_probe, folds_of, reading_of
+from equipoise.models import ReadOnce, fit_probe, folds_of, reading_of
 from support.facts import facts
 from support.published import debias
 
@@ -40,7 +40,9 @@ def test_the_train_part_helps_to_tell_the_groups_apart():
     valid, train, test = _pictures(rng, 160, 0.5), _pictures(rng, 1500, 0.25), _pictures(rng, 4000, 0.5)
     model = _sees_one()
     reading, folds = reading_of(model, valid.inputs, "inputs"), folds_of(valid, 5, 0)
-    alone, helped = (probed(model, valid, Goal("eod"), reading, folds, part).heads.groups[0] for part in (None, train))
+    alone, helped = (
+        probed(valid, Goal("eod"), reading, folds, ReadOnce(model, valid.inputs), part).heads.groups[0] for part in (None, train)
+    )
     x = test.inputs.double().numpy()
     loss = [-np.log(probe(x)[np.arange(len(x)), test.attribute.codes]).mean() for probe in (alone, helped)]
     assert (alone.more, helped.more > 0) == (0, True)
@@ -82,7 +84,9 @@ def test_groups_of_the_train_part_go_by_name():
     )
     model = _sees_one()
     reading, folds = reading_of(model, valid.inputs, "inputs"), folds_of(valid, 5, 0)
-    found = [probed(model, valid, Goal("eod"), reading, folds, part).heads.groups[0] for part in (train, turned, wider)]
+    found = [
+        probed(valid, Goal("eod"), reading, folds, ReadOnce(model, valid.inputs), part).heads.groups[0] for part in (train, turned, wider)
+    ]
     assert all(probe.more for probe in found)
     for probe in found[1:]:
         assert probe.weight == pytest.approx(found[0].weight)

@@ -2,6 +2,7 @@
 
 import logging
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import nn
 
 from equipoise.data import Cohort, Images
 from equipoise.errors import BadInput
-from equipoise.models import Training, compute_device, outputs, score, single, train
+from equipoise.models import Training, compute_device, devices, outputs, score, single, train
 from equipoise.models.devices import Feed
 from equipoise.models.single import SingleReplica
 from support.facts import facts, says
@@ -56,6 +57,39 @@ def test_a_feed_gives_what_its_inputs_give():
     assert torch.equal(Feed(images, CPU)(index), images[index])
     table = torch.randn(10, 4)
     assert torch.equal(Feed(table, CPU)(torch.tensor([1, 1, 7])), table[[1, 1, 7]])
+
+
+def mapped(folder: Path, n: int = 60) -> Images:
+    np.save(folder / "pixels.npy", pictures(n).pixels)
+    return Images(np.load(folder / "pixels.npy", mmap_mode="r"))
+
+
+def test_images_on_a_device_are_shared_by_feeds_of_some_of_them_and_go_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(devices, "FEW", 10)
+    images = mapped(tmp_path)
+    part, wider = images.take(np.arange(20, 50)), images.take(np.arange(15, 50))
+    devices._share(part, devices._copied(part, CPU))
+    assert Feed(part, CPU).resident
+    assert Feed(part.take(np.array([5, 1, 1])), CPU).resident
+    assert not Feed(wider, CPU).resident
+    assert not Feed(images, CPU).resident
+    index = torch.tensor([29, 0, 3])
+    assert torch.equal(Feed(part, CPU)(index), images[[49, 20, 23]])
+    some = images.take(np.array([30, 21, 21, 49]))
+    assert torch.equal(Feed(some, CPU)(torch.tensor([3, 2, 0])), images[[49, 21, 30]])
+    place = id(images.pixels)
+    assert place in devices._kept
+    del images, part, wider, some
+    assert place not in devices._kept
+
+
+def test_images_that_can_be_written_to_are_never_shared(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(devices, "FEW", 10)
+    images = pictures()
+    devices._share(images, devices._copied(images, CPU))
+    assert not Feed(images, CPU).resident
+    images.pixels[5] = 7
+    assert torch.equal(Feed(images, CPU)(torch.tensor([5])), images[[5]])
 
 
 def test_the_workplace_is_the_networks_own_device_unless_told(monkeypatch: pytest.MonkeyPatch):

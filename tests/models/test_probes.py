@@ -1,5 +1,7 @@
 """Probes: which features are read, folds by patient, and regressions that have not seen the rows they speak of."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import nn
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.models import MLP, Reading, features, fit_probe, folds_of, probes, reading_of
+from equipoise.models import MLP, Reading, ReadOnce, features, fit_probe, folds_of, outputs, probes, reading_of
 from equipoise.models.readings import picture, read
 from support.facts import suggests
 from support.networks import cnn, perceptron
@@ -166,3 +168,45 @@ def test_rows_that_are_left_out_and_classes_that_are_not_there():
     assert np.isfinite(fit_probe(x, lonely, 3, folds).held_out).all()
     constant = np.column_stack([x, np.full(len(x), 7.0)])
     assert (fit_probe(constant, target, 3, folds).weight[:, -1] == 0).all()
+
+
+@pytest.mark.parametrize("rows", [1500, 300])  # by Newton's method, and by scikit-learn's
+def test_products_on_a_device_give_the_same_probe(rows: int):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, 130))
+    target, folds, known = (x[:, 0] + rng.normal(size=rows) > 0).astype(int), rng.integers(0, 5, rows), rng.random(rows) < 0.8
+    more = rng.normal(size=(60, 130)), rng.integers(0, 2, 60)
+    plain = fit_probe(x, target, 2, folds, known, 1, more)
+    there = fit_probe(x, target, 2, folds, known, 1, more, device=torch.device("cpu"))
+    assert (there.penalty, there.more) == (plain.penalty, 60)
+    for name in ("weight", "bias", "held_out"):
+        assert getattr(there, name) == pytest.approx(getattr(plain, name), abs=1e-9), name
+
+
+def test_a_network_is_read_once_for_all_rows_and_those_that_are_taken():
+    runs: list[int] = []
+    model, x = cnn().eval(), torch.randn(9, 1, 8, 8)
+    expected = {reading: features(model, x, reading) for reading in (Reading((), True), Reading(("9",), True))}
+    raw = outputs(model, x)
+    model.register_forward_pre_hook(lambda _module, args: runs.append(len(args[0])))
+    read = ReadOnce(model, x)
+    some = read.take(np.array([7, 2, 4])).take(np.array([2, 0]))  # rows 4 and 7
+    for reading, (logit, seen) in expected.items():
+        assert some.shown(reading).arrays()[0] == pytest.approx(logit[[4, 7]], abs=1e-6)
+        assert some.shown(reading).arrays()[1] == pytest.approx(seen[[4, 7]], abs=1e-6)
+        assert read.shown(reading).arrays()[1] == pytest.approx(seen, abs=1e-6)
+        assert len(read.shown(reading).raw) == 9
+    assert torch.equal(read.raw(), raw)
+    assert torch.equal(some.raw(), raw[[4, 7]])
+    assert runs.count(9) == 2  # for the outputs, and for what enters a layer; the inputs need no run
+
+
+def test_a_copy_is_told_from_a_network_that_was_changed():
+    model = cnn()
+    read, same, other = ReadOnce(model, torch.randn(3, 1, 8, 8)), copy.deepcopy(model), copy.deepcopy(model)
+    with torch.no_grad():
+        next(other.parameters()).view(-1)[0] += 1e-6
+    assert read.of(model)
+    assert read.of(same)
+    assert not read.of(other)
+    assert not read.of(nn.Sequential(same))

@@ -13,7 +13,7 @@ from equipoise.data import Attribute, Scores
 from equipoise.measures import Settings, Threshold, sweep
 from equipoise.methods import Candidate, Goal, Note, equalised_odds, reject_option, select
 from equipoise.models import GIVEN
-from equipoise.models.readings import COLUMNS
+from equipoise.models.layer_encoding import COLUMNS
 from equipoise.repair import Comparison, Probes, Provenance, Tried
 from equipoise.repair.trial import UnitMap
 

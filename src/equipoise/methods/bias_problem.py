@@ -5,6 +5,7 @@ from functools import cached_property
 
 import numpy as np
 from scipy.special import logit as logit_of
+from torch import device as Device
 from torch import nn
 
 from equipoise.data import MISSING, Cohort, Rows, Scores
@@ -22,7 +23,7 @@ from equipoise.measures import (
     terms,
 )
 from equipoise.methods.goal import Goal
-from equipoise.models import BoolArray, Heads, Probe, Reading, features, fit_probe, log_loss, value_of
+from equipoise.models import BoolArray, Heads, Probe, Reading, ReadOnce, features, fit_probe, log_loss, product_device, value_of
 
 FAINT = 0.01  # of the usual spread of an image's features, which have one unit: one that varies by less tells rounding, not patients
 FINEST_SCORE = 1e-6  # a score of exactly 0 or 1 has no finite logit: it counts as this far from it
@@ -131,10 +132,10 @@ class Train:
         return self.x[rows], self.codes[rows]
 
 
-def probe_inputs(model: nn.Module | None, rows: Rows, reading: Reading) -> tuple[FloatArray, FloatArray]:
+def probe_inputs(rows: Rows, reading: Reading, network: ReadOnce | None) -> tuple[FloatArray, FloatArray]:
     """What the probes of the groups read (n, d), and those of the label (n, e), of which the last column is the logit.
 
-    Of scores alone, both read the named columns and the logit of the score.
+    `network` is the one of a cohort, on these rows. Of scores alone, both read the named columns and the logit of the score.
     """
     if isinstance(rows, Scores):
         if rows.features is None:
@@ -144,24 +145,29 @@ def probe_inputs(model: nn.Module | None, rows: Rows, reading: Reading) -> tuple
             )
         both = np.column_stack([rows.features.fitted().numbers(rows.features.frame), finite_logit(rows.score)])
         return both, both
-    assert model is not None  # a cohort comes with a network
-    logit, x = features(model, rows.inputs, reading)
+    assert network is not None  # a cohort comes with a network
+    logit, x = network.shown(reading).arrays()
     return x, np.column_stack([x, logit])
 
 
-def probed(model: nn.Module | None, cohort: Rows, goal: Goal, reading: Reading, folds: IntArray, train: Cohort | None = None) -> Problem:
+def probed(
+    cohort: Rows, goal: Goal, reading: Reading, folds: IntArray, network: ReadOnce | None = None, train: Cohort | None = None
+) -> Problem:
     """The probes of the label and of the groups, cross-fitted; those of the groups may learn from a training set too."""
-    x, read = probe_inputs(model, cohort, reading)
+    x, read = probe_inputs(cohort, reading, network)
+    device = None if network is None else product_device(network.model, network.inputs, x.size)
     y, codes, groups = cohort.y, cohort.attribute.codes, len(cohort.attribute.levels)
     images = isinstance(cohort, Cohort) and len(cohort.inputs.shape) > 2
     finest = FAINT * float(np.median(x.std(0))) if images else 0.0
-    task = fit_probe(read, y, 2, folds, free=1, finest=finest)
+    task = fit_probe(read, y, 2, folds, free=1, finest=finest, device=device)
     labels = (1, 0) if is_quotient(goal.measure) else tuple(RATES[rate] for rate in terms(goal.measure))
     rows = [(codes >= 0) & ((y == label) if label is not None else True) for label in labels]
     more = None
-    if train is not None and model is not None and isinstance(cohort, Cohort) and min(here.sum() for here in rows) <= FEW:
-        more = Train.of(model, train, cohort, reading)
-    probes = tuple(_group_probe(x, codes, groups, folds, here, label, more, finest) for here, label in zip(rows, labels, strict=True))
+    if train is not None and network is not None and isinstance(cohort, Cohort) and min(here.sum() for here in rows) <= FEW:
+        more = Train.of(network.model, train, cohort, reading)
+    probes = tuple(
+        _group_probe(x, codes, groups, folds, here, label, more, finest, device) for here, label in zip(rows, labels, strict=True)
+    )
     held_out = Posteriors(task.held_out[:, 1], tuple(probe.held_out for probe in probes))
     fitted = Posteriors(task(read)[:, 1], tuple(probe(x) for probe in probes))
     slope, centre = _line(goal.performance, held_out.chance, cohort)
@@ -177,20 +183,23 @@ def _group_probe(
     label: int | None,
     train: Train | None = None,
     finest: float = 0.0,
+    device: Device | None = None,
 ) -> Probe:
     """The posterior of the group given x among the rows with a label.
 
     Where they are few, a probe of all rows, with any label, may know it better: given x, the label tells little more of the group. So may
     one that learns from the training set too. That one is taken which has the smallest log loss on the rows with the label, held out.
     """
-    found = [fit_probe(x, codes, groups, folds, rows, finest=finest)]
+    found = [fit_probe(x, codes, groups, folds, rows, finest=finest, device=device)]
     if rows.sum() <= FEW:
         known = codes >= 0
         others = [] if (rows == known).all() else [(known, None)]
-        found += [fit_probe(x, codes, groups, folds, here, finest=finest) for here, _ in others]
+        found += [fit_probe(x, codes, groups, folds, here, finest=finest, device=device) for here, _ in others]
         if train is not None:
             more = [(here, train.having(which)) for here, which in [(rows, label), *others]]
-            found += [fit_probe(x, codes, groups, folds, here, more=given, finest=finest) for here, given in more if len(given[1])]
+            found += [
+                fit_probe(x, codes, groups, folds, here, more=given, finest=finest, device=device) for here, given in more if len(given[1])
+            ]
     return min(found, key=lambda probe: log_loss(probe.held_out[rows], codes[rows]))
 
 

@@ -50,6 +50,7 @@ from equipoise.models import (
     BiasScore,
     Heads,
     Reading,
+    ReadOnce,
     bias_scores,
     fit_probe,
     folds_of,
@@ -93,7 +94,8 @@ def probe_seconds(model: nn.Module | None, cohort: Rows, settings: Settings) -> 
     """How long it takes to fit one probe on all rows, in all folds and for all penalties, measured on a few rows."""
     images = isinstance(cohort, Cohort) and len(cohort.inputs.shape) > 2
     few = cohort.take(range(min(len(cohort), MEASURED[images])))
-    x, _ = probe_inputs(model, few, read_by(model, few, settings))
+    network = None if model is None or isinstance(few, Scores) else ReadOnce(model, few.inputs)
+    x, _ = probe_inputs(few, read_by(model, few, settings), network)
     folds = folds_of(few, 2, 0)
     fit_probe(x, few.y, 2, folds)  # the first fit loads libraries
     start = time.perf_counter()
@@ -125,10 +127,23 @@ def read_by(model: nn.Module | None, rows: Rows, settings: Settings) -> Reading:
     in_auto_scores=2,
     rules=(BiasScoreRule,),
 )
-def bias_score(model: nn.Module | None, cohort: Rows, goal: Goal, settings: Settings, rng: Rng, train: Cohort | None) -> Fit:
-    """The network with probes next to it, or of scores alone the rule. What tells the groups apart may be learnt from the training set."""
+def bias_score(
+    model: nn.Module | None,
+    cohort: Rows,
+    goal: Goal,
+    settings: Settings,
+    rng: Rng,
+    train: Cohort | None,
+    network: ReadOnce | None = None,
+) -> Fit:
+    """The network with probes next to it, or of scores alone the rule. What tells the groups apart may be learnt from the training set.
+
+    `network` is the network on the rows of the cohort, where it was read before.
+    """
     label = Label.of([cohort], goal)
-    original = predict(model, cohort).score[None]
+    if network is None and model is not None and isinstance(cohort, Cohort):
+        network = ReadOnce(model, cohort.inputs)
+    original = predict(model, cohort, raw=None if network is None else network.raw()).score[None]
     start = label.original(original)
     least = None
     if goal.keep:
@@ -136,7 +151,7 @@ def bias_score(model: nn.Module | None, cohort: Rows, goal: Goal, settings: Sett
         least = limits_of(goal.keep, before)
         start = replace(start, spare=spare(before, least))
     reading = read_by(model, cohort, settings)
-    problem = probed(model, cohort, goal, reading, folds_of(cohort, settings.folds, rng.seeds[0]), train)
+    problem = probed(cohort, goal, reading, folds_of(cohort, settings.folds, rng.seeds[0]), network, train)
     # Steps are judged on held-out rows, by probes of some of the rows. What these lack before any cost is not lost by the repair.
     plain = float(label.evaluate(problem.held_out.chance[None]).performance[0])
     settled = goal.settled(min(float(start.performance[0]), plain))
@@ -156,19 +171,19 @@ def bias_score(model: nn.Module | None, cohort: Rows, goal: Goal, settings: Sett
         told = [{"multipliers": dict(zip(cohort.attribute.others, m.tolist(), strict=True))} for m in multipliers]
     steps = [evaluate(problem.priced(problem.held_out, prices), max_gap) for max_gap, prices in zip(bounds, costs, strict=True)]
     held_out = frame([trace_row(number, found, 0) for number, found in enumerate([start, *steps])])
-    # What each step would deliver is a network of its own, and its values are those of that network: of its forward pass, in its precision.
+    # What each step would deliver is a network of its own, and its values are those of that network: of its heads, in its precision.
     cuts = held_out["threshold"].tolist()
     networks: list[BiasScore] = []  # none of scores alone
     found: list[Rule] = []  # of scores alone
-    if model is None or isinstance(cohort, Scores):
+    if model is None or network is None or isinstance(cohort, Scores):
         origins = (plain_rule(NAME, held_out, row, cohort, settled).origin for row in range(1, len(held_out)))
         found = [rule_of(problem, *own) for own in zip(costs, cuts[1:], origins, strict=True)]
         scored = predict(None, cohort)
         made = np.stack([original[0] >= cuts[0], *(rule.decide(scored) for rule in found)]).astype(np.float64)
     else:
-        network, kind = copy.deepcopy(model), output_kind(model, cohort.inputs)
-        networks = [BiasScore(network, reading, problem.heads, prices, kind).eval() for prices in costs]
-        scores = bias_scores(networks, cohort.inputs) if networks else []
+        own_copy, kind = copy.deepcopy(model), output_kind(model, cohort.inputs)
+        networks = [BiasScore(own_copy, reading, problem.heads, prices, kind).eval() for prices in costs]
+        scores = bias_scores(networks, network.shown(reading)) if networks else []
         made = np.stack([own >= t for own, t in zip([original[0], *scores], cuts, strict=True)]).astype(np.float64)
     refusals = refused(made, cohort.attribute.codes)
     choosable = held_out.copy()

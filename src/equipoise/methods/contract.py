@@ -175,7 +175,7 @@ class Kind(StrEnum):
 
     STEPS = "steps"  # (model, data, goal, settings, rng) yields a Step for every state of the network that is to be evaluated
     RULE = "rule"  # (scores, goal, settings) returns a Fit: a decision rule for the scores of the original network
-    PROBES = "probes"  # (model, cohort, goal, settings, rng, train) returns a Fit with a network of its own
+    PROBES = "probes"  # (model, cohort, goal, settings, rng, train, the network as read before) returns a Fit with a network of its own
     OTHERS = "others"  # (models, cohorts, goals, ...) returns candidates: it chooses among other methods, which do the selecting
 
 

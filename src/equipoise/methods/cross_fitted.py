@@ -40,7 +40,7 @@ from equipoise.methods.evidence import Evidence
 from equipoise.methods.frontier import SHARES, step_decisions
 from equipoise.methods.goal import Goal, Note
 from equipoise.methods.selection import plain_rule
-from equipoise.models import ChosenOutputs, check, predict
+from equipoise.models import ChosenOutputs, ReadOnce, check, predict
 
 HALVES, ALL_ROWS = 0.45, 0.5  # of the time that is left: for the runs on halves, and then for that on all rows; the rest is to run it again
 
@@ -111,9 +111,10 @@ def _fitted(job: Job, goal: Goal) -> Candidate:
     whole = encoded(cohort)
     if job.method.kind == Kind.PROBES and model is not None and isinstance(cohort, Cohort):
         check(model, cohort, changed=False)
-    scores = predict(model, whole)
+    network = None if model is None or not isinstance(whole, Cohort) else ReadOnce(model, whole.inputs)
+    scores = predict(model, whole, raw=None if network is None else network.raw())
     everyone = np.arange(len(whole))
-    fit = _fit(job, whole, scores, everyone)
+    fit = _fit(job, whole, scores, everyone, network)
     steps, rows = _deliverable(job, fit, scores)
     parts = parts_of(job.method, len(whole))
     fold = assign_folds(whole, parts, generator(seed, "cross-fitted selection"))
@@ -121,13 +122,13 @@ def _fitted(job: Job, goal: Goal) -> Candidate:
     for k in range(parts):
         outside = fold == k
         try:
-            part, _ = _deliverable(job, _fit(job, whole, scores, everyone[~outside]), scores)
+            part, _ = _deliverable(job, _fit(job, whole, scores, everyone[~outside], network), scores)
         except EmptyCell as error:
             raise PartTooSmall(*error.problems) from error
-        made = _decisions(job, part, whole, scores)[np.minimum(np.arange(len(steps)), len(part) - 1)]  # or as far as it gets
+        made = _decisions(job, part, whole, scores, network)[np.minimum(np.arange(len(steps)), len(part) - 1)]  # or as far as it gets
         held[:, outside] = made[:, outside]
         tuned[:, ~outside] += made[:, ~outside] / (parts - 1)
-    made = _decisions(job, steps, whole, scores)
+    made = _decisions(job, steps, whole, scores, network)
     grows = job.method.kind == Kind.PROBES  # as coefficients are fitted to the groups; a few thresholds always have as much room
     evidence = Evidence.of(believed(made, held, tuned, parts, range(len(steps)), grows), whole, goal)
     seen = Seen((SeenLabel("", cohort, evidence, held),), rows, refused(made, whole.attribute.codes))
@@ -151,15 +152,16 @@ def encoded(rows: Rows) -> Rows:
     return replace(rows, source=rows.inputs)
 
 
-def _fit(job: Job, whole: Rows, scores: Scores, rows: IntArray) -> Fit:
-    """What the method proposes on some of the rows."""
+def _fit(job: Job, whole: Rows, scores: Scores, rows: IntArray, network: ReadOnce | None) -> Fit:
+    """What the method proposes on some of the rows; `network` is the network on all of them."""
     propose = job.method.frontier or job.method.run
     some = whole if len(rows) == len(whole) else whole.take(rows)
     if job.method.kind == Kind.RULE:
         fit: Fit = propose(some if isinstance(some, Scores) else Scores.of(some, scores.score[rows]), job.goals[0], job.settings)
         return fit
     train = None if job.trains is None else job.trains[0]
-    probed: Fit = propose(model_of(job), some, job.goals[0], job.settings, Rng((job.seeds[0],)), train)
+    read = None if network is None else network.take(rows)
+    probed: Fit = propose(model_of(job), some, job.goals[0], job.settings, Rng((job.seeds[0],)), train, read)
     return probed
 
 
@@ -177,11 +179,11 @@ def _deliverable(job: Job, fit: Fit, scores: Scores) -> tuple[tuple[FitStep, ...
     return (original, FitStep(fit.rule, fit.model)), (0, fit.chosen)
 
 
-def _decisions(job: Job, steps: Sequence[FitStep], whole: Rows, scores: Scores) -> FloatArray:
+def _decisions(job: Job, steps: Sequence[FitStep], whole: Rows, scores: Scores, network: ReadOnce | None) -> FloatArray:
     """How these steps decide on all rows (steps, n)."""
     if all(step.model is None for step in steps):
         return np.stack([step.rule.decide(scores) for step in steps])
-    return step_decisions(steps, model_of(job), whole)
+    return step_decisions(steps, model_of(job), whole, network)
 
 
 # Methods that change the network step by step.

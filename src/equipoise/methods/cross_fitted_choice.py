@@ -73,7 +73,7 @@ def choose(
     z = float(sizes[worst][0]) / max(each[worst].cautious_se(), NOISE)
     if fine[0] and row and (within or not _better(each[worst], row) or z < least):
         row = 0
-    declined = (z, least) if SURE < least and z < least else None
+    declined = (z, least) if least > SURE and z < least else None
     reasons = [
         _reason(row, len(steps), int(fine.sum()), *own, settle, declined)
         for own, settle in zip(zip(each, sizes, errors, certain, strict=True), settled, strict=True)

@@ -30,7 +30,7 @@ from equipoise.measures import (
 from equipoise.methods.contract import Fit, FitStep
 from equipoise.methods.goal import Goal, kept_rates, limits_of, spare
 from equipoise.methods.selection import plain_rule
-from equipoise.models import BiasScore, bias_scores, predict
+from equipoise.models import BiasScore, ReadOnce, bias_scores, predict
 
 STEPS = 20  # of the grid: 5 % of the original gap each
 SHARES: tuple[float, ...] = tuple(k / STEPS for k in range(1, STEPS + 1))  # of the original gap that is removed, from step 1 on
@@ -84,16 +84,23 @@ def along(own: Fit, method: str, scores: Scores, rules: Sequence[Rule]) -> Fit:
     return replace(own, trace=pd.DataFrame(rows), chosen=len(every) - 1, steps=tuple(FitStep(rule) for rule in every))
 
 
-def step_decisions(steps: Sequence[FitStep], model: nn.Module | None, cohort: Rows) -> FloatArray:
+def step_decisions(steps: Sequence[FitStep], model: nn.Module | None, cohort: Rows, network: ReadOnce | None = None) -> FloatArray:
     """How every step of a fit decides on these rows (steps, n), by the network and rule that it would deliver.
 
-    The network runs once for all steps that leave it as it is, and once for all bias scores around it.
+    The network runs once for all steps that leave it as it is and for all bias scores around it, unless `network`, the same on these rows,
+    was read before.
     """
     if isinstance(cohort, Scores):
         return np.stack([step.rule.decide(cohort) for step in steps])
     probes = [step.model for step in steps if isinstance(step.model, BiasScore)]
-    at_once = dict(zip(map(id, probes), bias_scores(probes, cohort.inputs), strict=True)) if probes else {}
-    plain = predict(model, cohort) if any(step.model is None for step in steps) else None
+    at_once: dict[int, FloatArray] = {}
+    if probes:
+        first = probes[0]
+        read = network if network is not None and network.of(first.network) else ReadOnce(first.network, cohort.inputs)
+        at_once = dict(zip(map(id, probes), bias_scores(probes, read.shown(first.reading)), strict=True))
+    plain = None
+    if any(step.model is None for step in steps):
+        plain = predict(model, cohort, raw=network.raw() if network is not None and model is not None and network.of(model) else None)
     made = []
     for step in steps:
         if step.model is None:

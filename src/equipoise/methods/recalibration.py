@@ -50,12 +50,13 @@ def recalibrated(
         return candidate
     if not isinstance(original, nn.Module):
         return _labels(candidate, original, cohort, also)
-    fitted = _fitted(predict(candidate.model, cohort), predict(original, cohort), cohort, candidate.seed)
+    scores = predict(candidate.model, cohort)
+    fitted = _fitted(scores, predict(original, cohort), cohort, candidate.seed)
     if fitted is None:
         return _not(candidate, "no_increasing_map")
     output = output_kind(candidate.model, cohort.inputs)
     network, folded = recalibrated_network(candidate.model, cohort.inputs, fitted.map.slope, fitted.map.intercept, output)
-    return _with(candidate, network, fitted, folded, cohort, also)
+    return _with(candidate, network, fitted, folded, scores, cohort, also)
 
 
 def _moved(candidate: Candidate) -> bool:
@@ -92,10 +93,16 @@ def _not(candidate: Candidate, reason: str) -> Candidate:
     return replace(candidate, notes=(*candidate.notes, Note(NOT, reason)))
 
 
-def _with(candidate: Candidate, network: nn.Module, fitted: _Fitted, folded: bool, cohort: Cohort, also: Sequence[Cohort]) -> Candidate:
-    """The candidate with the recalibrated network and its rule on the new scores; as it was, with a note, where a decision would differ."""
+def _with(
+    candidate: Candidate, network: nn.Module, fitted: _Fitted, folded: bool, scores: Scores, cohort: Cohort, also: Sequence[Cohort]
+) -> Candidate:
+    """The candidate with the recalibrated network and its rule on the new scores; as it was, with a note, where a decision would differ.
+
+    `scores` are those of the candidate's own network on the cohort.
+    """
     sets = [cohort, *also]
-    before, now = ([predict(model, rows) for rows in sets] for model in (candidate.model, network))
+    before = [scores, *(predict(candidate.model, rows) for rows in also)]
+    now = [predict(network, rows) for rows in sets]
     try:
         rule = moved(candidate.rule, before, now, fitted.map)
     except _Collision:
@@ -163,13 +170,17 @@ def _labels(candidate: Candidate, originals: Mapping[str, nn.Module], cohort: Co
     if isinstance(first, OneClass):
         return candidate
     maps: dict[str, _Fitted] = {}
+    scores: dict[str, Scores] = {}
     done = dict(candidate.labels)
     for name, own in candidate.labels.items():
+        if not _moved(own):
+            continue
         part = cohort.labelled(name)
-        fitted = _fitted(predict(own.model, part), predict(originals[name], part), part, own.seed) if _moved(own) else None
+        scores[name] = predict(own.model, part)
+        fitted = _fitted(scores[name], predict(originals[name], part), part, own.seed)
         if fitted is not None:
             maps[name] = fitted
-        elif _moved(own):
+        else:
             done[name] = _not(own, "no_increasing_map")
     while maps:
         columns = {_column(candidate.labels[name].network): (own.map.slope, own.map.intercept) for name, own in maps.items()}
@@ -183,7 +194,7 @@ def _labels(candidate: Candidate, originals: Mapping[str, nn.Module], cohort: Co
             own = candidate.labels[name]
             view = OneOutput(changed, _column(own.model), output=output) if isinstance(own.model, OneOutput) else changed
             others = [rows.labelled(name) for rows in also]
-            tried[name] = _with(own, view, found, True, cohort.labelled(name), others)
+            tried[name] = _with(own, view, found, True, scores[name], cohort.labelled(name), others)
         refused = [name for name, own in tried.items() if own.recalibration is None]
         if not refused:
             for name, own in candidate.labels.items():

@@ -203,8 +203,11 @@ def _missing_note(candidate: Candidate, cohort: Rows, without_group: str) -> lis
 
 
 def _small_note(candidate: Candidate, cohort: Rows) -> list[Note]:
+    cells = cells_of(cohort, _rates(candidate.goal))
+    if min(cell.count for cell in cells) >= FEW and not is_quotient(candidate.goal.measure):
+        return []  # without running the network over all rows
     decisions = candidate.rule.decide(predict(candidate.model, cohort))
-    cells = [_decided_so(cell, decisions, cohort, candidate.goal.measure) for cell in cells_of(cohort, _rates(candidate.goal))]
+    cells = [_decided_so(cell, decisions, cohort, candidate.goal.measure) for cell in cells]
     small = [cell for cell in cells if cell.count < FEW]
     if not small:
         return []

@@ -5,6 +5,7 @@ from .classifiers import load_predictor as load_predictor
 from .classifiers import predictor_in as predictor_in
 from .devices import compute_device as compute_device
 from .devices import computing_on as computing_on
+from .devices import product_device as product_device
 from .devices import requested_device as requested_device
 from .export import HEADS as HEADS
 from .export import MASKED_LOADING as MASKED_LOADING
@@ -38,6 +39,9 @@ from .hugging_face import is_classifier as is_classifier
 from .hugging_face import is_folder as is_folder
 from .hugging_face import load_hugging_face as load_hugging_face
 from .hugging_face import preparation_in as preparation_in
+from .layer_encoding import GIVEN as GIVEN
+from .layer_encoding import READ_IS_NOT_USED as READ_IS_NOT_USED
+from .layer_encoding import encoding as encoding
 from .loading import Code as Code
 from .loading import build as build
 from .loading import code_of as code_of
@@ -77,10 +81,8 @@ from .protocol import BoolArray as BoolArray
 from .protocol import Optimiser as Optimiser
 from .protocol import Replicas as Replicas
 from .readings import DEPTHS as DEPTHS
-from .readings import GIVEN as GIVEN
-from .readings import READ_IS_NOT_USED as READ_IS_NOT_USED
 from .readings import Reading as Reading
-from .readings import encoding as encoding
+from .readings import ReadOnce as ReadOnce
 from .readings import features as features
 from .readings import reading_of as reading_of
 from .replicated import check as check

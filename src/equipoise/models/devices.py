@@ -1,26 +1,33 @@
 """Where networks compute: the choice of a device, rows of inputs on their way there, and steps that are recorded on a GPU.
 
 On a GPU the raw rows (bytes, for images) are copied there once if they fit next to the network; otherwise batch by batch from pinned
-memory, without waiting. Images arrive channels-last there, the layout that its convolutions want. Mini-batches of 32 keep a large GPU busy
-for less time than Python needs to launch the work; a step that is recorded once and replayed avoids that. A step that cannot be recorded
-(it reads values on the CPU, say) runs as it is.
+memory, without waiting. Images in a mapped file, which nobody writes to, stay there as long as they are used in this process, and feeds of
+the same images, or of some of them, share the copy. Images arrive channels-last there, the layout that its convolutions want. Mini-batches
+of 32 keep a large GPU busy for less time than Python needs to launch the work; a step that is recorded once and replayed avoids that. A
+step that cannot be recorded (it reads values on the CPU, say) runs as it is.
 """
 
 import copy
 import logging
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.data import Images
+from equipoise.data import Images, IntArray
 from equipoise.errors import BadInput, first_line
 
 RESIDENT = 0.25  # share of the GPU's free memory that resident rows may take
+FEW = 1024  # rows: a copy of so few is not worth keeping
+LARGE = 2**22  # numbers from which products with them are computed on the GPU
+ROOM = 8  # times their size that products with them may need
 DEVICE = "EQUIPOISE_DEVICE"  # the device, such as cpu or cuda:1; default: that of the network, or a GPU for images
 log = logging.getLogger(__name__)
 Step = Callable[..., None]
@@ -36,11 +43,13 @@ class Feed:
         self.most = sys.maxsize  # rows of a batch; fewer once the device's memory was too small for them
         self._scale = inputs.scale(device) if isinstance(inputs, Images) else None
         self._resident: Tensor | None = None
-        if device.type == "cuda" and not (isinstance(inputs, Tensor) and inputs.device == device):
-            free, _ = torch.cuda.mem_get_info(device)
-            bytes_ = inputs.nbytes
-            if bytes_ <= RESIDENT * free:
-                self._resident = torch.cat([self._raw(part).to(device) for part in torch.arange(len(inputs)).split(4096)])
+        self._places: Tensor | None = None  # of the rows among the resident ones; None: the same
+        if isinstance(inputs, Images) and (found := _shared(inputs, device)) is not None:
+            self._resident, self._places = found
+        elif device.type == "cuda" and not (isinstance(inputs, Tensor) and inputs.device == device) and _fits(inputs.nbytes, device):
+            self._resident = _copied(inputs, device)
+            if isinstance(inputs, Images):
+                _share(inputs, self._resident)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -50,14 +59,12 @@ class Feed:
         """Whether all rows are on the device, so that a batch needs no copy."""
         return self._resident is not None
 
-    def _raw(self, index: Tensor) -> Tensor:
-        return self.inputs.raw(index) if isinstance(self.inputs, Images) else self.inputs[index.to(self.inputs.device)]
-
     def raw(self, index: Tensor) -> Tensor:
         """The rows as stored, on the device."""
         if self._resident is not None:
-            return self._resident.index_select(0, index.to(self.device, non_blocking=True))
-        return to_device(self._raw(index), self.device)
+            index = index.to(self.device, non_blocking=True)
+            return self._resident.index_select(0, index if self._places is None else self._places[index])
+        return to_device(_raw(self.inputs, index), self.device)
 
     def ready(self, raw: Tensor) -> Tensor:
         """Raw rows as the network takes them: normalised, and channels-last for images on a GPU."""
@@ -67,6 +74,58 @@ class Feed:
     def __call__(self, index: Tensor) -> Tensor:
         """The rows at these positions, as the network takes them."""
         return self.ready(self.raw(index))
+
+
+def _raw(inputs: Tensor | Images, index: Tensor) -> Tensor:
+    return inputs.raw(index) if isinstance(inputs, Images) else inputs[index.to(inputs.device)]
+
+
+def _fits(size: int, device: torch.device) -> bool:
+    """Whether rows of so many bytes may stay on a GPU, if need be in place of those of other images."""
+    if size > RESIDENT * torch.cuda.mem_get_info(device)[0] and _kept:
+        _kept.clear()  # those that are in use stay
+        torch.cuda.empty_cache()
+    return size <= RESIDENT * torch.cuda.mem_get_info(device)[0]
+
+
+def _copied(inputs: Tensor | Images, device: torch.device) -> Tensor:
+    return torch.cat([_raw(inputs, part).to(device) for part in torch.arange(len(inputs)).split(4096)])
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """Rows of images on a device."""
+
+    rows: IntArray  # their places in the pixels
+    resident: Tensor
+
+
+_kept: dict[int, list[_Kept]] = {}  # by the identity of the pixels, until these are gone
+
+
+def _share(images: Images, resident: Tensor) -> None:
+    """Keeps a copy of images in a mapped file for other feeds. Pixels that can be written to are left out: the copy would not follow."""
+    pixels = images.pixels
+    if not isinstance(pixels, np.memmap) or pixels.flags.writeable or len(images) <= FEW:
+        return
+    if id(pixels) not in _kept:
+        weakref.finalize(pixels, _kept.pop, id(pixels), None)
+    _kept.setdefault(id(pixels), []).append(_Kept(images.rows, resident))
+
+
+def _shared(images: Images, device: torch.device) -> tuple[Tensor, Tensor | None] | None:
+    """A copy on the device that holds all of these images, and their places in it; None where there is none."""
+    for kept in _kept.get(id(images.pixels), ()):
+        if kept.resident.device != device:
+            continue
+        if np.array_equal(kept.rows, images.rows):
+            return kept.resident, None
+        places = np.full(len(images.pixels), -1)
+        places[kept.rows] = np.arange(len(kept.rows))
+        own = places[images.rows]
+        if len(own) and own.min() >= 0:
+            return kept.resident, torch.from_numpy(own).to(device)
+    return None
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
@@ -122,6 +181,14 @@ def compute_device(model: nn.Module, inputs: Tensor | Images) -> torch.device:
     if home.type == "cpu" and len(inputs.shape) >= 4 and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return home
+
+
+def product_device(model: nn.Module, inputs: Tensor | Images, numbers: int) -> torch.device | None:
+    """The GPU that the network computes on, for products with so many numbers in double precision; None: they are better done by numpy."""
+    device = compute_device(model, inputs)
+    if device.type != "cuda" or numbers < LARGE or ROOM * 8 * numbers > torch.cuda.mem_get_info(device)[0]:
+        return None
+    return device
 
 
 def on_device(model: nn.Module, device: torch.device) -> nn.Module:

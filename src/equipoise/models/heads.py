@@ -24,17 +24,18 @@ from torch.nn import functional as F
 
 from equipoise.data import Images
 from equipoise.errors import BadInput
-from equipoise.models.devices import Feed, compute_device, device_of
+from equipoise.models.devices import device_of
 from equipoise.models.many_outputs import as_matrix
 from equipoise.models.probes import Probe
 from equipoise.models.protocol import FloatArray
-from equipoise.models.readings import Reading, logit_of, read, read_all
-from equipoise.models.score import evaluating, in_pieces, outputs, sigmoid
+from equipoise.models.readings import Reading, Shown, logit_of, read, read_all
+from equipoise.models.score import outputs, sigmoid
 from equipoise.models.vision import OneOutput
 
 STEEP = 4.0  # the slope that makes a score move as fast around 1/2 as a probability does
 NEVER = -1e4  # the bias of a class without rows: not every file format can hold minus infinity
 FEW = 64  # rows to compare on
+AT_ONCE = 4096  # rows whose features are scored at a time
 SAME = 1e-5  # relative to the outputs, or to 1 if these are smaller
 Maps = Mapping[int, tuple[float, float]]  # slope and intercept of an output, by its number
 
@@ -113,23 +114,19 @@ class BiasScore(nn.Module):
         return torch.sigmoid(z) if self.output == "probability" else z
 
 
-def bias_scores(networks: Sequence[BiasScore], inputs: Tensor | Images) -> list[FloatArray]:
-    """The scores (n,) of several bias scores around one network that read the same features: the network runs once for all of them."""
+def bias_scores(networks: Sequence[BiasScore], shown: Shown) -> list[FloatArray]:
+    """The scores (n,) of several bias scores around one network, from what that network shows of the rows: it does not run again."""
     first = networks[0]
-    if any(own.network is not first.network or own.reading != first.reading or own.output != first.output for own in networks):
+    if any(own.network is not first.network or own.reading != shown.reading or own.output != shown.output for own in networks):
         raise BadInput("scores at once are for bias scores around one network with one reading; use predict for each of them")
-    device = compute_device(first, inputs)
-    feed, working = Feed(inputs, device), list(networks)
-    if device_of(first) != device:
-        working = [own.to(device) for own in copy.deepcopy(working)]  # all at once, so that the copies share one network too
+    working = list(networks)
+    if device_of(first) != shown.device:
+        working = [own.to(shown.device) for own in copy.deepcopy(working)]  # all at once, so that the copies share one network too
     found: list[Tensor] = []
-
-    def show(rows: Tensor) -> None:
-        raw, seen = read(working[0].network, feed(rows), first.reading)
-        found.append(torch.stack([own.score(raw, seen).reshape(len(rows)).float().cpu() for own in working]))
-
-    with evaluating(working[0]), torch.no_grad():
-        in_pieces(show, torch.arange(len(inputs)), feed)
+    with torch.no_grad():
+        for raw, seen in zip(shown.raw.split(AT_ONCE), shown.seen.split(AT_ONCE), strict=True):
+            raw, seen = raw.to(shown.device), seen.to(shown.device)
+            found.append(torch.stack([own.score(raw, seen).float() for own in working]).cpu())
     raw = torch.cat(found, dim=1).double()
     return list((sigmoid(raw) if first.output == "logit" else raw).numpy())
 

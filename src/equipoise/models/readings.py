@@ -1,31 +1,24 @@
 """Features of a network: the inputs of linear and convolutional layers (after activation and norm; the mean over positions of a
 convolution or over tokens), and the inputs of the network: the columns of a table, or for images a small picture and its edges.
 
-They are read by hooks while the network runs, so that any module can be probed, exporters can trace it, and no hook remains.
-
-`encoding` measures how well a group can be read from each layer, by a linear probe that never saw the patient. What a layer holds is not
-necessarily used: a layer may hold the group and the decision ignore it, and a decision may differ between groups whatever a probe finds.
-The gaps of the audit describe the decisions; this shows where in the network the group can be read.
+They are read by hooks while the network runs, so that any module can be probed, exporters can trace it, and no hook remains. `ReadOnce`
+keeps what was read of the rows of a repair, of which some are left out in turn.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from sys import maxsize
+from dataclasses import dataclass, field, replace
 from threading import get_ident
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from equipoise.data import Attribute, Cohort, Images
-from equipoise.errors import BadInput, pick, raise_all
-from equipoise.measures import BLOCK, INSUFFICIENT, IntArray, Ranking, interval, multiplicities, units_of
+from equipoise.data import Images, IntArray
+from equipoise.errors import BadInput, pick
 from equipoise.models.devices import Feed, compute_device, on_device
-from equipoise.models.probes import fit_probe, folds_of
-from equipoise.models.protocol import BoolArray, FloatArray
+from equipoise.models.protocol import FloatArray
 from equipoise.models.score import evaluating, in_pieces, output_kind, outputs, rows_at_once, single_output
 from equipoise.models.units import MASKED
 
@@ -35,20 +28,7 @@ DEPTHS = ("auto", "inputs", "last", "inputs and last", "hidden", "all")
 EDGE = 1e-6  # probabilities are clipped to [EDGE, 1 - EDGE], so that their logits are finite
 PIXELS = 16  # approximate side of the small picture
 PLACES = 8  # approximate side of the grid of edge strengths
-SOBEL = ((-1.0, 0.0, 1.0), (-2.0, 0.0, 2.0), (-1.0, 0.0, 1.0))  # brightness gradient to the right; its transpose: downwards
 ROOT_2 = 2.0**0.5
-READ_IS_NOT_USED = "What a layer holds is not necessarily used: the gaps describe the decisions, this table describes the layers."
-CHANCE = 0.5  # of an AUROC, whatever the sizes of the groups
-GIVEN: dict[str, int | None] = {"auroc": None, "auroc_positives": 1, "auroc_negatives": 0}  # column: the label of the rows that it is of
-COLUMNS = [
-    "attribute",
-    "layer",
-    "depth",
-    "width",
-    *(f"{name}{bound}" for name in GIVEN for bound in ("", "_low", "_high")),
-    "chance",
-    "note",
-]
 
 
 @dataclass(frozen=True)
@@ -140,25 +120,100 @@ def read_all(model: nn.Module, x: Tensor, readings: Sequence[Reading]) -> tuple[
     """The network's raw output and the features (rows, d) of several readings, in one pass."""
     with _reading(model, list(dict.fromkeys(name for reading in readings for name in reading.layers))) as seen:
         raw: Tensor = model(x)
-    shown = [picture(x) if x.ndim == 4 else x.flatten(1)] if any(reading.inputs for reading in readings) else []
+    shown = [_of_inputs(x)] if any(reading.inputs for reading in readings) else []
     return raw, [torch.cat([*(shown if r.inputs else []), *(seen[name] for name in r.layers)], dim=1) for r in readings]
+
+
+def _of_inputs(x: Tensor) -> Tensor:
+    return picture(x) if x.ndim == 4 else x.flatten(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """What a network shows of some rows, on the CPU: its outputs, their logits, and the features of a reading."""
+
+    reading: Reading
+    output: str  # what the network returns: logit or probability
+    device: torch.device  # where it was computed
+    raw: Tensor  # (n,)
+    logit: Tensor  # (n,)
+    seen: Tensor  # (n, d)
+
+    def take(self, rows: IntArray) -> "Shown":
+        """The same of some of the rows."""
+        index = torch.from_numpy(rows)
+        return replace(self, raw=self.raw[index], logit=self.logit[index], seen=self.seen[index])
+
+    def arrays(self) -> tuple[FloatArray, FloatArray]:
+        """The logit (n,) and the features (n, d)."""
+        return self.logit.double().numpy(), self.seen.double().numpy()
 
 
 def features(model: nn.Module, inputs: Tensor | Images, reading: Reading) -> tuple[FloatArray, FloatArray]:
     """The logit (n,) and the features (n, d) of all rows, in eval mode and full precision."""
+    return _shown(model, inputs, reading).arrays()
+
+
+def _shown(model: nn.Module, inputs: Tensor | Images, reading: Reading, known: Tensor | None = None) -> Shown:
+    """What the network shows of all rows. Where only the inputs are read and the outputs (n,) are known, it does not run."""
     device = compute_device(model, inputs)
     working, feed = on_device(model, device), Feed(inputs, device)
-    probability = output_kind(model, inputs) == "probability"
-    found: list[tuple[Tensor, Tensor]] = []
+    output = output_kind(model, inputs)
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def show(rows: Tensor) -> None:
-        raw, seen = read(working, feed(rows), reading)
-        found.append((logit_of(single_output(raw, len(rows)), probability).double().cpu(), seen.double().cpu()))
+        x = feed(rows)
+        raw, seen = read(working, x, reading) if known is None or reading.layers else (known[rows].to(device), _of_inputs(x))
+        raw = single_output(raw, len(rows))
+        found.append((raw.cpu(), logit_of(raw, output == "probability").cpu(), seen.cpu()))
 
     with evaluating(working), torch.no_grad():
         in_pieces(show, torch.arange(len(inputs)), feed, rows_at_once(feed))
-    logits, seen = (torch.cat(parts).numpy() for parts in zip(*found, strict=True))
-    return logits, seen
+    return Shown(reading, output, device, *(torch.cat(parts) for parts in zip(*found, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class ReadOnce:
+    """One network on the rows of one cohort: its outputs and its features, each read when first needed and kept for the next time.
+
+    What is kept belongs to this object and to those that `take` makes of it. It does not follow a network that is changed: make one for a
+    piece of work that leaves the network as it is, and let it go with that.
+    """
+
+    model: nn.Module
+    inputs: Tensor | Images
+    rows: IntArray | None = None  # of the inputs; None: all
+    _kept: dict[Reading | None, Tensor | Shown] = field(default_factory=dict, repr=False)  # of all rows; None: the outputs
+
+    def take(self, rows: IntArray) -> "ReadOnce":
+        """The same of some of the rows."""
+        return replace(self, rows=rows if self.rows is None else self.rows[rows])
+
+    def raw(self) -> Tensor:
+        """The network's outputs (n,), as `outputs` gives them."""
+        whole = self._outputs()
+        return whole if self.rows is None else whole[torch.from_numpy(self.rows)]
+
+    def shown(self, reading: Reading) -> Shown:
+        """What the network shows of these rows."""
+        whole = self._kept.get(reading)
+        if not isinstance(whole, Shown):
+            whole = self._kept[reading] = _shown(self.model, self.inputs, reading, None if reading.layers else self._outputs())
+        return whole if self.rows is None else whole.take(self.rows)
+
+    def of(self, network: nn.Module) -> bool:
+        """Whether a network is the one that was read, or a copy of it: of one class, with the same numbers."""
+        if network is self.model:
+            return True
+        own, other = self.model.state_dict(), network.state_dict()
+        same = type(network) is type(self.model) and own.keys() == other.keys()
+        return same and all(torch.equal(own[name].to(other[name].device), other[name]) for name in own)
+
+    def _outputs(self) -> Tensor:
+        whole = self._kept.get(None)
+        if not isinstance(whole, Tensor):
+            whole = self._kept[None] = outputs(self.model, self.inputs)
+        return whole
 
 
 def logit_of(raw: Tensor, probability: bool) -> Tensor:
@@ -187,7 +242,8 @@ def _edges(gray: Tensor) -> Tensor:
     diagonally. Both are continuous, so that rounding moves none of them: in images with few levels of gray, gradients lie exactly along
     axes and diagonals, where one direction ends and the next begins.
     """
-    kernel = gray.new_tensor(SOBEL)
+    step = torch.arange(-1, 2, dtype=gray.dtype, device=gray.device)  # made there: a copy from the CPU would wait for the GPU
+    kernel = (2 - step.abs())[:, None] * step  # Sobel's: the brightness gradient to the right; its transpose: downwards
     slopes = F.conv2d(gray, torch.stack([kernel, kernel.T])[:, None] / 8)
     across, down = slopes[:, :1], slopes[:, 1:]
     axes = [F.relu(along - other.abs()) for along, other in ((across, down), (-across, down), (down, across), (-down, across))]
@@ -198,165 +254,3 @@ def _edges(gray: Tensor) -> Tensor:
 def _averaged(x: Tensor, places: int) -> Tensor:
     """Means over about places x places squares, as one vector per row."""
     return F.avg_pool2d(x, max(1, min(x.shape[2:]) // places)).flatten(1)
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """How the intervals are made, and the fewest patients of a group that has one."""
-
-    draws: int
-    level: float
-    seed: int
-    min_patients: int
-
-
-@dataclass(frozen=True, eq=False)
-class _Layer:
-    """What one layer takes in, or what the network puts out."""
-
-    name: str
-    depth: int
-    seen: FloatArray  # (n, width)
-
-
-def encoding(
-    model: nn.Module,
-    cohort: Cohort,
-    *,
-    folds: int = 5,
-    draws: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-    min_patients: int = 5,
-    max_layers: int = 12,
-    progress: Callable[[int, int], None] | None = None,
-) -> pd.DataFrame:
-    """One row per layer and attribute: the AUROC with which a linear probe reads the group from what enters the layer, with its interval.
-
-    Of more than two groups, the mean of each against the rest. `auroc_positives` and `auroc_negatives` are of probes learnt and tried
-    among rows of one label: a difference in prevalence alone makes the group readable wherever the label is, and these leave it out.
-    Chance is 0.5.
-
-    Depth 0 is the inputs (of images, their mean over the positions), the last row the network's own output; of more than `max_layers`
-    layers between, some are read, evenly spaced. Convolutions are read by their channels' means, so what only the place tells stays
-    unseen, as does what is no linear function of the layer. Probes are cross-fitted by patient. The intervals are a bootstrap of the
-    patients that they are tried on, widened for those that they learn from. Below 0.5 is chance too: what a probe learns from noise is
-    as often wrong as right. Rows without a group are left out, and so are groups with fewer than `min_patients` patients (of that label);
-    the note says so. The network is not changed. What a layer holds is not necessarily used.
-
-    >>> group = np.tile(["M", "M", "F", "F"], 50)
-    >>> x = torch.from_numpy(np.stack([group == "F", np.tile([0, 1], 100)], 1)).float()
-    >>> found = encoding(nn.Linear(2, 1), Cohort.from_arrays(x, np.tile([0, 1], 100), group), draws=20)
-    >>> found["layer"].tolist(), float(found["auroc"][0])
-    (['inputs', 'output'], 1.0)
-    """
-    _check(model, cohort, folds, draws, level, min_patients, max_layers)
-    layers = _seen_by_layers(model, cohort, max_layers)
-    settings = _Settings(draws, level, seed, min_patients)
-    rows, steps = [], len(layers) * len(cohort.attributes)
-    for attribute in cohort.attributes:
-        known = np.flatnonzero(attribute.codes >= 0)
-        own = replace(cohort, source=torch.empty(len(cohort), 0), attributes=(attribute,)).take(known)
-        fold = folds_of(own, folds, seed)
-        for layer in layers:
-            found, notes = _row(layer.seen[known], own, fold, settings)
-            rows.append({"attribute": attribute.name, "layer": layer.name, "depth": layer.depth, "width": layer.seen.shape[1]} | found)
-            rows[-1] |= {"chance": CHANCE, "note": notes}
-            if progress:
-                progress(len(rows), steps)
-    return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def _check(model: object, cohort: object, folds: int, draws: int, level: float, min_patients: int, max_layers: int) -> None:
-    if not isinstance(model, nn.Module):
-        raise BadInput(
-            f"encoding reads the layers of a torch.nn.Module; got {type(model).__name__}. Of a debiasing result, give its .model."
-        )
-    if not isinstance(cohort, Cohort):
-        raise BadInput(f"encoding reads a network on a Cohort; got {type(cohort).__name__}")
-    checks = {
-        f"folds must be at least 2; got {folds}": folds >= 2,
-        f"draws must be at least 2; got {draws}": draws >= 2,
-        f"level must be at least 0.01 and at most 0.9999; got {level}": 0.01 <= level <= 0.9999,
-        f"min_patients must be at least 1; got {min_patients}": min_patients >= 1,
-        f"max_layers must be at least 1; got {max_layers}": max_layers >= 1,
-        "the cohort has no rows": len(cohort) > 0,
-    }
-    raise_all([problem for problem, fine in checks.items() if not fine])
-
-
-def _seen_by_layers(model: nn.Module, cohort: Cohort, max_layers: int) -> list[_Layer]:
-    """The inputs of a table, what enters some layers, and the output, from a single run over the rows."""
-    inputs = cohort.inputs
-    few = inputs[torch.arange(min(2, len(cohort)))]
-    outputs(model, few)  # says what is wrong where the network cannot take these inputs, or gives another shape
-    try:
-        whole = reading_of(model, inputs, "all" if len(inputs.shape) == 2 else "hidden", max_layers=maxsize)
-    except BadInput:  # no layer that can be read: the output still can
-        return [_Layer("output", 1, outputs(model, inputs).double().numpy()[:, None])]
-    names = [*(["inputs"] if whole.inputs else []), *whole.layers]
-    # The first and the last are always read: the inputs and what the decision is made from.
-    chosen = np.unique(np.linspace(0, len(names) - 1, min(len(names), max_layers + whole.inputs)).round().astype(int))
-    reading = Reading(tuple(names[k] for k in chosen if k or not whole.inputs), whole.inputs)
-    logit, seen = features(model, inputs, reading)
-    widths = [inputs.shape[1]] if reading.inputs else []
-    widths += [features(model, few, Reading((name,), False))[1].shape[1] for name in reading.layers]
-    parts = np.split(seen, np.cumsum(widths)[:-1], axis=1)
-    found = [_Layer(names[k], int(k), part) for k, part in zip(chosen, parts, strict=True)]
-    return [*found, _Layer("output", len(names), logit[:, None])]
-
-
-def _row(seen: FloatArray, cohort: Cohort, fold: IntArray, settings: _Settings) -> tuple[dict[str, float], str]:
-    """The AUROCs from one layer with their intervals, and what to mind."""
-    values: dict[str, float] = {}
-    notes: list[str] = []
-    unit = "rows" if cohort.patients is None else "patients"
-    for name, label in GIVEN.items():
-        rows = np.ones(len(cohort), bool) if label is None else cohort.y == label
-        kept, small = _groups(cohort.attributes[0], cohort, rows, settings.min_patients)
-        if small:
-            where = "" if label is None else " with positives" if label else " with negatives"
-            what = INSUFFICIENT if len(kept) < 2 else "left out"
-            notes.append(f"{what}: fewer than {settings.min_patients} {unit}{where} in {', '.join(map(repr, small))}")
-        found = _readable(seen, cohort, fold, rows, kept, settings) if len(kept) > 1 else (np.nan, np.nan, np.nan)
-        values |= dict(zip((name, f"{name}_low", f"{name}_high"), found, strict=True))
-    return values, "; ".join(notes)
-
-
-def _groups(attribute: Attribute, cohort: Cohort, rows: BoolArray, min_patients: int) -> tuple[list[int], list[str]]:
-    """The codes of groups with enough patients in these rows, and the names of the others."""
-    units = units_of(cohort.patients, len(cohort))
-    counts = [len(np.unique(units[rows & (attribute.codes == code)])) for code in range(len(attribute.levels))]
-    kept = [code for code, count in enumerate(counts) if count >= min_patients]
-    return kept, [name for name, count in zip(attribute.levels, counts, strict=True) if count < min_patients]
-
-
-def _readable(
-    seen: FloatArray, cohort: Cohort, fold: IntArray, rows: BoolArray, kept: list[int], settings: _Settings
-) -> tuple[float, float, float]:
-    """The AUROC of these groups among these rows, by scores of probes that had not seen the patient, with its interval."""
-    codes = cohort.attributes[0].codes
-    tried = np.flatnonzero(rows & np.isin(codes, kept))
-    target = np.searchsorted(kept, codes[tried])
-    held_out = fit_probe(seen[tried], target, len(kept), fold[tried]).held_out
-    units = units_of(None if cohort.patients is None else cohort.patients[tried], len(tried))
-    one = range(1, 2) if len(kept) == 2 else range(len(kept))  # of two groups, one against the other says it all
-    rankings = [Ranking(held_out[:, k], target == k, units) for k in one]
-    value = float(np.mean([ranking.auroc() for ranking in rankings]))
-    drawn: list[FloatArray] = []
-    for block in multiplicities(int(units.max()) + 1, settings.draws, settings.seed):
-        pieces = -(-len(block) * len(tried) // BLOCK)  # patients with many rows would need much memory at once
-        drawn += [np.mean([ranking.auroc(part) for ranking in rankings], axis=0) for part in np.array_split(block, max(1, pieces))]
-    low, high = (float(bound) for bound in interval(np.concatenate(drawn), value, settings.level))
-    wider = _widening(int(fold.max()) + 1)
-    return value, max(0.0, value - wider * (value - low)), min(1.0, value + wider * (high - value))
-
-
-def _widening(folds: int) -> float:
-    """How much wider an interval of cross-fitted scores must be than the bootstrap of these scores, in which the probes stand still.
-
-    Probes of different folds learn from the same patients, so their errors go together: by Nadeau and Bengio (Inference for the
-    generalization error, 2003) the variance is 1 + folds * (rows tried on / rows learnt from) times as large. Without it, intervals of 95 %
-    for groups that cannot be read held 0.5 in 75 to 85 of 100 trials (400 to 600 rows), with it in 95 to 97.
-    """
-    return float(np.sqrt(1 + folds / (folds - 1)))

@@ -239,15 +239,19 @@ def sigmoid(logits: Tensor) -> Tensor:
     return torch.from_numpy(np.asarray(expit(logits.detach().cpu().double().numpy())))
 
 
-def predict(model: nn.Module | Predictor | None, cohort: Rows, *, output: str = "auto") -> Scores:
-    """The cohort's scores by a network that returns one logit or one probability per row; scores, which need no network, as they are."""
+def predict(model: nn.Module | Predictor | None, cohort: Rows, *, output: str = "auto", raw: Tensor | None = None) -> Scores:
+    """The cohort's scores by a network that returns one logit or one probability per row; scores, which need no network, as they are.
+
+    `raw` are the network's outputs for these rows where they are known already; it then does not run over them again.
+    """
     if isinstance(cohort, Scores):
         return cohort
     if model is None:
         raise BadInput(f"a rule without a network decides from scores; {cohort.name!r} is a cohort. Give eq.Scores.of(cohort, score).")
     if isinstance(model, Predictor):
         return predicted(with_output(model, output), cohort)
-    raw = outputs(model, cohort.inputs)
+    if raw is None:
+        raw = outputs(model, cohort.inputs)
     bad = int((~torch.isfinite(raw)).sum())
     if bad:
         raise BadInput(
