@@ -1,4 +1,4 @@
-"""The generated blocks on classifiers that are no networks, and on the recalibration of repaired ones."""
+"""The generated blocks on classifiers that are not networks, and on the recalibration of repaired ones."""
 
 from collections.abc import Callable, Mapping
 

@@ -44,7 +44,7 @@ BAD_ROWS = {
     "unknown reference": (scores_frame(), [*AUDIT, "--reference", "m"], ["'m'", "Did you mean 'M'?", "Valid: F, M"]),
     "unknown measure": (scores_frame(), [*AUDIT, "--measure", "EOD"], ["'EOD'", "Did you mean 'eod'?", "spd", "balanced_accuracy"]),
     "too few references": (scores_frame(), [*AUDIT, "--group", "race", "--reference", "M"], ["2 group columns need 2 references"]),
-    "a column twice": (scores_frame(), [*AUDIT, "--group", "sex"], ["column 'sex' is named for more than one thing"]),
+    "a column twice": (scores_frame(), [*AUDIT, "--group", "sex"], ["column 'sex' has more than one role"]),
     "bad numbers": (
         scores_frame(),
         [*AUDIT, "--threshold", "50", "--level", "95", "--seed", "-1"],

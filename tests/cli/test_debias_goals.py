@@ -80,7 +80,7 @@ def test_what_is_to_be_minded_of_the_rows_is_printed_once(table, tmp_path):
     for note in notes:
         numbers = {name: value for name, value in note.items() if name not in ("kind", "subject")}
         assert f"{chosen}: {note_words(Note(note['kind'], note['subject'], numbers))}" in out
-    assert out.count("too few to tell a gap from chance") == 1
+    assert out.count("too few to distinguish a gap from chance") == 1
     ways = [way for way in ("its threshold without the band", "the mean of all groups' probabilities") if way in out]
     assert len(ways) == 2  # how either rule decides a row without a group
 

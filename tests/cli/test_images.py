@@ -67,7 +67,7 @@ def _break(folder: Path) -> dict[str, str]:
         "row 4 below the header, xrays/03.png": "is empty (0 bytes)",
         "row 7 below the header, xrays/06.png": "cannot be decoded: image file is truncated",
         "row 10 below the header, xrays/09.png": "holds 2 frames (animated or several pages)",
-        "row 13 below the header, xrays/12.png": "is no image that can be read",
+        "row 13 below the header, xrays/12.png": "cannot be read as an image",
         "row 16 below the header, xrays/15.png": "no such file",
     }
 

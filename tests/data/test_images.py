@@ -157,7 +157,7 @@ def test_every_bad_image_is_named_in_one_error(tmp_path):
         "truncated.png": "cannot be decoded: image file is truncated",
         "truncated.jpg": "cannot be decoded: image file is truncated",
         "empty.png": "is empty (0 bytes)",
-        "text.png": "is no image that can be read",
+        "text.png": "cannot be read as an image",
         "moving.gif": "holds 2 frames",
         "absent.png": "no such file",
     }.items():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class AnalysisOptions:
     """What is estimated, and how."""
 
-    threshold: Annotated[float | None, typer.Option(help="Scores from this value on are decided positive.", show_default="0.5")] = None
+    threshold: Annotated[float | None, typer.Option(help="Scores at or above this value are decided positive.", show_default="0.5")] = None
     valid: Annotated[
         Path | None, typer.Option(help="File with the same columns on which the threshold with the best balanced accuracy is chosen.")
     ] = None
@@ -56,7 +56,7 @@ class AnalysisOptions:
         bool,
         typer.Option(
             "--probe",
-            help="Also report how well the group can be predicted from each layer of the --model; that does not show that it is used.",
+            help="Also report how well each layer of the --model predicts the group; this does not show that the network uses it.",
         ),
     ] = False
     draws: Annotated[int | None, typer.Option(help="Number of bootstrap resamples of --probe.", show_default="1000")] = None
@@ -90,7 +90,7 @@ class FileOptions:
     save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None
     page: Annotated[
         Path | None,
-        typer.Option("--report", help="Also write a page for people to this file (.html); of several labels, an overview and a page each."),
+        typer.Option("--report", help="Also write an HTML report to this file; with several labels, an overview and one page per label."),
     ] = None
     pdf: PdfOption = None
     group_name: GroupNameOption = None

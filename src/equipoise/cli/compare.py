@@ -34,15 +34,18 @@ class CompareOptions:
         None
     )
     name: Annotated[
-        list[str] | None, typer.Option(help="Name of each that is compared, in order.", show_default="the columns, or the files")
+        list[str] | None,
+        typer.Option(help="Name for each compared model, site or period, in order.", show_default="the columns, or the files"),
     ] = None
     threshold: Annotated[
         list[float] | None,
-        typer.Option(help="Scores from this value on are decided positive; one for all, or one for each.", show_default="0.5"),
+        typer.Option(help="Scores at or above this value are decided positive; one for all, or one for each.", show_default="0.5"),
     ] = None
     paired: Annotated[
         bool | None,
-        typer.Option("--paired/--unpaired", help="Tables are of the same patients, or of different ones.", show_default="by their ids"),
+        typer.Option(
+            "--paired/--unpaired", help="Whether the tables hold the same patients or different ones.", show_default="by their ids"
+        ),
     ] = None
     common_groups: Annotated[bool, typer.Option("--common-groups", help="Leave out groups that are not in all audits.")] = False
     measure: Annotated[
@@ -51,9 +54,10 @@ class CompareOptions:
     level: Annotated[float, typer.Option(help="Confidence level for tables and histories; audits have their own.")] = 0.95
     min_patients: Annotated[int, typer.Option(help="Cells of tables with fewer patients are 'insufficient data'.")] = 5
     since: Annotated[
-        str | None, typer.Option(help="First period of a history to use, as after a change of the model.", show_default="the first")
+        str | None,
+        typer.Option(help="First period of a history to use, for example after a change of the model.", show_default="the first"),
     ] = None
-    expected_change: Annotated[float, typer.Option(help="Size of gap, or of change, for which the limits of a history are sharpest.")] = 0.1
+    expected_change: Annotated[float, typer.Option(help="Gap, or change of a gap, to which the limits of a history are tuned.")] = 0.1
     intersections: Annotated[bool, typer.Option("--intersections", help="Follow the intersections of attributes in a history too.")] = False
 
 
@@ -71,7 +75,7 @@ def compare(
     how: CompareOptions,
     fail_if: FailIfOption = None,
     save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None,
-    page: Annotated[Path | None, typer.Option("--report", help="Also write a page for people to this file (.html).")] = None,
+    page: Annotated[Path | None, typer.Option("--report", help="Also write an HTML report to this file.")] = None,
     pdf: PdfOption = None,
     group_name: GroupNameOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every rate, or every period, instead of one screen.")] = False,
@@ -132,7 +136,7 @@ def _compared(files: list[Path], inputs: Inputs, how: CompareOptions) -> Contras
         return repair.compare(audits, common_groups=how.common_groups)
     scores, given = _scores(files, inputs.options, how.score or [], how.name), how.threshold or [0.5]
     if len(given) not in (1, len(scores)):
-        raise BadInput(f"{len(given)} --threshold for {len(scores)} that are compared. Give one for all, or one for each.")
+        raise BadInput(f"{len(given)} values of --threshold for {len(scores)} sets of scores. Give one for all, or one for each.")
     each = dict(zip(scores, given * (len(scores) if len(given) == 1 else 1), strict=True))
     with bar("compare"):
         limits: dict[str, Any] = {"level": how.level, "min_patients": how.min_patients}
@@ -156,7 +160,7 @@ def _kind_problems(files: list[Path], kinds: list[str], roles: Mapping[str, Any]
     if kind == HISTORY and len(files) > 1:
         problems.append(f"one history is followed at a time; got {len(files)}. Name one of them.")
     if kind == AUDIT and len(files) < 2:
-        problems.append(f"one audit, {files[0].name}, has nothing to be compared with. Name another one.")
+        problems.append(f"one audit, {files[0].name}, has nothing to compare with. Name another one.")
     if kind != HISTORY:
         problems += [f"{option} is for a history (.parquet, from audit --append). Omit it." for option, value in over_time.items() if value]
     if kind != TABLE:

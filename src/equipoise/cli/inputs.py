@@ -126,7 +126,7 @@ class Inputs:
         own = {name: self.options[name] for name in ("size", "resize", "crop", "interpolation", "norm", "preset")}
         if self.options["transform"] is not None:
             taken = [OPTIONS[name].flag or f"--{name}" for name, value in own.items() if value is not None]
-            return found + ([f"--transform makes images what the network takes. Omit {', '.join(taken)}, or --transform."] if taken else [])
+            return found + ([f"--transform does all of the preprocessing. Omit {', '.join(taken)}, or --transform."] if taken else [])
         if (read := collected(found, self._pixels)) is not None:
             norm, how = read.pop("norm"), {name: self.options[name] for name in ("size", "interpolation", "channels", "preset")}
             collected(found, lambda: data.preprocessing_of(**how, **read, **norm))

@@ -59,9 +59,7 @@ class NetworkOptions:
     ] = False
     trust_type: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Type in a .skops file that may be built, as in the message that lists them; repeat it.", rich_help_panel=NETWORK
-        ),
+        typer.Option(help="Type to trust in a .skops file, as listed in the error message; repeat it for more.", rich_help_panel=NETWORK),
     ] = None
 
 
@@ -79,15 +77,15 @@ class ScoreOptions:
     score_prefix: Annotated[
         str | None,
         typer.Option(
-            help="How score columns begin: score_ pairs the column score_Effusion with the label Effusion. Without --label, all such pairs."
+            help="Prefix of score columns: score_ pairs score_Effusion with the label Effusion. Without --label, all such pairs are used."
         ),
     ] = None
-    logits: Annotated[bool, typer.Option("--logits", help="The scores are logits: map them by the logistic function first.")] = False
+    logits: Annotated[bool, typer.Option("--logits", help="The scores are logits; the logistic function is applied first.")] = False
     check_scores: Annotated[
         Path | None,
         typer.Option(
             "--check-scores",
-            help="File with the scores that this network is known to give, in the columns --score, joined by the names of images or --id. "
+            help="File with known scores of this network in the columns --score, joined by image names or --id. "
             "The command stops if they differ.",
             show_default="none: the scores are not checked",
             rich_help_panel=NETWORK,
@@ -140,11 +138,11 @@ OPTIONS = {  # by field of data.Reading; bins and norm are parsed
         None,
         "Column with the true label, 0 or 1 (empty: unknown); repeat it for several labels.",
         "--label",
-        "required, but for --score-prefix",
+        "required, unless --score-prefix is given",
     ),
     "group": Option(list[str], ..., "Column with the protected attribute; repeat it for several attributes and their intersections."),
     "reference": Option(list[str] | None, None, "Reference (privileged) group; one per --group.", shown="the largest group"),
-    "patient": Option(str | None, None, "Column with patient ids; intervals resample patients."),
+    "patient": Option(str | None, None, "Column with patient ids; intervals then count patients instead of rows."),
     "id": Option(str | None, None, "Column with unique row ids."),
     "positive": Option(str | None, None, "Label value that counts as positive, if labels are not 0 and 1."),
     "classes": Option(
@@ -162,7 +160,7 @@ OPTIONS = {  # by field of data.Reading; bins and norm are parsed
     "conflicts": Option(
         str, "row", "Patients recorded in several groups: row (as recorded), first, majority, blank (no group) or error; needs --patient."
     ),
-    "weight": Option(str | None, None, "Column with sample weights (positive numbers), as of a case-control or survey sample."),
+    "weight": Option(str | None, None, "Column with sample weights (positive numbers), for example of a case-control or survey sample."),
     "features": Option(
         list[str] | None,
         None,
@@ -189,18 +187,18 @@ OPTIONS = {  # by field of data.Reading; bins and norm are parsed
     "resize": _image(
         str | None,
         None,
-        "Resize the shorter side to this many pixels, as torchvision's Resize(256); or HEIGHTxWIDTH. Antialiased.",
+        "Resize the shorter side to this many pixels, like torchvision's Resize(256); or HEIGHTxWIDTH. Antialiased.",
         shown="none: see --size",
     ),
     "crop": _image(
         str | None,
         None,
-        "Then take the central square of so many pixels, as CenterCrop(224); or 'square': the largest one, before resizing.",
+        "Then crop the central square of this many pixels, like CenterCrop(224); or 'square': crop the largest one before resizing.",
         shown="none",
     ),
     "interpolation": _image(str | None, None, f"How to resize: {', '.join(data.INTERPOLATIONS)}.", shown="bilinear"),
     "channels": _image(
-        int | None, None, "1 for grayscale, 3 for colour; with --transform, what images are converted to before it.", shown="1"
+        int | None, None, "1 for greyscale, 3 for colour; with --transform, images are converted to this before it.", shown="1"
     ),
     "norm": _image(
         str | None,
@@ -208,7 +206,7 @@ OPTIONS = {  # by field of data.Reading; bins and norm are parsed
         "Normalisation of pixels in [0, 1]: imagenet, xray (-1024 to 1024, torchxrayvision), unit (0 to 1), inception (-1 to 1), clip or "
         "MEAN/STD.",
         "--normalise",
-        "0.5/0.25 for grayscale, ImageNet's for colour",
+        "0.5/0.25 for greyscale, ImageNet's for colour",
     ),
     "preset": _image(
         str | None,

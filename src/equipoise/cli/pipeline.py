@@ -52,7 +52,7 @@ class HistoryOptions:
     ] = False
     new_group: Annotated[
         list[str] | None,
-        typer.Option(help="Group that is new to the history of --append and is right; repeat it for more.", rich_help_panel=PANEL),
+        typer.Option(help="Group to accept although it is new to the history of --append; repeat it for more.", rich_help_panel=PANEL),
     ] = None
     earlier: Annotated[
         list[Path] | None,

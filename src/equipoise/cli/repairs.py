@@ -28,9 +28,7 @@ class GoalOptions:
 
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A method to try; repeat the option to compare several.", show_default="auto: all that are worth it, within --budget"
-        ),
+        typer.Option(help="A method to try; repeat the option to compare several.", show_default="auto: tries several within --budget"),
     ] = None
     measure: Annotated[
         str, typer.Option(help="Gap to reduce: eod, spd, aod, fpr_gap, ppv_gap, ... or a sum of rates: tpr-fpr, 0.5*tpr+0.5*selection.")
@@ -53,22 +51,25 @@ class GoalOptions:
         list[str] | None, typer.Option(help="Minimum rate in every group, as in tpr=0.8; repeat it for more.", show_default="none")
     ] = None
     selection: Annotated[
-        str, typer.Option(help="How a step is chosen: honest or one-se, by cross-fitted values; paper, on the rows it was tuned on.")
+        str,
+        typer.Option(help="How a step is chosen: honest or one-se, by cross-fitted values; paper, on the rows the method was fitted to."),
     ] = "honest"
     threshold: Annotated[
         float | None,
-        typer.Option(help="Threshold in use today: the original decides by it.", show_default="that of best performance on the repair set"),
+        typer.Option(
+            help="Threshold in use today, at which the original is evaluated.", show_default="the one of best performance on the repair set"
+        ),
     ] = None
     no_group_rules: Annotated[
         bool, typer.Option("--no-group-rules", help="Leave out rules that need each patient's group, in --method auto.")
     ] = False
-    budget: Annotated[float, typer.Option(help="Minutes that all methods together may take, about; 0 for no limit.")] = 10.0
+    budget: Annotated[float, typer.Option(help="Approximate limit for all methods together, in minutes; 0 for no limit.")] = 10.0
     recalibrate: Annotated[
         bool,
         typer.Option("--recalibrate/--no-recalibrate", help="Recalibrate the scores of a network that was changed; changes no decision."),
     ] = True
     force: Annotated[
-        bool, typer.Option("--force", help="Go on with too few patients in a cell; the outcome can then only be unclear or harm.")
+        bool, typer.Option("--force", help="Continue with too few patients in a cell; the outcome is then unclear, harm or unchanged.")
     ] = False
     label_goal: Annotated[
         list[str] | None,
@@ -107,7 +108,7 @@ class RunOptions:
     ] = False
     probe: Annotated[
         bool,
-        typer.Option("--probe", help="Report how well the group can be predicted from each layer; that does not show that it is used."),
+        typer.Option("--probe", help="Report how well each layer predicts the group; this does not show that the network uses it."),
     ] = False
     group_name: GroupNameOption = None
     card: Annotated[Path | None, typer.Option(help="TOML file with facts for the model card.")] = None

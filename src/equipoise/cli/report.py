@@ -25,7 +25,7 @@ def report(
     pdf: Annotated[Path | None, typer.Option(help="Short report to write as PDF; needs Chromium, Chrome, Edge or WeasyPrint.")] = None,
     group_name: GroupNameOption = None,
 ) -> None:
-    """Write the page or the PDF of an audit or a repair that was saved before. No patient's data are needed.
+    """Write the report of a saved audit or repair again, as HTML or PDF. Patient data are not needed.
 
     [bold]Example:[/bold] equipoise report audit.json --report audit.html --pdf audit.pdf
 

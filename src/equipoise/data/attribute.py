@@ -165,7 +165,7 @@ def levels_of_bins(counts: "pd.Series[int]", bins: Bins, span: Span, name: str, 
     if odd:
         raise BadInput(
             *(
-                f"column {name!r} is to be binned and holds {value:g} in {rows:,} rows, which looks like a code for a missing value and "
+                f"column {name!r} is to be binned and holds {value:g} in {rows:,} rows, which is probably a code for a missing value and "
                 f"would count in the group {group!r}. Leave those rows empty; if it is a value, add an edge that gives it its own group."
                 for value, (group, rows) in odd.items()
             )

@@ -103,7 +103,7 @@ class Cohort:
         known = {**dict.fromkeys(roles.labels, "label"), **({} if weight is None else {weight: "weight"})}
         problems += [f"feature column {c!r} is the {known[c]}, which no network may see. Leave it out." for c in chosen if c in known]
         twice = dict.fromkeys(c for c in chosen if chosen.count(c) > 1)
-        problems += [f"feature column {c!r} is named more than once, or there more than once. Name and keep it once." for c in twice]
+        problems += [f"feature column {c!r} occurs more than once in the frame or the list. Keep it once." for c in twice]
         if not chosen:
             problems.append(
                 f"no feature column is left among {', '.join(map(str, frame.columns))}. Add one, or list them with features=[...]."
@@ -369,6 +369,6 @@ def _check_arrays(inputs: object, y: object, groups: object) -> None:
     stacked = "Its rows are read by eq.Cohort.from_dataset(dataset, frame, label=..., group=...)."
     framed = "The columns of a frame are read by eq.Cohort.from_frame(frame, label=..., group=...)."
     advice = {"Dataset": stacked, "DataLoader": stacked, "DataFrame": framed}
-    advice |= {"Module": "A network is no data: eq.audit(model, cohort).", "Cohort": "This is a cohort already."}
+    advice |= {"Module": "A network is not data: eq.audit(model, cohort).", "Cohort": "This is a cohort already."}
     if y is None or groups is None or any(kind.__name__ in advice for kind in type(inputs).__mro__):
         raise Misuse("Cohort.from_arrays", "inputs, labels and groups: from_arrays(inputs, y, groups)", inputs, advice)

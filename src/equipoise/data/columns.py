@@ -83,7 +83,7 @@ class Roles:
         wanted = dict.fromkeys(name for name in (*self.labels, *self.groups, *own.values()) if name is not None)
         counts = {name: list(frame.columns).count(name) for name in wanted}
         problems = [absent(name, list(map(str, frame.columns))) for name, count in counts.items() if not count]
-        problems += [f"column {name!r} is there {count} times. Rename all but one." for name, count in counts.items() if count > 1]
+        problems += [f"column {name!r} occurs {count} times. Rename all but one." for name, count in counts.items() if count > 1]
         if not len(frame):
             problems.append("the table has no rows")
         problems += self.name_problems()
@@ -98,7 +98,7 @@ class Roles:
         for role, name in roles:
             named.setdefault(name, []).append(role)
         problems = [
-            f"column {name!r} is named for more than one thing: {', '.join(uses)}. Give each a column of its own."
+            f"column {name!r} has more than one role: {', '.join(uses)}. Give each a column of its own."
             for name, uses in named.items()
             if len(uses) > 1
         ]
@@ -306,7 +306,7 @@ def identifier_problems(column: "pd.Series[object]", name: str, role: str) -> li
 def bin_problems(bins: Mapping[str, Sequence[float] | Bins], groups: Sequence[str]) -> list[str]:
     """What is wrong with bins by column: their edges, or that their column is no group."""
     problems = [
-        f"bins are given for {name!r}, which is no group column.{did_you_mean(name, groups)} Name it as a group, or leave its bins out."
+        f"bins are given for {name!r}, which is not a group column.{did_you_mean(name, groups)} Name it as a group, or leave its bins out."
         for name in bins
         if name not in groups
     ]

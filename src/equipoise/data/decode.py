@@ -112,7 +112,7 @@ def opened(source: Source, limit: Limit = Limit(), *, upright: bool = True) -> I
             if frames > 1:
                 raise BadImage(
                     "several frames",
-                    f"holds {frames} frames (animated or several pages); save the one that is meant as an image of its own",
+                    f"holds {frames} frames (animated or several pages); save the right one as a separate image",
                 )
             speaks = nullcontext() if image.format != "TIFF" else _silenced
             with limit.room(image.width * image.height * (BYTES.get(image.mode, 4) + 1)):
@@ -192,7 +192,7 @@ def fault(source: Source, make: Callable[[Source], npt.NDArray[Any]], out: npt.N
     except BadInput as error:
         return Broken("damaged", str(error))
     except UnidentifiedImageError:
-        return Broken("not an image", f"is no image that can be read ({', '.join(FORMATS)} or DICOM)")
+        return Broken("not an image", f"cannot be read as an image ({', '.join(FORMATS)} or DICOM)")
     except Image.DecompressionBombError:
         return Broken("too large", f"has more than {limit.pixels:,} pixels, the limit. {RAISE}")
     except OSError as error:

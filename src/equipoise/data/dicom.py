@@ -59,7 +59,7 @@ def read_pixels(content: bytes, limit: Limit = Limit()) -> npt.NDArray[np.uint8]
         data.file_meta.TransferSyntaxUID = pydicom.uid.ImplicitVRLittleEndian
     frames = int(data.get("NumberOfFrames") or 1)
     if frames > 1:
-        raise BadImage("several frames", f"is a DICOM file of {frames} frames; save the one that is meant as a file of its own")
+        raise BadImage("several frames", f"is a DICOM file of {frames} frames; save the right one as a separate file")
     width, height = int(data.Columns), int(data.Rows)
     samples, bits = int(data.get("SamplesPerPixel") or 1), int(data.get("BitsAllocated") or 8)
     limit.check(width, height)

@@ -31,7 +31,7 @@ def max_table_bytes() -> int:
 def too_large(path: Path, size: int | None, limit: int) -> BadInput:
     is_size = f"needs {size:,} bytes" if size is not None else f"needs more than {limit:,} bytes"
     return BadInput(
-        f"{path} {is_size} once it is unzipped; the limit is {limit:,}. If the file is what it should be, raise the limit: "
+        f"{path} {is_size} once it is unzipped; the limit is {limit:,}. If the file is right, raise the limit: "
         f"--max-table-bytes, or the environment variable {LIMIT_VARIABLE}."
     )
 

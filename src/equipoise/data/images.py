@@ -127,7 +127,7 @@ class Images:
         given = {"size": size, "resize": resize, "crop": crop, "interpolation": interpolation, "centre": centre, "preset": preset}
         norm = {"mean": tuple(mean), "std": tuple(std)}
         if transform is not None and (taken := [name for name, value in (given | norm).items() if value not in (None, ())]):
-            raise BadInput(f"a transform makes images what the network takes; leave out {', '.join(taken)}, or the transform")
+            raise BadInput(f"a transform does all of the preprocessing; leave out {', '.join(taken)}, or the transform")
         how = Preprocessing(channels=channels or 1) if transform is not None else preprocessing_of(**given, channels=channels, **norm)  # type: ignore[arg-type]
         raise_all([] if len(sources) else ["no image was given"])
         limit = Limit(max_pixels, max(1, workers or min(16, os.cpu_count() or 1)))

@@ -108,7 +108,7 @@ class Geometry:
             image = image.crop((left, top, left + self.crop, top + self.crop))
         if (image.height, image.width) != self.shape:
             raise BadInput(
-                f"is {image.height} x {image.width} pixels after its shorter side was resized to {self.resize}, which is no square. "
+                f"is {image.height} x {image.width} pixels after its shorter side was resized to {self.resize}, which is not square. "
                 f"Crop it as well (crop={self.resize}, --crop {self.resize}), or stretch it (size={self.resize}, --size {self.resize})."
             )
         return image

@@ -96,7 +96,7 @@ def check_cohort(call: str, given: object) -> None:
         "Scores": "Scores are audited as they are: eq.audit(scores).",
         "DataFrame": "Make a cohort of the frame first: eq.Cohort.from_frame(frame, label=..., group=..., patient=...).",
         "Parts": "These are three cohorts already: parts.train, parts.valid and parts.test.",
-        "Module": "A network is no data. Make a cohort: eq.Cohort.from_frame(...), from_images(...) or eq.load(...).",
+        "Module": "A network is not data. Make a cohort: eq.Cohort.from_frame(...), from_images(...) or eq.load(...).",
         "Tensor": "Make a cohort of it first: eq.Cohort.from_arrays(inputs, y, groups).",
         "ndarray": "Make a cohort of it first: eq.Cohort.from_arrays(inputs, y, groups).",
         "str": "A data set of the catalogue is loaded by its name: eq.load(name).",
@@ -155,7 +155,7 @@ def same_groups(repair: Same, test: Same) -> Same:
         if new := [level for level in other.levels if level not in own.levels]:
             known = ", ".join(map(repr, own.levels))
             problems.append(
-                f"{test.name!r} has groups of {own.name!r} that {repair.name!r} has not: {', '.join(map(repr, new))}; known: {known}"
+                f"{test.name!r} has groups of {own.name!r} that {repair.name!r} lacks: {', '.join(map(repr, new))}; known: {known}"
             )
             continue
         codes = np.array([*(own.levels.index(level) for level in other.levels), MISSING])

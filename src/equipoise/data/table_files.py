@@ -106,7 +106,7 @@ def _read_parquet(path: Path, text: set[str], limit: int) -> pd.DataFrame:
     with pq.ParquetFile(path, read_dictionary=strings) as file:  # a long text that is there a million times is kept once
         table = file.read()
     if table.num_rows != about.num_rows:
-        raise BadInput(f"{path} holds {table.num_rows:,} rows and says that it has {about.num_rows:,}. Export it again.")
+        raise BadInput(f"{path} holds {table.num_rows:,} rows, but its metadata state {about.num_rows:,}. Export it again.")
     columns: dict[str, Any] = {}
     for name, values in zip(table.column_names, table.columns, strict=True):
         if re.fullmatch(r"__index_level_\d+__", name):

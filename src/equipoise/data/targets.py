@@ -90,7 +90,7 @@ def label_of(column: "pd.Series[object]", name: str, positive: object = None, *,
 def one_label(positives: int, rows: int, name: str, positive: object = None, found: str = "") -> list[str]:
     """A problem where all rows have the same label; `found` are the values of the column, where one of them was to be the positive one."""
     if not rows:
-        return [f"label column {name!r} is known in no row. Leave it out."]
+        return [f"label column {name!r} has no known value in any row. Leave it out."]
     if positive is not None and not positives:
         return [f"label column {name!r} never holds the positive value {positive!r}{found and f'; it holds {found}'}"]
     if positives in (0, rows):

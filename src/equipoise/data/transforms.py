@@ -58,7 +58,9 @@ def as_transform(given: object, named: str | None = None, path: Path | None = No
             f"the transform {name} is of type {type(given).__name__}. Name a function or object that is called with an image."
         )
     if random := sorted({type(part).__name__ for part in _parts(given) if type(part).__name__.startswith(RANDOM)}):
-        raise BadTransform(f"the transform {name} is random: it contains {', '.join(random)}. Name the one of evaluation, not of training.")
+        raise BadTransform(
+            f"the transform {name} is random: it contains {', '.join(random)}. Name the transform for evaluation, not the one for training."
+        )
     return Transform(given, name, path, sha256, _taken(given))
 
 

@@ -205,7 +205,7 @@ def _read(path: Path) -> dict[str, dict[str, AuditSums]]:
 
     todo = "Name a file that `equipoise audit ... --append` wrote, or a new one."
     if not path.is_file():
-        raise BadInput(f"{path} is no file. {todo}")
+        raise BadInput(f"{path} is not a file. {todo}")
     try:
         with pq.ParquetFile(path) as opened:
             about = json.loads((opened.schema_arrow.metadata or {}).get(SCHEMA.encode(), b"{}"))

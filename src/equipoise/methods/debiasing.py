@@ -60,35 +60,37 @@ def debias(
     progress: Progress | None = None,
     **settings: Any,
 ) -> Candidate:
-    """A repaired network, or a decision rule for the same classifier, found on validation data. What is given in is not changed.
+    """A repaired network, or a decision rule for the same classifier, found on validation data. The arguments are not changed.
 
-    A scikit-learn estimator or pipeline, or a function from rows to probabilities (see `eq.predictor`), is scored on the raw columns of the
-    cohort and gets a decision rule; bias-score reads the columns other than the group.
+    `model` is a network, a scikit-learn estimator or pipeline, a function from rows to probabilities (see `eq.predictor`), or scores. Only
+    a network can get new weights; the others get a decision rule. With scores, `eq.debias(scores)`, there is no cohort, `result.model` is
+    None, and new scores are decided by `result.rule.decide(new_scores)`. A mapping of labels to scores gets one rule per label.
 
-    Scores alone, `eq.debias(scores)`, get a decision rule: `result.rule.decide(new_scores)`, and `result.model` is None. `features` are
-    further columns of the same rows that a rule may read (a frame, or an array), for bias-score, whose rule needs no group. Scores of
-    several labels are a mapping; each label gets a rule of its own.
+    The goal:
 
-    `measure` is the name of a gap, or a signed sum of rates: "tpr-fpr", {"tpr": 1, "fpr": -1}.
-    `min_performance` is the least performance to keep; without it, performance may fall by `max_loss`, which is 0.02 unless given.
-    `max_gap` is the largest |gap| to allow: with it `result.met` says whether all limits are kept on rows that were not used for fitting.
-    `keep={"tpr": "before"}`: no group's sensitivity may fall below what it was; `keep={"tpr": 0.8}`: nor below that minimum.
-    `method` is "auto" unless given: it tries cheap methods first, then costly ones, and takes the best by rows that no fit has seen.
-    `selection` is how a step is chosen: "honest", by cross-fitted values, by which `result.outcome` is judged as well; or "paper", by the
-    rows it was tuned on. `budget` is about how many seconds the repair may take in all; the best so far is returned, with a note on what
-    was not tried or cut short (None: no limit; rules and probes that were begun are always finished). Further keywords are the
-    method's own settings. `train` is for methods that train from scratch, and for bias-score, which also learns from it what tells
-    groups apart where the rows of a label are few.
+    - `measure`: the name of a gap, or a signed sum of rates: "tpr-fpr", {"tpr": 1, "fpr": -1}.
+    - `min_performance`: the lowest performance to accept. Without it, performance may fall by `max_loss` (0.02).
+    - `max_gap`: the largest |gap| to accept. `result.met` then states whether all limits are kept on rows not used for fitting.
+    - `keep={"tpr": "before"}`: no group's sensitivity may fall; `keep={"tpr": 0.8}` sets a minimum instead.
+    - `threshold`: the threshold in use today, at which the original is evaluated. Without it, the one of best performance on the cohort.
+    - `goals`: goals of single labels, where a cohort has several.
 
-    `recalibrate`: the scores of a network that was changed are mapped so that they are probabilities again, which changes no decision; see
-    `result.recalibration`.
+    How it is reached:
 
-    `threshold` is the one in use today: the original then decides by it; without it, by the threshold of best performance on the cohort.
-    A cohort with fewer than 5 patients in a cell (group, label) that the measure needs is an error; `force=True` goes on, and the outcome
-    can then only be unclear or harm.
+    - `method`: "auto" tries cheap methods first, then costly ones, and takes the best by cross-fitting. Further keywords are settings of
+      the method.
+    - `selection`: "honest" chooses a step by cross-fitted values, which also decide `result.outcome`; "paper" chooses on the rows that the
+      method was fitted to.
+    - `budget`: approximate limit in seconds, None for no limit. Rules and probes are always finished; notes state what was not tried or cut
+      short.
+    - `train`: the training set, required by methods that train from scratch. bias-score also learns from it what separates the groups.
+    - `features`: further columns of the same rows as the scores (a frame or an array), for bias-score.
+    - `recalibrate`: maps the scores of a changed network back to probabilities, without changing a decision (`result.recalibration`).
+    - `force`: continues if a cell (group, label) has fewer than 5 patients, which is an error otherwise. The outcome is then unclear, harm
+      or unchanged.
 
-    On a cohort of several labels or classes one repair serves them all, and `result.labels` has what was found for each. `goals` gives a
-    label a goal of its own; `outputs` says which output of the network is which label, by number or name.
+    A cohort of several labels or classes is repaired at once: `result.labels` has the result of each, and `outputs` maps labels to outputs
+    of the network, by number or name.
     """
     asked = model
     goal = Goal(named(measure), performance, min_performance, max_gap, keep or {}, selection, max_loss, threshold)

@@ -40,13 +40,14 @@ Why = tuple[Note, ...]  # why a step was chosen, and what it lacks
 class Goal:
     """What to reach: the smallest |gap| whose performance is kept, and where `max_gap` is given, a |gap| of at most that.
 
-    `measure` is the name of a gap or a signed sum of rates, "tpr-fpr" or {"tpr": 1, "fpr": -1}, which gets a name too: 'tpr-fpr'.
-    `keep` protects groups: no group's rate may fall below its value before, {"tpr": "before"}, or below a minimum, {"tpr": 0.8}.
-    `selection` says how a step is chosen: "paper", by its values on the data it was tuned on; "honest", by confidence bounds on values
-    that held-out rows have corrected; "one-se", as honest, but of all steps within a standard error of the best the best performing one.
-    Performance is kept at `min_performance`, or at the original's less `max_loss`, which is 0.02 unless given. Only with "paper", as
-    published, a goal with nothing but `max_gap` keeps no performance: it asks for the best performance with |gap| <= `max_gap`.
-    `threshold` is the one in use today, at which the original decides; left out, the original has the threshold of best performance.
+    - `measure`: the name of a gap, or a signed sum of rates, "tpr-fpr" or {"tpr": 1, "fpr": -1}, which is then named 'tpr-fpr'.
+    - `min_performance`: the lowest performance to accept. Without it, performance may fall by `max_loss` (0.02).
+    - `max_gap`: the largest |gap| to accept.
+    - `keep`: no group's rate may fall below its original value, {"tpr": "before"}, or below a minimum, {"tpr": 0.8}.
+    - `selection`: how a step is chosen. "honest": by cross-fitted values; "one-se": the best performance among steps within one standard
+      error of the best of those; "paper": by values on the rows the method was fitted to, where a goal with only `max_gap` asks for the
+      best performance with |gap| <= `max_gap`.
+    - `threshold`: the threshold in use today, at which the original is evaluated. Without it, the one of best performance.
 
     As text it is a formula; `report` has the words.
 

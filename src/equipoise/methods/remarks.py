@@ -155,7 +155,7 @@ def merging(cohort: Rows, cells: Sequence[Cell], measure: str | None = None) -> 
         short = "" if _enough(of, pool) else ", and use more rows, for together they are too few as well"
         todo.append(f"merge {', '.join(names[:SHOWN])} and {last} into 'other'{short}")
     elif pool:
-        todo.append(f"use more rows of {attribute.levels[pool[0]]!r}, for there is no group to merge it with")
+        todo.append(f"use more rows of {attribute.levels[pool[0]]!r}; there is no group to merge it with")
     choices = ["; ".join(todo)]
     if measure is not None and labels_needed(measure):
         choices.append("measure spd, which needs no label")

@@ -270,7 +270,7 @@ def libraries_of(model: object) -> dict[str, str]:
 
 
 def predicted(model: Predictor, cohort: Cohort) -> Scores:
-    """The cohort's scores by a classifier that is no network, with the columns that a rule may read as well."""
+    """The cohort's scores by a classifier that is not a network, with the columns that a rule may read as well."""
     if cohort.targets is not None:
         raise BadInput(
             f"{model!r} gives one score per row and {cohort.name!r} has {len(cohort.labels)} {cohort.kind}. Take one of them: "

@@ -100,21 +100,22 @@ def audit(
     A classifier is a network (torch.nn.Module), a fitted scikit-learn estimator or pipeline (also of XGBoost, LightGBM or CatBoost), or a
     function from rows to probabilities; see `eq.predictor`. Estimators and functions get the raw columns of a table.
 
-    The decision is the result's own rule; or `score >= threshold`; or the threshold that is best by `optimise` on `valid`; or the
-    threshold that `train` chose on its validation set; or 0.5. The audit names which. A cell with fewer than `min_patients` patients is
-    "insufficient data". Naming `measures` makes an empty cell an error instead; `also` adds to the default measures, and so does the
-    measure that a result was to lower. A measure is a name, or a signed sum of rates such as "tpr-fpr". On a cohort of several labels or
-    classes there is one audit per label: `audit(...)["Effusion"]["eod"]`; `outputs` maps labels to the network's outputs, where that
-    cannot be auto-detected from their names or their number. A mapping of labels to scores, or to scans of one table, is audited in the
-    same way.
+    A result of `debias` decides by its own rule. A classifier decides by `score >= threshold`: the `threshold` given, or the best one by
+    `optimise` on `valid`, or the one that `train` chose on its validation set, or 0.5. The audit states which.
 
-    Sensitivity is also reported at a fixed `specificity`, and the reverse at a fixed `sensitivity`; `thresholds` are those of the decision
-    curves. With `shrink`, shrunken gaps (empirical Bayes) are reported as well: `audit(...).shrunken()`. `no_finding` names the label that
-    means so, or is "derived" (none of the labels): `audit(...).no_finding.underdiagnosis`. Several labels are one family of comparisons:
-    p-values and simultaneous intervals are adjusted for all of them together.
+    - `measures`: only these, with an error for an empty cell. `also` adds to the default measures, and so does the goal of a result. A
+      measure is a name, or a signed sum of rates such as "tpr-fpr".
+    - `min_patients`: a cell with fewer patients is "insufficient data".
+    - `specificity`, `sensitivity`: sensitivity is also reported at this specificity, and specificity at this sensitivity.
+    - `thresholds`: those of the decision curves.
+    - `shrink`: also reports shrunken gaps (empirical Bayes), `audit(...).shrunken()`.
+    - `train`: the training set. A logistic regression on the same inputs is fitted to it and evaluated on the same rows,
+      `audit(...).baseline`; if it does clearly better, the network limits any repair.
+    - `no_finding`: the label that means "no finding", or "derived" (none of the labels): `audit(...).no_finding.underdiagnosis`.
 
-    With `train`, the training set, a logistic regression on the same inputs is fitted to it and judged on the same rows as the network:
-    `audit(...).baseline`. Where it clearly does better, the network is what limits any repair.
+    A cohort of several labels or classes gets one audit per label, `audit(...)["Effusion"]["eod"]`, and so does a mapping of labels to
+    scores or to scans of one table. p-values and simultaneous intervals are adjusted for all labels together. `outputs` maps labels to the
+    network's outputs, where names or numbers do not show it.
 
     >>> scores = Scores.from_arrays([1, 0, 1, 0] * 50, [0.9, 0.2, 0.4, 0.3] * 50, ["F", "F", "M", "M"] * 50, reference="M")
     >>> audit(scores, threshold=0.5)["eod"].value

@@ -89,7 +89,7 @@ class Bundle:
     run: Mapping[str, Any] = field(repr=False)
     code: Code | None = None  # that was run to build the network
     transform: Transform | None = None  # that makes inputs of images, where options do not
-    predictor: Predictor | None = None  # a classifier that is no network, which makes the scores that the rule decides from
+    predictor: Predictor | None = None  # a classifier that is not a network, which makes the scores that the rule decides from
 
     @classmethod
     def load(
@@ -104,7 +104,7 @@ class Bundle:
     ) -> "Bundle":
         """The bundle in a folder, each file of which is the one that was written (SHA-256).
 
-        A classifier that is no network is in the folder: as a .skops file, or as a pickle, which is read with `trust=True` only.
+        A classifier that is not a network is in the folder: as a .skops file, or as a pickle, which is read with `trust=True` only.
 
         A network's code runs only on request: `model` names the factory to run or is the network itself; `trust=True` runs the code that
         run.json names, if it is unchanged. Without either, an `Untrusted` error shows what would run. Networks of Equipoise need neither.

@@ -1,4 +1,4 @@
-"""A classifier that is no network in a bundle: its file, what run.json records of it, and how it is loaded again.
+"""A classifier that is not a network in a bundle: its file, what run.json records of it, and how it is loaded again.
 
 An estimator is written with skops where that is installed, otherwise as a pickle. Neither runs code when the bundle is loaded unless the
 user trusts it: a pickle always needs that, a .skops file where it holds types that skops does not know. A function is not written; it is

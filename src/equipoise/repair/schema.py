@@ -223,7 +223,7 @@ class _Run:
     limits: list[str]
     kind: Literal["network", "rule", "predictor"]
     model: _Model | None  # None: of a rule for scores
-    predictor: SavedPredictor | None = None  # a classifier that is no network
+    predictor: SavedPredictor | None = None  # a classifier that is not a network
     heads: dict[str, Any] | None
     inputs: _Inputs
     groups: Annotated[list[str], Field(min_length=1)]

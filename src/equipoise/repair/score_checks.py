@@ -117,7 +117,7 @@ def with_hint(check: ScoreCheck, model: object, cohort: Cohort, found: Scores, k
 
 
 def known_scores(known: object, score: str | None = None, id: str | None = None) -> dict[str, float]:
-    """Scores by id, as text; raises where an id is there twice or a score is no number."""
+    """Scores by id, as text; raises where an id is there twice or a score is not a number."""
     if isinstance(known, pd.DataFrame):
         if score is None or id is None:
             raise BadInput("name the columns of the known scores: id= and score=")

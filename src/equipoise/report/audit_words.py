@@ -117,7 +117,7 @@ def _unseen(audit: Audit, called: Called) -> str:
         return "" if not len(rows) else "this many patients would not show any possible difference in missed findings"
     row: pd.Series[float] = rows.loc[rows["detectable"].idxmax()]
     return (
-        f"differences in missed findings of up to {amount(float(row['detectable']), 'size')} percentage points may not be seen in "
+        f"differences in missed findings of up to {amount(float(row['detectable']), 'size')} percentage points may be missed with "
         f"this many patients ({called(row['group'])})"
     )
 

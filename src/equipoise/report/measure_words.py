@@ -40,7 +40,7 @@ RATES = {
     ),
     "calibration_intercept": Rate(
         "calibration intercept",
-        "on the logit scale, with the slope at 1; above zero the finding is more frequent than the scores say",
+        "on the logit scale, with the slope at 1; above zero the finding is more frequent than the scores suggest",
         "signed",
     ),
     "calibration_slope": Rate(
@@ -48,15 +48,15 @@ RATES = {
     ),
     "calibration_error": Rate(
         "calibration error",
-        "mean distance of the score from the share who have the finding, over 10 bins, in points; bar: range of a calibrated model",
+        "mean distance between the score and the share who have the finding, over 10 bins, in points; bar: range of a calibrated model",
         "size",
     ),
-    "brier": Rate("Brier score", "mean squared difference of score and label; 0 is perfect", "area"),
+    "brier": Rate("Brier score", "mean squared difference between score and label; 0 is perfect", "area"),
     "sensitivity_at_specificity": Rate(
-        "sensitivity at fixed specificity", "at a threshold of the group's own, with the same specificity in every group"
+        "sensitivity at fixed specificity", "at the group's own threshold, with the same specificity in every group"
     ),
     "specificity_at_sensitivity": Rate(
-        "specificity at fixed sensitivity", "at a threshold of the group's own, with the same sensitivity in every group"
+        "specificity at fixed sensitivity", "at the group's own threshold, with the same sensitivity in every group"
     ),
 }
 

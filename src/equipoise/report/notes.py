@@ -112,7 +112,7 @@ def _reached(what: str, value: float, n: Numbers) -> str:
 
 
 def _not_surely_within(measure: str, n: Numbers) -> str:
-    needed = "" if n["rows"] is None else f" (about {n['rows']:,} rows would be needed to tell)"
+    needed = "" if n["rows"] is None else f" (about {n['rows']:,} rows would be needed to show it)"
     return f"the upper confidence limit of |{measure}|, {n['value']:.3f}, is above {n['most']:g}{needed}"
 
 
@@ -158,7 +158,7 @@ def _small_cells(_measure: str, n: Numbers) -> str:
         for cell in n["cells"]
     ]
     more = f" and {len(cells) - SHOWN} more cells are as small" if len(cells) > SHOWN else ""
-    return f"too few to tell a gap from chance: {', '.join(cells[:SHOWN])}{more}. {n['advice']}"
+    return f"too few to distinguish a gap from chance: {', '.join(cells[:SHOWN])}{more}. {n['advice']}"
 
 
 def _probes(reading: str, n: Numbers) -> str:
@@ -171,16 +171,16 @@ def _probes(reading: str, n: Numbers) -> str:
 
 def _held_out(measure: str, n: Numbers) -> str:
     return (
-        f"chosen on held-out rows in {n['folds']} folds: {measure} {n['gap']:+.3f}, "
-        f"{performance_words(n['of'])} {n['performance']:.3f} there, where the label's probe has {n['before']:.3f} before any cost; "
-        "the trace's own columns are those on the rows that the probes were fitted on"
+        f"chosen on held-out rows in {n['folds']} folds, with {measure} {n['gap']:+.3f} and "
+        f"{performance_words(n['of'])} {n['performance']:.3f} (the label's probe alone: {n['before']:.3f}); "
+        "the trace shows values on the rows that the probes were fitted to"
     )
 
 
 def _training_set(_subject: str, n: Numbers) -> str:
     if n["rows"]:
-        return f"what tells the groups apart was also learnt from {n['rows']:,} rows of the training set"
-    return "the training set was not needed: the rows here tell the groups apart as well"
+        return f"{n['rows']:,} rows of the training set were also used to learn what separates the groups"
+    return "the training set was not used: the repair set separates the groups as well"
 
 
 def _tried(method: str, n: Numbers) -> str:
@@ -202,7 +202,7 @@ def _rescored(measure: str, n: Numbers) -> str:
 
 
 def _not_tried(method: str, n: Numbers) -> str:
-    return f"not tried, since {method} leaves nothing to improve that these patients could show: {', '.join(n['methods'])}"
+    return f"not tried, because {method} leaves no gap that these patients could show: {', '.join(n['methods'])}"
 
 
 def _no_time(method: str, n: Numbers) -> str:
@@ -219,12 +219,12 @@ PLAIN = {
     "final_network_misses": "the final network misses the goal",
     "too_large": "its |{subject}| {value:.3f} is above {most:g}",
     "equal_odds": "best {subject} with equal sensitivity and false positive rate in all {groups} groups",
-    "cross_fitted_choice": f"cross-fitted choice among {{of:,}} steps, {{qualified:,}} of which keep what was asked: {CORRECTED}",
-    "original_within": f"the original model is surely within the maximum gap {{max_gap:g}} already: {CORRECTED}",
-    "nothing_to_repair": f"no gap that these {{rows:,}} rows can tell from chance: the original model has {CORRECTED}",
+    "cross_fitted_choice": f"cross-fitted choice among {{of:,}} steps, {{qualified:,}} of which meet the constraints: {CORRECTED}",
+    "original_within": f"the original model is already shown to be within the maximum gap {{max_gap:g}}: {CORRECTED}",
+    "nothing_to_repair": f"no gap that these {{rows:,}} rows can distinguish from chance: the original model has {CORRECTED}",
     "declined": f"no step has a smaller |{{subject}}| than the original model, which has {CORRECTED}; the original was kept",
-    "not_surely_there": "the original model has {subject} {gap:+.3f}, {z:.1f} standard errors: a rule that needs each patient's group is "
-    "chosen from {least:g} on, since it would turn what is chance of it into a gap; the original was kept",
+    "not_surely_there": "the original model has {subject} {gap:+.3f}, which is {z:.1f} standard errors. A rule that needs each patient's "
+    "group is chosen only from {least:g} standard errors on, because it would turn chance into a gap; the original was kept",
     "rate_too_low": "a rate that must be kept is {by:.3f} too low",
     "needs_group": "needs each patient's group",
     "band": "inside the band the positive decision goes to {subject}",
@@ -232,12 +232,12 @@ PLAIN = {
     "not_its_target": "equalises sensitivity and false positive rate; {subject} is not its target and need not shrink",
     "frozen_parameters": "{frozen} of {of} parameter tensors are frozen and stay as they are",
     "original_kept": "the original model was kept",
-    "cross_fitted": "gaps and performance were corrected by how much worse steps are on rows not used for fitting, among {rows:,} rows",
-    "cut_short": "{subject} ended after {steps:,} steps, when its share of the budget was used up",
-    "no_step": "{subject} ended without a step: none of {trials:,} trials moved the gap far enough with the performance kept",
+    "cross_fitted": "gaps and performance are corrected by how much worse each step is on rows not used for fitting, among {rows:,} rows",
+    "cut_short": "{subject} stopped after {steps:,} steps, when its share of the budget was used up",
+    "no_step": "{subject} stopped without a step: none of {trials:,} trials moved the gap far enough with the performance kept",
     "could_not_run": "{subject} could not be run: {problem}",
-    "recalibrated": "scores are recalibrated on the repair set, which changes no decision: on average {before:.1%} away from the risk "
-    "by the recalibrated original before, {after:.1%} after (cross-fitted)",
+    "recalibrated": "scores are recalibrated on the repair set, which changes no decision: their mean distance from the risk by the "
+    "recalibrated original is {before:.1%} before and {after:.1%} after (cross-fitted)",
     "constant": "a repair that decides the same for everybody in every group was refused",
 }
 NOT_RECALIBRATED = {

@@ -205,5 +205,5 @@ def encoding_view(layers: pd.DataFrame, level: float = 0.95) -> RenderableType:
                 table.add_row(*(where if k == 0 else ("", "", "")), GIVEN_NAMES[label], found)
         parts.append(table)
         parts += [Text(f"{short_name(name)}: {printable(note)}.", style="dim") for note in dict.fromkeys(rows["note"]) if note]
-    chance = "0.5 or less is chance (bold: the interval is above it). Among rows of one label a difference in prevalence has no effect."
+    chance = "0.5 or less is chance (bold: the interval is above it). Among rows of one label, differences in prevalence have no effect."
     return Group(*parts, Text(f"{chance} {models.READ_IS_NOT_USED}", style="dim"))

@@ -93,7 +93,7 @@ def conclusion(audit: Audit, names: Mapping[str, str] | None = None) -> str:
     if row is None:
         return "No difference could be estimated: insufficient data."
     if not row["clear"]:
-        return f"No difference between groups is clear after adjustment for {many}; those below the detectable size remain possible."
+        return f"No difference between groups is clear after adjustment for {many}; differences below the detectable size remain possible."
     low, high = sorted(100 * abs(row[f"simultaneous_{end}"]) for end in ("low", "high"))
     family = "" if audit.own_comparisons == audit.comparisons else f" for all {audit.comparisons:,}"
     of = f"{audit.own_comparisons:,} comparison{'' if audit.own_comparisons == 1 else 's'}"
@@ -174,14 +174,16 @@ def outcome_words(judgement: Judgement, *, details: bool = True, names: Mapping[
         low = judgement.performance_after.value < judgement.performance_limit
         lacking = f"{_performance_ends(judgement)}, below its limit of {amount(judgement.performance_limit)}" if low else ""
         return (
-            f"Reduced: {moved}; {lacking or f'that it is within {limit} is not shown'}." if details else f"Reduced: {subject} is smaller."
+            f"Reduced: {moved}{f'; {lacking}' if lacking else f', but is not shown to be within {limit}'}."
+            if details
+            else f"Reduced: {subject} is smaller."
         )
     moved = f"{subject} is larger, {first} percentage points before and {last} after" if judgement.larger else moved
     if judgement.short:
         why = f"too few patients in {', '.join(map(called, judgement.short))}"
     else:
         sides = ", or has only changed sides" if worst.before.value * worst.after.value < 0 and not judgement.larger else ""
-        why = f"{judgement.patients:,} patients are too few to tell whether it is {'larger' if judgement.larger else 'smaller'}{sides}"
+        why = f"{judgement.patients:,} patients are too few to show whether it is {'larger' if judgement.larger else 'smaller'}{sides}"
     return f"Unclear: {moved}; {why}{_needed_words(judgement)}." if details else f"Unclear: {why}."
 
 
@@ -272,8 +274,8 @@ def baseline_words(baseline: Baseline | None, level: float = 0.95) -> list[str]:
     if baseline.beats_repaired and baseline.repaired is not None:
         gaps = (amount(gap, "points") for gap in (baseline.repaired.gap, baseline.repaired.other_gap))
         found.append(
-            f"A logistic regression on {seen} that holds the difference in {gap_words(baseline.measure)} down has a {what} of "
-            f"{_ahead(baseline.repaired, level)} than the repaired classifier, with a difference of {' against '.join(gaps)} points: "
+            f"A logistic regression on {seen} with a constraint on the difference in {gap_words(baseline.measure)} has a {what} of "
+            f"{_ahead(baseline.repaired, level)} than the repaired classifier, with a difference of {' compared with '.join(gaps)} points: "
             "consider another model."
         )
     return found

@@ -183,7 +183,7 @@ RECIPES = (
         features=224 * 224,
         paper="12,322 (sex) or 6,036 (ethnicity) x 224 x 224 px, after balancing",
         folders=("mimic-cxr", "mimic-cxr-jpg"),
-        by_hand="It is handed out to credentialed users who have signed its data use agreement: get the tables and files/ from "
+        by_hand="It is available to credentialed users who have signed its data use agreement: get the tables and files/ from "
         f"{PHYSIONET}/mimic-cxr-jpg/2.0.0, patients and admissions of MIMIC-IV from {PHYSIONET}/mimiciv, and name the folder with --root.",
     ),
 )

@@ -229,7 +229,7 @@ RECIPES = (
         rows=38_597,
         features=22,
         paper="35,993 x 43 (age) or 44, with inputs='first-day'",
-        by_hand="It is handed out to credentialed users who have signed its data use agreement: get the tables from "
+        by_hand="It is available to credentialed users who have signed its data use agreement: get the tables from "
         f"{PHYSIONET}/mimiciii/1.4 and name their folder with --root.",
     ),
 )

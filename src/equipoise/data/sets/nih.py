@@ -129,7 +129,7 @@ RECIPES = (
         rows=112_120,
         features=224 * 224,
         folders=("cxr-nih", "nih"),
-        by_hand="The images are 42 GB behind a web page for people: get Data_Entry_2017_v2020.csv and the images from "
+        by_hand="The images are 42 GB behind a web page: get Data_Entry_2017_v2020.csv and the images from "
         "https://nihcc.app.box.com/v/ChestXray-NIHCC and name their folder with --root.",
     ),
 )

@@ -76,7 +76,7 @@
     const shades = { min_performance: make("rect", { class: "shade" }, svg), max_gap: make("rect", { class: "shade" }, svg) };
     if (best) {
       const d = best.gap.map((g, i) => `${i ? "L" : "M"}${geometry.x(Math.min(g, xMax)).toFixed(1)} ${geometry.y(best.performance[i]).toFixed(1)}`).join("");
-      make("title", {}, make("path", { class: "best", d }, svg), "upper bound (group-aware) (linear program)");
+      make("title", {}, make("path", { class: "best", d }, svg), "upper bound (group-aware)");
     }
     methods.forEach((m, k) => {
       const dots = make("g", { class: "points", style: `--c: var(--g${k % 7})` }, svg);
@@ -194,8 +194,8 @@
     if (below === null) return "—";
     return Math.abs(below) < 5e-4 ? "at it" : `${(100 * Math.abs(below)).toFixed(1)} ${below > 0 ? "below" : "above"}`;
   };
-  const within = (half) => (half === null ? "" : ` ± ${(100 * half).toFixed(1)} at most`);
-  const describe = (m, i) => `${m.name}, step ${m.steps[i].toLocaleString("en")}: difference ${points(m.gap[i])}${within(data.margin.gap)} points, ${data.goal.performance} ${percent(m.performance[i])}${within(data.margin.performance)}, threshold ${cut(m.threshold[i])}`;
+  const within = (half) => (half === null ? "" : ` (± ${(100 * half).toFixed(1)} at most)`);
+  const describe = (m, i) => `${m.name}, step ${m.steps[i].toLocaleString("en")}: difference ${points(m.gap[i])} points${within(data.margin.gap)}, ${data.goal.performance} ${percent(m.performance[i])}${within(data.margin.performance)}, threshold ${cut(m.threshold[i])}`;
 
   function show(k, i) {
     const m = methods[k];
@@ -239,7 +239,7 @@
     const item = document.createElement("span");
     const sign = make("svg", { width: 26, height: 10, "aria-hidden": "true", class: "best-key" }, item);
     make("path", { class: "best", d: "M1 5h24" }, sign);
-    item.append("upper bound (group-aware) (linear program)");
+    item.append("upper bound (group-aware)");
     $("legend").appendChild(item);
   }
   const rest = document.createElement("span");
