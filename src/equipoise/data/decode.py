@@ -34,7 +34,7 @@ from PIL import (  # noqa: F401
 )
 
 from equipoise.data.dicom import is_dicom, read_pixels
-from equipoise.data.faults import RAISE, BadImage, BadTransform, Broken, Limit
+from equipoise.data.faults import RAISE, BadImage, BadTransform, Broken, Limit, NoRoom
 from equipoise.data.image_files import Pixels, Source, file_state
 from equipoise.data.preprocessing import Geometry
 from equipoise.errors import BadInput, MissingExtra, first_line
@@ -185,7 +185,7 @@ def fault(source: Source, make: Callable[[Source], npt.NDArray[Any]], out: npt.N
     """Puts what is made of one image into `out`; what was wrong with it, or nothing. The reason holds no name."""
     try:
         out[:] = make(source)
-    except (MissingExtra, BadTransform, Coloured):  # no fault of the image
+    except (MissingExtra, BadTransform, NoRoom, Coloured):  # no fault of the image
         raise
     except BadImage as error:
         return Broken(error.kind, str(error))

@@ -16,15 +16,17 @@ from importlib import import_module
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from equipoise.data.faults import BadImage, Broken, Limit
 from equipoise.data.image_files import file_state
 from equipoise.errors import BadInput, MissingExtra, first_line
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 log = logging.getLogger(__name__)
 
@@ -209,12 +211,12 @@ def header(file: str | Path, limit: Limit = Limit()) -> dict[str, object]:
 
 
 def with_headers(
-    frame: pd.DataFrame,
+    frame: "pd.DataFrame",
     files: Sequence[str | Path],
     progress: Callable[[int], None] | None = None,
     limit: Limit | None = None,
     patient: str | None = None,
-) -> tuple[pd.DataFrame, dict[int, Broken]]:
+) -> "tuple[pd.DataFrame, dict[int, Broken]]":
     """The frame with those of the columns sex, age and view that it lacks, from its rows' files; and what was wrong, by position.
 
     Warns where the headers that were read tell other patients apart than the column `patient` does: a row may name another's image.
@@ -237,7 +239,7 @@ def with_headers(
 
 def _compare_patients(column: "pd.Series[Any]", headers: Sequence[object]) -> None:
     """Warns where headers name other patients than a table, or several for one of its patients. Names none of them."""
-    both = pd.DataFrame({"table": column.astype(object).map(str).to_numpy(), "header": headers})
+    both = column.astype(object).map(str).rename("table").reset_index(drop=True).to_frame().assign(header=headers)
     both = both[column.notna().to_numpy() & both["header"].notna()]
     other = both.index[both["table"] != both["header"]]
     several = int((both.drop_duplicates().groupby("table").size() > 1).sum())

@@ -29,6 +29,10 @@ class BadImage(BadInput):
         super().__init__(reason)
 
 
+class NoRoom(Exception):
+    """An image is to be decoded while no other such one is, which a process on its own cannot know."""
+
+
 class BadTransform(BadInput):
     """A transform of the user's that cannot be used: what it raised or returned."""
 
@@ -53,9 +57,22 @@ def counted(broken: Iterable[Broken]) -> dict[str, int]:
     return {kind: found[kind] for kind in KINDS if found[kind]}
 
 
+class _Elsewhere:
+    """In place of the lock of another process."""
+
+    def __enter__(self) -> None:
+        raise NoRoom
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 @dataclass(frozen=True)
 class Limit:
-    """The most pixels of an image; and room for one image of that size, whatever the number of threads."""
+    """The most pixels of an image; and room for one image of that size, whatever the number of threads.
+
+    In another process the lock is not there: an image that would need it raises `NoRoom`, and is for the process that has it.
+    """
 
     pixels: int = MAX_PIXELS
     threads: int = 1
@@ -64,6 +81,9 @@ class Limit:
     def __post_init__(self) -> None:
         if self.pixels < 1:
             raise BadInput(f"max_pixels must be at least 1; got {self.pixels}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Limit, (self.pixels, self.threads, _Elsewhere())
 
     @property
     def bytes(self) -> int:

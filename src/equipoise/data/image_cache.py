@@ -1,5 +1,7 @@
 """Rows made of images, in memory or in a file: filled by threads, found again in a cache, or in a file that goes with the process.
 
+Threads wait for each other in Python's own part of opening an image. Where images are many, each thread hands them to another process.
+
 Pixels of 8 bits are found again as long as the files are the same. What a user's code makes is not: the code may call other code that has
 changed, so its rows are kept for one process only. A cached file is marked as used whenever it is opened; none is removed unless asked for.
 """
@@ -15,9 +17,9 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -29,6 +31,7 @@ import numpy.typing as npt
 from equipoise.data.faults import Broken, Limit
 from equipoise.data.files import replacing, user_cache
 from equipoise.data.image_files import Pixels, Source, file_state
+from equipoise.data.processes import Gone, Processes
 from equipoise.errors import BadInput
 
 log = logging.getLogger(__name__)
@@ -40,6 +43,8 @@ LEFTOVER = re.compile(r"\.equipoise\..+\.tmp")  # of a process that was killed w
 IN_MEMORY = 2**28  # bytes of rows that are kept in memory unless a cache is named: 5,349 gray images of 8 bits at 224 px
 SMALL = 2**16  # bytes of a file that is known by its content; a larger one by path, length and times of change, to spare reading it
 CHUNK = 32  # images that one thread takes at a time
+MANY = 4096  # images from which processes are started to decode them, which takes about half a second
+SEVERAL = 4  # threads from which they would wait for each other
 VERSION = 3  # of the decoding; another one makes other pixels
 Make = Callable[[Source], npt.NDArray[Any]]
 warned = logging.getLogger("equipoise.data.images.decoding")
@@ -124,9 +129,17 @@ def _described(path: Path) -> ImageCache:
 
 
 def fill(
-    out: npt.NDArray[Any], sources: Sequence[Source], make: Make, limit: Limit, progress: Callable[[int], None] | None
+    out: npt.NDArray[Any],
+    sources: Sequence[Source],
+    make: Make,
+    limit: Limit,
+    progress: Callable[[int], None] | None,
+    processes: Processes | None = None,
 ) -> dict[int, Broken]:
-    """Puts what is made of each image into `out` (n, ...); what was wrong, by position. Pillow frees Python's lock while it decodes."""
+    """Puts what is made of each image into `out` (n, ...); what was wrong, by position. Pillow frees Python's lock while it decodes.
+
+    With `processes`, which need `out` to be a mapped file, a thread decodes only those images that its process leaves to it.
+    """
     from equipoise.data.decode import fault, watching  # brings Pillow, which a cohort without images does not need
 
     broken: dict[int, Broken] = {}
@@ -135,7 +148,14 @@ def fill(
 
     def work(start: int) -> int:
         rows = range(start, min(start + CHUNK, len(sources)))
-        for row in rows:
+        left: Iterable[int] = rows
+        if processes is not None:
+            with suppress(Gone):
+                done = processes.call(decoded, str(out.filename), start, sources[start : rows.stop], make, limit)  # type: ignore[attr-defined]
+                broken.update(done.broken)
+                remarks.update(done.remarks)
+                left = done.left
+        for row in left:
             doing[threading.get_ident()] = row
             wrong = fault(sources[row], make, out[row], limit)
             if wrong:
@@ -159,6 +179,40 @@ def fill(
     return broken
 
 
+@dataclass(frozen=True)
+class Decoded:
+    """What came of some images: what was wrong and what was remarked, by row, and which are left to the caller."""
+
+    broken: dict[int, Broken]
+    remarks: dict[int, str]
+    left: list[int]
+
+
+def decoded(path: str, start: int, sources: Sequence[Source], make: Make, limit: Limit) -> Decoded:
+    """What came of the images from row `start` on, which are put into a mapped file. In a process of its own.
+
+    What is no fault of an image, such as a missing library, is left to the caller, which comes upon it too; and so are images that are to
+    be decoded one at a time.
+    """
+    from equipoise.data.decode import fault, watching
+
+    out = np.lib.format.open_memmap(path, mode="r+")
+    found = Decoded({}, {}, [])
+    doing: dict[int, int] = {}
+    with watching(limit, doing, found.remarks):
+        for row, source in enumerate(sources, start):
+            doing[threading.get_ident()] = row
+            try:
+                wrong = fault(source, make, out[row], limit)
+            except Exception:
+                found.left.append(row)
+                found.remarks.pop(row, None)
+                continue
+            if wrong:
+                found.broken[row] = wrong
+    return found
+
+
 def cached(
     sources: Sequence[Source],
     make: Make,
@@ -172,12 +226,26 @@ def cached(
 
     `about` tells how they are made, and `shape` is that of one image.
     """
+    many = len(sources) >= MANY and limit.threads >= SEVERAL and not any(isinstance(source, bytes) for source in sources)
+    with Processes() if many else nullcontext() as processes:
+        return _cached(sources, make, about, shape, folder, limit, progress, processes)
+
+
+def _cached(
+    sources: Sequence[Source],
+    make: Make,
+    about: object,
+    shape: tuple[int, ...],
+    folder: Path,
+    limit: Limit,
+    progress: Callable[[int], None] | None,
+    processes: Processes | None,
+) -> tuple[Pixels, dict[int, Broken]]:
     from equipoise.data.decode import fault, watching
 
     key = blake2b(repr((VERSION, about, shape, limit.pixels)).encode(), digest_size=16)
-    with ThreadPoolExecutor(limit.threads) as pool:
-        for identity in pool.map(_identity, sources, chunksize=CHUNK):
-            key.update(len(identity).to_bytes(4, "big") + identity)
+    for identity in _identities_of(sources, limit.threads, processes):
+        key.update(len(identity).to_bytes(4, "big") + identity)
     path, notes = folder / f"{key.hexdigest()}.npy", folder / f"{key.hexdigest()}.json"
     with suppress(OSError, ValueError, TypeError, AttributeError):  # not there, or damaged: it is made again
         broken = {int(at): Broken(*map(str, one)) for at, one in json.loads(notes.read_text(encoding="utf-8")).items()}
@@ -196,7 +264,7 @@ def cached(
     with replacing(path, follow=False) as temporary:
         check_room(folder, (len(sources), *shape), np.uint8)
         store = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=(len(sources), *shape))
-        broken = fill(store, sources, make, limit, progress)
+        broken = fill(store, sources, make, limit, progress, processes)
         store.flush()
         del store
         with replacing(notes, follow=False) as listed:  # first, so that pixels never lie there without them
@@ -238,6 +306,25 @@ def check_room(folder: Path, shape: tuple[int, ...], kind: npt.DTypeLike) -> Non
             f"{shape[0]:,} images of shape {shape[1:]} need {needed / 2**30:.2f} GiB in {folder}, where {free / 2**30:.2f} GiB are free. "
             "Name another folder (cache=, or EQUIPOISE_CACHE), or use a smaller size."
         )
+
+
+def _identities_of(sources: Sequence[Source], threads: int, processes: Processes | None) -> Iterator[bytes]:
+    """What tells each file from others, in their order."""
+
+    def work(start: int) -> list[bytes]:
+        some = sources[start : start + CHUNK]
+        if processes is not None:
+            with suppress(Gone):
+                return processes.call(_identities, some)
+        return _identities(some)
+
+    with ThreadPoolExecutor(threads) as pool:
+        for some in pool.map(work, range(0, len(sources), CHUNK)):
+            yield from some
+
+
+def _identities(sources: Sequence[Source]) -> list[bytes]:
+    return [_identity(source) for source in sources]
 
 
 def _identity(source: Source) -> bytes:

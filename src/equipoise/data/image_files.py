@@ -4,13 +4,15 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from equipoise.errors import BadInput, raise_all
+
+if TYPE_CHECKING:  # a process that decodes images needs no pandas, which takes most of its start
+    import pandas as pd
 
 Pixels = npt.NDArray[np.uint8]  # (..., size, size)
 Source = str | Path | bytes  # a file, or its content
@@ -96,15 +98,16 @@ class _Inside:
 
     def __init__(self, root: Path) -> None:
         self.given, self.root = root, Path(os.path.realpath(root))
-        self.real: dict[Path, Path] = {}
+        self.folders: dict[Path, bool] = {}
 
     def holds(self, path: Path) -> bool:
         try:
             if path.name in ("", "..") or path.is_symlink():
                 return Path(os.path.realpath(path)).is_relative_to(self.root)
-            if path.parent not in self.real:
-                self.real[path.parent] = Path(os.path.realpath(path.parent))
-            return (self.real[path.parent] / path.name).is_relative_to(self.root)
+            place = path.parent
+            if place not in self.folders:
+                self.folders[place] = Path(os.path.realpath(place)).is_relative_to(self.root)
+            return self.folders[place] or Path(os.path.realpath(path)) == self.root  # the folder itself, which is no image
         except (OSError, ValueError):  # no file can have such a name: a NUL in it, or too long
             return path.is_relative_to(self.given) and ".." not in path.relative_to(self.given).parts
 

@@ -1,0 +1,107 @@
+"""Processes that decode images: the same pixels, faults and remarks as by threads; what a process leaves or loses, its thread does."""
+
+import os
+import pickle
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from equipoise.data import Images, image_cache, processes
+from equipoise.data.decode import decode
+from equipoise.data.faults import Limit, NoRoom
+from equipoise.data.image_cache import decoded
+from equipoise.data.preprocessing import Geometry
+from equipoise.data.processes import Gone, Processes
+
+SIZE = Geometry((8, 8))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """Six images of which each has its own shade, one damaged, one that is missing."""
+    rng = np.random.default_rng(0)
+    for k in range(6):
+        Image.fromarray(rng.integers(0, 256, (9, 9), dtype=np.uint8)).save(tmp_path / f"{k}.png")
+    (tmp_path / "2.png").write_bytes((tmp_path / "2.png").read_bytes()[:60])
+    return [tmp_path / f"{k}.png" for k in range(7)]
+
+
+def opened(files: list[Path], cache: Path, **more: object) -> Images:
+    return Images.open(files, size=8, cache=cache, workers=1, skip_broken=True, **more)
+
+
+@pytest.fixture
+def in_processes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Makes two images many; the names of what is called in a process."""
+    called: list[str] = []
+    real = Processes.call
+
+    def call(self: Processes, function: object, *given: object) -> object:
+        called.append(function.__name__)
+        return real(self, function, *given)
+
+    monkeypatch.setattr(image_cache, "MANY", 2)
+    monkeypatch.setattr(image_cache, "SEVERAL", 1)
+    monkeypatch.setattr(image_cache, "CHUNK", 4)
+    monkeypatch.setattr(Processes, "call", call)
+    return called
+
+
+def test_images_are_the_same_by_processes_and_by_threads(files: list[Path], tmp_path: Path, request: pytest.FixtureRequest):
+    steps: list[int] = []
+    plain = opened(files, tmp_path / "threads")
+    called = request.getfixturevalue("in_processes")
+    found = opened(files, tmp_path / "processes", progress=steps.append)
+    assert sorted(called) == ["_identities"] * 2 + ["decoded"] * 2
+    assert np.array_equal(found.pixels, plain.pixels)
+    assert Path(found.pixels.filename).name == Path(plain.pixels.filename).name  # what tells the files apart is the same too
+    assert (found.broken, list(found.rows)) == (plain.broken, [0, 1, 3, 4, 5])
+    assert {at: one.kind for at, one in found.broken.items()} == {2: "damaged", 6: "missing"}
+    assert sum(steps) == 7
+
+
+def test_colours_that_one_process_meets_are_kept_for_all(files: list[Path], tmp_path: Path, in_processes: list[str]):
+    Image.fromarray(np.full((9, 9, 3), (200, 10, 10), np.uint8)).save(files[5])
+    found = opened(files, tmp_path / "cache", channels=3)
+    assert "decoded" in in_processes
+    assert found.pixels.shape == (7, 8, 8, 3)
+    assert found.pixels[5, 0, 0].tolist() == [200, 10, 10]
+
+
+def test_threads_do_the_work_of_a_process_that_ends(
+    files: list[Path], tmp_path: Path, in_processes: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(processes, "COMMAND", "raise SystemExit(3)")
+    found = opened(files, tmp_path / "cache")
+    assert in_processes
+    for at in (0, 1, 3, 4, 5):
+        assert np.array_equal(found.pixels[at], decode(files[at], SIZE))
+
+
+def test_a_process_answers_raises_and_is_gone_once_it_ends():
+    with Processes() as some:
+        assert some.call(divmod, 7, 3) == (2, 1)
+        with pytest.raises(ZeroDivisionError):
+            some.call(divmod, 7, 0)
+        assert some.call(os.getpid) != os.getpid()
+        for _ in range(2):
+            with pytest.raises(Gone):
+                some.call(os._exit, 3)
+
+
+def test_an_image_that_needs_the_callers_lock_is_left_to_it(files: list[Path], tmp_path: Path):
+    np.save(tmp_path / "out.npy", np.zeros((2, 8, 8), np.uint8))
+    large = Limit(threads=10**8)  # so many threads that any image is above the share of one
+    with large.room(100):
+        pass
+    elsewhere = pickle.loads(pickle.dumps(large))
+    with pytest.raises(NoRoom), elsewhere.room(100):
+        pass
+    found = decoded(str(tmp_path / "out.npy"), 0, files[:2], partial(decode, geometry=SIZE, limit=elsewhere), elsewhere)
+    assert (found.left, found.broken) == ([0, 1], {})
+    done = decoded(str(tmp_path / "out.npy"), 0, files[:2], partial(decode, geometry=SIZE), Limit())
+    assert done.left == []
+    assert np.array_equal(np.load(tmp_path / "out.npy")[1], decode(files[1], SIZE))
