@@ -1,10 +1,10 @@
 """Where networks compute: the choice of a device, rows of inputs on their way there, and steps that are recorded on a GPU.
 
 On a GPU the raw rows (bytes, for images) are copied there once if they fit next to the network; otherwise batch by batch from pinned
-memory, without waiting. Images in a mapped file, which nobody writes to, stay there as long as they are used in this process, and feeds of
-the same images, or of some of them, share the copy. Images arrive channels-last there, the layout that its convolutions want. Mini-batches
-of 32 keep a large GPU busy for less time than Python needs to launch the work; a step that is recorded once and replayed avoids that. A
-step that cannot be recorded (it reads values on the CPU, say) runs as it is.
+memory, without waiting. Images in a mapped file, which is never written to, stay there as long as they are used in this process, and feeds
+of the same images, or of some of them, share the copy. Images arrive channels-last there, the layout that its convolutions want. Mini-
+batches of 32 keep a large GPU busy for less time than Python needs to launch the work; a step that is recorded once and replayed avoids
+that. A step that cannot be recorded (it reads values on the CPU, say) runs as it is.
 """
 
 import copy
