@@ -94,7 +94,7 @@ def api() -> str:
     """The reference of the Python names as Markdown with autodoc directives: `equipoise` itself, then what users import from a room."""
     parts = [
         "# Python API\n\n`import equipoise as eq` gives the names of the first section; "
-        "the others are imported from the room named above them.\n"
+        "the others are imported from the module named above them.\n"
     ]
     parts += ["## equipoise\n", *_entries("equipoise", [name for name in equipoise.__all__ if not name.startswith("_")])]
     for room, names in EXTRAS.items():

@@ -109,8 +109,7 @@ class Audit:
     """What an audit found. `audit["eod"]` is a gap or a performance measure with its interval; `groups` has one row per group.
 
     With more than two groups (or several attributes) `audit["eod"]` is the gap with the largest absolute value; `gaps` has all, each with
-    its permutation p-value. `clear` marks those that are findings after adjustment for all `comparisons` of the audit, which of several
-    labels are those of all of them.
+    its permutation p-value. `clear` marks findings after adjustment for all `comparisons`, of all labels together.
     """
 
     estimates: dict[str, Estimate]
@@ -148,7 +147,7 @@ class Audit:
 
     @property
     def own_comparisons(self) -> int:
-        """How many of the comparisons are between groups of this audit, not of another label's."""
+        """The number of comparisons of this label, where several are audited together."""
         return int(comparisons_of(self.gaps).max(initial=-1)) + 1
 
     @property

@@ -114,9 +114,16 @@ def goal_words(goal: Goal) -> str:
     'the smallest difference in sensitivity with balanced accuracy of at least 75.0%'
     >>> goal_words(Goal("spd", max_gap=0.05, keep={"tpr": "before"}))
     "the best balanced accuracy with a difference in share flagged of at most 5.0 points, and no group's sensitivity lower than before"
+    >>> goal_words(Goal("eod").settled(0.8))
+    "the smallest difference in sensitivity with balanced accuracy at most 2.0 points below the original's (78.0% on the repair set)"
     """
     what, performance = gap_words(goal.measure), performance_words(goal.performance)
-    floor = "" if goal.min_performance is None else f" with {performance} of at least {amount(goal.min_performance)}"
+    floor = ""
+    if goal.min_performance is not None and goal.original is not None:  # relative to the original, as estimated on the repair set
+        lost = amount(goal.original - goal.min_performance, "size")
+        floor = f" with {performance} at most {lost} points below the original's ({amount(goal.min_performance)} on the repair set)"
+    elif goal.min_performance is not None:
+        floor = f" with {performance} of at least {amount(goal.min_performance)}"
     within = f"a difference in {what} of at most {amount(goal.max_gap, 'size')} points"
     if goal.max_gap is None:
         asked = f"the smallest difference in {what}{floor}"
