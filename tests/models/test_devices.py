@@ -19,6 +19,7 @@ from support.facts import facts, says
 from support.published import debias
 
 CPU = torch.device("cpu")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
 
 def pictures(n: int = 60, size: int = 12) -> Images:
@@ -81,6 +82,18 @@ def test_images_on_a_device_are_shared_by_feeds_of_some_of_them_and_go_with_them
     assert place in devices._kept
     del images, part, wider, some
     assert place not in devices._kept
+
+
+@needs_gpu
+def test_feeds_on_a_gpu_share_one_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(devices, "FEW", 10)
+    images, gpu = mapped(tmp_path), torch.device("cuda", torch.cuda.current_device())
+    whole, part = Feed(images, gpu), Feed(images.take(np.arange(40, 20, -1)), gpu)
+    assert part._resident is whole._resident
+    assert torch.equal(part(torch.tensor([0, 19])).cpu(), images[[40, 21]])
+    held = torch.cuda.memory_allocated(gpu)
+    del images, whole, part
+    assert torch.cuda.memory_allocated(gpu) < held
 
 
 def test_images_that_can_be_written_to_are_never_shared(monkeypatch: pytest.MonkeyPatch):

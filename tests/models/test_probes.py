@@ -171,13 +171,16 @@ def test_rows_that_are_left_out_and_classes_that_are_not_there():
 
 
 @pytest.mark.parametrize("rows", [1500, 300])  # by Newton's method, and by scikit-learn's
-def test_products_on_a_device_give_the_same_probe(rows: int):
+@pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"))]
+)
+def test_products_on_a_device_give_the_same_probe(rows: int, device: str):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(rows, 130))
     target, folds, known = (x[:, 0] + rng.normal(size=rows) > 0).astype(int), rng.integers(0, 5, rows), rng.random(rows) < 0.8
     more = rng.normal(size=(60, 130)), rng.integers(0, 2, 60)
     plain = fit_probe(x, target, 2, folds, known, 1, more)
-    there = fit_probe(x, target, 2, folds, known, 1, more, device=torch.device("cpu"))
+    there = fit_probe(x, target, 2, folds, known, 1, more, device=torch.device(device))
     assert (there.penalty, there.more) == (plain.penalty, 60)
     for name in ("weight", "bias", "held_out"):
         assert getattr(there, name) == pytest.approx(getattr(plain, name), abs=1e-9), name

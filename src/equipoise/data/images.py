@@ -110,7 +110,8 @@ class Images:
         workers: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Images:
-        """The images in these files, decoded by `workers` threads (by default one per core); `progress` gets how many more are done.
+        """The images in these files, decoded by `workers` threads (by default one per core, at most 16), or by as many processes where
+        images are many; `progress` gets how many more are done.
 
         `size` stretches them to a square, by default of 224 pixels. `resize` is the length of the shorter side, or (height, width), `crop`
         the side of the central square that is taken then, or "square": the largest one, taken before; `centre="floor"` begins it where

@@ -81,13 +81,13 @@ class Settings:
 
 
 def cost(task: Task, settings: Settings) -> Work:
-    """The work: probes next to the network; the scores before, the features and the scores after; an evaluation and a program per bound."""
+    """The work: probes next to the network; its scores and its features; an evaluation and a program per bound."""
     measure = task.goal.measure
     probes = 1 + (2 if is_quotient(measure) else len(terms(measure)))  # the label, and the groups given each
     seconds = probes * probe_seconds(task.model, task.repair, settings)
     original = "score" if isinstance(task.repair, Scores) else "network"
     what = f"{probes} probes in {settings.folds} folds next to the original {original}, and {settings.steps} bounds"
-    return Work(3 * len(task.repair), 3 * settings.steps, what, seconds)
+    return Work(2 * len(task.repair), 3 * settings.steps, what, seconds)
 
 
 def probe_seconds(model: nn.Module | None, cohort: Rows, settings: Settings) -> float:

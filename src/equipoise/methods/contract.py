@@ -318,12 +318,12 @@ def work_of(name: str, task: Task, settings: Any) -> Work:
     once = known.cost(task, settings)
     if known.kind == Kind.OTHERS or task.goal.selection == "paper" or once.rows is None or not known.selects:
         return once
-    parts, rows = parts_of(known, len(task.repair)), float(len(task.repair))
+    parts = parts_of(known, len(task.repair))
     what = f"{parts + 1} fits, for {task.goal.selection} selection, of: {once.what}"
     if known.kind == Kind.RULE:  # the scores are those of the original, whatever rows are left out
         return Work(once.rows, (parts + 1) * once.evaluations, what, once.seconds)
-    if known.kind == Kind.PROBES:  # on all rows, and as often on all but one part; each decides on all rows
-        return Work(parts * once.rows + (parts + 1) * rows, (parts + 1) * once.evaluations, what, parts * once.seconds)
+    if known.kind == Kind.PROBES:  # on all rows, and as often on all but one part; the network is read once for all of them
+        return Work(once.rows, (parts + 1) * once.evaluations, what, parts * once.seconds)
     runs = 3 if adaptive(settings) else 4  # two halves, all rows, and all rows again up to the step that was chosen
     what = f"up to {runs} runs, for {task.goal.selection} selection, of: {once.what}"
     return Work(runs * once.rows, runs * once.evaluations, what, runs * once.seconds)
