@@ -4,6 +4,7 @@ The oracle counts the file again from its text (`recount`). What changes the for
 """
 
 import csv
+import decimal
 import gzip
 import io
 from pathlib import Path
@@ -25,6 +26,7 @@ GROUPS = ["", "NA", "null", "None", "nan", "f", "m", "F & M", "M ", " F", "007",
           "=cmd()", "\u202eF", "<b>F</b>", "X" * 300, "2020-01-01", "0", "00", "0.0", "M\n", "\u00e9", "e\u0301", "-", "1.0"]  # fmt: skip
 PATIENTS = ["", "007", "7", "7.0", "NA", "null", "1e5", "100000", "123456789012345678", "123456789012345679", "True", "01000", "1000",
             "2020-01-01", "\u00e9", "e\u0301", " 01000", "None", "nan", "0x10", "-0", "0"]  # fmt: skip
+COLUMN_OF = {"label": "y", "score": "p", "group": "sex", "patient": "patient"}
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab"}
 AUDIT = ["--label", "y", "--score", "p", "--group", "sex", "--patient", "patient", "--min-patients", "1", "--json"]
 
@@ -164,15 +166,12 @@ def _header(content: bytes, place: Path, rng: np.random.Generator) -> Case:
     return _from_text(f"header: {','.join(names)}", path, path.read_bytes())
 
 
-def _parquet(content: bytes, place: Path, rng: np.random.Generator) -> Case:
-    """The same table as Parquet, with other types, or with cells that hold something else."""
+def _kinds() -> dict[str, dict[str, Any]]:
+    """Types that columns of the Parquet file have instead of their own, by what is said of them; none where a cell is missing."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    rows = rows_of(content)
-    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
-    columns["y"], columns["p"] = [int(v) for v in columns["y"]], [float(v) for v in columns["p"]]
-    kinds = {
+    missing: dict[str, dict[str, Any]] = {f"missing {what}": {} for what in COLUMN_OF}
+    return {
         "as it is": {},
         "labels as bool": {"y": pa.bool_()},
         "labels as double": {"y": pa.float64()},
@@ -187,48 +186,64 @@ def _parquet(content: bytes, place: Path, rng: np.random.Generator) -> Case:
         "patients as lists": {"patient": pa.list_(pa.string())},
         "groups as structs": {"sex": pa.struct([("a", pa.string())])},
         "labels as timestamps": {"y": pa.timestamp("ms")},
-        "missing label": None,
-        "missing score": None,
-        "missing group": None,
-        "missing patient": None,
+        **missing,
     }
+
+
+def _array(values: list[Any], kind: Any) -> Any:
+    """A column of another type; None stands for its own."""
+    import pyarrow as pa
+
+    if kind is None:
+        return pa.array(values)
+    if pa.types.is_list(kind):
+        return pa.array([[v] for v in values], kind)
+    if pa.types.is_struct(kind):
+        return pa.array([{"a": v} for v in values], kind)
+    if pa.types.is_string(kind):
+        return pa.array([str(v) for v in values], kind)
+    if pa.types.is_decimal(kind):
+        return pa.array([decimal.Decimal(v) for v in values], kind)
+    if pa.types.is_integer(kind):
+        return pa.array([int(v) for v in values], kind)
+    if pa.types.is_binary(kind):
+        return pa.array([v.encode() for v in values], kind)
+    if pa.types.is_float32(kind):
+        return pa.array(np.asarray(values, np.float32), kind)
+    if pa.types.is_timestamp(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind):
+        return pa.array(values).cast(pa.int64()).cast(kind)
+    return pa.array(values, pa.string()).cast(kind)
+
+
+def _as_read(value: str, kind: Any) -> str:
+    """The text that a cell stands for once its column has another type."""
+    import pyarrow as pa
+
+    if kind is not None and pa.types.is_integer(kind):
+        return str(int(value))
+    return repr(float(np.float32(float(value)))) if kind is not None and pa.types.is_float32(kind) else value
+
+
+def _parquet(content: bytes, place: Path, rng: np.random.Generator) -> Case:
+    """The same table as Parquet, with other types, or with cells that hold something else."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = rows_of(content)
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+    columns["y"], columns["p"] = [int(v) for v in columns["y"]], [float(v) for v in columns["p"]]
+    kinds = _kinds()
     what = str(rng.choice(list(kinds)))
     invalid = what.split()[-1] in ("lists", "structs", "timestamps", "bytes")
     if what.startswith("missing"):
-        name = {"label": "y", "score": "p", "group": "sex", "patient": "patient"}[what.split()[1]]
+        name = COLUMN_OF[what.split()[1]]
         for at in rng.choice(len(rows), int(rng.integers(1, 4)), replace=False):
             columns[name][at] = None
             rows[at] = {**rows[at], name: ""}
-    fields: dict[str, Any] = dict(kinds[what] or {})
-    arrays = {}
-    for name, values in columns.items():
-        kind = fields.get(name)
-        if kind is None:
-            arrays[name] = pa.array(values)
-        elif pa.types.is_list(kind):
-            arrays[name] = pa.array([[v] for v in values], kind)
-        elif pa.types.is_struct(kind):
-            arrays[name] = pa.array([{"a": v} for v in values], kind)
-        elif pa.types.is_string(kind):
-            arrays[name] = pa.array([str(v) for v in values], kind)
-        elif pa.types.is_decimal(kind):
-            import decimal
-
-            arrays[name] = pa.array([decimal.Decimal(v) for v in values], kind)
-        elif pa.types.is_integer(kind):
-            arrays[name] = pa.array([int(v) for v in values], kind)
-            rows = [{**row, name: str(int(row[name]))} for row in rows]
-        elif pa.types.is_binary(kind):
-            arrays[name] = pa.array([v.encode() for v in values], kind)
-        elif pa.types.is_float32(kind):
-            arrays[name] = pa.array(np.asarray(values, np.float32), kind)
-            rows = [{**row, name: repr(float(np.float32(float(row[name]))))} for row in rows]
-        elif pa.types.is_timestamp(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind):
-            arrays[name] = pa.array(values).cast(pa.int64()).cast(kind)
-        else:
-            arrays[name] = pa.array(values, pa.string()).cast(kind)
+    fields = kinds[what]
+    table = pa.table({name: _array(values, fields.get(name)) for name, values in columns.items()})
+    rows = [{name: _as_read(value, fields.get(name)) for name, value in row.items()} for row in rows]
     path = place / "mutated.parquet"
-    table = pa.table(arrays)
     if rng.random() < 0.3:
         pandas = str(rng.choice(['{"index_columns": [', '{"index_columns": ["y"], "columns": []}', "{}", "null", "\x00"]))
         table = table.replace_schema_metadata({b"pandas": pandas.encode()})

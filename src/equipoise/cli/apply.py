@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -18,6 +18,8 @@ from equipoise.errors import BadInput, raise_all
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from equipoise.repair import Bundle
 
 
 READ = ("images", "image_column", "skip_broken", "allow_outside", "max_pixels", "cache")  # how images are read
@@ -82,12 +84,14 @@ def apply(
     if as_json:
         print(json.dumps(_document(bundle, table, save, left_out=len(frame) - len(table)), indent=2, allow_nan=False))
     elif save:
-        flagged = int(table["decision"].sum())
-        rule, place = report.printable(bundle.rule.describe()), report.printable(str(save))
-        said = f"{len(table):,} rows, {flagged:,} decided positive ({rule}): {place}"
-        out.print(Text(said), soft_wrap=True)
+        out.print(Text(_summary(bundle, table, save)), soft_wrap=True)
     else:
         print(content, end="")
+
+
+def _summary(bundle: Bundle, table: pd.DataFrame, save: Path) -> str:
+    rule, place = report.printable(bundle.rule.describe()), report.printable(str(save))
+    return f"{len(table):,} rows, {int(table['decision'].sum()):,} decided positive ({rule}): {place}"
 
 
 def _csv(table: pd.DataFrame, spreadsheet_safe: bool) -> str:
@@ -110,7 +114,7 @@ def _spreadsheet_safe(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns).rename(columns=safe)
 
 
-def _document(bundle: Any, table: pd.DataFrame, save: Path | None, left_out: int) -> dict[str, object]:
+def _document(bundle: Bundle, table: pd.DataFrame, save: Path | None, left_out: int) -> dict[str, object]:
     rows = json.loads(table.to_json(orient="records", double_precision=15))
     return {
         "schema": "equipoise.decisions",

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from equipoise import data
+from equipoise import data, report
 from equipoise.cli.console import JsonOption, bar, notes, typed
 from equipoise.cli.inputs import Inputs, Opened, cohort_of, group_names_of, source_of
-from equipoise.cli.networks import check_lines, checks_of, is_estimator, label_scores, network_of, output_of, prepared_as_saved, scores_of
+from equipoise.cli.networks import (
+    check_lines,
+    checks_of,
+    estimator_of,
+    is_estimator,
+    label_scores,
+    network_of,
+    output_of,
+    prepared_as_saved,
+    scores_of,
+)
 from equipoise.cli.options import FileArgument, NetworkOptions, ScoreOptions, takes_options
 from equipoise.cli.outcome import exit_if_lacking, print_labels, print_plan, result_json, write_pdf
 from equipoise.cli.repairs import GoalOptions, Repair, RunOptions, repair_of
-from equipoise.cli.scores import repair_scores
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from equipoise.models import Checkpoint, Code
-    from equipoise.repair import Comparison, Provenance, Saved
+    from equipoise.models import Checkpoint, Code, Predictor
+    from equipoise.repair import Comparison, Provenance, RepairEstimate, Saved, ScoreCheck
+
+    ByLabel = dict[str, data.Scores]
 
 
 @takes_options()
@@ -59,28 +71,28 @@ def debias(
     [bold]Classes:[/bold] --label finding --class none --class pneumonia --class effusion ...: decided by argmax, one folder per class.
     """
     asked = repair_of(source_of(file, network, inputs, scores), wanted, run, folder)
-    if asked.source.columns or is_estimator(network.model):
-        repair_scores(asked, typed(ctx), verbose, as_json)
-        return
+    of_scores = asked.source.columns or is_estimator(network.model)
     with notes():
-        ready = _prepared(asked)
-        origin = _origin(asked, ready, typed(ctx))
+        ready: _Network | _Rows = _rows(asked) if of_scores else _network(asked)
+        origin = ready.origin(asked, typed(ctx))
     if run.dry_run:
-        _print_estimate(asked, ready, as_json)
+        with notes():
+            found = ready.estimate(asked)
+        print_plan(found, folder, as_json)
         return
     with notes():
-        cases, done = _repaired(asked, ready, origin)
+        cases, done = ready.repaired(asked, origin)
     if as_json:
-        print(result_json(folder, done, ready.opened.to_dict()))
+        print(result_json(folder, done, ready.left_out))
     else:
-        print_labels(folder, cases, done, [*ready.opened.lines(), *ready.remarks, *ready.inputs], verbose)
+        print_labels(folder, cases, done, ready.lines, verbose)
     exit_if_lacking(done)
     write_pdf(folder, run.pdf, as_json)
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """The network and the patients, ready for the repair."""
+class _Network:
+    """A network and its patients, ready for the repair."""
 
     network: nn.Module
     code: Code | None
@@ -95,8 +107,62 @@ class Prepared:
     remarks: list[str]  # about the weights
     inputs: list[str]  # what was done to images, and whether scores were compared with known ones
 
+    @property
+    def left_out(self) -> Mapping[str, object]:
+        """The rows and images that were left out, for the JSON."""
+        return self.opened.to_dict()
 
-def _prepared(asked: Repair) -> Prepared:
+    @property
+    def lines(self) -> list[str]:
+        """What to know about the rows and the network, for the terminal."""
+        return [*self.opened.lines(), *self.remarks, *self.inputs]
+
+    def origin(self, asked: Repair, arguments: list[str]) -> Provenance:
+        """Where the repair comes from."""
+        from equipoise.repair import Provenance
+
+        labels, kind = asked.source.inputs.labels, asked.source.kind
+        together = f"the network was repaired for {len(labels)} {kind} at once: {', '.join(labels)}; each has its own report"
+        limits = [*self.opened.summary(), *self.remarks, *([together] if len(labels) > 1 else []), *self.inputs]
+        return Provenance.now(
+            arguments=arguments,
+            model=asked.source.network.model or "",
+            seed=asked.run.seed,
+            files=asked.files,
+            cohort=self.opened.cohort,
+            limits=limits,
+        )
+
+    def estimate(self, asked: Repair) -> RepairEstimate:
+        """What the repair would do."""
+        from equipoise.repair import estimate
+
+        draws = asked.run.draws if asked.run.probe else None
+        rows = (self.repair, self.test)
+        return estimate(self.network, *rows, asked.methods, asked.goal, self.train, draws, asked.outputs, asked.budget)
+
+    def repaired(self, asked: Repair, origin: Provenance) -> tuple[dict[str, Comparison], dict[str, Saved]]:
+        """The comparison of each label, and what was written of it."""
+        from equipoise.repair import ROWS_CHECKED, Request, Serving, findable, inputs_of, save_all, servings, try_methods
+
+        run, wanted, labels, model = asked.run, asked.wanted, asked.source.inputs.labels, asked.source.network.model or ""
+        reading, repair, test = self.reading, self.repair, self.test
+        names = {"patient": reading.patient, "id": reading.id, "conflicts": reading.conflicts}
+        if reading.images is not None:
+            names |= {"image_column": reading.image_column, "view_column": reading.view}
+        read = inputs_of(self.opened.cohort, **names)
+        sample = test.inputs[: min(len(test), ROWS_CHECKED)]
+        served = Serving(findable(model), self.output, sample, read, self.output_name, self.came, self.code)
+        serving = servings(self.network, repair, labels[0], asked.outputs, served)
+        request = Request(labels[0], run.title, origin, run.draws, run.thumbnails, run.probe)
+        limits: dict[str, Any] = {"budget": asked.budget, "recalibrate": wanted.recalibrate, "force": wanted.force}
+        named: dict[str, Any] = {"outputs": asked.outputs, "goals": asked.goals, "seed": run.seed, "train": self.train}
+        cases = try_methods(self.network, repair, test, asked.methods, asked.goal, request=request, **named, **limits, bars=bar)
+        overview = run.title or f"{len(labels)} {asked.source.kind} of {data.without_folders(model)}"
+        return cases, save_all(cases, asked.folder, serving, asked.options(), title=overview, bars=bar)
+
+
+def _network(asked: Repair) -> _Network:
     """The network on the patients that it is repaired on and judged on, after its scores were compared with known ones."""
     from equipoise.models import code_of
     from equipoise.repair import check_methods, original_weights, set_output, settled_output
@@ -127,50 +193,87 @@ def _prepared(asked: Repair) -> Prepared:
         own = label_scores(network, opened.cohort, labels, output, asked.outputs)
         checks = checks_of(asked.source, reading, network, opened.cohort, own)
     prepared = check_lines(checks, opened.preprocessing(), whose)
-    return Prepared(network, code, came, output_name, output, reading, opened, train, repair, test, remarks, prepared)
+    return _Network(network, code, came, output_name, output, reading, opened, train, repair, test, remarks, prepared)
 
 
-def _origin(asked: Repair, ready: Prepared, arguments: list[str]) -> Provenance:
-    from equipoise.repair import Provenance
+@dataclass(frozen=True)
+class _Rows:
+    """Scores in a file, or those that an estimator gives to its rows, ready for the repair."""
 
-    labels, kind = asked.source.inputs.labels, asked.source.kind
-    together = f"the network was repaired for {len(labels)} {kind} at once: {', '.join(labels)}; each has its own report"
-    return Provenance.now(
-        arguments=arguments,
-        model=asked.source.network.model or "",
-        seed=asked.run.seed,
-        files=asked.files,
-        cohort=ready.opened.cohort,
-        limits=[*ready.opened.summary(), *ready.remarks, *([together] if len(labels) > 1 else []), *ready.inputs],
-    )
+    reading: data.Reading
+    estimator: Predictor | None  # it becomes part of the folder
+    scores: ByLabel
+    repair: ByLabel
+    test: ByLabel
+    lines: list[str]  # patients in several groups, and whether scores were compared with known ones
+
+    @property
+    def left_out(self) -> Mapping[str, object]:
+        """Of scores no row is left out."""
+        return {"left_out": []}
+
+    def origin(self, asked: Repair, arguments: list[str]) -> Provenance:
+        """Where the repair comes from."""
+        from equipoise.repair import Provenance
+
+        model = asked.source.network.model
+        limits = self.lines if model else [*self.lines, "the rule decides from scores; the classifier that makes them was not examined"]
+        name = model or f"scores in {asked.source.file.name}"
+        return Provenance.now(arguments=arguments, model=name, seed=asked.run.seed, files=asked.files, limits=limits)
+
+    def estimate(self, asked: Repair) -> RepairEstimate:
+        """What the repair would do."""
+        from equipoise.repair import estimate_rules
+
+        return estimate_rules(self.repair, self.test, asked.methods, asked.goal, asked.budget)
+
+    def repaired(self, asked: Repair, origin: Provenance) -> tuple[dict[str, Comparison], dict[str, Saved]]:
+        """The comparison of each label, and what was written of it."""
+        from equipoise.repair import SCORE, Request, rule_serving, save_all, try_rules, with_predictor
+
+        reading, run = self.reading, asked.run
+        labels, columns = reading.labels, asked.source.columns if self.estimator is None else [SCORE]
+        names: dict[str, Any] = {"patient": reading.patient, "id": reading.id, "conflicts": reading.conflicts}
+        names |= {"logits": asked.source.scores.logits}
+        serving = {label: rule_serving(self.scores[label], score=column, **names) for label, column in zip(labels, columns, strict=True)}
+        request = Request(labels[0], run.title, origin)
+        limits: dict[str, Any] = {"seed": run.seed, "budget": asked.budget, "force": asked.wanted.force, "bars": bar}
+        cases = try_rules(self.repair, self.test, asked.methods, asked.goal, request=request, goals=asked.goals, **limits)
+        if self.estimator is not None:
+            cases = {label: with_predictor(case, self.estimator) for label, case in cases.items()}
+        title = run.title or f"{len(labels)} labels of {asked.source.file.name}"
+        return cases, save_all(cases, asked.folder, serving, asked.options(), title=title, bars=bar)
 
 
-def _print_estimate(asked: Repair, ready: Prepared, as_json: bool) -> None:
-    from equipoise.repair import estimate
+def _rows(asked: Repair) -> _Rows:
+    """The scores of the patients on which a rule is fitted and judged."""
+    from equipoise.repair import check_rules
 
-    draws = asked.run.draws if asked.run.probe else None
-    rows = (ready.repair, ready.test)
-    with notes():
-        found = estimate(ready.network, *rows, asked.methods, asked.goal, ready.train, draws, asked.outputs, asked.budget)
-    print_plan(found, asked.folder, as_json)
+    reading, network, run = asked.source.inputs.reading, asked.source.network, asked.run
+    estimator = None
+    if is_estimator(network.model):
+        estimator, reading = estimator_of(network, reading)
+    check_rules(asked.methods, bool(reading.features) or estimator is not None)
+    scores, checks = _read(asked, estimator, asked.source.file, reading, check=True)
+    first = scores[reading.labels[0]]
+    group_names_of(run.group_name, first)  # an error before any work
+    if run.test_file is None:
+        repair, test = data.hold_out_scores(scores, run.share, seed=run.seed)
+    else:
+        held, _ = _read(asked, estimator, run.test_file, reading.as_for(first))
+        repair, test = scores, {label: data.same_groups(own, held[label]) for label, own in scores.items()}
+    lines = [report.varying_words(each) for each in data.varying_in(first.attributes, first.patients)] + list(map(str, checks))
+    return _Rows(reading, estimator, scores, repair, test, lines)
 
 
-def _repaired(asked: Repair, ready: Prepared, origin: Provenance) -> tuple[dict[str, Comparison], dict[str, Saved]]:
-    """The comparison of each label, and what was written of it."""
-    from equipoise.repair import ROWS_CHECKED, Request, Serving, findable, inputs_of, save_all, servings, try_methods
+def _read(
+    asked: Repair, estimator: Predictor | None, path: Path, how: data.Reading, *, check: bool = False
+) -> tuple[ByLabel, list[ScoreCheck]]:
+    """The scores of each label in a file, or those that the estimator gives to its rows, and their check next to known ones."""
+    if estimator is None:
+        return data.read_scores(path, how, asked.source.columns, logits=asked.source.scores.logits), []
+    from equipoise.models import predict
 
-    run, wanted, labels, model = asked.run, asked.wanted, asked.source.inputs.labels, asked.source.network.model or ""
-    reading, repair, test = ready.reading, ready.repair, ready.test
-    names = {"patient": reading.patient, "id": reading.id, "conflicts": reading.conflicts}
-    if reading.images is not None:
-        names |= {"image_column": reading.image_column, "view_column": reading.view}
-    read = inputs_of(ready.opened.cohort, **names)
-    sample = test.inputs[: min(len(test), ROWS_CHECKED)]
-    served = Serving(findable(model), ready.output, sample, read, ready.output_name, ready.came, ready.code)
-    serving = servings(ready.network, repair, labels[0], asked.outputs, served)
-    request = Request(labels[0], run.title, origin, run.draws, run.thumbnails, run.probe)
-    limits: dict[str, Any] = {"budget": asked.budget, "recalibrate": wanted.recalibrate, "force": wanted.force}
-    named: dict[str, Any] = {"outputs": asked.outputs, "goals": asked.goals, "seed": run.seed, "train": ready.train}
-    cases = try_methods(ready.network, repair, test, asked.methods, asked.goal, request=request, **named, **limits, bars=bar)
-    overview = run.title or f"{len(labels)} {asked.source.kind} of {data.without_folders(model)}"
-    return cases, save_all(cases, asked.folder, serving, asked.options(), title=overview, bars=bar)
+    cohort = cohort_of(path, how).cohort
+    found = {how.labels[0]: predict(estimator, cohort)}
+    return found, checks_of(asked.source, how, estimator, cohort, found) if check else []

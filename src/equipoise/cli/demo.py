@@ -5,13 +5,16 @@ from __future__ import annotations
 import shlex
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
 from equipoise import report
 from equipoise.cli.console import bar, out
+
+if TYPE_CHECKING:
+    from equipoise.study import Hospital
 
 BUDGET = "2"  # minutes, so that the demo is short on any machine; 10 unless given
 
@@ -39,56 +42,69 @@ def demo(
     check_demo(rows, epochs, seed)
     check_folder(folder, overwrite, replaced=False)
     trained_on = max(FEWEST_XRAYS, 3 * rows // 5)
-    one, two = CENTRE_1, CENTRE_2
     _say("1. Centre 1 trains a classifier for a widened mediastinum")
-    _say(
-        f"{trained_on:,} simulated chest X-rays, {one.men:.0%} of them of men. {one.sick_men:.0%} of the men and {one.sick_women:.0%} of "
-        "the women have the finding there, so the network learns to expect it in men.",
-        plain=True,
+    _explain(
+        f"{trained_on:,} simulated chest X-rays, {CENTRE_1.men:.0%} of them of men. {CENTRE_1.sick_men:.0%} of the men and "
+        f"{CENTRE_1.sick_women:.0%} of the women have the finding there, so the network learns to expect it in men."
     )
     with bar("training", epochs) as step:
         network = train_at_one(trained_on, epochs=epochs, seed=seed, progress=lambda epoch, _: step(epoch + 1, epochs))
     _say("2. Centre 2 audits it on its own patients")
-    _say(
-        f"{rows:,} X-rays of other patients with another exposure. {two.sick_women:.0%} of the women and {two.sick_men:.0%} of the men "
-        "have the finding here. The threshold is the best one at centre 1.",
-        plain=True,
+    _explain(
+        f"{rows:,} X-rays of other patients with another exposure. {CENTRE_2.sick_women:.0%} of the women and {CENTRE_2.sick_men:.0%} of "
+        "the men have the finding here. The threshold is the best one at centre 1."
     )
     with bar("drawing X-rays") as step:
         hospital = write_hospital(folder, network, rows, seed=seed)
         step(100, 100)
-    roles = ["--label", hospital.label, "--group", hospital.group, "--reference", hospital.reference, "--patient", hospital.patient]
-    images = ["--images", str(hospital.xrays), "--size", str(hospital.size)]
-    model = ["--model", f"{hospital.code}:build", "--weights", str(hospital.weights)]
-    local = [str(hospital.local), *images, *roles, *model]
-    audit = ["audit", *local, "--threshold", f"{network.threshold:.3f}"]
-    _run(ctx, audit)
+    threshold, local = f"{network.threshold:.3f}", [str(hospital.local), *_images(hospital), *_roles(hospital), *_model(hospital)]
+    _run(ctx, ["audit", *local, "--threshold", threshold])
     _say("3. Centre 2 repairs it on three fifths of its patients and verifies it on the others")
-    _say("No method is named: the default tries several within --budget minutes, and chooses by patients that no fit has seen.", plain=True)
-    _say("'original' is the network at the best threshold on the repair set, which alone reduces its gap.", plain=True)
-    repaired = folder / "repaired"
+    _explain("No method is named: the default tries several within --budget minutes, and chooses by patients that no fit has seen.")
+    _explain("'original' is the network at the best threshold on the repair set, which alone reduces its gap.")
     common = ["--budget", BUDGET, "--test-fraction", "0.4", "--seed", str(seed), "--draws", str(draws)]
     options = [*([] if onnx else ["--no-onnx"]), "--thumbnails", "--title", "Widened mediastinum (simulated)"]
     again = ["--overwrite"] if overwrite else []
-    _run(ctx, ["debias", *local, "--measure", "eod", *common, *options, "--out", str(repaired), *again])
+    _run(ctx, ["debias", *local, "--measure", "eod", *common, *options, "--out", str(folder / "repaired"), *again])
     _say("4. New patients without a known diagnosis are decided; their sex is used only if the chosen method needs it")
-    new = ["apply", str(repaired), str(hospital.new), *images[:2], *model[:2], "--out", str(folder / "decisions.csv")]
+    new = ["apply", str(folder / "repaired"), str(hospital.new), *_images(hospital)[:2], *_model(hospital)[:2]]
+    new += ["--out", str(folder / "decisions.csv")]
     _run(ctx, new)
-    _say("Next steps")
-    _say(
-        f"All data are simulated and say nothing about women, men or any clinical classifier. {folder} holds what you "
-        "would bring: images, a table, scores, a network's code and weights. Try next:",
-        plain=True,
-    )
-    scores = ["audit", str(hospital.scores), "--score", "score", *roles, "--threshold", f"{network.threshold:.3f}"]
+    scores = ["audit", str(hospital.scores), "--score", "score", *_roles(hospital), "--threshold", threshold]
     spd = ["debias", *local, "--method", "bias-gda", "--measure", "spd", "--out", str(folder / "repaired-spd")]
-    for command in (scores, [*spd, "--dry-run"], spd, new):
+    _suggest(folder, scores, [*spd, "--dry-run"], spd, new)
+    _say(f"Done in {time.perf_counter() - start:.0f} s. Report: {folder / 'repaired' / 'report.html'}")
+
+
+def _roles(hospital: Hospital) -> list[str]:
+    return ["--label", hospital.label, "--group", hospital.group, "--reference", hospital.reference, "--patient", hospital.patient]
+
+
+def _images(hospital: Hospital) -> list[str]:
+    return ["--images", str(hospital.xrays), "--size", str(hospital.size)]
+
+
+def _model(hospital: Hospital) -> list[str]:
+    return ["--model", f"{hospital.code}:build", "--weights", str(hospital.weights)]
+
+
+def _suggest(folder: Path, *commands: list[str]) -> None:
+    """Prints what to try next on the data of the demo."""
+    _say("Next steps")
+    _explain(
+        f"All data are simulated and say nothing about women, men or any clinical classifier. {folder} holds what you "
+        "would bring: images, a table, scores, a network's code and weights. Try next:"
+    )
+    for command in commands:
         out.print(Text(f"  {_typed(command)}"), soft_wrap=True)
-    _say(f"Done in {time.perf_counter() - start:.0f} s. Report: {repaired / 'report.html'}")
 
 
-def _say(text: str, plain: bool = False) -> None:
-    out.print(Text(report.printable(text) if plain else f"\n{report.printable(text)}", style="" if plain else "bold"), soft_wrap=True)
+def _say(text: str) -> None:
+    out.print(Text(f"\n{report.printable(text)}", style="bold"), soft_wrap=True)
+
+
+def _explain(text: str) -> None:
+    out.print(Text(report.printable(text)), soft_wrap=True)
 
 
 def _typed(arguments: list[str]) -> str:

@@ -23,7 +23,7 @@ from equipoise.report.audit_views import AuditView, audit_views, subgroup_data, 
 from equipoise.report.audit_words import answer, harms, interval_words
 from equipoise.report.measure_words import PERFORMANCE, RATES, crossed, distinct, gap_words
 from equipoise.report.panels import Called
-from equipoise.report.paper import print_page, short_page
+from equipoise.report.paper import is_paper, print_page, short_page, write_by_ending
 from equipoise.report.templating import LIMITS, date_words, how_many, numbered, page_of, script_data
 from equipoise.report.text import percent
 from equipoise.report.wording import attributes_of, baseline_words, comparison_words, conclusion, group_words, largest_gap, sampled_words
@@ -126,22 +126,22 @@ def write_audit_page(
 
     `follow`: through a link, as fits a path that the user named. `origin` is where the audit comes from.
     """
-    if path.suffix.lower() == ".pdf":
-        return print_page(audit_page(audit, group_names, origin, paper=True), path)
-    return write_text(path, audit_page(audit, group_names, origin), follow=follow)
+    return write_by_ending(path, lambda paper: audit_page(audit, group_names, origin, paper=paper), follow=follow)
 
 
 def write_audits_page(audits: Audits, path: Path, *, group_names: Mapping[str, str] | None = None, origin: Origin | None = None) -> Path:
     """The path of the overview of several labels, which is written there, and the page of each next to it; a PDF has the overview only."""
-    if path.suffix.lower() == ".pdf":
-        return print_page(audits_page(audits, {}, group_names, origin, paper=True), path)
-    from equipoise.repair import folders  # imports torch
+    links: dict[str, Path] = {}
+    if not is_paper(path):
+        from equipoise.repair import folders  # imports torch
 
-    places = folders(path.parent, [*audits, ""])  # with one name more, so that even one label has a name of its own
-    links = {label: path.with_name(f"{path.stem}-{places[label].name}.html") for label in audits}
-    for label, audit in audits.items():
-        write_audit_page(replace(audit, name=f"{label}, {audits.name}"), links[label], follow=False, group_names=group_names, origin=origin)
-    return write_text(path, audits_page(audits, {label: quote(page.name) for label, page in links.items()}, group_names, origin))
+        places = folders(path.parent, [*audits, ""])  # with one name more, so that even one label has a name of its own
+        links = {label: path.with_name(f"{path.stem}-{places[label].name}.html") for label in audits}
+    for label, page in links.items():
+        own = replace(audits[label], name=f"{label}, {audits.name}")
+        write_audit_page(own, page, follow=False, group_names=group_names, origin=origin)
+    names = {label: quote(page.name) for label, page in links.items()}
+    return write_by_ending(path, lambda paper: audits_page(audits, names, group_names, origin, paper=paper))
 
 
 def audit_page(audit: Audit, names: Mapping[str, str] | None = None, origin: Origin | None = None, *, paper: bool = False) -> str:

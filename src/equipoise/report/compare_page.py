@@ -8,13 +8,12 @@ import numpy as np
 import pandas as pd
 
 from equipoise import __version__
-from equipoise.data import write_text
 from equipoise.measures import Estimate, Monitoring
 from equipoise.repair import Contrast
 from equipoise.report.compare_words import contrast_conclusion, differ_words, monitoring_conclusion, state_words
 from equipoise.report.measure_words import PERFORMANCE, RATES, crossed, distinct, gap_words
 from equipoise.report.panels import LEFT, RIGHT, WIDTH, Called, Mark, Panel, Tick, along, dot, line, up
-from equipoise.report.paper import print_page
+from equipoise.report.paper import write_by_ending
 from equipoise.report.templating import how_many, numbered, page_of
 from equipoise.report.text import amount, number, percent, short
 from equipoise.report.wording import group_words
@@ -28,16 +27,12 @@ SMALLEST, MOST_TICKS, MOST_POINTS = 0.05, 3, 60  # of the height of a chart on e
 
 def write_contrast_page(found: Contrast, path: Path, *, group_names: Mapping[str, str] | None = None) -> Path:
     """The path of the report of a comparison, HTML or PDF by its ending, which is written whole or not at all."""
-    if path.suffix.lower() == ".pdf":
-        return print_page(contrast_page(found, group_names, paper=True), path)
-    return write_text(path, contrast_page(found, group_names))
+    return write_by_ending(path, lambda paper: contrast_page(found, group_names, paper=paper))
 
 
 def write_monitoring_page(found: Monitoring, path: Path, *, group_names: Mapping[str, str] | None = None) -> Path:
     """The path of the report of gaps over time, HTML or PDF by its ending, which is written whole or not at all."""
-    if path.suffix.lower() == ".pdf":
-        return print_page(monitoring_page(found, group_names, paper=True), path)
-    return write_text(path, monitoring_page(found, group_names))
+    return write_by_ending(path, lambda paper: monitoring_page(found, group_names, paper=paper))
 
 
 def contrast_page(found: Contrast, names: Mapping[str, str] | None = None, *, paper: bool = False) -> str:

@@ -11,8 +11,7 @@ from equipoise.report.compare_words import contrast_conclusion, differ_words, mo
 from equipoise.report.measure_words import PERFORMANCE, gap_words
 from equipoise.report.notes import why_words
 from equipoise.report.templating import how_many, page_of
-from equipoise.report.terminal import shown_gaps, shown_groups
-from equipoise.report.terminal_pieces import marks, points, share
+from equipoise.report.terminal_pieces import marks, points, share, shown_gaps, shown_groups
 from equipoise.report.text import percent, printable, sentence, short_name
 from equipoise.report.wording import comparison_words, conclusion, goal_words, largest_gap, outcome_words, outcomes_words
 

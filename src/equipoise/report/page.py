@@ -9,19 +9,27 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from equipoise.data import write_text
 from equipoise.measures import ALMOST, UPPER_BOUND, steps_by_group
 from equipoise.methods import ALL_AT_ONCE, METHODS, joint_outcome
 from equipoise.models import READ_IS_NOT_USED
 from equipoise.repair import Comparison, Saved
-from equipoise.report.explorer import explorer_data
 from equipoise.report.measure_words import PERFORMANCE, RATES, gap_words, rate_title, share_words
 from equipoise.report.notes import note_words, why_words
 from equipoise.report.panels import PANELS, calibration_panel, decision_panels, roc_panel, score_panel, trajectory_panel
-from equipoise.report.paper import print_page
+from equipoise.report.paper import write_by_ending
 from equipoise.report.templating import LIMITS, date_words, how_many, numbered, page_of, script_data
 from equipoise.report.text import percent, short
-from equipoise.report.views import changed_pictures, choice, explorer_notes, gap_view, probe_views, rate_views, unit_maps, widest_change
+from equipoise.report.views import (
+    changed_pictures,
+    choice,
+    explorer_data,
+    explorer_notes,
+    gap_view,
+    probe_views,
+    rate_views,
+    unit_maps,
+    widest_change,
+)
 from equipoise.report.wording import (
     balance_words,
     baseline_words,
@@ -64,9 +72,7 @@ def write_page(case: Comparison, path: Path, *, thumbnails: bool = False, group_
 
     Images of patients are included only with `thumbnails`, and never in a PDF, which is the short report for a committee.
     """
-    if path.suffix.lower() == ".pdf":
-        return print_page(report_page(case, names=group_names, paper=True), path)
-    return write_text(path, report_page(case, thumbnails=thumbnails, names=group_names))
+    return write_by_ending(path, lambda paper: report_page(case, thumbnails=thumbnails and not paper, names=group_names, paper=paper))
 
 
 def report_page(case: Comparison, *, thumbnails: bool = False, names: Mapping[str, str] | None = None, paper: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""PDF of a page: printed by an installed Chromium (Chrome, Edge, Brave) without a window, or by WeasyPrint.
+"""Pages as files, HTML or PDF. A PDF is printed by an installed Chromium (Chrome, Edge, Brave) without a window, or by WeasyPrint.
 
 The page is the short one for paper, which needs no script. Nothing is fetched: it is one file, and the browser has an empty profile.
 """
@@ -10,9 +10,10 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-from equipoise.data import replacing
+from equipoise.data import replacing, write_text
 from equipoise.errors import BadInput
 
 VARIABLE = "EQUIPOISE_CHROMIUM"
@@ -49,6 +50,16 @@ def check_printer() -> None:
     """Raises an error where neither a browser nor WeasyPrint is installed: before any work, not after it."""
     if browser() is None and importlib.util.find_spec("weasyprint") is None:
         raise BadInput(NONE_FOUND)
+
+
+def is_paper(path: Path) -> bool:
+    """Whether a page is printed, by the ending of its file."""
+    return path.suffix.lower() == ".pdf"
+
+
+def write_by_ending(path: Path, make: Callable[[bool], str], *, follow: bool = True) -> Path:
+    """The path of a page, HTML or PDF by its ending, which is written whole or not at all; `make(True)` is the short page for paper."""
+    return print_page(make(True), path) if is_paper(path) else write_text(path, make(False), follow=follow)
 
 
 def print_page(html: str, path: Path) -> Path:

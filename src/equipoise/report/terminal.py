@@ -10,12 +10,22 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.measures import Audit, Audits
-from equipoise.report.measure_words import PERFORMANCE, RATES, crossed, distinct, gap_words
-from equipoise.report.terminal_pieces import CLEAR_MARK, about_rows, headline, how_sampled, marks, points, share, table_of
+from equipoise.report.measure_words import PERFORMANCE, RATES, gap_words
+from equipoise.report.terminal_pieces import (
+    CLEAR_MARK,
+    about_rows,
+    headline,
+    how_sampled,
+    marks,
+    points,
+    share,
+    shown_gaps,
+    shown_groups,
+    table_of,
+)
 from equipoise.report.text import amount, percent, sentence, short_name, span
 from equipoise.report.wording import comparison_words, largest_gap
 
-MOST_GROUPS, MOST_GAPS = 10, 9  # rows of each table on one screen
 SHARES = ("balanced_accuracy", "accuracy", "f1")  # performance that is printed as a percentage
 NARROW = 76  # columns of a terminal below which counts of positives are left out
 
@@ -54,33 +64,6 @@ def audits_summary(audits: Audits) -> RenderableType:
     clear = f"{CLEAR_MARK}: clear of 0 after adjustment for {comparison_words(first)} of all {audits.kind} (Holm)."
     note = f"{clear} --verbose shows the audit of each {one}."
     return Group(table, Text(note, style="dim"))
-
-
-def shown_gaps(gaps: pd.DataFrame) -> pd.DataFrame:
-    """All gaps but mirrors, and the mean of two that are shown, where they fit; otherwise the largest of each attribute and measure."""
-    measures = distinct(gaps["measure"].unique())
-    if {"eod", "fpr_gap", "aod"} <= set(measures):
-        measures.remove("aod")
-    gaps = gaps[gaps["measure"].isin(measures)].reset_index(drop=True)
-    if len(gaps) > MOST_GAPS:
-        size = gaps["value"].abs().fillna(-1)
-        gaps = gaps.loc[sorted(size.groupby([gaps["attribute"], gaps["measure"]], sort=False).idxmax())]
-    if len(gaps) > MOST_GAPS:
-        gaps = gaps.loc[sorted(gaps["value"].abs().nlargest(MOST_GAPS).index)]
-    return gaps
-
-
-def shown_groups(groups: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
-    """All groups where they fit; otherwise those of single attributes, references and groups with a gap in the table first."""
-    groups = groups.rename_axis("group").reset_index()
-    if len(groups) > MOST_GROUPS:
-        groups = groups[~groups["attribute"].isin(crossed(list(groups["attribute"].unique())))]
-    if len(groups) <= MOST_GROUPS:
-        return groups
-    compared = set(zip(gaps["attribute"], gaps["group"].astype(str), strict=True)) if len(gaps) else set()
-    named = [bool(r) or (a, str(g)) in compared for r, a, g in zip(groups["reference"], groups["attribute"], groups["group"], strict=True)]
-    order = groups.assign(_named=named).sort_values(["_named", "n"], ascending=False, kind="stable").index[:MOST_GROUPS]
-    return groups.loc[sorted(order)]
 
 
 def _performance_line(audit: Audit) -> str:

@@ -1,4 +1,4 @@
-"""Pieces of an audit in a terminal: numbers with intervals, marks, the conclusion and notes. Names are text, never markup."""
+"""Pieces of an audit in a terminal or a notebook: the rows shown, numbers with intervals, marks, notes. Names are text, never markup."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,11 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.measures import FEW, Audit
+from equipoise.report.measure_words import crossed, distinct
 from equipoise.report.text import printable, short_name
 from equipoise.report.wording import baseline_words, comparison_words, conclusion, sampled_words, varying_words
 
 CLEAR_MARK = "*"  # of a gap that is clear after adjustment; it is bold, which a file does not show
 FEW_MARK = "†"  # of an estimate from few patients
+MOST_GROUPS, MOST_GAPS = 10, 9  # rows of each table on one screen
 
 
 def points(row: "Mapping[str, float] | pd.Series[float]") -> Text:
@@ -62,3 +64,30 @@ def how_sampled(audit: Audit) -> str:
 
 def table_of(title: str) -> Table:
     return Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", title_style="bold", pad_edge=False, show_edge=False)
+
+
+def shown_gaps(gaps: pd.DataFrame) -> pd.DataFrame:
+    """All gaps but mirrors, and the mean of two that are shown, where they fit; otherwise the largest of each attribute and measure."""
+    measures = distinct(gaps["measure"].unique())
+    if {"eod", "fpr_gap", "aod"} <= set(measures):
+        measures.remove("aod")
+    gaps = gaps[gaps["measure"].isin(measures)].reset_index(drop=True)
+    if len(gaps) > MOST_GAPS:
+        size = gaps["value"].abs().fillna(-1)
+        gaps = gaps.loc[sorted(size.groupby([gaps["attribute"], gaps["measure"]], sort=False).idxmax())]
+    if len(gaps) > MOST_GAPS:
+        gaps = gaps.loc[sorted(gaps["value"].abs().nlargest(MOST_GAPS).index)]
+    return gaps
+
+
+def shown_groups(groups: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
+    """All groups where they fit; otherwise those of single attributes, references and groups with a gap in the table first."""
+    groups = groups.rename_axis("group").reset_index()
+    if len(groups) > MOST_GROUPS:
+        groups = groups[~groups["attribute"].isin(crossed(list(groups["attribute"].unique())))]
+    if len(groups) <= MOST_GROUPS:
+        return groups
+    compared = set(zip(gaps["attribute"], gaps["group"].astype(str), strict=True)) if len(gaps) else set()
+    named = [bool(r) or (a, str(g)) in compared for r, a, g in zip(groups["reference"], groups["attribute"], groups["group"], strict=True)]
+    order = groups.assign(_named=named).sort_values(["_named", "n"], ascending=False, kind="stable").index[:MOST_GROUPS]
+    return groups.loc[sorted(order)]

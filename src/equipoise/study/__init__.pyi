@@ -30,6 +30,7 @@ from .summary import summarise as summarise
 from .two_centres import CENTRE_1 as CENTRE_1
 from .two_centres import CENTRE_2 as CENTRE_2
 from .two_centres import FEWEST_XRAYS as FEWEST_XRAYS
+from .two_centres import Hospital as Hospital
 from .two_centres import check_demo as check_demo
 from .two_centres import train_at_one as train_at_one
 from .two_centres import write_hospital as write_hospital
