@@ -41,7 +41,7 @@ from equipoise.measures import (
     terms,
 )
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, method, rule_work
-from equipoise.methods.evaluation import in_use
+from equipoise.methods.evaluation import original_threshold
 from equipoise.methods.frontier import SHARES, along, half_rows, windows
 from equipoise.methods.goal import Goal, Note, Why, kept_rates, limits_of, spare
 from equipoise.methods.rules import Cut, Groups, of_every_group, plain_values, repeated
@@ -123,8 +123,7 @@ def frontier(scores: Scores, goal: Goal, settings: NoSettings = NoSettings()) ->
 def fit(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit:
     """The best thresholds for these scores, which should be validation scores."""
     attribute, weight = scores.attribute, normalised(scores.weight)
-    swept = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance), weight=weight)
-    start = in_use(scores, goal) or swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
+    start = original_threshold(scores, goal)
     original = float(start.threshold)
     settled = goal.settled(float(start.values[goal.performance]))
     before = tabulate(at_threshold(scores.score, original), scores.y, attribute, weight)

@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data import MISSING, Attribute, Scores
-from equipoise.errors import BadInput
 from equipoise.measures import Cells, Estimate, FloatArray, Settings, moments_of_change, tabulate_codes, units_of
 
 BALANCE = ({"corrected": 1.0}, {"spoiled": 1.0}, {"accuracy": 1.0}, {"true": -1.0}, {"false": 1.0})  # the last: missed findings, alarms
@@ -103,15 +102,6 @@ def affected(scores: Scores, before: FloatArray, after: FloatArray) -> list[Affe
 def all_attributes(scores: Scores) -> list[Attribute]:
     """The attributes, followed by their intersection where there is more than one: the order of an audit."""
     return [*scores.attributes, *([scores.attribute] if len(scores.attributes) > 1 else [])]
-
-
-def same_rows(before: Scores, after: Scores) -> None:
-    """Raises an error if two sets of scores are not of the same rows in the same order."""
-    if not np.array_equal(before.ids, after.ids) or not np.array_equal(before.y, after.y):
-        raise BadInput(
-            f"a comparison needs the same rows before and after; {before.name!r} and {after.name!r} differ in ids, labels or order. "
-            "Score both networks on the same cohort."
-        )
 
 
 def _counts(scores: Scores, attribute: Attribute, before: FloatArray, after: FloatArray) -> Sequence[Counts]:

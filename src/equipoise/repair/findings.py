@@ -31,7 +31,8 @@ from equipoise.measures import (
     upper_bound,
 )
 from equipoise.methods import Goal, Judgement, Progress, judge
-from equipoise.repair.changes import Affected, Balance, affected, all_attributes, balances, same_rows
+from equipoise.repair.changes import Affected, Balance, affected, all_attributes, balances
+from equipoise.repair.pairing import same_rows
 from equipoise.repair.trial import Tried
 
 RATES_SHOWN = (*GROUP_MEASURES, *SCORE_MEASURES, CALIBRATION_ERROR)

@@ -12,6 +12,15 @@ from equipoise.measures import AuditSums
 SAY = "State which with --paired or --unpaired (paired=True, paired=False), or name a column of patient ids with --patient."
 
 
+def same_rows(before: Scores, after: Scores) -> None:
+    """Raises an error if two sets of scores are not of the same rows in the same order."""
+    if not np.array_equal(before.ids, after.ids) or not np.array_equal(before.y, after.y):
+        raise BadInput(
+            f"a comparison needs the same rows before and after; {before.name!r} and {after.name!r} differ in ids, labels or order. "
+            "Score both networks on the same cohort."
+        )
+
+
 def same_patients(first: Scores, other: Scores, one: str, two: str, paired: bool | None) -> bool:
     """Whether two sets of scores are of the same rows, rather than of different patients.
 
