@@ -81,8 +81,8 @@ def coverage_repetitions() -> str:
     samples = " to ".join(dict.fromkeys((f"{counts.min():,}", f"{counts.max():,}")))
     return (
         f"{len(found):,} intervals in {len(counts)} designs of {found['rows'].min():,} to {found['rows'].max():,} rows, "
-        f"{samples} samples of each: {100 * (1 - (above + below) / len(found)):.0f} % have a coverage of 0.93 to 0.98, "
-        f"{100 * above / len(found):.0f} % a higher one and {below} a lower one, {narrow} of those by more than chance explains.\n"
+        f"{samples} samples of each: {100 * (1 - (above + below) / len(found)):.0f} % contain the truth in 93 to 98 % of samples, "
+        f"{100 * above / len(found):.0f} % more often and {below} intervals less often, {narrow} of them by more than chance explains.\n"
     )
 
 
@@ -103,8 +103,8 @@ def coverage_short() -> str:
     chance = found[found["what"] == "a gap that is none is highlighted"]["share"]
     power = found[found["what"].str.startswith("power")]["share"]
     return (
-        f"{coverage_repetitions().rstrip()} A gap that is none is called clear in at most {100 * chance.max():.1f} % of samples, and the "
-        f"power at the minimum detectable gap is {power.min():.2f} to {power.max():.2f}.\n"
+        f"{coverage_repetitions().rstrip()} Where there is no gap, one is called clear in at most {100 * chance.max():.1f} % of samples; "
+        f"the power at the minimum detectable gap is {power.min():.2f} to {power.max():.2f}.\n"
     )
 
 

@@ -51,12 +51,12 @@ def short() -> str:
     found, late = rows("monitoring/false_alarms.csv"), rows("monitoring/delays.csv")
     stable = found[~found["world"].isin(RETURNING)]
     start = late[late["world"].str.endswith("start") & (late["alarm"] == "level")]
-    waits = "; ".join(f"{row['median']:.0f} periods with {row['reference']} and {row['group']}" for row in start.to_dict("records"))
+    waits = ", ".join(f"{row['median']:.0f} periods ({row['reference']} and {row['group']})" for row in start.to_dict("records"))
     return (
         f"In simulations of stable classifiers, a false alarm within 50 periods occurred in {100 * stable['any'].min():.1f} to "
         f"{100 * stable['any'].max():.1f} % of histories; testing each period on its own gave {100 * stable['naive'].min():.0f} to "
-        f"{100 * stable['naive'].max():.0f} %. A gap of 0.1 from the start is reported after a median of {waits} "
-        "patients with the finding per period (reference, group).\n"
+        f"{100 * stable['naive'].max():.0f} %. The median time until a gap of 0.1 is reported, by the "
+        f"patients with the finding per period in reference and group: {waits}.\n"
     )
 
 
