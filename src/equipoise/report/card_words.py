@@ -165,7 +165,7 @@ def limits(case: Comparison) -> list[str]:
     if not np.isnan(gap.detectable):
         lines.append(
             f"Minimum detectable {name(case.goal.measure)} with 80% power in these test patients: {gap.detectable:.3f}; "
-            "a smaller gap may exist and not be seen."
+            "a smaller gap may exist unseen."
         )
     lines += [f"{name(a)}: no reference group was given, so the largest, {name(after.references[a])}, is used." for a in after.assumed]
     lines += [f"{name(group)}: {line(lacking_words(note))}." for group, note in after.groups["note"].items() if note]
@@ -173,8 +173,8 @@ def limits(case: Comparison) -> list[str]:
         lines.append("The decision depends on each patient's group. Whether that is lawful and acceptable is for the user to decide.")
     lines += [
         "Intervals cover the sampling of patients, not wrong labels, other hospitals, or change over time.",
-        f"{after.comparisons} differences are compared. Adjusted p-values (Holm) and simultaneous intervals hold for all of them together, "
-        "other intervals each for itself.",
+        f"{after.comparisons} differences are compared. Adjusted p-values (Holm) and simultaneous intervals hold for all of them together; "
+        "other intervals hold one at a time.",
         "An equal rate by these measures means neither that care is equal, nor that other groups or measures are free of gaps.",
     ]
     return lines
