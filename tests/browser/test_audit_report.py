@@ -4,24 +4,23 @@ One page is opened for most tests; each leaves it as it finds it.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from equipoise.data import Scores
+from equipoise.measures import Audit
 from equipoise.report.audit_page import audit_page
 from equipoise.report.paper import browser as printer
 from equipoise.report.text import amount
 from support.audits import HOSTILE, audit_of, frame_of
+from support.watched_pages import OPEN, PHONE, WIDE, Watched, check_words_stand_out, open_page
 
 NAMES = {"F": "women", "M": "men"}
-OPEN = "all => all.forEach(d => { d.open = true; })"
-WORDS = "h1, h2, p, td, th, summary, button, .span, .means, .tag, .fact-note, figcaption, dt, a"
-COLOURS = f"""() => [...document.querySelectorAll("{WORDS}")].filter((e) => e.checkVisibility() && e.textContent.trim()).map((e) => {{
-  let ground = e; while (ground && getComputedStyle(ground).backgroundColor === "rgba(0, 0, 0, 0)") ground = ground.parentElement;
-  return [e.className || e.tagName, getComputedStyle(e).color, getComputedStyle(ground || document.body).backgroundColor];
-}})"""
 GROUPS = "rows => rows.map(r => [r.querySelector('bdi').innerText, r.querySelector('.value').innerText])"
 
 
@@ -32,24 +31,23 @@ def _frame(n: int, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame({"sex": sex, "age": age, "y": y, "p": p, "id": np.arange(n).astype(str)})
 
 
+@dataclass(frozen=True)
 class Opened:
-    """An audit and its page, with all that the page said and asked for."""
+    """An audit and its page."""
 
-    def __init__(self, scores, audit, page, said: list[str], asked: list[str]) -> None:
-        self.scores, self.audit, self.page, self.said, self.asked = scores, audit, page, said, asked
+    scores: Scores
+    audit: Audit
+    watched: Watched
+
+    @property
+    def page(self) -> Any:
+        return self.watched.page
 
 
 def _opened(browser, folder: Path, scores, audit, **context) -> Opened:
     path = folder / "audit.html"
     path.write_text(audit_page(audit, NAMES if "F" in audit.groups.index else None), encoding="utf-8")
-    page = browser.new_context(**({"viewport": {"width": 1200, "height": 900}} | context)).new_page()
-    said, asked = [], []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(path.as_uri())
-    return Opened(scores, audit, page, said, asked)
+    return Opened(scores, audit, open_page(browser, path, **context))
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +65,8 @@ def _rates(page) -> dict[str, list[str]]:
 
 
 def test_it_opens_alone_and_says_nothing(opened):
-    assert opened.said == []
-    assert opened.asked == [opened.page.url]
+    assert opened.watched.said == []
+    assert opened.watched.asked == [opened.page.url]
     sections = opened.page.eval_on_selector_all("main > section", "all => all.map(s => s.id)")
     assert sections == opened.page.eval_on_selector_all("nav a", "all => all.map(a => a.hash.slice(1))")
     assert sections[:4] == ["verdict", "worse", "gaps", "groups"]
@@ -133,31 +131,20 @@ def test_groups_are_sorted_and_filtered_by_any_rate(opened):
     assert "women & old" not in [name for name, _ in rows()]
     page.locator("#group-measure").select_option(label="AUROC")
     assert all(value.startswith("0.") for _, value in rows())
-    assert opened.said == []
+    assert opened.watched.said == []
 
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_words_stand_out_from_their_ground(opened, colours: str):
-    def luminance(colour: str) -> float:
-        parts = [float(v) / 255 for v in colour[colour.index("(") + 1 : -1].split(",")[:3]]
-        linear = [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
-        return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
-
-    opened.page.emulate_media(color_scheme=colours)
-    found = {(what, colour, ground) for what, colour, ground in opened.page.evaluate(COLOURS)}
-    opened.page.emulate_media(color_scheme="light")
-    assert len(found) > 10
-    for what, colour, ground in found:
-        bright, dim = sorted((luminance(colour), luminance(ground)), reverse=True)
-        assert (bright + 0.05) / (dim + 0.05) >= 4.5, (what, colour, ground)
+    check_words_stand_out(opened.page, colours, least=10)
 
 
 def test_a_phone_needs_no_sideways_scroll_and_paper_has_no_controls(opened):
     page = opened.page
-    page.set_viewport_size({"width": 360, "height": 800})
+    page.set_viewport_size(PHONE)
     page.locator("details").evaluate_all(OPEN)
     assert page.evaluate("document.documentElement.scrollWidth") == 360
-    page.set_viewport_size({"width": 1200, "height": 900})
+    page.set_viewport_size(WIDE)
     page.emulate_media(media="print")
     assert not page.locator("#move").is_visible()
     assert not page.locator("#theme").is_visible()
@@ -174,14 +161,14 @@ def test_hostile_names_are_text_and_run_nothing(browser, tmp_path):
     page.locator("#move-at").focus()
     page.keyboard.press("ArrowRight")
     page.locator("#group-order").select_option("high")
-    assert found.said == []
-    assert found.asked == [page.url]
+    assert found.watched.said == []
+    assert found.watched.asked == [page.url]
     assert page.locator("[onerror], img").count() == 0
     assert page.locator("script").count() == 2
     text = page.locator("body").text_content()
     assert HOSTILE[1] in text
     assert "\x1b" not in text
-    page.set_viewport_size({"width": 360, "height": 800})
+    page.set_viewport_size(PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     page.context.close()
 
@@ -193,7 +180,7 @@ def test_fifty_thousand_rows_make_a_small_file_that_still_moves(browser, tmp_pat
     before = _rates(found.page)
     found.page.locator("#move-at").fill("3")
     assert _rates(found.page) != before
-    assert found.said == []
+    assert found.watched.said == []
     found.page.context.close()
 
 

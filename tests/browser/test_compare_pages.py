@@ -11,15 +11,9 @@ from equipoise.measures import Monitoring
 from equipoise.repair import Contrast
 from equipoise.report.paper import browser as printer
 from support.audits import HOSTILE
+from support.watched_pages import OPEN, PHONE, WIDE, Watched, check_words_stand_out, open_page
 
 NAMES = {"F": "women", "M": "men"}
-WIDE, PHONE = {"width": 1200, "height": 900}, {"width": 360, "height": 800}
-OPEN = "all => all.forEach(d => { d.open = true; })"
-COLOURS = """() => [...document.querySelectorAll("h1, h2, h3, p, td, th, summary, caption, .span, figcaption, li, a")]
-.filter((e) => e.checkVisibility() && e.textContent.trim()).map((e) => {
-  let ground = e; while (ground && getComputedStyle(ground).backgroundColor === "rgba(0, 0, 0, 0)") ground = ground.parentElement;
-  return [e.className || e.tagName, getComputedStyle(e).color, getComputedStyle(ground || document.body).backgroundColor];
-})"""
 
 
 def _audit(seed: int, groups: list[str], gap: float = 0.0, name: str = "y") -> eq.Audit:
@@ -41,23 +35,10 @@ def followed() -> Monitoring:
     return eq.history({f"2026-{month:02}": _audit(month, ["F", "M"], 0.4 * (month > 3)) for month in range(1, 7)}).monitor()
 
 
-class Opened:
-    """A page, with all that it said and asked for."""
-
-    def __init__(self, browser, path) -> None:
-        self.page = browser.new_context(viewport=WIDE).new_page()
-        self.said, self.asked = [], []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.said.append(dialog.message), dialog.dismiss()))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(path.as_uri())
-
-
 @pytest.fixture(scope="module", params=["contrast", "followed"])
-def opened(request, browser, tmp_path_factory) -> Iterator[Opened]:
+def opened(request, browser, tmp_path_factory) -> Iterator[Watched]:
     found = request.getfixturevalue(request.param)
-    one = Opened(browser, found.report(tmp_path_factory.mktemp("page") / "page.html", group_names=NAMES))
+    one = open_page(browser, found.report(tmp_path_factory.mktemp("page") / "page.html", group_names=NAMES))
     yield one
     one.page.context.close()
 
@@ -74,18 +55,7 @@ def test_it_opens_alone_says_nothing_and_lists_its_sections(opened):
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_words_stand_out_from_their_ground(opened, colours: str):
-    def luminance(colour: str) -> float:
-        parts = [float(v) / 255 for v in colour[colour.index("(") + 1 : -1].split(",")[:3]]
-        linear = [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
-        return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
-
-    opened.page.emulate_media(color_scheme=colours)
-    found = {tuple(each) for each in opened.page.evaluate(COLOURS)}
-    opened.page.emulate_media(color_scheme="light")
-    assert len(found) > 8
-    for what, colour, ground in found:
-        bright, dim = sorted((luminance(colour), luminance(ground)), reverse=True)
-        assert (bright + 0.05) / (dim + 0.05) >= 4.5, (what, colour, ground)
+    check_words_stand_out(opened.page, colours, least=8)
 
 
 def test_a_phone_needs_no_sideways_scroll_and_paper_has_no_controls(opened):
@@ -101,7 +71,7 @@ def test_a_phone_needs_no_sideways_scroll_and_paper_has_no_controls(opened):
 
 
 def test_intersections_are_folded_and_have_the_words_of_the_user(browser, contrast, tmp_path):
-    page = Opened(browser, contrast.report(tmp_path / "page.html", group_names=NAMES)).page
+    page = open_page(browser, contrast.report(tmp_path / "page.html", group_names=NAMES)).page
     folded = page.locator("#gaps details")
     assert folded.count() == 1
     assert not folded.locator("table").is_visible()
@@ -111,7 +81,7 @@ def test_intersections_are_folded_and_have_the_words_of_the_user(browser, contra
 
 
 def test_a_chart_has_limits_that_lie_within_it(browser, followed, tmp_path):
-    page = Opened(browser, followed.report(tmp_path / "page.html")).page
+    page = open_page(browser, followed.report(tmp_path / "page.html")).page
     ends = page.eval_on_selector_all("svg path.diagonal", "all => all.map(p => [p.getBBox().y, p.getBBox().y + p.getBBox().height])")
     low, high = page.eval_on_selector("svg .grid", "g => [g.ownerSVGElement.viewBox.baseVal.y, g.ownerSVGElement.viewBox.baseVal.height]")
     drawn = [end for end in ends if end != [0, 0]]
@@ -126,7 +96,7 @@ def test_hostile_names_are_text_and_run_nothing(browser, tmp_path):
     made = [eq.compare(found).report(tmp_path / "a.html")]
     made.append(eq.history(dict(zip(("2026-01", "2026-02"), found.values(), strict=True))).monitor().report(tmp_path / "b.html"))
     for path in made:
-        opened = Opened(browser, path)
+        opened = open_page(browser, path)
         page = opened.page
         page.locator("details").evaluate_all(OPEN)
         assert opened.said == []

@@ -11,15 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
-from torch import nn
 
-from equipoise.data import Attribute, Cohort, Scores
+from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import Rule, tabulate
 from equipoise.methods import EqualisedOdds, Goal, rule_to_dict, settings_of
 from equipoise.methods.equalised_odds import Settings, Steps, fit
 from equipoise.methods.rules import rule_from_dict
 from equipoise.repair import audit
+from support.chosen_scores import Logit, cohort_of, scored
 from support.facts import facts, says, suggests
 from support.notes import note_of
 from support.published import debias
@@ -29,22 +29,6 @@ PERFORMANCES = ("balanced_accuracy", "accuracy", "f1")
 RULE = EqualisedOdds(("M", "F"), (Steps((0.5,), (0.0, 1.0)), Steps((0.25, 0.75), (0.0, 0.5, 1.0))), (0.75, 0.25))
 
 
-class Logit(nn.Module):
-    """Its input is its logit, so that a test can choose the scores."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.scale * x[:, 0]
-
-
-def scored(score, y, groups, reference="M") -> Scores:
-    frame = pd.DataFrame({"p": score, "y": y, "sex": groups})
-    return Scores.from_frame(frame, label="y", score="p", group="sex", reference=reference)
-
-
 def biased(n: int = 400, seed: int = 0, reference: str = "M") -> Scores:
     """Two groups with other prevalences, other means and other noise."""
     rng = np.random.default_rng(seed)
@@ -52,10 +36,6 @@ def biased(n: int = 400, seed: int = 0, reference: str = "M") -> Scores:
     y = (rng.random(n) < np.where(women, 0.3, 0.5)).astype(int)
     score = 1 / (1 + np.exp(-rng.normal(1.5 * y - 0.75 - women, np.where(women, 1.5, 1.0))))
     return scored(score, y, np.where(women, "F", "M"), reference)
-
-
-def of_sample(sample: Sample) -> Scores:
-    return Scores(sample.y, sample.score, (sample.attribute,), None, np.arange(len(sample.y)).astype(object))
 
 
 def value_of(performance: str, fpr: float, tpr: float, y: np.ndarray) -> float:
@@ -71,7 +51,7 @@ def value_of(performance: str, fpr: float, tpr: float, y: np.ndarray) -> float:
 @given(sample=samples(missing=True), performance=st.sampled_from(PERFORMANCES), base=st.sampled_from(["score", "threshold"]))
 @settings(max_examples=150)
 def test_odds_are_equal_on_the_fitted_data_and_no_trivial_rule_is_better(sample: Sample, performance: str, base: str):
-    scores, goal = of_sample(sample), Goal("aod", performance)
+    scores, goal = sample.scores, Goal("aod", performance)
     found = fit(scores, goal, Settings(base))
     f, y = found.rule.decide(scores), scores.y
     assert ((f >= 0) & (f <= 1)).all()
@@ -233,8 +213,7 @@ def test_goals():
 
 def test_debias_leaves_the_network_alone_and_is_repeatable():
     scores = biased()
-    logit = torch.from_numpy(np.log(scores.score / (1 - scores.score))).float()
-    cohort, model = Cohort.from_arrays(logit[:, None], scores.y, scores.groups, reference="M", attribute="sex"), Logit().train()
+    cohort, model = cohort_of(scores), Logit().train()
     state, before, calls = copy.deepcopy(model.state_dict()), set(vars(model)), []
     found, again = (
         debias(model, cohort, method="equalised-odds", measure="spd", max_gap=0.05, progress=lambda *at: calls.append(at)) for _ in range(2)

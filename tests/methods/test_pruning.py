@@ -5,20 +5,18 @@ import copy
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from equipoise.data import Parts
 from equipoise.errors import BadInput
 from equipoise.methods import METHODS, Goal, Label, Note
 from equipoise.methods.pruning import Settings, most_influential
 from equipoise.models import CRITERIA, Replicas, proxy, replicas, single
-from equipoise.models.protocol import FloatArray
 from equipoise.models.single import SingleReplica
 from support.facts import facts
+from support.finite_differences import SMALLEST_GAP, gap_weights, shrunk
 from support.networks import trained
 from support.published import as_chosen, debias
-
-ANY = Goal("spd", min_performance=0.0)  # the smallest gap, be it of constant decisions
 
 
 @pytest.mark.parametrize("measure", ["spd", "eod"])
@@ -48,7 +46,7 @@ def test_influence_equals_finite_differences_of_the_proxy(measure: str):
 
 def test_pruned_units_are_exactly_off_and_the_state_dict_keeps_its_shape():
     model, parts = trained("mlp")
-    result = as_chosen(model, parts.valid, "pruning", ANY, units=2, layers="linears.1")
+    result = as_chosen(model, parts.valid, "pruning", SMALLEST_GAP, units=2, layers="linears.1")
     assert {k: v.shape for k, v in result.model.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
     off = (result.model.linears[1].weight == 0).all(1)
     steps = int(result.trace["step"].iloc[result.chosen])
@@ -71,7 +69,7 @@ def test_a_pruned_unit_may_be_chosen_again_as_published():
     """At a pruned unit the influence is zero, so that it is chosen again once all others would widen the gap; then nothing changes."""
     model, parts = trained("mlp")
     ours, theirs = (
-        as_chosen(model, parts.valid, "pruning", ANY, units=1, layers="linears.1", stop_below=0.0, reselect=again)
+        as_chosen(model, parts.valid, "pruning", SMALLEST_GAP, units=1, layers="linears.1", stop_below=0.0, reselect=again)
         for again in (False, True)
     )
     assert len(ours.trace) == len(theirs.trace) == 9
@@ -123,7 +121,7 @@ def test_steps_can_be_limited():
 def test_outgoing_weights_can_be_cut_instead_and_differ_through_batch_norm():
     model, parts = trained("mlp")
     settings = {"units": 1, "layers": "linears.1"}
-    result = as_chosen(model, parts.valid, "pruning", ANY, cut="outgoing", **settings)
+    result = as_chosen(model, parts.valid, "pruning", SMALLEST_GAP, cut="outgoing", **settings)
     off = (result.model.linears[2].weight == 0).all(0).nonzero()[:, 0]
     assert len(off) == int(result.trace["step"].iloc[result.chosen]) > 0
     assert torch.equal(result.model.linears[1].weight, model.linears[1].weight)
@@ -132,7 +130,7 @@ def test_outgoing_weights_can_be_cut_instead_and_differ_through_batch_norm():
     with torch.no_grad():
         changed.linears[1].bias[off] += 3.0
         assert torch.equal(changed(parts.valid.inputs), result.model(parts.valid.inputs))
-    assert not result.trace["gap"].equals(as_chosen(model, parts.valid, "pruning", ANY, **settings).trace["gap"])
+    assert not result.trace["gap"].equals(as_chosen(model, parts.valid, "pruning", SMALLEST_GAP, **settings).trace["gap"])
     own, own_parts = trained("perceptron")
     with pytest.raises(BadInput, match=facts("MLP")):
         debias(own, own_parts.valid, method="pruning", measure="spd", cut="outgoing", steps=2)
@@ -170,21 +168,6 @@ def test_scores_beside_influence_tell_nothing_that_the_network_does_not(kind: st
     assert len(np.unique(scores)) == 1
     np.testing.assert_array_equal(scores, networks.evaluate())
     assert labels.evaluate(scores).performance == pytest.approx(0.5)
-
-
-def gap_weights(network: Replicas, parts: Parts, measure: str) -> FloatArray:
-    labels = Label.of([parts.valid], Goal(measure))
-    scores = network.evaluate()
-    return labels.weights(scores, labels.evaluate(scores).threshold)
-
-
-def shrunk(model: nn.Module, layer: str, unit: int, x: Tensor, w: FloatArray, share: float) -> float:
-    """The proxy if the pre-activation of a unit (or channel) is scaled by 1 - share at every input."""
-    changed = copy.deepcopy(model).double().eval()
-    with torch.no_grad():
-        for parameter in changed.get_submodule(layer).parameters():
-            parameter[unit] *= 1 - share
-        return float(proxy(torch.sigmoid(changed(x.double()).reshape(-1)), torch.from_numpy(w[0])))
 
 
 def paths(kind: str, parts: Parts, model: nn.Module) -> list[Replicas]:
@@ -271,7 +254,7 @@ def test_in_pieces_and_in_a_stack_every_criterion_is_the_same(criterion: str, gr
 @pytest.mark.parametrize("kind", ["mlp", "perceptron"])
 def test_dropped_columns_of_the_input_have_no_say(kind: str, criterion: str):
     model, parts = trained(kind)
-    result = as_chosen(model, parts.valid, "pruning", ANY, units=1, stop_below=0.0, granularity="input", criterion=criterion)
+    result = as_chosen(model, parts.valid, "pruning", SMALLEST_GAP, units=1, stop_below=0.0, granularity="input", criterion=criterion)
     assert {k: v.shape for k, v in result.model.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
     first, before = ((m.linears if kind == "mlp" else m)[0] for m in (result.model, model))
     off = (first.weight == 0).all(0)
@@ -296,126 +279,3 @@ def test_the_column_that_holds_the_group_goes_first():
     gap = Label.of([parts.valid], Goal("eod")).evaluate(network.evaluate()).gap
     for criterion in ("taylor", "second-order", "difference"):
         assert int((network.influence(w, criterion)[1][0] * np.sign(gap[0])).argmax()) == 1
-
-
-class Around(nn.Module):
-    """A network that sees its input twice."""
-
-    output = "logit"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.out = nn.Linear(6, 4), nn.Linear(10, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(torch.cat([torch.relu(self.first(x)), x], 1))
-
-
-def test_columns_need_a_linear_layer_that_takes_in_the_whole_input():
-    model, parts = trained("cnn")
-    with pytest.raises(BadInput, match=facts("(1, 8, 8)")):
-        debias(model, parts.valid, method="pruning", measure="spd", granularity="input")
-    _, parts = trained("perceptron")
-    with pytest.raises(BadInput, match=facts("Sequential", "inputs")):
-        debias(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 1)), parts.valid, method="pruning", measure="spd", granularity="input")
-    with pytest.raises(BadInput, match=facts("first")):
-        debias(Around(), parts.valid, method="pruning", measure="spd", granularity="input")
-
-
-class Attentive(nn.Module):
-    """The six columns as tokens, one layer of attention with four heads of three, and the mean of what it says."""
-
-    output = "logit"
-
-    def __init__(self, bias: bool = True) -> None:
-        super().__init__()
-        self.spread = nn.Parameter(torch.randn(6, 12))
-        self.attention = nn.MultiheadAttention(12, 4, batch_first=True, bias=bias)
-        self.out = nn.Linear(12, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = torch.tanh(x[:, :, None] * self.spread)
-        return self.out(torch.relu(self.attention(tokens, tokens, tokens, need_weights=False)[0]).mean(1))
-
-    def by_hand(self, x: Tensor, head: int, scale: float, shift: float) -> Tensor:
-        """The logits if what a head says is scaled and shifted before it is projected, without torch's attention."""
-        tokens = torch.tanh(x[:, :, None] * self.spread)
-        q, k, v = (tokens @ self.attention.in_proj_weight.T + self.attention.in_proj_bias).chunk(3, -1)
-        q, k, v = (t.unflatten(-1, (4, 3)).transpose(1, 2) for t in (q, k, v))
-        said = torch.softmax(q @ k.transpose(-1, -2) / 3**0.5, -1) @ v
-        said = torch.stack([said[:, h] * scale + shift if h == head else said[:, h] for h in range(4)], 2).flatten(2)
-        return self.out(torch.relu(said @ self.attention.out_proj.weight.T + self.attention.out_proj.bias).mean(1))[:, 0]
-
-
-def attentive(bias: bool = True) -> Attentive:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        return Attentive(bias).eval()
-
-
-def test_the_influence_of_heads_equals_finite_differences_of_an_attention_by_hand():
-    _, parts = trained("perceptron")
-    model, step = attentive(), 1e-5
-    network = SingleReplica(model, parts.valid.inputs)
-    assert network.units("*", "head") == 4
-    w, exact, x = gap_weights(network, parts, "eod"), copy.deepcopy(model).double(), parts.valid.inputs.double()
-    np.testing.assert_allclose(network.influence(w)[0], network.evaluate(), atol=1e-6)
-    for criterion, moved in (("taylor", lambda t: (1 + t, 0.0)), ("gradient", lambda t: (1.0, t))):
-        influence = network.influence(w, criterion)[1][0] * len(parts.valid)
-        for head in range(4):
-            with torch.no_grad():
-                up, down = (proxy(torch.sigmoid(exact.by_hand(x, head, *moved(t))), torch.from_numpy(w[0])) for t in (step, -step))
-            assert float(influence[head]) == pytest.approx(float(up - down) / (2 * step), abs=1e-5)
-
-
-def test_pruned_heads_have_no_say_and_the_state_dict_keeps_its_shape():
-    _, parts = trained("perceptron")
-    model = attentive()
-    result = as_chosen(model, parts.valid, "pruning", ANY, units=1, stop_below=0.0, granularity="head", criterion="taylor")
-    assert {k: v.shape for k, v in result.model.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
-    off = (result.model.attention.out_proj.weight == 0).all(0).view(4, 3)
-    step = int(result.trace["step"].iloc[result.chosen])
-    assert int(off.all(1).sum()) == int(off.any(1).sum()) == step > 0
-    assert result.notes[-1] == Note("pruned", "heads of attention", {"switched_off": step, "of": 4, "reselected": False})
-    network = SingleReplica(model, parts.valid.inputs)
-    network.units("attention", "head")
-    network.prune(torch.tensor([[False, True, False, False]]))
-    with torch.no_grad():
-        torch.testing.assert_close(network.model(parts.valid.inputs)[:, 0], model.by_hand(parts.valid.inputs, 1, 0.0, 0.0))
-
-
-def test_heads_need_attention_and_for_the_gradient_a_bias():
-    model, parts = trained("perceptron")
-    with pytest.raises(BadInput, match=facts("nn.MultiheadAttention", "*")):
-        debias(model, parts.valid, method="pruning", measure="spd", granularity="head")
-    with pytest.raises(BadInput, match="taylor"):
-        debias(attentive(bias=False), parts.valid, method="pruning", measure="spd", granularity="head")
-
-
-class TokensFirst(nn.Module):
-    """A layer whose output has the rows second."""
-
-    output = "logit"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.out = nn.Linear(1, 4), nn.Linear(4, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(torch.relu(self.inner(x.T[:, :, None])).mean(0))
-
-
-def test_a_layer_in_which_rows_cannot_be_told_apart_is_named_where_that_matters():
-    _, parts = trained("perceptron")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        model = TokensFirst()
-    with pytest.raises(BadInput, match=facts("inner")):
-        debias(model, parts.valid, method="pruning", measure="spd", criterion="second-order")
-    network, x = SingleReplica(model, parts.valid.inputs), parts.valid.inputs
-    network.units("inner")
-    w = gap_weights(network, parts, "spd")
-    influence = network.influence(w, "taylor")[1][0] * len(x)
-    for unit in range(4):
-        slope = (shrunk(model, "inner", unit, x, w, 1e-5) - shrunk(model, "inner", unit, x, w, -1e-5)) / 2e-5
-        assert float(influence[unit]) == pytest.approx(-slope, abs=1e-5)

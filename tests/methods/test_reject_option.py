@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from equipoise.data import Attribute, Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
@@ -18,6 +17,7 @@ from equipoise.methods import Fit, Goal, RejectOption, rule_to_dict, settings_of
 from equipoise.methods.reject_option import Settings, fit
 from equipoise.methods.rules import rule_from_dict
 from equipoise.repair import audit
+from support.chosen_scores import Logit, cohort_of, scored
 from support.facts import facts, says, suggests
 from support.published import debias
 from support.random_scores import Sample, samples
@@ -26,37 +26,12 @@ COARSE = Settings(thresholds=5, margins=4, quantiles=3)
 PERFORMANCES = ("balanced_accuracy", "accuracy", "f1")
 
 
-class Logit(nn.Module):
-    """Its input is its logit, so that a test can choose the scores."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.scale * x[:, 0]
-
-
-def scored(score, y, groups, reference="M") -> Scores:
-    frame = pd.DataFrame({"p": score, "y": y, "sex": groups})
-    return Scores.from_frame(frame, label="y", score="p", group="sex", reference=reference)
-
-
 def biased(shift: float, n: int = 400, seed: int = 0, reference: str = "M") -> Scores:
     """Two groups; the logits of F are moved by `shift`."""
     rng = np.random.default_rng(seed)
     women, y = rng.random(n) < 0.4, rng.integers(0, 2, n)
     score = 1 / (1 + np.exp(-rng.normal(1.5 * y - 0.75 + shift * women, 1.0)))
     return scored(score, y, np.where(women, "F", "M"), reference)
-
-
-def cohort_of(scores: Scores) -> Cohort:
-    logit = torch.from_numpy(np.log(scores.score / (1 - scores.score))).float()
-    return Cohort.from_arrays(logit[:, None], scores.y, scores.groups, reference="M", attribute="sex")
-
-
-def of_sample(sample: Sample) -> Scores:
-    return Scores(sample.y, sample.score, (sample.attribute,), None, np.arange(len(sample.y)).astype(object))
 
 
 def measured(rule: Rule, scores: Scores, goal: Goal) -> tuple[float, float]:
@@ -90,7 +65,7 @@ def ways(scores: Scores, threshold: float, measure: str) -> list[tuple[str, ...]
 )
 @settings(max_examples=15)
 def test_the_choice_equals_a_loop_over_the_grid(measure, sample: Sample, performance, min_performance, max_gap):
-    scores, goal = of_sample(sample), Goal(measure, performance, min_performance, max_gap)
+    scores, goal = sample.scores, Goal(measure, performance, min_performance, max_gap)
     found = fit(scores, goal, COARSE)
     start = found.trace.iloc[0]
     least = found.goal.min_performance

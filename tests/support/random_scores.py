@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from equipoise.data import Attribute
+from equipoise.data import Attribute, Scores
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,11 @@ class Sample:
     score: np.ndarray
     attribute: Attribute
     weight: np.ndarray
+
+    @property
+    def scores(self) -> Scores:
+        """The sample without its weights."""
+        return Scores(self.y, self.score, (self.attribute,), None, np.arange(len(self.y)).astype(object))
 
 
 @st.composite
