@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 CHECKED := src tests benchmarks docs examples fuzz
 # One compute thread a process: two that spin against a busy neighbour cost ten times the time.
 export OMP_NUM_THREADS ?= 1
+# Compiled files are kept, whatever is set outside: processes that the tests start would compile the package again and again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test tests lint docs pictures bench clean install browser kills fuzz
 

@@ -137,7 +137,7 @@ def audit(
     _check_files(source, how, files, history)
     with notes("equipoise.data.images"):
         result = _audited(source, how, files.group_name, history)
-    told = _document(result)
+    told = _document(result) if as_json or files.save else {}
     if files.save or files.page or files.pdf:
         read = [path for path in (file, how.valid, how.train, network.weights, scores.check_scores) if path is not None]
         origin = report.Origin.now(arguments=typed(ctx), files=read, inputs=result.prepared, group_names=result.group_names)
@@ -305,8 +305,10 @@ def _network(source: given.Source) -> tuple[Any, data.Reading, str]:
 
 def _document(result: Result) -> dict[str, Any]:
     """The result as plain values; without the names of rows that were left out, since it may be shared."""
-    told: dict[str, Any] = result.every.to_dict()
-    if result.only is not None:
+    told: dict[str, Any]
+    if result.only is None:
+        told = result.every.to_dict()
+    else:
         told = result.only.to_dict() | measures.no_finding_dict(result.every.no_finding, result.source.inputs.labels[0])
     if result.layers is not None:
         told["encoding"] = json.loads(result.layers.to_json(orient="records", double_precision=15))

@@ -300,11 +300,13 @@ def _named(measure: Gap) -> str:
 def records(frame: pd.DataFrame) -> list[dict[str, object]]:
     """The rows of a frame as plain values for JSON; None for NaN."""
     names = [str(name) for name in frame.columns]
-    columns = [_plain(frame.iloc[:, k]) for k in range(len(names))]  # rows of mixed types would take ten times the time
+    columns = [_plain(column) for _, column in frame.items()]  # rows of mixed types would take ten times the time
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _plain(column: "pd.Series[Any]") -> list[object]:
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "fiub":
+        return [None if value != value else value for value in column.to_numpy().tolist()]
     values = zip(column.to_list(), column.isna().to_list(), strict=True)
     return [None if unknown else value.item() if isinstance(value, np.generic) else value for value, unknown in values]
 

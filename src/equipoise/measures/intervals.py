@@ -193,19 +193,16 @@ def halved(
     most = max((AT_ONCE // max(inner.size * each, 1) + 1).bit_length() - 1, 1)
     while halvings > 0:
         steps = min(most, halvings)
-        points = np.stack([inner, outer])
-        for _ in range(steps):
-            finer = np.empty((2 * len(points) - 1, *inner.shape))
-            finer[::2], finer[1::2] = points, (points[:-1] + points[1:]) / 2
-            points = finer
+        points = np.empty((2**steps + 1, *inner.shape))
+        points[0], points[-1] = inner, outer
+        for width in (2**k for k in range(steps, 0, -1)):
+            points[width // 2 :: width] = (points[:-1:width] + points[width::width]) / 2
         beyond = outside(points[1:-1]).reshape(len(points) - 2, -1)
-        low, high = np.zeros(inner.size, np.int64), np.full(inner.size, len(points) - 1)
-        for _ in range(steps):
-            middle = (low + high) // 2
-            out = beyond[middle - 1, every]
-            low, high = np.where(out, low, middle), np.where(out, middle, high)
+        low = np.zeros(inner.size, np.int64)  # where the inner ends are; the outer ends are a width away
+        for width in (2**k for k in range(steps, 0, -1)):
+            low += (width // 2) * ~beyond[low + (width // 2 - 1), every]
         flat = points.reshape(len(points), -1)
-        inner, outer = flat[low, every].reshape(inner.shape), flat[high, every].reshape(inner.shape)
+        inner, outer = (flat[low + side, every].reshape(inner.shape) for side in (0, 1))
         halvings -= steps
     return inner, outer
 
