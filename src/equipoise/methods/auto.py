@@ -13,7 +13,7 @@ tried, what came of it, what was not tried and why is in the candidate's notes.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any
@@ -117,13 +117,10 @@ def run(
         if not going:
             break
         if deadline is not None and name != STANDARD:
-            if speed is None:  # measured once the original has been tried, which says what is wrong with the rows, and what to do
-                speed = _speed(models[0], cohorts[0], goal, trains)
-            left = deadline - time.monotonic()
-            late = _too_long(name, speed, settings, left / len(going))
-            if late is not None:
-                for k in going:
-                    remarks[k].append(Note("no_time", name, {"seconds": late, "left": max(0.0, left)}))
+            # measured once the original has been tried, which says what is wrong with the rows, and what to do
+            speed = speed or _speed(models[0], cohorts[0], goal, trains)
+            if late := _too_late(name, speed, settings, deadline, len(going)):
+                _note(remarks, going, late)
                 continue
         try:
             found = run_many(
@@ -140,20 +137,14 @@ def run(
         except EquipoiseError as error:
             if name == STANDARD:  # no method can be run on these rows or this network
                 raise
-            for k in going:
-                remarks[k].append(Note("could_not_run", name, {"problem": _problems(error)}))
+            _note(remarks, going, Note("could_not_run", name, {"problem": _problems(error)}))
             continue
         for k, candidate in zip(going, found, strict=True):
             tried[k].append(candidate)
-        left_out = order[at + 1 :]
-        done = [
-            k
-            for k, candidate in zip(going, found, strict=True)
-            if left_out and all(_with_room(*own) for own in _each(candidate, cohorts[k]))
-        ]
-        for k in done:
-            remarks[k].append(Note("not_tried", name, {"methods": tuple(left_out)}))
-        going = [k for k in going if k not in done]
+        if left_out := tuple(order[at + 1 :]):
+            done = [k for k, own in zip(going, found, strict=True) if all(_with_room(*each) for each in _each(own, cohorts[k]))]
+            _note(remarks, done, Note("not_tried", name, {"methods": left_out}))
+            going = [k for k in going if k not in done]
         if progress:
             progress(at + 1, len(order))
     if progress:
@@ -172,19 +163,25 @@ def _speed(model: nn.Module | None, cohort: Rows, goal: Goal, trains: Sequence[C
     return Speed.measured(model.view(0), cohort.labelled(first), one, None if train is None else train.labelled(first), len(cohort.labels))
 
 
-def _too_long(name: str, speed: Speed, settings: Settings, left: float) -> float | None:
-    """How long a method would take, where that is longer than what is left; None where it can be begun.
+def _note(remarks: Sequence[list[Note]], networks: Iterable[int], note: Note) -> None:
+    for k in networks:
+        remarks[k].append(note)
+
+
+def _too_late(name: str, speed: Speed, settings: Settings, deadline: float, networks: int) -> Note | None:
+    """The note on a method that would take longer than what is left for each of so many networks; None where it can be begun.
 
     One that makes steps ends when its time is up, so that a fifth of its work is enough to begin with.
     """
+    left = deadline - time.monotonic()
     try:
         seconds = speed.seconds(speed.work(name, settings.settings.get(name, {})))
     except EquipoiseError:
         return None  # it will be refused, with the reason
-    if left <= 0:
-        return 0.0 if seconds is None else seconds
     least = ENOUGH if METHODS[name].kind == Kind.STEPS else 1.0
-    return None if seconds is None or least * seconds <= left else seconds
+    if left > 0 and (seconds is None or least * seconds <= left / networks):
+        return None
+    return Note("no_time", name, {"seconds": seconds or 0.0, "left": max(0.0, left)})
 
 
 def _share(names: Sequence[str]) -> float:

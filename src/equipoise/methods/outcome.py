@@ -181,14 +181,11 @@ def judge(
     """
     before, after = np.asarray(decisions_before, dtype=np.float64), np.asarray(decisions_after, dtype=np.float64)
     _same_rows(scores_before, scores_after, before, after)
-    scores = scores_before
-    pair = paired(scores, before, after, settings)
-    gaps = _gaps(pair, before, after, goal.measure, labels)
+    scores, pair = scores_before, paired(scores_before, before, after, settings)
+    gaps, rates = _gaps(pair, before, after, goal.measure, labels), _kept_rates(scores, pair, after, goal, settings, labels)
     was, now = (estimate_performance(scores, f, [goal.performance], settings)[goal.performance] for f in (before, after))
-    limit = performance_limit(goal, was.value)
-    changed = int((before != after).sum())
-    rates = _kept_rates(scores, pair, after, goal, settings, labels)
-    change = pair.performance_change(goal.performance)
+    limit, change = performance_limit(goal, was.value), pair.performance_change(goal.performance)
+    kept = bool(now.value >= limit - NOISE)
     found = Judgement(
         outcome=Outcome.UNCHANGED,
         source=source,
@@ -201,19 +198,15 @@ def judge(
         performance_change=change,
         performance_limit=limit,
         harms=(*_performance_harm(goal, was, now, change, limit), *_larger_gaps(goal, gaps), *(rate.note for rate in rates if rate.harm)),
-        changed=changed,
+        changed=int((before != after).sum()),
         patients=int(units_of(scores.patients, len(scores)).max(initial=-1)) + 1,
         patients_needed=None,
-        met=None,
+        met=None
+        if goal.max_gap is None
+        else kept and all(rate.kept for rate in rates) and all(_reached(gap, goal.max_gap) for gap in gaps),
     )
-    kept = now.value >= limit - NOISE
-    if goal.max_gap is not None:
-        within = all(gap.known and abs(gap.after.value) <= goal.max_gap + NOISE for gap in gaps)
-        found = replace(found, met=bool(within and kept and all(rate.kept for rate in rates)))
-    if not changed:
-        return found
-    if found.harms:
-        return replace(found, outcome=Outcome.HARM)
+    if not found.changed or found.harms:
+        return replace(found, outcome=Outcome.HARM if found.changed else Outcome.UNCHANGED)
     level = max(1 - 2 * (1 - settings.level) / (labels * max(len(gaps), 1)), 0.5)  # one-sided, shared by groups and labels
     pooled = pooled_gaps(scores, before, after, goal.measure, level)
     if not found.short and not forced:
@@ -222,6 +215,10 @@ def judge(
         if _reduced(found, pooled):
             return replace(found, outcome=Outcome.REDUCED)
     return replace(found, outcome=Outcome.UNCLEAR, patients_needed=_needed(found, pooled))
+
+
+def _reached(gap: JudgedGap, most: float) -> bool:
+    return gap.known and bool(abs(gap.after.value) <= most + NOISE)
 
 
 def performance_limit(goal: Goal, original: float) -> float:

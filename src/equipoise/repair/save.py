@@ -16,7 +16,7 @@ from torch import nn
 
 from equipoise.data import naming, sha256_of, write_text
 from equipoise.errors import BadInput, EquipoiseError
-from equipoise.measures import UPPER_BOUND, Audit, Baseline, Settings, Threshold
+from equipoise.measures import UPPER_BOUND, Audit, Baseline, Settings, Threshold, records
 from equipoise.methods import Judgement, Progress, joint_met, joint_outcome, rule_to_dict
 from equipoise.models import HEADS, Exported, Predictor, code_of, heads_of, onnx_in, plain_weights, save_weights, to_onnx
 from equipoise.presenting import presenter
@@ -223,7 +223,7 @@ def audit_document(case: Compared, found: Findings) -> dict[str, object]:
         },
         "change": _change(found),
         **({} if case.baseline is None else {"baseline": case.baseline.to_dict()}),
-        **({} if case.probes is None else {"encoding": {side: _records(frame) for side, frame in vars(case.probes).items()}}),
+        **({} if case.probes is None else {"encoding": {side: records(frame) for side, frame in vars(case.probes).items()}}),
     }
 
 
@@ -240,10 +240,6 @@ def _change(found: Findings) -> dict[str, object]:
 def _limit(row: MethodRow) -> dict[str, object] | None:
     """The group-aware upper bound at the same |gap| on the original test scores, and how far below it this is."""
     return None if row.below is None else {"performance": row.performance.value + row.below, "below": row.below, "what": UPPER_BOUND}
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, object]]:
-    return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
 
 
 def _method(tried: Tried, found: Audit, shown: MethodRow) -> dict[str, object]:
