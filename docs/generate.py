@@ -124,6 +124,8 @@ def methods() -> str:
     lines = []
     for name, known in METHODS.items():
         group, labels = "**yes**" if known.needs_group else "no", "yes" if known.labels else "no"
+        if name == "auto":  # its rule is that of the method it takes
+            group = "only if clearly better"
         train = "required" if known.needs_train else "optional" if known.takes_train else "no"
         lines.append(f"| [`{name}`](#{name}) | {known.title} | {group} | {labels} | {train} |\n")
     header = "| method | what it does | uses the group at prediction time | multi-label | training set |\n|---|---|---|---|---|\n"
@@ -134,10 +136,7 @@ def settings() -> str:
     """The settings of every method as Markdown: name, default and meaning."""
     from equipoise.methods import METHODS
 
-    parts = [
-        "# Settings of the methods\n\nKeywords of `eq.debias` and, as `--set METHOD.SETTING=VALUE`, options of `equipoise debias`. "
-        "The defaults are those used throughout the results.\n"
-    ]
+    parts = ["# Settings of the methods\n\nKeywords of `eq.debias` and, as `--set METHOD.SETTING=VALUE`, options of `equipoise debias`.\n"]
     for name, method in METHODS.items():
         if fields(method.settings):
             lines = [f"| `{field}` | `{default}` | {comment} |" for field, default, comment in _fields(method.settings)]

@@ -13,7 +13,8 @@ OUTCOMES = ("closed", "reduced", "unclear", "unchanged", "harm", "refused")
 CASE = ["data", "network", "rows", "seed"]
 MANY = 2_000  # rows of a repair set
 KEPT = 0.03  # of balanced accuracy: a method that loses more on average is not recommended
-ALIKE = 0.002  # of mean |gap|: methods that differ by less are named together
+ALIKE = 0.002  # of mean |gap|: methods that differ by less are named together ...
+BEHIND = 0.015  # ... unless one has this much less balanced accuracy than the other
 
 
 def _anywhere(*names: str) -> pd.DataFrame:
@@ -81,36 +82,41 @@ def methods_anywhere() -> str:
 
 def choosing() -> str:
     """What the results favour, by situation: means over the cases of each, and the advice that follows from them."""
-    earlier, nih = rows("beyond/summary.csv"), rows("nih-beyond/splits-20.csv")
+    earlier = rows("beyond/summary.csv")
     blind_to_it = earlier[earlier["data"].isin(("adult", "bank", "compas")) & (earlier["inputs"] == INPUTS[1])]
     cases = (
-        ("tables, attribute among the inputs", "cross-fitted", _present(), "bias-score"),
+        ("tables, attribute among the inputs", "cross-fitted", _present("tables"), "bias-score"),
         ("tables, attribute not among the inputs", "in-sample", blind_to_it, "bias-score"),
-        ("chest X-rays, 160 to 1,000 repair images", "in-sample", nih[nih["network"] == "resnet-18"], "bias-score-train"),
+        ("chest X-rays, 160 to 1,000 repair images", "cross-fitted", _present("nih"), "bias-score-train"),
     )
     lines = []
     for where, selection, frame, probes in cases:
         blind, aware = ("bias-gda", "constrained", probes), "group-thresholds"
         means = frame.groupby("method")[["mean_abs_gap", "balanced_accuracy"]].mean()
-        values = [at(means.loc[method]) for method in ("standard", *blind, aware)]
+        values = [at(means.loc[method]) if method in means.index else "" for method in ("standard", "auto", *blind, aware)]
         lines.append([where, selection, advice(means, blind, aware), *values])
-    head = ("situation", "selection", "favoured", "original", "bias-gda", "constrained", "bias-score", "group-thresholds (uses the group)")
-    return table(head, lines)
+    methods = ("original", "the default", "bias-gda", "constrained", "bias-score", "group-thresholds (uses the group)")
+    return table(("situation", "selection", "favoured", *methods), lines)
 
 
-def _present() -> pd.DataFrame:
-    """The methods as they are today, on the paper's tables: one line per data set, measure and method."""
-    found = rows("defaults/tables.csv")
-    found = found[found["arm"].isin(("original", "now"))]
+def _present(part: str) -> pd.DataFrame:
+    """The methods as they are today, on the paper's tables or on NIH X-rays: one line per data set, measure and method."""
+    found = rows(f"defaults/{part}.csv")
+    found = found[found["arm"].isin(("original", "now", "default"))]
     found = found.assign(mean_abs_gap=found["gap"].abs(), balanced_accuracy=found["performance"])
     return found.groupby(["data", "measure", "method"], as_index=False)[["mean_abs_gap", "balanced_accuracy"]].mean()
 
 
 def advice(means: pd.DataFrame, blind: tuple[str, ...], aware: str) -> str:
-    """The methods that leave the smallest gap of those that keep performance; the rule that uses the group if it leaves less still."""
+    """The methods that leave the smallest gap of those that keep performance; the rule that uses the group if it leaves less still.
+
+    Of methods whose gaps are alike, those that are clearly behind in performance are not named.
+    """
     keeps = [method for method in blind if means.loc["standard", "balanced_accuracy"] - means.loc[method, "balanced_accuracy"] <= KEPT]
     least = min(means.loc[method, "mean_abs_gap"] for method in keeps)
-    named = [method for method in keeps if means.loc[method, "mean_abs_gap"] <= least + ALIKE]
+    alike = [method for method in keeps if means.loc[method, "mean_abs_gap"] <= least + ALIKE]
+    best = max(means.loc[method, "balanced_accuracy"] for method in alike)
+    named = [method for method in alike if means.loc[method, "balanced_accuracy"] > best - BEHIND]
     words = " or ".join(f"`{m.removesuffix('-train')}`" + (" with the training set" if m.endswith("-train") else "") for m in named)
     return words + (f"; `{aware}` if the group may be used" if means.loc[aware, "mean_abs_gap"] < least - ALIKE else "")
 
