@@ -149,16 +149,20 @@ def test_an_unknown_format_is_refused_and_nothing_is_written(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_figure_that_fails_leaves_the_old_one(tmp_path: Path):
+def test_a_figure_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It fails after its first bytes are written."""
     path = tmp_path / "figure.svg"
     path.write_text("old")
 
-    class Failing:
-        def save(self, *_: object, **__: object) -> None:
-            raise RuntimeError("crash")
+    def crash(place: Path, content: bytes) -> int:
+        with place.open("wb") as file:
+            file.write(content[:10])
+        raise RuntimeError("crash")
 
+    _, audit = audit_of(frame_of(["F", "M"]), measures=["auroc"])
+    monkeypatch.setattr(Path, "write_bytes", crash)
     with pytest.raises(RuntimeError, match="crash"):
-        save_figure(Failing(), path)
+        save_figure(rates_figure(audit), path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -6,8 +6,9 @@ dotted, and every split's chosen step is marked on both of its lines.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -118,13 +119,13 @@ def curves_figure(audit: Audit) -> Any:
         top = max(float(rows["high"].max()), float(rows["treat_all"].max())) + 0.01
         y = alt.Y("net_benefit:Q", title="net benefit", scale=alt.Scale(domain=[lowest, top]))
         base = alt.Chart(rows).encode(x=alt.X("threshold:Q", title="threshold", scale=alt.Scale(zero=False)))
-        layers = base.mark_area(opacity=0.2, color=BLUE, clip=True).encode(
+        band = base.mark_area(opacity=0.2, color=BLUE, clip=True).encode(
             y=alt.Y("low:Q", scale=alt.Scale(domain=[lowest, top])), y2="high:Q"
         )
-        layers += base.mark_line(color=BLUE).encode(y=y)
-        layers += base.mark_line(color="#777", strokeDash=[6, 3], clip=True).encode(y=alt.Y("treat_all:Q"))
-        layers += base.mark_line(color="#777").encode(y=alt.Y("treat_none:Q"))
-        panels.append(layers.properties(width=200, height=150, title=name))
+        line = base.mark_line(color=BLUE).encode(y=y)
+        treat_all = base.mark_line(color="#777", strokeDash=[6, 3], clip=True).encode(y=alt.Y("treat_all:Q"))
+        treat_none = base.mark_line(color="#777").encode(y=alt.Y("treat_none:Q"))
+        panels.append(alt.layer(band, line, treat_all, treat_none).properties(width=200, height=150, title=name))
     lines = [alt.hconcat(*panels[k : k + PER_LINE]) for k in range(0, len(panels), PER_LINE)]
     title = alt.TitleParams(
         f"{short_name(audit.name)}: decision curves, {percent(audit.settings.level)} intervals",
@@ -213,13 +214,38 @@ def save_figure(chart: Any, path: str | Path, *, follow: bool = True) -> Path:
     kind = path.suffix.lstrip(".").lower()
     if kind not in FORMATS:
         raise BadInput(f"a figure is written as {', '.join(FORMATS)}; got {path.name!r}. Give its name one of these endings.")
+    return _write(_specification(chart), path, kind, follow=follow)
+
+
+def _save(charts: Mapping[str, Any], folder: str | Path, formats: Sequence[str]) -> list[Path]:
+    """The paths of figures in a folder, by name. Each is turned into a specification once, which takes as long as drawing it."""
+    drawn = {name: _specification(chart) for name, chart in charts.items()}
+    return [_write(each, Path(folder) / f"{name}.{kind}", kind, follow=False) for name, each in drawn.items() for kind in formats]
+
+
+def _specification(chart: Any) -> dict[str, Any]:
+    """The figure in Vega-Lite, with its data."""
+    import altair as alt
+
+    with alt.data_transformers.enable("default"), alt.data_transformers.disable_max_rows():
+        found: dict[str, Any] = chart.to_dict(context={"pre_transform": False})
+    return found
+
+
+def _write(figure: dict[str, Any], path: Path, kind: str, *, follow: bool) -> Path:
+    import altair as alt
+    from altair.utils.mimebundle import spec_to_mimebundle
+
+    versions = {"vega_version": alt.VEGA_VERSION, "vegalite_version": alt.VEGALITE_VERSION, "vegaembed_version": alt.VEGAEMBED_VERSION}
     options: dict[str, dict[str, Any]] = {
         "png": {"scale_factor": 2},
         "svg": {},
-        "html": {"inline": True, "json_kwds": {"cls": _ScriptSafe}},
+        "html": {"template": "inline", "json_kwds": {"cls": _ScriptSafe}, **versions},
     }
+    found: Any = spec_to_mimebundle(figure, format=cast(Any, kind), mode="vega-lite", **options[kind])
+    (content,) = (found[0] if kind == "png" else found).values()  # a PNG comes with its size
     with replacing(path, follow=follow) as temporary:
-        chart.save(str(temporary), format=kind, **options[kind])
+        temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
 
 
@@ -236,13 +262,12 @@ def save_audit_figures(scores: Scores | None, audit: Audit, folder: str | Path, 
         charts["calibration"] = calibration_figure(audit)
     if audit.curves["net_benefit"].notna().any():
         charts["decision-curves"] = curves_figure(audit)
-    return [save_figure(chart, Path(folder) / f"{name}.{kind}", follow=False) for name, chart in charts.items() for kind in formats]
+    return _save(charts, folder, formats)
 
 
 def save_underdiagnosis_figure(audit: Audit, folder: str | Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Path]:
     """The figure of underdiagnosis in a folder, from the audit of "no finding"."""
-    chart = underdiagnosis_figure(audit)
-    return [save_figure(chart, Path(folder) / f"underdiagnosis.{kind}", follow=False) for kind in formats]
+    return _save({"underdiagnosis": underdiagnosis_figure(audit)}, folder, formats)
 
 
 # The steps of a study's methods
@@ -273,8 +298,7 @@ def save_trajectories(
     """A figure for each of the data on which a method went step by step."""
     written = []
     for data in dict.fromkeys(_followed(plan, rows, traces)["data"]):
-        chart = trajectories_figure(plan, rows, traces, data)
-        written += [save_figure(chart, Path(folder) / f"trajectories-{data}.{kind}", follow=False) for kind in formats]
+        written += _save({f"trajectories-{data}": trajectories_figure(plan, rows, traces, data)}, folder, formats)
     return written
 
 
