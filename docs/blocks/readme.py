@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-import pandas as pd
-
-from blocks.rows import NAMES, rows, table
+from blocks.rows import NAMES, mean_at, rows, table
 
 NIH = {"any": "any finding", "effusion": "effusion", "atelectasis": "atelectasis"}
 ARMS = {"standard": "original", "bias-gda": "now", "constrained": "now", "bias-score": "now", "auto": "default"}
@@ -18,14 +16,8 @@ def readme_results() -> str:
         for data, measure in (("adult", "spd"), ("adult", "eod"), ("compas", "spd"), ("compas", "eod"))
     ]
     cases += [(f"NIH X-rays, {words}, EOD", nih[nih["data"] == task], "bias-score-train") for task, words in NIH.items()]
-    lines = [[name, *(_mean(mine, probes if m == "bias-score" else m, arm) for m, arm in ARMS.items())] for name, mine, probes in cases]
+    lines = [[name, *(mean_at(mine, probes if m == "bias-score" else m, arm) for m, arm in ARMS.items())] for name, mine, probes in cases]
     return table(("data, measure", "original", "`bias-gda` (the paper)", "`constrained`", "`bias-score`", "default"), lines)
-
-
-def _mean(frame: pd.DataFrame, method: str, arm: str) -> str:
-    """Mean absolute gap at balanced accuracy of one arm over its splits."""
-    own = frame[(frame["method"] == method) & (frame["arm"] == arm)]
-    return f"{own['gap'].abs().mean():.3f} at {own['performance'].mean():.3f}"
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {

@@ -50,6 +50,14 @@ def at(line: "pd.Series[float]", column: str = "mean_abs_gap") -> str:
     return f"{line[column]:.3f} at {line['balanced_accuracy']:.3f}"
 
 
+def mean_at(frame: pd.DataFrame, method: str, arm: str) -> str:
+    """Mean absolute gap at balanced accuracy of one arm of results/defaults, over its splits."""
+    own = frame[(frame["method"] == method) & (frame["arm"] == arm)]
+    if own.empty:
+        raise SystemExit(f"expected rows of {method}, {arm}; found none")
+    return f"{own['gap'].abs().mean():.3f} at {own['performance'].mean():.3f}"
+
+
 def interval(line: "pd.Series[float]", column: str = "gap") -> str:
     """A gap with its interval."""
     return f"{line[column]:+.3f} [{line[f'{column}_low']:+.3f}, {line[f'{column}_high']:+.3f}]"
