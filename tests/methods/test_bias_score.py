@@ -4,6 +4,7 @@ import copy
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
@@ -12,7 +13,7 @@ from torch import nn
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import GAPS, RATES, Threshold, gap_values, performance_functional, tabulate, terms
-from equipoise.methods import METHODS, Goal, Rng, bias_problem, bias_programs, settings_of
+from equipoise.methods import METHODS, Goal, Rng, bias_problem, bias_programs, bias_score, settings_of
 from equipoise.methods.bias_problem import Posteriors, Problem, _group_probe, probed
 from equipoise.methods.bias_score import path
 from equipoise.models import BiasScore, Heads, Probe, ReadOnce, fit_probe, folds_of, predict, probes, reading_of, to_onnx
@@ -363,3 +364,18 @@ def test_a_model_without_weights_is_repaired_by_what_it_reads_and_says():
     assert after < before / 3
     with pytest.raises(BadInput, match="no parameters"):
         debias(model, cohort, method="bias-gda", measure="spd")
+
+
+@pytest.mark.parametrize(("selection", "far"), [("paper", 1e-9), ("honest", 0.005)])  # a row at a threshold may change sides in one fold
+def test_probes_whose_products_are_computed_on_a_device_give_the_same_repair(selection: str, far: float, monkeypatch: pytest.MonkeyPatch):
+    cohort, used = _cohort(600), []
+    given = {"method": "bias-score", "selection": selection, "steps": 6}
+    plain = debias(Plain(3), cohort, **given)
+    for room in (bias_problem, bias_score):  # what it fits with, and what it measures with
+        monkeypatch.setattr(room, "product_device", lambda *_: used.append(1) or torch.device("cpu"))
+    there = debias(Plain(3), cohort, **given)
+    assert used
+    assert there.chosen == plain.chosen
+    pd.testing.assert_frame_equal(there.trace, plain.trace, atol=far)
+    assert predict(there.model, cohort).score == pytest.approx(predict(plain.model, cohort).score, abs=1e-6)
+    assert bias_score.probes_seconds(Plain(3), cohort, bias_score.Settings(), 3) > 0

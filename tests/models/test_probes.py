@@ -8,6 +8,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_info, threadpool_limits
 from torch import nn
 
 from equipoise.data import Cohort
@@ -213,3 +214,46 @@ def test_a_copy_is_told_from_a_network_that_was_changed():
     assert read.of(same)
     assert not read.of(other)
     assert not read.of(nn.Sequential(same))
+
+
+def test_the_time_of_a_probe_is_that_of_the_way_it_will_be_fitted(monkeypatch: pytest.MonkeyPatch):
+    """By a clock on which a fit takes as long as its rows, 10 more for its checks, and a product as long as its rows."""
+    now = [0.0]
+    monkeypatch.setattr(probes, "_timed", lambda work: (start := now[0], work(), now[0] - start)[-1])
+    monkeypatch.setattr(probes, "fit_probe", lambda x, *_: now.__setitem__(0, now[0] + 10 + len(x)))
+    real = probes.Features.gram
+
+    def gram(self, weight, rows):
+        now[0] += len(self)
+        return real(self, weight, rows)
+
+    monkeypatch.setattr(probes.Features, "gram", gram)
+    x, y = np.random.default_rng(0).normal(size=(200, 130)), np.arange(200) % 2
+    assert probes.probe_seconds(x, y, 2, 5, 1000) == pytest.approx(10 + 1000)  # the checks are not done once per row
+    assert probes.probe_seconds(x[:, :20], y, 2, 5, 10_000) == pytest.approx(10 + 10_000)
+    penalties, steps = len(probes.PENALTIES), probes.USUAL_STEPS
+    for device in (None, torch.device("cpu")):  # 200 rows would be fitted by scikit-learn
+        assert probes.probe_seconds(x, y, 2, 5, 10_000, device) == pytest.approx(penalties * steps * 10_000)
+    assert probes.probe_seconds(x[:, :20], y, 2, 5, 10_000, torch.device("cpu")) == pytest.approx(penalties * steps * 10_000)
+    codes = np.where(np.arange(200) < 100, -1, np.arange(200) % 3)  # three groups, unknown of half of the rows
+    assert probes.probe_seconds(x, codes, 3, 5, 1000) == pytest.approx(10 + 1000)
+    assert probes.probe_seconds(x, np.full(200, -1), 3, 5, 1000) == pytest.approx(10 + 1000)  # no group is known of the first rows
+
+
+def test_one_thread_fits_small_probes(monkeypatch: pytest.MonkeyPatch):
+    threads: list[int] = []
+    real = probes.log_loss
+
+    def seen(*given):
+        threads.append(max(own["num_threads"] for own in threadpool_info() if own["user_api"] == "blas"))
+        return real(*given)
+
+    monkeypatch.setattr(probes, "log_loss", seen)
+    x, folds = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3
+    with threadpool_limits(2):
+        fit_probe(x, np.arange(60) % 2, 2, folds)
+        assert set(threads) == {1}
+        monkeypatch.setattr(probes, "FEW", 10)
+        threads.clear()
+        fit_probe(x, np.arange(60) % 2, 2, folds)
+        assert set(threads) == {2}

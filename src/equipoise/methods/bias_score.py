@@ -23,7 +23,6 @@ The network that comes out is an ordinary module (models.heads) and needs no gro
 """
 
 import copy
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,16 +45,16 @@ from equipoise.methods.papers import MENON
 from equipoise.methods.selection import plain_rule, select
 from equipoise.models import (
     DEPTHS,
-    PENALTIES,
     BiasScore,
     Heads,
     Reading,
     ReadOnce,
     bias_scores,
-    fit_probe,
     folds_of,
     output_kind,
     predict,
+    probe_seconds,
+    product_device,
     reading_of,
 )
 
@@ -84,25 +83,23 @@ def cost(task: Task, settings: Settings) -> Work:
     """The work: probes next to the network; its scores and its features; an evaluation and a program per bound."""
     measure = task.goal.measure
     probes = 1 + (2 if is_quotient(measure) else len(terms(measure)))  # the label, and the groups given each
-    seconds = probes * probe_seconds(task.model, task.repair, settings)
+    seconds = probes_seconds(task.model, task.repair, settings, probes)
     original = "score" if isinstance(task.repair, Scores) else "network"
     what = f"{probes} probes in {settings.folds} folds next to the original {original}, and {settings.steps} bounds"
     return Work(2 * len(task.repair), 3 * settings.steps, what, seconds)
 
 
-def probe_seconds(model: nn.Module | None, cohort: Rows, settings: Settings) -> float:
-    """How long it takes to fit one probe on all rows, in all folds and for all penalties, measured on a few rows."""
+def probes_seconds(model: nn.Module | None, cohort: Rows, settings: Settings, probes: int) -> float:
+    """How long it takes to fit so many probes, one of the label and the others of the groups, on all rows; measured on a few of them."""
     images = isinstance(cohort, Cohort) and len(cohort.inputs.shape) > 2
     few = cohort.take(range(min(len(cohort), MEASURED[images])))
     network = None if model is None or isinstance(few, Scores) else ReadOnce(model, few.inputs)
     x, _ = probe_inputs(few, read_by(model, few, settings), network)
-    folds = folds_of(few, 2, 0)
-    fit_probe(x, few.y, 2, folds)  # the first fit loads libraries
-    start = time.perf_counter()
-    fit_probe(x, few.y, 2, folds)
-    fits = len(PENALTIES) + 1  # one per penalty on half of the rows, and one on all
-    each = (time.perf_counter() - start) / fits / len(few)
-    return each * len(cohort) * (len(PENALTIES) * (settings.folds - 1) + 1)
+    folds, rows, groups = settings.folds, len(cohort), len(cohort.attribute.levels)
+    device = None if network is None else product_device(network.model, network.inputs, rows * x.shape[1])
+    label = probe_seconds(x, few.y, 2, folds, rows, device)
+    each = label if groups == 2 else probe_seconds(x, few.attribute.codes, groups, folds, rows, device)
+    return label + (probes - 1) * each
 
 
 def read_by(model: nn.Module | None, rows: Rows, settings: Settings) -> Reading:

@@ -72,11 +72,11 @@ from .predictors import libraries_of as libraries_of
 from .predictors import predicted as predicted
 from .predictors import predictor as predictor
 from .predictors import with_output as with_output
-from .probes import PENALTIES as PENALTIES
 from .probes import Probe as Probe
 from .probes import fit_probe as fit_probe
 from .probes import folds_of as folds_of
 from .probes import log_loss as log_loss
+from .probes import probe_seconds as probe_seconds
 from .protocol import BoolArray as BoolArray
 from .protocol import Optimiser as Optimiser
 from .protocol import Replicas as Replicas

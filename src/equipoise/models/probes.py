@@ -7,12 +7,15 @@ losses + |w|^2 / 2. On the validation set of Adult (9,044 rows, 98 features, 5 f
 scikit-learn alone; of 150 rows and 40 features 0.01 s and 0.17 s, most of which are scikit-learn's checks of its input.
 
 Nearly all of the time of Newton's method goes into products with the features. Those of many images are computed on the GPU that the
-network computes on, in double precision as by numpy; all else is the same code.
+network computes on, in double precision as by numpy; all else is the same code. Those of few features are computed by one thread: on two
+loaded cores, two threads took up to 30 times as long.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +24,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.special import expit
 
 from equipoise.data import IntArray, Rows, assign_folds, generator
+from equipoise.models.products import Features
 from equipoise.models.protocol import BoolArray, FloatArray
 
 if TYPE_CHECKING:  # probes of scores alone need no torch
@@ -36,6 +40,10 @@ SMALL = 1e-5  # largest gradient of the mean loss at convergence; scikit-learn's
 NEWTON_STEPS = 50  # at most
 CHEAP = 5  # steps with a Hessian from elsewhere before it is computed again
 RISE = 1e-12  # relative rise of the loss that counts as rounding
+FEW = 2**22  # numbers below which threads of numpy would take longer to agree than to compute
+USUAL_STEPS = 4  # of Newton's method, for one penalty
+BLOCK = 2**21  # numbers that products are measured with
+LEAST = 0.2  # of the time of a fit that grows with the rows, whatever a short measurement finds
 
 
 def folds_of(cohort: Rows, count: int, seed: int) -> IntArray:
@@ -84,24 +92,92 @@ def fit_probe(
         counts = np.concatenate([counts, _shares(target[known], classes)[more[1]] / _shares(more[1], classes)[more[1]]])
         x, target = np.concatenate([x, more[0]]), np.concatenate([target, more[1]])
         known, folds = np.concatenate([known, np.ones(len(more[1]), bool)]), np.concatenate([folds, np.full(len(more[1]), NEVER)])
-    features = _Features.on(x, device)
+    features = Features.on(x, device)
     mean, spread = features[known].moments()
     scale = np.where(spread > np.maximum(1e-6 * (1 + np.abs(mean)), finest), spread, np.inf)  # a constant carries no information
     if free:
         scale[-free:] /= FREE
     z = features.standardised(mean, scale).x
     best: tuple[float, Fit] | None = None
-    for fit in fits(z, target, classes, folds, known, counts, PENALTIES):
-        loss = log_loss(fit.held_out[:n][known[:n]], target[:n][known[:n]])
-        if best is None or loss < best[0]:
-            best = loss, fit
-        elif loss > WORSE * best[0]:
-            break
-    assert best is not None  # there are penalties
-    loss, fit = best
-    weight, bias = fit.final()
+    with _threads(x.size):
+        for fit in fits(z, target, classes, folds, known, counts, PENALTIES):
+            loss = log_loss(fit.held_out[:n][known[:n]], target[:n][known[:n]])
+            if best is None or loss < best[0]:
+                best = loss, fit
+            elif loss > WORSE * best[0]:
+                break
+        assert best is not None  # there are penalties
+        loss, fit = best
+        weight, bias = fit.final()
     weight = weight / scale
     return Probe(weight, bias - weight @ mean, fit.held_out[:n], loss, fit.penalty, len(x) - n)
+
+
+def _threads(numbers: int) -> AbstractContextManager[object]:
+    """The threads of numpy's products with so many numbers: one where they are few, otherwise as many as there are."""
+    return _libraries().limit(limits=1) if numbers < FEW else nullcontext()
+
+
+@cache
+def _libraries() -> Any:
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+    return ThreadpoolController()
+
+
+def probe_seconds(x: FloatArray, target: IntArray, classes: int, folds: int, rows: int, device: "torch.device | None" = None) -> float:
+    """About how long `fit_probe` takes on so many rows like these, on this machine.
+
+    Probes of these rows and of a quarter of them are fitted: what is the same for both is not for more rows either. Where so many rows are
+    fitted in another way than these few, the products of that way are measured instead.
+    """
+    few, many = (classes == 2 and _by_newton(n, x.shape[1]) for n in (len(x), rows))
+    if many and (device is not None or not few):
+        return _newton_seconds(x, folds, rows, device)
+    known = target >= 0
+    if len(np.unique(target[known])) > 1:
+        x, target = x[known], target[known]
+    else:  # these few happen to be of one group
+        target = np.arange(len(x)) % classes
+
+    def fitted(step: int) -> float:
+        part = slice(None, None, step)
+        return _timed(lambda: fit_probe(x[part], target[part], classes, np.arange(len(x[part])) % folds))
+
+    fitted(1)  # the first fit loads libraries
+    whole = fitted(1)
+    fewer = fitted(4) if len(x) >= 8 * folds else 0.0
+    each = max(whole - fewer, LEAST * whole) / (0.75 * len(x))
+    return whole + max(0, rows - len(x)) * each
+
+
+def _newton_seconds(x: FloatArray, folds: int, rows: int, device: "torch.device | None") -> float:
+    """The usual number of Newton's steps for every penalty, each with a Hessian of all rows, its solution, and products for each fold."""
+    block = np.resize(x, (max(len(x), min(rows, BLOCK // x.shape[1])), x.shape[1]))
+    features = Features.on(block, device).with_ones()
+    weight, theta = np.full(len(block), 0.25), np.zeros((x.shape[1] + 1, folds))
+
+    def products() -> None:
+        features.against(expit(features.times(theta)))
+
+    with _threads(rows * x.shape[1]):
+        hessian = features.gram(weight, slice(None)) + np.eye(len(theta)) * len(block)
+        products()
+        gram, product = _timed(lambda: features.gram(weight, slice(None))), _timed(products)
+        solved = _timed(lambda: cho_factor(hessian))
+    step = rows / len(block) * (gram + 2 * product) + solved
+    return len(PENALTIES) * (USUAL_STEPS * step + folds * solved)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _by_newton(rows: int, features: int) -> bool:
+    """Whether Newton's method is faster with so many rows and features."""
+    return features <= max(NARROW, rows / TALL)
 
 
 def _shares(target: IntArray, classes: int) -> FloatArray:
@@ -138,9 +214,8 @@ def fits(
     strongest to the weakest.
     """
     trained = [known & (folds != fold) for fold in range(int(folds.max()) + 1)]
-    few = z.shape[1] <= max(NARROW, known.sum() / TALL)
-    if classes == 2 and few and all(len(np.unique(target[rows])) == 2 for rows in trained):
-        features = _Features(z)
+    if classes == 2 and _by_newton(int(known.sum()), z.shape[1]) and all(len(np.unique(target[rows])) == 2 for rows in trained):
+        features = Features(z)
         quick = _Newton(features[known], target[known], folds[known], counts[known])
         while penalties:
             found = quick.fit(penalties[0])
@@ -153,7 +228,7 @@ def fits(
             chance = expit(raw)
             yield Fit(penalties[0], np.column_stack([1 - chance, chance]), partial(_of_two, whole))
             penalties = penalties[1:]
-    yield from _one_by_one(_Features(z).array(), target, classes, folds, known, counts, penalties)
+    yield from _one_by_one(Features(z).array(), target, classes, folds, known, counts, penalties)
 
 
 def _of_two(theta: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -196,78 +271,10 @@ def chances(weight: FloatArray, bias: FloatArray, z: FloatArray) -> FloatArray:
     return found
 
 
-class _Features:
-    """Features (n, d) and products with them, by numpy, or by torch on the device that they are on; what goes in and out is numpy's."""
-
-    def __init__(self, x: "FloatArray | torch.Tensor") -> None:
-        self.x: Any = x
-        self.numpy = isinstance(x, np.ndarray)
-
-    @classmethod
-    def on(cls, x: FloatArray, device: "torch.device | None") -> "_Features":
-        """These features on a device; None: as they are."""
-        if device is None:
-            return cls(x)
-        import torch
-
-        return cls(torch.from_numpy(x).to(device))
-
-    def _in(self, values: Any) -> Any:
-        if self.numpy:
-            return values
-        import torch
-
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self.x.device)
-
-    def _out(self, values: Any) -> FloatArray:
-        found: FloatArray = values if self.numpy else values.cpu().numpy()
-        return found
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, rows: "BoolArray | IntArray") -> "_Features":
-        return _Features(self.x[self._in(rows)])
-
-    def array(self) -> FloatArray:
-        """The features as an array."""
-        return self._out(self.x)
-
-    def moments(self) -> tuple[FloatArray, FloatArray]:
-        """The mean and the standard deviation of each (d,)."""
-        spread = self.x.std(0) if self.numpy else self.x.std(0, correction=0)
-        return self._out(self.x.mean(0)), self._out(spread)
-
-    def standardised(self, mean: FloatArray, scale: FloatArray) -> "_Features":
-        """The features less a mean, in units of a scale (d,)."""
-        return _Features((self.x - self._in(mean)) / self._in(scale))
-
-    def with_ones(self) -> "_Features":
-        """The features and a column of ones, for an intercept."""
-        if self.numpy:
-            return _Features(np.column_stack([self.x, np.ones(len(self.x))]))
-        import torch
-
-        return _Features(torch.cat([self.x, torch.ones_like(self.x[:, :1])], dim=1))
-
-    def times(self, theta: FloatArray) -> FloatArray:
-        """x theta (n,) or (n, k)."""
-        return self._out(self.x @ self._in(theta))
-
-    def against(self, values: FloatArray) -> FloatArray:
-        """The sum over the rows of values (n,) or (n, k) times the features: (d,) or (d, k)."""
-        return self._out(self.x.T @ self._in(values))
-
-    def gram(self, weight: FloatArray, rows: slice) -> FloatArray:
-        """The sum over some rows of weight * x x' (d, d); `weight` (n,) is that of all rows."""
-        roots = self._in(np.sqrt(weight[rows]))[:, None] * self.x[rows]
-        return self._out(roots.T @ roots)
-
-
 class _Newton:
     """Regressions of a binary label with one penalty after another, each started from the solution of the last."""
 
-    def __init__(self, z: _Features, target: IntArray, folds: IntArray, counts: FloatArray) -> None:
+    def __init__(self, z: Features, target: IntArray, folds: IntArray, counts: FloatArray) -> None:
         order = np.argsort(folds, kind="stable")  # so that a fold's rows are contiguous
         self.x = z.with_ones()[order]
         self.y, self.counts = target[order].astype(np.float64), counts[order]
