@@ -1,7 +1,5 @@
 """Values in a notebook: short HTML that states the conclusion and holds the numbers, in which no name becomes markup."""
 
-from html.parser import HTMLParser
-
 import pytest
 
 from equipoise.measures import Audits
@@ -9,30 +7,7 @@ from equipoise.report import outcome_words
 from equipoise.report.wording import conclusion
 from support.audits import HOSTILE, audit_of, frame_of
 from support.cases import small_case
-
-
-class Read(HTMLParser):
-    """The tags of some HTML and its text; every tag that is opened is closed."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.open: list[str] = []
-        self.text = ""
-        self.feed(html)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        assert all(name in ("class", "style") for name, _ in attrs)
-        self.tags.append(tag)
-        self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
-
+from support.read_html import Read
 
 ALLOWED = {"div", "p", "strong", "table", "caption", "thead", "tbody", "tr", "th", "td"}
 
@@ -40,7 +15,9 @@ ALLOWED = {"div", "p", "strong", "table", "caption", "thead", "tbody", "tr", "th
 def read(value: object) -> Read:
     html = value._repr_html_()
     found = Read(html)
-    assert set(found.tags) <= ALLOWED
+    assert found.open == []
+    assert set(found.names) <= ALLOWED
+    assert {name for _, attributes in found.tags for name in attributes} <= {"class", "style"}
     assert len(html) < 20_000
     return found
 
@@ -48,38 +25,38 @@ def read(value: object) -> Read:
 def test_an_audit_has_its_conclusion_groups_and_gaps():
     audit = audit_of(frame_of(["M", "F"]), reference="M")[1]
     found = read(audit)
-    assert conclusion(audit) in found.text
+    assert conclusion(audit) in found.text[""]
     row = audit.groups.loc["F"]
-    assert f"{100 * row['tpr']:.1f} [{100 * row['tpr_low']:.1f}, {100 * row['tpr_high']:.1f}]" in found.text
-    assert f"{100 * audit['eod'].value:+.1f}" in found.text
+    assert f"{100 * row['tpr']:.1f} [{100 * row['tpr_low']:.1f}, {100 * row['tpr_high']:.1f}]" in found.text[""]
+    assert f"{100 * audit['eod'].value:+.1f}" in found.text[""]
 
 
 def test_hostile_names_stay_text_and_many_groups_stay_short():
     audit = audit_of(frame_of([*HOSTILE, *(f"g{k}" for k in range(60))], n=12))[1]
-    assert read(audit).tags.count("tr") < 30
-    assert "alert" not in read(Audits({HOSTILE[1]: audit}, "labels", HOSTILE[2])).tags
+    assert read(audit).names.count("tr") < 30
+    assert "alert" not in read(Audits({HOSTILE[1]: audit}, "labels", HOSTILE[2])).names
 
 
 def test_several_labels_have_a_row_each():
     one, other = (audit_of(frame_of(["M", "F"], n=n), reference="M")[1] for n in (60, 80))
     found = read(Audits({"Effusion": one, "Mass": other}, "labels", "two labels"))
-    assert found.tags.count("tr") == 3
-    assert "Effusion" in found.text
-    assert "160" in found.text
+    assert found.names.count("tr") == 3
+    assert "Effusion" in found.text[""]
+    assert "160" in found.text[""]
 
 
 @pytest.mark.parametrize("options", [{"rows": 200}, {"rows": 200, "hostile": True}])
 def test_a_comparison_has_its_outcome_and_every_method(options):
     case = small_case(**options)
     found = read(case)
-    assert outcome_words(case.judgement).split(":")[0] in found.text
-    assert all(row.name in found.text for row in case.found.methods)
-    assert found.text.count("(chosen)") == 1
+    assert outcome_words(case.judgement).split(":")[0] in found.text[""]
+    assert all(row.name in found.text[""] for row in case.found.methods)
+    assert found.text[""].count("(chosen)") == 1
 
 
 def test_a_candidate_without_held_out_rows_says_so():
     candidate = small_case(rows=200).candidates[0].candidate
     found = read(candidate)
-    assert "In-sample" in found.text
+    assert "In-sample" in found.text[""]
     row = candidate.trace.iloc[candidate.chosen]
-    assert f"{100 * row['gap']:+.1f}" in found.text
+    assert f"{100 * row['gap']:+.1f}" in found.text[""]
