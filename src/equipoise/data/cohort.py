@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """Rows to train on, to audit on or to debias on.
+    """Rows to train on, to audit or to repair with: inputs, labels, groups and patients.
 
     >>> cohort = Cohort.from_frame(
     ...     pd.DataFrame({"age": [41, 70, 55, 33], "sex": ["F", "M", "M", "F"], "sick": [0, 1, 0, 1]}),

@@ -172,7 +172,7 @@ class Scores:
         return repair[""], test[""]
 
     def labelled(self, label: str) -> "Scores":
-        """An error: scores are those of one label."""
+        """Raises an error, because scores have one label."""
         raise BadInput(f"{self.name!r} holds the scores of one label, not of {label!r} and others. Give one set of scores per label.")
 
     def __repr__(self) -> str:

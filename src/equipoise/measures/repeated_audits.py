@@ -152,7 +152,7 @@ class History:
 
 
 def history(source: str | Path | Mapping[str, Audit] | Mapping[str, Audits]) -> History:
-    """The history in a Parquet file that `equipoise audit --append` wrote, an empty one if there is no such file; or of audits by period.
+    """The history in a Parquet file from `equipoise audit --append` (empty if there is no such file), or of audits by period.
 
     >>> import equipoise as eq
     >>> rng = np.random.default_rng(0)

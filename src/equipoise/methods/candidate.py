@@ -57,7 +57,7 @@ class Recalibration:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """What a method found: a network (none for scores alone), a rule, the steps it tried, and what held-out rows say of it.
+    """What a method found: a network (none for scores alone), a rule, the steps it tried, and its outcome on held-out rows.
 
     `met` and `outcome` come from the judgement of cross-fitted decisions. Both are None with selection="paper", which has no held-out rows
     before a test set is used; `met` is None as well for a goal without a maximum gap.

@@ -38,7 +38,7 @@ Why = tuple[Note, ...]  # why a step was chosen, and what it lacks
 
 @dataclass(frozen=True)
 class Goal:
-    """What to reach: the smallest |gap| whose performance is kept, and where `max_gap` is given, a |gap| of at most that.
+    """What to reach: the smallest |gap| that keeps performance; with `max_gap`, a |gap| of at most that.
 
     - `measure`: the name of a gap, or a signed sum of rates, "tpr-fpr" or {"tpr": 1, "fpr": -1}, which is then named 'tpr-fpr'.
     - `min_performance`: the lowest performance to accept. Without it, performance may fall by `max_loss` (0.02).
@@ -96,7 +96,7 @@ class Goal:
 
     @property
     def keeps_performance(self) -> bool:
-        """Whether a least performance is asked for, as it is but for a published goal with only a maximum gap."""
+        """Whether a minimum performance applies: always, except for selection="paper" with only a maximum gap."""
         return self.min_performance is not None or self.max_loss is not None or self.max_gap is None or self.selection != "paper"
 
     def settled(self, original: float) -> "Goal":

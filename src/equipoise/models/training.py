@@ -99,7 +99,7 @@ def train(
     settings: Training | None = None,
     progress: Progress | None = None,
 ) -> nn.Module:
-    """The trained network, in eval mode: the paper's MLP, or a copy of the given module. One seed, the same weights.
+    """The trained network, in eval mode: the paper's MLP, or a copy of the given module. The same seed gives the same weights.
 
     Without settings, images are trained as the paper's chest X-rays, everything else as its tables. The network's attribute `threshold` is
     the threshold with the best balanced accuracy on the validation set.

@@ -102,7 +102,7 @@ class Bundle:
         images: bool | None = None,
         running: Callable[[Code], None] | None = None,
     ) -> "Bundle":
-        """The bundle in a folder, each file of which is the one that was written (SHA-256).
+        """The bundle in a folder, whose files are verified first (SHA-256).
 
         A classifier that is not a network is in the folder: as a .skops file, or as a pickle, which is read with `trust=True` only.
 

@@ -126,7 +126,7 @@ class Comparison:
 
     @property
     def judgement(self) -> Judgement:
-        """What the held-out rows show of the chosen candidate, with the numbers that the outcome rests on."""
+        """The outcome of the chosen candidate on the held-out rows, with its numbers."""
         return self.found.judgement
 
     @property
