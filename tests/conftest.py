@@ -76,15 +76,15 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_registry() -> Iterator[None]:
-    """The operators that PyTorch exports to ONNX are collected once, not for every export: it takes a second, and nothing changes them."""
-    try:
-        registry = importlib.import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
-        collect = registry.from_torchlib
-    except (ImportError, AttributeError):  # another build of PyTorch
-        yield
-        return
+    """The operators that PyTorch exports are collected once, not for every export: it takes seconds, and no test adds one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "from_torchlib", staticmethod(cache(collect)))
+        try:
+            registry = importlib.import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
+            patch.setattr(registry, "from_torchlib", staticmethod(cache(registry.from_torchlib)))
+            export = importlib.import_module("torch._export.utils")
+            patch.setattr(export, "_materialize_cpp_cia_ops", cache(export._materialize_cpp_cia_ops))
+        except (ImportError, AttributeError):  # another build of PyTorch
+            pass
         yield
 
 

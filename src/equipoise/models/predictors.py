@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any
 
@@ -259,7 +260,7 @@ def libraries_of(model: object) -> dict[str, str]:
     parameters = getattr(model, "get_params", None)
     inside = parameters(deep=True).values() if callable(parameters) and not isinstance(model, type) else ()
     modules = {type(part).__module__.partition(".")[0] for part in (model, *inside)}
-    known, found = packages_distributions(), {}
+    known, found = _packages(), {}
     for module in sorted(modules - {"builtins", "__main__", "numpy"}):
         for package in known.get(module, [])[:1]:
             try:
@@ -267,6 +268,12 @@ def libraries_of(model: object) -> dict[str, str]:
             except PackageNotFoundError:
                 continue
     return found
+
+
+@cache
+def _packages() -> Mapping[str, list[str]]:
+    """The packages that each module comes from. The files of all that are installed are read for it, which takes half a second."""
+    return packages_distributions()
 
 
 def predicted(model: Predictor, cohort: Cohort) -> Scores:
