@@ -146,9 +146,11 @@ def levels_of(counts: "pd.Series[int]", rows: int, name: str, reference: str | N
         )
     if problem := _no_groups(counts, rows, name, dates):
         raise BadInput(problem)
-    alike = pd.Series(counts.index).groupby(counts.index.str.strip()).agg(list)
+    alike: dict[str, list[str]] = {}
+    for level in counts.index:
+        alike.setdefault(level.strip(), []).append(level)
     if len(alike) < len(counts):
-        same = next(names for names in alike if len(names) > 1)
+        same = next(names for _, names in sorted(alike.items()) if len(names) > 1)
         log.warning("column %r holds groups that differ only in blanks and are kept apart: %s", name, ", ".join(map(repr, sorted(same))))
     return _reference_first(sorted(counts.index), str(counts.index[0]), name, reference)
 
@@ -196,6 +198,10 @@ def joined(names: Sequence[str]) -> str:
 
 def group_names(column: "pd.Series[Any]") -> "pd.Series[Any]":
     """The name of each row's group, None where the cell is empty or blank."""
+    if isinstance(column.dtype, pd.StringDtype):  # each text once, which for a million rows takes a tenth of the time
+        place, texts = pd.factorize(column)
+        known = np.array([*(text if text.strip() else None for text in texts), None], dtype=object)
+        return pd.Series(known[place], index=column.index, dtype="object", name=column.name)
     names = column.map(level_name, na_action="ignore").astype("object")
     return names.where(column.notna() & (names.map(str).str.strip() != ""), None)
 
@@ -237,6 +243,8 @@ def _no_groups(counts: "pd.Series[int]", everyone: int, name: str, dates: bool) 
     levels, rows, column_of = len(counts), int(counts.sum()), f"df[{name!r}]"
     many = levels > MANY
     scattered = levels > 2 and levels > rows / 2  # nearly every row has a value of its own
+    if not many and not scattered:
+        return ""
     # Numbers may come as text or as objects, so they are recognised by their values and not by the type of the column.
     numbers = pd.to_numeric(counts.index.to_series(), errors="coerce").to_numpy(np.float64)
     if not np.isnan(numbers).any() and (many or (scattered and (numbers != np.round(numbers)).any())):
@@ -246,7 +254,7 @@ def _no_groups(counts: "pd.Series[int]", everyone: int, name: str, dates: bool) 
             f"column {name!r} holds {levels:,} different numbers; a group needs a few levels. Cut it into bins, for example at its "
             f"quartiles: --bins {name}={edges} (in Python bins={{{name!r}: [{edges.replace(',', ', ')}]}})."
         )
-    if (dates or counts.index.str.fullmatch(DATE).all()) and (many or scattered):
+    if dates or counts.index.str.fullmatch(DATE).all():
         return (
             f"column {name!r} holds {levels:,} different dates; a group needs a few levels. Make a few of them, for example the year, "
             f"pd.to_datetime({column_of}).dt.year, or an age in years with --bins age=40,60,80 (in Python bins=...)."

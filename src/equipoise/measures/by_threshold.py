@@ -147,11 +147,11 @@ def kept_in(cells: Sequence[_Cell], forced: Sequence[int], least: int) -> list[i
     """The places in the grid that are kept for all of these cells: the forced ones, and those that part enough patients on both sides."""
     rows, patients = (np.stack([np.append(0, getattr(cell, name).cumsum()) for cell in cells]) for name in ("rows", "patients"))
     last = rows.shape[1] - 1
+    held = [list(zip(*each, strict=True)) for each in zip(rows.T.tolist(), patients.T.tolist(), strict=True)]  # by bin: each cell's two
 
     def enough(low: int, high: int) -> bool:
         """Whether every cell has no row, or enough patients, in the bins from `low` to below `high`."""
-        none, many = rows[:, high] == rows[:, low], patients[:, high] - patients[:, low] >= least
-        return bool((none | many).all())
+        return all(above == below or more - fewer >= least for (below, fewer), (above, more) in zip(held[low], held[high], strict=True))
 
     kept: list[int] = []
     ends = sorted({0, *(place + 1 for place in forced), last})  # bin k + 1 begins at the threshold k
