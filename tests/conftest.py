@@ -13,6 +13,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from support import torch_alone
+
 os.environ.pop("COLUMNS", None)  # a console keeps the width that it is made with: it is made without one, before any test sets one
 importlib.import_module("equipoise.cli.app")
 
@@ -25,40 +27,44 @@ settings.load_profile("equipoise")
 
 # Files that take longest, longest first. A worker takes whole files, so that what a file shares is made once; a long one must not be last.
 LONGEST = [
+    "tests/study/test_runners.py",
     "tests/test_docs.py",
+    "tests/models/test_efficientnet_lite.py",
     "tests/browser/test_report.py",
     "tests/methods/test_labels.py",
-    "tests/methods/test_labels_choice.py",
-    "tests/cli/test_debias.py",
-    "tests/cli/test_debias_goals.py",
-    "tests/study/test_runners.py",
     "tests/report/test_page.py",
-    "tests/test_fuzz.py",
-    "tests/methods/test_measures.py",
-    "tests/models/test_efficientnet_lite.py",
     "tests/repair/test_predictors.py",
     "tests/study/test_chest_xray.py",
-    "tests/cli/test_labels.py",
-    "tests/study/test_run.py",
-    "tests/measures/test_streamed.py",
+    "tests/methods/test_measures.py",
+    "tests/test_fuzz.py",
     "tests/methods/test_bad_input.py",
-    "tests/methods/test_bias_score.py",
+    "tests/measures/test_streamed.py",
     "tests/methods/test_cross_fitted.py",
-    "tests/report/test_card.py",
-    "tests/models/test_export.py",
-    "tests/cli/test_commands.py",
+    "tests/report/test_figures.py",
+    "tests/repair/test_save.py",
+    "tests/study/test_run.py",
     "tests/methods/test_contract.py",
-    "tests/test_examples.py",
-    "tests/test_privacy.py",
-    "tests/browser/test_audit_report.py",
-    "tests/repair/test_findings.py",
-    "tests/measures/test_permutation.py",
-    "tests/cli/test_agree.py",
+    "tests/test_rooms.py",
     "tests/cli/test_clinical.py",
+    "tests/test_examples.py",
+    "tests/report/test_trajectories.py",
+    "tests/cli/test_debias.py",
+    "tests/cli/test_labels.py",
+    "tests/cli/test_debias_goals.py",
+    "tests/report/test_card.py",
+    "tests/methods/test_bias_score.py",
+    "tests/cli/test_tables.py",
+    "tests/models/test_export.py",
+    "tests/methods/test_step_control.py",
+    "tests/test_privacy.py",
+    "tests/repair/test_findings.py",
     "tests/cli/test_demo.py",
-    "tests/measures/test_multiplicity.py",
-    "tests/measures/test_coverage.py",
-    "tests/cli/test_apply.py",
+    "tests/measures/test_permutation.py",
+    "tests/methods/test_bias_gda.py",
+    "tests/models/test_vision.py",
+    "tests/models/test_other_libraries.py",
+    "tests/models/test_bias_network.py",
+    "tests/cli/test_commands.py",
 ]
 
 
@@ -94,6 +100,13 @@ def forks() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["equipoise.study.worker"])
     return context
+
+
+@pytest.fixture(scope="session")
+def alone() -> Iterator[torch_alone.Run]:
+    """Runs code where torch is and Equipoise is not."""
+    with torch_alone.started() as run:
+        yield run
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Out again: the old keys and shapes, weights that load with nothing of Equipoise, ONNX that agrees with torch."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +29,7 @@ from equipoise.models.export import ExportFailed
 from equipoise.models.units import find_layers, switch_off
 from support.facts import facts
 from support.hospital import CODE, network
+from support.torch_alone import Run
 
 X = torch.from_numpy(np.random.default_rng(0).normal(size=(9, 1, 12, 12)).astype(np.float32))
 
@@ -53,14 +52,10 @@ def headed(inner: nn.Module | None = None, layer: str = "2") -> BiasScore:
     return model.eval()
 
 
-def elsewhere(folder: Path, code: str) -> object:
-    """What a Python process that knows nothing of Equipoise prints as JSON."""
+def elsewhere(alone: Run, folder: Path, code: str) -> object:
+    """What is found by a Python process that knows nothing of Equipoise."""
     (folder / "net.py").write_text(CODE)
-    last = "import sys, json\nassert not any(m.startswith('equipoise') for m in sys.modules)\nprint(json.dumps(found))"
-    command = [sys.executable, "-c", f"import torch\nimport net\n{code}\n{last}"]
-    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, env={"OMP_NUM_THREADS": "1"}, check=False)
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout)
+    return alone(folder, f"import json\nimport torch\nimport net\n{code}\nprint(json.dumps(found))")
 
 
 # keys and shapes
@@ -137,7 +132,7 @@ def test_tied_weights_can_be_written(tmp_path):
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_repaired_weights_load_strictly_where_equipoise_is_not(tmp_path, nested):
+def test_repaired_weights_load_strictly_where_equipoise_is_not(alone, tmp_path, nested):
     model = network("cnn").eval()
     switch_off(model, find_layers(model, X, channels=True), torch.arange(13) % 3 == 0)  # whole channels and linear units: no mask
     torch.save({"state_dict": network("cnn").state_dict()} if nested else network("cnn").state_dict(), tmp_path / "net.pt")
@@ -150,10 +145,10 @@ model.load_state_dict(torch.load("repaired.pt", weights_only=True){inside}, stri
 found = torch.sigmoid(model.eval()(torch.load("x.pt")))[:, 0].tolist()
 """
     with torch.no_grad():
-        assert elsewhere(tmp_path, code) == torch.sigmoid(model(X))[:, 0].tolist()
+        assert elsewhere(alone, tmp_path, code) == torch.sigmoid(model(X))[:, 0].tolist()
 
 
-def test_masks_load_with_five_lines_of_torch(tmp_path):
+def test_masks_load_with_five_lines_of_torch(alone, tmp_path):
     model = masked()
     save_weights(model, tmp_path, Checkpoint(network("cnn").state_dict()))
     torch.save(X, tmp_path / "x.pt")
@@ -167,7 +162,7 @@ found = torch.sigmoid(model(torch.load("x.pt")))[:, 0].tolist()
     with torch.no_grad():
         expected = torch.sigmoid(model(X))[:, 0].tolist()
         assert expected != torch.sigmoid(network("cnn").eval()(X))[:, 0].tolist()
-    assert elsewhere(tmp_path, code) == expected
+    assert elsewhere(alone, tmp_path, code) == expected
 
 
 def test_masks_are_put_in_place_when_weights_are_loaded(tmp_path):
