@@ -1,5 +1,8 @@
 """Small biased problems and networks for the tests of methods."""
 
+from copy import deepcopy
+from functools import cache
+
 import numpy as np
 import torch
 from torch import nn
@@ -38,7 +41,13 @@ def perceptron() -> nn.Module:
 
 
 def trained(kind: str, seed: int = 0) -> tuple[nn.Module, Parts]:
-    """A trained network of a kind ('mlp', 'perceptron', 'cnn') and its parts."""
+    """A trained network of a kind ('mlp', 'perceptron', 'cnn') and its parts; the network is trained once and copied."""
+    model, parts = _trained(kind, seed)
+    return deepcopy(model), parts
+
+
+@cache
+def _trained(kind: str, seed: int) -> tuple[nn.Module, Parts]:
     parts = split(biased_cohort(seed=seed, images=kind == "cnn"), seed=seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
