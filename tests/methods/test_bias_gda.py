@@ -139,7 +139,7 @@ def test_a_last_batch_of_one_row_is_left_out(problems):
 
 def test_several_labels_in_train_mode():
     """Also where a batch has room for the labels of one image only: in train mode it takes two."""
-    cohort = labels_cohort(400, 1)
+    cohort = labels_cohort(100, 1)
     net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.ReLU(), nn.Linear(8, 2))
     model = fitted(net, labels_cohort(400, 0)).eval()
     before = copy.deepcopy(model.state_dict())
@@ -152,7 +152,7 @@ def test_several_labels_in_train_mode():
     assert moved.trace.equals(again.trace)
     assert not moved.trace.equals(usual.trace)
     assert np.isfinite(moved.trace["gap"]).all()
-    assert 200 < moved.trace["step"].max() <= 400 < usual.trace["step"].max()  # 200 batches of two images per epoch, 400 of one
+    assert 50 < moved.trace["step"].max() <= 100 < usual.trace["step"].max()  # 50 batches of two images per epoch, 100 of one
 
 
 def test_steps_are_counted_in_epochs(problems):

@@ -73,8 +73,7 @@ class SingleReplica(Replicas):
     @contextmanager
     def _training(self, generators: Sequence[np.random.Generator]) -> Iterator[None]:
         """Training mode, with dropout from the generator; eval mode and torch's own generators are restored afterwards."""
-        with torch.random.fork_rng():
-            torch.manual_seed(int(generators[0].integers(2**31)))
+        with _seeded(int(generators[0].integers(2**31)), self.device):
             self.model.train()
             try:
                 yield
@@ -315,3 +314,19 @@ def too_large(rows: int) -> BadInput:
         f"the device's memory is too small for {rows} rows of this network at a time. "
         f"Use batch={max(1, rows // 2)} or less, a smaller image size, or the CPU (EQUIPOISE_DEVICE=cpu)."
     )
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Torch's random numbers from a seed, and as they were afterwards. On the CPU no other device is asked, which takes 0.2 ms a step."""
+    if device.type != "cpu":
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            yield
+        return
+    before = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before)
