@@ -23,9 +23,9 @@ The network that comes out is an ordinary module (models.heads) and needs no gro
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -153,56 +153,85 @@ def bias_score(
     plain = float(label.evaluate(problem.held_out.chance[None]).performance[0])
     settled = goal.settled(min(float(start.performance[0]), plain))
 
+    narrowest = finest(problem)
+
     def evaluate(scores: FloatArray, max_gap: float) -> Found:
         return label.evaluate(scores[None], max(max_gap, narrowest), least)
 
-    narrowest = finest(problem)
-    if is_quotient(goal.measure):
-        priced = parity_path(problem, settings.steps, evaluate)
-        bounds, costs = [p.max_gap for p in priced], [p.cost for p in priced]
-        rate = "PPV" if QUOTIENTS[goal.measure] else "NPV"
-        told: list[dict[str, Any]] = [{"rate": rate, "level": p.level} for p in priced]
-    else:
-        bounds, multipliers = path(problem, settings.steps)
-        costs = [problem.cost(m) for m in multipliers]
-        told = [{"multipliers": dict(zip(cohort.attribute.others, m.tolist(), strict=True))} for m in multipliers]
-    steps = [evaluate(problem.priced(problem.held_out, prices), max_gap) for max_gap, prices in zip(bounds, costs, strict=True)]
-    held_out = frame([trace_row(number, found, 0) for number, found in enumerate([start, *steps])])
-    # What each step would deliver is a network of its own, and its values are those of that network: of its heads, in its precision.
-    cuts = held_out["threshold"].tolist()
-    networks: list[BiasScore] = []  # none of scores alone
-    found: list[Rule] = []  # of scores alone
-    if model is None or network is None or isinstance(cohort, Scores):
-        origins = (plain_rule(NAME, held_out, row, cohort, settled).origin for row in range(1, len(held_out)))
-        found = [rule_of(problem, *own) for own in zip(costs, cuts[1:], origins, strict=True)]
-        scored = predict(None, cohort)
-        made = np.stack([original[0] >= cuts[0], *(rule.decide(scored) for rule in found)]).astype(np.float64)
-    else:
-        own_copy, kind = copy.deepcopy(model), output_kind(model, cohort.inputs)
-        networks = [BiasScore(own_copy, reading, problem.heads, prices, kind).eval() for prices in costs]
-        scores = bias_scores(networks, network.shown(reading)) if networks else []
-        made = np.stack([own >= t for own, t in zip([original[0], *scores], cuts, strict=True)]).astype(np.float64)
-    refusals = refused(made, cohort.attribute.codes)
+    steps = _steps(problem, settings.steps, evaluate)
+    each = [evaluate(problem.priced(problem.held_out, step.prices), step.max_gap) for step in steps]
+    held_out = frame([trace_row(number, found, 0) for number, found in enumerate([start, *each])])
+    made = _made(model, network, reading, problem, [step.prices for step in steps], held_out, original[0], settled)
     choosable = held_out.copy()
-    choosable.loc[refusals, ["gap", "performance"]] = WORST  # what decides the same for everybody qualifies for nothing
+    choosable.loc[refused(made.decisions, cohort.attribute.codes), ["gap", "performance"]] = WORST  # the same for everybody: chosen never
     selection = select(choosable, settled)
     why = (*selection.why, Note("held_out_rows_decide"))  # the chosen row's own values, on the rows it was fitted on, may differ
 
     trace = held_out.rename(columns={"gap": "held_out_gap", "performance": "held_out_performance"})
-    cells = label.cells(made[:, None])  # (steps, 1, ...)
+    cells = label.cells(made.decisions[:, None])  # (steps, 1, ...)
     trace["gap"], trace["performance"] = furthest(goal.measure, cells)[:, 0], performance_values(goal.performance, cells)[:, 0]
-    trace["max_gap"] = [np.nan, *bounds]
+    trace["max_gap"] = [np.nan, *(step.max_gap for step in steps)]
     trace = trace[[*COLUMNS, *(name for name in trace.columns if name not in COLUMNS)]]
     first = plain_rule(NAME, trace, 0, cohort, settled)
-    rules = found or [plain_rule(NAME, trace, row, cohort, settled) for row in range(1, len(trace))]
-    words = [_notes(plain, reading, told[row - 1], held_out.iloc[row], goal, settings.folds) for row in range(1, len(trace))]
-    delivered_by: list[BiasScore | None] = [*networks] if networks else [None] * len(rules)
+    rules = made.rules or [plain_rule(NAME, trace, row, cohort, settled) for row in range(1, len(trace))]
+    words = [_notes(plain, reading, step.told, held_out.iloc[row], goal, settings.folds) for row, step in enumerate(steps, start=1)]
+    delivered_by: list[BiasScore | None] = [*made.networks] if made.networks else [None] * len(rules)
     deliveries = [FitStep(first, None, (Note("original_kept"),)), *map(FitStep, rules, delivered_by, words)]
     chosen, notes = selection.row, () if train is None else (_learnt(problem.heads),)
     delivered, met = deliveries[chosen], selection.met and select(trace.iloc[[chosen]], settled).met
     if selection.met and not met:
         why = (*why, Note("final_network_misses"))
     return Fit(delivered.rule, trace, chosen, why, met, settled, notes, delivered.model, tuple(deliveries))
+
+
+class _Step(NamedTuple):
+    """A step of the path: the largest |gap| that it was asked for, the prices of the groups' posteriors, and what its note tells."""
+
+    max_gap: float
+    prices: FloatArray  # (rates, groups)
+    told: Mapping[str, Any]
+
+
+def _steps(problem: Problem, count: int, evaluate: Callable[[FloatArray, float], Found]) -> list[_Step]:
+    """The steps for bounds on |gap| from that at the start down to zero."""
+    measure = problem.goal.measure
+    if is_quotient(measure):
+        rate = "PPV" if QUOTIENTS[measure] else "NPV"
+        return [_Step(p.max_gap, p.cost, {"rate": rate, "level": p.level}) for p in parity_path(problem, count, evaluate)]
+    others, found = problem.cohort.attribute.others, zip(*path(problem, count), strict=True)
+    return [_Step(most, problem.cost(m), {"multipliers": dict(zip(others, m.tolist(), strict=True))}) for most, m in found]
+
+
+class _Made(NamedTuple):
+    """What each step would deliver, and the decisions (steps + 1, n) of all of it, those of the original first."""
+
+    networks: list[BiasScore]  # none of scores alone
+    rules: list[Rule]  # of scores alone
+    decisions: FloatArray
+
+
+def _made(
+    model: nn.Module | None,
+    network: ReadOnce | None,
+    reading: Reading,
+    problem: Problem,
+    prices: Sequence[FloatArray],
+    held_out: pd.DataFrame,
+    original: FloatArray,
+    settled: Goal,
+) -> _Made:
+    """What each step would deliver is a network of its own, and its values are those of that network: of its heads, in its precision."""
+    cohort, cuts = problem.cohort, held_out["threshold"].tolist()
+    if model is None or network is None or isinstance(cohort, Scores):
+        origins = (plain_rule(NAME, held_out, row, cohort, settled).origin for row in range(1, len(held_out)))
+        rules: list[Rule] = [rule_of(problem, *own) for own in zip(prices, cuts[1:], origins, strict=True)]
+        scored = predict(None, cohort)
+        return _Made([], rules, np.stack([original >= cuts[0], *(rule.decide(scored) for rule in rules)]).astype(np.float64))
+    own_copy, kind = copy.deepcopy(model), output_kind(model, cohort.inputs)
+    networks = [BiasScore(own_copy, reading, problem.heads, each, kind).eval() for each in prices]
+    scores = bias_scores(networks, network.shown(reading)) if networks else []
+    decisions = np.stack([own >= cut for own, cut in zip([original, *scores], cuts, strict=True)]).astype(np.float64)
+    return _Made(networks, [], decisions)
 
 
 def finest(problem: Problem) -> float:
