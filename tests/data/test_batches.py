@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from equipoise.data import Scores, batches, scan
+from equipoise.data import Scores, batches, is_large, scan
 from equipoise.data import batches as batches_module
 from equipoise.errors import BadInput
 from support.facts import says
@@ -157,3 +159,16 @@ def test_a_large_csv_must_be_utf8(tmp_path: Path):
     with pytest.raises(BadInput) as error, scan(path, **ROLES).read():
         pass
     assert says(error.value, "latin.csv", "UTF-8")
+
+
+def test_no_flipped_bit_of_a_parquet_footer_ends_the_process_that_asks_for_the_size(tmp_path: Path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"p": [0.1, 0.9]}), path)
+    whole = path.read_bytes()
+    footer = int.from_bytes(whole[-8:-4], "little")
+    assert not is_large(path)
+    for place in range(len(whole) - 8 - footer, len(whole) - 8):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        is_large(path)  # True where the damage is in a number of rows, but an answer

@@ -118,9 +118,11 @@ def _read_parquet(path: Path, text: set[str], limit: int) -> pd.DataFrame:
 
 
 def _parquet_bytes(about: Any) -> int:
-    """The size of a Parquet file in memory. A row takes 8 bytes however well a column of one value is packed in the file."""
-    groups = [about.row_group(k) for k in range(about.num_row_groups)]
-    stored = sum(group.column(k).total_uncompressed_size for group in groups for k in range(group.num_columns))
+    """The size of a Parquet file in memory. A row takes 8 bytes however well a column of one value is packed in the file.
+
+    Columns are not looked at: of a damaged file, that ends the process in pyarrow instead of raising an error.
+    """
+    stored = sum(about.row_group(k).total_byte_size for k in range(about.num_row_groups))
     return int(max(stored, 8 * about.num_rows * max(1, about.num_columns)))
 
 
