@@ -204,7 +204,7 @@ def decoded(path: str, start: int, sources: Sequence[Source], make: Make, limit:
             doing[threading.get_ident()] = row
             try:
                 wrong = fault(source, make, out[row], limit)
-            except Exception:
+            except Exception:  # no fault of the image: the caller tries it too, and says what it is
                 found.left.append(row)
                 found.remarks.pop(row, None)
                 continue
@@ -226,51 +226,38 @@ def cached(
 
     `about` tells how they are made, and `shape` is that of one image.
     """
-    many = len(sources) >= MANY and limit.threads >= SEVERAL and not any(isinstance(source, bytes) for source in sources)
-    with Processes() if many else nullcontext() as processes:
-        return _cached(sources, make, about, shape, folder, limit, progress, processes)
-
-
-def _cached(
-    sources: Sequence[Source],
-    make: Make,
-    about: object,
-    shape: tuple[int, ...],
-    folder: Path,
-    limit: Limit,
-    progress: Callable[[int], None] | None,
-    processes: Processes | None,
-) -> tuple[Pixels, dict[int, Broken]]:
     from equipoise.data.decode import fault, watching
 
-    key = blake2b(repr((VERSION, about, shape, limit.pixels)).encode(), digest_size=16)
-    for identity in _identities_of(sources, limit.threads, processes):
-        key.update(len(identity).to_bytes(4, "big") + identity)
-    path, notes = folder / f"{key.hexdigest()}.npy", folder / f"{key.hexdigest()}.json"
-    with suppress(OSError, ValueError, TypeError, AttributeError):  # not there, or damaged: it is made again
-        broken = {int(at): Broken(*map(str, one)) for at, one in json.loads(notes.read_text(encoding="utf-8")).items()}
-        if path.is_symlink() or notes.is_symlink():  # somebody else's file: pixels are made again, in place of the link
-            raise FileNotFoundError(path)
-        pixels = np.load(path, mmap_mode="r")
-        blank = np.empty(shape, np.uint8)
-        # A codec may have been installed since: what is broken must still be.
-        with watching(limit, dict.fromkeys([threading.get_ident()], 0), {}):
-            still = all(fault(sources[at], make, blank, limit) for at in broken)
-        if pixels.shape == (len(sources), *shape) and pixels.dtype == np.uint8 and still:
-            if progress is not None:
-                progress(len(sources))
-            mark_used(path)
-            return pixels, broken
-    with replacing(path, follow=False) as temporary:
-        check_room(folder, (len(sources), *shape), np.uint8)
-        store = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=(len(sources), *shape))
-        broken = fill(store, sources, make, limit, progress, processes)
-        store.flush()
-        del store
-        with replacing(notes, follow=False) as listed:  # first, so that pixels never lie there without them
-            listed.write_text(json.dumps({at: [one.kind, one.reason] for at, one in broken.items()}), encoding="utf-8")
-    mark_used(path)
-    return np.load(path, mmap_mode="r"), broken
+    many = len(sources) >= MANY and limit.threads >= SEVERAL and not any(isinstance(source, bytes) for source in sources)
+    with Processes() if many else nullcontext() as processes:
+        key = blake2b(repr((VERSION, about, shape, limit.pixels)).encode(), digest_size=16)
+        for identity in _identities_of(sources, limit.threads, processes):
+            key.update(len(identity).to_bytes(4, "big") + identity)
+        path, notes = folder / f"{key.hexdigest()}.npy", folder / f"{key.hexdigest()}.json"
+        with suppress(OSError, ValueError, TypeError, AttributeError):  # not there, or damaged: it is made again
+            broken = {int(at): Broken(*map(str, one)) for at, one in json.loads(notes.read_text(encoding="utf-8")).items()}
+            if path.is_symlink() or notes.is_symlink():  # somebody else's file: pixels are made again, in place of the link
+                raise FileNotFoundError(path)
+            pixels = np.load(path, mmap_mode="r")
+            blank = np.empty(shape, np.uint8)
+            # A codec may have been installed since: what is broken must still be.
+            with watching(limit, dict.fromkeys([threading.get_ident()], 0), {}):
+                still = all(fault(sources[at], make, blank, limit) for at in broken)
+            if pixels.shape == (len(sources), *shape) and pixels.dtype == np.uint8 and still:
+                if progress is not None:
+                    progress(len(sources))
+                mark_used(path)
+                return pixels, broken
+        with replacing(path, follow=False) as temporary:
+            check_room(folder, (len(sources), *shape), np.uint8)
+            store = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=(len(sources), *shape))
+            broken = fill(store, sources, make, limit, progress, processes)
+            store.flush()
+            del store
+            with replacing(notes, follow=False) as listed:  # first, so that pixels never lie there without them
+                listed.write_text(json.dumps({at: [one.kind, one.reason] for at, one in broken.items()}), encoding="utf-8")
+        mark_used(path)
+        return np.load(path, mmap_mode="r"), broken
 
 
 def fits_in_memory(rows: int, shape: tuple[int, ...], kind: npt.DTypeLike) -> bool:
