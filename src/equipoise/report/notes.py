@@ -112,8 +112,8 @@ def _reached(what: str, value: float, n: Numbers) -> str:
 
 
 def _not_surely_within(measure: str, n: Numbers) -> str:
-    needed = "" if n["rows"] is None else f" (about {n['rows']:,} rows would be needed to show it)"
-    return f"the upper confidence limit of |{measure}|, {n['value']:.3f}, is above {n['most']:g}{needed}"
+    needed = "" if n["rows"] is None else f" (about {n['rows']:,} rows would be needed to bring it below)"
+    return f"|{measure}| plus one standard error, {n['value']:.3f}, is above {n['most']:g}{needed}"
 
 
 def _none_surely(performance: str, n: Numbers) -> str:
@@ -220,7 +220,7 @@ PLAIN = {
     "too_large": "its |{subject}| {value:.3f} is above {most:g}",
     "equal_odds": "best {subject} with equal sensitivity and false positive rate in all {groups} groups",
     "cross_fitted_choice": f"cross-fitted choice among {{of:,}} steps, {{qualified:,}} of which meet the constraints: {CORRECTED}",
-    "original_within": f"the original model is already shown to be within the maximum gap {{max_gap:g}}: {CORRECTED}",
+    "original_within": f"the original model is already within the maximum gap {{max_gap:g}}, by a standard error or more: {CORRECTED}",
     "nothing_to_repair": f"no gap that these {{rows:,}} rows can distinguish from chance: the original model has {CORRECTED}",
     "declined": f"no step has a smaller |{{subject}}| than the original model, which has {CORRECTED}; the original was kept",
     "not_surely_there": "the original model has {subject} {gap:+.3f}, which is {z:.1f} standard errors. A rule that needs each patient's "
