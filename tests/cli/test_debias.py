@@ -32,10 +32,28 @@ def test_a_table_and_several_methods(table, tmp_path):
     assert set(load_file("repaired/repaired.safetensors")) == set(load_file("net.safetensors"))
 
 
+WITH_DROPOUT = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def forward(self, x):
+        return self[2](nn.functional.dropout(self[1](self[0](x)), 0.5, self.training))
+
+def build():
+    return Net(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
+"""
+
+
 def test_bias_gda_as_published_on_the_command_line(table, tmp_path):
     found = {}
+    (tmp_path / "dropout.py").write_text(WITH_DROPOUT)
     for mode in ("eval", "train"):
-        assert table(*TABLE, *FAST, "--method", "bias-gda", "--set", f"bias-gda.mode={mode}", "--overwrite").code == 0
+        assert (
+            table(
+                *TABLE, *FAST, "--model", "dropout.py:build", "--method", "bias-gda", "--set", f"bias-gda.mode={mode}", "--overwrite"
+            ).code
+            == 0
+        )
         run = json.loads((tmp_path / "repaired" / "run.json").read_text())
         assert run["settings"]["mode"] == mode
         found[mode] = (tmp_path / "repaired" / "trace.csv").read_text()
