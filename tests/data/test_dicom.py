@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from equipoise.data import Cohort, Geometry, Images, Limit, with_headers
-from equipoise.data.decode import decode, fault
-from equipoise.data.dicom import age, header, is_dicom, read_pixels
+from equipoise.data.decode import attempt, decode
+from equipoise.data.dicom import age_in_years, header, is_dicom, read_pixels
+from equipoise.data.faults import Broken
 from equipoise.errors import BadInput, MissingExtra
 from support.facts import facts, says
 
@@ -181,12 +182,12 @@ def test_a_missing_codec_is_told_with_the_command_that_installs_it(monkeypatch):
     ("text", "expected"), [("045Y", 45.0), ("006M", 0.5), ("104W", 1.993), ("010D", 0.027), ("45", 45.0), ("", None), (None, None)]
 )
 def test_ages(text, expected):
-    assert age(text) == (None if expected is None else pytest.approx(expected, abs=1e-3))
+    assert age_in_years(text) == (None if expected is None else pytest.approx(expected, abs=1e-3))
 
 
 def test_an_age_that_is_none_is_refused():
     with pytest.raises(BadInput, match=facts("old")):
-        age("old")
+        age_in_years("old")
 
 
 def test_the_header_is_a_frame_that_makes_a_cohort(tmp_path):
@@ -271,8 +272,8 @@ def _encapsulated(frame: bytes, syntax, side: int = 8) -> bytes:
 
 
 def _wrong(content: bytes, pixels: int = 10_000) -> tuple[str, str]:
-    found = fault(content, partial(decode, geometry=Geometry((8, 8)), limit=Limit(pixels)), np.empty((8, 8), np.uint8), Limit(pixels))
-    return (found.kind, found.reason) if found else ("", "")
+    found = attempt(content, partial(decode, geometry=Geometry((8, 8)), limit=Limit(pixels)), Limit(pixels))
+    return (found.kind, found.reason) if isinstance(found, Broken) else ("", "")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from equipoise.data import MAX_PIXELS, Geometry, Images, Limit
-from equipoise.data.decode import _converted, decode, fault
+from equipoise.data.decode import attempt, convert, decode
 from equipoise.errors import BadInput
 from support.facts import facts, says
 
@@ -45,7 +45,7 @@ def _claim(kind: str, width: int, height: int) -> bytes:
 @pytest.mark.parametrize("kind", ["png", "bmp", "ppm", "jpeg", "gif"])
 def test_the_pixels_that_a_header_names_are_checked_first(kind, recwarn):
     content = _claim(kind, 60_000, 50_000)
-    wrong = fault(content, partial(decode, geometry=Geometry((8, 8))), np.empty((8, 8), np.uint8))
+    wrong = attempt(content, partial(decode, geometry=Geometry((8, 8))))
     assert wrong.kind == "too large"
     assert f"{MAX_PIXELS:,}" in wrong.reason or "decompression bomb" in wrong.reason
     with pytest.raises(BadInput, match=facts(1, "--max-pixels")):
@@ -90,10 +90,7 @@ def test_a_file_larger_than_any_image_within_the_limit_is_not_read(tmp_path, mon
     path = tmp_path / "large.png"
     path.write_bytes(_bytes(4) + bytes(1000))
     monkeypatch.setattr("pathlib.Path.read_bytes", lambda _: pytest.fail("read"))
-    assert (
-        fault(path, partial(decode, geometry=Geometry((4, 4)), limit=Limit(100)), np.empty((4, 4), np.uint8), Limit(100)).kind
-        == "too large"
-    )
+    assert attempt(path, partial(decode, geometry=Geometry((4, 4)), limit=Limit(100)), Limit(100)).kind == "too large"
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "LA", "1", "CMYK", "I;16", "F", "L"])
@@ -103,9 +100,9 @@ def test_gray_by_blocks_is_gray(mode, monkeypatch):
         image = Image.fromarray(rng.integers(0, 60_000, (37, 23)).astype(np.uint16 if mode == "I;16" else np.float32))
     else:
         image = Image.fromarray(rng.integers(0, 256, (37, 23, 4), dtype=np.uint8), "RGBA").convert(mode)
-    whole = np.asarray(_converted(image, "L"))
+    whole = np.asarray(convert(image, "L"))
     monkeypatch.setattr("equipoise.data.decode.BLOCK", 100)
-    assert (np.asarray(_converted(image, "L")) == whole).all()
+    assert (np.asarray(convert(image, "L")) == whole).all()
 
 
 def test_of_many_threads_one_large_image_is_decoded_at_a_time():
@@ -151,7 +148,7 @@ def test_a_name_in_an_error_of_the_system_is_no_reason(tmp_path, monkeypatch):
     path = tmp_path / "patient-4711.png"
     path.write_bytes(_bytes(8))
     monkeypatch.setattr("pathlib.Path.read_bytes", lambda self: (_ for _ in ()).throw(PermissionError(13, "Permission denied", str(self))))
-    wrong = fault(path, partial(decode, geometry=Geometry((8, 8))), np.empty((8, 8), np.uint8))
+    wrong = attempt(path, partial(decode, geometry=Geometry((8, 8))))
     assert (wrong.kind, wrong.reason) == ("damaged", "cannot be read: Permission denied")
 
 

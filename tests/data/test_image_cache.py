@@ -103,7 +103,7 @@ def test_links_in_a_cache_are_neither_followed_nor_listed(folder, tmp_path):
 def test_much_is_said_and_nothing_removed(folder, monkeypatch, caplog):
     Images.open([_png(v) for v in range(3)], size=8, cache=folder)
     assert not caplog.records
-    monkeypatch.setattr("equipoise.data.image_cache.PLENTY", 100)
+    monkeypatch.setattr("equipoise.data.image_cache.LARGE_CACHE", 100)
     Images.open([_png(v) for v in range(3)], size=8, cache=folder)
     assert says(caplog.text, f"equipoise data cache --folder {folder}", "--clear --older-than 30")
     assert len(image_caches(folder)) == 2

@@ -12,7 +12,7 @@ from PIL import Image
 from equipoise.data import Images, image_cache, processes
 from equipoise.data.decode import decode
 from equipoise.data.faults import Limit, NoRoom
-from equipoise.data.image_cache import decoded
+from equipoise.data.image_cache import fill_mapped
 from equipoise.data.preprocessing import Geometry
 from equipoise.data.processes import Gone, Processes
 
@@ -55,7 +55,7 @@ def test_images_are_the_same_by_processes_and_by_threads(files: list[Path], tmp_
     plain = opened(files, tmp_path / "threads")
     called = request.getfixturevalue("in_processes")
     found = opened(files, tmp_path / "processes", progress=steps.append)
-    assert sorted(called) == ["_identities"] * 2 + ["decoded"] * 2
+    assert sorted(called) == ["fill_mapped"] * 2 + ["identify_chunk"] * 2
     assert np.array_equal(found.pixels, plain.pixels)
     assert Path(found.pixels.filename).name == Path(plain.pixels.filename).name  # what tells the files apart is the same too
     assert (found.broken, list(found.rows)) == (plain.broken, [0, 1, 3, 4, 5])
@@ -66,7 +66,7 @@ def test_images_are_the_same_by_processes_and_by_threads(files: list[Path], tmp_
 def test_colours_that_one_process_meets_are_kept_for_all(files: list[Path], tmp_path: Path, in_processes: list[str]):
     Image.fromarray(np.full((9, 9, 3), (200, 10, 10), np.uint8)).save(files[5])
     found = opened(files, tmp_path / "cache", channels=3)
-    assert "decoded" in in_processes
+    assert "fill_mapped" in in_processes
     assert found.pixels.shape == (7, 8, 8, 3)
     assert found.pixels[5, 0, 0].tolist() == [200, 10, 10]
 
@@ -100,8 +100,8 @@ def test_an_image_that_needs_the_callers_lock_is_left_to_it(files: list[Path], t
     elsewhere = pickle.loads(pickle.dumps(large))
     with pytest.raises(NoRoom), elsewhere.room(100):
         pass
-    found = decoded(str(tmp_path / "out.npy"), 0, files[:2], partial(decode, geometry=SIZE, limit=elsewhere), elsewhere)
-    assert (found.left, found.broken) == ([0, 1], {})
-    done = decoded(str(tmp_path / "out.npy"), 0, files[:2], partial(decode, geometry=SIZE), Limit())
-    assert done.left == []
+    found = fill_mapped(str(tmp_path / "out.npy"), 0, files[:2], partial(decode, geometry=SIZE, limit=elsewhere), elsewhere)
+    assert (found.remaining, found.broken) == ([0, 1], {})
+    done = fill_mapped(str(tmp_path / "out.npy"), 0, files[:2], partial(decode, geometry=SIZE), Limit())
+    assert done.remaining == []
     assert np.array_equal(np.load(tmp_path / "out.npy")[1], decode(files[1], SIZE))

@@ -1,10 +1,10 @@
 """DICOM files: 8-bit gray pixels as a viewer shows them, and sex, age and view from the header. Needs pydicom.
 
-Stored values are rescaled (modality LUT), then mapped by the first VOI LUT or window, whose output range becomes 0 to 255; without either,
-the image's own range does, padding left out. MONOCHROME1 (white is low) is inverted. Colour becomes luminance.
+Stored values are rescaled (modality LUT), then mapped by the first VOI LUT or window, and its output range becomes 0 to 255. Without
+either, the range of the image itself does, not counting padding. MONOCHROME1 (white is low) is inverted. Colour becomes luminance.
 
-Before anything is inflated or decoded, its size is checked: that of a deflated file, the pixels in the header, and those that compressed
-pixel data name themselves, which must be as many as in the header.
+Sizes are checked before anything is inflated or decoded: that of a deflated file, the pixels in the header, and the size in the compressed
+pixel data, which must agree with the header.
 """
 
 import logging
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data.faults import BadImage, Broken, Limit
-from equipoise.data.image_files import file_state
+from equipoise.data.image_files import Pixels, file_state
 from equipoise.errors import BadInput, MissingExtra, first_line
 
 if TYPE_CHECKING:
@@ -32,32 +32,33 @@ log = logging.getLogger(__name__)
 
 SUFFIXES = (".dcm", ".dicom")
 KEYWORDS = {"patient": "PatientID", "sex": "PatientSex", "age": "PatientAge", "view": "ViewPosition"}
-CHARACTERS = "SpecificCharacterSet"
-# What pydicom raises for bytes that are no DICOM, or a value that is not what its type says.
+CHARACTER_SET = "SpecificCharacterSet"
+# Errors of pydicom on bytes that are not DICOM, or on a value of the wrong type.
 UNREADABLE = (ValueError, LookupError, AttributeError, TypeError, NotImplementedError, ArithmeticError, EOFError, struct.error, zlib.error)
-FROM_HEADER = ("sex", "age", "view")  # columns that a header can give
-YEARS = {"Y": 1.0, "M": 1 / 12, "W": 7 / 365.25, "D": 1 / 365.25}  # what an age counts in
+FROM_HEADER = ("sex", "age", "view")  # columns that a header can supply
+YEARS = {"Y": 1.0, "M": 1 / 12, "W": 7 / 365.25, "D": 1 / 365.25}  # by unit of an age
 LUMA = np.array([0.299, 0.587, 0.114])
-BLOCK = 2**20  # pixels that are mapped at a time, to spare memory for large images
-PIECE = 2**16  # bytes of a deflated file that are inflated at a time
-LARGE = 2**20  # bytes of an element that is not read where only the header is needed
+BLOCK = 2**20  # pixels mapped at a time, to limit the memory that a large image takes
+PIECE = 2**16  # bytes of a deflated file inflated at a time
+LARGE = 2**20  # bytes from which an element is not read if only the header is needed
 QUIET = logging.NullHandler()
-FAR = 50  # widths from the centre of a window, where it has reached its end whatever its shape
+FAR = 50  # in widths from the centre of a window, where a window of any shape has reached its limit
+Values = npt.NDArray[Any]
 
 
 def is_dicom(content: bytes, suffix: str = "") -> bool:
-    """Whether a file is DICOM: by its mark, or by its name for old files that have none."""
+    """Whether a file is DICOM, by its prefix or, for old files without one, by its suffix."""
     return content[128:132] == b"DICM" or suffix.lower() in SUFFIXES
 
 
-def read_pixels(content: bytes, limit: Limit = Limit()) -> npt.NDArray[np.uint8]:
-    """The image (rows, columns) in the content of a DICOM file, or an error: what is wrong with it."""
+def read_pixels(content: bytes, limit: Limit = Limit()) -> Pixels:
+    """The image (rows, columns) in the content of a DICOM file. Raises `BadImage` if it cannot be used."""
     pydicom = _pydicom()
     _check_inflated(pydicom, BytesIO(content), limit)
     data = pydicom.dcmread(BytesIO(content), force=True)
     if not any(keyword in data for keyword in ("PixelData", "FloatPixelData", "DoubleFloatPixelData")):
         raise BadImage("not an image", "is a DICOM file without pixel data" if len(data) else "is no DICOM file")
-    if "TransferSyntaxUID" not in data.file_meta:  # an old file without that header; this is what the standard then assumes
+    if "TransferSyntaxUID" not in data.file_meta:  # an old file without that header, for which the standard assumes this syntax
         data.file_meta.TransferSyntaxUID = pydicom.uid.ImplicitVRLittleEndian
     frames = int(data.get("NumberOfFrames") or 1)
     if frames > 1:
@@ -65,63 +66,89 @@ def read_pixels(content: bytes, limit: Limit = Limit()) -> npt.NDArray[np.uint8]
     width, height = int(data.Columns), int(data.Rows)
     samples, bits = int(data.get("SamplesPerPixel") or 1), int(data.get("BitsAllocated") or 8)
     limit.check(width, height)
-    expected = width * height * samples * max(1, bits // 8)
-    limit.check_bytes(expected, "holds")
-    with limit.room(expected + width * height):
-        stored = _stored(pydicom, data, expected)
-        return _shown(pydicom, data, stored)
+    size = width * height * samples * max(1, bits // 8)
+    limit.check_bytes(size, "holds")
+    with limit.room(size + width * height):
+        return _displayed(pydicom, data, _stored_values(pydicom, data, size))
 
 
-def _shown(pydicom: Any, data: Any, stored: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """What a viewer shows of the stored values, a block of rows at a time."""
+def _stored_values(pydicom: Any, data: Any, size: int) -> Values:
+    """The stored values (rows, columns), or (rows, columns, 3) for colour, of `size` bytes by the header."""
+    syntax = data.file_meta.TransferSyntaxUID
+    try:
+        if syntax.is_compressed and not pydicom.pixels.get_decoder(syntax).is_available:
+            raise BadImage("damaged", f"is compressed as {syntax.name}, for which no codec is installed: pip install 'pylibjpeg[all]'")
+    except NotImplementedError:
+        raise BadImage("damaged", f"is compressed as {syntax.name}, which pydicom cannot decode. Convert it first.") from None
+    if syntax.is_encapsulated:
+        _check_compressed(pydicom, data, size)
+    values: Values = pydicom.pixels.pixel_array(data)
+    if not values.size or values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] != len(LUMA)):
+        raise BadImage("damaged", f"cannot be decoded: its pixels are of shape {values.shape}")
+    return values
+
+
+def _displayed(pydicom: Any, data: Any, stored: Values) -> Pixels:
+    """The stored values as a viewer shows them, computed in blocks of rows."""
     step = max(1, BLOCK // max(1, stored.shape[1]))
     blocks = [slice(top, top + step) for top in range(0, len(stored), step)]
-    palette = data.get("PhotometricInterpretation") == "PALETTE COLOR"
+    mapped, value_range = _mapping(pydicom, data, stored)
+    low, high = value_range or _range_without_padding(stored, mapped, blocks, data.get("PixelPaddingValue"))
     inverted = data.get("PhotometricInterpretation") == "MONOCHROME1" and stored.ndim == 2
-    low, high = 0.0, 0.0
-    if palette:
-        mapped, high = _of_palette(pydicom, data), 2.0 ** int(data.BitsStored) - 1
-    elif stored.ndim == 3:
-        high = 2.0 ** int(data.BitsStored) - 1
-        mapped = lambda block: block @ LUMA  # noqa: E731 (as the others)
-    elif data.get("VOILUTSequence"):
-        mapped = lambda block: pydicom.pixels.apply_voi_lut(pydicom.pixels.apply_modality_lut(block, data), data)  # noqa: E731
-        high = 2.0 ** int(data.VOILUTSequence[0].LUTDescriptor[2]) - 1
-    elif data.get("WindowCenter") is not None and data.get("WindowWidth") is not None:
-        centre, width = (float(np.atleast_1d(data[name].value)[0]) for name in ("WindowCenter", "WindowWidth"))
-        low, high = pydicom.pixels.apply_windowing(np.array([centre - FAR * width, centre + FAR * width]), data)
-        mapped = lambda block: pydicom.pixels.apply_windowing(  # noqa: E731
-            pydicom.pixels.apply_modality_lut(block, data).astype(np.float64), data
-        )
-    else:
-        mapped = lambda block: pydicom.pixels.apply_modality_lut(block, data)  # noqa: E731
-        padding = data.get("PixelPaddingValue")
-        padded = padding is not None and bool((stored != padding).any())
-        ends = []
-        for rows in blocks:
-            values = mapped(stored[rows])
-            values = values[stored[rows] != padding] if padded else values
-            ends += [(float(values.min()), float(values.max()))] if values.size else []
-        low, high = min(first for first, _ in ends), max(last for _, last in ends)
-    out = np.empty(stored.shape[:2], np.uint8)
+    gray = np.empty(stored.shape[:2], np.uint8)
     for rows in blocks:
-        gray = _full_range(mapped(stored[rows]), low, high)
-        out[rows] = np.rint(255 - gray if inverted else gray).astype(np.uint8)
-    return out
+        scaled = (mapped(stored[rows]).astype(np.float64) - float(low)) * (255 / (float(high) - float(low)) if high > low else 0.0)
+        if not np.isfinite(scaled).all():
+            raise BadImage("damaged", "holds NaN or infinite pixels")
+        scaled = np.clip(scaled, 0, 255)
+        gray[rows] = np.rint(255 - scaled if inverted else scaled).astype(np.uint8)
+    return gray
 
 
-def _of_palette(pydicom: Any, data: Any) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:
-    """The luminance of the colours that a palette has for stored values. They have bits of their own."""
-    own, bits = 2 ** int(data.RedPaletteColorLookupTableDescriptor[2]) - 1, 2 ** int(data.BitsStored) - 1
-    return lambda block: np.asarray(pydicom.pixels.apply_color_lut(block, data)[..., :3] / own * bits @ LUMA)
+def _mapping(pydicom: Any, data: Any, stored: Values) -> tuple[Callable[[Values], Values], tuple[float, float] | None]:
+    """The function from stored to displayed values, and the range that becomes 0 to 255; None if that is the range of the image."""
+    pixels = pydicom.pixels
+
+    def rescale(block: Values) -> Values:
+        return np.asarray(pixels.apply_modality_lut(block, data))
+
+    if data.get("PhotometricInterpretation") == "PALETTE COLOR":
+        high = 2.0 ** int(data.BitsStored) - 1
+        palette_high = 2 ** int(data.RedPaletteColorLookupTableDescriptor[2]) - 1  # its entries have another number of bits
+        return lambda block: np.asarray(pixels.apply_color_lut(block, data)[..., :3] / palette_high * high @ LUMA), (0.0, high)
+    if stored.ndim == 3:
+        return lambda block: np.asarray(block @ LUMA), (0.0, 2.0 ** int(data.BitsStored) - 1)
+    if data.get("VOILUTSequence"):
+        high = 2.0 ** int(data.VOILUTSequence[0].LUTDescriptor[2]) - 1
+        return lambda block: np.asarray(pixels.apply_voi_lut(rescale(block), data)), (0.0, high)
+    if data.get("WindowCenter") is not None and data.get("WindowWidth") is not None:
+        centre, width = (float(np.atleast_1d(data[name].value)[0]) for name in ("WindowCenter", "WindowWidth"))
+        low, high = pixels.apply_windowing(np.array([centre - FAR * width, centre + FAR * width]), data)
+        return lambda block: np.asarray(pixels.apply_windowing(rescale(block).astype(np.float64), data)), (low, high)
+    return rescale, None
+
+
+def _range_without_padding(
+    stored: Values, mapped: Callable[[Values], Values], blocks: Sequence[slice], padding: object
+) -> tuple[float, float]:
+    """The minimum and maximum of the mapped values, without padding unless there is nothing else."""
+    padded = padding is not None and bool((stored != padding).any())
+    lows, highs = [], []
+    for rows in blocks:
+        values = mapped(stored[rows])
+        values = values[stored[rows] != padding] if padded else values
+        if values.size:
+            lows.append(float(values.min()))
+            highs.append(float(values.max()))
+    return min(lows), max(highs)
 
 
 def _check_inflated(pydicom: Any, file: Any, limit: Limit) -> None:
-    """Raises where a deflated file holds more than an image may; inflates it a piece at a time, which pydicom does not."""
+    """Raises `BadImage` if a deflated file holds more than an image may. Inflates it piece by piece, which pydicom does not."""
     file.seek(128)
     file.seek(132 if file.read(4) == b"DICM" else 0)
-    about = pydicom.filereader.read_dataset(file, False, True, stop_when=lambda tag, _vr, _length: tag.group != 2)
-    if about.get("TransferSyntaxUID") != pydicom.uid.DeflatedExplicitVRLittleEndian:
+    meta = pydicom.filereader.read_dataset(file, False, True, stop_when=lambda tag, _vr, _length: tag.group != 2)
+    if meta.get("TransferSyntaxUID") != pydicom.uid.DeflatedExplicitVRLittleEndian:
         return
     inflater, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
     piece = file.read(PIECE)
@@ -131,15 +158,15 @@ def _check_inflated(pydicom: Any, file: Any, limit: Limit) -> None:
         piece = inflater.unconsumed_tail or file.read(PIECE)
 
 
-def _check_compressed(pydicom: Any, data: Any, expected: int) -> None:
-    """Raises where compressed pixel data say that they are another image than the header does, and so need other memory."""
+def _check_compressed(pydicom: Any, data: Any, size: int) -> None:
+    """Raises `BadImage` if the image in the compressed pixel data is of another size than in the header, and so needs other memory."""
     frame = next(pydicom.encaps.generate_frames(data.PixelData, number_of_frames=1))
     if data.file_meta.TransferSyntaxUID == pydicom.uid.RLELossless:
-        told = struct.unpack("<16L", frame[:64])
-        ends = [*told[1 : 1 + min(told[0], 15)], len(frame)]
-        each = int(data.Rows) * int(data.Columns)
-        if any(_run_length(frame[start:end], 2 * each + 2) > each + 1 for start, end in pairwise(ends)):
-            raise BadImage("damaged", f"cannot be decoded: its run-length data hold more than the {expected:,} bytes of its pixels")
+        count, *offsets = struct.unpack("<16L", frame[:64])
+        ends = [*offsets[: min(count, 15)], len(frame)]
+        pixels = int(data.Rows) * int(data.Columns)
+        if any(_run_length(frame[start:end], 2 * pixels + 2) > pixels + 1 for start, end in pairwise(ends)):
+            raise BadImage("damaged", f"cannot be decoded: its run-length data hold more than the {size:,} bytes of its pixels")
         return
     found = codestream_size(frame)
     if found is not None and found != (int(data.Columns), int(data.Rows)):
@@ -151,7 +178,7 @@ def _check_compressed(pydicom: Any, data: Any, expected: int) -> None:
 
 
 def _run_length(segment: bytes, most: int) -> int:
-    """How many bytes a run-length encoded segment decodes to; counting stops above `most`."""
+    """The number of bytes that a run-length encoded segment decodes to; counting stops above `most`."""
     at, size = 0, 0
     while at < len(segment) and size <= most:
         code = segment[at]
@@ -180,7 +207,7 @@ def codestream_size(frame: bytes) -> tuple[int, int] | None:
 
 
 def header(file: str | Path, limit: Limit = Limit()) -> dict[str, object]:
-    """Patient, sex, age and view in the header of one DICOM file, or an error: what is wrong with it."""
+    """Patient, sex, age and view in the header of one DICOM file. Raises `BadImage` if it cannot be read."""
     pydicom = _pydicom()
     state = file_state(file)
     if state is None:
@@ -189,25 +216,25 @@ def header(file: str | Path, limit: Limit = Limit()) -> dict[str, object]:
         raise BadImage("empty", "is empty (0 bytes)")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # pydicom warns of every value that is not to the standard; ours are checked here
+            warnings.simplefilter("ignore")  # pydicom warns of every value that violates the standard; those we use are checked here
             with Path(file).open("rb") as opened:
                 _check_inflated(pydicom, opened, limit)
             data = pydicom.dcmread(file, stop_before_pixels=True, defer_size=LARGE)
-            held = {keyword: data.get(keyword) for keyword in (*KEYWORDS.values(), CHARACTERS)}  # they are decoded here
-    except BadInput:  # it inflates to too much
+            values = {keyword: data.get(keyword) for keyword in (*KEYWORDS.values(), CHARACTER_SET)}  # decodes them
+    except BadInput:  # from `_check_inflated`
         raise
     except OSError as error:
         raise BadImage("damaged", f"cannot be read: {error.strerror or type(error).__name__}") from error
     except (*UNREADABLE, pydicom.errors.InvalidDicomError) as error:
         raise BadImage("damaged", f"cannot be read as DICOM: {first_line(error)[:200]}") from error
-    found: dict[str, Any] = {name: _text(held[keyword]) for name, keyword in KEYWORDS.items()}
-    if "\ufffd" in (found["patient"] or ""):  # it tells patients apart, so that none of its characters may be lost
+    fields: dict[str, Any] = {name: _text(values[keyword]) for name, keyword in KEYWORDS.items()}
+    if "\ufffd" in (fields["patient"] or ""):  # a lost character could make two patients the same
         raise BadImage(
             "damaged",
-            f"its {KEYWORDS['patient']} is not in the character set that it names ({held[CHARACTERS] or 'none'}), so that patients "
+            f"its {KEYWORDS['patient']} is not in the character set that it names ({values[CHARACTER_SET] or 'none'}), so that patients "
             "could be mixed up",
         )
-    return found | {"age": age(found["age"])}
+    return fields | {"age": age_in_years(fields["age"])}
 
 
 def with_headers(
@@ -217,37 +244,37 @@ def with_headers(
     limit: Limit | None = None,
     patient: str | None = None,
 ) -> "tuple[pd.DataFrame, dict[int, Broken]]":
-    """The frame with those of the columns sex, age and view that it lacks, from its rows' files; and what was wrong, by position.
+    """The frame with the missing ones of the columns sex, age and view read from the files, and the broken files by position.
 
-    Warns where the headers that were read tell other patients apart than the column `patient` does: a row may name another's image.
+    Warns if the headers and the column `patient` distinguish patients differently: a row may name the image of another patient.
     """
-    lacking = [name for name in FROM_HEADER if name not in frame.columns]
-    read: list[dict[str, object]] = []
+    missing = [name for name in FROM_HEADER if name not in frame.columns]
+    headers: list[dict[str, object]] = []
     broken: dict[int, Broken] = {}
-    for at, file in enumerate(files) if lacking else ():
+    for at, file in enumerate(files) if missing else ():
         try:
-            read.append(header(file, limit or Limit()))
+            headers.append(header(file, limit or Limit()))
         except BadInput as error:
-            read.append({})
+            headers.append({})
             broken[at] = Broken(error.kind if isinstance(error, BadImage) else "damaged", str(error), name=str(file))
         if progress is not None:
             progress(1)
-    if patient is not None and patient in frame.columns and read:
-        _compare_patients(frame[patient], [row.get("patient") for row in read])
-    return frame.assign(**{name: [row.get(name) for row in read] for name in lacking}), broken
+    if patient is not None and patient in frame.columns and headers:
+        _compare_patients(frame[patient], [fields.get("patient") for fields in headers])
+    return frame.assign(**{name: [fields.get(name) for fields in headers] for name in missing}), broken
 
 
 def _compare_patients(column: "pd.Series[Any]", headers: Sequence[object]) -> None:
-    """Warns where headers name other patients than a table, or several for one of its patients. Names none of them."""
+    """Warns if headers name other patients than the table, or several for one of its patients. The warning contains no identifier."""
     both = column.astype(object).map(str).rename("table").reset_index(drop=True).to_frame().assign(header=headers)
     both = both[column.notna().to_numpy() & both["header"].notna()]
-    other = both.index[both["table"] != both["header"]]
+    different = both.index[both["table"] != both["header"]]
     several = int((both.drop_duplicates().groupby("table").size() > 1).sum())
-    if 0 < len(other) < len(both):
+    if 0 < len(different) < len(both):
         log.warning(
             "%s of %s DICOM headers name another patient than column %r, with which the others agree; the first is in row %s below the "
             "header. Check that those rows name the right images.",
-            *(f"{len(other):,}", f"{len(both):,}", column.name, f"{other[0] + 1:,}"),
+            *(f"{len(different):,}", f"{len(both):,}", column.name, f"{different[0] + 1:,}"),
         )
     elif several:
         log.warning(
@@ -256,10 +283,10 @@ def _compare_patients(column: "pd.Series[Any]", headers: Sequence[object]) -> No
         )
 
 
-def age(text: str | None) -> float | None:
-    """The years in an age such as 045Y, 006M, 03W or 010D; None where it is missing.
+def age_in_years(text: str | None) -> float | None:
+    """The years in an age such as 045Y, 006M, 03W or 010D; None if it is missing.
 
-    >>> age("045Y"), age("006M"), age(None)
+    >>> age_in_years("045Y"), age_in_years("006M"), age_in_years(None)
     (45.0, 0.5, None)
     """
     if text is None or not text.strip():
@@ -272,40 +299,19 @@ def age(text: str | None) -> float | None:
     return int(number) * YEARS[unit]
 
 
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) and hasattr(value, "__iter__"):  # pydicom splits a text at each backslash
+        value = "\\".join(map(str, value))
+    return str(value).strip() or None
+
+
 def _pydicom() -> Any:
     try:
         pydicom = import_module("pydicom")
         import_module("pydicom.pixels")
     except ImportError as error:
         raise MissingExtra("pydicom", "dicom", "reading DICOM files") from error
-    logging.getLogger("pydicom").addHandler(QUIET)  # it logs what it warns of, and without a handler that lands on the terminal
+    logging.getLogger("pydicom").addHandler(QUIET)  # pydicom logs its warnings, which without a handler appear on the terminal
     return pydicom
-
-
-def _stored(pydicom: Any, data: Any, expected: int) -> npt.NDArray[Any]:
-    """The stored values (rows, columns), or (rows, columns, 3) for colour."""
-    syntax = data.file_meta.TransferSyntaxUID
-    try:
-        if syntax.is_compressed and not pydicom.pixels.get_decoder(syntax).is_available:
-            raise BadImage("damaged", f"is compressed as {syntax.name}, for which no codec is installed: pip install 'pylibjpeg[all]'")
-    except NotImplementedError:
-        raise BadImage("damaged", f"is compressed as {syntax.name}, which pydicom cannot decode. Convert it first.") from None
-    if syntax.is_encapsulated:
-        _check_compressed(pydicom, data, expected)
-    values: npt.NDArray[Any] = pydicom.pixels.pixel_array(data)
-    if not values.size or values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] != len(LUMA)):
-        raise BadImage("damaged", f"cannot be decoded: its pixels are of shape {values.shape}")
-    return values
-
-
-def _full_range(values: npt.NDArray[Any], low: float, high: float) -> npt.NDArray[np.float64]:
-    scaled = (values.astype(np.float64) - float(low)) * (255 / (float(high) - float(low)) if high > low else 0.0)
-    if not np.isfinite(scaled).all():
-        raise BadImage("damaged", "holds NaN or infinite pixels")
-    return np.clip(scaled, 0, 255)
-
-
-def _text(value: Any) -> str | None:
-    if value is not None and not isinstance(value, str) and hasattr(value, "__iter__"):  # pydicom cuts a text at each backslash
-        value = "\\".join(map(str, value))
-    return str(value).strip() or None if value is not None else None

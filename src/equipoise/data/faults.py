@@ -1,7 +1,8 @@
-"""What makes an image unusable: the kinds of faults, and how large an image may be before it is decoded.
+"""Why an image cannot be used, and the limit on its size that is checked before it is decoded.
 
-The kind of a fault may be counted and shown to anyone; the reason and the name are the user's. A small file can name or hold far more
-pixels than a machine has memory for. Needs neither numpy nor pandas: the options of the command line name the limit.
+The kind of a fault contains nothing about a patient and may be counted and shown to anyone; the reason and the file name may identify one.
+A small file can claim or hold far more pixels than a machine has memory for. This module imports neither numpy nor pandas, because the
+command line needs `MAX_PIXELS` for its help.
 """
 
 import threading
@@ -14,14 +15,14 @@ from typing import Any
 from equipoise.errors import BadInput
 
 MAX_PIXELS = 100_000_000  # a film of 35 x 43 cm digitised at 50 micrometres has 60 million
-DEEPEST = 8  # bytes of one pixel: four channels of 16 bits, or a double
+MAX_BYTES_PER_PIXEL = 8  # four channels of 16 bits, or a double
 OVERHEAD = 2**26  # bytes of a file that are not pixels
 RAISE = "If that is right, raise the limit: max_pixels (--max-pixels)."
 KINDS = ("missing", "empty", "not an image", "several frames", "too large", "damaged")
 
 
 class BadImage(BadInput):
-    """An image that cannot be used, with one of KINDS."""
+    """An image that cannot be used; `kind` is one of KINDS."""
 
     def __init__(self, kind: str, reason: str) -> None:
         assert kind in KINDS
@@ -30,20 +31,20 @@ class BadImage(BadInput):
 
 
 class NoRoom(Exception):
-    """An image is to be decoded while no other such one is, which a process on its own cannot know."""
+    """A large image needs the lock of the main process, which a worker process does not have."""
 
 
 class BadTransform(BadInput):
-    """A transform of the user's that cannot be used: what it raised or returned."""
+    """The user's transform raised an error or returned an invalid result."""
 
 
 @dataclass(frozen=True)
 class Broken:
-    """An image that was left out. Only the kind holds nothing about a patient."""
+    """An image that was left out. Only `kind` contains nothing about a patient."""
 
     kind: str
     reason: str = field(repr=False)
-    place: str = field(default="", repr=False)  # where it was named, such as a row of the table
+    place: str = field(default="", repr=False)  # where the image was named, such as a row of the table
     name: str = field(default="", repr=False)
 
     def __str__(self) -> str:
@@ -52,61 +53,53 @@ class Broken:
 
 
 def counted(broken: Iterable[Broken]) -> dict[str, int]:
-    """How many images of each kind, in the order of KINDS; kinds without one are left out."""
-    found = Counter(one.kind for one in broken)
-    return {kind: found[kind] for kind in KINDS if found[kind]}
-
-
-class _Elsewhere:
-    """In place of the lock of another process."""
-
-    def __enter__(self) -> None:
-        raise NoRoom
-
-    def __exit__(self, *_: object) -> None:
-        pass
+    """The number of broken images of each kind, in the order of KINDS; kinds that do not occur are left out."""
+    counts = Counter(fault.kind for fault in broken)
+    return {kind: counts[kind] for kind in KINDS if counts[kind]}
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The most pixels of an image; and room for one image of that size, whatever the number of threads.
+    """The largest number of pixels of one image, and a lock that lets only one image near that size be decoded at a time.
 
-    In another process the lock is not there: an image that would need it raises `NoRoom`, and is for the process that has it.
+    A pickled limit, as sent to a worker process, has no lock: an image that needs it raises `NoRoom` there and is left to the main process.
     """
 
     pixels: int = MAX_PIXELS
     threads: int = 1
-    _large: Any = field(default_factory=threading.RLock, repr=False, compare=False)
+    _lock: Any = field(default_factory=threading.RLock, repr=False, compare=False)  # None in a worker process
 
     def __post_init__(self) -> None:
         if self.pixels < 1:
             raise BadInput(f"max_pixels must be at least 1; got {self.pixels}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Limit, (self.pixels, self.threads, _Elsewhere())
+        return Limit, (self.pixels, self.threads, None)
 
     @property
     def bytes(self) -> int:
-        """The most bytes of a file, and of what is inside it when it is inflated."""
-        return self.pixels * DEEPEST + OVERHEAD
+        """The largest size of a file, and of its content once it is inflated."""
+        return self.pixels * MAX_BYTES_PER_PIXEL + OVERHEAD
 
     def check(self, width: int, height: int) -> None:
-        """Raises where an image has more pixels than the limit."""
+        """Raises `BadImage` if an image has more pixels than the limit."""
         if width * height > self.pixels:
             raise BadImage("too large", f"has {width:,} x {height:,} pixels, and the limit is {self.pixels:,}. {RAISE}")
 
-    def check_bytes(self, size: int, what: str = "has") -> None:
-        """Raises where a file, or what is inside it, is larger than an image of that many pixels can be."""
+    def check_bytes(self, size: int, verb: str = "has") -> None:
+        """Raises `BadImage` if a file, or its inflated content, is larger than an image within the limit can be."""
         if size > self.bytes:
             raise BadImage(
-                "too large", f"{what} more than {self.bytes / 2**20:,.0f} MiB, too many for {self.pixels:,} pixels, the limit. {RAISE}"
+                "too large", f"{verb} more than {self.bytes / 2**20:,.0f} MiB, too many for {self.pixels:,} pixels, the limit. {RAISE}"
             )
 
     @contextmanager
     def room(self, size: int) -> Iterator[None]:
-        """Waits until as many bytes may be used: an image above a thread's share is decoded while no other such one is."""
-        if size * self.threads > self.bytes:
-            with self._large:
-                yield
-        else:
+        """Waits for the lock if `size` bytes are more than one thread's share of the memory."""
+        if size * self.threads <= self.bytes:
             yield
+        elif self._lock is None:
+            raise NoRoom
+        else:
+            with self._lock:
+                yield

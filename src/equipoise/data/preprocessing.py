@@ -1,12 +1,11 @@
-"""How an image becomes what a network takes: size, crop, interpolation, channels, normalisation, and the presets of other libraries.
+"""The preprocessing of an image for a network: size, crop, interpolation, channels, normalisation, and the presets of other libraries.
 
-The pixels are those of torchvision's transforms on Pillow images: Resize, CenterCrop, ToTensor and Normalize, which antialias. Needs
-neither numpy nor torch: the options of the command line name the presets.
+Pixels are the same as with torchvision's Resize, CenterCrop, ToTensor and Normalize on Pillow images, which antialias. This module imports
+neither numpy nor torch, because the command line needs the names of the presets for its help.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -16,25 +15,25 @@ if TYPE_CHECKING:
     from PIL import Image
 
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest", "lanczos", "box")
-CENTRES = ("rounded", "floor")  # where a crop begins if the centre lies between two pixels: torchvision rounds, transformers does not
+CENTRES = ("rounded", "floor")  # the start of a crop whose centre lies between two pixels: torchvision rounds, transformers rounds down
 SQUARE = "square"  # the largest central square of the image, taken before resizing
 
 
 class Norm(TypedDict):
-    """How pixels in [0, 1] become what a network sees: (pixel - mean) / std, one number per channel."""
+    """The normalisation (pixel - mean) / std of pixels in [0, 1], one number per channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
 
-XRAY_RANGE = Norm(mean=(0.5,), std=(1 / 2048,))  # -1024 to 1024, as torchxrayvision's networks are trained on, with one channel
+XRAY_RANGE = Norm(mean=(0.5,), std=(1 / 2048,))  # -1024 to 1024, the inputs of torchxrayvision's networks
 UNIT_RANGE = Norm(mean=(0.0,), std=(1.0,))  # 0 to 1
 IMAGENET = Norm(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-NORMS = {  # channels: mean and standard deviation of pixels in [0, 1]; those of ImageNet for 3, round numbers for 1
+NORMS = {  # channels: default mean and std; those of ImageNet for 3, round numbers for 1
     1: ((0.5,), (0.25,)),
     3: (IMAGENET["mean"], IMAGENET["std"]),
 }
-NAMED_NORMS = {  # as --normalise names them
+NAMED_NORMS = {  # values of --normalise
     "imagenet": IMAGENET,
     "xray": XRAY_RANGE,
     "unit": UNIT_RANGE,
@@ -45,13 +44,13 @@ NAMED_NORMS = {  # as --normalise names them
 
 @dataclass(frozen=True)
 class Geometry:
-    """How an image is brought to one size.
+    """How an image is resized and cropped.
 
     >>> Geometry(256, 224).shape, Geometry((320, 256)).shape, Geometry(256, 224).within(500, 400)
     ((224, 224), (320, 256), (320, 256))
     """
 
-    resize: int | tuple[int, int] | None = (224, 224)  # the shorter side, or height and width; None: as it is
+    resize: int | tuple[int, int] | None = (224, 224)  # the shorter side, or height and width; None: not resized
     crop: int | str | None = None  # side of the central square after resizing; or SQUARE
     interpolation: str = "bilinear"
     centre: str = "rounded"  # one of CENTRES
@@ -74,14 +73,14 @@ class Geometry:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Height and width of what comes out."""
+        """Height and width of the result."""
         if isinstance(self.crop, int):
             return self.crop, self.crop
-        assert self.resize is not None  # or there is a crop
+        assert self.resize is not None  # checked above
         return (self.resize, self.resize) if isinstance(self.resize, int) else self.resize
 
     def within(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of an image once it is resized, before any crop in pixels."""
+        """Height and width of an image after resizing, before a crop in pixels."""
         if self.crop == SQUARE:
             height = width = min(height, width)
         if self.resize is None:
@@ -93,7 +92,7 @@ class Geometry:
         return (self.resize, longer) if height <= width else (longer, self.resize)
 
     def applied(self, image: Image.Image) -> Image.Image:
-        """The image at this size, its pixels as torchvision makes them; an error where it comes out at another size."""
+        """The resized and cropped image. Raises `BadInput` if its shape is not `shape`, since it was not square."""
         from PIL import Image as pillow
 
         height, width = self.within(image.height, image.width)
@@ -104,7 +103,7 @@ class Geometry:
         if image.size != (width, height):
             image = image.resize((width, height), pillow.Resampling[self.interpolation.upper()])
         if isinstance(self.crop, int):
-            left, top = (_start(side, self.crop, self.centre) for side in (width, height))
+            left, top = (_crop_start(side, self.crop, self.centre) for side in (width, height))
             image = image.crop((left, top, left + self.crop, top + self.crop))
         if (image.height, image.width) != self.shape:
             raise BadInput(
@@ -114,21 +113,21 @@ class Geometry:
         return image
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values, as `Images.open` takes them."""
+        """Plain values that are options of `Images.open`."""
         resize = list(self.resize) if isinstance(self.resize, tuple) else self.resize
         centre = {} if self.centre == "rounded" else {"centre": self.centre}
         return {"resize": resize, "crop": self.crop, "interpolation": self.interpolation, **centre}
 
 
-def _start(side: int, crop: int, centre: str) -> int:
-    """Where a central crop begins along one side, as in torchvision: halves to even, and black around an image that is smaller."""
+def _crop_start(side: int, crop: int, centre: str) -> int:
+    """The first pixel of a central crop along one side. Negative for a smaller image, which is padded with black, as in torchvision."""
     if side < crop:
         return -((crop - side) // 2)
     return (side - crop) // 2 if centre == "floor" else round((side - crop) / 2)
 
 
 class Preset(TypedDict):
-    """The preprocessing that a library applies in its published evaluation."""
+    """The preprocessing of a library in its published evaluation."""
 
     geometry: Geometry
     channels: int
@@ -145,7 +144,7 @@ XRAY_PRESET = "torchxrayvision"  # resized in floating point by scikit-image's m
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Everything that is done to the pixels of a decoded image, unless a transform does it."""
+    """The preprocessing of decoded pixels without a user's transform. An empty mean or std becomes the default of NORMS."""
 
     geometry: Geometry = Geometry()
     channels: int = 1
@@ -155,19 +154,19 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         problems = [] if self.channels in NORMS else [f"channels must be one of {', '.join(map(str, NORMS))}; got {self.channels}"]
-        for at, name in enumerate(("mean", "std")):
-            if not problems and not getattr(self, name):
-                object.__setattr__(self, name, NORMS[self.channels][at])
-            if not problems and len(getattr(self, name)) != self.channels:
-                problems.append(f"{name} must hold one number per channel, {self.channels}; got {getattr(self, name)}")
+        for name, default in zip(("mean", "std"), NORMS.get(self.channels, ()), strict=False):
+            values = getattr(self, name) or default
+            object.__setattr__(self, name, values)
+            if len(values) != self.channels:
+                problems.append(f"{name} must hold one number per channel, {self.channels}; got {values}")
         if any(not s > 0 for s in self.std):
             problems.append(f"std must be positive; got {self.std}")
         raise_all(problems)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values, from which `preprocessing_of` makes the same again."""
-        said = self.geometry.to_dict() | {"channels": self.channels, "mean": list(self.mean), "std": list(self.std)}
-        return said | {"preset": self.preset}
+        """Plain values that are options of `preprocessing_of`."""
+        norm = {"channels": self.channels, "mean": list(self.mean), "std": list(self.std)}
+        return self.geometry.to_dict() | norm | {"preset": self.preset}
 
 
 def preprocessing_of(
@@ -182,7 +181,7 @@ def preprocessing_of(
     preset: str | None = None,
     centre: str | None = None,
 ) -> Preprocessing:
-    """The preprocessing of these options: a preset's, where one is named, and what is given instead of its values.
+    """The preprocessing from these options; those that are not given come from the preset, if any, or the defaults.
 
     >>> preprocessing_of(preset="timm").geometry
     Geometry(resize=256, crop=224, interpolation='bicubic', centre='rounded')
@@ -199,11 +198,10 @@ def preprocessing_of(
         )
     if base is not None and preset != XRAY_PRESET and size is not None:
         problems.append(f"the preset {preset!r} resizes and crops; give resize and crop instead of size={size}")
-    own = {"resize": resize, "crop": crop, "interpolation": interpolation, "channels": channels, "mean": mean or None, "std": std or None}
-    if preset == XRAY_PRESET and any(value is not None for value in own.values()) and not _same(own, size):
-        problems.append(
-            f"the preset {preset!r} takes size and no other option; leave out {', '.join(k for k, v in own.items() if v is not None)}"
-        )
+    extra = {"resize": resize, "crop": crop, "interpolation": interpolation, "channels": channels, "mean": mean or None, "std": std or None}
+    extra = {name: value for name, value in extra.items() if value is not None}
+    if preset == XRAY_PRESET and extra and not (size is None and _repeats_xray_preset(extra)):
+        problems.append(f"the preset {preset!r} takes size and no other option; leave out {', '.join(extra)}")
     raise_all(problems)
     default = base["geometry"] if base is not None else Geometry()
     if isinstance(resize, list):
@@ -213,23 +211,24 @@ def preprocessing_of(
     if resize is None and not (isinstance(crop, int) and base is None):
         resize = default.resize
     geometry = Geometry(resize, default.crop if crop is None else crop, interpolation or default.interpolation, centre or default.centre)
-    chosen = channels if channels is not None else base["channels"] if base is not None else 1
-    norm = base["norm"] if base is not None and chosen == base["channels"] else Norm(mean=(), std=())
-    return Preprocessing(geometry, chosen, tuple(mean) or norm["mean"], tuple(std) or norm["std"], preset)
+    if channels is None:
+        channels = base["channels"] if base is not None else 1
+    norm = base["norm"] if base is not None and channels == base["channels"] else Norm(mean=(), std=())
+    return Preprocessing(geometry, channels, tuple(mean) or norm["mean"], tuple(std) or norm["std"], preset)
 
 
-def _same(own: Mapping[str, Any], size: int | None) -> bool:
-    """Whether these are the values of torchxrayvision's preset, as a bundle records them."""
-    base, resize = PRESETS[XRAY_PRESET], own["resize"]
-    square = size is None and (resize is None or (isinstance(resize, (list, tuple)) and len(resize) == 2 and resize[0] == resize[1]))
-    said = {"crop": SQUARE, "interpolation": "bilinear", "channels": 1, "mean": base["norm"]["mean"], "std": base["norm"]["std"]}
-    return square and all(
-        own[key] is None or (tuple(own[key]) if key in ("mean", "std") else own[key]) == value for key, value in said.items()
-    )
+def _repeats_xray_preset(options: dict[str, Any]) -> bool:
+    """Whether options are those of torchxrayvision's preset at some size, as a bundle records them."""
+    norm = PRESETS[XRAY_PRESET]["norm"]
+    fixed = {"crop": SQUARE, "interpolation": "bilinear", "channels": 1, "mean": norm["mean"], "std": norm["std"]}
+    resize = options.get("resize", (1, 1))
+    if not isinstance(resize, (list, tuple)) or len(resize) != 2 or resize[0] != resize[1]:
+        return False
+    return all((tuple(value) if name in ("mean", "std") else value) == fixed[name] for name, value in options.items() if name != "resize")
 
 
 def read_norm(text: str | None, channels: int) -> Norm:
-    """The mean and standard deviation that a text names; empty, for the usual ones, where there is none.
+    """The mean and standard deviation in a text; empty, which stands for the defaults, if there is none.
 
     >>> read_norm("xray", 1), read_norm("0.4,0.5,0.6/0.25", 3)
     ({'mean': (0.5,), 'std': (0.00048828125,)}, {'mean': (0.4, 0.5, 0.6), 'std': (0.25, 0.25, 0.25)})

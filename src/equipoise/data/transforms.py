@@ -1,8 +1,8 @@
-"""A transform of the user's, from an image to what the network takes: which kind of image it gets, and what it may return.
+"""A user's transform from an image to the input of the network: the kind of image that it is called with, and what it may return.
 
-A function gets a Pillow image, unless its parameter is annotated as a path or an array. A transform of MONAI gets the path if it begins
-with LoadImage, otherwise an array. The result is a tensor or array of floating-point numbers without NaN, of one shape for all images, and
-the same each time. torchxrayvision's own resizing is here too, since it is no resizing of Pillow's.
+A function is called with a Pillow image, unless its parameter is annotated as a path or an array. A MONAI transform is called with the path
+if it contains LoadImage, otherwise with an array. The result is a tensor or array of floating-point numbers without NaN, of one shape for
+all images, and the same each time. `xray_resized` is torchxrayvision's own resizing, which differs from Pillow's.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from equipoise.errors import first_line
 if TYPE_CHECKING:
     from PIL import Image
 
-Rows = npt.NDArray[np.float32]
-CHECKED = 8  # images on which a transform is called three times: a flip of every second image goes unnoticed in 1 of 65,536 cases
+Row = npt.NDArray[np.float32]  # the network input of one image
+CHECKED = 8  # images on which a transform is called three times: a random flip goes unnoticed in 1 of 65,536 cases
 CALLS = 3
-RANDOM = ("Rand", "AutoAugment", "TrivialAugment", "AugMix", "ColorJitter", "GaussianNoise")  # how names of random ones begin
+RANDOM = ("Rand", "AutoAugment", "TrivialAugment", "AugMix", "ColorJitter", "GaussianNoise")  # beginnings of the names of random transforms
 
 
 @dataclass(frozen=True, eq=False)
 class Transform:
-    """A callable from an image to an array, and where its code is."""
+    """A callable from an image to an array, and the file of its code."""
 
     function: Callable[[Any], Any] = field(repr=False)
-    named: str  # as on the command line, or the name of a callable in Python
-    path: Path | None = None  # of its file; None for a callable in this process
+    named: str  # as given on the command line, or the name of the callable
+    path: Path | None = None  # None for a callable of this process
     sha256: str = ""
-    takes: str = "image"
+    takes: str = "image"  # or "array" or "path"
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values: where the code is and its checksum."""
+        """The name, file and checksum as plain values."""
         return {"named": self.named, "path": None if self.path is None else str(self.path), "sha256": self.sha256}
 
 
-_one_at_a_time = threading.Lock()  # nothing is known of whether the user's code may run in several threads
+_one_at_a_time = threading.Lock()  # the user's code may not be safe to run in several threads
 
 
 def as_transform(given: object, named: str | None = None, path: Path | None = None, sha256: str = "") -> Transform:
-    """The transform that a callable is; an error where it is none or is random."""
+    """The callable as a `Transform`. Raises `BadTransform` if it cannot be called or contains random transforms."""
     if isinstance(given, Transform):
         return given
     name = named or str(getattr(given, "__name__", type(given).__name__))
@@ -61,11 +61,11 @@ def as_transform(given: object, named: str | None = None, path: Path | None = No
         raise BadTransform(
             f"the transform {name} is random: it contains {', '.join(random)}. Name the transform for evaluation, not the one for training."
         )
-    return Transform(given, name, path, sha256, _taken(given))
+    return Transform(given, name, path, sha256, _argument_kind(given))
 
 
 def _parts(transform: object, depth: int = 0) -> Iterator[object]:
-    """The transform and those that it is composed of."""
+    """The transform and the transforms that it is composed of."""
     yield transform
     inner = getattr(transform, "transforms", None)
     if isinstance(inner, (list, tuple)) and depth < 10:
@@ -73,70 +73,72 @@ def _parts(transform: object, depth: int = 0) -> Iterator[object]:
             yield from _parts(part, depth + 1)
 
 
-def _taken(given: Any) -> str:
-    """What the transform is called with."""
-    parts = list(_parts(given))
-    if type(given).__module__.partition(".")[0] == "monai":
-        return "path" if any(type(part).__name__ == "LoadImage" for part in parts) else "array"
+def _argument_kind(transform: Any) -> str:
+    """What the transform is called with: an "image", an "array" or a "path"."""
+    if type(transform).__module__.partition(".")[0] == "monai":
+        return "path" if any(type(part).__name__ == "LoadImage" for part in _parts(transform)) else "array"
     try:
-        first = next(iter(inspect.signature(given, eval_str=True).parameters.values()), None)
+        first = next(iter(inspect.signature(transform, eval_str=True).parameters.values()), None)
     except (ValueError, TypeError, NameError):  # a signature that cannot be read
         return "image"
-    told = "" if first is None or first.annotation is first.empty else str(getattr(first.annotation, "__name__", first.annotation))
-    return "path" if told in ("str", "Path", "PathLike") else "array" if "ndarray" in told or "NDArray" in told else "image"
+    if first is None or first.annotation is first.empty:
+        return "image"
+    annotation = str(getattr(first.annotation, "__name__", first.annotation))
+    if annotation in ("str", "Path", "PathLike"):
+        return "path"
+    return "array" if "ndarray" in annotation or "NDArray" in annotation else "image"
 
 
-def transformed(source: Source, transform: Transform, channels: int | None, limit: Limit) -> Rows:
-    """What a transform makes of one image; converted to gray (1) or RGB (3) first where `channels` says so."""
-    from equipoise.data.decode import opened
+def transformed(source: Source, transform: Transform, channels: int | None, limit: Limit) -> Row:
+    """The result of a transform on one image, which is first converted to gray (`channels` 1) or RGB (3) unless `channels` is None."""
+    from equipoise.data.decode import open_image
 
     if transform.takes == "path":
         if isinstance(source, bytes):
             raise BadTransform(f"the transform {transform.named} takes a path, and there are no files")
         if not Path(source).is_file():
             raise BadImage("missing", "no such file")
-        return _called(transform, str(source), source)
-    with opened(source, limit, upright=False) as image:
-        shown = image if channels is None else image.convert({1: "L", 3: "RGB"}[channels])
-        given: Image.Image | npt.NDArray[Any] = np.array(shown) if transform.takes == "array" else shown.copy()
-        return _called(transform, given, source)
+        return _call(transform, str(source), source)
+    with open_image(source, limit, upright=False) as image:
+        converted = image if channels is None else image.convert({1: "L", 3: "RGB"}[channels])
+        return _call(transform, np.array(converted) if transform.takes == "array" else converted.copy(), source)
 
 
-def _called(transform: Transform, given: object, source: Source) -> Rows:
+def _call(transform: Transform, argument: object, source: Source) -> Row:
     where = "" if isinstance(source, bytes) else f" on {source}"
     try:
         with _one_at_a_time:
-            found = transform.function(given)
+            result = transform.function(argument)
     except Exception as error:  # the user's code may raise anything
         reason = f"{type(error).__name__}: {first_line(error)}"
-        kind = {"image": f"a Pillow image of mode {getattr(given, 'mode', '')}", "array": "an array", "path": "a path"}[transform.takes]
+        kind = {"image": f"a Pillow image of mode {getattr(argument, 'mode', '')}", "array": "an array", "path": "a path"}[transform.takes]
         raise BadTransform(
             f"the transform {transform.named} raised {reason}{where}. It was called with {kind}; channels=1 or 3 (--channels) "
             "converts images to gray or RGB first, and an annotation of its parameter (np.ndarray, Path) asks for another kind."
         ) from error
-    return as_row(found, f"the transform {transform.named}", where)
+    return as_row(result, f"the transform {transform.named}", where)
 
 
-def as_row(found: object, what: str, where: str) -> Rows:
-    """A tensor or array of one row as float32, or an error that says what is wrong with it."""
-    if hasattr(found, "detach"):
-        found = found.detach().cpu().numpy()
-    if not isinstance(found, np.ndarray) or found.ndim < 1:
+def as_row(value: object, what: str, where: str) -> Row:
+    """A tensor or array of one row as float32. Raises `BadTransform` if it is neither, not floating-point or not finite."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    if not isinstance(value, np.ndarray) or value.ndim < 1:
         raise BadTransform(
-            f"{what} returned {type(found).__name__}{where}; expected a tensor or array, as in shape (channels, height, width)"
+            f"{what} returned {type(value).__name__}{where}; expected a tensor or array, as in shape (channels, height, width)"
         )
-    if found.dtype.kind != "f":
+    if value.dtype.kind != "f":
         raise BadTransform(
-            f"{what} returned {found.dtype} numbers{where}; expected floating-point numbers. Convert and scale them, as ToTensor does."
+            f"{what} returned {value.dtype} numbers{where}; expected floating-point numbers. Convert and scale them, as ToTensor does."
         )
-    row = found.astype(np.float32)
+    row = value.astype(np.float32)
     if bad := int((~np.isfinite(row)).sum()):
         raise BadTransform(f"{what} returned NaN or infinity for {bad:,} of {row.size:,} numbers{where}. Correct it, or leave the row out.")
     return row
 
 
-def check_repeatable(call: Callable[[int], Rows], rows: Sequence[int], what: str) -> None:
-    """Raises where the same row does not come out the same each time, as under augmentation."""
+def check_repeatable(call: Callable[[int], Row], rows: Sequence[int], what: str) -> None:
+    """Raises `BadTransform` if calls for the same row give different results, as with augmentation."""
     for row in rows:
         first = call(row)
         for _ in range(CALLS - 1):
@@ -148,10 +150,10 @@ def check_repeatable(call: Callable[[int], Rows], rows: Sequence[int], what: str
                 )
 
 
-def xray_resized(image: Image.Image, size: int) -> Rows:
-    """A gray image (1, size, size) as torchxrayvision's XRayCenterCrop and XRayResizer make it: from -1024 to 1024, the central square.
+def xray_resized(image: Image.Image, size: int) -> Row:
+    """The central square of a gray image (1, size, size) from -1024 to 1024, as by torchxrayvision's XRayCenterCrop and XRayResizer.
 
-    Its resizing is that of scikit-image: a Gaussian filter, then linear interpolation, with 0 outside of the image.
+    The resizing is scikit-image's: a Gaussian filter, then linear interpolation, with 0 outside of the image.
     """
     from scipy import ndimage
 
@@ -165,7 +167,7 @@ def xray_resized(image: Image.Image, size: int) -> Rows:
         pixels = ndimage.gaussian_filter(pixels, (side / size - 1) / 2, mode="constant")
     if side != size:
         pixels = ndimage.zoom(pixels, size / side, order=1, mode="grid-constant", grid_mode=True)
-        if pixels.min() <= 0 <= pixels.max():  # what is outside of the image counts as 0
+        if pixels.min() <= 0 <= pixels.max():  # pixels outside of the image count as 0
             low, high = min(low, 0.0), max(high, 0.0)
         pixels = pixels.clip(low, high)
     return pixels[None].astype(np.float32)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data.cohort import Cohort
-from equipoise.data.dicom import age as years
+from equipoise.data.dicom import age_in_years
 from equipoise.data.files import locate
 from equipoise.data.image_files import VIEWS, of_view
 from equipoise.data.images import Decoding
@@ -110,7 +110,7 @@ def labels_in(folder: Path) -> pd.DataFrame:
     ages, problems = [], []
     for row, text in enumerate(frame["age"], start=1):
         try:
-            ages.append(np.nan if pd.isna(text) else years(str(text).removesuffix(".0")))  # a column with gaps holds 57.0
+            ages.append(np.nan if pd.isna(text) else age_in_years(str(text).removesuffix(".0")))  # a column with gaps holds 57.0
         except BadInput as error:
             problems.append(f"row {row} below the header: {error}")
     raise_all(problems, str(path))
