@@ -1,4 +1,4 @@
-"""The data sets of the catalogue, one file each, which reads or simulates it and holds its recipe: the data set as a value."""
+"""The data sets of the catalogue. Each file reads or simulates one and ends with its recipe."""
 
 import inspect
 from collections.abc import Callable
@@ -22,20 +22,20 @@ UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 
 @dataclass(frozen=True)
 class File:
-    """One original file. What is hashed, and what a fetch writes, is `canonical` of its unzipped content."""
+    """One original file. `canonical` of its unzipped content is hashed, and written by a fetch."""
 
     name: str
-    sha256: str  # empty where there are many releases or extracts, and none to compare with
+    sha256: str  # empty if there are many releases or extracts
     url: str
-    member: str = ""  # the path inside a zip archive; empty where the url is the file itself
+    member: str = ""  # the path inside a zip archive; empty if the url is the file itself
     canonical: Callable[[bytes], bytes] = bytes
-    other_names: tuple[str, ...] = ()  # alternatives
-    places: tuple[str, ...] = ("",)  # where it may lie inside the folder
+    other_names: tuple[str, ...] = ()
+    places: tuple[str, ...] = ("",)  # subfolders that may hold it
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a data set becomes a cohort: `load` takes the folder of its files, or nothing where it is simulated, and options."""
+    """A data set: `load` takes the folder of its files (nothing if it is simulated) and options, and returns the cohort."""
 
     name: str
     load: Callable[..., Cohort]
@@ -46,18 +46,18 @@ class Recipe:
     licence: str
     rows: int
     features: int
-    paper: str = ""  # rows x inputs of the paper's table of data sets
-    folders: tuple[str, ...] = ()  # what its folder may be called, if not by its name
-    by_hand: str = ""  # why no program can fetch the files, and where a person gets them
+    paper: str = ""  # rows x inputs in the paper's table of data sets
+    folders: tuple[str, ...] = ()  # possible names of its folder, if not the name of the data set
+    by_hand: str = ""  # why the files cannot be fetched by a program, and how to get them
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that `load` takes, with their types; those of decoding too where it passes them on."""
-        hints, found = get_type_hints(self.load), dict[str, Any]()
+        """The options of `load` with their types, including those of decoding if it passes them on."""
+        hints, options = get_type_hints(self.load), dict[str, Any]()
         for parameter in list(inspect.signature(self.load).parameters.values())[1 if self.files else 0 :]:
             passed_on = parameter.kind is parameter.VAR_KEYWORD
-            found |= get_type_hints(Decoding) if passed_on else {parameter.name: hints[parameter.name]}
-        return found
+            options |= get_type_hints(Decoding) if passed_on else {parameter.name: hints[parameter.name]}
+        return options
 
 
 def original(root: Path, name: str) -> BytesIO:
@@ -66,7 +66,7 @@ def original(root: Path, name: str) -> BytesIO:
 
 
 def tabular(name: str, features: pd.DataFrame, label: npt.ArrayLike, attribute: Attribute, attribute_as_input: bool) -> Cohort:
-    """The cohort of a published table, whose index is the place of each row in the original file and becomes its id."""
+    """The cohort of a published table. The index, the position of each row in the original file, becomes its id."""
     ids = features.index.to_numpy(dtype=object)
     features = features.astype(float).reset_index(drop=True)
     if not attribute_as_input:
@@ -74,6 +74,12 @@ def tabular(name: str, features: pd.DataFrame, label: npt.ArrayLike, attribute: 
     return Cohort(Table(features), np.asarray(label, dtype=np.int64), (attribute,), None, ids, name=name)
 
 
-def whole(value: object, least: int) -> bool:
+def is_integer(value: object, least: int) -> bool:
     """Whether an option of a simulation is an integer of at least this size."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= least
+
+
+def size_problems(n: object, seed: object, least: int, unit: str) -> list[str]:
+    """Problems of the number of rows and of the seed of a simulation."""
+    problems = [] if is_integer(n, least) else [f"n must be a whole number of at least {least} {unit}; got {n!r}"]
+    return problems if is_integer(seed, 0) else [*problems, f"seed must be a whole number of at least 0; got {seed!r}"]

@@ -1,4 +1,4 @@
-"""Adult (UCI Census Income): does a person earn over 50,000 dollars a year? Protected: sex. Prepared as the paper's table has it."""
+"""Adult (UCI Census Income): does a person earn over 50,000 dollars a year? Protected: sex. Rows and columns as in the paper's table."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ COLUMNS = [
 def adult(root: Path, *, attribute_as_input: bool = True) -> Cohort:
     """45,222 people with 98 features (97 without sex), from the folder that holds adult.data and adult.test.
 
-    Rows with a missing value and the census weight are left out. An id is the row's place in adult.data followed by adult.test.
+    Rows with a missing value and the census weight are left out. An id is the row's position in adult.data followed by adult.test.
     """
     frame = pd.concat([_read(root, name) for name in FILES], ignore_index=True).dropna()
     binary = pd.DataFrame({"race": frame["race"] == "White", "sex": frame["sex"] == "Male"})

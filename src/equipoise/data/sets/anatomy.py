@@ -1,8 +1,8 @@
-"""How a simulated chest X-ray is painted: attenuation of each structure, summed, then seen through a film curve.
+"""Paints simulated chest X-rays: the attenuation of all structures is summed and passed through a film curve.
 
-The patient's right is on the left of the picture. Coordinates run from -1 to 1, x to the right and y down. An edge that runs
-downwards is a function of y and one that runs across is a function of x, so that nearly everything is an outer sum of a row and
-a column. A rotation slides the first sideways by angle * y and the second down by angle * x, which is exact to first order.
+The patient's right is on the left of the image. Coordinates run from -1 to 1, x to the right and y down; lengths are in half image widths.
+Vertical edges are functions of y and horizontal ones functions of x, so that nearly everything is an outer sum of a row and a column. A
+rotation shifts the former sideways by angle * y and the latter down by angle * x, which is exact to first order.
 """
 
 from functools import lru_cache
@@ -12,20 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Mean and standard deviation over patients; lengths in half pictures. Women's changes are in WOMEN.
+# Mean and standard deviation over patients; WOMEN holds the differences of the means in women.
 TRAITS = {
     "thorax": (0.69, 0.025),  # half width of the rib cage
     "apex": (-0.76, 0.025),
     "dome": (0.36, 0.04),  # height of the right diaphragm
-    "lower": (0.04, 0.015),  # how much lower the left one is
+    "lower": (0.04, 0.015),  # how much lower the left diaphragm is
     "wall": (0.15, 0.03),  # chest wall next to the lungs
     "shoulder": (-0.62, 0.03),
     "atrium": (0.07, 0.012),  # bulges of the heart beyond the mediastinum
     "ventricle": (0.26, 0.025),
     "knob": (0.055, 0.015),  # aortic knob
-    "ribs": (5.3, 0.25),  # ribs a half picture
+    "ribs": (5.3, 0.25),  # number of ribs per half image
     "rib_phase": (0.0, 1.5),
-    "arch": (0.30, 0.04),  # how far a rib falls towards the side
+    "arch": (0.30, 0.04),  # how far a rib descends towards the side
     "bone": (1.0, 0.15),
     "clavicle": (-0.56, 0.03),
     "slant": (0.22, 0.05),
@@ -36,12 +36,12 @@ TRAITS = {
     "breast_size": (0.29, 0.025),
 }
 WOMEN = {"thorax": -0.05, "wall": -0.01, "breast": 0.115, "breast_y": 0.01, "shoulder": 0.02, "bone": -0.12}
-POSES = {  # over images of one patient
+POSES = {  # mean and standard deviation over images
     "zoom": (1.0, 0.03),
     "shift_x": (0.0, 0.03),
     "shift_y": (0.0, 0.03),
     "angle": (0.0, 0.022),  # radians
-    "turn": (0.0, 0.012),  # patient turned about the long axis: the mediastinum moves against the ribs
+    "turn": (0.0, 0.012),  # about the long axis of the body: the mediastinum moves relative to the ribs
     "breath": (0.0, 0.02),
     "exposure": (0.0, 0.05),
     "gain": (4.9, 0.35),
@@ -51,7 +51,7 @@ POSES = {  # over images of one patient
     "marker_y": (0.0, 0.04),
 }
 MARKINGS = 24  # independent patterns of vessels
-WIDENING = 0.021  # half pictures a standard deviation of the latent width, on each side
+WIDENING = 0.021  # of each side, per standard deviation of the latent width
 GLYPHS = torch.tensor(
     [
         [[1, 1, 1, 1, 0], [1, 0, 0, 0, 1], [1, 0, 0, 0, 1], [1, 1, 1, 1, 0], [1, 0, 1, 0, 0], [1, 0, 0, 1, 0], [1, 0, 0, 0, 1]],
@@ -64,7 +64,7 @@ GLYPHS = torch.tensor(
 def paint(body: dict[str, Tensor], width: Tensor, marks: Tensor, left: Tensor, size: int) -> Tensor:
     """Noise-free films in [0, 1] (b, size, size).
 
-    Traits and poses by name, latent widths and sides of the marker (1: left) are (b,), the marks are (b, MARKINGS).
+    Traits and poses by name, latent widths and sides of the marker (1: left) are (b,); the weights of lung markings are (b, MARKINGS).
     """
     p = {name: value[:, None, None] for name, value in body.items()}
     axis = (torch.arange(size) + 0.5) * (2 / size) - 1
@@ -76,7 +76,7 @@ def paint(body: dict[str, Tensor], width: Tensor, marks: Tensor, left: Tensor, s
     down = y - sink
 
     def step(distance: Tensor, soft: float) -> Tensor:
-        # An edge sharper than a pixel would alias.
+        # An edge sharper than a pixel would cause aliasing.
         return distance.mul_(1 / max(soft, 0.7 / size)).sigmoid_()
 
     rib_cage = _rib_cage(p, y)
@@ -111,7 +111,7 @@ def _rib_cage(p: dict[str, Tensor], y: Tensor) -> Tensor:
 
 
 def _mediastinum(p: dict[str, Tensor], y: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
-    """Distance of its right and left edge from the midline. The latent width moves both, most at the level of the great vessels."""
+    """Distance of the right and left edge from the midline. The latent width moves both, most at the level of the great vessels."""
 
     def bulge(centre: float, spread: float) -> Tensor:
         return torch.exp(-(((y - centre) / spread) ** 2))
@@ -136,12 +136,12 @@ def _shoulder(p: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 def _flank(p: dict[str, Tensor], y: Tensor) -> Tensor:
-    """Half width of the body: arms leave the picture above the armpits."""
+    """Half width of the body; the arms extend beyond the image above the armpits."""
     return p["thorax"] + p["wall"] + 0.05 * torch.sigmoid((y - 0.4) * 6) + 0.5 * torch.sigmoid((-0.14 - y) * 13)
 
 
 def _blobs(p: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-    """Structures that are soft in both directions: strength, then place and spread in x, then in y."""
+    """Blurred spots (strength, then centre and spread in x, then in y), and the spine."""
     flat = torch.zeros_like(p["dome"])
     turn = p["turn"]
     spots = [
@@ -160,7 +160,7 @@ def _blobs(p: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
     turned_x, turned_y = centre_x - p["angle"] * centre_y, centre_y + p["angle"] * centre_x
     rows = torch.exp(-(((y - turned_y) / torch.tensor(sy)) ** 2)) * torch.cat(strength, -1)  # (b, size, k)
     columns = torch.exp(-(((x.transpose(1, 2) - turned_x) / torch.tensor(sx)) ** 2))
-    # The spine: a band, the discs between vertebrae, and the pedicles next to the middle.
+    # The spine: a band, the discs between vertebrae, and the pedicles next to the midline.
     place = x.transpose(1, 2) - 0.4 * turn
     beat = torch.cos(2 * pi * (5.0 + 0.8 * (1 - y)) * y + p["rib_phase"])
     band = torch.sigmoid((0.075 - place.abs()) * 90)
@@ -183,7 +183,7 @@ def _bones(p: dict[str, Tensor], x: Tensor, y: Tensor, down: Tensor, inside: Ten
     ribs = back.add_(front).mul_(cage).mul_(0.15 - 0.11 * torch.sigmoid((y - p["dome"] - 0.12) * 14))
     span = x.abs()
     middle = p["clavicle"] - p["slant"] * (span - 0.06) + 0.10 * torch.sin((span - 0.06) * 4.5) * span
-    # The clamp keeps exp away from denormal numbers, which cost ten times as much.
+    # The clamp avoids denormal results of exp, which take ten times as long.
     clavicle = ((down - middle) * (1 / (0.032 + 0.012 * torch.cos(span * 7)))).square_().neg_().clamp_(min=-40).exp_()
     ends = torch.sigmoid((span - 0.075) * 70) * torch.sigmoid((0.80 - span) * 40)
     return ribs.addcmul_(clavicle.mul_(1.5 - clavicle), 0.17 * ends)
@@ -198,7 +198,7 @@ def _breasts(p: dict[str, Tensor], x: Tensor, down: Tensor) -> Tensor:
 
 
 def _texture(marks: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Lung markings that branch out from the hila, and the unevenness of soft tissue, each (b, size, size)."""
+    """Lung markings that branch out from the hila, and the texture of soft tissue, each (b, size, size)."""
     spokes, clouds, fade = _patterns(size)
     ridges = (marks @ spokes).mul_(2.2).square_().neg_().clamp_(min=-40).exp_().mul_(fade)
     return ridges.view(-1, size, size), (marks @ clouds).view(-1, size, size)
@@ -206,12 +206,12 @@ def _texture(marks: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=4)
 def _patterns(size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Fields to be mixed (MARKINGS, size * size): waves in polar coordinates around the hila, slow plane waves; and how markings fade."""
+    """Basis patterns (MARKINGS, size * size): waves in polar coordinates around the hila and slow plane waves; and how markings fade."""
     axis = (np.arange(size) + 0.5) * (2 / size) - 1
     x, y = np.abs(axis)[None, :] - 0.10, axis[:, None] + 0.02
     radius, angle = np.hypot(x, y), np.arctan2(y, x)
     hand = np.sign(axis)[None, :]
-    rng = np.random.default_rng(2022)  # part of the anatomy, the same for every seed
+    rng = np.random.default_rng(2022)  # part of the anatomy, so it does not depend on the seed
     spokes, clouds = [], []
     for _ in range(MARKINGS):
         count, bend, start, other = rng.integers(2, 10), rng.normal(0, 9), rng.uniform(0, 2 * pi), rng.uniform(0, pi)
@@ -224,9 +224,9 @@ def _patterns(size: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _marker(p: dict[str, Tensor], axis: Tensor, left: Tensor) -> Tensor:
-    """The letter of lead next to a shoulder: L on the right of the picture, or R on its left."""
+    """The lead letter next to a shoulder: L on the right of the image, or R on its left."""
     tall, broad = GLYPHS.shape[1:]
-    pixel = 0.020  # half pictures
+    pixel = 0.020
     side = (2 * left - 1)[:, None, None]
     column = (axis[None, None, :] - 0.86 * side - p["marker_x"]) / pixel - (torch.arange(broad)[None, :, None] - (broad - 1) / 2)
     row = (axis[None, :, None] + 0.80 - p["marker_y"]) / pixel - (torch.arange(tall)[None, None, :] - (tall - 1) / 2)

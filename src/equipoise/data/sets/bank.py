@@ -1,4 +1,4 @@
-"""Bank Marketing (UCI): does a client subscribe to a term deposit? Protected: age. Prepared as the paper's table has it."""
+"""Bank Marketing (UCI): does a client subscribe to a term deposit? Protected: age. Rows and columns as in the paper's table."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ OLDER, YOUNGER = "25 and over", "under 25"
 def bank(root: Path, *, attribute_as_input: bool = True) -> Cohort:
     """30,488 phone calls with 57 features (56 without age), from the folder that holds bank-additional-full.csv.
 
-    Rows with an unknown value are left out. Age is a feature only as "25 or over". An id is the row's place in the file.
+    Rows with an unknown value are left out. Age is a feature only as "25 or over". An id is the row's position in the file.
     """
     frame = pd.read_csv(original(root, FILE), sep=";", na_values=["unknown"]).dropna()
     older = frame["age"] >= 25

@@ -1,7 +1,7 @@
-"""COMPAS (ProPublica): is a defendant charged again within two years? Protected: race. Prepared as the paper's table has it.
+"""COMPAS (ProPublica): is a defendant charged again within two years? Protected: race. Rows and columns as in the paper's table.
 
-The published file names people. Only the columns of the recipe are ever parsed, hashed or written; names, birth dates and case
-numbers are not among them.
+The published file names people. Only the columns below are ever parsed, hashed or written; names, birth dates and case numbers are not
+among them.
 """
 
 from io import BytesIO
@@ -18,8 +18,8 @@ from equipoise.errors import BadInput
 FILE = "compas-scores-two-years.csv"
 COUNTS = ["age", "juv_fel_count", "juv_misd_count", "juv_other_count", "priors_count"]
 CATEGORIES = ["age_cat", "c_charge_degree", "c_charge_desc"]
-KEPT = [*COUNTS, *CATEGORIES, "sex", "race"]
-# What is read: the kept columns, the label, and three columns that only decide which rows stay.
+INPUTS = [*COUNTS, *CATEGORIES, "sex", "race"]
+# The columns that are read: inputs, the label, and three that only decide which rows are kept.
 COLUMNS: dict[str, str] = {
     **dict.fromkeys([*CATEGORIES, "sex", "race", "score_text"], "str"),
     **dict.fromkeys([*COUNTS, "days_b_screening_arrest", "is_recid", "two_year_recid"], "Int64"),
@@ -30,17 +30,17 @@ WHITE, OTHER = "Caucasian", "not Caucasian"
 def compas(root: Path, *, attribute_as_input: bool = True) -> Cohort:
     """6,167 defendants with 401 features (400 without race), from the folder that holds compas-scores-two-years.csv.
 
-    Rows stay where the arrest was within 30 days of the screening, the outcome is known, the charge is no ordinary traffic
-    offence and there is a score. An id is the row's place in the file.
+    Rows are kept if the arrest was within 30 days of the screening, the outcome is known, the charge is not an ordinary traffic
+    offence and there is a score. An id is the row's position in the file.
     """
     frame = read(original(root, FILE).getvalue())
-    stays = (
+    kept = (
         frame["days_b_screening_arrest"].between(-30, 30).fillna(False)
         & (frame["is_recid"] != -1)
         & (frame["c_charge_degree"] != "O")
         & frame["score_text"].notna()  # "N/A" in the file, which pandas reads as missing
     )
-    frame = frame[stays].dropna(subset=[*KEPT, "two_year_recid"])
+    frame = frame[kept].dropna(subset=[*INPUTS, "two_year_recid"])
     binary = pd.DataFrame({"sex": frame["sex"] == "Female", "race": frame["race"] == WHITE})
     levels = pd.get_dummies(frame[CATEGORIES], prefix_sep="=", dtype=float)
     race = Attribute.of(np.where(frame["race"] == WHITE, WHITE, OTHER), name="race", reference=WHITE)
@@ -49,11 +49,10 @@ def compas(root: Path, *, attribute_as_input: bool = True) -> Cohort:
 
 
 def read(content: bytes) -> pd.DataFrame:
-    """The columns of the recipe and no others, in one order and one type, whichever copy of the file they come from."""
+    """The needed columns and no others, in the same order and type for every copy of the file."""
     try:
         header = pd.read_csv(BytesIO(content), nrows=0).columns
-        absent = [name for name in COLUMNS if name not in header]
-        if absent:
+        if absent := [name for name in COLUMNS if name not in header]:
             raise BadInput(f"{FILE} has no column {', '.join(map(repr, absent))}; it must be ProPublica's file of 7,214 rows")
         frame = pd.read_csv(BytesIO(content), usecols=list(COLUMNS), dtype=COLUMNS)[list(COLUMNS)]
     except BadInput:
@@ -65,7 +64,7 @@ def read(content: bytes) -> pd.DataFrame:
 
 
 def anonymous(content: bytes) -> bytes:
-    """The recipe's columns as CSV: the same bytes for every copy of the file, with or without the columns that identify people."""
+    """The needed columns as CSV: the same bytes for every copy of the file, with or without the columns that identify people."""
     text: str = read(content).to_csv(index=False, lineterminator="\n")
     return text.encode()
 

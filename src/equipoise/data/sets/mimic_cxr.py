@@ -4,9 +4,9 @@ The folder is that of PhysioNet (physionet.org/content/mimic-cxr-jpg): mimic-cxr
 gzipped, and files/p10/p10000032/s50414267/*.jpg. Sex is in the table patients of MIMIC-IV and ethnicity in its table admissions (column
 race, ethnicity before version 2), joined on subject_id.
 
-Positive is a study whose CheXpert label of the finding is 1; negative is one with "No Finding". Uncertain (-1) and unmentioned labels are
-neither. Men and white patients are the reference, women and Hispanic or Latino patients the other group. Whoever is of neither, or of
-both in different admissions, or not in MIMIC-IV, is left out, and their number is logged.
+A study is positive if the CheXpert label of the finding is 1, and negative if it has "No Finding". Uncertain (-1) and unmentioned labels
+are neither. Men and white patients are the reference, women and Hispanic or Latino patients the other group. Patients in neither group, in
+both in different admissions, or not in MIMIC-IV are left out, and the number of their images is logged.
 """
 
 import logging
@@ -33,7 +33,7 @@ FINDINGS = {
         "Support Devices",
     )
 }
-TABLES = {  # table: the columns that are needed besides the finding
+TABLES = {  # table: its needed columns, in addition to the finding
     "metadata": ("dicom_id", "subject_id", "study_id", "ViewPosition"),
     "chexpert": ("subject_id", "study_id", NORMAL),
     "split": ("dicom_id", "split"),
@@ -43,8 +43,10 @@ TABLES = {  # table: the columns that are needed besides the finding
 IDENTIFIERS = ("dicom_id", "subject_id", "study_id")
 SOURCES = {"sex": "patients", "ethnicity": "admissions"}  # attribute: the table that holds it
 REFERENCES = {"sex": "M", "ethnicity": "white"}
-ETHNICITIES = {"WHITE": "white", "HISPANIC": "Hispanic/Latino"}  # how a value begins: its group
+ETHNICITIES = {"WHITE": "white", "HISPANIC": "Hispanic/Latino"}  # beginning of a value: its group
 PARTS = ("all", "train", "validate", "test")
+MIMIC_IV = ("", "hosp", "core")  # subfolders that may hold its tables
+PHYSIONET = "https://physionet.org/content"
 
 
 def mimic_cxr(
@@ -60,21 +62,22 @@ def mimic_cxr(
 ) -> Cohort:
     """The images with a finding and those with none, from the folder of MIMIC-CXR-JPG.
 
-    The tables of MIMIC-IV are looked for in `mimic_iv`, by default the same folder, and in hosp/ or core/ inside. `official` takes one
-    part of the split that comes with the data (train, validate, test) instead of all; the paper made its own.
+    The tables of MIMIC-IV are searched for in `mimic_iv` (by default the same folder) and in its subfolders hosp/ and core/. `official`
+    selects one part of the split that comes with the data (train, validate, test); by default all images are used, as in the paper.
     """
     folder = Path(root).expanduser()
-    wanted = finding.lower().replace("_", " ")
-    pick("finding of mimic-cxr", wanted, FINDINGS)
+    key = finding.lower().replace("_", " ")
+    pick("finding of mimic-cxr", key, FINDINGS)
     pick("attribute of mimic-cxr", attribute, SOURCES)
     pick("official split of mimic-cxr", official, PARTS)
     pick("views of mimic-cxr", views, VIEWS)
-    tables = _read(folder, folder if mimic_iv is None else Path(mimic_iv).expanduser(), SOURCES[attribute], FINDINGS[wanted], official)
+    label = FINDINGS[key]
+    tables = _read(folder, folder if mimic_iv is None else Path(mimic_iv).expanduser(), SOURCES[attribute], label, official)
     frame = tables["metadata"].merge(tables["chexpert"], on=["subject_id", "study_id"], how="inner", validate="many_to_one")
     if official != "all":
         frame = frame.merge(tables["split"][["dicom_id", "split"]], on="dicom_id", how="left")
         frame = frame[frame["split"] == official]
-    positive = frame[FINDINGS[wanted]].eq(1).to_numpy()
+    positive = frame[label].eq(1).to_numpy()
     normal = frame[NORMAL].eq(1).to_numpy() & ~positive
     frame = frame.assign(label=positive.astype(int))[(positive | normal) & of_view(frame["ViewPosition"], views)]
     groups = _sex(tables["patients"]) if attribute == "sex" else _ethnicity(tables["admissions"])
@@ -82,7 +85,7 @@ def mimic_cxr(
     known = frame[attribute].notna()
     if not known.any():
         raise BadInput(
-            f"none of {len(frame):,} images with {FINDINGS[wanted]} or {NORMAL} in {folder} is of a patient whose {attribute} is known. "
+            f"none of {len(frame):,} images with {label} or {NORMAL} in {folder} is of a patient whose {attribute} is known. "
             "Use tables of MIMIC-IV that belong to the images."
         )
     if not known.all():
@@ -103,17 +106,16 @@ def mimic_cxr(
 
 
 def _read(folder: Path, hospital: Path, source: str, finding: str, official: str) -> dict[str, pd.DataFrame]:
-    """The tables that are needed, or one error with every file and column that is missing."""
+    """The needed tables. Raises one `BadInput` with every file and column that is missing."""
     tables, problems = {}, []
     for table in ("metadata", "chexpert", *(["split"] if official != "all" else []), source):
-        ours = table in ("metadata", "chexpert", "split")
-        name = f"mimic-cxr-2.0.0-{table}.csv" if ours else f"{table}.csv"
-        places = [folder] if ours else [hospital, hospital / "hosp", hospital / "core"]
-        path = next((found for place in places if (found := locate(place, name))), None)
+        in_mimic_iv = table == source
+        name = f"{table}.csv" if in_mimic_iv else f"mimic-cxr-2.0.0-{table}.csv"
+        places = [hospital / place for place in MIMIC_IV] if in_mimic_iv else [folder]
+        path = next(filter(None, (locate(place, name) for place in places)), None)
         if path is None:
-            where = "mimic-cxr-jpg/2.0.0" if ours else "mimiciv"
-            option = "" if ours else " and name its folder with mimic_iv"
-            problems.append(f"no {name} or {name}.gz in {', '.join(map(str, places))}; get it from physionet.org/content/{where}{option}")
+            advice = "mimiciv and name its folder with mimic_iv" if in_mimic_iv else "mimic-cxr-jpg/2.0.0"
+            problems.append(f"no {name} or {name}.gz in {', '.join(map(str, places))}; get it from physionet.org/content/{advice}")
             continue
         try:
             tables[table] = read_table(path, text=IDENTIFIERS)
@@ -135,28 +137,28 @@ def _read(folder: Path, hospital: Path, source: str, finding: str, official: str
 def _sex(patients: pd.DataFrame) -> "pd.Series[str]":
     """F or M by subject_id."""
     known = patients[patients["gender"].isin(["F", "M"])]
-    return _single(known["subject_id"], known["gender"])
+    return _consistent(known["subject_id"], known["gender"])
 
 
 def _ethnicity(admissions: pd.DataFrame) -> "pd.Series[str]":
-    """White or Hispanic/Latino by subject_id, for those who are one of them and never the other."""
+    """White or Hispanic/Latino by subject_id, for patients who are always in the same one of these groups."""
     text = admissions["race" if "race" in admissions.columns else "ethnicity"].astype("string").str.strip().str.upper()
     groups = pd.Series(None, index=admissions.index, dtype=object)
     for beginning, group in ETHNICITIES.items():
         groups[text.str.startswith(beginning).fillna(False).to_numpy(bool)] = group
     known = groups.notna()
-    return _single(admissions["subject_id"][known], groups[known])
+    return _consistent(admissions["subject_id"][known], groups[known])
 
 
-def _single(subjects: "pd.Series[int]", groups: "pd.Series[str]") -> "pd.Series[str]":
-    """The group by subject, where it is the same in every row."""
+def _consistent(subjects: "pd.Series[int]", groups: "pd.Series[str]") -> "pd.Series[str]":
+    """The group by subject, for subjects with the same group in every row."""
     grouped = groups.groupby(subjects.to_numpy())
-    least, greatest = grouped.min(), grouped.max()
-    return least[least == greatest]
+    first, last = grouped.min(), grouped.max()
+    return first[first == last]
 
 
 def _paths(frame: pd.DataFrame, folder: Path) -> list[str]:
-    """Where each image is inside the folder: .jpg, or .dcm where the first one is (as in MIMIC-CXR, whose tree is the same)."""
+    """The path of each image inside the folder: .jpg, or .dcm if the first one is (as in MIMIC-CXR, which has the same layout)."""
     stems = [
         f"files/p{str(subject)[:2]}/p{subject}/s{study}/{image}"
         for subject, study, image in frame[["subject_id", "study_id", "dicom_id"]].itertuples(index=False)
@@ -165,8 +167,6 @@ def _paths(frame: pd.DataFrame, folder: Path) -> list[str]:
     return [f"{stem}{suffix}" for stem in stems]
 
 
-PHYSIONET = "https://physionet.org/content"
-MIMIC_IV = ("", "hosp", "core")  # where its tables may lie inside a folder
 RECIPES = (
     Recipe(
         name="mimic-cxr",

@@ -3,17 +3,18 @@
 Rows are the first admissions of patients over 15. Features are means over the whole stay (`saps.MEASURED`), age, three chronic diseases
 by ICD-9 code, and the kind of admission. Groups, the reference (A = 1 of the published tables) first, so that gaps have the published
 signs: age (>=78, <78), marital_status (single; not single, which includes unknown) and insurance (public, which is Medicare and Medicaid;
-private, which is every other payer). The date of birth of patients over 89 is shifted by about 300 years: they get the age 91.4, which the
-documentation of the data gives as their median.
+private, which is every other payer). The date of birth of patients over 89 is shifted by about 300 years: they get the age 91.4, their
+median according to the documentation of the data.
 
 There are two kinds of `inputs`. "stay-averages" are those of the paper's text: 22 encoded columns (15 means, age, 3 diseases, 3 kinds of
-admission), and one more for marital_status or insurance as an input; age is in years, and all first adult admissions stay. "first-day" are
-those of its table of data sets, which come from its published code: 43 columns, or 44 with marital_status or insurance. They are least and
-greatest values of the first ICU day (`first_day`; 20 numbers), age as 0 or 1 (78 and older), the least GCS in 13 levels, 3 diseases in 2
-levels each and 3 kinds of admission; rows are stays of at least 24 hours in the ICU (35,993 in the paper; `PUBLISHED_ROWS`). Missing values
-are filled from the training set only. Age leaves the inputs if it is the attribute and `attribute_as_input=False`.
+admission), and one more for marital_status or insurance as an input. Age is in years, and all first admissions of adults are rows.
+"first-day" are those of the paper's table of data sets, which come from its published code: 43 columns, or 44 with marital_status or
+insurance. They are minima and maxima of the first ICU day (`first_day`; 20 numbers), age as 0 or 1 (78 and older), the minimum GCS in 13
+levels, 3 diseases in 2 levels each and 3 kinds of admission. Rows are stays of at least 24 hours in the ICU (35,993 in the paper;
+`PUBLISHED_ROWS`). Missing values are filled from the training set only. Age is not an input if it is the attribute and
+`attribute_as_input=False`.
 
-The open demo (100 patients, all of whom died at some time) is far too small for a fairness figure: it shows only that the code runs.
+The open demo (100 patients, all of whom died at some time) is far too small for fairness results: it only shows that the code runs.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,13 +38,13 @@ TABLES = {  # table: the columns that are needed, in lower case
     "SERVICES": ("hadm_id", "transfertime", "curr_service"),
     **COLUMNS,
 }
-GROUPS = {  # attribute: the reference group, the other group, and the values of the column of that name that make the reference
+GROUPS = {  # attribute: the reference group, the other group, and the values of that column in the reference group
     "age": (">=78", "<78", None),
     "marital_status": ("single", "not single", ("SINGLE",)),
     "insurance": ("public", "private", ("MEDICARE", "MEDICAID")),
 }
 INPUTS = ("stay-averages", "first-day")
-FIRST_DAY_TABLES = {  # what "first-day" needs more
+FIRST_DAY_TABLES = {  # further columns that "first-day" needs
     "ICUSTAYS": ("hadm_id", "intime", "outtime"),
     **{table: (TIME, "value") if table == CHART else (TIME,) for table in COLUMNS},
 }
@@ -52,7 +53,7 @@ PUBLISHED_ROWS = 35_993  # of the paper's table of data sets: 21,595 + 7,199 + 7
 OLD = 78
 ADULT = 15
 SURROGATE_AGE = 91.4
-OLDEST = 150  # above it the date of birth was shifted
+OLDEST = 150  # at a higher age, the date of birth was shifted
 DISEASES = {  # first and last three-digit ICD-9 code
     "aids": ("042", "044"),
     "haematologic_malignancy": ("200", "208"),
@@ -72,21 +73,21 @@ def mimic_iii(
     """The MIMIC-III cohort in a folder of tables (CSV or CSV.GZ, names in upper or lower case), one row per patient.
 
     The attribute is age, marital_status or insurance; the inputs are stay-averages or first-day. CHARTEVENTS (33 GB) is streamed, and
-    `progress` is called with the number of rows read so far. Some measurements are missing (NaN): the encoder of the table fills them.
+    `progress` is called with the number of rows read so far. Missing measurements are NaN, which the encoder of the table fills.
     """
     pick("attribute of mimic-iii", attribute, GROUPS)
     daily = pick("inputs of mimic-iii", inputs, INPUTS) == "first-day"
     files = _files(Path(root), daily)
     stays = _first_adult_admissions(files)
     if daily:
-        stays = _of_a_day(files, stays)
+        stays = _stays_of_a_day(files, stays)
     hadm = stays["hadm_id"].to_numpy(np.int64)
     reference, other, values = GROUPS[attribute]
     in_reference = (stays["age"] >= OLD if values is None else stays[attribute].str.strip().str.upper().isin(values)).to_numpy(bool)
     group = Attribute.of(np.where(in_reference, reference, other), attribute, reference)
     diseases, kind = _diseases(files, hadm), _admission_type(files, hadm, stays["admission_type"])
     if daily:
-        levels = {f"{name}={int(here)}": present == here for name, present in diseases.items() for here in (False, True)}
+        levels = {f"{name}={int(level)}": present == level for name, present in diseases.items() for level in (False, True)}
         kinds = {f"admission_type={name}": kind == name for name in KINDS}
         fixed = pd.DataFrame({"age": stays["age"] >= OLD, **levels, **kinds}).astype(float)
     else:
@@ -96,7 +97,7 @@ def mimic_iii(
     elif attribute != "age" and attribute_as_input:
         fixed[f"{attribute}={reference}"] = in_reference
 
-    # Last, since it takes minutes: errors in the small tables come before.
+    # Last, since it takes minutes: errors in the small tables are raised before.
     tables = {table: files[table] for table in COLUMNS}
     if daily:
         measured = first_day(tables, hadm, seconds(stays["intime"].to_numpy("datetime64[s]")), progress=progress)
@@ -117,11 +118,11 @@ def mimic_iii(
     )
 
 
-def _of_a_day(files: Mapping[str, Path], stays: pd.DataFrame) -> pd.DataFrame:
-    """The admissions whose first ICU stay has at least 24 hours, with its times."""
+def _stays_of_a_day(files: Mapping[str, Path], stays: pd.DataFrame) -> pd.DataFrame:
+    """The admissions with a first ICU stay of at least 24 hours, and its times."""
     icu = _read(files, "ICUSTAYS").sort_values(["intime", "hadm_id"]).drop_duplicates("hadm_id")
-    found = stays.merge(icu, on="hadm_id", how="inner")
-    long = found[found["outtime"] - found["intime"] >= pd.Timedelta(days=1)].reset_index(drop=True)
+    merged = stays.merge(icu, on="hadm_id", how="inner")
+    long = merged[merged["outtime"] - merged["intime"] >= pd.Timedelta(days=1)].reset_index(drop=True)
     if long.empty:
         raise BadInput(
             f"none of the {len(stays):,} first admissions of adults has an ICU stay of at least 24 hours in ICUSTAYS; "
@@ -130,25 +131,26 @@ def _of_a_day(files: Mapping[str, Path], stays: pd.DataFrame) -> pd.DataFrame:
     return long
 
 
-def _files(root: Path, daily: bool = False) -> dict[str, Path]:
-    """The file of each table, or one error with every table and column that is missing."""
+def _files(root: Path, daily: bool) -> dict[str, Path]:
+    """The file of each table. Raises one `BadInput` with every table and column that is missing."""
     more = FIRST_DAY_TABLES if daily else {}
-    wanted = {table: (*TABLES.get(table, ()), *more.get(table, ())) for table in (*TABLES, *(t for t in more if t not in TABLES))}
+    columns = {table: (*TABLES.get(table, ()), *more.get(table, ())) for table in TABLES | more}
     if not root.is_dir():
-        raise BadInput(f"no such folder: {root}. It must hold the MIMIC-III tables {', '.join(wanted)} as .csv or .csv.gz.")
+        raise BadInput(f"no such folder: {root}. It must hold the MIMIC-III tables {', '.join(columns)} as .csv or .csv.gz.")
     present = {path.name.lower(): path for path in root.iterdir() if path.is_file()}
-    found = {table: present.get(f"{table.lower()}.csv") or present.get(f"{table.lower()}.csv.gz") for table in wanted}
-    files = {table: path for table, path in found.items() if path is not None}
-    problems = [
-        f"no table {table}.csv or {table}.csv.gz; get it from physionet.org/content/mimiciii/1.4" for table in wanted if table not in files
-    ]
-    for table, path in files.items():
+    files, problems = {}, []
+    for table, needed in columns.items():
+        path = present.get(f"{table.lower()}.csv") or present.get(f"{table.lower()}.csv.gz")
+        if path is None:
+            problems.append(f"no table {table}.csv or {table}.csv.gz; get it from physionet.org/content/mimiciii/1.4")
+            continue
+        files[table] = path
         try:
             names = read_header(path)
         except BadInput as error:
             problems += error.problems
             continue
-        absent = [column for column in wanted[table] if column not in map(str.lower, names)]
+        absent = [column for column in needed if column not in map(str.lower, names)]
         if absent:
             problems.append(f"{path.name} has no column {', '.join(absent)}; it has {', '.join(names)}")
     raise_all(problems, str(root))
@@ -156,14 +158,14 @@ def _files(root: Path, daily: bool = False) -> dict[str, Path]:
 
 
 def _read(files: Mapping[str, Path], table: str) -> pd.DataFrame:
-    """The needed columns of a small table, names in lower case: ids, flags and dates as such, all else as text."""
-    wanted = TABLES.get(table) or FIRST_DAY_TABLES[table]
+    """The needed columns of a small table, names in lower case: ids, the flag and dates parsed, all others as text."""
+    needed = TABLES.get(table) or FIRST_DAY_TABLES[table]
     try:
-        frame = pd.read_csv(files[table], usecols=lambda name: name.strip().lower() in wanted, dtype=str)
+        frame = pd.read_csv(files[table], usecols=lambda name: name.strip().lower() in needed, dtype=str)
         frame = frame.rename(columns=lambda name: name.strip().lower())
-        ids = [column for column in ("subject_id", "hadm_id") if column in wanted]
+        ids = [column for column in ("subject_id", "hadm_id") if column in needed]
         frame = frame.dropna(subset=ids)
-        for column in wanted:
+        for column in needed:
             if column in ids:
                 frame[column] = pd.to_numeric(frame[column]).astype(np.int64)
             elif column == "hospital_expire_flag":
@@ -176,7 +178,7 @@ def _read(files: Mapping[str, Path], table: str) -> pd.DataFrame:
 
 
 def _first_adult_admissions(files: Mapping[str, Path]) -> pd.DataFrame:
-    """One row per patient: the earliest admission, if the patient was over 15 by then; with the age in years."""
+    """One row per patient: the earliest admission, if the patient was over 15 then, with the age in years."""
     admissions = _read(files, "ADMISSIONS").sort_values(["admittime", "hadm_id"]).drop_duplicates("subject_id")
     patients = _read(files, "PATIENTS").drop_duplicates("subject_id")
     stays = admissions.merge(patients, on="subject_id", how="left").sort_values("subject_id")

@@ -1,7 +1,7 @@
 """NIH ChestX-ray14: a finding against no finding, on frontal views. Protected: sex or age.
 
-Two layouts are read: the official one (Data_Entry_2017.csv or Data_Entry_2017_v2020.csv, PNG files in images/ or in images_001/images and
-so on), and images/ next to a metadata.csv with the columns image, patient, sex, age, view and finding. Labels were mined from reports by
+Two layouts are supported: the official one (Data_Entry_2017.csv or Data_Entry_2017_v2020.csv, PNG files in images/ or in images_001/images
+etc.), and images/ next to a metadata.csv with the columns image, patient, sex, age, view and finding. Labels were mined from reports by
 NIH, with a stated accuracy over 90 %: "No Finding" is noisy too. Images with another finding are neither positive nor negative, and are
 left out. Wang, Peng, Lu, Lu, Bagheri and Summers, CVPR 2017.
 The data are provided by the NIH Clinical Center: https://nihcc.app.box.com/v/ChestXray-NIHCC
@@ -23,7 +23,7 @@ from equipoise.data.table_files import read_table
 from equipoise.errors import BadInput, pick, raise_all
 
 TABLES = ("metadata.csv", "Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv")
-COLUMNS = {  # in the official files: here
+COLUMNS = {  # name in the official files: name here
     "Image Index": "image",
     "Finding Labels": "finding",
     "Patient ID": "patient",
@@ -44,8 +44,8 @@ FINDINGS = {
     )
 }
 ATTRIBUTES = ("sex", "age")
-OLD = 60  # the age in years from which a patient belongs to the older group, unless another is asked for
-OLDEST = 120  # some ages are typing errors, such as 414: those rows have no group
+OLD = 60  # the default age in years from which a patient belongs to the older group
+OLDEST = 120  # some ages are typing errors, such as 414; those rows have no group
 
 
 def nih(
@@ -60,26 +60,27 @@ def nih(
 ) -> Cohort:
     """The images with a finding ('any' for all of them) and those with none, from the folder of one of the two layouts.
 
-    The attribute is sex (F, M; the reference is M) or age: under `older` years, or from there on (with the default, <60 and >=60). The
-    older are the reference, as in the paper's MIMIC-III: a negative EOD means that disease is missed more often in the younger. The age is
-    that at the first image of the patient, so that a patient belongs to one group. Views are frontal, PA or AP.
+    The attribute is sex (F, M; the reference is M) or age: under `older` years, or at least that (with the default, <60 and >=60). Older
+    patients are the reference, as in the paper's MIMIC-III: a negative EOD means that disease is missed more often in the younger. The age
+    is that at the patient's first image, so that each patient belongs to one group. Views are frontal, PA or AP.
     """
     folder = Path(root).expanduser()
-    wanted = finding.lower()
-    pick("finding of nih", wanted, ("any", *FINDINGS))
+    key = finding.lower()
+    pick("finding of nih", key, ("any", *FINDINGS))
     pick("attribute of nih", attribute, ATTRIBUTES)
     pick("views of nih", views, VIEWS)
     if not 1 <= older <= OLDEST:
         raise BadInput(f"older is an age in years from 1 to {OLDEST}; got {older}")
-    young, old = f"<{older}", f">={older}"
+    younger_group, older_group = f"<{older}", f">={older}"
     frame = labels_in(folder)
-    found = frame["finding"].astype(str).str.split("|").map(lambda names: {name.strip() for name in names})
-    normal = np.array([names == {NORMAL} for names in found])
-    known = frame["finding"].notna().to_numpy()
-    positive = ~normal & known if wanted == "any" else np.array([FINDINGS[wanted] in names for names in found])
+    findings = frame["finding"].astype(str).str.split("|").map(lambda names: {name.strip() for name in names})
+    normal = np.array([names == {NORMAL} for names in findings])
+    labelled = frame["finding"].notna().to_numpy()
+    positive = ~normal & labelled if key == "any" else np.array([FINDINGS[key] in names for names in findings])
     if attribute == "age":
         first = frame.groupby("patient")["age"].transform("min")
-        frame["age"] = pd.Series(np.where(first < older, young, old), index=frame.index, dtype=object).where(first <= OLDEST, None)
+        groups = pd.Series(np.where(first < older, younger_group, older_group), index=frame.index, dtype=object)
+        frame["age"] = groups.where(first <= OLDEST, None)
     chosen = frame.assign(label=positive.astype(int))[(positive | normal) & of_view(frame["view"], views)]
     if chosen.empty:
         raise BadInput(f"no image of {folder} has {finding} or {NORMAL} and a view {views}; its views are {set(frame['view'])}")
@@ -90,7 +91,7 @@ def nih(
         image="image",
         label="label",
         group=attribute,
-        reference="M" if attribute == "sex" else old,
+        reference="M" if attribute == "sex" else older_group,
         patient="patient",
         allow_outside=allow_outside,
         name="nih",
@@ -99,14 +100,14 @@ def nih(
 
 
 def labels_in(folder: Path) -> pd.DataFrame:
-    """The table of either layout with our names of the columns, ages in years."""
-    path = next((found for name in TABLES if (found := locate(folder, name))), None)
+    """The table of either layout with the column names of NEEDED and ages in years."""
+    path = next(filter(None, (locate(folder, name) for name in TABLES)), None)
     if path is None:
         raise BadInput(f"none of {', '.join(TABLES)} is in {folder}. Get the data from https://nihcc.app.box.com/v/ChestXray-NIHCC.")
     frame = read_table(path, text=IDENTIFIERS).rename(columns=COLUMNS)
-    lacking = [name for name in NEEDED if name not in frame.columns]
-    official = {ours: theirs for theirs, ours in COLUMNS.items()}
-    raise_all([f"no column {name!r} ({official[name]!r} in the official file)" for name in lacking], str(path))
+    official = {name: official_name for official_name, name in COLUMNS.items()}
+    absent = [name for name in NEEDED if name not in frame.columns]
+    raise_all([f"no column {name!r} ({official[name]!r} in the official file)" for name in absent], str(path))
     ages, problems = [], []
     for row, text in enumerate(frame["age"], start=1):
         try:

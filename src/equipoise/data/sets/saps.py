@@ -1,4 +1,4 @@
-"""The measured SAPS-II features of MIMIC-III as data, and their mean over an admission, streamed from tables that do not fit into memory.
+"""The measured SAPS-II features of MIMIC-III: their items and plausible ranges, and their aggregates, streamed from large tables.
 
 The items are those of Purushotham et al. (J. Biomed. Inform. 2018), checked against D_ITEMS and D_LABITEMS, with three changes: item
 225309 (ART BP Systolic) is added; 40086 is left out, since D_ITEMS calls it a drain and not urine; so are 227488 and 227489 (irrigation),
@@ -6,11 +6,11 @@ since volume in and volume out are paired too loosely for their difference to be
 not, and the verbal GCS of an intubated patient is 1, as charted. A value outside the plausible range, or one that the hospital marked as
 an error, is dropped.
 
-`first_day` gives the inputs of the published MIMIC-III tables: extremes of the first ICU day, streamed in the same way.
-The windows are those of the public MIMIC code: from admission to the ICU to 24 hours later, laboratory values from six hours before. Of a
-GCS component that is not charted with the others, the last value within six hours is taken, else the normal one; an intubated patient's
-GCS is 15. PaO2 / FiO2 counts while the patient is ventilated, with the last FiO2 of the four hours before: a patient is ventilated between
-two charted ventilator settings that are at most eight hours apart. Urine is the sum.
+`stay_means` gives the mean of each feature over the whole stay. `first_day` gives the inputs of the published MIMIC-III tables: extremes of
+the first ICU day. Its windows are those of the public MIMIC code: from admission to the ICU to 24 hours later, laboratory values from six
+hours before. For a GCS component that is not charted with the others, the last value within six hours is taken, else the normal one; an
+intubated patient's GCS is 15. PaO2 / FiO2 counts while the patient is ventilated, with the last FiO2 of the four hours before: a patient is
+ventilated between two charted ventilator settings that are at most eight hours apart. Urine is the sum.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ from equipoise.data.attribute import FloatArray, IntArray
 from equipoise.errors import BadInput, first_line
 
 CHART, LAB, OUTPUT = "CHARTEVENTS", "LABEVENTS", "OUTPUTEVENTS"
-COLUMNS = {  # table: admission, item, value, and the mark of an error where the table has one
+COLUMNS = {  # table: admission, item, value, and the error flag if the table has one
     CHART: ("hadm_id", "itemid", "valuenum", "error"),
     LAB: ("hadm_id", "itemid", "valuenum"),
     OUTPUT: ("hadm_id", "itemid", "value", "iserror"),
@@ -39,7 +39,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Items:
-    """Items of one table. A charted value up to `upto` means scale * value + shift, one above it means itself."""
+    """Items of one table. A charted value up to `upto` is converted to scale * value + shift; a larger one needs no conversion."""
 
     table: str
     ids: tuple[int, ...]
@@ -50,7 +50,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One feature: its unit, the range in which a value is believed (both ends included), and where it is charted.
+    """One feature: its unit, the range of plausible values (both ends included), and where it is charted.
 
     >>> MEASURED["heart_rate"].unit, [items.ids for items in MEASURED["heart_rate"].sources]
     ('1/min', [(211, 220045)])
@@ -88,7 +88,7 @@ MEASURED = {
 
 @dataclass(frozen=True, eq=False)
 class Rules:
-    """What to do with each item of one table: `slot[itemid]` is a position in the other arrays, -1 for an item that is not needed."""
+    """The conversion of each item of one table: `slot[itemid]` is its position in the other arrays (see `slots`)."""
 
     slot: npt.NDArray[np.int16]
     feature: IntArray
@@ -98,14 +98,33 @@ class Rules:
     low: FloatArray
     high: FloatArray
 
-    def believed(self, slot: npt.NDArray[np.int16], charted: FloatArray) -> tuple[FloatArray, Bools]:
-        """The values in their units, and which of them lie in the range of their feature."""
-        found = np.where(charted <= self.upto[slot], self.scale[slot] * charted + self.shift[slot], charted)
-        return found, (found >= self.low[slot]) & (found <= self.high[slot])
+    @classmethod
+    def of_table(cls, table: str) -> "Rules":
+        rows = [
+            (item, feature, items.scale, items.shift, items.upto, measurement.low, measurement.high)
+            for feature, measurement in enumerate(MEASURED.values())
+            for items in measurement.sources
+            if items.table == table
+            for item in items.ids
+        ]
+        item, feature, *numbers = (np.array(column) for column in zip(*rows, strict=True))
+        # One more than the largest item, so that an unknown one is clipped to a slot of -1.
+        slot = np.full(item.max() + 2, -1, dtype=np.int16)
+        slot[item] = np.arange(len(item))
+        return cls(slot, feature, *(column.astype(np.float64) for column in numbers))
+
+    def slots(self, item: npt.NDArray[np.int32]) -> npt.NDArray[np.int16]:
+        """The slot of each item, -1 for one that is not needed."""
+        return np.take(self.slot, item, mode="clip")
+
+    def convert(self, slot: npt.NDArray[np.int16], charted: FloatArray) -> tuple[FloatArray, Bools]:
+        """The values in the units of their features, and which of them are plausible."""
+        value = np.where(charted <= self.upto[slot], self.scale[slot] * charted + self.shift[slot], charted)
+        return value, (value >= self.low[slot]) & (value <= self.high[slot])
 
 
 class Block(NamedTuple):
-    """Some rows of a table. Times are seconds since 1970, NaN where there is none; texts come with CHARTEVENTS."""
+    """Some rows of a table. Times are seconds since 1970, NaN if missing; texts come with CHARTEVENTS."""
 
     rows: int
     item: npt.NDArray[np.int32]
@@ -122,26 +141,24 @@ def stay_means(
     block: int = BLOCK,
     progress: Callable[[int], None] | None = None,
 ) -> pd.DataFrame:
-    """The mean of each measured feature in each admission, NaN where it was never charted; rows in the order of `admissions`.
+    """The mean of each measured feature in each admission, NaN if it was never charted; rows in the order of `admissions`.
 
     The state is a sum and a count for each admission and feature, so memory does not grow with the tables. Rows are added one by one
     in the order of the files: the result is the same to the bit for every block size. `progress` gets the number of rows read so far.
     """
-    order = np.argsort(admissions)
-    known = admissions[order].astype(np.float64)
+    find = _finder(admissions)
     shape = (len(admissions), len(MEASURED))
     total, count, read = np.zeros(shape), np.zeros(shape), 0
     for table, path in files.items():
-        rules = rules_of(table)
-        for rows, item, admission, value, *_ in read_blocks(table, path, block):
-            slot = np.take(rules.slot, item, mode="clip")
+        rules = Rules.of_table(table)
+        for rows, item, admission, charted, *_ in read_blocks(table, path, block):
+            slot = rules.slots(item)
             needed = np.flatnonzero(slot >= 0)
-            place = np.minimum(np.searchsorted(known, admission[needed]), len(known) - 1)
-            slot = slot[needed]
-            found, kept = rules.believed(slot, value[needed])
-            kept &= known[place] == admission[needed]
-            cell = order[place[kept]] * shape[1] + rules.feature[slot[kept]]
-            np.add.at(total.reshape(-1), cell, found[kept])
+            slot, stay = slot[needed], find(admission[needed])
+            value, kept = rules.convert(slot, charted[needed])
+            kept &= stay >= 0
+            cell = stay[kept] * shape[1] + rules.feature[slot[kept]]
+            np.add.at(total.reshape(-1), cell, value[kept])
             np.add.at(count.reshape(-1), cell, 1.0)
             read += rows
             if progress is not None:
@@ -150,19 +167,16 @@ def stay_means(
     return pd.DataFrame(mean, columns=list(MEASURED))
 
 
-def rules_of(table: str) -> Rules:
-    rows = [
-        (item, feature, s.scale, s.shift, s.upto, m.low, m.high)
-        for feature, m in enumerate(MEASURED.values())
-        for s in m.sources
-        if s.table == table
-        for item in s.ids
-    ]
-    item, feature, *numbers = (np.array(column) for column in zip(*rows, strict=True))
-    # One more than the largest, so that an unknown item is clipped to a place that says "not needed".
-    slot = np.full(item.max() + 2, -1, dtype=np.int16)
-    slot[item] = np.arange(len(item))
-    return Rules(slot, feature, *(column.astype(np.float64) for column in numbers))
+def _finder(admissions: IntArray) -> Callable[[FloatArray], IntArray]:
+    """A function that returns the position of each admission, -1 for one that is not among them."""
+    order = np.argsort(admissions)
+    known = admissions[order].astype(np.float64)
+
+    def find(admission: FloatArray) -> IntArray:
+        place = np.minimum(np.searchsorted(known, admission), len(known) - 1)
+        return np.where(known[place] == admission, order[place], -1)
+
+    return find
 
 
 def read_blocks(table: str, path: Path, block: int = BLOCK, *, dated: bool = False) -> Iterator[Block]:
@@ -203,25 +217,25 @@ def read_blocks(table: str, path: Path, block: int = BLOCK, *, dated: bool = Fal
 
 
 def seconds(times: npt.NDArray[np.datetime64]) -> FloatArray:
-    """Seconds since 1970; NaN for a time that is missing."""
+    """Seconds since 1970; NaN for a missing time."""
     whole = times.astype("datetime64[s]")
     return np.where(np.isnat(whole), np.nan, whole.astype(np.int64).astype(np.float64))
 
 
 def read_header(path: Path) -> list[str]:
-    """The column names of a CSV file, gzipped or not, as they are written."""
+    """The column names of a CSV file, gzipped or not, without surrounding spaces."""
     try:
         return [str(name).strip() for name in pd.read_csv(path, nrows=0).columns]
     except (OSError, ValueError, EOFError) as error:
         raise BadInput(f"{path} cannot be read: {first_line(error)}. Download or unpack it again.") from error
 
 
-EXTREMES = (  # features with both their least and their greatest value
+EXTREMES = (  # features with minimum and maximum
     "heart_rate", "systolic_pressure", "temperature", "urea_nitrogen", "white_cells", "potassium", "sodium", "bicarbonate", "bilirubin",
 )  # fmt: skip
 GCS = {"gcs_verbal": 5, "gcs_motor": 6, "gcs_eyes": 4}  # component: its normal value
-LEVELS = tuple(range(3, 16))  # of the least GCS
-# Volumes, pressures and settings that are charted of a ventilator only, as in the public MIMIC code.
+LEVELS = tuple(range(3, 16))  # of the minimum GCS
+# Volumes, pressures and settings that are charted only for a ventilator, as in the public MIMIC code.
 VENTILATOR = (
     445, 448, 449, 450, 1340, 1486, 1600, 224687, 639, 654, 681, 682, 683, 684, 224684, 224685, 224686, 218, 436, 535, 444, 459, 224697,
     224695, 224696, 224746, 224747, 221, 1, 1211, 1655, 2000, 226873, 224738, 224419, 224750, 227187, 543, 5865, 5866, 224707, 224709,
@@ -229,10 +243,12 @@ VENTILATOR = (
 )  # fmt: skip
 HOUR = 3_600.0
 DAY = 24 * HOUR
-BEFORE = {CHART: 0.0, LAB: 6 * HOUR}  # how long before the ICU a value may lie
-TOGETHER, BREATH, APART = 6 * HOUR, 4 * HOUR, 8 * HOUR  # how old a component of the GCS, an FiO2, a ventilator setting may be
-INTUBATED = ("et/trach", "ett")  # in the text of the verbal component
+BEFORE = {CHART: 0.0, LAB: 6 * HOUR}  # how long before admission to the ICU a value counts
+MAX_AGE_GCS, MAX_AGE_FIO2 = 6 * HOUR, 4 * HOUR  # of a GCS component, of an FiO2
+VENTILATOR_GAP = 8 * HOUR  # between two settings of one ventilation, at most
+INTUBATED = ("et/trach", "ett")  # in the text of the verbal GCS component
 FEATURES = tuple(MEASURED)
+TIMED = [FEATURES.index(name) for name in (*GCS, "pao2", "fio2")]  # features whose times matter
 
 
 def first_day(
@@ -243,103 +259,96 @@ def first_day(
     block: int = BLOCK,
     progress: Callable[[int], None] | None = None,
 ) -> pd.DataFrame:
-    """The 20 measured numbers and the least GCS of the first ICU day, NaN where nothing was charted; rows in the order of `admissions`.
+    """The 20 measured numbers and the minimum GCS of the first ICU day, NaN if never charted; rows in the order of `admissions`.
 
-    `admitted` is when each patient came to the ICU, in seconds since 1970.
+    `admitted` are the times of admission to the ICU, in seconds since 1970.
     """
-    order = np.argsort(admissions)
-    known, since = admissions[order].astype(np.float64), admitted[order]
+    find = _finder(admissions)
     shape = (len(admissions), len(MEASURED))
     low, high, total, count = np.full(shape, np.inf), np.full(shape, -np.inf), np.zeros(shape), np.zeros(shape)
-    charted: list[pd.DataFrame] = []  # what is looked at in the order of its times
-    marks: list[pd.DataFrame] = []
+    charted: list[pd.DataFrame] = []  # events whose times matter
+    ventilated: list[pd.DataFrame] = []  # times of ventilator settings
     read = 0
     for table, path in files.items():
-        rules = rules_of(table)
+        rules, earliest = Rules.of_table(table), -BEFORE.get(table, 0.0)
         for rows, item, admission, value, time, text in read_blocks(table, path, block, dated=True):
             assert time is not None
-            slot = np.take(rules.slot, item, mode="clip")
+            slot = rules.slots(item)
             ventilator = np.isin(item, VENTILATOR) if table == CHART else np.zeros(rows, bool)
             needed = np.flatnonzero((slot >= 0) | ventilator)
-            place = np.minimum(np.searchsorted(known, admission[needed]), len(known) - 1)
-            after = time[needed] - since[place]
-            ours = (known[place] == admission[needed]) & (after >= -BEFORE.get(table, 0.0) - APART) & (after <= DAY + APART)
-            needed, place, after = needed[ours], order[place[ours]], after[ours]
-            marked = ventilator[needed] & ~np.isnan(value[needed])
-            marks.append(pd.DataFrame({"stay": place[marked], "after": after[marked]}))
-            within = (slot[needed] >= 0) & (after >= -BEFORE.get(table, 0.0)) & (after <= DAY)
-            needed, place, after, chosen = needed[within], place[within], after[within], slot[needed[within]]
-            found, kept = rules.believed(chosen, value[needed])
-            feature = rules.feature[chosen]
-            cell = (place * shape[1] + feature)[kept]
-            for of, into in ((np.minimum, low), (np.maximum, high), (np.add, total)):
-                of.at(into.reshape(-1), cell, found[kept])
+            stay = find(admission[needed])
+            after = time[needed] - admitted[stay]
+            near = (stay >= 0) & (after >= earliest - VENTILATOR_GAP) & (after <= DAY + VENTILATOR_GAP)
+            needed, stay, after = needed[near], stay[near], after[near]
+            setting = ventilator[needed] & ~np.isnan(value[needed])
+            ventilated.append(pd.DataFrame({"stay": stay[setting], "after": after[setting]}))
+            within = (slot[needed] >= 0) & (after >= earliest) & (after <= DAY)
+            needed, stay, after = needed[within], stay[within], after[within]
+            converted, kept = rules.convert(slot[needed], value[needed])
+            feature = rules.feature[slot[needed]]
+            cell = (stay * shape[1] + feature)[kept]
+            for accumulate, state in ((np.minimum, low), (np.maximum, high), (np.add, total)):
+                accumulate.at(state.reshape(-1), cell, converted[kept])
             np.add.at(count.reshape(-1), cell, 1.0)
             timed = kept & np.isin(feature, TIMED)
             verbal = feature[timed] == FEATURES.index("gcs_verbal")
             intubated = verbal if text is None else verbal & _intubated(text[needed[timed]])
-            when = pd.DataFrame({"stay": place[timed], "after": after[timed]})
-            charted.append(when.assign(feature=feature[timed], value=found[timed], intubated=intubated))
+            events = pd.DataFrame({"stay": stay[timed], "after": after[timed]})
+            charted.append(events.assign(feature=feature[timed], value=converted[timed], intubated=intubated))
             read += rows
             if progress is not None:
                 progress(read)
-    least, most, sums = (pd.DataFrame(np.where(count > 0, each, np.nan), columns=FEATURES) for each in (low, high, total))
+    minimum, maximum, sums = (pd.DataFrame(np.where(count > 0, state, np.nan), columns=FEATURES) for state in (low, high, total))
     events = pd.concat(charted, ignore_index=True).sort_values(["stay", "after"], kind="stable")
     return pd.DataFrame(
-        {f"{name}_{end}": side[name] for name in EXTREMES for end, side in (("min", least), ("max", most))}
+        {f"{name}_{end}": side[name] for name in EXTREMES for end, side in (("min", minimum), ("max", maximum))}
         | {"urine": sums["urine"]}
-        | {"pao2_fio2_min": _least_ratio(events, pd.concat(marks, ignore_index=True), len(admissions))}
-        | {"gcs_min": _least_gcs(events, len(admissions))}
+        | {"pao2_fio2_min": _min_oxygen_ratio(events, pd.concat(ventilated, ignore_index=True), len(admissions))}
+        | {"gcs_min": _min_gcs(events, len(admissions))}
     )
 
 
-TIMED = [FEATURES.index(name) for name in (*GCS, "pao2", "fio2")]
-
-
-def _intubated(texts: npt.NDArray[np.object_]) -> npt.NDArray[np.bool_]:
-    """Which texts of the verbal component say that a patient is intubated."""
+def _intubated(texts: npt.NDArray[np.object_]) -> Bools:
+    """Which texts of the verbal component state that a patient is intubated."""
     return np.array([text is not None and any(word in str(text).lower() for word in INTUBATED) for text in texts], dtype=bool)
 
 
-def _least_gcs(events: pd.DataFrame, stays: int) -> FloatArray:
-    """The least GCS of each stay."""
+def _min_gcs(events: pd.DataFrame, stays: int) -> FloatArray:
+    """The minimum GCS of each stay."""
     parts = events[events["feature"].isin([FEATURES.index(name) for name in GCS])]
     times = parts[["stay", "after"]].drop_duplicates()
     score = np.zeros(len(times))
     for name, normal in GCS.items():
-        own = parts[parts["feature"] == FEATURES.index(name)].drop_duplicates(["stay", "after"], keep="last")
-        last = _last_before(times, own[["stay", "after", "value", "intubated"]], TOGETHER)
+        part = parts[parts["feature"] == FEATURES.index(name)].drop_duplicates(["stay", "after"], keep="last")
+        last = _last_before(times, part[["stay", "after", "value", "intubated"]], MAX_AGE_GCS)
         score += last["value"].fillna(normal).to_numpy()
         if name == "gcs_verbal":
             intubated = last["intubated"].fillna(False).to_numpy(bool)
     score = np.where(intubated, float(sum(GCS.values())), score) if len(times) else score
-    return _least(times["stay"].to_numpy(), score, stays)
+    return _minimum(times["stay"].to_numpy(), score, stays)
 
 
-def _least_ratio(events: pd.DataFrame, marks: pd.DataFrame, stays: int) -> FloatArray:
-    """The least PaO2 / FiO2 (mmHg) of each stay while ventilated."""
-    oxygen = events[events["feature"] == FEATURES.index("pao2")]
-    breathed = events[events["feature"] == FEATURES.index("fio2")].drop_duplicates(["stay", "after"], keep="last")
-    fio2 = _last_before(oxygen[["stay", "after"]], breathed[["stay", "after", "value"]], BREATH)["value"].to_numpy()
-    on = marks.drop_duplicates().assign(at=lambda f: f["after"])
-    before = _last_before(oxygen[["stay", "after"]], on, np.inf)["at"].to_numpy()
-    backwards = _last_before(oxygen[["stay", "after"]].assign(after=lambda f: -f["after"]), on.assign(after=lambda f: -f["after"]), np.inf)
-    ventilated = backwards["at"].to_numpy() - before <= APART
-    ratio = oxygen["value"].to_numpy() / (fio2 / 100)
-    good = ventilated & ~np.isnan(ratio)
-    return _least(oxygen["stay"].to_numpy()[good], ratio[good], stays)
+def _min_oxygen_ratio(events: pd.DataFrame, ventilated: pd.DataFrame, stays: int) -> FloatArray:
+    """The minimum PaO2 / FiO2 (mmHg) of each stay while ventilated."""
+    pao2 = events[events["feature"] == FEATURES.index("pao2")]
+    fio2 = events[events["feature"] == FEATURES.index("fio2")].drop_duplicates(["stay", "after"], keep="last")
+    times = pao2[["stay", "after"]]
+    last_fio2 = _last_before(times, fio2[["stay", "after", "value"]], MAX_AGE_FIO2)["value"].to_numpy()
+    settings = ventilated.drop_duplicates().assign(at=lambda f: f["after"])
+    previous = _last_before(times, settings, np.inf)["at"].to_numpy()
+    following = _last_before(times.assign(after=-times["after"]), settings.assign(after=-settings["after"]), np.inf)["at"].to_numpy()
+    ratio = pao2["value"].to_numpy() / (last_fio2 / 100)
+    kept = (following - previous <= VENTILATOR_GAP) & ~np.isnan(ratio)
+    return _minimum(pao2["stay"].to_numpy()[kept], ratio[kept], stays)
 
 
-def _last_before(times: pd.DataFrame, values: pd.DataFrame, within: float) -> pd.DataFrame:
-    """For each (stay, after) the row of `values` with the latest time up to it, not older than `within`; rows as in `times`."""
-    left = times.assign(row=np.arange(len(times))).sort_values("after", kind="stable")
-    right = values.sort_values("after", kind="stable").assign(stamp=lambda f: f["after"])
-    joined = pd.merge_asof(left.astype({"after": float}), right.astype({"after": float}), on="after", by="stay").sort_values("row")
-    late = joined["after"] - joined["stamp"] > within
-    return joined.mask(late)
+def _last_before(times: pd.DataFrame, values: pd.DataFrame, max_age: float) -> pd.DataFrame:
+    """For each (stay, after) the latest row of `values` up to that time and not older than `max_age`; rows as in `times`."""
+    left = times.assign(row=np.arange(len(times))).astype({"after": float}).sort_values("after", kind="stable")
+    right = values.astype({"after": float}).sort_values("after", kind="stable")
+    return pd.merge_asof(left, right, on="after", by="stay", tolerance=max_age).sort_values("row")
 
 
-def _least(stay: npt.NDArray[np.int64], value: FloatArray, stays: int) -> FloatArray:
-    found = np.full(stays, np.inf)
-    np.minimum.at(found, stay, value)
-    return np.where(np.isinf(found), np.nan, found)
+def _minimum(stay: npt.NDArray[np.int64], value: FloatArray, stays: int) -> FloatArray:
+    """The minimum value of each stay, NaN if it has none."""
+    return pd.Series(value).groupby(stay).min().reindex(range(stays)).to_numpy(np.float64)

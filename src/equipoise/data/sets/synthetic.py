@@ -1,10 +1,10 @@
-"""Two simulations with a dial for bias (Appendix C of the paper): Loh, Cao and Zhou 2019, and Zafar et al. 2017 in many dimensions.
+"""Two simulations with adjustable bias (Appendix C of the paper): Loh, Cao and Zhou 2019, and Zafar et al. 2017 in many dimensions.
 
 The paper leaves three things open. Loh's X6 takes the values 1 to 10, as in the original. The weights of Zafar's random network are
 those of the published code (`mapping="low-rank"`): three matrices with a bell-shaped singular profile of effective rank 50, no biases,
 drawn with labels, points and A from one seed in the published order, so that seed 42 gives the published data set. `mapping="gaussian"`
-draws weights and biases with variance 1 / fan-in, so that values neither vanish nor explode. Both simulations have A among the inputs,
-as the published experiments do, unless asked otherwise.
+draws weights and biases with variance 1 / fan-in, so that values neither vanish nor explode. A is an input of both simulations by default,
+as in the published experiments.
 """
 
 import itertools
@@ -16,7 +16,7 @@ import pandas as pd
 
 from equipoise.data.attribute import Attribute, FloatArray, IntArray
 from equipoise.data.cohort import Cohort
-from equipoise.data.sets import Recipe, whole
+from equipoise.data.sets import Recipe, is_integer, size_problems
 from equipoise.data.table import Table
 from equipoise.errors import did_you_mean, raise_all
 
@@ -28,15 +28,15 @@ EFFECTIVE_RANK = 50  # of the published matrices
 
 
 def loh(n: int = 30_000, *, alpha: float = 1.0, seed: int = 0, attribute_as_input: bool = True) -> Cohort:
-    """n rows whose label depends on A through an interaction with X6, more so the larger alpha is.
+    """n rows with a label that depends on A through an interaction with X6 of strength alpha.
 
-    X5 and X6 are one-hot (2 + 10 columns), next to 8 numbers. X is independent of A, so a network that does not see A has no
-    gap at all: leave `attribute_as_input` on to study bias. With one seed, X, A and the draws behind Y are the same for every alpha.
+    X5 and X6 are one-hot (2 + 10 columns), next to 8 numbers. X is independent of A, so a network without A among its inputs has no
+    gap: leave `attribute_as_input` on to study bias. For one seed, X, A and the random numbers behind Y are the same for every alpha.
 
     >>> len(loh(100)), loh(100).inputs.shape[1], loh(100, attribute_as_input=False).inputs.shape[1]
     (100, 21, 20)
     """
-    problems = _problems(n, seed)
+    problems = size_problems(n, seed, 10, "rows")
     if not (_finite(alpha) and alpha >= 0):
         problems.append(f"alpha, the strength of the bias, must be a number of at least 0; got {alpha!r}")
     raise_all(problems, source="loh")
@@ -49,7 +49,7 @@ def loh(n: int = 30_000, *, alpha: float = 1.0, seed: int = 0, attribute_as_inpu
 
 
 def loh_features(n: int, seed: int) -> pd.DataFrame:
-    """X1 to X10 as drawn, categories as integers."""
+    """X1 to X10, with categories as integers."""
     rng = _rng(seed, "loh features")
     correlation = np.eye(len(CORRELATED))
     for block in (slice(1, 3), slice(3, 7)):  # X2 with X3; X7 to X10 among themselves
@@ -81,35 +81,35 @@ def zafar(
     mapping: str = "low-rank",
     attribute_as_input: bool = True,
 ) -> Cohort:
-    """n rows of a random network's outputs on two Gaussian classes; A follows the class the more, the nearer vartheta is to 0.
+    """n rows of a random network's outputs on two Gaussian classes; the closer vartheta is to 0, the more A depends on the class.
 
-    The points are rotated by vartheta before A is drawn, as in the paper's text; `clockwise` rotates them the other way, as its published
-    code does: that, and not the text, gives the numbers of its sensitivity table. `mapping` is the random network: "low-rank" (published)
-    or "gaussian". With one seed, X, Y, the network and the draws behind A are the same for every vartheta.
+    The points are rotated by vartheta before A is drawn, as in the paper's text. `clockwise` rotates them in the other direction, as the
+    published code does; only this reproduces the paper's sensitivity table. `mapping` is the random network: "low-rank" (published) or
+    "gaussian". For one seed, X, Y, the network and the random numbers behind A are the same for every vartheta.
 
     >>> zafar(100, features=7).inputs.shape[1], zafar(100, features=7, attribute_as_input=False).inputs.shape[1]
     (8, 7)
     """
-    problems = _problems(n, seed)
+    problems = size_problems(n, seed, 10, "rows")
     if not _finite(vartheta):
         problems.append(f"vartheta, the angle in radians, must be a finite number; got {vartheta!r}")
     problems += [
-        f"{what} must be a whole number of at least 1; got {value!r}"
-        for what, value in (("width", width), ("features", features))
-        if not whole(value, 1)
+        f"{name} must be a whole number of at least 1; got {value!r}"
+        for name, value in (("width", width), ("features", features))
+        if not is_integer(value, 1)
     ]
     if mapping not in MAPPINGS:
         problems.append(f"mapping must be one of {', '.join(MAPPINGS)}; got {mapping!r}.{did_you_mean(mapping, MAPPINGS)}")
     raise_all(problems, source="zafar")
     draws = low_rank_draws(n, width, features, seed) if mapping == "low-rank" else gaussian_draws(n, width, features, seed)
     a = (draws.uniform < zafar_chance(draws.plane, -vartheta if clockwise else vartheta)).astype(np.int64)
-    # Single precision: at the published size the table is 60 MB and not 120, and the network sees float32 anyway.
+    # Single precision: it halves the published table to 60 MB, and networks use float32 anyway.
     inputs = pd.DataFrame(draws.x.astype(np.float32), columns=[f"X{j}" for j in range(1, features + 1)])
     return _cohort(inputs, draws.y, a, attribute_as_input, "zafar")
 
 
 class Draws(NamedTuple):
-    """What of Zafar's simulation does not depend on vartheta. A = 1 where `uniform` is below the chance of A = 1."""
+    """The draws of Zafar's simulation that are the same for every vartheta. A = 1 if `uniform` is below the probability of A = 1."""
 
     plane: FloatArray  # (n, 2)
     y: IntArray
@@ -118,16 +118,16 @@ class Draws(NamedTuple):
 
 
 def low_rank_draws(n: int, width: int, features: int, seed: int) -> Draws:
-    """The published draws: one generator gives labels, points, the draws behind A and three low-rank matrices, in this order."""
+    """The published draws: labels, points, `uniform` and three low-rank matrices from one generator, in this order."""
     from sklearn.datasets import make_low_rank_matrix  # late: it takes a second to import
 
     state = np.random.RandomState(seed)
     y = (state.random_sample(n) >= 0.5).astype(np.int64)
     plane = np.empty((n, 2))
     for label in (0, 1):
-        here = y == label
-        plane[here] = state.multivariate_normal(MEANS[label], COVARIANCES[label], size=int(here.sum()))
-    uniform = 1.0 - state.random_sample(n)  # A = 1 above the chance of A = 0
+        rows = y == label
+        plane[rows] = state.multivariate_normal(MEANS[label], COVARIANCES[label], size=int(rows.sum()))
+    uniform = 1.0 - state.random_sample(n)  # the published code sets A = 1 above the probability of A = 0
     sizes = itertools.pairwise((2, width, width, features))
     first, second, last = (make_low_rank_matrix(a, b, effective_rank=EFFECTIVE_RANK, random_state=state) for a, b in sizes)
     x = np.maximum(np.maximum(plane @ first, 0.0) @ second, 0.0) @ last
@@ -135,7 +135,7 @@ def low_rank_draws(n: int, width: int, features: int, seed: int) -> Draws:
 
 
 def gaussian_draws(n: int, width: int, features: int, seed: int) -> Draws:
-    """Draws, each with a generator of its own, with Gaussian weights and biases."""
+    """Draws from separate generators, through a network with Gaussian weights and biases."""
     plane, y = zafar_plane(n, seed)
     return Draws(plane, y, _rng(seed, "zafar attribute").random(n), zafar_network(plane, width, features, seed))
 
@@ -149,7 +149,7 @@ def zafar_plane(n: int, seed: int) -> tuple[FloatArray, IntArray]:
 
 
 def zafar_chance(plane: FloatArray, vartheta: float) -> FloatArray:
-    """The probability of A = 1: how much likelier the rotated point is under Y = 1 than under Y = 0."""
+    """The probability of A = 1: p(x | Y = 1) / (p(x | Y = 0) + p(x | Y = 1)) at the rotated point x."""
     rotation = np.array([[np.cos(vartheta), -np.sin(vartheta)], [np.sin(vartheta), np.cos(vartheta)]])
     away = (plane @ rotation.T)[:, None, :] - MEANS  # (n, label, 2)
     distance: FloatArray = np.einsum("nyi,yij,nyj->ny", away, np.linalg.inv(COVARIANCES), away)
@@ -158,7 +158,7 @@ def zafar_chance(plane: FloatArray, vartheta: float) -> FloatArray:
 
 
 def zafar_network(plane: FloatArray, width: int, features: int, seed: int) -> FloatArray:
-    """The points seen through a random network with two hidden layers, Gaussian weights and biases (n, features)."""
+    """The outputs (n, features) of a random network with two hidden layers, Gaussian weights and biases."""
     rng = _rng(seed, "zafar network")
 
     def linear(x: FloatArray, fan_out: int) -> FloatArray:
@@ -175,18 +175,13 @@ def zafar_network(plane: FloatArray, width: int, features: int, seed: int) -> Fl
 def _cohort(inputs: pd.DataFrame, y: IntArray, a: IntArray, attribute_as_input: bool, name: str) -> Cohort:
     if attribute_as_input:
         inputs = inputs.assign(A=a.astype(float))
-    # Not Attribute.of: a tiny draw may lack a group, which the measure reports.
+    # Not Attribute.of: a very small sample may lack a group, which the measures report.
     return Cohort(Table(inputs), y, (Attribute("A", ("A=1", "A=0"), 1 - a),), name=name)
 
 
 def _rng(seed: int, purpose: str) -> np.random.Generator:
-    """The generator for one purpose: a child of the seed, independent of the others."""
+    """The random generator of one purpose. Not `splits.generator`, which would change the published draws."""
     return np.random.default_rng([seed, *purpose.encode()])
-
-
-def _problems(n: object, seed: object) -> list[str]:
-    problems = [] if whole(n, 10) else [f"n must be a whole number of at least 10 rows; got {n!r}"]
-    return problems if whole(seed, 0) else [*problems, f"seed must be a whole number of at least 0; got {seed!r}"]
 
 
 def _finite(value: object) -> bool:
@@ -194,7 +189,7 @@ def _finite(value: object) -> bool:
 
 
 def _sigmoid(x: FloatArray) -> FloatArray:
-    """1 / (1 + exp(-x)) without overflow; scipy's would cost every import of the package a fifth of a second."""
+    """1 / (1 + exp(-x)) without overflow; importing scipy for it would take a fifth of a second."""
     return np.asarray(0.5 * (1 + np.tanh(0.5 * x)))
 
 
