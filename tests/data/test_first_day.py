@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from equipoise.data import Cohort, Table, split
+from equipoise.data.sets import saps
 from equipoise.data.sets.mimic_iii import PUBLISHED_ROWS, mimic_iii
 from equipoise.data.sets.saps import CHART, EXTREMES, LAB, MEASURED, OUTPUT, VENTILATOR, first_day
 from equipoise.errors import BadInput, UnknownName
@@ -83,10 +84,11 @@ def test_ventilation_ends_where_settings_are_more_than_eight_hours_apart(files: 
     assert np.isnan(first_day(files, ADMISSIONS, ADMITTED).loc[0, "pao2_fio2_min"])
 
 
-def test_every_block_size_gives_the_same(files: dict[str, Path]) -> None:
+def test_every_block_size_gives_the_same(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     whole = first_day(files, ADMISSIONS, ADMITTED)
     for block in (90, 131, 400):
-        pd.testing.assert_frame_equal(first_day(files, ADMISSIONS, ADMITTED, block=block), whole)
+        monkeypatch.setattr(saps, "BLOCK", block)
+        pd.testing.assert_frame_equal(first_day(files, ADMISSIONS, ADMITTED), whole)
 
 
 @pytest.fixture(scope="module")

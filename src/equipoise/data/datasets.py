@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,16 +26,8 @@ if TYPE_CHECKING:
 INPUTS = ("image", "img", "x", "input", "inputs", "pixel_values", "data", "features")  # keys of a mapping, tried in this order
 LABELS = ("label", "labels", "y", "target", "targets", "lab")
 IDS = ("id", "ids", "image_id", "name", "path", "file", "filename", "key")
+Item = tuple[Row, Any, str | None]  # the network input of one row, its label and its id
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, eq=False)
-class Item:
-    """The network input of one row, with its label and id."""
-
-    row: Row = field(repr=False)
-    label: Any = None
-    id: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,21 +53,21 @@ def load_rows(
     total = count if count is not None else _length(inner)
     if _has_positions(inner):
         positions = range(min(CHECKED, len(inner)))
-        check_repeatable(lambda at: _item(_item_at(inner, at), at).row, positions, "the data set")
+        check_repeatable(lambda at: _item(*_inputs_label_id(_get(inner, at), at), at)[0], positions, "the data set")
     rows: Any = None
     labels, ids, read = [], [], 0
-    for read, item in enumerate(_items(dataset, inner), 1):
+    for read, (row, label, name) in enumerate(_items(dataset, inner), 1):
         if rows is None:
-            rows = float_rows((total, *item.row.shape), cache)
+            rows = float_rows((total, *row.shape), cache)
         if read > total:
             raise BadInput(
                 f"the data set yields more rows than the {total:,} of the table. Give the table of the same rows, in the same order."
             )
-        if item.row.shape != rows.shape[1:]:
-            raise BadTransform(f"row {read} of the data set has shape {item.row.shape} and the first {rows.shape[1:]}. Return one shape.")
-        rows[read - 1] = item.row
-        labels.append(item.label)
-        ids.append(item.id)
+        if row.shape != rows.shape[1:]:
+            raise BadTransform(f"row {read} of the data set has shape {row.shape} and the first {rows.shape[1:]}. Return one shape.")
+        rows[read - 1] = row
+        labels.append(label)
+        ids.append(name)
         if progress is not None:
             progress(1)
     if read != total:
@@ -128,11 +120,11 @@ def _items(dataset: Any, inner: Any) -> Iterator[Item]:
         yield from _items_of_batches(dataset)
         return
     by_position = not is_loader and _has_positions(dataset)
-    for at, item in enumerate((_item_at(dataset, at) for at in range(len(dataset))) if by_position else dataset):
-        yield _item(item, at)
+    for at, item in enumerate((_get(dataset, at) for at in range(len(dataset))) if by_position else dataset):
+        yield _item(*_inputs_label_id(item, at), at)
 
 
-def _item_at(dataset: Any, at: int) -> Any:
+def _get(dataset: Any, at: int) -> Any:
     try:
         return dataset[at]
     except EquipoiseError:
@@ -155,16 +147,12 @@ def _items_of_batches(loader: Any) -> Iterator[Item]:
         if names is None or isinstance(names, str) or len(names) != rows:
             names = [None] * rows
         for row in range(rows):
-            yield _make_item(inputs[row], labels[row], names[row], start + row)
+            yield _item(inputs[row], labels[row], names[row], start + row)
         start += rows
 
 
-def _item(item: object, at: int) -> Item:
-    return _make_item(*_inputs_label_id(item, at), at)
-
-
-def _make_item(inputs: Any, label: Any, name: Any, at: int) -> Item:
-    return Item(as_row(inputs, "the data set", f" in row {at + 1}"), _number(label), None if name is None else str(name))
+def _item(inputs: Any, label: Any, name: Any, at: int) -> Item:
+    return as_row(inputs, "the data set", f" in row {at + 1}"), _number(label), None if name is None else str(name)
 
 
 def _inputs_label_id(item: Any, at: int) -> tuple[Any, Any, Any]:

@@ -138,7 +138,6 @@ def stay_means(
     files: Mapping[str, Path],
     admissions: IntArray,
     *,
-    block: int = BLOCK,
     progress: Callable[[int], None] | None = None,
 ) -> pd.DataFrame:
     """The mean of each measured feature in each admission, NaN if it was never charted; rows in the order of `admissions`.
@@ -151,7 +150,7 @@ def stay_means(
     total, count, read = np.zeros(shape), np.zeros(shape), 0
     for table, path in files.items():
         rules = Rules.of_table(table)
-        for rows, item, admission, charted, *_ in read_blocks(table, path, block):
+        for rows, item, admission, charted, *_ in read_blocks(table, path):
             slot = rules.slots(item)
             needed = np.flatnonzero(slot >= 0)
             slot, stay = slot[needed], find(admission[needed])
@@ -179,7 +178,7 @@ def _finder(admissions: IntArray) -> Callable[[FloatArray], IntArray]:
     return find
 
 
-def read_blocks(table: str, path: Path, block: int = BLOCK, *, dated: bool = False) -> Iterator[Block]:
+def read_blocks(table: str, path: Path, *, dated: bool = False) -> Iterator[Block]:
     """The rows of a table, block by block, with times and texts if `dated`."""
     import pyarrow as pa
     from pyarrow import csv
@@ -193,7 +192,7 @@ def read_blocks(table: str, path: Path, block: int = BLOCK, *, dated: bool = Fal
     try:
         reader = csv.open_csv(
             str(path),
-            read_options=csv.ReadOptions(use_threads=False, block_size=block),
+            read_options=csv.ReadOptions(use_threads=False, block_size=BLOCK),
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=csv.ConvertOptions(include_columns=names, column_types=dict(zip(names, types.values(), strict=True))),
         )
@@ -256,7 +255,6 @@ def first_day(
     admissions: IntArray,
     admitted: FloatArray,
     *,
-    block: int = BLOCK,
     progress: Callable[[int], None] | None = None,
 ) -> pd.DataFrame:
     """The 20 measured numbers and the minimum GCS of the first ICU day, NaN if never charted; rows in the order of `admissions`.
@@ -271,7 +269,7 @@ def first_day(
     read = 0
     for table, path in files.items():
         rules, earliest = Rules.of_table(table), -BEFORE.get(table, 0.0)
-        for rows, item, admission, value, time, text in read_blocks(table, path, block, dated=True):
+        for rows, item, admission, value, time, text in read_blocks(table, path, dated=True):
             assert time is not None
             slot = rules.slots(item)
             ventilator = np.isin(item, VENTILATOR) if table == CHART else np.zeros(rows, bool)
