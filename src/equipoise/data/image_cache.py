@@ -126,20 +126,28 @@ def _describe(path: Path) -> ImageCache:
     return ImageCache(path, images, size, state.st_size + faults, state.st_mtime)
 
 
-def fill(
-    out: npt.NDArray[Any],
-    sources: Sequence[Source],
-    make: Make,
-    limit: Limit,
-    progress: Callable[[int], None] | None,
-    processes: Processes | None = None,
-) -> dict[int, Broken]:
+@dataclass(frozen=True)
+class Job:
+    """The images to decode and how to do it; `progress` is called with the number of images done since the last call."""
+
+    sources: Sequence[Source]
+    limit: Limit
+    cache: str | Path | None
+    progress: Callable[[int], None] | None
+
+    def report(self, images: int) -> None:
+        if self.progress is not None:
+            self.progress(images)
+
+
+def fill(out: npt.NDArray[Any], job: Job, make: Make, processes: Processes | None = None) -> dict[int, Broken]:
     """Puts the row that `make` returns for each image into `out` (n, ...), in threads. Returns the broken images by position.
 
     With `processes`, for which `out` must be a mapped file, a thread decodes only the images that its process leaves to it.
     """
     from equipoise.data.decode import attempt, collect_warnings  # late: a cohort without images does not need Pillow
 
+    sources, limit = job.sources, job.limit
     broken: dict[int, Broken] = {}
     current_row: dict[int, int] = {}  # by thread
     remarks: dict[int, str] = {}
@@ -166,9 +174,7 @@ def fill(
         tasks = [pool.submit(fill_chunk, start) for start in range(0, len(sources), CHUNK)]
         try:
             for task in tasks:
-                done = task.result()
-                if progress is not None:
-                    progress(done)
+                job.report(task.result())
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -215,35 +221,27 @@ def fill_mapped(path: str, start: int, sources: Sequence[Source], make: Make, li
     return filled
 
 
-def cached(
-    sources: Sequence[Source],
-    make: Make,
-    settings: object,
-    shape: tuple[int, ...],
-    folder: Path,
-    limit: Limit,
-    progress: Callable[[int], None] | None,
-) -> tuple[Pixels, dict[int, Broken]]:
+def cached(job: Job, make: Make, settings: object, shape: tuple[int, ...]) -> tuple[Pixels, dict[int, Broken]]:
     """The pixels (n, *shape) mapped from the cache, decoded into it first if they are not there; and the broken images by position.
 
-    The representation of `settings` must tell how the pixels are made.
+    The representation of `settings` must distinguish all ways in which the pixels can be made.
     """
+    sources, limit, folder = job.sources, job.limit, cache_folder(job.cache)
     many = len(sources) >= MANY and limit.threads >= SEVERAL and not any(isinstance(source, bytes) for source in sources)
     with Processes() if many else nullcontext() as processes:
         key = blake2b(repr((VERSION, settings, shape, limit.pixels)).encode(), digest_size=16)
         for identity in _identities(sources, limit.threads, processes):
             key.update(len(identity).to_bytes(4, "big") + identity)
         path = folder / f"{key.hexdigest()}.npy"
-        found = _read_cached(path, sources, make, shape, limit)
-        if found is not None:
-            if progress is not None:
-                progress(len(sources))
+        stored = _read_cached(path, job, make, shape)
+        if stored is not None:
+            job.report(len(sources))
             _mark_used(path)
-            return found
+            return stored
         with replacing(path, follow=False) as temporary:
             _check_disk_space(folder, (len(sources), *shape), np.uint8)
             out = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=(len(sources), *shape))
-            broken = fill(out, sources, make, limit, progress, processes)
+            broken = fill(out, job, make, processes)
             out.flush()
             del out
             with replacing(_faults_file(path), follow=False) as faults:  # first, so that there are never pixels without them
@@ -252,9 +250,7 @@ def cached(
         return np.load(path, mmap_mode="r"), broken
 
 
-def _read_cached(
-    path: Path, sources: Sequence[Source], make: Make, shape: tuple[int, ...], limit: Limit
-) -> tuple[Pixels, dict[int, Broken]] | None:
+def _read_cached(path: Path, job: Job, make: Make, shape: tuple[int, ...]) -> tuple[Pixels, dict[int, Broken]] | None:
     """The pixels in a cache and its broken images by position; None if it does not exist, is damaged or is out of date."""
     from equipoise.data.decode import attempt, collect_warnings
 
@@ -266,11 +262,11 @@ def _read_cached(
         pixels = np.load(path, mmap_mode="r")
     except (OSError, ValueError, TypeError, AttributeError):
         return None
-    if pixels.shape != (len(sources), *shape) or pixels.dtype != np.uint8:
+    if pixels.shape != (len(job.sources), *shape) or pixels.dtype != np.uint8:
         return None
     # A codec may have been installed since, so images that were broken are tried again.
-    with collect_warnings(limit, {threading.get_ident(): 0}, {}):
-        still_broken = all(isinstance(attempt(sources[row], make, limit), Broken) for row in broken)
+    with collect_warnings(job.limit, {threading.get_ident(): 0}, {}):
+        still_broken = all(isinstance(attempt(job.sources[row], make, job.limit), Broken) for row in broken)
     return (pixels, broken) if still_broken else None
 
 

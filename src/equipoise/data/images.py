@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from equipoise.data.attribute import IntArray
 from equipoise.data.faults import MAX_PIXELS, BadTransform, Broken, Limit
-from equipoise.data.image_cache import cache_folder, cached, fill, fits_in_memory, float_rows, source_name
-from equipoise.data.image_files import Make, Source
+from equipoise.data.image_cache import Job, cached, fill, fits_in_memory, float_rows, source_name
+from equipoise.data.image_files import Source
 from equipoise.data.preprocessing import XRAY_PRESET, Geometry, Preprocessing, preprocessing_of
 from equipoise.data.transforms import CHECKED, Row, Transform, as_transform, check_repeatable, transformed, xray_resized
 from equipoise.errors import BadInput, raise_all
@@ -130,7 +130,7 @@ class Images:
         how = Preprocessing(channels=channels or 1) if transform is not None else preprocessing_of(**sizing, channels=channels, **norm)  # type: ignore[arg-type]
         raise_all([] if len(sources) else ["no image was given"])
         limit = Limit(max_pixels, max(1, workers or min(16, os.cpu_count() or 1)))
-        job = _Job(sources, limit, cache, progress)
+        job = Job(sources, limit, cache, progress)
         if transform is not None:
             images = _open_by_transform(job, as_transform(transform), channels)
         elif preset == XRAY_PRESET:
@@ -245,22 +245,7 @@ def _index(index: object) -> Any:
     return index.cpu().numpy() if hasattr(index, "cpu") else index  # a tensor
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The images to open, and how to do it."""
-
-    sources: Sequence[Source]
-    limit: Limit
-    cache: str | Path | None
-    progress: Callable[[int], None] | None
-
-    def float_rows(self, make: Make, shape: tuple[int, ...]) -> tuple[npt.NDArray[np.float32], dict[int, Broken]]:
-        """The float rows of these images, and the broken ones by position."""
-        out = float_rows((len(self.sources), *shape), self.cache)
-        return out, fill(out, self.sources, make, self.limit, self.progress)
-
-
-def _open_pixels(job: _Job, how: Preprocessing) -> Images:
+def _open_pixels(job: Job, how: Preprocessing) -> Images:
     """8-bit pixels. For a network with colour inputs they are stored as gray as long as no image has colours."""
     from equipoise.data.decode import ColourFound, decode
 
@@ -270,17 +255,18 @@ def _open_pixels(job: _Job, how: Preprocessing) -> Images:
         """Reports only progress beyond that of an earlier pass."""
         nonlocal done, reported
         done += more
-        if job.progress is not None and done > reported:
-            job.progress(done - reported)
-        reported = max(done, reported)
+        if done > reported:
+            job.report(done - reported)
+            reported = done
 
     def decode_all(colour: bool) -> tuple[npt.NDArray[Any], dict[int, Broken]]:
         make = partial(decode, geometry=how.geometry, limit=job.limit, colour=colour, gray_only=how.channels == 3 and not colour)
         shape = (*how.geometry.shape, *((3,) if colour else ()))
+        reporting = replace(job, progress=report)
         if job.cache is None and fits_in_memory(len(job.sources), shape, np.uint8):
             out = np.zeros((len(job.sources), *shape), np.uint8)
-            return out, fill(out, job.sources, make, job.limit, report)
-        return cached(job.sources, make, (how.geometry, how.channels), shape, cache_folder(job.cache), job.limit, report)
+            return out, fill(out, reporting, make)
+        return cached(reporting, make, (how.geometry, how.channels), shape)
 
     try:
         pixels, broken = decode_all(colour=False)
@@ -290,7 +276,7 @@ def _open_pixels(job: _Job, how: Preprocessing) -> Images:
     return Images(pixels, how.channels, how.mean, how.std, broken=broken, geometry=how.geometry, preset=how.preset)
 
 
-def _open_for_torchxrayvision(job: _Job, how: Preprocessing) -> Images:
+def _open_for_torchxrayvision(job: Job, how: Preprocessing) -> Images:
     """Float rows as torchxrayvision makes them."""
     from equipoise.data.decode import convert, open_image
 
@@ -300,11 +286,12 @@ def _open_for_torchxrayvision(job: _Job, how: Preprocessing) -> Images:
         with open_image(source, job.limit) as image:
             return xray_resized(convert(image, "L"), side)
 
-    pixels, broken = job.float_rows(make, (1, side, side))
+    pixels = float_rows((len(job.sources), 1, side, side), job.cache)
+    broken = fill(pixels, job, make)
     return Images(pixels, 1, how.mean, how.std, broken=broken, ready=True, geometry=how.geometry, preset=how.preset)
 
 
-def _open_by_transform(job: _Job, transform: Transform, channels: int | None) -> Images:
+def _open_by_transform(job: Job, transform: Transform, channels: int | None) -> Images:
     """The results of the user's transform, which must all have the shape of the first."""
     from equipoise.data.decode import attempt, collect_warnings
 
@@ -333,5 +320,6 @@ def _open_by_transform(job: _Job, transform: Transform, channels: int | None) ->
             )
         return row
 
-    pixels, broken = job.float_rows(make_in_shape, shape or (1,))
+    pixels = float_rows((len(job.sources), *(shape or (1,))), job.cache)
+    broken = fill(pixels, job, make_in_shape)
     return Images(pixels, channels or 1, broken=broken, ready=True, transform=transform, fixed_channels=channels is not None)
