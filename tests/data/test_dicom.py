@@ -46,7 +46,7 @@ def _dicom(pixels: np.ndarray | None = RAMP, **tags) -> bytes:
     return target.getvalue()
 
 
-def test_without_a_window_the_own_range_is_used():
+def test_without_a_window_the_range_of_the_image_is_used():
     assert (read_pixels(_dicom()) == np.rint(RAMP * (255 / 3500))).all()
 
 
@@ -57,7 +57,7 @@ def test_padding_does_not_count_for_the_range():
     assert (found[1:] == np.rint(RAMP[1:] * (255 / 3500))).all()
 
 
-def test_a_window_cuts_and_its_ends_are_black_and_white():
+def test_a_window_clips_and_its_ends_are_black_and_white():
     found = read_pixels(_dicom(WindowCenter=1750.0, WindowWidth=1001.0))[0]
     assert found[:3].tolist() == [0, 0, 0]
     assert found[3] < 128 < found[4]
@@ -79,7 +79,7 @@ def test_the_window_applies_to_rescaled_values():
     assert abs(plain.astype(int) - moved).max() <= 1
 
 
-def test_a_voi_lut_goes_before_a_window():
+def test_a_voi_lut_takes_precedence_over_a_window():
     from pydicom.dataset import Dataset
     from pydicom.sequence import Sequence
 
@@ -132,7 +132,7 @@ def test_an_old_file_without_preamble(tmp_path):
     assert (decode(path, Geometry((8, 8))) == read_pixels(_dicom())).all()
 
 
-def test_bad_files_are_named_with_the_reason(tmp_path):
+def test_bad_files_are_listed_with_the_reason(tmp_path):
     from pydicom.encaps import encapsulate
     from pydicom.uid import JPEGLSLossless
 
@@ -163,7 +163,7 @@ def test_bad_files_are_named_with_the_reason(tmp_path):
     assert len({line.partition(": ")[2] for line in wrong.values()}) == len(wrong)  # each has a reason of its own
 
 
-def test_a_missing_codec_is_told_with_the_command_that_installs_it(monkeypatch):
+def test_a_missing_codec_is_reported_with_the_command_that_installs_it(monkeypatch):
     from pydicom.encaps import encapsulate
     from pydicom.uid import JPEGBaseline8Bit
 
@@ -185,7 +185,7 @@ def test_ages(text, expected):
     assert age_in_years(text) == (None if expected is None else pytest.approx(expected, abs=1e-3))
 
 
-def test_an_age_that_is_none_is_refused():
+def test_an_invalid_age_is_refused():
     with pytest.raises(BadInput, match=facts("old")):
         age_in_years("old")
 
@@ -223,7 +223,7 @@ def test_headers_that_cannot_be_read_are_all_listed(tmp_path):
     assert filled["age"].isna().tolist() == [True, False, True]
 
 
-def test_columns_that_a_frame_lacks_come_from_the_headers_and_its_own_stay(tmp_path):
+def test_only_missing_columns_come_from_the_headers(tmp_path):
     for name, tags in {"a": {"PatientSex": "F", "PatientAge": "045Y"}, "b": {"PatientSex": "M", "ViewPosition": "PA"}}.items():
         (tmp_path / name).write_bytes(_dicom(**tags))
     (tmp_path / "c").write_bytes(b"")
@@ -244,7 +244,7 @@ def test_columns_that_a_frame_lacks_come_from_the_headers_and_its_own_stay(tmp_p
     assert (whole.equals(filled), none) == (True, {})
 
 
-def test_without_pydicom_the_command_is_told(monkeypatch):
+def test_without_pydicom_the_error_names_the_pip_command(monkeypatch):
     content = _dicom()
     monkeypatch.setitem(sys.modules, "pydicom", None)
     with pytest.raises(MissingExtra, match=facts("pip install 'equipoise[dicom]'")):
@@ -278,7 +278,7 @@ def _wrong(content: bytes, pixels: int = 10_000) -> tuple[str, str]:
 
 @pytest.fixture
 def small(monkeypatch):
-    """Next to nothing may lie beside the pixels."""
+    """Allows very few bytes in a file in addition to the pixels."""
     monkeypatch.setattr("equipoise.data.faults.OVERHEAD", 2**14)
 
 
@@ -291,7 +291,7 @@ def test_the_pixels_that_a_header_names_are_checked_first():
 
 
 @pytest.mark.parametrize("where", ["pixels", "beside"])
-def test_a_deflated_file_is_inflated_no_further_than_an_image_may_need(where, small, tmp_path):
+def test_inflating_a_deflated_file_stops_at_the_limit(where, small, tmp_path):
     from pydicom.uid import DeflatedExplicitVRLittleEndian
 
     def deflated(size: int) -> bytes:
@@ -317,7 +317,7 @@ def test_a_deflated_file_is_inflated_no_further_than_an_image_may_need(where, sm
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "JPEG2000"])
-def test_compressed_pixels_must_be_as_many_as_the_header_says(kind):
+def test_the_size_of_compressed_pixels_must_agree_with_the_header(kind):
     from PIL import Image
     from pydicom.uid import JPEG2000, JPEGBaseline8Bit
 
@@ -340,7 +340,7 @@ def test_run_lengths_are_counted_before_they_are_decoded():
     assert _wrong(_encapsulated(start + b"\xc1\x07", RLELossless)) == ("", "")  # 64 bytes
 
 
-def test_pixels_by_blocks_are_the_pixels(monkeypatch):
+def test_pixels_do_not_depend_on_the_block_size(monkeypatch):
     rng = np.random.default_rng(0)
     deep = rng.integers(0, 4096, (37, 23)).astype(np.uint16)
     contents = [
@@ -359,11 +359,11 @@ def test_pixels_by_blocks_are_the_pixels(monkeypatch):
         assert (read_pixels(content) == expected).all()
 
 
-def test_values_that_are_no_numbers_are_no_pixels():
+def test_nan_and_infinite_pixels_are_refused():
     assert _wrong(_dicom(RescaleSlope="1e308", RescaleIntercept="1e308"))[0] == "damaged"
 
 
-def test_a_patient_whose_name_lost_characters_is_an_error(tmp_path):
+def test_a_patient_id_with_undecodable_characters_is_an_error(tmp_path):
     content = _dicom(SpecificCharacterSet="ISO_IR 192", PatientID="ABCD")
     (tmp_path / "a.dcm").write_bytes(content.replace(b"ABCD", b"\xffBCD"))
     with pytest.raises(BadInput, match="PatientID"):
@@ -372,7 +372,7 @@ def test_a_patient_whose_name_lost_characters_is_an_error(tmp_path):
     assert header(tmp_path / "a.dcm")["patient"] == "ABCD"
 
 
-def test_headers_that_name_other_patients_than_the_table_are_said(tmp_path, caplog):
+def test_headers_that_name_other_patients_than_the_table_are_warned_about(tmp_path, caplog):
     table = ["0012", "0012", "0034", "0034"]
 
     def said(*told: str) -> str:
@@ -394,7 +394,7 @@ def test_headers_that_name_other_patients_than_the_table_are_said(tmp_path, capl
     assert says(said("a", "b", "b", "a"), 2, "'pid'")
 
 
-def test_a_backslash_in_a_text_of_the_header_stays(tmp_path):
+def test_a_backslash_in_the_header_is_kept(tmp_path):
     (tmp_path / "a.dcm").write_bytes(_dicom(PatientID="A\\1", PatientSex="M\\F"))
     found = header(tmp_path / "a.dcm")
     assert (found["patient"], found["sex"]) == ("A\\1", "M\\F")

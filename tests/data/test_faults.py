@@ -1,4 +1,4 @@
-"""Small files that hold far too many pixels are refused before they are decoded, and nothing of a library's warnings gets out."""
+"""Small files with far too many pixels are refused before decoding, and warnings of libraries are not printed."""
 
 import io
 import logging
@@ -24,7 +24,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def _claim(kind: str, width: int, height: int) -> bytes:
-    """A few bytes that say they are a large image."""
+    """A few bytes that claim to be a large image."""
     if kind == "png":
         header = _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, 0, 0, 0, 0))
         return b"\x89PNG\r\n\x1a\n" + header + _chunk(b"IDAT", zlib.compress(bytes(100))) + _chunk(b"IEND", b"")
@@ -71,14 +71,14 @@ def test_the_limit_is_an_option_and_a_larger_image_is_broken_with_one_line():
         Images.open([_bytes(10)], size=8, max_pixels=0)
 
 
-def test_pillows_own_limit_does_not_stand_in_the_way(monkeypatch, recwarn):
+def test_pillows_own_limit_does_not_apply(monkeypatch, recwarn):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)  # as its 179 million would, where more are allowed
     assert len(Images.open([_bytes(10)], size=8, max_pixels=100)) == 1
     assert Image.MAX_IMAGE_PIXELS == 10
     assert not recwarn.list
 
 
-def test_the_cache_does_not_answer_for_another_limit(tmp_path):
+def test_the_cache_depends_on_the_limit(tmp_path):
     options = {"size": 8, "skip_broken": True, "cache": tmp_path}
     assert len(Images.open([_bytes(10), _bytes(11)], **options)) == 2
     assert len(Images.open([_bytes(10), _bytes(11)], **options, max_pixels=100)) == 1
@@ -94,7 +94,7 @@ def test_a_file_larger_than_any_image_within_the_limit_is_not_read(tmp_path, mon
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "LA", "1", "CMYK", "I;16", "F", "L"])
-def test_gray_by_blocks_is_gray(mode, monkeypatch):
+def test_gray_does_not_depend_on_the_block_size(mode, monkeypatch):
     rng = np.random.default_rng(0)
     if mode in ("I;16", "F"):
         image = Image.fromarray(rng.integers(0, 60_000, (37, 23)).astype(np.uint16 if mode == "I;16" else np.float32))
@@ -105,7 +105,7 @@ def test_gray_by_blocks_is_gray(mode, monkeypatch):
     assert (np.asarray(convert(image, "L")) == whole).all()
 
 
-def test_of_many_threads_one_large_image_is_decoded_at_a_time():
+def test_large_images_are_decoded_one_at_a_time():
     limit, inside, most = Limit(1000, threads=8), [0], [0]
     lock = threading.Lock()
 
@@ -144,7 +144,7 @@ def test_a_decoders_warnings_become_one_line_with_the_first_image(tmp_path, capl
     assert (len(recwarn.list), warnings.showwarning) == (1, show)
 
 
-def test_a_name_in_an_error_of_the_system_is_no_reason(tmp_path, monkeypatch):
+def test_the_reason_of_a_system_error_does_not_contain_the_file_name(tmp_path, monkeypatch):
     path = tmp_path / "patient-4711.png"
     path.write_bytes(_bytes(8))
     monkeypatch.setattr("pathlib.Path.read_bytes", lambda self: (_ for _ in ()).throw(PermissionError(13, "Permission denied", str(self))))

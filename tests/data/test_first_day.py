@@ -78,7 +78,7 @@ def test_ventilated_oxygen_and_the_gcs_of_the_intubated_by_hand(files: dict[str,
     assert np.isnan(found["heart_rate_min"])
 
 
-def test_ventilation_ends_where_settings_are_more_than_eight_hours_apart(files: dict[str, Path]) -> None:
+def test_ventilation_ends_if_settings_are_more_than_eight_hours_apart(files: dict[str, Path]) -> None:
     path = files[CHART]
     path.write_text(path.read_text().replace("17,20,505,2100-02-01 09:00:00", "17,20,505,2100-02-01 10:00:01"))
     assert np.isnan(first_day(files, ADMISSIONS, ADMITTED).loc[0, "pao2_fio2_min"])
@@ -177,14 +177,14 @@ def test_demo_splits_into_finite_inputs_and_keeps_the_order_of_extremes(cohort: 
     assert all(bool(part.inputs.isfinite().all()) for part in parts)
 
 
-def test_ventilator_items_are_charted_of_ventilators(demo: Path) -> None:
+def test_ventilator_items_belong_to_ventilators(demo: Path) -> None:
     items = pd.read_csv(demo / "D_ITEMS.csv.gz").set_index("itemid")
     assert set(VENTILATOR) <= set(items.index)
     assert set(items.loc[list(VENTILATOR), "linksto"]) == {"chartevents"}
     assert not set(VENTILATOR) & {i for m in MEASURED.values() for s in m.sources for i in s.ids}
 
 
-def test_what_is_missing_is_named(demo: Path, tmp_path: Path) -> None:
+def test_missing_tables_are_named(demo: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="first-day"):
         mimic_iii(demo, inputs="firstday")
     (tmp_path / "ADMISSIONS.csv").write_text("subject_id\n")

@@ -1,4 +1,4 @@
-"""Image caches: listed with what they hold, marked when they are used, removed only when asked."""
+"""Image caches: listed with their images and sizes, marked as used when opened, removed only on request."""
 
 import os
 import time
@@ -27,7 +27,7 @@ def _age(path: Path, days: float) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two caches, of 3 and of 5 images, and files of somebody else."""
+    """Two caches, of 3 and of 5 images, and two files that are not caches."""
     place = tmp_path / "cache"
     Images.open([_png(v) for v in range(3)], size=8, cache=place)
     Images.open([_png(v) for v in range(5)], size=4, cache=place)
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def test_a_cache_is_told_with_its_images_and_its_bytes(folder):
+def test_a_cache_is_listed_with_its_images_and_bytes(folder):
     found = sorted(image_caches(folder), key=lambda cache: cache.images)
     assert [(cache.images, cache.size) for cache in found] == [(3, 8), (5, 4)]
     for cache in found:
@@ -62,7 +62,7 @@ def test_opening_marks_it_as_used(folder):
     assert second.days == pytest.approx(40, abs=0.1)
 
 
-def test_clearing_takes_what_it_is_given_and_leaves_other_files(folder):
+def test_clearing_removes_only_the_given_caches(folder):
     chosen = [cache for cache in image_caches(folder) if cache.images == 3]
     assert clear_caches(chosen) == chosen[0].bytes
     assert [cache.images for cache in image_caches(folder)] == [5]
@@ -70,10 +70,10 @@ def test_clearing_takes_what_it_is_given_and_leaves_other_files(folder):
     assert sorted(p.name for p in folder.iterdir()) == ["features.npy", "notes.json"]
     images = Images.open([_png(v) for v in range(3)], size=8, cache=folder)
     clear_caches(image_caches(folder))
-    assert images.raw(2).max() == 2  # who has it open keeps it
+    assert images.raw(2).max() == 2  # an open cache stays readable
 
 
-def test_what_a_killed_process_left_is_listed_once_it_is_old(folder):
+def test_leftovers_of_a_killed_process_are_listed_after_a_day(folder):
     left = folder / ".equipoise.abc.tmp"
     left.write_bytes(b"half")
     assert len(image_caches(folder)) == 2
@@ -100,7 +100,7 @@ def test_links_in_a_cache_are_neither_followed_nor_listed(folder, tmp_path):
     assert not cache.path.is_symlink()
 
 
-def test_much_is_said_and_nothing_removed(folder, monkeypatch, caplog):
+def test_a_large_cache_is_warned_about_and_not_removed(folder, monkeypatch, caplog):
     Images.open([_png(v) for v in range(3)], size=8, cache=folder)
     assert not caplog.records
     monkeypatch.setattr("equipoise.data.image_cache.LARGE_CACHE", 100)

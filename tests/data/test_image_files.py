@@ -1,4 +1,4 @@
-"""A row's image is exactly the file that its name says, inside the folder; anything else is missing, unclear or refused."""
+"""The image of a row is exactly the named file inside the folder; any other name is missing, ambiguous or refused."""
 
 import os
 import unicodedata
@@ -23,7 +23,7 @@ def _made(folder: Path, *names: str) -> Path:
 
 
 def _found(folder: Path, *names: object, **options) -> list[str | None]:
-    """Which file each name has, relative to the folder; None for a missing image."""
+    """The file of each name, relative to the folder; None for a missing image."""
     paths = find_files(pd.Series(names, dtype=object), folder, "image", **options)
     return [str(path.relative_to(folder)) if file_state(path) else None for path in paths]
 
@@ -67,7 +67,7 @@ def test_a_bare_name_may_lack_the_suffix_of_an_image(tmp_path, suffix):
     ]
 
 
-def test_a_name_with_the_suffix_of_an_image_has_no_other(tmp_path):
+def test_a_name_with_an_image_suffix_gets_no_second_one(tmp_path):
     folder = _made(tmp_path, "a/x.png.jpg", "a/y.png")
     assert _found(folder, "x.png", "y.jpg", "y") == [None, None, "a/y.png"]
     assert _found(folder, "x.png.jpg") == ["a/x.png.jpg"]
@@ -140,7 +140,7 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize("name", [*OUTSIDE, "../absent.png", "/dev/zero", ".."])
-def test_what_leaves_the_folder_is_refused_with_its_row(tmp_path, name):
+def test_a_path_outside_the_folder_is_refused_with_its_row(tmp_path, name):
     folder, name = _outside(tmp_path), name.format(tmp_path)
     with pytest.raises(BadInput) as caught:
         find_files(pd.Series(["good.png", name]), folder, "image", rows=[5, 9])
@@ -150,13 +150,13 @@ def test_what_leaves_the_folder_is_refused_with_its_row(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_what_leaves_the_folder_can_be_allowed(tmp_path, name):
+def test_a_path_outside_the_folder_can_be_allowed(tmp_path, name):
     folder, name = _outside(tmp_path), name.format(tmp_path)
     paths = find_files(pd.Series(["good.png", name]), folder, "image", allow_outside=True)
     assert paths[1].resolve().read_bytes() in (b"secret.png", b"elsewhere/far.png", b"in-too/x.png")
 
 
-def test_what_stays_in_the_folder_is_no_problem(tmp_path):
+def test_dots_and_links_inside_the_folder_are_allowed(tmp_path):
     folder = _outside(tmp_path)
     assert _found(folder, "deep/../good.png") == ["deep/../good.png"]
     assert _found(folder, "within.png") == ["within.png"]
@@ -165,7 +165,7 @@ def test_what_stays_in_the_folder_is_no_problem(tmp_path):
     assert _found(tmp_path / "alias", "absent.png", "in") == [None, "deep/in.png"]
 
 
-def test_of_very_many_wrong_names_a_hundred_are_listed(tmp_path):
+def test_at_most_a_hundred_wrong_names_are_listed(tmp_path):
     _made(tmp_path, "good.png")
     with pytest.raises(BadInput) as caught:
         find_files(pd.Series(["good.png", *(f"../{k}.png" for k in range(150))]), tmp_path, "image")
@@ -201,7 +201,7 @@ def test_a_cohort_never_gets_the_image_of_another_patient(tmp_path):
     assert cohort.source.raw(slice(None))[:, 0, 0].tolist() == [200, 70, 50]
 
 
-def test_a_name_of_several_files_is_not_said_to_have_none(tmp_path):
+def test_an_ambiguous_name_is_not_reported_as_missing(tmp_path):
     with pytest.raises(BadInput, match=facts(2, "files")) as refused:
         _found(_made(tmp_path / "in", "a.png", "a.dcm"), "a")
     assert len(refused.value.problems) == 1

@@ -1,4 +1,4 @@
-"""Images: every kind becomes 8-bit gray at one size, bad ones are all named with their rows, and methods take a cohort of them."""
+"""Images: every mode becomes 8-bit gray at one size, all broken images are listed with their rows, and methods accept a cohort of them."""
 
 import copy
 import os
@@ -55,7 +55,7 @@ def _cohort(frame: pd.DataFrame, folder: Path, **options) -> Cohort:
     return Cohort.from_images(frame, folder=folder, **(names | options))
 
 
-def test_an_image_of_the_asked_size_keeps_its_pixels():
+def test_an_image_of_the_target_size_keeps_its_pixels():
     assert (decode(_bytes(Image.fromarray(RAMP)), 16) == RAMP).all()
 
 
@@ -118,7 +118,7 @@ def test_indexing_is_that_of_the_tensor():
     assert (images.dtype, images.is_floating_point(), whole.dtype) == (torch.float32, True, torch.float32)
 
 
-def test_normalisation_is_the_one_told():
+def test_mean_and_std_define_the_normalisation():
     three = Images(np.full((1, 2, 2), 255, np.uint8), channels=3)
     assert torch.allclose(three[0][:, 0, 0], torch.tensor([(1 - 0.485) / 0.229, (1 - 0.456) / 0.224, (1 - 0.406) / 0.225]))
     own = Images(np.full((1, 2, 2), 51, np.uint8), mean=(0.1,), std=(0.2,))
@@ -166,7 +166,7 @@ def test_every_bad_image_is_named_in_one_error(tmp_path):
 
 
 @pytest.mark.parametrize("cached", [False, True])
-def test_skipping_goes_on_and_records(tmp_path, cached):
+def test_skip_broken_records_the_broken_images(tmp_path, cached):
     files = _bad(tmp_path)
     for _ in range(2):
         images = Images.open(files, size=8, skip_broken=True, cache=tmp_path / "cache" if cached else None)
@@ -191,7 +191,7 @@ def test_a_named_pipe_is_a_missing_image_and_is_never_read(tmp_path, monkeypatch
     assert (len(images), images.broken[1].kind) == (1, "missing")
 
 
-def test_the_cache_is_mapped_found_again_and_follows_the_content(tmp_path, monkeypatch):
+def test_the_cache_is_mapped_reused_and_depends_on_the_content(tmp_path, monkeypatch):
     folder = _folder(tmp_path / "in", {"a.png": 10, "b.png": 20})
     files = [folder / "a.png", folder / "b.png"]
     first = Images.open(files, size=8, cache=tmp_path / "cache")
@@ -207,7 +207,7 @@ def test_the_cache_is_mapped_found_again_and_follows_the_content(tmp_path, monke
     assert first.raw(0).max() == 10
 
 
-def test_a_damaged_cache_is_made_anew_and_a_mended_image_is_seen(tmp_path):
+def test_a_damaged_cache_is_rebuilt_and_a_repaired_image_is_included(tmp_path):
     files = _bad(tmp_path)
     options = {"size": 8, "cache": tmp_path / "cache", "skip_broken": True}
     before = Images.open(files, **options)[:]
@@ -217,7 +217,7 @@ def test_a_damaged_cache_is_made_anew_and_a_mended_image_is_seen(tmp_path):
     assert len(Images.open(files, **options)) == 2
 
 
-def test_many_images_go_to_the_users_cache_and_travel_by_name(tmp_path, monkeypatch):
+def test_many_images_go_to_the_users_cache_and_are_pickled_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr("equipoise.data.image_cache.IN_MEMORY", 100)
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "home"))
     images = Images.open([_bytes(_gray(v, 64)) for v in range(40)], size=64)
@@ -229,21 +229,21 @@ def test_many_images_go_to_the_users_cache_and_travel_by_name(tmp_path, monkeypa
     assert torch.equal(copy.deepcopy(part)[:], part[:])
 
 
-def test_of_images_in_memory_only_the_rows_travel():
+def test_only_the_rows_of_images_in_memory_are_pickled():
     images = Images.open([_bytes(_gray(v, 64)) for v in range(40)], size=64).take(np.array([7, 3]))
     sent = pickle.dumps(images)
     assert len(sent) < 3 * 64 * 64
     assert torch.equal(pickle.loads(sent)[:], images[:])
 
 
-def test_a_full_disk_is_told_before_anything_is_decoded(tmp_path, monkeypatch):
+def test_too_little_disk_space_is_an_error_before_decoding(tmp_path, monkeypatch):
     monkeypatch.setattr("equipoise.data.image_cache.shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
     with pytest.raises(BadInput, match=facts(1, "(8, 8)", "GiB")):
         Images.open([_bytes(_gray(1))], size=8, cache=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_progress_counts_every_image_whatever_the_threads():
+def test_progress_counts_every_image_for_any_number_of_threads():
     content = [_bytes(_gray(v)) for v in range(100)]
     for workers in (1, 3):
         seen: list[int] = []
@@ -262,7 +262,7 @@ def test_rows_find_their_images_by_name_and_never_by_position(tmp_path):
     assert cohort.take([2, 0]).source.raw(slice(None))[:, 0, 0].tolist() == [1, 3]
 
 
-def test_only_frontal_views_stay(tmp_path):
+def test_only_frontal_views_are_kept(tmp_path):
     _folder(tmp_path, {f"{k:03}.png": k for k in range(8)})
     views = ["PA", "ap", "LL", "LATERAL", "AP PORTABLE", "Frontal", None, "PARASAGITTAL"]
     assert of_view(pd.Series(views)).tolist() == [True, True, False, False, True, True, False, False]

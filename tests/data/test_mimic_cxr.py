@@ -63,7 +63,7 @@ def root(tmp_path) -> Path:
 
 
 def _rows(cohort) -> dict[int, tuple[int, str, int]]:
-    """The place in IMAGES, by the pixels: label, group, patient."""
+    """Label, group and patient by position in IMAGES, which the pixels encode."""
     pixels = (cohort.source.raw(slice(None))[:, 0, 0].numpy() / 10).round().astype(int)
     return {int(k): (int(y), g, p) for k, y, g, p in zip(pixels, cohort.y, cohort.groups, cohort.patients, strict=True)}
 
@@ -136,6 +136,6 @@ def test_names_are_checked(root):
         mimic_cxr(root, attribute="race")
 
 
-def test_all_13_findings_of_the_table_can_be_asked_for():
+def test_all_13_findings_of_the_table_can_be_selected():
     assert len(FINDINGS) == 13
     assert FINDINGS["support devices"] == "Support Devices"

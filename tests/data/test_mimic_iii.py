@@ -130,7 +130,7 @@ def test_means_convert_units_and_drop_errors_outliers_and_other_stays(tiny: Path
     assert frame[list(MEASURED)].notna().to_numpy().sum() == len(expected)
 
 
-def test_age_is_in_years_and_the_shifted_birth_is_91_4(tiny: Path) -> None:
+def test_age_is_in_years_and_a_shifted_date_of_birth_gives_91_4(tiny: Path) -> None:
     age = frame_of(mimic_iii(tiny))["age"]
     assert age.round(2).to_dict() == {101: 40.16, 201: 91.4, 401: 78.02, 501: 77.33}
 
@@ -204,7 +204,7 @@ def test_upper_case_gzipped_tables_with_float_ids_give_the_same(tiny: Path, tmp_
     pd.testing.assert_frame_equal(frame_of(mimic_iii(other)), frame_of(mimic_iii(tiny)))
 
 
-def test_progress_says_how_many_rows_were_read(tiny: Path) -> None:
+def test_progress_gets_the_number_of_rows_read(tiny: Path) -> None:
     seen: list[int] = []
     mimic_iii(tiny, progress=seen.append)
     assert seen == [17, 23, 28]
@@ -261,7 +261,7 @@ def test_bad_input_says_what_and_where(tiny: Path, tmp_path: Path) -> None:
         mimic_iii(write(tmp_path / "empty", TINY | empty))
 
 
-def test_a_download_that_broke_off_is_an_error(tiny: Path) -> None:
+def test_an_incomplete_download_is_an_error(tiny: Path) -> None:
     rows = TINY["CHARTEVENTS"] + TINY["CHARTEVENTS"].split("\n", 1)[1] * 3000
     (tiny / "CHARTEVENTS.csv").unlink()
     whole = gzip.compress(rows.encode())

@@ -77,7 +77,7 @@ def test_age_is_that_of_the_first_image_and_a_typing_error_is_missing(ours):
     assert cohort.attribute.reference == ">=60"  # the older, as in the paper's MIMIC-III
 
 
-def test_the_age_that_parts_the_groups_can_be_chosen(ours):
+def test_the_age_limit_between_the_groups_can_be_chosen(ours):
     cohort = nih(ours, attribute="age", older=75, size=8)
     assert cohort.groups.tolist() == ["<75", "<75", ">=75", "<75", "<75", None]
     assert cohort.attribute.reference == ">=75"
@@ -85,7 +85,7 @@ def test_the_age_that_parts_the_groups_can_be_chosen(ours):
         nih(ours, attribute="age", older=0)
 
 
-def test_one_view_can_be_asked_for(ours):
+def test_one_view_can_be_selected(ours):
     assert "00000001_001.png" not in nih(ours, views="PA", size=8).ids
 
 
@@ -96,7 +96,7 @@ def test_an_absent_image_is_named_with_the_row_of_the_csv(ours):
     assert len(nih(ours, size=8, skip_broken=True)) == 5
 
 
-def test_bad_input_is_told_at_once(ours, tmp_path):
+def test_all_problems_of_the_input_are_reported(ours, tmp_path):
     with pytest.raises(UnknownName, match=suggests("effusion")):
         nih(ours, finding="efusion")
     with pytest.raises(UnknownName, match=facts("attribute", "nih")):

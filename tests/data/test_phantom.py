@@ -1,4 +1,4 @@
-"""Simulated chest X-rays: the laws of the draw, the oracle against its closed form, and what can be measured on the films."""
+"""Simulated chest X-rays: the distribution of the draws, the oracle against its closed form, and measurements on the films."""
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ KNOBS = {"seed": 0, "hardness": 0.5, "prevalence": 0.5, "share": 0.5, "separatio
 
 
 def oracle(n: int, **knobs: float) -> Scores:
-    """The rows of `phantom` with the score of a classifier that knows the latent width, and not the sex."""
+    """The rows of `phantom` with the score of a classifier that sees the latent width and not the sex."""
     knobs = KNOBS | knobs
     truth = latents(n, **knobs)  # type: ignore[arg-type]
     patients = np.array([f"phantom-{k}" for k in truth.patient], dtype=object)
@@ -86,7 +86,7 @@ def test_prevalence_and_share() -> None:
     assert phantom(40, size=16, prevalence=0.0).y.sum() == 0
 
 
-def test_a_knob_changes_nothing_else() -> None:
+def test_an_option_changes_nothing_else() -> None:
     easy, hard = (latents(500, **{**KNOBS, "hardness": h}) for h in (0.0, 1.0))  # type: ignore[arg-type]
     moved = (easy.y == 1) & (easy.woman == 1)
     assert np.array_equal(easy.width != hard.width, moved)
@@ -96,7 +96,7 @@ def test_a_knob_changes_nothing_else() -> None:
     assert (few.woman >= many.woman).all()
 
 
-def test_images_of_a_patient_share_the_anatomy_and_nothing_of_the_exposure() -> None:
+def test_images_of_a_patient_share_the_anatomy_and_not_the_exposure() -> None:
     truth = latents(2_000, **KNOBS)  # type: ignore[arg-type]
     frame = pd.DataFrame({**truth.body, "y": truth.y, "woman": truth.woman, "width": truth.width})
     kinds = frame.groupby(truth.patient).nunique()

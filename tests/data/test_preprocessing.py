@@ -1,4 +1,4 @@
-"""Four ways to the same pixels: options, a preset, a transform and a data set all give the scores of plain PyTorch code."""
+"""Options, presets, transforms and data sets all give the scores of plain PyTorch code."""
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,7 @@ def _cohort(folder, kind: str = "gray", **options) -> Cohort:
 
 
 class Sick(nn.Module):
-    """A network that sees every pixel and its place."""
+    """A network that depends on every pixel and its position."""
 
     output = "logit"
 
@@ -81,7 +81,7 @@ def _torchvision(resize, crop, mean, std, interpolation: str = "BILINEAR"):
 
 
 class Rows(torch.utils.data.Dataset):
-    """What a user has: a data set that yields a tensor and a label."""
+    """A user's data set, which yields a tensor and a label."""
 
     def __init__(self, folder, kind: str, transform) -> None:
         self.folder, self.frame, self.transform = folder, _frame(kind), transform
@@ -191,18 +191,18 @@ def test_gray_images_of_a_colour_network_are_kept_as_one_channel_and_coloured_on
         ({"interpolation": "cubic"}, ["cubic", "bicubic"]),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(options, parts):
+def test_conflicting_options_are_refused(options, parts):
     with pytest.raises(BadInput, match=facts(*parts)):
         preprocessing_of(**options)
 
 
-def test_a_resize_without_a_crop_refuses_images_that_are_no_squares(folder):
+def test_a_resize_without_a_crop_refuses_images_that_are_not_square(folder):
     with pytest.raises(BadInput, match=facts("80 x 116", "--crop 80", "--size 80")):
         Images.open([folder / "gray01.png"], resize=80)
     assert Images.open([folder / "gray02.png"], resize=80).shape == (1, 1, 80, 80)
 
 
-def test_what_was_done_to_the_pixels_comes_back_as_plain_values(folder):
+def test_the_preprocessing_is_returned_as_plain_values(folder):
     source = _cohort(folder, resize=80, crop=64).source
     said = source.to_dict()
     assert said == {"resize": 80, "crop": 64, "interpolation": "bilinear", "channels": 1, "mean": [0.5], "std": [0.25], "preset": None}

@@ -1,4 +1,4 @@
-"""Processes that decode images: the same pixels, faults and remarks as by threads; what a process leaves or loses, its thread does."""
+"""Worker processes give the same pixels and faults as threads; images that a process leaves or loses are decoded by its thread."""
 
 import os
 import pickle
@@ -21,7 +21,7 @@ SIZE = Geometry((8, 8))
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
-    """Six images of which each has its own shade, one damaged, one that is missing."""
+    """Six different images, one of them damaged, and one that is missing."""
     rng = np.random.default_rng(0)
     for k in range(6):
         Image.fromarray(rng.integers(0, 256, (9, 9), dtype=np.uint8)).save(tmp_path / f"{k}.png")
@@ -35,7 +35,7 @@ def opened(files: list[Path], cache: Path, **more: object) -> Images:
 
 @pytest.fixture
 def in_processes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Makes two images many; the names of what is called in a process."""
+    """Uses processes from two images on; returns the names of the functions called in them."""
     called: list[str] = []
     real = Processes.call
 
@@ -50,20 +50,20 @@ def in_processes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return called
 
 
-def test_images_are_the_same_by_processes_and_by_threads(files: list[Path], tmp_path: Path, request: pytest.FixtureRequest):
+def test_processes_and_threads_give_the_same_images(files: list[Path], tmp_path: Path, request: pytest.FixtureRequest):
     steps: list[int] = []
     plain = opened(files, tmp_path / "threads")
     called = request.getfixturevalue("in_processes")
     found = opened(files, tmp_path / "processes", progress=steps.append)
     assert sorted(called) == ["fill_mapped"] * 2 + ["identify_chunk"] * 2
     assert np.array_equal(found.pixels, plain.pixels)
-    assert Path(found.pixels.filename).name == Path(plain.pixels.filename).name  # what tells the files apart is the same too
+    assert Path(found.pixels.filename).name == Path(plain.pixels.filename).name  # the same identities of the files
     assert (found.broken, list(found.rows)) == (plain.broken, [0, 1, 3, 4, 5])
     assert {at: one.kind for at, one in found.broken.items()} == {2: "damaged", 6: "missing"}
     assert sum(steps) == 7
 
 
-def test_colours_that_one_process_meets_are_kept_for_all(files: list[Path], tmp_path: Path, in_processes: list[str]):
+def test_a_colour_image_in_one_process_makes_all_colour(files: list[Path], tmp_path: Path, in_processes: list[str]):
     Image.fromarray(np.full((9, 9, 3), (200, 10, 10), np.uint8)).save(files[5])
     found = opened(files, tmp_path / "cache", channels=3)
     assert "fill_mapped" in in_processes
@@ -71,9 +71,7 @@ def test_colours_that_one_process_meets_are_kept_for_all(files: list[Path], tmp_
     assert found.pixels[5, 0, 0].tolist() == [200, 10, 10]
 
 
-def test_threads_do_the_work_of_a_process_that_ends(
-    files: list[Path], tmp_path: Path, in_processes: list[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_threads_decode_if_a_process_ends(files: list[Path], tmp_path: Path, in_processes: list[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(processes, "COMMAND", "raise SystemExit(3)")
     found = opened(files, tmp_path / "cache")
     assert in_processes
@@ -81,7 +79,7 @@ def test_threads_do_the_work_of_a_process_that_ends(
         assert np.array_equal(found.pixels[at], decode(files[at], SIZE))
 
 
-def test_a_process_answers_raises_and_is_gone_once_it_ends():
+def test_a_process_returns_raises_and_is_gone_after_it_ends():
     with Processes() as some:
         assert some.call(divmod, 7, 3) == (2, 1)
         with pytest.raises(ZeroDivisionError):

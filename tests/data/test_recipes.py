@@ -63,7 +63,7 @@ def test_the_parts_have_the_published_sizes(real: Cohort) -> None:
     assert all(part.inputs.shape[1] == SHAPES[real.name][1] for part in parts)
 
 
-def test_every_category_has_exactly_one_level_a_row(real: Cohort) -> None:
+def test_every_row_has_exactly_one_level_per_category(real: Cohort) -> None:
     levels = features(real).filter(like="=")
     families = levels.T.groupby(levels.columns.str.split("=").str[0]).sum()
     assert len(families) == {"adult": 6, "bank": 10, "compas": 3}[real.name]
@@ -79,7 +79,7 @@ def test_the_attribute_is_one_binary_input_or_none(real: Cohort) -> None:
 
 
 def raw_base_rates(name: str) -> dict[str, float]:
-    """The share of positives a group, straight from the lines of the raw file."""
+    """The share of positives per group, computed from the raw file."""
     rows: list[tuple[str, bool]] = []
     if name == "adult":
         for file, first in (("adult.data.gz", 0), ("adult.test.gz", 1)):

@@ -1,4 +1,4 @@
-"""The two simulations against the laws of Appendix C, each recomputed another way."""
+"""The two simulations against the distributions of Appendix C, each computed in another way."""
 
 import itertools
 import math
@@ -84,7 +84,7 @@ def test_loh_labels_follow_their_logit() -> None:
         assert abs(cohort.y[here].mean() - chance[here].mean()) < 4 * 0.5 / math.sqrt(here.sum())
 
 
-def test_loh_attribute_is_a_fair_coin_that_no_feature_knows() -> None:
+def test_loh_attribute_is_balanced_and_independent_of_the_features() -> None:
     a = in_reference(loh(N, seed=4))
     assert abs(a.mean() - 0.5) < 2 * SE
     assert loh_features(N, 4).corrwith(pd.Series(a)).abs().max() < 4 * SE
@@ -122,7 +122,7 @@ def test_zafar_plane_has_the_published_moments() -> None:
         assert np.abs(np.cov(points.T) - expected).max() < 4 * 10 * math.sqrt(2 / len(points))
 
 
-def test_clockwise_turns_the_other_way_which_is_how_the_published_gaps_fade() -> None:
+def test_clockwise_rotation_reproduces_the_published_decrease_of_the_gap() -> None:
     """The paper's table has no gap left at vartheta = 1.2; that holds for its code's direction, not for its text's."""
     text, code = (zafar(N, vartheta=1.2, width=2, features=1, clockwise=way) for way in (False, True))
     gaps = [c.y[c.groups == "A=0"].mean() - c.y[c.groups == "A=1"].mean() for c in (text, code)]
@@ -175,7 +175,7 @@ def test_zafar_network_by_hand(width: int) -> None:
         assert found.tolist() == pytest.approx(h, abs=1e-12)
 
 
-def test_zafar_inputs_are_the_network_of_the_plane_that_is_not_turned() -> None:
+def test_zafar_inputs_do_not_depend_on_the_rotation() -> None:
     cohort = zafar(50, vartheta=1.1, seed=2, width=6, features=4, mapping="gaussian")
     expected = zafar_network(zafar_plane(50, 2)[0], 6, 4, 2)
     assert list(features(cohort).columns) == ["X1", "X2", "X3", "X4", "A"]
@@ -252,7 +252,7 @@ def test_the_published_draws_follow_the_order_of_the_published_generator() -> No
     assert in_reference(cohort).tolist() == a
 
 
-def test_the_gaussian_map_is_an_option_of_its_own() -> None:
+def test_the_gaussian_map_is_an_option() -> None:
     one, other = (zafar(50, seed=1, features=4, mapping=mapping) for mapping in ("low-rank", "gaussian"))
     assert not features(one).equals(features(other))
     assert np.allclose(features(other).iloc[:, :4], zafar_network(zafar_plane(50, 1)[0], 100, 4, 1), atol=1e-5)
@@ -269,7 +269,7 @@ def test_one_seed_one_cohort(draw) -> None:  # type: ignore[no-untyped-def]
     assert not features(first).equals(features(other))
 
 
-def test_the_dial_changes_nothing_else() -> None:
+def test_the_strength_of_the_bias_changes_nothing_else() -> None:
     assert features(loh(200, alpha=0.0)).equals(features(loh(200, alpha=2.0)))
     near, far = (zafar(200, vartheta=v, width=5, features=4, attribute_as_input=False) for v in (0.7, 1.2))
     assert features(near).equals(features(far))

@@ -1,4 +1,4 @@
-"""A transform of the user's: what it is called with, and every way in which it cannot be used."""
+"""User transforms and data sets: the argument of a transform, and every way in which either is refused."""
 
 import numpy as np
 import pandas as pd
@@ -37,7 +37,7 @@ def of_path(path: str):
     return plain(Image.open(path))
 
 
-def test_a_function_gets_an_image_an_array_or_a_path(files):
+def test_a_function_is_called_with_an_image_an_array_or_a_path(files):
     images = Images.open(files, transform=plain)
     assert images.shape == (N, 1, 8, 8)
     assert torch.equal(images[3], plain(Image.open(files[3])))
@@ -48,7 +48,7 @@ def test_a_function_gets_an_image_an_array_or_a_path(files):
 
 
 @pytest.mark.filterwarnings("ignore:NvImgCodec")
-def test_monai_gets_a_path_where_it_loads_and_an_array_where_it_does_not(files):
+def test_monai_is_called_with_a_path_if_it_loads_and_else_with_an_array(files):
     monai = pytest.importorskip("monai.transforms")
     loads = monai.Compose([monai.LoadImage(image_only=True, reader="PILReader"), monai.EnsureChannelFirst(), monai.ScaleIntensity()])
     arrays = monai.Compose([monai.EnsureChannelFirst(channel_dim="no_channel"), monai.ScaleIntensity(), monai.Resize((6, 6))])
@@ -58,7 +58,7 @@ def test_monai_gets_a_path_where_it_loads_and_an_array_where_it_does_not(files):
         Images.open(files, transform=monai.Compose([*arrays.transforms, monai.RandFlip(0.5)]))
 
 
-def test_above_the_limit_of_memory_the_rows_lie_in_a_file_that_goes_with_them(files, tmp_path, monkeypatch):
+def test_rows_above_the_memory_limit_lie_in_a_temporary_file(files, tmp_path, monkeypatch):
     monkeypatch.setattr("equipoise.data.image_cache.IN_MEMORY", 100)
     images = Images.open(files, transform=plain, cache=tmp_path)
     assert len(list(tmp_path.iterdir())) == 1
@@ -116,7 +116,7 @@ def _frame(**columns) -> pd.DataFrame:
 
 
 class Rows(Dataset):
-    """Rows in one of the forms that data sets yield."""
+    """A data set with items in one of the supported forms."""
 
     def __init__(self, form, n: int = N) -> None:
         self.form, self.n = form, n
@@ -192,7 +192,7 @@ def test_a_data_set_that_does_not_fit_is_refused(dataset, changed, parts):
         Cohort.from_dataset(dataset(), _frame(**changed), **COLUMNS)
 
 
-def test_what_is_missing_is_named():
+def test_missing_arguments_are_named():
     with pytest.raises(BadInput, match=facts("groups=", "frame")):
         Cohort.from_dataset(Rows(FORMS["pair"]))
     with pytest.raises(BadInput, match=facts("labels", "y=")):

@@ -129,8 +129,7 @@ class Images:
             raise BadInput(f"a transform does all of the preprocessing; leave out {', '.join(unused)}, or the transform")
         how = Preprocessing(channels=channels or 1) if transform is not None else preprocessing_of(**sizing, channels=channels, **norm)  # type: ignore[arg-type]
         raise_all([] if len(sources) else ["no image was given"])
-        limit = Limit(max_pixels, max(1, workers or min(16, os.cpu_count() or 1)))
-        job = Job(sources, limit, cache, progress)
+        job = Job(sources, Limit(max_pixels, max(1, workers or min(16, os.cpu_count() or 1))), cache, progress)
         if transform is not None:
             images = _open_by_transform(job, as_transform(transform), channels)
         elif preset == XRAY_PRESET:

@@ -349,4 +349,4 @@ def _last_before(times: pd.DataFrame, values: pd.DataFrame, max_age: float) -> p
 
 def _minimum(stay: npt.NDArray[np.int64], value: FloatArray, stays: int) -> FloatArray:
     """The minimum value of each stay, NaN if it has none."""
-    return pd.Series(value).groupby(stay).min().reindex(range(stays)).to_numpy(np.float64)
+    return np.asarray(pd.Series(value).groupby(stay).min().reindex(range(stays)), dtype=np.float64)
