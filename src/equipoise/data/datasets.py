@@ -50,7 +50,9 @@ def load_rows(
     import torch
 
     inner = _dataset_of(dataset)
-    total = count if count is not None else _length(inner)
+    if count is None and not hasattr(type(inner), "__len__"):
+        raise BadInput("a data set without a length needs a table of the same rows: frame=, or y and groups.")
+    total = len(inner) if count is None else count
     if _has_positions(inner):
         positions = range(min(CHECKED, len(inner)))
         check_repeatable(lambda at: _item(*_inputs_label_id(_get(inner, at), at), at)[0], positions, "the data set")
@@ -105,12 +107,6 @@ def _dataset_of(dataset: object) -> Any:
 
 def _has_positions(dataset: Any) -> bool:
     return hasattr(type(dataset), "__getitem__") and hasattr(type(dataset), "__len__")
-
-
-def _length(dataset: Any) -> int:
-    if not hasattr(type(dataset), "__len__"):
-        raise BadInput("a data set without a length needs a table of the same rows: frame=, or y and groups.")
-    return len(dataset)
 
 
 def _items(dataset: Any, inner: Any) -> Iterator[Item]:

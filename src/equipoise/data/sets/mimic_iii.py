@@ -59,7 +59,7 @@ DISEASES = {  # first and last three-digit ICD-9 code
     "haematologic_malignancy": ("200", "208"),
     "metastatic_cancer": ("196", "199"),
 }
-DAYS_A_YEAR = 365.2425
+DAYS_PER_YEAR = 365.2425
 
 
 def mimic_iii(
@@ -185,7 +185,7 @@ def _first_adult_admissions(files: Mapping[str, Path]) -> pd.DataFrame:
     # Whole days, since 300 years do not fit into a difference in nanoseconds.
     days = stays["admittime"].to_numpy("datetime64[D]") - stays["dob"].to_numpy("datetime64[D]")
     undated = int(np.isnat(days).sum())
-    age = days.astype(np.float64) / DAYS_A_YEAR
+    age = days.astype(np.float64) / DAYS_PER_YEAR
     stays["age"] = np.where(age > OLDEST, SURROGATE_AGE, age)
     adults = stays[stays["age"] > ADULT].reset_index(drop=True)
     unlabelled = int((~adults["hospital_expire_flag"].isin([0, 1])).sum())
