@@ -262,7 +262,7 @@ def _age(path: Path, days: float) -> None:
 
 def test_caches_are_listed_and_cleared_by_age(run, xrays, tmp_path, monkeypatch):
     assert run("data", "cache").out == f"0 caches, 0.0 MiB, in {tmp_path / 'cache' / 'images'}\n"
-    monkeypatch.setattr("equipoise.data.image_cache.IN_MEMORY", 0)
+    monkeypatch.setattr("equipoise.data.image_rows.IN_MEMORY", 0)
     for size in (8, 16):
         assert run("audit", "local.csv", *AUDIT, *MODEL, "--size", size).code == 0
     listed = json.loads(run("data", "cache", "--json").out)

@@ -47,7 +47,7 @@ def test_a_cache_is_listed_with_its_images_and_bytes(folder):
 
 def test_the_users_cache_is_the_default(tmp_path, monkeypatch):
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path))
-    monkeypatch.setattr("equipoise.data.image_cache.IN_MEMORY", 0)
+    monkeypatch.setattr("equipoise.data.image_rows.IN_MEMORY", 0)
     Images.open([_png(1)], size=8)
     assert [cache.path.parent for cache in image_caches()] == [tmp_path / "images"]
 

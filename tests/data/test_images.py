@@ -218,7 +218,7 @@ def test_a_damaged_cache_is_rebuilt_and_a_repaired_image_is_included(tmp_path):
 
 
 def test_many_images_go_to_the_users_cache_and_are_pickled_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr("equipoise.data.image_cache.IN_MEMORY", 100)
+    monkeypatch.setattr("equipoise.data.image_rows.IN_MEMORY", 100)
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "home"))
     images = Images.open([_bytes(_gray(v, 64)) for v in range(40)], size=64)
     assert (tmp_path / "home" / "images").is_dir()
@@ -237,7 +237,7 @@ def test_only_the_rows_of_images_in_memory_are_pickled():
 
 
 def test_too_little_disk_space_is_an_error_before_decoding(tmp_path, monkeypatch):
-    monkeypatch.setattr("equipoise.data.image_cache.shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
+    monkeypatch.setattr("equipoise.data.image_rows.shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
     with pytest.raises(BadInput, match=facts(1, "(8, 8)", "GiB")):
         Images.open([_bytes(_gray(1))], size=8, cache=tmp_path)
     assert not list(tmp_path.iterdir())

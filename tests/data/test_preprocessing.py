@@ -147,7 +147,7 @@ def test_timm_and_torchvision_presets_are_those_of_the_libraries(folder):
 def test_the_preset_of_torchxrayvision_is_that_of_scikit_image():
     """Numbers of XRayCenterCrop and XRayResizer of torchxrayvision 1.5.7 with scikit-image 0.26."""
     image = Image.fromarray((np.add.outer(np.arange(11) * 13, np.arange(14) * 7) % 256).astype(np.uint8))
-    from equipoise.data.transforms import xray_resized
+    from equipoise.data.preprocessing import xray_resized
 
     assert xray_resized(image, 5).shape == (1, 5, 5)
     assert np.allclose(xray_resized(image, 5)[0], XRV_5, atol=1e-3)

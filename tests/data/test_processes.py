@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from equipoise.data import Images, image_cache, processes
+from equipoise.data import Images, image_cache, image_rows
 from equipoise.data.decode import decode
 from equipoise.data.faults import Limit, NoRoom
-from equipoise.data.image_cache import fill_mapped
+from equipoise.data.image_rows import Gone, Processes, fill_mapped
 from equipoise.data.preprocessing import Geometry
-from equipoise.data.processes import Gone, Processes
 
 SIZE = Geometry((8, 8))
 
@@ -46,6 +45,7 @@ def in_processes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(image_cache, "MANY", 2)
     monkeypatch.setattr(image_cache, "SEVERAL", 1)
     monkeypatch.setattr(image_cache, "CHUNK", 4)
+    monkeypatch.setattr(image_rows, "CHUNK", 4)
     monkeypatch.setattr(Processes, "call", call)
     return called
 
@@ -72,7 +72,7 @@ def test_a_colour_image_in_one_process_makes_all_colour(files: list[Path], tmp_p
 
 
 def test_threads_decode_if_a_process_ends(files: list[Path], tmp_path: Path, in_processes: list[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(processes, "COMMAND", "raise SystemExit(3)")
+    monkeypatch.setattr(image_rows, "COMMAND", "raise SystemExit(3)")
     found = opened(files, tmp_path / "cache")
     assert in_processes
     for at in (0, 1, 3, 4, 5):

@@ -49,12 +49,12 @@ from .files import user_cache as user_cache
 from .files import without_folders as without_folders
 from .files import write_text as write_text
 from .image_cache import ImageCache as ImageCache
-from .image_cache import cache_folder as cache_folder
 from .image_cache import clear_caches as clear_caches
 from .image_cache import image_caches as image_caches
 from .image_files import IMAGE_COLUMNS as IMAGE_COLUMNS
 from .image_files import find_files as find_files
 from .image_files import of_view as of_view
+from .image_rows import cache_folder as cache_folder
 from .images import Images as Images
 from .preprocessing import INTERPOLATIONS as INTERPOLATIONS
 from .preprocessing import NAMED_NORMS as NAMED_NORMS

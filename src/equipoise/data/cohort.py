@@ -233,7 +233,7 @@ class Cohort:
         a column, otherwise by the labels. A loader that shuffles or drops rows is refused, and so is a random transform. The rows are read
         once; above 256 MiB they are kept in a file (see `cache`).
         """
-        from equipoise.data.datasets import check_order, load_rows
+        from equipoise.data.torch_datasets import check_order, load_rows
 
         if frame is None:
             if groups is None:

@@ -1,9 +1,7 @@
-"""Arrays of rows made from images, in memory or in a mapped file: filled by threads or processes, and cached on disk.
+"""The cache of decoded images on disk: listed, cleared, and reused as long as the files are the same.
 
-Opening an image holds Python's global lock for about as long as decoding it, so many images are handed from threads to worker processes.
-
-8-bit pixels are cached and reused as long as the files are the same. Rows made by a user's transform are kept for one process only, since
-the code may call other code that has changed. A cached file is marked as used whenever it is opened, and removed only on request.
+Only 8-bit pixels are cached. Rows made by a user's transform are not, since the code may call other code that has changed. A cached file is
+marked as used whenever it is opened, and removed only on request.
 """
 
 from __future__ import annotations
@@ -12,38 +10,30 @@ import json
 import logging
 import os
 import re
-import shutil
-import tempfile
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from equipoise.data.faults import Broken, Limit
-from equipoise.data.files import replacing, user_cache
+from equipoise.data.faults import Broken
+from equipoise.data.files import replacing
 from equipoise.data.image_files import Make, Pixels, Source, file_state
-from equipoise.data.processes import Gone, Processes
+from equipoise.data.image_rows import CHUNK, Gone, Job, Processes, cache_folder, check_disk_space, fill
 from equipoise.errors import BadInput
 
 log = logging.getLogger(__name__)
-decoding_log = logging.getLogger("equipoise.data.images.decoding")
 LARGE_CACHE = 50 * 2**30  # bytes in one folder above which a warning is logged
 DAY = 86_400
 # A folder that the user named may hold other files, which must not be listed or removed.
 PIXELS = re.compile(r"[0-9a-f]{32}\.npy")
 LEFTOVER = re.compile(r"\.equipoise\..+\.tmp")  # of a process that was killed while it decoded
-IN_MEMORY = 2**28  # bytes of rows that are kept in memory unless a cache is named: 5,349 gray images of 8 bits at 224 px
 SMALL_FILE = 2**16  # bytes up to which a file is identified by its content; a larger one by path, size and times, to avoid reading it
-CHUNK = 32  # images that one thread takes at a time
 MANY = 4096  # images from which worker processes are started, which takes about half a second
 SEVERAL = 4  # threads from which they would wait for each other
 VERSION = 3  # of the decoding; to be raised when the pixels change
@@ -63,11 +53,6 @@ class ImageCache:
     def days(self) -> float:
         """Days since it was last opened."""
         return (time.time() - self.used) / DAY
-
-
-def cache_folder(folder: str | Path | None = None) -> Path:
-    """The folder of cached images: the named one, or the default in the user's cache."""
-    return Path(folder).expanduser() if folder else user_cache() / "images"
 
 
 def image_caches(folder: str | Path | None = None) -> list[ImageCache]:
@@ -126,101 +111,6 @@ def _describe(path: Path) -> ImageCache:
     return ImageCache(path, images, size, state.st_size + faults, state.st_mtime)
 
 
-@dataclass(frozen=True)
-class Job:
-    """The images to decode and how to do it; `progress` is called with the number of images done since the last call."""
-
-    sources: Sequence[Source]
-    limit: Limit
-    cache: str | Path | None
-    progress: Callable[[int], None] | None
-
-    def report(self, images: int) -> None:
-        if self.progress is not None:
-            self.progress(images)
-
-
-def fill(out: npt.NDArray[Any], job: Job, make: Make, processes: Processes | None = None) -> dict[int, Broken]:
-    """Puts the row that `make` returns for each image into `out` (n, ...), in threads. Returns the broken images by position.
-
-    With `processes`, for which `out` must be a mapped file, a thread decodes only the images that its process leaves to it.
-    """
-    from equipoise.data.decode import attempt, collect_warnings  # late: a cohort without images does not need Pillow
-
-    sources, limit = job.sources, job.limit
-    broken: dict[int, Broken] = {}
-    current_row: dict[int, int] = {}  # by thread
-    remarks: dict[int, str] = {}
-
-    def fill_chunk(start: int) -> int:
-        rows = range(start, min(start + CHUNK, len(sources)))
-        remaining: Iterable[int] = rows
-        if processes is not None:
-            with suppress(Gone):
-                result = processes.call(fill_mapped, str(out.filename), start, sources[start : rows.stop], make, limit)  # type: ignore[attr-defined]
-                broken.update(result.broken)
-                remarks.update(result.remarks)
-                remaining = result.remaining
-        for row in remaining:
-            current_row[threading.get_ident()] = row
-            pixels = attempt(sources[row], make, limit)
-            if isinstance(pixels, Broken):
-                broken[row] = pixels
-            else:
-                out[row] = pixels
-        return len(rows)
-
-    with collect_warnings(limit, current_row, remarks), ThreadPoolExecutor(limit.threads) as pool:
-        tasks = [pool.submit(fill_chunk, start) for start in range(0, len(sources), CHUNK)]
-        try:
-            for task in tasks:
-                job.report(task.result())
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    remarked = sorted(remarks.keys() - broken.keys())
-    if remarked:
-        first = f"{source_name(sources[remarked[0]], remarked[0])}: {remarks[remarked[0]]}"
-        decoding_log.warning("%s of %s images were decoded with a warning; the first: %s", f"{len(remarked):,}", f"{len(sources):,}", first)
-    return broken
-
-
-@dataclass(frozen=True)
-class Filled:
-    """The result of a worker process, by row: broken images, remarks of decoders, and rows that are left to the caller."""
-
-    broken: dict[int, Broken] = field(default_factory=dict)
-    remarks: dict[int, str] = field(default_factory=dict)
-    remaining: list[int] = field(default_factory=list)
-
-
-def fill_mapped(path: str, start: int, sources: Sequence[Source], make: Make, limit: Limit) -> Filled:
-    """Fills the rows of a mapped file from `start` on. Runs in a worker process.
-
-    An image that fails for another reason than its own fault (a missing library, or a large image that needs the caller's lock) is left to
-    the caller, which raises the same error or has the lock.
-    """
-    from equipoise.data.decode import attempt, collect_warnings
-
-    out = np.lib.format.open_memmap(path, mode="r+")
-    filled = Filled()
-    current_row: dict[int, int] = {}
-    with collect_warnings(limit, current_row, filled.remarks):
-        for row, source in enumerate(sources, start):
-            current_row[threading.get_ident()] = row
-            try:
-                pixels = attempt(source, make, limit)
-            except Exception:
-                filled.remaining.append(row)
-                filled.remarks.pop(row, None)
-                continue
-            if isinstance(pixels, Broken):
-                filled.broken[row] = pixels
-            else:
-                out[row] = pixels
-    return filled
-
-
 def cached(job: Job, make: Make, settings: object, shape: tuple[int, ...]) -> tuple[Pixels, dict[int, Broken]]:
     """The pixels (n, *shape) mapped from the cache, decoded into it first if they are not there; and the broken images by position.
 
@@ -239,7 +129,7 @@ def cached(job: Job, make: Make, settings: object, shape: tuple[int, ...]) -> tu
             _mark_used(path)
             return stored
         with replacing(path, follow=False) as temporary:
-            _check_disk_space(folder, (len(sources), *shape), np.uint8)
+            check_disk_space(folder, (len(sources), *shape), np.uint8)
             out = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=(len(sources), *shape))
             broken = fill(out, job, make, processes)
             out.flush()
@@ -268,38 +158,6 @@ def _read_cached(path: Path, job: Job, make: Make, shape: tuple[int, ...]) -> tu
     with collect_warnings(job.limit, {threading.get_ident(): 0}, {}):
         still_broken = all(isinstance(attempt(job.sources[row], make, job.limit), Broken) for row in broken)
     return (pixels, broken) if still_broken else None
-
-
-def fits_in_memory(rows: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
-    """Whether rows of this shape and type are kept in memory by default."""
-    return rows * int(np.prod(shape)) * np.dtype(dtype).itemsize <= IN_MEMORY
-
-
-def float_rows(shape: tuple[int, ...], cache: str | Path | None) -> npt.NDArray[np.float32]:
-    """Zeros of this shape: in memory if they fit and no cache is named, otherwise in a mapped file that is removed after use."""
-    if cache is None and fits_in_memory(shape[0], shape[1:], np.float32):
-        return np.zeros(shape, np.float32)
-    folder = cache_folder(cache)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _check_disk_space(folder, shape, np.float32)
-        handle, name = tempfile.mkstemp(prefix=".equipoise.rows.", suffix=".tmp", dir=folder)
-    except OSError as error:
-        raise BadInput(f"cannot write to {folder}: {error.strerror or error}. Name another folder (cache=, --cache).") from error
-    os.close(handle)
-    rows = np.lib.format.open_memmap(name, mode="w+", dtype=np.float32, shape=shape)
-    weakref.finalize(rows, Path(name).unlink, missing_ok=True)
-    return rows
-
-
-def _check_disk_space(folder: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
-    """Raises `BadInput` if a folder has too little space: writing to a mapped file on a full disk kills the process."""
-    needed, free = int(np.prod(shape)) * np.dtype(dtype).itemsize, shutil.disk_usage(folder).free
-    if free < needed:
-        raise BadInput(
-            f"{shape[0]:,} images of shape {shape[1:]} need {needed / 2**30:.2f} GiB in {folder}, where {free / 2**30:.2f} GiB are free. "
-            "Name another folder (cache=, or EQUIPOISE_CACHE), or use a smaller size."
-        )
 
 
 def _identities(sources: Sequence[Source], threads: int, processes: Processes | None) -> Iterator[bytes]:
@@ -338,8 +196,3 @@ def _identity(source: Source) -> bytes:
     except (OSError, ValueError) as error:
         return repr((str(source), type(error).__name__)).encode()
     return repr((str(Path(source).absolute()), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino)).encode()
-
-
-def source_name(source: Source, position: int) -> str:
-    """The name of a source in messages."""
-    return f"image {position + 1}" if isinstance(source, bytes) else str(source)

@@ -19,10 +19,11 @@ import numpy.typing as npt
 
 from equipoise.data.attribute import IntArray
 from equipoise.data.faults import MAX_PIXELS, BadTransform, Broken, Limit
-from equipoise.data.image_cache import Job, cached, fill, fits_in_memory, float_rows, source_name
+from equipoise.data.image_cache import cached
 from equipoise.data.image_files import Source
-from equipoise.data.preprocessing import XRAY_PRESET, Geometry, Preprocessing, preprocessing_of
-from equipoise.data.transforms import CHECKED, Row, Transform, as_transform, check_repeatable, transformed, xray_resized
+from equipoise.data.image_rows import Job, fill, fits_in_memory, float_rows, source_name
+from equipoise.data.preprocessing import XRAY_PRESET, Geometry, Preprocessing, preprocessing_of, xray_resized
+from equipoise.data.transforms import CHECKED, Row, Transform, as_transform, check_repeatable, transformed
 from equipoise.errors import BadInput, raise_all
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The preprocessing of an image for a network: size, crop, interpolation, channels, normalisation, and the presets of other libraries.
 
-Pixels are the same as with torchvision's Resize, CenterCrop, ToTensor and Normalize on Pillow images, which antialias. This module imports
-neither numpy nor torch, because the command line needs the names of the presets for its help.
+Pixels are the same as with torchvision's Resize, CenterCrop, ToTensor and Normalize on Pillow images, which antialias. Importing this
+module imports neither numpy nor torch, because the command line needs the names of the presets for its help.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from equipoise.errors import BadInput, did_you_mean, pick, raise_all
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from PIL import Image
 
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest", "lanczos", "box")
@@ -139,7 +141,7 @@ PRESETS: dict[str, Preset] = {
     "timm": Preset(geometry=Geometry(256, 224, "bicubic"), channels=3, norm=IMAGENET),  # timm.data.create_transform(224), crop_pct 0.875
     "torchxrayvision": Preset(geometry=Geometry((224, 224), SQUARE), channels=1, norm=XRAY_RANGE),  # XRayCenterCrop, XRayResizer(224)
 }
-XRAY_PRESET = "torchxrayvision"  # resized in floating point by scikit-image's method, not by Pillow (see `transforms.xray_resized`)
+XRAY_PRESET = "torchxrayvision"  # resized in floating point by scikit-image's method, not by Pillow (see `xray_resized`)
 
 
 @dataclass(frozen=True)
@@ -225,6 +227,30 @@ def _repeats_xray_preset(options: dict[str, Any]) -> bool:
     if not isinstance(resize, (list, tuple)) or len(resize) != 2 or resize[0] != resize[1]:
         return False
     return all((tuple(value) if name in ("mean", "std") else value) == fixed[name] for name, value in options.items() if name != "resize")
+
+
+def xray_resized(image: Image.Image, size: int) -> npt.NDArray[np.float32]:
+    """The central square of a gray image (1, size, size) from -1024 to 1024, as by torchxrayvision's XRayCenterCrop and XRayResizer.
+
+    The resizing is scikit-image's: a Gaussian filter, then linear interpolation, with 0 outside of the image.
+    """
+    import numpy as np
+    from scipy import ndimage
+
+    pixels = (2 * (np.asarray(image, dtype=np.float32) / 255) - 1) * 1024
+    height, width = pixels.shape
+    side = min(height, width)
+    top, left = height // 2 - side // 2, width // 2 - side // 2
+    pixels = pixels[top : top + side, left : left + side]
+    low, high = float(pixels.min()), float(pixels.max())
+    if side > size:
+        pixels = ndimage.gaussian_filter(pixels, (side / size - 1) / 2, mode="constant")
+    if side != size:
+        pixels = ndimage.zoom(pixels, size / side, order=1, mode="grid-constant", grid_mode=True)
+        if pixels.min() <= 0 <= pixels.max():  # pixels outside of the image count as 0
+            low, high = min(low, 0.0), max(high, 0.0)
+        pixels = pixels.clip(low, high)
+    return pixels[None].astype(np.float32)
 
 
 def read_norm(text: str | None, channels: int) -> Norm:

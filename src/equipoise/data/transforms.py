@@ -2,7 +2,7 @@
 
 A function is called with a Pillow image, unless its parameter is annotated as a path or an array. A MONAI transform is called with the path
 if it contains LoadImage, otherwise with an array. The result is a tensor or array of floating-point numbers without NaN, of one shape for
-all images, and the same each time. `xray_resized` is torchxrayvision's own resizing, which differs from Pillow's.
+all images, and the same each time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,6 @@ import numpy.typing as npt
 from equipoise.data.faults import BadImage, BadTransform, Limit
 from equipoise.data.image_files import Source
 from equipoise.errors import first_line
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 Row = npt.NDArray[np.float32]  # the network input of one image
 CHECKED = 8  # images on which a transform is called three times: a random flip goes unnoticed in 1 of 65,536 cases
@@ -148,26 +145,3 @@ def check_repeatable(call: Callable[[int], Row], rows: Sequence[int], what: str)
                     f"{what} is random: called again on row {row + 1}, it gave another result. An audit needs the preprocessing of "
                     "evaluation, without augmentation; name that one."
                 )
-
-
-def xray_resized(image: Image.Image, size: int) -> Row:
-    """The central square of a gray image (1, size, size) from -1024 to 1024, as by torchxrayvision's XRayCenterCrop and XRayResizer.
-
-    The resizing is scikit-image's: a Gaussian filter, then linear interpolation, with 0 outside of the image.
-    """
-    from scipy import ndimage
-
-    pixels = (2 * (np.asarray(image, dtype=np.float32) / 255) - 1) * 1024
-    height, width = pixels.shape
-    side = min(height, width)
-    top, left = height // 2 - side // 2, width // 2 - side // 2
-    pixels = pixels[top : top + side, left : left + side]
-    low, high = float(pixels.min()), float(pixels.max())
-    if side > size:
-        pixels = ndimage.gaussian_filter(pixels, (side / size - 1) / 2, mode="constant")
-    if side != size:
-        pixels = ndimage.zoom(pixels, size / side, order=1, mode="grid-constant", grid_mode=True)
-        if pixels.min() <= 0 <= pixels.max():  # pixels outside of the image count as 0
-            low, high = min(low, 0.0), max(high, 0.0)
-        pixels = pixels.clip(low, high)
-    return pixels[None].astype(np.float32)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from equipoise.data.faults import BadTransform
-from equipoise.data.image_cache import float_rows
+from equipoise.data.image_rows import float_rows
 from equipoise.data.images import Images
 from equipoise.data.transforms import CHECKED, Row, as_row, check_repeatable
 from equipoise.errors import BadInput, EquipoiseError, Misuse, first_line
