@@ -136,6 +136,7 @@ class Preset(TypedDict):
     norm: Norm
 
 
+DEFAULT = Preset(geometry=Geometry(), channels=1, norm=Norm(mean=(), std=()))  # without a preset
 PRESETS: dict[str, Preset] = {
     "torchvision": Preset(geometry=Geometry(256, 224), channels=3, norm=IMAGENET),  # ResNet18_Weights.IMAGENET1K_V1.transforms()
     "timm": Preset(geometry=Geometry(256, 224, "bicubic"), channels=3, norm=IMAGENET),  # timm.data.create_transform(224), crop_pct 0.875
@@ -190,7 +191,7 @@ def preprocessing_of(
     >>> preprocessing_of(resize=80, crop=64).geometry.shape, preprocessing_of(size=64).geometry.resize
     ((64, 64), (64, 64))
     """
-    base = PRESETS[pick("preset", preset, PRESETS)] if preset is not None else None
+    base = DEFAULT if preset is None else PRESETS[pick("preset", preset, PRESETS)]
     problems = []
     if size is not None and resize is not None:
         problems.append(f"size ({size}) stretches images to a square and resize ({resize}) keeps their shape; give one of them")
@@ -198,24 +199,23 @@ def preprocessing_of(
         problems.append(
             f"size ({size}) stretches images to the input of the network; with crop={crop}, give resize instead (--resize {size})"
         )
-    if base is not None and preset != XRAY_PRESET and size is not None:
+    if size is not None and preset not in (None, XRAY_PRESET):
         problems.append(f"the preset {preset!r} resizes and crops; give resize and crop instead of size={size}")
     extra = {"resize": resize, "crop": crop, "interpolation": interpolation, "channels": channels, "mean": mean or None, "std": std or None}
     extra = {name: value for name, value in extra.items() if value is not None}
     if preset == XRAY_PRESET and extra and not (size is None and _repeats_xray_preset(extra)):
         problems.append(f"the preset {preset!r} takes size and no other option; leave out {', '.join(extra)}")
     raise_all(problems)
-    default = base["geometry"] if base is not None else Geometry()
+    default = base["geometry"]
     if isinstance(resize, list):
         resize = (int(resize[0]), int(resize[1]))
     if size is not None:
         resize = (size, size)
-    if resize is None and not (isinstance(crop, int) and base is None):
+    if resize is None and not (isinstance(crop, int) and preset is None):  # a crop in pixels needs no resizing
         resize = default.resize
     geometry = Geometry(resize, default.crop if crop is None else crop, interpolation or default.interpolation, centre or default.centre)
-    if channels is None:
-        channels = base["channels"] if base is not None else 1
-    norm = base["norm"] if base is not None and channels == base["channels"] else Norm(mean=(), std=())
+    channels = base["channels"] if channels is None else channels
+    norm = base["norm"] if channels == base["channels"] else Norm(mean=(), std=())
     return Preprocessing(geometry, channels, tuple(mean) or norm["mean"], tuple(std) or norm["std"], preset)
 
 

@@ -63,7 +63,7 @@ def mimic_cxr(
     """The images with a finding and those with none, from the folder of MIMIC-CXR-JPG.
 
     The tables of MIMIC-IV are searched for in `mimic_iv` (by default the same folder) and in its subfolders hosp/ and core/. `official`
-    selects one part of the split that comes with the data (train, validate, test); by default all images are used, as in the paper.
+    selects one part of the split that comes with the data (train, validate, test) instead of all images; the paper made a split of its own.
     """
     folder = Path(root).expanduser()
     key = finding.lower().replace("_", " ")

@@ -180,7 +180,7 @@ def _cohort(inputs: pd.DataFrame, y: IntArray, a: IntArray, attribute_as_input: 
 
 
 def _rng(seed: int, purpose: str) -> np.random.Generator:
-    """The random generator of one purpose. Not `splits.generator`, which would change the published draws."""
+    """The random generator of one purpose. Not `splits.generator`, which would give other data for the same seed."""
     return np.random.default_rng([seed, *purpose.encode()])
 
 
