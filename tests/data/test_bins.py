@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit
 from equipoise.data import Attribute, Bins, bins_in, read_bins
-from equipoise.data.bins import Span, edges_of
+from equipoise.data.bins import Span, parse_edges
 from equipoise.errors import BadInput, UnknownName
 from support.facts import facts, suggests
 
@@ -65,7 +65,7 @@ def test_every_bin_has_a_name_of_its_own_and_every_number_a_bin(edges, whole):
 )
 def test_bad_edges(edges, said):
     with pytest.raises(BadInput, match=said):
-        edges_of(edges, "age")
+        parse_edges(edges, "age")
 
 
 @pytest.mark.parametrize("text", ["age", "age=", "=40", "age=a,b", "age=60,40", "age=40,,60", ""])
@@ -106,7 +106,7 @@ def test_a_code_for_missing_is_refused_unless_it_has_a_group_of_its_own(code, gr
 
 @pytest.mark.parametrize("values", [[20, 50, 97, 99], [-9, -1, 30, -4, 50], [999, 1050, 400, 1200], [99, 999], [0.5, 98.6, 104, 99]])
 def test_numbers_of_nines_among_others_are_numbers(values):
-    assert Span.of(np.array(values, float)).odd == {}
+    assert Span.of(np.array(values, float)).missing_codes == {}
 
 
 def test_the_reference_is_named_by_its_bin():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit, split
 from equipoise.data import CONFLICTS, Attribute, assign_folds, hold_out
-from equipoise.data.attribute import joined, main_group, patients_varying, settled, varying
+from equipoise.data.attribute import joined, main_group, patients_varying, resolve_conflicts, varying_units
 from equipoise.errors import BadInput
 from equipoise.measures import bootstrap_cells, moments_of, units_of
 from support.facts import facts
@@ -19,7 +19,7 @@ SEX = ["M", "F", "F", "M", None, "M", "F", "F", "F"]
 
 
 def _settled(rule: str) -> Attribute:
-    return settled(Attribute.of(SEX, "sex", "M"), pd.Series(PATIENTS, name="pid"), rule)
+    return resolve_conflicts(Attribute.of(SEX, "sex", "M"), pd.Series(PATIENTS, name="pid"), rule)
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def test_an_error_names_the_patients_and_the_rules():
 def test_a_rule_may_leave_no_second_group():
     attribute = Attribute.of(["F", "M", "F"], "sex", "F")
     with pytest.raises(BadInput, match=facts("M")):
-        settled(attribute, pd.Series(["1", "1", "2"]), "blank")
+        resolve_conflicts(attribute, pd.Series(["1", "1", "2"]), "blank")
 
 
 def test_a_group_that_nobody_is_in_any_more_is_gone():
     attribute = Attribute.of(["a", "b", "a", "c", "c"], "race", "a")
-    found = settled(attribute, pd.Series(["1", "1", "1", "2", "2"]), "majority")
+    found = resolve_conflicts(attribute, pd.Series(["1", "1", "1", "2", "2"]), "majority")
     assert found.levels == ("a", "c")
     assert found.names.tolist() == ["a", "a", "a", "c", "c"]
 
@@ -64,7 +64,7 @@ def test_varying_and_main_groups_agree_with_pandas(pairs):
     units = pd.factorize(units)[0].astype(np.int64)
     known = pd.DataFrame({"unit": units, "code": codes}).query("code >= 0")
     counts = known.groupby("unit")["code"].nunique().reindex(range(units.max() + 1), fill_value=0)
-    assert varying(codes, units).tolist() == (counts > 1).tolist()
+    assert varying_units(codes, units).tolist() == (counts > 1).tolist()
     for unit in range(units.max() + 1):
         own = known.loc[known["unit"] == unit, "code"].tolist()
         best = max(own, key=own.count) if own else -1  # of equal counts, the first
