@@ -41,24 +41,24 @@ def read_batches(path: str | Path, *, text: Sequence[str], values: Sequence[str]
     Columns in `words` are among the values and are read as text, in which NA and the like are missing: their positive value is named.
     """
     path = Path(path)
-    wanted = list(dict.fromkeys([*text, *values]))
+    requested = list(dict.fromkeys([*text, *values]))
     for file, partition in _table_files(path):
         where = str(file.relative_to(path)) if path.is_dir() else file.name
-        required = [name for name in wanted if name not in partition]
+        required = [name for name in requested if name not in partition]
         start = 0
         try:
             parts = (
-                _parquet_parts(file, where, wanted, required)
+                _parquet_parts(file, where, requested, required)
                 if is_parquet(file)
-                else _csv_parts(file, where, wanted, required, text, words)
+                else _csv_parts(file, where, requested, required, text, words)
             )
             for rows, columns in parts:
-                columns |= {name: pd.Series([partition[name]] * rows, dtype=object) for name in wanted if name not in columns}
+                columns |= {name: pd.Series([partition[name]] * rows, dtype=object) for name in requested if name not in columns}
                 yield Batch(
                     where if not start else f"{where}, rows {start + 1:,} to {start + rows:,} (the numbers of rows below count from there)",
                     rows,
                     {name: _as_arrow(columns[name]) for name in text},
-                    {name: _as_pandas(columns[name]) for name in wanted if name not in text},
+                    {name: _as_pandas(columns[name]) for name in requested if name not in text},
                 )
                 start += rows
         except BadInput:
@@ -85,21 +85,21 @@ def _table_files(path: Path) -> list[tuple[Path, dict[str, str | None]]]:
     return files
 
 
-def _parquet_parts(file: Path, where: str, wanted: Sequence[str], required: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parquet_parts(file: Path, where: str, requested: Sequence[str], required: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """The number of rows and the columns, as Arrow arrays, of each batch of a Parquet file."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(file) as opened:
         names = opened.schema_arrow.names
         raise_all([missing_column(name, names) for name in required if name not in names], where)
-        stored = [name for name in wanted if name in names]
+        stored = [name for name in requested if name in names]
         for part in opened.iter_batches(batch_size=ROWS, columns=stored, use_threads=False):
             if len(part):
                 yield len(part), {name: part.column(name) for name in stored}
 
 
 def _csv_parts(
-    file: Path, where: str, wanted: Sequence[str], required: Sequence[str], text: Sequence[str], words: Sequence[str]
+    file: Path, where: str, requested: Sequence[str], required: Sequence[str], text: Sequence[str], words: Sequence[str]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """The number of rows and the columns, as pandas columns, of each batch of a CSV file."""
     with _open_unzipped(file) as stream:
@@ -111,12 +111,12 @@ def _csv_parts(
     dialect = csv_format(_open_unzipped(file), encoding, file)
     names = [name for name in dialect.names if name]
     raise_all([missing_column(name, names) for name in required if name not in names], where)
-    stored = [raw for raw, name in zip(dialect.raw_names, dialect.names, strict=True) if name in wanted]
+    stored = [raw for raw, name in zip(dialect.raw_names, dialect.names, strict=True) if name in requested]
     with _open_unzipped(file) as stream:
         parts = pd.read_csv(stream, low_memory=False, usecols=stored, chunksize=ROWS, **dialect.options(text, words))
         for part in cast("Iterator[pd.DataFrame]", parts):
             frame = dialect.rename(part.reset_index(drop=True), {*text, *words})
-            yield len(frame), {name: frame[name] for name in wanted if name in frame.columns}
+            yield len(frame), {name: frame[name] for name in requested if name in frame.columns}
 
 
 def _open_unzipped(file: Path) -> BinaryIO:

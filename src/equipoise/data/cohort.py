@@ -12,7 +12,7 @@ import pandas as pd
 
 from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray
 from equipoise.data.bins import Bins
-from equipoise.data.columns import Roles, check_frame, describe_rows, frame_from_arrays, read_columns
+from equipoise.data.columns import Roles, check_frame, describe_rows, feature_problems, frame_from_arrays, read_columns
 from equipoise.data.image_files import find_files, of_view
 from equipoise.data.images import Decoding, Images
 from equipoise.data.table import Encoder, Table
@@ -95,13 +95,11 @@ class Cohort:
         )
         not_inputs = {*roles.labels, patient, id, weight} | (set() if attribute_as_input else set(roles.groups))
         chosen = [c for c in frame.columns if c not in not_inputs] if features is None else list(features)
-        problems = [f"no feature column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in chosen if c not in frame.columns]
+        problems = feature_problems(frame, chosen)
         forbidden = {**dict.fromkeys(roles.labels, "label"), **({} if weight is None else {weight: "weight"})}
         problems += [
             f"feature column {c!r} is the {forbidden[c]}, which no network may see. Leave it out." for c in chosen if c in forbidden
         ]
-        repeated = dict.fromkeys(c for c in chosen if chosen.count(c) > 1)
-        problems += [f"feature column {c!r} occurs more than once in the frame or the list. Keep it once." for c in repeated]
         if not chosen:
             problems.append(
                 f"no feature column is left among {', '.join(map(str, frame.columns))}. Add one, or list them with features=[...]."
@@ -145,16 +143,9 @@ class Cohort:
         if label.ndim > 1:
             raise BadInput(f"y has shape {label.shape}; one label per row is needed, or labels=[...], which names the columns")
         frame = frame_from_arrays({"y": label, attribute: groups, "patient": patients, "weight": weights})
-        roles = Roles(
-            "y",
-            attribute,
-            reference,
-            patient=None if patients is None else "patient",
-            weight=None if weights is None else "weight",
-            bins=None if bins is None else {attribute: bins},
-            conflicts=conflicts,
-        )
-        read = read_columns(frame, roles)
+        optional: dict[str, Any] = {column: column for column in ("patient", "weight") if column in frame}
+        edges = None if bins is None else {attribute: bins}
+        read = read_columns(frame, Roles("y", attribute, reference, bins=edges, conflicts=conflicts, **optional))
         try:
             tensor = torch.as_tensor(inputs)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -299,15 +290,9 @@ class Cohort:
     def take(self, index: object, name: str | None = None) -> Cohort:
         """The selected rows, by position or mask."""
         rows = np.arange(len(self))[np.asarray(index)]
-        if isinstance(self.source, (Table, Images)):
-            source: Tensor | Table | Images = self.source.take(rows)
-        else:
-            import torch
-
-            source = self.source[torch.from_numpy(rows)]
         return replace(
             self,
-            source=source,
+            source=self.source.take(rows) if isinstance(self.source, (Table, Images)) else self.source[rows],
             y=self.y[rows],
             attributes=tuple(a.take(rows) for a in self.attributes),
             patients=None if self.patients is None else self.patients[rows],

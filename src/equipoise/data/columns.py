@@ -62,7 +62,7 @@ class Roles:
             for role in ("score", "patient", "id", "weight")
             if not isinstance(roles[role], (str, int, type(None)))
         ]
-        if not isinstance(self.bins, (Mapping, type(None))):
+        if not isinstance(roles["bins"], (Mapping, type(None))):
             problems.append(f"bins must be the edges by column, as in {{'age': [40, 60, 80]}}; got {self.bins!r}")
         raise_all(problems)
         pick("rule for conflicts:", self.conflicts, CONFLICTS)
@@ -198,6 +198,13 @@ def _read_targets(frame: pd.DataFrame, roles: Roles) -> tuple[IntArray, Targets 
     else:
         raise BadInput(f"classes are those of one label column; got {len(labels)} columns: {', '.join(labels)}")
     return targets.y, targets
+
+
+def feature_problems(frame: pd.DataFrame, features: Sequence[str]) -> list[str]:
+    """The problems of the columns named as features: absent or repeated."""
+    problems = [f"no feature column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in features if c not in frame.columns]
+    repeated = dict.fromkeys(c for c in features if list(features).count(c) > 1)
+    return problems + [f"feature column {c!r} occurs more than once in the frame or the list. Keep it once." for c in repeated]
 
 
 def check_frame(call: str, frame: object) -> None:

@@ -5,7 +5,7 @@ cohort = read_cohort("local.csv", reading).cohort
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,8 @@ Counting = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]  
 PREPROCESSING = ("size", "resize", "crop", "interpolation", "channels", "preset", "transform")  # options of `Images.open`
 
 
-@contextmanager
-def _silent(_what: str, _total: int) -> Iterator[Callable[[int], None]]:
-    yield lambda _: None
+def _silent(_task: str, _total: int) -> AbstractContextManager[Callable[[int], None]]:
+    return nullcontext(lambda _: None)
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Reading:
     image_column: str | None = None
     view_column: str | None = None
     from_headers: bool = False
-    size: int | None = None  # these as in `Images.open`
+    size: int | None = None  # this and the options up to `transform` as in `Images.open`
     resize: int | tuple[int, int] | None = None
     crop: int | str | None = None
     interpolation: str | None = None
@@ -126,7 +125,7 @@ class Reading:
 
     @property
     def view(self) -> str | None:
-        """The column of views, of which only frontal ones are used; None if all rows are used."""
+        """The column of views, if only frontal views are used."""
         return self.view_column or ("view" if self.from_headers else None)
 
     @property

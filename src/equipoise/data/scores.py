@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -10,10 +10,10 @@ import pandas as pd
 from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray
 from equipoise.data.bins import Bins
 from equipoise.data.cohort import Cohort
-from equipoise.data.columns import Roles, check_frame, describe_rows, frame_from_arrays, read_columns
+from equipoise.data.columns import Roles, check_frame, describe_rows, feature_problems, frame_from_arrays, read_columns
 from equipoise.data.splits import assign_units, generator
 from equipoise.data.table import Encoder, Table
-from equipoise.errors import BadInput, Misuse, did_you_mean, raise_all
+from equipoise.errors import BadInput, Misuse, raise_all
 
 ADVICE = {  # by type of a wrong argument
     "DataFrame": "The columns of a frame are read by eq.Scores.from_frame(frame, label=..., score=..., group=...).",
@@ -82,7 +82,7 @@ class Scores:
         check_frame("Scores.from_frame", frame)
         roles = Roles(label, group, reference, patient, id, score, weight, positive, bins=bins, conflicts=conflicts, logits=logits)
         source = name if name != "scores" else ""
-        raise_all(feature_problems(frame, features or (), (label, score, *roles.groups, patient, id, weight)), source)
+        raise_all(_feature_problems(frame, features or (), (label, score, *roles.groups, patient, id, weight)), source)
         read = read_columns(frame, roles, source)
         assert read.score is not None  # a score column was named
         table = Table(frame[list(features)].reset_index(drop=True)) if features else None
@@ -113,18 +113,10 @@ class Scores:
             expected = "labels, scores and groups: from_arrays(y, score, groups)"
             raise Misuse("Scores.from_arrays", expected, misused[0] if misused else y, ADVICE)
         frame = frame_from_arrays({"y": y, "score": score, attribute: groups, "patient": patients, "weight": weights})
-        return cls.from_frame(
-            frame,
-            label="y",
-            score="score",
-            group=attribute,
-            reference=reference,
-            patient=None if patients is None else "patient",
-            bins=None if bins is None else {attribute: bins},
-            conflicts=conflicts,
-            weight=None if weights is None else "weight",
-            name=name,
-        )
+        columns: dict[str, Any] = {"label": "y", "score": "score", "group": attribute}
+        columns |= {column: column for column in ("patient", "weight") if column in frame}
+        edges = None if bins is None else {attribute: bins}
+        return cls.from_frame(frame, reference=reference, bins=edges, conflicts=conflicts, name=name, **columns)
 
     @classmethod
     def of(cls, cohort: Cohort, score: object) -> "Scores":
@@ -155,7 +147,7 @@ class Scores:
             if values.ndim != 2:
                 raise BadInput(f"features must be a frame, or an array (n, d); got an array of shape {values.shape}")
             frame = pd.DataFrame(values, columns=[f"feature {k + 1}" for k in range(values.shape[1])])
-        raise_all(feature_problems(frame, list(map(str, frame.columns)), [a.name for a in self.attributes]), self.name)
+        raise_all(_feature_problems(frame, list(map(str, frame.columns)), [a.name for a in self.attributes]), self.name)
         return replace(self, features=Table(frame.set_axis(list(map(str, frame.columns)), axis=1)))
 
     def encoded_by(self, encoder: Encoder) -> "Scores":
@@ -204,12 +196,9 @@ class Scores:
 Rows = Cohort | Scores  # the data that a repair is fitted to and evaluated on
 
 
-def feature_problems(frame: pd.DataFrame, features: Sequence[str], other_columns: Sequence[str | None]) -> list[str]:
-    """The problems of columns named as features: absent, named twice, or with another role, such as the group."""
-    problems = [f"no feature column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in features if c not in frame.columns]
-    repeated = dict.fromkeys(c for c in features if list(features).count(c) > 1)
-    problems += [f"feature column {c!r} is named more than once. Name it once." for c in repeated]
-    return problems + [
+def _feature_problems(frame: pd.DataFrame, features: Sequence[str], other_columns: Sequence[str | None]) -> list[str]:
+    """The problems of columns named as features: absent, repeated, or with another role, such as the group."""
+    return feature_problems(frame, features) + [
         f"column {c!r} is a feature and has another role (label, score, group, patient, id or weight). A rule that reads the group needs "
         "each patient's group: use group-thresholds for that. Leave it out of the features."
         for c in dict.fromkeys(features)

@@ -87,9 +87,9 @@ def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0
     return _make_parts(cohort, part)
 
 
-def check_cohort(call: str, given: object) -> None:
+def check_cohort(call: str, value: object) -> None:
     """Raises `Misuse` unless the argument is a cohort, and names the call to use instead."""
-    if isinstance(given, Cohort):
+    if isinstance(value, Cohort):
         return
     advice = {
         "Scores": "Scores are audited as they are: eq.audit(scores).",
@@ -100,7 +100,7 @@ def check_cohort(call: str, given: object) -> None:
         "ndarray": "Make a cohort of it first: eq.Cohort.from_arrays(inputs, y, groups).",
         "str": "A data set of the catalogue is loaded by its name: eq.load(name).",
     }
-    raise Misuse(call, "a Cohort", given, advice)
+    raise Misuse(call, "a Cohort", value, advice)
 
 
 def _make_parts(cohort: Cohort, part: IntArray) -> Parts:
@@ -263,7 +263,8 @@ def _subsample(parts: Parts, shares: Sequence[float | None], seed: int, source: 
         with collecting(problems):
             balanced.append(part if share is None else part.take(_balanced_rows(part, share, name, generator(seed, f"balance {name}"))))
     raise_all(problems, source)
-    return Parts(*balanced, unseen=parts.unseen)
+    train, valid, test = balanced
+    return Parts(train, valid, test, parts.unseen)
 
 
 def fold_parts(cohort: Cohort, *, seed: int = 0, privileged: Sequence[float] = (0.75, 0.5, 0.5)) -> Parts:

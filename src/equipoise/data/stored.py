@@ -48,7 +48,7 @@ class Stored:
         return len(self._parts)
 
     def parts(self) -> Iterator[Scores]:
-        """The scores of each part, of which one at a time is in memory."""
+        """The scores, one part at a time in memory."""
         for part in self._parts:
             yield self._scores(part.read())
 
@@ -56,8 +56,8 @@ class Stored:
         """The scores of all labels that are stored together, for each part, in the rows where every label is known."""
         for part in self._parts:
             rows = part.read()
-            known = _select(rows, (rows["y"] != UNKNOWN).all(1))
-            yield [replace(self, _label=k)._scores(known) for k in range(self._labels)]
+            complete = _select(rows, (rows["y"] != UNKNOWN).all(1))
+            yield [replace(self, _label=k)._scores(complete) for k in range(self._labels)]
 
     def _scores(self, rows: CodedRows) -> Scores:
         """The scores of one label, sorted by patient, so that sums by patient access memory in order. Codes replace patient ids."""
