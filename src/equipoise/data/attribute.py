@@ -34,6 +34,10 @@ CONFLICTS = {  # the treatment of patients with more than one recorded group, an
     "blank": "their rows count as having no group",
     "error": "they are refused",
 }
+CONFLICT_ADVICE = (
+    "Correct them, leave it empty where it is not known, or choose how they count with --conflicts row, first, majority or blank "
+    "(in Python conflicts=...)."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,8 +296,7 @@ def resolve_conflicts(attribute: Attribute, patients: "pd.Series[Any]", rule: st
         examples = list(dict.fromkeys(str(patient) for patient in patients.to_numpy(dtype=object)[in_conflict[units]]))[:5]
         raise BadInput(
             f"patient column {patients.name!r}: {count:,} of {len(in_conflict):,} patients have more than one {attribute.name!r}: "
-            f"{', '.join(examples)}{' ...' if count > len(examples) else ''}. Correct them, leave it empty where it is not known, or "
-            "choose how they count with --conflicts row, first, majority or blank (in Python conflicts=...)."
+            f"{', '.join(examples)}{' ...' if count > len(examples) else ''}. {CONFLICT_ADVICE}"
         )
     codes = resolve_codes(attribute.codes, units, rule)
     levels, new_codes = drop_empty_levels(attribute, np.bincount(codes[codes != MISSING], minlength=len(attribute.levels)), rule)

@@ -170,7 +170,7 @@ class Span:
 
     @property
     def missing_codes(self) -> dict[float, int]:
-        """The suspects far outside the range: above it by more than its width, or below zero if it is not. With their rows."""
+        """The suspects that cannot be values like the others, with their rows: too far above the range, or negative if it is not."""
         if self.low > self.high:
             return {}
         far = {value: value - self.high > self.high - self.low if value > 0 else self.low >= 0 for value in self.suspects}

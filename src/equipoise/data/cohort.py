@@ -12,13 +12,13 @@ import pandas as pd
 
 from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray
 from equipoise.data.bins import Bins
-from equipoise.data.columns import Roles, check_frame, describe_rows, feature_problems, frame_from_arrays, read_columns
+from equipoise.data.columns import Roles, check_frame, describe_rows, feature_problems, frame_from_arrays, missing_column, read_columns
 from equipoise.data.image_files import find_files, of_view
 from equipoise.data.images import Decoding, Images
 from equipoise.data.table import Encoder, Table
 from equipoise.data.table_files import as_parsed
 from equipoise.data.targets import UNKNOWN, read_target_array
-from equipoise.errors import BadInput, Misuse, collecting, did_you_mean, pick, raise_all
+from equipoise.errors import BadInput, Misuse, collecting, pick, raise_all
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -335,7 +335,7 @@ def cohort_in(frame: pd.DataFrame, text: Collection[str], **columns: Any) -> Coh
 def _frontal(frame: pd.DataFrame, view: str, name: str) -> IntArray:
     """The rows with a frontal view; raises `BadInput` if there is no such column or row."""
     if view not in frame.columns:
-        raise BadInput(f"no column {view!r}.{did_you_mean(view, map(str, frame.columns), 0.6)}", source=name)
+        raise BadInput(missing_column(view, list(map(str, frame.columns))), source=name)
     rows = np.flatnonzero(of_view(frame[view]))
     if len(frame) and not len(rows):
         values = ", ".join(map(str, frame[view].unique()[:6]))

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from equipoise.data.columns import missing_column
 from equipoise.data.scores import Scores
 from equipoise.data.table_files import read_table
-from equipoise.errors import BadInput, did_you_mean
+from equipoise.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,7 @@ def patients_in(files: Sequence[str | Path], column: str, *, limit: int | None =
     for file in files:
         frame = read_table(file, text={column}, limit=limit)
         if column not in frame.columns:
-            hint = did_you_mean(column, map(str, frame.columns), 0.6)
-            columns = ", ".join(map(str, frame.columns))
-            raise BadInput(f"no column {column!r} with the patients.{hint} The columns are: {columns}.", source=Path(file).name)
+            raise BadInput(missing_column(column, list(map(str, frame.columns))), source=Path(file).name)
         patients |= set(frame[column].dropna().astype(str))
     return frozenset(patients)
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data.attribute import (
+    CONFLICT_ADVICE,
     MISSING,
     Attribute,
     drop_empty_levels,
@@ -220,9 +221,8 @@ class _TableCoder:
             with collecting(problems):
                 if rule == "error" and varied[k]:
                     raise BadInput(
-                        f"patient column {self.roles.patient!r}: {varied[k]:,} patients have more than one {attribute.name!r}. Correct "
-                        "them, leave it empty where it is not known, or choose how they count with --conflicts row, first, majority or "
-                        "blank (in Python conflicts=...)."
+                        f"patient column {self.roles.patient!r}: {varied[k]:,} patients have more than one {attribute.name!r}. "
+                        f"{CONFLICT_ADVICE}"
                     )
                 levels, codes = drop_empty_levels(attribute, counts[k], rule)
                 resolved.append(replace(attribute, levels=levels, varied=int(varied[k]), conflicts=rule))
