@@ -307,7 +307,7 @@ def resolve_codes(codes: IntArray, units: IntArray, rule: str) -> IntArray:
     """The codes after units in several groups got their first or most frequent one; none, if the rule is "blank"."""
     rows = varying_units(codes, units)[units] & (codes != MISSING)
     resolved = codes.copy()
-    resolved[rows] = MISSING if rule == "blank" else _group_per_unit(codes, units, by_count=rule == "majority")[units[rows]]
+    resolved[rows] = MISSING if rule == "blank" else main_group(codes, units, rule)[units[rows]]
     return resolved
 
 
@@ -366,18 +366,16 @@ def patient_codes(patients: npt.NDArray[Any]) -> IntArray:
     return np.asarray(pd.factorize(patients)[0], dtype=np.int64)
 
 
-def main_group(codes: IntArray, units: IntArray) -> IntArray:
-    """The most frequent group of each unit, for stratification; the first of equally frequent ones, -1 if all are missing."""
-    return _group_per_unit(codes, units, by_count=True)
+def main_group(codes: IntArray, units: IntArray, rule: str = "majority") -> IntArray:
+    """The most frequent group of each unit, or its first one by the rule "first"; -1 if all are missing.
 
-
-def _group_per_unit(codes: IntArray, units: IntArray, *, by_count: bool) -> IntArray:
-    """The most frequent or, without `by_count`, the first known group of each unit; -1 if it has none."""
+    The first of equally frequent groups is used.
+    """
     groups = np.full(int(units.max(initial=-1)) + 1, MISSING, np.int64)
     present = np.flatnonzero(codes != MISSING)
     width = int(codes.max(initial=0)) + 1
     pairs, first_rows, counts = np.unique(units[present] * width + codes[present], return_index=True, return_counts=True)
-    # The last assignment to a unit wins: the largest count or, among equal counts and without `by_count`, the earliest row.
-    order = np.lexsort((-first_rows, counts)) if by_count else np.argsort(-first_rows, kind="stable")
+    # The last assignment to a unit wins: the largest count, if counts matter, and among equal counts the earliest row.
+    order = np.argsort(-first_rows, kind="stable") if rule == "first" else np.lexsort((-first_rows, counts))
     groups[pairs[order] // width] = pairs[order] % width
     return groups

@@ -67,7 +67,8 @@ def data_folder(name: str, root: str | Path | None = None) -> Path:
     if problems and not (recipe.by_hand and len(problems) < len(states)):
         searched = ", ".join(map(str, _folders(recipe, root)))
         what = f"none of {', '.join(file.name for file in recipe.files)} is there" if recipe.by_hand else "; ".join(problems)
-        raise BadInput(f"data set {name!r}: {what}. Looked in {searched}. {recipe.by_hand or 'To get the files: ' + _command(name, root)}")
+        command = f"equipoise data fetch {name}" + (f" --root {shlex.quote(str(root))}" if root is not None else "")
+        raise BadInput(f"data set {name!r}: {what}. Looked in {searched}. {recipe.by_hand or f'To get the files: {command}'}")
     return folder
 
 
@@ -134,10 +135,6 @@ def _state(folder: Path, file: File) -> FileStatus:
     except (OSError, EOFError, zlib.error, BadInput) as error:
         return FileStatus(file.name, path, f"cannot be read ({error})")
     return FileStatus(file.name, path, "ok" if digest == file.sha256 else f"has sha256 {digest}, expected {file.sha256}")
-
-
-def _command(name: str, root: str | Path | None) -> str:
-    return f"equipoise data fetch {name}" + (f" --root {shlex.quote(str(root))}" if root is not None else "")
 
 
 def _download(file: File, folder: Path, progress: Progress | None, open_url: OpenUrl) -> bytes:

@@ -115,6 +115,7 @@ class Storage:
         self.max_held = HELD // max(1, (3 + labels) // 4)  # 40 bytes per row for one label, 9 more for each further label
         self.held: list[CodedRows] = []
         self.files: list[BinaryIO] = []
+        self.dtype: np.dtype[np.void] | None = None  # of the records in the files
         self.rows = 0
 
     def add(self, rows: CodedRows) -> None:
